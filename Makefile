@@ -125,11 +125,14 @@ bench: setup
 
 chaos: setup jars
 	@$(BIN)/python -m tests.fuzz --runs 1000000 --seconds 7200
+	@$(BIN)/python -m tests.faults --seed $$RANDOM --rounds 100
+	@$(BIN)/python -m tests.overload
+	@$(BIN)/python -m tests.sim --whole --seeds 500
 	@LAKESTREAM_KILL_ROUNDS=200 LAKESTREAM_CONSUMER_KILLS=100 LAKESTREAM_GARBAGE_ROUNDS=2000 LAKESTREAM_FUZZ_ROUNDS=200000 LAKESTREAM_TLS_ROUNDS=50000 LAKESTREAM_FUZZ_SEED=random LAKESTREAM_CLOCK_LIVES=1000 LAKESTREAM_SOAK_ROUNDS=60 \
 	LAKESTREAM_PROPERTY_ROUNDS=2000 LAKESTREAM_PROPERTY_SEED=random LAKESTREAM_COMMIT_RACES=25 LAKESTREAM_COMPACTOR_KILLS=20 \
 	LAKESTREAM_CLUSTER_ROUNDS=100 LAKESTREAM_LINEAR_KILLS=60 LAKESTREAM_LINEAR_ROUNDS=40 \
-	LAKESTREAM_MIRROR_ROUNDS=20 LAKESTREAM_MIRROR_LIVES=10 LAKESTREAM_LEAF_ROUNDS=20 LAKESTREAM_POWER_POINTS=200 LAKESTREAM_POWER_COMPACTIONS=10 \
-		$(BIN)/pytest tests/power tests/chaos tests/unit/native/test_native.py tests/unit/net/test_proxy.py tests/unit/net/accounts/test_operators.py tests/unit/stream/features/test_clock_steps.py tests/cluster/test_chaos.py tests/cluster/test_consumers.py tests/cluster/test_linearizable.py tests/cluster/test_leaf.py tests/conformance/test_leaf_chaos.py tests/lake/test_soak.py tests/lake/test_property.py tests/lake/test_mirror_property.py tests/lake/test_as_it_was.py tests/lake/test_compact_job.py tests/lake/test_log_stores.py $(ARGS)
+	LAKESTREAM_MIRROR_ROUNDS=20 LAKESTREAM_MIRROR_LIVES=10 LAKESTREAM_LEAF_ROUNDS=20 LAKESTREAM_POWER_POINTS=200 LAKESTREAM_POWER_COMPACTIONS=10 LAKESTREAM_HISTORY_SECONDS=7200 \
+		$(BIN)/pytest tests/power tests/chaos tests/unit/native/test_native.py tests/unit/net/test_proxy.py tests/unit/net/accounts/test_operators.py tests/unit/stream/features/test_clock_steps.py tests/cluster/test_chaos.py tests/cluster/test_jepsen.py tests/histories tests/cluster/test_consumers.py tests/cluster/test_linearizable.py tests/cluster/test_leaf.py tests/conformance/test_leaf_chaos.py tests/lake/test_soak.py tests/lake/test_property.py tests/lake/test_mirror_property.py tests/lake/test_as_it_was.py tests/lake/test_compact_job.py tests/lake/test_log_stores.py $(ARGS)
 
 # References and pictures first: they are pages of the site.
 docs: setup
@@ -174,19 +177,19 @@ conformance: setup
 
 test-unit: setup
 	@echo "== unit: no sockets, no JVM"
-	@$(PYTEST) $(CHOSEN) -n $(WORKERS) tests/unit tests/fuzz $(ARGS)
+	@$(PYTEST) $(CHOSEN) -n $(WORKERS) tests/unit tests/fuzz tests/faults/test_steps.py tests/corruption tests/histories/test_checks.py $(ARGS)
 
 test-sim: setup
-	@echo "== simulation: Raft groups on simulated disks and networks, many seeds"
+	@echo "== simulation: Raft groups and whole servers on simulated disks and networks"
 	@$(PYTEST) $(CHOSEN) -n $(WORKERS) --dist worksteal tests/sim $(ARGS)
 
 test-socket: setup
 	@echo "== socket: unmodified clients, recordings of nats-server, and kills"
-	@$(PYTEST) $(CHOSEN) -n $(SERVER_WORKERS) tests/conformance tests/clients tests/chaos tests/stored/test_standalone.py $(ARGS)
+	@$(PYTEST) $(CHOSEN) -n $(SERVER_WORKERS) tests/conformance tests/clients tests/chaos tests/faults/test_servers.py tests/stored/test_standalone.py $(ARGS)
 
 test-cluster: setup
 	@echo "== cluster: several servers, with kills, pauses and cut links"
-	@$(PYTEST) $(CHOSEN) -n $(CLUSTER_WORKERS) --dist worksteal tests/cluster tests/stored/test_cluster.py $(ARGS)
+	@$(PYTEST) $(CHOSEN) -n $(CLUSTER_WORKERS) --dist worksteal tests/cluster tests/stored/test_cluster.py tests/histories/test_histories.py $(ARGS)
 
 test-lake: setup jars
 	@echo "== lake: real Spark, and power losses"

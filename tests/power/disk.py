@@ -31,6 +31,12 @@ class Loss(enum.Enum):
     """All names and lengths; bytes that were not synced are zeros."""
     TORN = "torn"
     """Of a directory's unsynced names the first few; of a file's unsynced bytes some sectors, a part, all or none."""
+    MIXED = "mixed"
+    """Of each directory of the root, which is a disk of its own, one of the kinds above."""
+
+
+ONE_DISK = tuple(loss for loss in Loss if loss is not Loss.MIXED)
+"""Kinds of losses of a single disk."""
 
 
 @dataclass(eq=False, slots=True)
@@ -146,12 +152,25 @@ class PowerDisk:
 
     def lose(self, loss: Loss, random: Random) -> Image:
         """Return the state that a power loss at this moment leaves. The disk itself is unchanged."""
+        if loss is not Loss.MIXED:
+            return self._image(*self._view(loss, random))
+        image = Image([], {})
+        for name in self.root.durable:
+            mine = self._image(*self._view(random.choice(ONE_DISK), random), below=name)
+            image.folders.extend(mine.folders)
+            image.files.update(mine.files)
+        return image
+
+    def _view(
+        self, loss: Loss, random: Random
+    ) -> tuple[Callable[[Folder], dict[str, Inode | Folder]], Callable[[Inode], bytes]]:
+        """Return the names in a directory and the content of a file after a loss."""
         if loss is Loss.SYNCED:
-            return self._image(_durable, lambda inode: bytes(inode.durable))
+            return _durable, lambda inode: bytes(inode.durable)
         if loss is Loss.NAMES:
-            return self._image(_seen, lambda inode: bytes(inode.durable))
+            return _seen, lambda inode: bytes(inode.durable)
         if loss is Loss.ZEROS:
-            return self._image(_seen, lambda inode: bytes(inode.zeroed()))
+            return _seen, lambda inode: bytes(inode.zeroed())
         kept = {folder: dict(folder.durable) for folder in self._folders}
         changes = []
         for folder in self._folders:
@@ -159,7 +178,7 @@ class PowerDisk:
                 changes += [(change, folder) for change in folder.pending[: random.randrange(len(folder.pending) + 1)]]
         for change, folder in sorted(changes, key=lambda each: each[0].order):
             change.apply(kept.__getitem__, folder)
-        return self._image(kept.__getitem__, lambda inode: bytes(inode.remains(random)))
+        return kept.__getitem__, lambda inode: bytes(inode.remains(random))
 
     def _file(self, operation: Operation) -> Inode:
         node = self._nodes[operation.inode]
@@ -206,12 +225,20 @@ class PowerDisk:
                     if not (each.name == name and each.node is change.node and each.order < change.order)
                 ]
 
-    def _image(self, names: Callable[[Folder], dict[str, Inode | Folder]], content: Callable[[Inode], bytes]) -> Image:
+    def _image(
+        self,
+        names: Callable[[Folder], dict[str, Inode | Folder]],
+        content: Callable[[Inode], bytes],
+        below: str = "",
+    ) -> Image:
+        """Return the image of the root, or of only one of its directories."""
         image = Image([], {})
         contents: dict[Inode, bytes] = {}  # a file with several names has one content
 
         def walk(folder: Folder, prefix: str) -> None:
             for name, node in names(folder).items():
+                if below and folder is self.root and name != below:
+                    continue
                 if isinstance(node, Folder):
                     image.folders.append(prefix + name)
                     walk(node, f"{prefix}{name}/")

@@ -14,7 +14,7 @@ NEVER = 1 << 63
 
 
 class Message(msgspec.Struct):
-    """Message as it was sent; `seq` is the sequence in its ack, or the one it would have got."""
+    """Message as it was sent; `seq` is the sequence in its ack, or the one it would have got (0: unknown)."""
 
     seq: int
     subject: str
@@ -25,14 +25,37 @@ class Message(msgspec.Struct):
     """Time from which it may be missing (ns)."""
     gone_ns: int = NEVER
     """Time from which it must be missing (ns)."""
+    number: int = 0
+    """Number that its content is made from; 0: its sequence."""
 
     def payload(self) -> bytes:
-        """Return its content, made from its subject and sequence."""
-        return payload(self.subject, self.seq, self.size)
+        """Return its content."""
+        return payload(self.subject, self.number or self.seq, self.size)
+
+
+class Consumer(msgspec.Struct):
+    """Durable consumer and the times of its creation and deletion."""
+
+    name: str
+    created_ns: int = NEVER
+    deleting_ns: int = NEVER
+    deleted_ns: int = NEVER
+
+
+class Version(msgspec.Struct):
+    """Update of a stream's configuration; `number` is in its description."""
+
+    number: int
+    asked_ns: int
+    acked_ns: int = NEVER
 
 
 class Stream(msgspec.Struct):
-    """Stream and its messages by sequence. `probe`: a subject to publish to after a crash, if clients may."""
+    """Stream and its messages by sequence.
+
+    `probe`: a subject to publish to after a crash, if clients may. `copies`: replicas that have every acked message.
+    `doubtful`: messages without an answer, which may be stored or not.
+    """
 
     name: str
     config: dict[str, object]
@@ -43,6 +66,13 @@ class Stream(msgspec.Struct):
     messages: dict[int, Message] = {}
     floors: list[tuple[int, int]] = []
     """Confirmed ack floors of the durable consumer, with their times."""
+    copies: int = 1
+    asked: int = 0
+    """Number of messages that were sent."""
+    acks: set[int] = set()
+    doubtful: list[Message] = []
+    consumers: list[Consumer] = []
+    versions: list[Version] = []
 
     def present(self, at_ns: int) -> dict[int, Message]:
         """Return the messages that must be readable after a crash at that moment."""

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SOURCE = Path(__file__).with_name("recorder.c")
+HEADER = Path(__file__).with_name("paths.h")
 CAPACITY = 4 << 30  # sparse: only written parts take space
 HEADER_BYTES = 4096
 MAGIC = 0x4C525750
@@ -72,25 +73,26 @@ class Operation:
         )
 
 
-def build(directory: Path) -> Path:
-    """Compile the recorder into `directory` unless it is there.
+def build(directory: Path, source: Path = SOURCE) -> Path:
+    """Compile a library for LD_PRELOAD into `directory` unless it is there: the recorder, or another source.
 
     Raises:
         RecordingFailed: the compiler (PyPI package ziglang, extra 'dev') is missing or failed.
     """
-    library = directory / f"recorder-{hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]}.so"
+    digest = hashlib.sha256(source.read_bytes() + HEADER.read_bytes()).hexdigest()
+    library = directory / f"{source.stem}-{digest[:16]}.so"
     if not library.exists():
         directory.mkdir(parents=True, exist_ok=True)
         temporary = library.with_suffix(f".{os.getpid()}")
-        flags = ["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror"]
+        flags = ["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", f"-I{HEADER.parent}"]
         done = subprocess.run(
-            [sys.executable, "-m", "ziglang", "cc", *flags, str(SOURCE), "-o", str(temporary)],
+            [sys.executable, "-m", "ziglang", "cc", *flags, str(source), "-o", str(temporary)],
             capture_output=True,
             text=True,
             check=False,
         )
         if done.returncode:
-            raise RecordingFailed(f"recorder.c does not compile; is ziglang installed?\n{done.stderr}")
+            raise RecordingFailed(f"{source.name} does not compile; is ziglang installed?\n{done.stderr}")
         temporary.replace(library)
     return library
 

@@ -34,6 +34,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "paths.h"
+
 #define MAGIC 0x4c525750u /* "PWRL" */
 #define HEADER_BYTES 4096
 #define COPY_BYTES (1 << 20)
@@ -58,9 +60,6 @@ struct record {
 
 static struct header *journal;
 static uint64_t journal_bytes;
-static char root[PATH_MAX];
-static size_t root_length;
-static dev_t root_device;
 
 /* ---- the journal ---- */
 
@@ -153,11 +152,7 @@ __attribute__((constructor)) static void start(void) {
     journal_bytes = facts.st_size;
     void *mapped = (void *)syscall(SYS_mmap, NULL, journal_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     syscall(SYS_close, fd);
-    if (mapped == MAP_FAILED || stat(directory, &facts) < 0) goto failed;
-    root_device = facts.st_dev;
-    root_length = strlen(directory);
-    if (root_length >= sizeof root) goto failed;
-    memcpy(root, directory, root_length + 1);
+    if (mapped == MAP_FAILED || set_root(directory) < 0) goto failed;
     journal = mapped;
     return;
 failed:
@@ -167,65 +162,13 @@ failed:
 
 /* ---- which files are recorded ---- */
 
-static int below(const char *path) {
-    return !strncmp(path, root, root_length) && (path[root_length] == '/' || !path[root_length]);
-}
+/* Return the absolute path of `name` if it is recorded; else NULL. */
+static const char *resolve(int at, const char *name, char *out) { return journal ? path_at(at, name, out) : NULL; }
 
-/* Return the absolute path of `name`, without "." and "..", if it is below the root; else NULL. */
-static const char *resolve(int at, const char *name, char *out) {
-    char raw[2 * PATH_MAX + 32], link[64];
-    if (!journal || !name) return NULL;
-    size_t length = 0;
-    if (name[0] != '/') {
-        ssize_t got;
-        if (at == AT_FDCWD) {
-            got = syscall(SYS_getcwd, raw, PATH_MAX) > 0 ? (ssize_t)strlen(raw) : -1;
-        } else {
-            snprintf(link, sizeof link, "/proc/self/fd/%d", at);
-            got = syscall(SYS_readlinkat, AT_FDCWD, link, raw, PATH_MAX);
-        }
-        if (got <= 0) return NULL;
-        length = got;
-    }
-    size_t named = strlen(name);
-    if (named >= PATH_MAX) return NULL;
-    raw[length] = '/';
-    memcpy(raw + length + 1, name, named + 1);
-    size_t put = 0;
-    for (char *piece = raw; *piece;) {
-        while (*piece == '/') piece++;
-        char *end = piece;
-        while (*end && *end != '/') end++;
-        size_t size = end - piece;
-        if (size == 2 && piece[0] == '.' && piece[1] == '.') {
-            while (put && out[--put] != '/');
-        } else if (size && !(size == 1 && piece[0] == '.')) {
-            if (put + size + 2 >= PATH_MAX) return NULL;
-            out[put++] = '/';
-            memcpy(out + put, piece, size);
-            put += size;
-        }
-        piece = end;
-    }
-    out[put] = 0;
-    return below(out) ? out : NULL;
-}
-
-/* Return true if descriptor `fd` is a file or directory below the root; store its state in `facts`. */
+/* Return true if descriptor `fd` is a recorded file or directory; store its state in `facts`. */
 static int recorded(int fd, struct stat *facts) {
-    if (!journal || fd < 0) return 0;
-    int saved = errno, found = 0;
-    if (!fstat(fd, facts) && facts->st_dev == root_device && (S_ISREG(facts->st_mode) || S_ISDIR(facts->st_mode))) {
-        char link[64], path[PATH_MAX];
-        snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-        ssize_t got = syscall(SYS_readlinkat, AT_FDCWD, link, path, sizeof path - 1);
-        if (got > 0) {
-            path[got] = 0;
-            found = below(path);
-        }
-    }
-    errno = saved;
-    return found;
+    char path[PATH_MAX];
+    return journal && path_of(fd, facts, path);
 }
 
 static uint64_t inode_of(const char *path) {

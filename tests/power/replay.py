@@ -16,7 +16,8 @@ from random import Random
 import msgspec
 
 from tests.power.audit import audit, audit_compaction
-from tests.power.disk import Image, Loss, PowerDisk
+from tests.power.cluster_audit import audit_cluster, screen
+from tests.power.disk import ONE_DISK, Image, Loss, PowerDisk
 from tests.power.journal import Journal, Kind, Operation
 from tests.power.lake_job import LakeJob
 from tests.power.workload import Recording
@@ -133,12 +134,12 @@ class Replay:
         return disk.seen().differences(Image.read(self.journal.root))
 
     def crashes(self, points: int, random: Random) -> list[Crash]:
-        """Choose crashes, with each kind of loss at each point."""
-        return [
-            Crash(point, loss, random.getrandbits(32))
-            for point in choose(self.operations, points, random)
-            for loss in Loss
-        ]
+        """Choose crashes: of one server with each kind of loss at each point, of a cluster with one, mostly mixed."""
+        chosen = choose(self.operations, points, random)
+        if self.recording.members:
+            kinds = (Loss.MIXED, *ONE_DISK, Loss.MIXED)
+            return [Crash(point, random.choice(kinds), random.getrandbits(32)) for point in chosen]
+        return [Crash(point, loss, random.getrandbits(32)) for point in chosen for loss in ONE_DISK]
 
     def run(self, crashes: Sequence[Crash], report: Callable[[Finding], None] = lambda finding: None) -> list[Finding]:
         """Audit a server after each crash; call `report` with each finding at once."""
@@ -149,12 +150,31 @@ class Replay:
             digest = _digest(image, at_ns)
             if digest not in seen:
                 self.place(image)
-                seen[digest] = audit(self.journal.root, self.recording.streams, at_ns)
+                seen[digest] = self._audit(at_ns, crash)
                 self.distinct += 1
                 if seen[digest]:
                     findings.append(Finding(crash, seen[digest]))
                     report(findings[-1])
         return findings
+
+    def screen(
+        self, crashes: Sequence[Crash], report: Callable[[Finding], None] = lambda finding: None
+    ) -> list[Finding]:
+        """Examine the images of a cluster without starting it."""
+        findings = []
+        for crash, image in images(self.journal, self.operations, crashes):
+            self.place(image)
+            problems = screen(self.recording, moment(self.operations, crash.point))
+            if problems:
+                findings.append(Finding(crash, problems))
+                report(findings[-1])
+        return findings
+
+    def _audit(self, at_ns: int, crash: Crash) -> list[str]:
+        """Return the problems with the image that was placed."""
+        if self.recording.members:
+            return screen(self.recording, at_ns) + audit_cluster(self.recording, at_ns, Random(crash.seed))
+        return audit(self.journal.root, self.recording.streams, at_ns)
 
     def run_compactions(
         self, crashes: Sequence[Crash], job: LakeJob, report: Callable[[Finding], None] = lambda finding: None

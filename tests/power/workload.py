@@ -46,19 +46,36 @@ STREAMS: list[Stream] = [
 SUBJECTS = {"ORDERS": 4, "KV_conf": 25, "MANY": 120, "LIMITED": 2, "GONE": 2}
 
 
+class Member(msgspec.Struct):
+    """Node of a recorded cluster with its store `name` below the root. `port`: for its routes."""
+
+    name: str
+    port: int = 0
+    started_ns: int = NEVER
+    removed_ns: int = NEVER
+
+
 class Recording(msgspec.Struct):
-    """Recorded workload in a directory: what clients were told, and the journal of file operations."""
+    """Recorded workload in a directory: what clients were told, and the journal of file operations.
+
+    `members`: nodes of the cluster; without any, a single server was recorded.
+    """
 
     directory: str
     seed: int
     root: str
     root_inode: int
     streams: list[Stream]
+    members: list[Member] = []
 
     @property
     def journal(self) -> Journal:
         """Return the journal of file operations."""
         return Journal(Path(self.directory, "journal"), Path(self.root), self.root_inode)
+
+    def save(self) -> None:
+        """Write it into its directory, beside the journal."""
+        Path(self.directory, "facts.json").write_bytes(msgspec.json.encode(self))
 
     @classmethod
     def load(cls, directory: Path) -> Recording:
@@ -221,7 +238,7 @@ class Life:
             self.server.stop()
         journal, streams = self.journal, list(self.streams.values())
         recording = Recording(str(self.directory), self.seed, str(journal.root), journal.root_inode, streams)
-        (self.directory / "facts.json").write_bytes(msgspec.json.encode(recording))
+        recording.save()
         return recording
 
     def _live(self, job: LakeJob) -> None:

@@ -1,0 +1,199 @@
+"""Files that fail: one operation of a step, in one way.
+
+Belongs here: the file layer that counts operations and lets one of them fail. It works on any other file layer: on
+real files, or on those of a simulated disk (tests/sim/disk.py), which also knows what a power cut leaves.
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from lakestream.log.format.files import Files
+from tests.sim.disk import PowerCut, SimFiles
+
+
+class Fault(enum.Enum):
+    """Ways in which an operation fails."""
+
+    EIO = "EIO"
+    FULL = "ENOSPC"
+    TORN = "torn, then EIO"
+    """A write is applied in part, and reports an error. A failed sync leaves the file's unsynced bytes clean in the
+    page cache, and not on the disk."""
+    TORN_CRASH = "torn, then power loss"
+    CRASH = "power loss"
+    """The power is cut before the operation."""
+    LOST = "done, then power loss"
+    """The operation is done, and lost unless it was durable."""
+    FLIP = "bit flip"
+    SHORT = "short read"
+    VANISHED = "vanished file"
+
+
+_READ = (Fault.EIO, Fault.FLIP, Fault.SHORT)
+_NAME = (Fault.EIO, Fault.FULL, Fault.CRASH, Fault.LOST)
+FAULTS: dict[str, tuple[Fault, ...]] = {
+    "open": (Fault.EIO, Fault.VANISHED),
+    "create": _NAME,
+    "write": (Fault.EIO, Fault.FULL, Fault.TORN, Fault.TORN_CRASH, Fault.CRASH),
+    "read_at": _READ,
+    "read": (*_READ, Fault.VANISHED),
+    "size": (Fault.EIO,),
+    "sync": (Fault.TORN, Fault.CRASH),
+    "sync_directory": (Fault.EIO, Fault.CRASH),
+    "truncate": (Fault.EIO, Fault.CRASH, Fault.LOST),
+    "replace": _NAME,
+    "remove": (Fault.EIO, Fault.CRASH, Fault.LOST),
+    "remove_tree": (Fault.EIO, Fault.CRASH),
+    "names": (Fault.EIO,),
+    "make_directory": (Fault.EIO, Fault.FULL, Fault.CRASH),
+}
+"""The faults of each operation."""
+
+
+class Operation(NamedTuple):
+    """One operation of a step."""
+
+    name: str
+    path: str
+
+
+class FaultyFiles(Files):
+    """Files of `inner`. `operations` lists what was done; the operation number `at` fails by `fault`."""
+
+    def __init__(self, inner: Files) -> None:
+        self.inner = inner
+        self.durable = inner.durable
+        self.operations: list[Operation] = []
+        self.at = -1
+        self.fault: Fault | None = None
+        self.failed: Operation | None = None
+        """The operation that failed."""
+        self.crashed = False
+        """The process has ended in an operation."""
+        self._paths: dict[int, str] = {}
+
+    def fail(self, at: int, fault: Fault) -> None:
+        """Let operation number `at`, counted from now on, fail."""
+        self.operations.clear()
+        self.at, self.fault, self.failed = at, fault, None
+
+    def _enter(self, name: str, path: str) -> Fault | None:
+        """Count an operation. Raise its error, or return its fault if that depends on the operation."""
+        self.operations.append(Operation(name, path))
+        if len(self.operations) - 1 != self.at or self.fault is None:
+            return None
+        self.failed = self.operations[-1]
+        match self.fault:
+            case Fault.EIO | Fault.FULL:
+                code = errno.EIO if self.fault is Fault.EIO else errno.ENOSPC
+                raise OSError(code, os.strerror(code), path)
+            case Fault.CRASH:
+                self._crash()
+            case Fault.VANISHED:
+                self.inner.remove(path)
+        return self.fault
+
+    def _crash(self) -> None:
+        self.crashed = True
+        if isinstance(self.inner, SimFiles):
+            self.inner.dead = True
+        raise PowerCut
+
+    def _after(self, fault: Fault | None) -> None:
+        if fault is Fault.LOST:
+            self._crash()
+
+    def open(self, path: str, write: bool = False) -> int:
+        self._enter("open", path)
+        fd = self.inner.open(path, write)
+        self._paths[fd] = path
+        return fd
+
+    def create(self, path: str) -> int:
+        fault = self._enter("create", path)
+        fd = self.inner.create(path)
+        self._paths[fd] = path
+        self._after(fault)
+        return fd
+
+    def close(self, fd: int) -> None:
+        self.inner.close(fd)
+
+    def write(self, fd: int, buffers: Sequence[bytes], offset: int) -> None:
+        fault = self._enter("write", self._paths[fd])
+        if fault in (Fault.TORN, Fault.TORN_CRASH):
+            content = b"".join(buffers)
+            self.inner.write(fd, [content[: len(content) // 2]], offset)
+            if fault is Fault.TORN_CRASH:
+                self._crash()
+            raise OSError(errno.EIO, os.strerror(errno.EIO), self._paths[fd])
+        self.inner.write(fd, buffers, offset)
+
+    def read_at(self, fd: int, length: int, offset: int) -> bytes:
+        fault = self._enter("read_at", self._paths[fd])
+        return _damaged(self.inner.read_at(fd, length, offset), fault)
+
+    def read(self, path: str) -> bytes:
+        fault = self._enter("read", path)
+        return _damaged(self.inner.read(path), fault)
+
+    def salt(self) -> int:
+        return self.inner.salt()
+
+    def exists(self, path: str) -> bool:
+        return self.inner.exists(path)
+
+    def size(self, fd: int) -> int:
+        self._enter("size", self._paths[fd])
+        return self.inner.size(fd)
+
+    def sync(self, fd: int) -> None:
+        fault = self._enter("sync", self._paths[fd])
+        if fault is Fault.TORN:
+            if isinstance(self.inner, SimFiles):
+                self.inner.forget_unsynced(fd)
+            raise OSError(errno.EIO, os.strerror(errno.EIO), self._paths[fd])
+        self.inner.sync(fd)
+
+    def sync_directory(self, path: str) -> None:
+        self._enter("sync_directory", path)
+        self.inner.sync_directory(path)
+
+    def truncate(self, fd: int, length: int) -> None:
+        fault = self._enter("truncate", self._paths[fd])
+        self.inner.truncate(fd, length)
+        self._after(fault)
+
+    def replace(self, source: str, target: str) -> None:
+        fault = self._enter("replace", source)
+        self.inner.replace(source, target)
+        self._after(fault)
+
+    def remove(self, path: str) -> None:
+        fault = self._enter("remove", path)
+        self.inner.remove(path)
+        self._after(fault)
+
+    def remove_tree(self, path: str) -> None:
+        self._enter("remove_tree", path)
+        self.inner.remove_tree(path)
+
+    def names(self, path: str) -> list[str]:
+        self._enter("names", path)
+        return self.inner.names(path)
+
+    def make_directory(self, path: str) -> None:
+        self._enter("make_directory", path)
+        self.inner.make_directory(path)
+
+
+def _damaged(content: bytes, fault: Fault | None) -> bytes:
+    if fault is Fault.FLIP and content:
+        at = len(content) // 2
+        return content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :]
+    return content[: len(content) // 2] if fault is Fault.SHORT else content
