@@ -203,6 +203,7 @@ class SimFiles(Files):
         self.code = errno.EIO
         self.cut_after = -1
         self.power = True  # True: the power is cut; False: the process is killed
+        self.full = False  # files cannot grow
         self.unsure = False
         """A sync has failed: until the machine restarts, the page cache may differ from the disk."""
         self.on_sync: Callable[[str], None] = lambda path: None
@@ -259,6 +260,8 @@ class SimFiles(Files):
         if self.fail == "write":
             inode.write(offset, content[: self.random.randrange(len(content) + 1)])
         self._enter("write", 5 * US)
+        if self.full and offset + len(content) > len(inode.data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if self._maybe_cut():
             inode.write(offset, content[: self.random.randrange(len(content) + 1)])
             self._cut()
@@ -278,18 +281,35 @@ class SimFiles(Files):
     def exists(self, path: str) -> bool:
         return path in self.disk.files or path in self.disk.directories
 
+    def is_directory(self, path: str) -> bool:
+        return path in self.disk.directories
+
+    def length(self, path: str) -> int:
+        return len(self._inode(path).data)
+
+    def lock(self, path: str, *, shared: bool = False, create: bool = True) -> int:
+        """Open the file: a machine has one process, whose locks end with it."""
+        return self.create(path) if create and path not in self.disk.files else self.open(path)
+
+    def unsynced(self) -> Files:
+        return UnsyncedSimFiles(self)
+
     def size(self, fd: int) -> int:
         return len(self._open[fd][1].data)
+
+    def forget_unsynced(self, fd: int) -> None:
+        """Take the unsynced bytes of a file for clean although they did not reach the disk, as Linux does when a sync
+        fails."""
+        self.unsure = True
+        self._open[fd][1].pending.clear()
 
     def sync(self, fd: int) -> None:
         inode = self._open[fd][1]
         if self.fail == "sync":
-            # As on Linux: the pages count as clean from now on, whether they reached the disk or not.
-            self.unsure = True
+            # The pages count as clean from now on, whether they reached the disk or not.
             if self.random.random() < 0.5:
-                inode.pending.clear()
-            else:
                 inode.sync()
+            self.forget_unsynced(fd)
         self._enter("sync", self.random.randrange(100 * US, 3 * MS))
         if self._maybe_cut():
             self._cut()
@@ -314,9 +334,8 @@ class SimFiles(Files):
             self._replace_directory(source, target)
             return
         inode = self._inode(source)
-        directory = os.path.dirname(target)
-        assert os.path.dirname(source) == directory, "a rename across directories is not one step of one journal entry"
-        disk.name(directory, [(source, None), (target, inode)])
+        # A rename from one directory to another is one step of the journal, whichever of them is synced first.
+        disk.name(os.path.dirname(target), [(source, None), (target, inode)])
 
     def _replace_directory(self, source: str, target: str) -> None:
         disk = self.disk
@@ -373,3 +392,18 @@ class SimFiles(Files):
         if inode is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         return inode
+
+
+class UnsyncedSimFiles(SimFiles):
+    """The same disk without syncs, as `UnsyncedFiles`."""
+
+    durable = False
+
+    def __init__(self, files: SimFiles) -> None:
+        super().__init__(files.disk, files.random)
+
+    def sync(self, fd: int) -> None:
+        """Do nothing."""
+
+    def sync_directory(self, path: str) -> None:
+        """Do nothing."""

@@ -31,7 +31,7 @@ from lakestream.raft.core.ready import RaftError, Role
 from lakestream.raft.group.group import Callbacks, Committed, Proposal, Replacement
 from lakestream.raft.group.groups import Groups
 from lakestream.raft.group.hard_state import NAME as KEPT
-from lakestream.raft.group.hard_state import SLOT, _decode
+from lakestream.raft.group.hard_state import SLOT, decode_slot
 from lakestream.raft.group.ports import Channel
 from lakestream.raft.group.raft_group import RaftGroup
 from tests.sim.checks import mark_of
@@ -537,7 +537,7 @@ class GroupProcess:
                 self._hardened(content)
 
     def _hardened(self, content: bytes) -> None:
-        slots = (_decode(content[at : at + SLOT]) for at in (0, SLOT))
+        slots = (decode_slot(content[at : at + SLOT]) for at in (0, SLOT))
         newest = max(slots, key=lambda slot: slot[0])[1]
         if newest is not None:
             self.checker.hardened(self.name, newest.hard)

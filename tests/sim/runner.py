@@ -9,7 +9,7 @@ import logging
 import os
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from unittest.mock import patch
@@ -17,6 +17,7 @@ from unittest.mock import patch
 import msgspec
 
 from lakestream.raft.core.core import Core
+from tests.sim.script import Step, scripted
 from tests.sim.world import Plan, World, plan_of
 
 
@@ -30,11 +31,20 @@ class Outcome(msgspec.Struct):
     trace: list[str]
 
 
-def run_seed(seed: int, shell: str = "core", tracing: bool = False, core_class: type[Core] = Core) -> Outcome:
-    """Run one seed."""
+def run_seed(
+    seed: int,
+    shell: str = "core",
+    tracing: bool = False,
+    core_class: type[Core] = Core,
+    script: Sequence[Step] | None = None,
+) -> Outcome:
+    """Run one seed, with the faults of a script if there is one."""
     logging.disable(logging.CRITICAL)  # disk failures are intended
     began = time.perf_counter()
-    world = World(plan_of(seed, shell), core_class, tracing)
+    if script is None:
+        world = World(plan_of(seed, shell), core_class, tracing)
+    else:
+        world = scripted(seed, shell, script, core_class, tracing)
     failure = ""
     try:
         with _small(world.plan):
@@ -67,20 +77,23 @@ def command(seed: int, shell: str) -> str:
     return f"python -m tests.sim --shell {shell} --seed {seed} --seeds 1 --trace"
 
 
-def run_seeds(seeds: Iterable[int], shell: str = "core", jobs: int = 1) -> Iterator[Outcome]:
+def run_seeds(
+    seeds: Iterable[int], shell: str = "core", jobs: int = 1, script: Sequence[Step] | None = None
+) -> Iterator[Outcome]:
     """Run the seeds on `jobs` processes; yield the outcomes in the order of the seeds."""
     if jobs == 1:
         for seed in seeds:
-            yield run_seed(seed, shell)
+            yield run_seed(seed, shell, script=script)
         return
     with ProcessPoolExecutor(jobs) as pool:
-        work: Callable[[int], Outcome] = _Run(shell)
+        work: Callable[[int], Outcome] = _Run(shell, script)
         yield from pool.map(work, seeds, chunksize=4)
 
 
 class _Run:
-    def __init__(self, shell: str) -> None:
+    def __init__(self, shell: str, script: Sequence[Step] | None) -> None:
         self.shell = shell
+        self.script = script
 
     def __call__(self, seed: int) -> Outcome:
-        return run_seed(seed, self.shell)
+        return run_seed(seed, self.shell, script=self.script)

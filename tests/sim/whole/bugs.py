@@ -1,0 +1,99 @@
+"""Bugs that the simulation of servers must find.
+
+Belongs here: planted bugs, each with the work and the faults that show it. test_whole.py requires that a few seeds find
+every one of them; what the simulation cannot find it does not test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from unittest.mock import patch
+
+import msgspec
+
+from lakestream.net.peers.dialler import Target
+from lakestream.stream.consumer.acks import AckHandler
+from lakestream.stream.core.applier import Applier
+from lakestream.stream.core.operations import Operation, Purge
+from lakestream.stream.features.dedupe import Dedupe
+from lakestream.stream.mirroring.session import Session
+from tests.sim.bugs import CORE_BUGS, Bug, writes_the_log_without_sync
+from tests.sim.events import MS, S
+from tests.sim.whole.world import Plan, plan_of
+
+
+class Planted(msgspec.Struct, frozen=True):
+    """A bug, and the parts of workload and faults that show it."""
+
+    plant: Bug
+    work: tuple[str, ...]
+    faults: tuple[str, ...]
+    seconds: int = 8
+
+    def plan(self, seed: int) -> Plan:
+        """Return the plan of a seed."""
+        return msgspec.structs.replace(
+            plan_of(seed),
+            work=self.work,
+            faults=self.faults,
+            nodes=3,
+            fault_ns=self.seconds * S,
+            faults_every_ns=700 * MS,
+        )
+
+
+def stores_repeated_messages(stack: ExitStack) -> None:
+    """A message whose id was seen is stored again."""
+    stack.enter_context(patch.object(Dedupe, "seen", lambda self, msg_id: 0))
+
+
+def confirms_acks_before_the_log(stack: ExitStack) -> None:
+    """A consumer's ack is confirmed and not logged."""
+
+    def confirm(self: AckHandler, reply: bytes) -> None:
+        self._bus.reply_many([(reply, b"")])
+
+    stack.enter_context(patch.object(AckHandler, "_confirm", confirm))
+    stack.enter_context(patch.object(AckHandler, "_progressed", lambda self: None))
+
+
+def purges_only_the_leader(stack: ExitStack) -> None:
+    """A follower does not apply purges."""
+    real = Applier.operation
+
+    def operation(self: Applier, operation: Operation, own: bool) -> object:
+        return real(self, operation, own) if own or not isinstance(operation, Purge) else None
+
+    stack.enter_context(patch.object(Applier, "operation", operation))
+
+
+def dials_only_once(stack: ExitStack) -> None:
+    """A node that could not be reached is never dialled again."""
+    stack.enter_context(patch.object(Target, "finished", property(lambda self: self.myself or self.failures > 0)))
+
+
+def mirrors_only_once(stack: ExitStack) -> None:
+    """A mirror whose origin has moved does not ask for it again."""
+    stack.enter_context(patch.object(Session, "_again", lambda self, error=None, pause=0: None))
+
+
+CRASHES = ("kill", "cut_power", "cut_all_power", "fail_midway")
+
+BUGS: dict[str, Planted] = {
+    "writes_the_log_without_sync": Planted(writes_the_log_without_sync, ("events",), ("cut_all_power",)),
+    "counts_one_too_few": Planted(CORE_BUGS["counts_one_too_few"], ("events",), ("isolate", "heal", "kill")),
+    "stores_repeated_messages": Planted(stores_repeated_messages, ("events",), CRASHES),
+    "confirms_acks_before_the_log": Planted(confirms_acks_before_the_log, ("events",), ("kill",), 20),
+    "purges_only_the_leader": Planted(purges_only_the_leader, ("limits",), ()),
+    "dials_only_once": Planted(dials_only_once, ("events",), ("isolate",), 20),
+    "mirrors_only_once": Planted(mirrors_only_once, ("events", "single", "copies"), CRASHES),
+}
+
+
+@contextmanager
+def planted(bug: Planted) -> Iterator[None]:
+    """Plant the bug in the real code for the duration of the block."""
+    with ExitStack() as stack:
+        bug.plant(stack)
+        yield
