@@ -15,7 +15,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
+from itertools import islice
 
 import pytest
 
@@ -23,6 +23,17 @@ from tests.chaos.audit import read_all
 from tests.cluster import namespaces
 from tests.cluster.conftest import StartCluster
 from tests.cluster.load import STREAM, Load
+from tests.cluster.nemesis import (
+    Nemesis,
+    flip_bit,
+    possible,
+    remove,
+    scale,
+    schedule,
+    segments,
+    truncate,
+    wait,
+)
 from tests.cluster.nodes import Cluster, Node, until
 from tests.servers import Kind
 from tests.wire import Closed, Wire, WireTimeout
@@ -52,11 +63,6 @@ TWO_ACCOUNTS = """\
   A { users: [{user: a, password: p}], jetstream: enabled }
   B { users: [{user: b, password: p}], jetstream: enabled }
 """
-
-
-def wait(seconds: float) -> None:
-    """Let a fault last this long. The load continues in its own thread."""
-    threading.Event().wait(seconds)
 
 
 def finish(load: Load, what: str, since: float | None = None) -> None:
@@ -345,39 +351,7 @@ def test_a_lost_store(start_cluster: StartCluster) -> None:
 # ---- damaged files
 
 
-def written(path: str) -> int:
-    """Return the length of a file without the zeros that a killed node leaves behind the entries."""
-    return len(Path(path).read_bytes().rstrip(b"\0"))
-
-
-def flip_bit(path: str, rng: random.Random) -> None:
-    """Flip a random bit in the first nine tenths of a file, where an entry is followed by others."""
-    size = written(path)
-    with open(path, "r+b") as file:
-        at = rng.randrange(size // 10, size * 9 // 10)
-        file.seek(at)
-        byte = file.read(1)[0]
-        file.seek(at)
-        file.write(bytes([byte ^ 1 << rng.randrange(8)]))
-
-
-def truncate(path: str, rng: random.Random) -> None:
-    """Truncate a file somewhere in the middle."""
-    os.truncate(path, rng.randrange(written(path) // 4, written(path) * 3 // 4))
-
-
-def remove(path: str, rng: random.Random) -> None:
-    """Remove a file."""
-    os.unlink(path)
-
-
 DAMAGES = {"bit flip": flip_bit, "truncation": truncate, "removal": remove}
-
-
-def segments(node: Node) -> list[str]:
-    """Return the message files of a node's replica, oldest first."""
-    suffix = ".blk" if node.kind is Kind.REAL else ".seg"
-    return sorted(str(path) for path in node.stream_directory(STREAM).rglob(f"*{suffix}") if path.stat().st_size)
 
 
 @ours_only
@@ -391,9 +365,9 @@ def test_damaged_segments_are_repaired_from_the_peers(
     cluster = start_cluster(3, config="lake { seal_bytes: 200k, seal_age: 1s }")
     with Load(cluster) as load:
         node = VICTIMS[victim](cluster)
-        until(lambda: len(segments(node)) > 2, "some segments")
+        until(lambda: len(segments(node, STREAM)) > 2, "some segments")
         node.kill()
-        path = segments(node)[0 if place == "first" else -1]
+        path = segments(node, STREAM)[0 if place == "first" else -1]
         DAMAGES[damage](path, rng)
         load.wait_acks(20)
         node.start()
@@ -421,11 +395,11 @@ def test_a_damaged_node_does_not_elect_one_that_lacks_what_was_acked(start_clust
         leader = leader_of(cluster)
         outdated, damaged = cluster.followers(STREAM)
         outdated.kill()
-        until(lambda: len(segments(damaged)) > 2, "some segments")
+        until(lambda: len(segments(damaged, STREAM)) > 2, "some segments")
         load.wait_acks(50)
         for node in (damaged, leader):
             node.kill()
-        DAMAGES[damage](segments(damaged)[-2], rng)
+        DAMAGES[damage](segments(damaged, STREAM)[-2], rng)
         for node in (damaged, outdated):
             node.start()
         wait(PARTITION_S)
@@ -443,20 +417,12 @@ def test_scaling_under_load(start_cluster: StartCluster) -> None:
     with Load(cluster) as load:
         since = time.monotonic()
         for replicas in (1, 3, 5, 3):
-            scale(cluster, replicas)
+            scale(cluster, STREAM, replicas)
             load.wait_acks(20)
         cluster.ask(f"STREAM.PEER.REMOVE.{STREAM}", {"peer": leader_of(cluster).name})
         load.wait_acks(50)
         cluster.wait_current(STREAM)
     finish(load, "scaled 3, 1, 3, 5, 3, and the leader removed", since)
-
-
-def scale(cluster: Cluster, replicas: int) -> None:
-    """Change the stream's number of replicas, and wait until all are current."""
-    config = cluster.ask(f"STREAM.INFO.{STREAM}")["config"]
-    cluster.ask(f"STREAM.UPDATE.{STREAM}", config | {"num_replicas": replicas})
-    until(lambda: len(cluster.followers(STREAM)) == replicas - 1, f"{replicas} replicas")
-    cluster.wait_current(STREAM)
 
 
 def test_compare_and_set_over_failovers(start_cluster: StartCluster) -> None:
@@ -531,94 +497,13 @@ class Counter(threading.Thread):
 def test_a_random_campaign(start_cluster: StartCluster, kind: Kind) -> None:
     seed = int(os.environ.get("LAKESTREAM_CLUSTER_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
     print(f"LAKESTREAM_CLUSTER_SEED={seed}")
-    rng = random.Random(seed)
     ours = kind is Kind.OURS
     config = "lake { seal_bytes: 200k, seal_age: 2s }" if ours else ""
     cluster = start_cluster(3, links=True, durable=True, faults=ours, config=config)
     with Load(cluster) as load:
-        for turn in range(ROUNDS):
-            node = rng.choice(cluster.nodes)
-            misfortune = rng.choice(MISFORTUNES + OUR_MISFORTUNES * ours)
-            print(f"{turn}: {misfortune.__name__[1:]} {node.name}", flush=True)
-            misfortune(cluster, node, rng)
+        nemesis = Nemesis(cluster, [STREAM])
+        for turn, step in enumerate(islice(schedule(seed, possible(kind, 3, lake=False), 3), ROUNDS)):
+            print(f"{turn}: {step}", flush=True)
+            nemesis.apply(step)
             load.wait_acks(5, 60)
-    finish(load, f"{ROUNDS} misfortunes")
-
-
-def _kill(cluster: Cluster, node: Node, rng: random.Random) -> None:
-    node.kill()
-    wait(rng.uniform(0, 2))
-    node.start()
-
-
-def _kill_all(cluster: Cluster, node: Node, rng: random.Random) -> None:
-    for each in cluster.nodes:
-        each.kill()
-    for each in cluster.nodes:
-        each.start()
-
-
-def _hang(cluster: Cluster, node: Node, rng: random.Random) -> None:
-    node.pause()
-    wait(rng.uniform(0, 3))
-    node.resume()
-
-
-def _cut(cluster: Cluster, node: Node, rng: random.Random) -> None:
-    rng.choice(list(CUTS.values()))(cluster, node)
-    wait(rng.uniform(0, 4))
-    cluster.heal()
-
-
-def _slow(cluster: Cluster, node: Node, rng: random.Random) -> None:
-    cluster.slow(node, rng.uniform(0, 0.2))
-    wait(rng.uniform(0, 3))
-    cluster.heal()
-
-
-def _restart(cluster: Cluster, node: Node, rng: random.Random) -> None:
-    node.stop()
-    node.start()
-
-
-def _stepdown(cluster: Cluster, node: Node, rng: random.Random) -> None:
-    for _ in range(rng.randrange(1, 4)):
-        cluster.stream_leader(STREAM)
-        cluster.api(f"STREAM.LEADER.STEPDOWN.{STREAM}")
-
-
-MISFORTUNES: list[Callable[[Cluster, Node, random.Random], None]] = [
-    _kill,
-    _kill_all,
-    _hang,
-    _cut,
-    _slow,
-    _restart,
-    _stepdown,
-]
-
-
-def _disk_error(cluster: Cluster, node: Node, rng: random.Random) -> None:
-    node.fail(**rng.choice(list(FAULTS.values())))
-    wait(rng.uniform(0, 2))
-    node.kill()
-    node.fail()
-    node.start()
-
-
-def _slow_disk(cluster: Cluster, node: Node, rng: random.Random) -> None:
-    node.fail(sync_seconds=rng.uniform(0, 0.5))
-    wait(rng.uniform(0, 3))
-    node.fail()
-
-
-def _damage(cluster: Cluster, node: Node, rng: random.Random) -> None:
-    """Damage one replica, once the others are current."""
-    cluster.wait_current(STREAM)
-    node.kill()
-    rng.choice([flip_bit, remove])(rng.choice(segments(node)[:-1] or segments(node)), rng)
-    node.start()
-    cluster.wait_current(STREAM)
-
-
-OUR_MISFORTUNES: list[Callable[[Cluster, Node, random.Random], None]] = [_disk_error, _slow_disk, _damage]
+    finish(load, f"{ROUNDS} faults")

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import os
 import random
-import threading
 import time
 from typing import Any
 
 import pytest
 
 from tests.cluster.conftest import StartCluster
-from tests.cluster.nodes import Cluster, Node, until
+from tests.cluster.nemesis import LEADER, Nemesis, Step, wait
+from tests.cluster.nodes import Cluster, until
 from tests.key_clients import BUCKET, CLIENTS, STREAM, Client, History, bucket, finish, stored
 from tests.linearizable import Outcome
 from tests.servers import Kind
@@ -32,50 +32,7 @@ TIMEOUT_S = 1.0
 REST_S = 0.01
 FAULT_S = 2.5
 BETWEEN_S = 0.5
-
-
-def wait(seconds: float) -> None:
-    """Let a fault last. The clients work in their own threads."""
-    threading.Event().wait(seconds)
-
-
-def kill(cluster: Cluster, node: Node) -> None:
-    """Kill a node with SIGKILL; start it again after a while."""
-    node.kill()
-    wait(FAULT_S / 2)
-    node.start()
-
-
-def hang(cluster: Cluster, node: Node) -> None:
-    """Pause a node with SIGSTOP, then resume it."""
-    node.pause()
-    wait(FAULT_S)
-    node.resume()
-
-
-def isolate(cluster: Cluster, node: Node) -> None:
-    """Cut a node off from the others, but not from its clients."""
-    cluster.isolate(node)
-    wait(FAULT_S)
-    cluster.heal()
-
-
-def hand_over(cluster: Cluster, node: Node) -> None:
-    """Have the stream's leader step down a few times in a row."""
-    for _ in range(3):
-        cluster.api(f"STREAM.LEADER.STEPDOWN.{STREAM}", node=cluster.stream_leader(STREAM))
-        wait(BETWEEN_S / 5)
-
-
-def kill_all(cluster: Cluster, node: Node) -> None:
-    """Kill every node with SIGKILL at about the same time."""
-    for each in cluster.nodes:
-        each.kill()
-    for each in cluster.nodes:
-        each.start()
-
-
-MISFORTUNES = [hang, isolate, hand_over, kill, kill_all]
+FAULTS = ("pause", "isolate", "step-down", "kill", "kill-all")
 
 
 @pytest.mark.parametrize("kept", [-1, 1])
@@ -85,6 +42,7 @@ def test_keys_are_linearizable_over_the_misfortunes_of_leaders(start_cluster: St
     rng = random.Random(seed)
     cluster = start_cluster(3, links=True, durable=True)
     cluster.stream(**_bucket(kept))
+    nemesis = Nemesis(cluster, [STREAM])
     history = History()
     clients = [_client(cluster, number, history, rng, kept) for number in range(CLIENTS)]
     for client in clients:
@@ -92,10 +50,9 @@ def test_keys_are_linearizable_over_the_misfortunes_of_leaders(start_cluster: St
     for number in range(ROUNDS):
         _wait_answers(clients, 5)
         wait(rng.uniform(0, BETWEEN_S))
-        misfortune = MISFORTUNES[number] if number < len(MISFORTUNES) else rng.choice(MISFORTUNES)
-        leader = cluster.stream_leader(STREAM)
-        print(f"{number}: {misfortune.__name__} {leader.name}", flush=True)
-        misfortune(cluster, leader)
+        fault = FAULTS[number] if number < len(FAULTS) else rng.choice(FAULTS)
+        victim = nemesis.apply(Step(fault, LEADER, FAULT_S, rng.randrange(1 << 32), 0))
+        print(f"{number}: {fault} {victim}", flush=True)
     _wait_answers(clients, 5)
     for client in clients:
         client.stop()

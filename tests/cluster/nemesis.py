@@ -1,0 +1,373 @@
+"""Faults that a running cluster has to survive, and schedules of them that a seed repeats.
+
+Belongs here: each fault with its end, for campaigns and for tests of one; the choice of steps; and the export of a
+schedule as faults of the simulator (tests/sim/script.py). A fault leaves every node running, the network whole and the
+damaged replica complete, so that faults may follow each other in any order.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from tests.cluster.nodes import Cluster, Node, NotReady, until
+from tests.servers import Kind
+
+LEADER = -1
+"""Victim of a step: the node that leads the stream when the step begins."""
+DISK_ERRORS = ({"write": "ENOSPC"}, {"sync": "EIO"})
+CLOCK_STEPS_S = (-300, -20, 20, 300)
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One fault of a schedule.
+
+    Attributes:
+        fault: name in `FAULTS`.
+        victim: index of the node, or `LEADER`.
+        seconds: duration.
+        seed: of its further choices.
+        calm: seconds without a fault before it.
+    """
+
+    fault: str
+    victim: int
+    seconds: float
+    seed: int
+    calm: float
+
+    def __str__(self) -> str:
+        who = "leader" if self.victim == LEADER else f"n{self.victim + 1}"
+        return f"{self.fault} {who} {self.seconds:.1f} s"
+
+
+class Compactor(Protocol):
+    """Process of a compactor."""
+
+    def start(self) -> None: ...
+    def kill(self) -> None: ...
+
+
+class Nemesis:
+    """Injects faults into a cluster.
+
+    Args:
+        streams: the streams whose leaders and replicas are the targets; the first one is meant by `LEADER`.
+        compactor: process of the cluster's compactor, if it has one.
+        lake: the lake's directory.
+    """
+
+    def __init__(
+        self, cluster: Cluster, streams: Sequence[str], compactor: Compactor | None = None, lake: Path | None = None
+    ) -> None:
+        self.cluster = cluster
+        self.streams = streams
+        self.compactor = compactor
+        self.lake = lake
+
+    def apply(self, step: Step) -> str:
+        """Inject one fault and end it; return the name of its victim."""
+        node = self.leader() if step.victim == LEADER else self.cluster.nodes[step.victim % len(self.cluster.nodes)]
+        FAULTS[step.fault](self, node, step.seconds, random.Random(step.seed))
+        return node.name
+
+    def leader(self) -> Node:
+        """Return the leader of the first stream."""
+        return self.cluster.stream_leader(self.streams[0])
+
+    def wait_current(self) -> None:
+        """Wait until all replicas of all streams are current."""
+        for stream in self.streams:
+            self.cluster.wait_current(stream, 60)
+
+    # ---- processes
+
+    def kill(self, node: Node, seconds: float, rng: random.Random) -> None:
+        """Kill a node with SIGKILL; start it after a while."""
+        node.kill()
+        wait(seconds)
+        node.start()
+
+    def kill_all(self, node: Node, seconds: float, rng: random.Random) -> None:
+        """Kill all nodes at about the same time; start them again."""
+        for each in self.cluster.nodes:
+            each.kill()
+        for each in self.cluster.nodes:
+            each.start()
+
+    def kill_minority(self, node: Node, seconds: float, rng: random.Random) -> None:
+        """Kill as many nodes as the cluster survives: one of three, two of five."""
+        others = rng.sample(self.cluster.others(node), (len(self.cluster.nodes) - 1) // 2 - 1)
+        for each in (node, *others):
+            each.kill()
+        wait(seconds)
+        for each in (node, *others):
+            each.start()
+
+    def pause(self, node: Node, seconds: float, rng: random.Random) -> None:
+        """Pause a node with SIGSTOP, then resume it."""
+        node.pause()
+        wait(seconds)
+        node.resume()
+
+    def restart(self, node: Node, seconds: float, rng: random.Random) -> None:
+        """Restart one node as an operator does."""
+        node.stop(signal.SIGTERM)
+        node.start()
+
+    def roll(self, node: Node, seconds: float, rng: random.Random) -> None:
+        """Restart all nodes, one after the other, each once the cluster serves again."""
+        for each in self.cluster.nodes:
+            each.stop(signal.SIGTERM)
+            each.start()
+            self.cluster.wait_ready(60)
+            self.wait_current()
+
+    # ---- network
+
+    def isolate(self, node: Node, seconds: float, rng: random.Random) -> None:
+        """Cut a node off from the others in both directions, but not from its clients."""
+        self.cluster.isolate(node)
+        self._heal(seconds)
+
+    def one_way(self, node: Node, seconds: float, rng: random.Random) -> None:
+        """Drop everything that a node sends to the others, or everything that they send to it."""
+        ends = [[node], self.cluster.others(node)]
+        rng.shuffle(ends)
+        self.cluster.cut(*ends)
+        self._heal(seconds)
+
+    def halves(self, node: Node, seconds: float, rng: random.Random) -> None:
+        """Split the cluster in two; the node is in the minority."""
+        others = rng.sample(self.cluster.others(node), (len(self.cluster.nodes) - 1) // 2 - 1)
+        minority = [node, *others]
+        majority = self.cluster.others(*minority)
+        self.cluster.cut(minority, majority)
+        self.cluster.cut(majority, minority)
+        self._heal(seconds)
+
+    def bridge(self, node: Node, seconds: float, rng: random.Random) -> None:
+        """Split all others in two halves that reach each other only through this node."""
+        others = self.cluster.others(node)
+        rng.shuffle(others)
+        left, right = others[: len(others) // 2], others[len(others) // 2 :]
+        self.cluster.cut(left, right)
+        self.cluster.cut(right, left)
+        self._heal(seconds)
+
+    def slow_network(self, node: Node, seconds: float, rng: random.Random) -> None:
+        """Delay everything between a node and the others."""
+        self.cluster.slow(node, rng.uniform(0, 0.2))
+        self._heal(seconds)
+
+    def reset(self, node: Node, seconds: float, rng: random.Random) -> None:
+        """Break a node's connections to the others several times."""
+        for _ in range(max(1, int(seconds / 0.3))):
+            self.cluster.reset_links(node)
+            wait(0.3)
+
+    def _heal(self, seconds: float) -> None:
+        wait(seconds)
+        self.cluster.heal()
+
+    # ---- disks and clocks (lakestream alone)
+
+    def disk_error(self, node: Node, seconds: float, rng: random.Random) -> None:
+        """Let a node's disk be full, or fail to sync; then restart the node with a good disk."""
+        node.fail(**rng.choice(DISK_ERRORS))
+        wait(seconds)
+        node.kill()
+        node.fail()
+        node.start()
+
+    def slow_disk(self, node: Node, seconds: float, rng: random.Random) -> None:
+        """Let each sync of a node take longer."""
+        node.fail(sync_seconds=rng.uniform(0, 0.5))
+        wait(seconds)
+        node.fail()
+
+    def clock(self, node: Node, seconds: float, rng: random.Random) -> None:
+        """Step a node's wall clock, and step it back."""
+        node.fail(clock_seconds=rng.choice(CLOCK_STEPS_S))
+        wait(seconds)
+        node.fail()
+
+    def damage(self, node: Node, seconds: float, rng: random.Random) -> None:
+        """Flip a bit in a segment of a killed node, or remove one, while the others have everything."""
+        stream = rng.choice(list(self.streams))
+        self.cluster.wait_current(stream, 60)
+        node.kill()
+        if found := segments(node, stream):
+            rng.choice([flip_bit, remove])(rng.choice(found[:-1] or found), rng)
+        node.start()
+        self.wait_current()
+
+    # ---- operators
+
+    def step_down(self, node: Node, seconds: float, rng: random.Random) -> None:
+        """Have the leaders of streams step down a few times."""
+        for _ in range(rng.randrange(1, 4)):
+            stream = rng.choice(list(self.streams))
+            leader = self.cluster.stream_leader(stream)
+            self._ask(f"STREAM.LEADER.STEPDOWN.{stream}", None, leader)
+            wait(0.1)
+
+    def scale(self, node: Node, seconds: float, rng: random.Random) -> None:
+        """Scale a stream from three replicas to one or five, and back."""
+        stream = rng.choice(list(self.streams))
+        choices = [1, 5] if len(self.cluster.nodes) >= 5 else [1]
+        for replicas in (rng.choice(choices), 3):
+            scale(self.cluster, stream, replicas)
+
+    def remove_peer(self, node: Node, seconds: float, rng: random.Random) -> None:
+        """Move a replica of a stream to another node, mostly the leader's."""
+        stream = rng.choice(list(self.streams))
+        leader = self.cluster.stream_leader(stream)
+        peer = leader if rng.random() < 0.6 else rng.choice(self.cluster.followers(stream) or [leader])
+        self.cluster.ask(f"STREAM.PEER.REMOVE.{stream}", {"peer": peer.name})
+        self.cluster.wait_current(stream, 60)
+
+    def leave(self, node: Node, seconds: float, rng: random.Random) -> None:
+        """Remove a node from the cluster, then let it join again."""
+        size = len(self.cluster.nodes)
+        until(
+            lambda: self.cluster.system_api("SERVER.REMOVE", {"peer": node.name}, timeout=10.0).get("success"),
+            f"{node.name} removed",
+            60,
+        )
+        wait(seconds)
+        node.stop(signal.SIGTERM)
+        node.start()
+        until(lambda: self.cluster.meta_leader().page("jsz")["meta_cluster"]["cluster_size"] == size, "all members", 60)
+        self.wait_current()
+
+    def _ask(self, subject: str, body: object, node: Node) -> None:
+        """Send a request that may fail: the cluster may be about to elect a leader."""
+        try:
+            self.cluster.api(subject, body, node=node)
+        except (OSError, ValueError, NotReady):
+            return
+
+    # ---- the lake
+
+    def kill_compactor(self, node: Node, seconds: float, rng: random.Random) -> None:
+        """Kill the compactor with its JVM; start it after a while."""
+        if self.compactor is not None:
+            self.compactor.kill()
+            wait(seconds)
+            self.compactor.start()
+
+    def lake_away(self, node: Node, seconds: float, rng: random.Random) -> None:
+        """Let the lake's directory vanish, as a file system that is not mounted does; then bring it back."""
+        if self.lake is None:
+            return
+        away = self.lake.with_name(f"{self.lake.name}.away")
+        os.rename(self.lake, away)
+        wait(seconds)
+        if self.lake.exists():  # written below the mount point, and hidden by the mount
+            os.rename(self.lake, self.lake.with_name(f"{self.lake.name}.hidden{rng.randrange(1 << 30)}"))
+        os.rename(away, self.lake)
+
+
+Fault = Callable[[Nemesis, Node, float, random.Random], None]
+FAULTS: dict[str, Fault] = {
+    "kill": Nemesis.kill,
+    "kill-all": Nemesis.kill_all,
+    "kill-minority": Nemesis.kill_minority,
+    "pause": Nemesis.pause,
+    "restart": Nemesis.restart,
+    "roll": Nemesis.roll,
+    "isolate": Nemesis.isolate,
+    "one-way": Nemesis.one_way,
+    "halves": Nemesis.halves,
+    "bridge": Nemesis.bridge,
+    "slow-network": Nemesis.slow_network,
+    "reset": Nemesis.reset,
+    "disk-error": Nemesis.disk_error,
+    "slow-disk": Nemesis.slow_disk,
+    "clock": Nemesis.clock,
+    "damage": Nemesis.damage,
+    "step-down": Nemesis.step_down,
+    "scale": Nemesis.scale,
+    "remove-peer": Nemesis.remove_peer,
+    "leave": Nemesis.leave,
+    "kill-compactor": Nemesis.kill_compactor,
+    "lake-away": Nemesis.lake_away,
+}
+OURS = ("disk-error", "slow-disk", "clock", "damage", "kill-compactor", "lake-away")
+"""Faults of files and programs that only lakestream has."""
+SPARE = ("remove-peer", "leave")
+"""Faults that need a node more than the streams have replicas."""
+LAKE = ("kill-compactor", "lake-away")
+
+
+def possible(kind: Kind, nodes: int, lake: bool) -> list[str]:
+    """Return the names of the faults that a cluster of this kind and size can have."""
+    without = [*(OURS if kind is Kind.REAL else ()), *(SPARE if nodes < 4 else ()), *(() if lake else LAKE)]
+    return [name for name in FAULTS if name not in without]
+
+
+def schedule(seed: int, faults: Sequence[str], nodes: int) -> Iterator[Step]:
+    """Yield steps without end, which depend on the arguments alone. In each round every fault comes once."""
+    rng = random.Random(seed)
+    while True:
+        for fault in rng.sample(list(faults), len(faults)):
+            victim = LEADER if rng.random() < 0.5 else rng.randrange(nodes)
+            yield Step(
+                fault, victim, round(rng.uniform(0.5, 6), 2), rng.randrange(1 << 32), round(rng.uniform(1, 5), 2)
+            )
+
+
+# ---- parts of faults that tests use by themselves
+
+
+def wait(seconds: float) -> None:
+    """Let a fault last this long. Clients work in their own threads."""
+    threading.Event().wait(seconds)
+
+
+def scale(cluster: Cluster, stream: str, replicas: int) -> None:
+    """Change a stream's number of replicas, and wait until all are current."""
+    config = cluster.ask(f"STREAM.INFO.{stream}")["config"]
+    cluster.ask(f"STREAM.UPDATE.{stream}", config | {"num_replicas": replicas})
+    until(lambda: len(cluster.followers(stream)) == replicas - 1, f"{replicas} replicas", 60)
+    cluster.wait_current(stream, 60)
+
+
+def written(path: str) -> int:
+    """Return the length of a file without the zeros that a killed node leaves behind the entries."""
+    return len(Path(path).read_bytes().rstrip(b"\0"))
+
+
+def flip_bit(path: str, rng: random.Random) -> None:
+    """Flip a random bit in the first nine tenths of a file, where an entry is followed by others."""
+    size = written(path)
+    with open(path, "r+b") as file:
+        at = rng.randrange(size // 10, size * 9 // 10)
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 1 << rng.randrange(8)]))
+
+
+def truncate(path: str, rng: random.Random) -> None:
+    """Truncate a file somewhere in the middle."""
+    os.truncate(path, rng.randrange(written(path) // 4, written(path) * 3 // 4))
+
+
+def remove(path: str, rng: random.Random) -> None:
+    """Remove a file."""
+    os.unlink(path)
+
+
+def segments(node: Node, stream: str) -> list[str]:
+    """Return the message files of a node's replica, oldest first."""
+    suffix = ".blk" if node.kind is Kind.REAL else ".seg"
+    return sorted(str(path) for path in node.stream_directory(stream).rglob(f"*{suffix}") if path.stat().st_size)

@@ -1,0 +1,43 @@
+"""Tests of all promises over histories of clients of every kind, without faults and under all of them.
+
+LAKESTREAM_HISTORY_SECONDS (600) is the duration, LAKESTREAM_HISTORY_SEED repeats the faults. A failure prints the
+events of the messages concerned, and the command that repeats the run.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.nemesis import possible
+from tests.histories.campaign import Campaign, Plan
+from tests.histories.checks import report
+from tests.histories.record import History
+from tests.servers import Kind
+
+pytestmark = [pytest.mark.chaos, pytest.mark.cluster]
+
+SECONDS = float(os.environ.get("LAKESTREAM_HISTORY_SECONDS", "600"))
+
+
+def run(plan: Plan, directory: Path) -> int:
+    """Run a campaign; assert that no promise is broken. Return the number of faults."""
+    print(plan.command)
+    result = Campaign(plan, directory).run()
+    print(f"{len(result.steps)} faults, {result.figures()}; {result.seconds:.0f} s")
+    assert not result.violations, f"{report(History(result.events), result.violations)}\nrepeat: {plan.command}"
+    return len(result.steps)
+
+
+def test_a_few_seconds_with_one_killed_leader_break_no_promise(tmp_path: Path) -> None:
+    assert run(Plan(seed=2630, seconds=3, faults=("kill",), nodes=3, lake=False), tmp_path) > 0
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(1800 + 3 * SECONDS)
+def test_no_promise_is_broken_under_all_faults(tmp_path: Path) -> None:
+    seed = int(os.environ.get("LAKESTREAM_HISTORY_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
+    run(Plan(seed, SECONDS, tuple(possible(Kind.OURS, 5, lake=True)), nodes=5, lake=True), tmp_path)
