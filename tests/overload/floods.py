@@ -1,0 +1,348 @@
+"""Floods: processes that load a server as fast as they can, and count what it tells them.
+
+Belongs here: one function for each kind of flood, run by `flooding` in a process of its own. Each returns when it is
+told to stop; errors and statuses of the server are counted by their text.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import multiprocessing
+import os
+import queue
+import re
+import selectors
+import socket
+import ssl
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+TOLD = re.compile(
+    rb"-ERR '([^'\r\n]*)'|NATS/1\.0 (4\d\d[^\r\n]*|5\d\d[^\r\n]*)|\"err_code\":(\d+)|HTTP/1\.1 ([45]\d\d[^\r\n]*)"
+)
+READ_SIZE = 1 << 20
+
+Told = Counter[str]
+
+
+class Flood:
+    """Place and end of a flood.
+
+    Attributes:
+        address: host and port of the server for clients.
+        login: fields of CONNECT.
+        websocket: port for WebSocket, or 0.
+    """
+
+    def __init__(
+        self, address: tuple[str, int], login: dict[str, Any], stop: Callable[[], bool], websocket: int = 0
+    ) -> None:
+        self.address, self.login, self.stopped, self.websocket = address, login, stop, websocket
+        self.told: Told = Counter()
+
+    @property
+    def connect(self) -> bytes:
+        """Return the CONNECT of a client."""
+        usual = {"verbose": False, "pedantic": False, "headers": True, "no_responders": True, "protocol": 1}
+        return b"CONNECT " + json.dumps({**usual, **self.login}).encode() + b"\r\n"
+
+    def open(self, receive_buffer: int = 0) -> socket.socket:
+        """Return a connection that has not sent anything yet. `receive_buffer`: bytes that its kernel takes unread."""
+        sock = socket.socket()
+        if receive_buffer:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        sock.connect(self.address)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return sock
+
+    def listen(self, data: bytes) -> None:
+        """Count what the server tells."""
+        for found in TOLD.finditer(data):
+            self.told[b" ".join(filter(None, found.groups())).decode("latin-1")] += 1
+
+
+Work = Callable[..., None]
+
+
+def _process(work: Work, address: Any, login: Any, websocket: int, core: int, stop: Any, told: Any, some: Any) -> None:
+    os.sched_setaffinity(0, {core})
+    flood = Flood(address, login, stop.is_set, websocket)
+    try:
+        work(flood, **some)
+    finally:
+        told.put(dict(flood.told))
+
+
+class Flooding:
+    """Running floods."""
+
+    def __init__(
+        self, works: Iterable[tuple[Work, dict[str, Any]]], address: Any, login: Any, websocket: int, core: int
+    ) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._stop, self._told = context.Event(), context.Queue()
+        common = (address, login, websocket, core, self._stop, self._told)
+        self._processes = [
+            context.Process(target=_process, args=(work, *common, some), daemon=True) for work, some in works
+        ]
+        for process in self._processes:
+            process.start()
+
+    def end(self, patience_s: float = 15.0) -> Told:
+        """Stop them; return what the server told them."""
+        self._stop.set()
+        told: Told = Counter()
+        for _ in self._processes:
+            with contextlib.suppress(queue.Empty):
+                told.update(self._told.get(timeout=patience_s))
+        for process in self._processes:
+            process.join(patience_s)
+            process.kill()
+        return told
+
+
+# ---------------------------------------------------------------------- clients that send, and read or do not
+def blast(
+    flood: Flood,
+    *,
+    connections: int,
+    chunk: bytes | list[bytes],
+    first: bytes = b"",
+    reads: bool = True,
+    again: bool = False,
+    pause_s: float = 0.0,
+    times: int = 0,
+) -> None:
+    """Send `first`, then the chunks without end on each connection.
+
+    Args:
+        chunk: the bytes, or several pieces that are sent in turn.
+        reads: read what the server sends; otherwise nothing, ever.
+        again: open a new connection for one that the server closed.
+        pause_s: pause of a connection between two chunks.
+        times: chunks of each connection; 0: without end.
+    """
+    chunks = [chunk] if isinstance(chunk, bytes) else chunk
+    selector = selectors.DefaultSelector()
+
+    class Client:
+        def __init__(self, number: int) -> None:
+            self.sock = flood.open(0 if reads else 4096)
+            self.sock.setblocking(False)
+            self.out = memoryview(flood.connect + first.replace(b"@", b"%d" % number))
+            self.at, self.sent, self.due = number, 0, 0.0
+
+        def write(self) -> None:
+            if not self.out:
+                if (times and self.sent >= times) or (pause_s and time.monotonic() < self.due):
+                    return
+                self.out = memoryview(chunks[self.at % len(chunks)])
+                self.at, self.sent, self.due = self.at + 1, self.sent + 1, time.monotonic() + pause_s
+            self.out = self.out[self.sock.send(self.out[: 1 << 20]) :]
+
+    def join(number: int) -> None:
+        try:
+            client = Client(number)
+        except OSError as error:
+            flood.told[f"connect: {error.strerror}"] += 1
+            return
+        events = selectors.EVENT_WRITE | (selectors.EVENT_READ if reads else 0)
+        selector.register(client.sock, events, client)
+
+    for number in range(connections):
+        join(number)
+    while not flood.stopped() and selector.get_map():
+        ready = selector.select(0.05)
+        for key, events in ready:
+            client: Client = key.data
+            try:
+                if events & selectors.EVENT_READ:
+                    data = client.sock.recv(READ_SIZE)
+                    if not data:
+                        raise ConnectionResetError
+                    flood.listen(data)
+                if events & selectors.EVENT_WRITE:
+                    client.write()
+            except BlockingIOError:
+                pass
+            except OSError:
+                flood.told["closed"] += 1
+                selector.unregister(client.sock)
+                client.sock.close()
+                if again:
+                    join(client.at)
+        if pause_s or times:
+            time.sleep(0.002)
+    if not reads:
+        return
+    until = time.monotonic() + 0.5  # what was told last
+    while time.monotonic() < until and selector.get_map():
+        for key, _ in selector.select(0.1):
+            with contextlib.suppress(OSError):
+                flood.listen(key.data.sock.recv(READ_SIZE))
+
+
+def sleepers(flood: Flood, *, connections: int, first: bytes, starts: int = 200) -> None:
+    """Open many connections, `starts` at a time; each sends `first` and then nothing but answers to PING."""
+    selector, opened = selectors.DefaultSelector(), 0
+    while not flood.stopped():
+        for _ in range(min(starts, connections - opened)):
+            try:
+                sock = flood.open()
+            except OSError as error:
+                flood.told[f"connect: {error.strerror}"] += 1
+                break
+            sock.sendall(flood.connect + first.replace(b"@", b"%d" % opened))
+            sock.setblocking(False)
+            selector.register(sock, selectors.EVENT_READ)
+            opened += 1
+        for key, _ in selector.select(0.02):
+            assert isinstance(key.fileobj, socket.socket)
+            try:
+                data = key.fileobj.recv(1 << 16)
+                flood.listen(data)
+                if b"PING\r\n" in data:
+                    key.fileobj.send(b"PONG\r\n")
+                if data:
+                    continue
+            except BlockingIOError:
+                continue
+            except OSError:
+                pass
+            flood.told["closed"] += 1
+            selector.unregister(key.fileobj)
+            key.fileobj.close()
+
+
+# ---------------------------------------------------------------------- connections
+def churn(flood: Flood, *, polite: bool) -> None:
+    """Connect and leave, as fast as possible: after a PONG, or without having said a word."""
+    while not flood.stopped():
+        try:
+            sock = flood.open()
+        except OSError as error:
+            flood.told[f"connect: {error.strerror}"] += 1
+            time.sleep(0.01)
+            continue
+        with sock, contextlib.suppress(OSError):
+            sock.settimeout(5)
+            if polite:
+                sock.sendall(flood.connect + b"SUB churn 1\r\nPING\r\n")
+                data = b""
+                while b"PONG" not in data and (more := sock.recv(1 << 16)):
+                    data += more
+                flood.listen(data)
+            else:
+                # A reset, so that no port waits at this end.
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+
+
+def unfinished(flood: Flood, *, connections: int, start: bytes, drip: bytes = b"", port: str = "") -> None:
+    """Keep so many connections open that send `start`, then `drip` byte by byte; one that ends is replaced."""
+    address = (flood.address[0], flood.websocket) if port == "websocket" else flood.address
+    selector: selectors.BaseSelector = selectors.DefaultSelector()
+    opened: dict[socket.socket, int] = {}
+    while not flood.stopped():
+        for _ in range(min(100, connections - len(opened))):
+            try:
+                sock = socket.create_connection(address, 5)
+            except OSError as error:
+                flood.told[f"connect: {error.strerror}"] += 1
+                break
+            sock.setblocking(False)
+            with contextlib.suppress(OSError):
+                sock.send(start)
+            opened[sock] = 0
+            selector.register(sock, selectors.EVENT_READ)
+        for key, _ in selector.select(0.05):
+            assert isinstance(key.fileobj, socket.socket)
+            try:
+                data = key.fileobj.recv(1 << 16)
+                flood.listen(data)
+            except OSError:
+                data = b""
+            if not data:
+                flood.told["closed"] += 1
+                selector.unregister(key.fileobj)
+                key.fileobj.close()
+                del opened[key.fileobj]
+        for sock, at in list(opened.items()) if drip else ():
+            with contextlib.suppress(OSError):
+                sock.send(drip[at % len(drip) :][:1])
+            opened[sock] = at + 1
+
+
+def handshakes(flood: Flood, *, authority: str, parallel: int) -> None:
+    """Do whole TLS handshakes, as fast as possible, and leave."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    context = ssl.create_default_context(cafile=str(Path(authority)))
+
+    def one() -> None:
+        while not flood.stopped():
+            try:
+                with flood.open() as sock:
+                    sock.settimeout(5)
+                    flood.listen(sock.recv(1 << 16))
+                    with context.wrap_socket(sock, server_hostname="localhost") as secure:
+                        secure.sendall(flood.connect + b"PING\r\n")
+                        secure.recv(1 << 16)
+            except OSError as error:
+                flood.told[f"handshake: {type(error).__name__}"] += 1
+
+    with ThreadPoolExecutor(parallel) as pool:
+        for _ in range(parallel):
+            pool.submit(one)
+
+
+# ---------------------------------------------------------------------- WebSocket
+def websocket_head() -> bytes:
+    """Return the request of a handshake."""
+    key = base64.b64encode(os.urandom(16))
+    return (
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"Sec-WebSocket-Key: %b\r\nSec-WebSocket-Version: 13\r\n\r\n" % key
+    )
+
+
+def frame(data: bytes, opcode: int = 2, final: bool = True) -> bytes:
+    """Return a masked frame (with a mask of zeros)."""
+    size = len(data)
+    length = bytes([0x80 | size]) if size < 126 else b"\xfe" + size.to_bytes(2, "big")
+    if size > 0xFFFF:
+        length = b"\xff" + size.to_bytes(8, "big")
+    return bytes([(0x80 if final else 0) | opcode]) + length + bytes(4) + data
+
+
+def websocket(flood: Flood, *, connections: int, chunk: bytes) -> None:
+    """Send a chunk of frames without end on each connection, and read."""
+    plain = Flood((flood.address[0], flood.websocket), flood.login, flood.stopped)
+    opened = []
+    for _ in range(connections):
+        sock = plain.open()
+        sock.sendall(websocket_head())
+        sock.recv(1 << 16)
+        sock.sendall(frame(flood.connect))
+        sock.setblocking(False)
+        opened.append([sock, memoryview(chunk)])
+    while not flood.stopped() and opened:
+        for pair in list(opened):
+            sock, out = pair
+            try:
+                with contextlib.suppress(BlockingIOError):
+                    data = sock.recv(READ_SIZE)
+                    if not data:
+                        raise ConnectionResetError
+                    flood.listen(data)
+                out = out[sock.send(out[: 1 << 20]) :]
+                pair[1] = out or memoryview(chunk)
+            except BlockingIOError:
+                time.sleep(0.0002)
+            except OSError:
+                flood.told["closed"] += 1
+                opened.remove(pair)

@@ -1,0 +1,247 @@
+"""A round: one scenario against one server, measured before, during and after the flood.
+
+Belongs here: starting the server on its core, samples of its memory and sockets, the quiet client's times, and what
+follows from them: growth of memory, ratio of the 99th percentiles, and time of recovery.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from tests import certificates
+from tests.overload.floods import Flooding
+from tests.overload.quiet import Quiet, Took
+from tests.overload.scenarios import Scenario
+from tests.servers import Kind, Server
+from tests.wire import Wire
+
+SERVER_CORE, CLIENT_CORE = 0, 1
+NICE = -15
+"""Priority of the server: what else runs on the machine does not count as its latency."""
+SAMPLE_S = 0.1
+GIVE_UP_BYTES = 8 << 30
+"""Above this the flood ends at once, for the machine's sake."""
+RATIO = 5.0
+"""Promised ratio of the quiet client's 99th percentiles, during the flood and before it."""
+RECOVERY_S = 30.0
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """The server at one time: seconds since the quiet client began, resident bytes, open sockets.
+
+    Files are not counted: those of segments come and go with the lake, whatever clients do.
+    """
+
+    at: float
+    rss: int
+    sockets: int
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """Result of a round.
+
+    Attributes:
+        told: errors and statuses by number.
+        p99: 99th percentile (ms) by phase and kind of operation.
+        recovered_s: time after the flood until memory, sockets and quiet client were as before; -1: never.
+        load: load average of the machine at the begin, and at the end.
+        begin, end: of the flood.
+        slowest: by second: slowest publish or request (ms).
+    """
+
+    name: str
+    kind: str
+    base_rss: int
+    growth: int
+    left: int
+    sockets: tuple[int, int, int]
+    told: dict[str, int]
+    p99: dict[str, dict[str, float]]
+    recovered_s: float
+    load: tuple[float, float]
+    begin: float
+    end: float
+    died: bool
+    samples: list[Sample]
+    slowest: list[tuple[float, float]]
+
+    @property
+    def ratio(self) -> float:
+        """Return the ratio of the 99th percentiles of publishes and requests, during and before; the worse one."""
+        return max(self.p99["during"][kind] / self.p99["before"][kind] for kind in ("publish", "request"))
+
+
+class Sampler(threading.Thread):
+    """Takes samples of a process until it is stopped."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(daemon=True)
+        self.pid, self.samples = pid, list[Sample]()
+        self._stopped = threading.Event()
+        self.too_much = threading.Event()
+
+    def run(self) -> None:
+        while not self._stopped.wait(SAMPLE_S):
+            try:
+                self.samples.append(sample(self.pid))
+            except OSError:
+                return
+            if self.samples[-1].rss > GIVE_UP_BYTES:
+                self.too_much.set()
+
+    def stop(self) -> None:
+        """Stop; the samples stay."""
+        self._stopped.set()
+        self.join()
+
+
+def sample(pid: int) -> Sample:
+    """Return the present state of a process."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    sockets = 0
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(OSError):  # closed meanwhile
+            sockets += os.readlink(f"/proc/{pid}/fd/{name}").startswith("socket:")
+    return Sample(time.monotonic(), pages * os.sysconf("SC_PAGE_SIZE"), sockets)
+
+
+def pin(pid: int, core: int) -> None:
+    """Let all threads of a process run on one core, before other processes where that is allowed."""
+    for task in map(int, os.listdir(f"/proc/{pid}/task")):
+        os.sched_setaffinity(task, {core})
+    with contextlib.suppress(OSError):  # Linux schedules sessions as groups: a nice process alone changes nothing
+        Path(f"/proc/{pid}/autogroup").write_text(str(NICE))
+
+
+def slow_library(directory: Path) -> Path:
+    """Compile the library that delays syncs."""
+    library = directory / "slow_sync.so"
+    source = Path(__file__).with_name("slow_sync.c")
+    flags = ["-shared", "-fPIC", "-O2", "-Wall", "-Werror"]
+    subprocess.run([sys.executable, "-m", "ziglang", "cc", *flags, str(source), "-o", str(library)], check=True)
+    return library
+
+
+def run(scenario: Scenario, kind: Kind, quick: bool) -> Measured:
+    """Run one round."""
+    directory = Path(tempfile.mkdtemp(prefix="overload-"))
+    environment = {}
+    if scenario.slow_ms:
+        environment = {
+            "LD_PRELOAD": str(slow_library(directory)),
+            "SLOW_PATH": "FLOOD",
+            "SLOW_MS": str(scenario.slow_ms),
+            "UV_USE_IO_URING": "0",
+        }
+    config = scenario.config
+    if kind is Kind.REAL:
+        config = "\n".join(line for line in config.splitlines() if "_total" not in line)
+    server = Server(kind, directory / "store", config=config, environment=environment)
+    try:
+        server.start()
+        return _measure(scenario, server, quick)
+    finally:
+        server.kill()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _measure(scenario: Scenario, server: Server, quick: bool) -> Measured:
+    assert server.process is not None
+    pid, load = server.process.pid, os.getloadavg()[0]
+    pin(pid, SERVER_CORE)
+    authority = server.certificates / "ca.pem" if scenario.tls else None
+    if scenario.prepare is not None:
+        with Wire(server.address, scenario.login, 30) as wire:
+            scenario.prepare(wire)
+    quiet = Quiet(server.address, scenario.login, CLIENT_CORE, authority)
+    time.sleep(0.5)
+    before, during, after = (3.0, 4.0, 4.0) if quick else (6.0, 10.0, 8.0)
+    sampler = Sampler(pid)
+    zero = time.monotonic()
+    sampler.start()
+    time.sleep(before)
+    base = sample(pid)
+    login = scenario.login if scenario.flood_login is None else scenario.flood_login
+    works = [(work, {key: _placed(value, server) for key, value in some.items()}) for work, some in scenario.works]
+    begin = time.monotonic()
+    flooding = Flooding(works, server.address, login, server.websocket_port, CLIENT_CORE)
+    sampler.too_much.wait(during)
+    end = time.monotonic()
+    told = flooding.end()
+    stopped = time.monotonic()
+    while time.monotonic() < stopped + RECOVERY_S:
+        time.sleep(0.1)
+        now = sample(pid) if server.running else base
+        calm = now.rss - base.rss < scenario.keeps and now.sockets <= base.sockets + 4
+        if calm and time.monotonic() > stopped + after:
+            break
+    sampler.stop()
+    took = quiet.end()
+    died = not server.running
+    samples = [msgspec.structs.replace(each, at=round(each.at - zero, 2)) for each in sampler.samples]
+    flooded = [each for each in sampler.samples if begin <= each.at <= stopped + 1]
+    last = sampler.samples[-1]
+    return Measured(
+        name=scenario.name,
+        kind=server.kind.value,
+        base_rss=base.rss,
+        growth=max(each.rss for each in flooded) - base.rss,
+        left=last.rss - base.rss,
+        sockets=(base.sockets, max(each.sockets for each in flooded), last.sockets),
+        told=dict(told),
+        p99={
+            "before": _p99([each for each in took if zero <= each.at < begin]),
+            "during": _p99([each for each in took if begin + 1 <= each.at < end]),
+            "after": _p99([each for each in took if each.at >= stopped + 1]),
+        },
+        recovered_s=_recovered(sampler.samples, base, stopped, scenario.keeps),
+        load=(load, os.getloadavg()[0]),
+        begin=round(begin - zero, 2),
+        end=round(end - zero, 2),
+        died=died,
+        samples=samples,
+        slowest=_slowest(took, zero),
+    )
+
+
+def _placed(value: object, server: Server) -> object:
+    return value.replace(certificates.PLACE, str(server.certificates)) if isinstance(value, str) else value
+
+
+def _p99(took: Sequence[Took]) -> dict[str, float]:
+    found = {}
+    for kind in ("publish", "request", "connect"):
+        times = sorted(each.seconds for each in took if each.kind == kind)
+        found[kind] = round(1000 * times[int(0.99 * (len(times) - 1))], 2) if times else float("nan")
+    return found
+
+
+def _recovered(samples: Sequence[Sample], base: Sample, stopped: float, keeps: int) -> float:
+    high = [
+        each.at
+        for each in samples
+        if each.at >= stopped and (each.rss - base.rss >= keeps or each.sockets > base.sockets + 4)
+    ]
+    if not high:
+        return 0.0
+    return -1.0 if high[-1] >= samples[-1].at - SAMPLE_S else round(high[-1] - stopped, 1)
+
+
+def _slowest(took: Sequence[Took], zero: float) -> list[tuple[float, float]]:
+    slow: dict[int, float] = {}
+    for each in took:
+        if each.kind != "connect" and each.at >= zero:
+            second = int(each.at - zero)
+            slow[second] = max(slow.get(second, 0.0), each.seconds)
+    return [(float(second), round(1000 * slow[second], 2)) for second in sorted(slow)]

@@ -1,0 +1,593 @@
+"""The scenarios: configuration, preparation, floods, and the bound of the server's memory for each.
+
+Belongs here: what differs between the rounds. A bound is what the server's memory may grow by while the flood lasts,
+calculated from limits in docs/reference/configuration.md and the figures of docs/sizing.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests import certificates
+from tests.overload import floods
+from tests.wire import Wire, header_block
+
+MIB = 1 << 20
+TLS = f"tls {{ cert_file: {certificates.PLACE}/server.pem, key_file: {certificates.PLACE}/server.key, timeout: 2 }}"
+PORTS = (
+    "accounts { $SYS { users: [{user: sys, password: s}] }, A { jetstream: enabled, users: [{user: a, password: a}] } }"
+)
+A, SYSTEM = {"user": "a", "pass": "a"}, {"user": "sys", "pass": "s"}
+INBOX = b"SUB _INBOX.f@.> 1\r\n"
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One flood.
+
+    Attributes:
+        name: on the command line.
+        title: in the table.
+        works: functions of floods.py with their arguments; each is a process.
+        bound: bytes by which the server's memory may grow.
+        why: the bound as a sum of named limits.
+        told: texts one of which the server has to tell those whom it refuses; (): nobody is refused.
+        told_there: the same where the server is nats-server.
+        config: text of the configuration.
+        prepare: called with a connection before the quiet client begins.
+        login: fields of CONNECT of the quiet client, and of the flood without `flood_login`.
+        slow_ms: time of a sync of files whose path contains FLOOD.
+        tls: clients use TLS.
+        keeps: bytes that may stay after the flood: what it has created, and memory between it that is not returned.
+    """
+
+    name: str
+    title: str
+    works: list[tuple[Callable[..., None], dict[str, Any]]]
+    bound: int
+    why: str
+    told: tuple[str, ...] = ()
+    told_there: tuple[str, ...] = ()
+    config: str = ""
+    prepare: Callable[[Wire], None] | None = None
+    login: dict[str, Any] = field(default_factory=dict)
+    flood_login: dict[str, Any] | None = None
+    slow_ms: int = 0
+    tls: bool = False
+    keeps: int = 48 * MIB
+
+
+def publish(subject: str, size: int, count: int, reply: str = "") -> bytes:
+    """Return `count` publishes; `@` in the subject is their number."""
+    return b"".join(floods_pub(subject.replace("@", str(number)), size, reply) for number in range(count))
+
+
+def floods_pub(subject: str, size: int, reply: str = "") -> bytes:
+    """Return one publish of `size` bytes."""
+    return f"PUB {subject} {reply + ' ' if reply else ''}{size}\r\n".encode() + bytes(size) + b"\r\n"
+
+
+def request(subject: str, body: Any = b"", reply: str = "_INBOX.f@.r") -> bytes:
+    """Return one request with a JSON body."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return f"PUB {subject} {reply} {len(data)}\r\n".encode() + data + b"\r\n"
+
+
+def own(data: bytes, clients: int) -> list[bytes]:
+    """Return the bytes for each of several clients: `_INBOX.f@` is the inbox of its number."""
+    return [data.replace(b"_INBOX.f@", b"_INBOX.f%d" % number) for number in range(clients)]
+
+
+def stream(name: str = "FLOOD", subjects: str = "flood.>", **more: Any) -> Callable[[Wire], None]:
+    """Return a preparation that creates a stream."""
+
+    def prepare(wire: Wire) -> None:
+        answer = wire.api(f"STREAM.CREATE.{name}", {"name": name, "subjects": [subjects], **more})
+        assert "error" not in answer, answer
+
+    return prepare
+
+
+def filled(messages: int, size: int = 100, **more: Any) -> Callable[[Wire], None]:
+    """Return a preparation that creates a stream with so many messages, each of a subject of its own."""
+
+    def prepare(wire: Wire) -> None:
+        stream(**more)(wire)
+        for begin in range(0, messages, 5000):
+            many = [floods_pub(f"flood.{number}", size) for number in range(begin, begin + 5000)]
+            wire.send(b"".join(many))
+            wire.ping(30)
+
+    return prepare
+
+
+def streams(count: int) -> Callable[[Wire], None]:
+    """Return a preparation that creates several streams."""
+
+    def prepare(wire: Wire) -> None:
+        for number in range(count):
+            stream(f"FLOOD{number}", f"flood.{number}.>")(wire)
+
+    return prepare
+
+
+def consumer(wire: Wire, name: str, **config: Any) -> None:
+    """Create a durable consumer of the flooded stream."""
+    config = {"durable_name": name, "ack_policy": "explicit", **config}
+    answer = wire.api(f"CONSUMER.CREATE.FLOOD.{name}", {"stream_name": "FLOOD", "config": config})
+    assert "error" not in answer, answer
+
+
+def consumers(count: int, messages: int, **config: Any) -> Callable[[Wire], None]:
+    """Return a preparation that creates a stream with messages, and consumers."""
+
+    def prepare(wire: Wire) -> None:
+        filled(messages)(wire)
+        for number in range(count):
+            shown = {
+                key: value.replace("@", str(number)) if isinstance(value, str) else value
+                for key, value in config.items()
+            }
+            consumer(wire, f"C{number}", **shown)
+
+    return prepare
+
+
+def scenarios() -> list[Scenario]:
+    """Return all scenarios."""
+    blast, unfinished = floods.blast, floods.unfinished
+    half = floods_pub("core.x", 1 << 20)[: 900 << 10]
+    acked = own(publish("flood.@", 1024, 256, "_INBOX.f@.r"), 4)
+    many_streams = [publish(f"flood.{number}.x", 64 << 10, 16, "_INBOX.f@.r") for number in range(20)]
+    requests = [
+        request("$JS.API.INFO"),
+        request("$JS.API.STREAM.INFO.FLOOD"),
+        request("$JS.API.STREAM.NAMES", {}),
+        request("$JS.API.STREAM.LIST", {}),
+        request("$JS.API.CONSUMER.LIST.FLOOD", {}),
+        request("$JS.API.STREAM.MSG.GET.FLOOD", {"last_by_subj": "flood.1"}),
+        request("$JS.API.STREAM.CREATE.FLOOD", {"name": "FLOOD", "subjects": ["flood.>"]}),
+        request("$JS.API.STREAM.INFO.NONE"),
+    ]
+    api = own(b"".join(requests) * 50, 8)
+    gets = own(b"".join(request(f"$JS.API.DIRECT.GET.FLOOD.flood.{number}") for number in range(2000)), 8)
+    last = own(
+        request(
+            "$JS.API.DIRECT.GET.FLOOD", {"multi_last": [f"flood.{number}" for number in range(1000)], "batch": 1000}
+        )
+        * 50,
+        8,
+    )
+    refused = own(request("$JS.API.DIRECT.GET.FLOOD", {"multi_last": ["flood.>"]}) * 50, 8)
+    batch = own(request("$JS.API.DIRECT.GET.FLOOD", {"seq": 1, "batch": 100_000}) * 20, 8)
+    pulls = own(request("$JS.API.CONSUMER.MSG.NEXT.FLOOD.C0", {"batch": 1000, "expires": 30_000_000_000}) * 200, 8)
+    filters = [f"flood.{'x' * 150}.{number}.>" for number in range(3000)]
+    create = {"stream_name": "FLOOD", "action": "create"}
+    filtered = [
+        request(
+            f"$JS.API.CONSUMER.CREATE.FLOOD.F{number}",
+            {**create, "config": {"name": f"F{number}", "filter_subjects": filters, "ack_policy": "none"}},
+        )
+        for number in range(40)
+    ]
+    deep = ".".join("abcdefgh"[number % 8] for number in range(1500))
+    deep_filters = [
+        ".".join("*" if (number >> bit) & 1 else "abcdefgh"[bit % 8] for bit in range(12)) + ".>"
+        for number in range(200)
+    ]
+    made = own(
+        b"".join(
+            request(
+                "$JS.API.CONSUMER.CREATE.FLOOD",
+                {
+                    **create,
+                    "config": {"ack_policy": "explicit", "inactive_threshold": 2_000_000_000, "mem_storage": True},
+                },
+            )
+            for _ in range(200)
+        ),
+        4,
+    )
+    acks = b"".join(
+        f"PUB $JS.ACK.FLOOD.C0.1.{number}.{number}.1.0 {len(body)}\r\n{body}\r\n".encode()
+        for number in range(1, 2001)
+        for body in (("+ACK", "-NAK", "+WPI", "+TERM", "+NXT")[number % 5],)
+    )
+    members = [
+        b"".join(_member(f"b{client}-{number}-{round_}", number) for round_ in range(1) for number in range(200))
+        for client in range(20)
+    ]
+    fragments = floods.frame(b"PUB a 10\r\n", final=False) + b"".join(floods.frame(b"x", 0, False) for _ in range(500))
+    tiny = b"".join(floods.frame(piece) for piece in (b"PUB core.x 1\r\n", b"x\r\n")) * 500
+    pings = floods.frame(b"x" * 100, opcode=9) * 1000
+    pending = "max_pending: 8MB\nmax_pending_total: 64MB\n"
+    return [
+        Scenario(
+            "slow-disk",
+            "4 publishers of 1 KiB; each sync of their stream takes 0.5 s",
+            [(blast, {"connections": 4, "chunk": acked, "first": INBOX})],
+            400 * MIB,
+            "max_buffered_size 128 MiB and a batch of 8 MiB, each at most three times (gathered, framed, written)",
+            ("429", "10167"),
+            ("429", "10167"),
+            prepare=stream(),
+            slow_ms=500,
+        ),
+        Scenario(
+            "slow-disk-many",
+            "publishers of 64 KiB to 20 streams; each sync takes 0.25 s (max_buffered_size 8 MiB)",
+            [(blast, {"connections": 8, "chunk": many_streams, "first": INBOX})],
+            960 * MIB,
+            "20 streams with max_buffered_size and a batch of 8 MiB, each at most three times",
+            ("429", "10167"),
+            config="jetstream { max_buffered_size: 8MB }",
+            prepare=streams(20),
+            slow_ms=250,
+        ),
+        Scenario(
+            "unread",
+            "40 core subscribers that never read, beside publishers of 16 KiB",
+            [
+                (
+                    blast,
+                    {
+                        "connections": 40,
+                        "chunk": b"PING\r\n",
+                        "times": 1,
+                        "first": b"SUB core.> 1\r\n",
+                        "reads": False,
+                        "again": True,
+                    },
+                ),
+                (blast, {"connections": 2, "chunk": publish("core.@", 16 << 10, 16)}),
+            ],
+            128 * MIB,
+            "max_pending_total 64 MiB (configured) and 1 MiB gathered for each subscriber",
+            config=pending,
+        ),
+        Scenario(
+            "unread-push",
+            "20 push consumers whose clients never read, 200,000 messages",
+            [
+                (
+                    blast,
+                    {"connections": 20, "chunk": b"PING\r\n", "times": 1, "first": b"SUB push.@ 1\r\n", "reads": False},
+                )
+            ],
+            128 * MIB,
+            "2 MiB for each client: JetStream stops above 1 MiB unsent",
+            prepare=consumers(20, 200_000, deliver_subject="push.@", ack_policy="none"),
+        ),
+        Scenario(
+            "unread-pull",
+            "8 clients that ask one consumer for 1,000 messages, without end, and never read",
+            [(blast, {"connections": 8, "chunk": pulls, "first": INBOX, "reads": False})],
+            128 * MIB,
+            "max_waiting 512 requests; 2 MiB for each client; statuses within max_pending_total 64 MiB (configured)",
+            prepare=consumers(1, 100_000, max_ack_pending=-1),
+            config=pending,
+        ),
+        Scenario(
+            "pulls",
+            "the same, and read",
+            [(blast, {"connections": 8, "chunk": pulls, "first": INBOX})],
+            128 * MIB,
+            "max_waiting 512 requests; 1 MiB unsent and one turn of output for each client",
+            ("409",),
+            ("409",),
+            prepare=consumers(1, 100_000, max_ack_pending=100),
+        ),
+        Scenario(
+            "connections",
+            "5,000 connections with a subscription",
+            [(floods.sleepers, {"connections": 5000, "first": b"SUB s.@ 1\r\nPING\r\n"})],
+            64 * MIB,
+            "5,000 connections of 6 KiB, twice",
+        ),
+        Scenario(
+            "full",
+            "500 connections at max_connections 100, which try again",
+            [(floods.sleepers, {"connections": 500, "first": b"PING\r\n"})],
+            32 * MIB,
+            "max_connections",
+            ("maximum connections exceeded",),
+            ("maximum connections exceeded",),
+            config="max_connections: 100",
+        ),
+        Scenario(
+            "subscriptions",
+            "100,000 subscriptions of one connection, made and ended, without end",
+            [(blast, {"connections": 1, "chunk": [_subs(100_000), _unsubs(100_000)]})],
+            160 * MIB,
+            "100,000 subscriptions of 1 KiB, and one read",
+            keeps=96 * MIB,
+        ),
+        Scenario(
+            "subscriptions-many",
+            "100 subscriptions of each of 1,000 connections",
+            [(floods.sleepers, {"connections": 1000, "first": _subs(100, "@"), "starts": 20})],
+            160 * MIB,
+            "100,000 subscriptions of 1 KiB, 1,000 connections of 6 KiB",
+            keeps=96 * MIB,
+        ),
+        Scenario(
+            "subscriptions-full",
+            "100,000 subscriptions at max_subscriptions 1,000",
+            [(blast, {"connections": 1, "chunk": _subs(100_000)})],
+            64 * MIB,
+            "max_subscriptions",
+            ("maximum subscriptions exceeded",),
+            ("maximum subscriptions exceeded",),
+            config="max_subscriptions: 1000",
+        ),
+        Scenario(
+            "requests",
+            "JetStream API requests of eight kinds by 8 clients",
+            [(blast, {"connections": 8, "chunk": api, "first": INBOX})],
+            96 * MIB,
+            "8 clients with one read of 256 KiB and its answers; request_queue_limit",
+            prepare=filled(1000, allow_direct=True),
+        ),
+        Scenario(
+            "requests-unread",
+            "the same by 8 clients that never read",
+            [(blast, {"connections": 8, "chunk": api, "first": INBOX, "reads": False, "again": True})],
+            192 * MIB,
+            "max_pending_total 64 MiB (configured) and the answers to one read of 256 KiB of each client",
+            config=pending,
+            prepare=filled(1000, allow_direct=True),
+        ),
+        Scenario(
+            "system",
+            "requests of a system client for all monitoring pages",
+            [
+                (
+                    blast,
+                    {
+                        "connections": 4,
+                        "chunk": own(
+                            b"".join(
+                                request(f"$SYS.REQ.SERVER.PING.{page}")
+                                for page in ("VARZ", "CONNZ", "SUBSZ", "JSZ", "ACCOUNTZ", "STATSZ", "HEALTHZ")
+                            )
+                            * 100,
+                            4,
+                        ),
+                        "first": INBOX,
+                    },
+                )
+            ],
+            96 * MIB,
+            "4 clients with one read of 256 KiB and its answers",
+            config=PORTS,
+            login=A,
+            flood_login=SYSTEM,
+        ),
+        Scenario(
+            "direct-gets",
+            "direct gets of 100,000 subjects by 8 clients",
+            [(blast, {"connections": 8, "chunk": gets, "first": INBOX})],
+            96 * MIB,
+            "1 MiB unsent and the answers to one read of 256 KiB of each client",
+            prepare=filled(100_000, allow_direct=True),
+        ),
+        Scenario(
+            "multi-last",
+            "multi_last for 1,000 subjects by 8 clients, 50 at a time",
+            [(blast, {"connections": 8, "chunk": last, "first": INBOX})],
+            192 * MIB,
+            "1 MiB unsent of each client and 1,024 sequences of each request that was read",
+            prepare=filled(100_000, allow_direct=True),
+        ),
+        Scenario(
+            "multi-last-all",
+            "multi_last for 100,000 subjects by 8 clients",
+            [(blast, {"connections": 8, "chunk": refused, "first": INBOX})],
+            192 * MIB,
+            "as multi-last",
+            ("413",),
+            ("413",),
+            prepare=filled(100_000, allow_direct=True),
+        ),
+        Scenario(
+            "batch-gets",
+            "batches of 100,000 messages by 8 clients, 20 at a time",
+            [(blast, {"connections": 8, "chunk": batch, "first": INBOX})],
+            192 * MIB,
+            "1 MiB unsent of each client, 4 MiB of a piece, and 1,024 batches",
+            ("429",),
+            prepare=filled(100_000, allow_direct=True),
+        ),
+        Scenario(
+            "filters",
+            "consumers with 3,000 filters of 160 bytes, without end",
+            [(blast, {"connections": 1, "chunk": own(b"".join(filtered), 1)[0], "first": INBOX})],
+            400 * MIB,
+            "40 consumers with 120,000 filters of 3 KiB",
+            keeps=300 * MIB,
+            prepare=stream(),
+        ),
+        Scenario(
+            "deep",
+            "publishes of 1,500 tokens to 200 consumers with wildcards in 12 tokens",
+            [(blast, {"connections": 2, "chunk": publish(f"flood.{deep}", 16, 200, "")})],
+            160 * MIB,
+            "as publishers; 8 MiB of filters",
+            prepare=_deep(deep_filters),
+        ),
+        Scenario(
+            "payloads",
+            "publishers of 1 MiB to a stream, and to a subscriber that reads",
+            [
+                (blast, {"connections": 4, "chunk": publish("flood.@", 1 << 20, 4, "_INBOX.f@.r"), "first": INBOX}),
+                (blast, {"connections": 2, "chunk": publish("core.@", 1 << 20, 4)}),
+                (blast, {"connections": 2, "chunk": b"PING\r\n", "times": 1, "first": b"SUB core.> 1\r\n"}),
+            ],
+            600 * MIB,
+            "max_buffered_size three times; unsent of two subscribers, at most max_pending each",
+            prepare=stream(max_msgs=100, discard="old"),
+        ),
+        Scenario(
+            "payloads-64",
+            "publishers of 64 MiB (max_payload 64 MiB) to a subscriber that reads",
+            [
+                (blast, {"connections": 4, "chunk": publish("core.x", 64 << 20, 1)}),
+                (blast, {"connections": 1, "chunk": b"PING\r\n", "times": 1, "first": b"SUB core.> 1\r\n"}),
+            ],
+            1024 * MIB,
+            "4 messages while they are read, twice; max_pending 128 MiB (configured), twice",
+            config="max_payload: 64MB\nmax_pending: 128MB\nmax_pending_total: 256MB",
+        ),
+        Scenario(
+            "too-large",
+            "publishers of more than max_payload",
+            [(blast, {"connections": 4, "chunk": publish("core.x", 2 << 20, 1), "again": True})],
+            64 * MIB,
+            "nothing of such a message is kept",
+            ("Maximum Payload Violation",),
+            ("Maximum Payload Violation",),
+        ),
+        Scenario(
+            "halves",
+            "200 connections that send 900 KiB of a message of 1 MiB, and no more",
+            [(blast, {"connections": 200, "chunk": half, "times": 1, "again": True})],
+            160 * MIB,
+            "max_incomplete_total 64 MiB (configured), at most twice",
+            ("maximum incomplete messages exceeded",),
+            config="max_incomplete_total: 64MB",
+        ),
+        Scenario(
+            "churn",
+            "4 processes that connect, subscribe, ping and leave, and one that leaves at once",
+            [(floods.churn, {"polite": True})] * 3 + [(floods.churn, {"polite": False})],
+            64 * MIB,
+            "10,000 closed connections are kept for monitoring",
+        ),
+        Scenario(
+            "slowloris",
+            "2,000 connections that send CONNECT byte by byte (authentication is required)",
+            [(unfinished, {"connections": 2000, "start": b"CONN", "drip": b"ECT" + b" " * 100})],
+            64 * MIB,
+            "2,000 connections of 6 KiB; authorization.timeout",
+            ("Authentication Timeout",),
+            ("Authentication Timeout",),
+            config="authorization { user: a, password: a, timeout: 1 }",
+            login=A,
+        ),
+        Scenario(
+            "tls-half",
+            "2,000 TLS handshakes that are never finished",
+            [(unfinished, {"connections": 2000, "start": b"\x16\x03\x01\x02\x00\x01"})],
+            200 * MIB,
+            "1,024 handshakes of 100 KiB, other connections of 6 KiB; tls.timeout",
+            ("closed",),
+            ("closed",),
+            keeps=96 * MIB,
+            config=TLS,
+            tls=True,
+        ),
+        Scenario(
+            "tls",
+            "whole TLS handshakes by 16 clients, without end",
+            [(floods.handshakes, {"authority": f"{certificates.PLACE}/ca.pem", "parallel": 16})],
+            96 * MIB,
+            "16 handshakes, and 10,000 closed connections",
+            config=TLS,
+            tls=True,
+        ),
+        Scenario(
+            "websocket-half",
+            "6,000 WebSocket handshakes that are never finished",
+            [
+                (
+                    unfinished,
+                    {"connections": 6000, "start": floods.websocket_head()[:100], "drip": b"x", "port": "websocket"},
+                )
+            ],
+            96 * MIB,
+            "4,096 sockets of 6 KiB",
+            config="websocket { port: -1, no_tls: true }",
+        ),
+        Scenario(
+            "fragments",
+            "messages in fragments without end by 8 WebSocket clients",
+            [(floods.websocket, {"connections": 8, "chunk": fragments})],
+            96 * MIB,
+            "8 clients with max_payload, and one read of 256 KiB",
+            config="websocket { port: -1, no_tls: true }",
+        ),
+        Scenario(
+            "frames",
+            "tiny frames and pings by 8 WebSocket clients",
+            [
+                (floods.websocket, {"connections": 4, "chunk": tiny}),
+                (floods.websocket, {"connections": 4, "chunk": pings}),
+            ],
+            96 * MIB,
+            "8 clients with one read of 256 KiB",
+            config="websocket { port: -1, no_tls: true }",
+        ),
+        Scenario(
+            "batches",
+            "members of atomic batches that are never finished, by 20 clients",
+            [(blast, {"connections": 20, "chunk": members, "first": INBOX})],
+            400 * MIB,
+            "256 MiB of open batches",
+            ("10210", "10211", "429"),
+            ("10210", "10211", "10176"),
+            prepare=stream(allow_atomic=True),
+        ),
+        Scenario(
+            "consumers",
+            "ephemeral consumers without end, at max_consumers 100",
+            [(blast, {"connections": 4, "chunk": made, "first": INBOX})],
+            96 * MIB,
+            "100 consumers of 12 KiB; request_queue_limit",
+            ("10026",),
+            ("10026",),
+            prepare=stream(max_consumers=100),
+        ),
+        Scenario(
+            "acks",
+            "acks of all kinds of messages that were never delivered, or often",
+            [(blast, {"connections": 4, "chunk": acks})],
+            96 * MIB,
+            "one read of 256 KiB of each client",
+            prepare=consumers(1, 5000),
+        ),
+        Scenario(
+            "core",
+            "publishers of 16 bytes without subscribers",
+            [(blast, {"connections": 8, "chunk": publish("core.x", 16, 2000)})],
+            64 * MIB,
+            "one read of 256 KiB of each client",
+        ),
+    ]
+
+
+def _member(batch: str, number: int) -> bytes:
+    block = header_block({"Nats-Batch-Id": batch, "Nats-Batch-Sequence": "1"})
+    data = bytes(16 << 10)
+    sizes = f"{len(block)} {len(block) + len(data)}"
+    return f"HPUB flood.{number} _INBOX.f@.r {sizes}\r\n".encode().replace(b"f@", b"f0") + block + data + b"\r\n"
+
+
+def _subs(count: int, client: str = "x") -> bytes:
+    return b"".join(f"SUB many.{client}.{number}.foo {number}\r\n".encode() for number in range(count))
+
+
+def _unsubs(count: int) -> bytes:
+    return b"".join(f"UNSUB {number}\r\n".encode() for number in range(count))
+
+
+def _deep(filters: list[str]) -> Callable[[Wire], None]:
+    def prepare(wire: Wire) -> None:
+        stream(max_msgs=1000)(wire)
+        consumer(wire, "C0", filter_subject="flood.*.*.*.*.>")
+        for number, each in enumerate(filters):
+            consumer(wire, f"D{number}", filter_subject=f"flood.{each}", ack_policy="none")
+
+    return prepare
