@@ -169,7 +169,14 @@ def _kind(names: Sequence[str], option: str, convert: Callable[..., Any]) -> str
     return known or _KINDS_BY_RESULT.get(getattr(convert, "__annotations__", {}).get("return", ""), "")
 
 
-_SIZES = ("max_payload", "max_control_line", "max_pending", "max_pending_total", "max_buffered_size")
+_SIZES = (
+    "max_payload",
+    "max_control_line",
+    "max_pending",
+    "max_pending_total",
+    "max_incomplete_total",
+    "max_buffered_size",
+)
 
 
 def _default(block: Keys, option: str, kind: str) -> str:

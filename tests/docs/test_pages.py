@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 import lakestream.config
+from tests import campaigns
 from tests.bench import report
 from tests.docs import pictures, references
 from tests.docs.anchors import anchor
@@ -34,6 +35,14 @@ def test_the_pictures_are_current() -> None:
 
 def test_the_benchmarks_are_those_of_the_results() -> None:
     assert report.stale() == [], "python -m tests.bench.report"
+
+
+def test_the_table_of_campaigns_is_that_of_the_results() -> None:
+    assert not campaigns.stale(), "python -m tests.campaigns"
+
+
+def test_each_campaign_names_tests_that_exist() -> None:
+    assert campaigns.unknown_tests() == []
 
 
 def test_each_benchmark_says_where_its_figures_are() -> None:
