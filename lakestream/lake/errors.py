@@ -80,6 +80,15 @@ class DamagedLog(LakeError):
         super().__init__(f"{path} is damaged: {reason}; bring it back from a copy of the lake")
 
 
+class DamagedFile(LakeError):
+    """Raised when a data file of a table is not as it was written."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        self.path = path
+        self.reason = reason
+        super().__init__(f"{path} is damaged: {reason}; bring it back from a copy of the lake")
+
+
 class BadDeletionVector(LakeError):
     """Raised for a deletion vector that does not decode; nothing of its file is read."""
 

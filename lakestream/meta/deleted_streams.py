@@ -11,6 +11,7 @@ import os
 
 import msgspec
 
+from lakestream.log.format.errors import CorruptLog
 from lakestream.log.store import root
 from lakestream.meta.shared import Shared
 from lakestream.protocol.decoding import DECODE_ERRORS
@@ -48,7 +49,7 @@ def resume(shared: Shared) -> None:
             if not isinstance(create, CreateStream) or (create.account, stream_name(create)) != (account, name):
                 raise msgspec.ValidationError("it is not of this stream")
             msgspec.json.decode(create.config)  # all of it, not only the name
-        except (*DECODE_ERRORS, OSError) as error:
+        except (*DECODE_ERRORS, CorruptLog, OSError) as error:
             _set_aside(shared, name, directory, error)
         else:
             release(shared, create, directory)

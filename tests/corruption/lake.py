@@ -9,14 +9,18 @@ area because of it.
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from lakestream.lake.delta import ends
+from lakestream.lake.delta.actions import locate
 from lakestream.lake.delta.departures import DIRECTORY as DEPARTURES
 from lakestream.lake.delta.erasures import DIRECTORY as ERASURES
+from lakestream.lake.delta.log import LOG_DIRECTORY
 from lakestream.lake.delta.position import PositionWatch
 from lakestream.lake.delta.schema import END
 from lakestream.lake.delta.verify import look_over
@@ -29,6 +33,7 @@ from lakestream.lake.read.history.staged import StagedRows
 from lakestream.log.format.departures import Point
 from lakestream.log.format.errors import CorruptLog, LogError
 from lakestream.log.format.record import Record, record_length
+from lakestream.log.store.root import NOTE, encode_note
 from lakestream.log.verify.findings import Finding
 from lakestream.protocol.api.errors import PublicError
 from lakestream.stream.assembly import Stream
@@ -67,6 +72,23 @@ def build(directory: Path, *names: str) -> None:
             identity = staging.read_identity(str(path.parent))
             assert identity is not None
             path.write_bytes(staging.encode_identity(identity))
+        elif path.name == NOTE:
+            path.write_bytes(encode_note(path.read_bytes()))
+        elif path.parent.name == LOG_DIRECTORY and path.suffix == ".json":
+            path.write_bytes(tagged(path))
+
+
+def tagged(commit: Path) -> bytes:
+    """Return a commit whose files have the checksums of their ends."""
+    table = commit.parent.parent
+    storage, lines = open_storage(table.parent.parent), []
+    for line in commit.read_bytes().splitlines():
+        action = msgspec.json.decode(line)
+        if "add" in action and os.path.exists(path := locate(str(table), action["add"]["path"])):
+            action["add"]["tags"] = ends.of_file(storage, path).tags()
+            line = msgspec.json.encode(action)
+        lines.append(line + b"\n")
+    return b"".join(lines)
 
 
 def files_of(place: Path, *patterns: str) -> list[str]:

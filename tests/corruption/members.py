@@ -7,7 +7,6 @@ node is the first to start again.
 
 from __future__ import annotations
 
-import resource
 from abc import ABC, abstractmethod
 from pathlib import Path
 
@@ -23,12 +22,15 @@ from lakestream.verify.meta import check_meta
 from tests.corruption.cases import CUT, Case, Copy, Outcome, damage, outcome_of
 from tests.corruption.standalone import verify
 from tests.unit import meta_world
+from tests.unit.consumer_world import SECOND
 from tests.unit.replica_world import World, fill
 
 NODES = "abc"
 STREAM = "jetstream/$G/streams/S"
 SEAL_BYTES = 3000
 META_SEAL_BYTES = 1500
+SCRUB_SECONDS = 5
+"""Interval of the rounds in which running nodes verify their sealed segments."""
 KNOWN = "known"
 """File beside the nodes of a place with what the judge needs to know; it is never damaged."""
 
@@ -70,6 +72,11 @@ def files_of_replica(place: Path, *, leads: bool) -> list[str]:
     return [str(path.relative_to(place)) for path in files]
 
 
+def files_of_replicas(place: Path) -> list[str]:
+    """Return the files of the replica that led, and of one that followed."""
+    return files_of_replica(place, leads=True) + files_of_replica(place, leads=False)
+
+
 def _known(place: Path) -> Known:
     return msgspec.msgpack.decode((place / KNOWN).read_bytes(), type=Known)
 
@@ -101,8 +108,6 @@ class ReplicaJudge(_NodesJudge):
     """Judge of the files of one replica of three."""
 
     def __init__(self, place: Path, scratch: Path) -> None:
-        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a node that is killed in a process leaves some open
         super().__init__(place, scratch)
         self._create = _known(place).create
         self._content, _, _ = self._start("a")
@@ -149,9 +154,72 @@ class ReplicaJudge(_NodesJudge):
             content = _read(world)
             return content, len({node.stream.store.config for node in world.nodes.values()}), list(said)
         finally:
-            for node in list(world.nodes.values()):
-                node.kill()
-                node.stores._cache.sweep()
+            for name in list(world.nodes):
+                _kill(world, name)
+
+
+class RunningReplicaJudge(_NodesJudge):
+    """Judge of the files of one replica of three that are damaged while all nodes run."""
+
+    def __init__(self, place: Path, scratch: Path) -> None:
+        super().__init__(place, scratch)
+        self._create = _known(place).create
+        self._content, _ = self._run(None)
+        assert self._content
+        self._copy.restore()
+
+    def judge(self, case: Case) -> Outcome:
+        """Return the outcome of a case."""
+        outcome = outcome_of(case, lambda: self._judged(case))
+        self._copy.restore()
+        return outcome
+
+    def _judged(self, case: Case) -> Outcome:
+        try:
+            content, said = self._run(case)
+        except (AssertionError, LogError) as error:
+            return Outcome(case, "the replica is not repaired", str(error))
+        if content != self._content:
+            return Outcome(case, "the content differs", f"{said} {len(content)} {len(self._content)}")
+        wrong = [each for each in verify(self._copy.path / case.file[0]) if not each.harmless]
+        if wrong:
+            return Outcome(case, "damage is left", str(wrong))
+        return Outcome(case, "repaired" if said else "harmless")
+
+    def _run(self, case: Case | None) -> tuple[Content, list[str]]:
+        """Start the nodes, damage the file, publish, read, scrub, and start the damaged node again; return the content
+        in the end, and what the node has logged about it."""
+        world = World(self._copy.path, "", seal_bytes=SEAL_BYTES, scrub_interval_ns=SCRUB_SECONDS * SECOND)
+        world.create, world.membership = self._create, Membership(tuple(NODES))
+        victim = case.file[0] if case is not None else NODES[0]
+        try:
+            for name in NODES:
+                world.start(name)
+            world.until(lambda: all("S" in node.engine.streams for node in world.nodes.values()), 60)
+            world.converged()
+            before = len(world.nodes[victim].log.said)
+            if case is not None:
+                damage(self._copy.path / case.file, case)
+            world.acked("s.1", b"late")
+            content = _read(world)
+            world.run(2 * SCRUB_SECONDS)
+            said = world.nodes[victim].log.said[before:]
+            _kill(world, victim)
+            world.start(victim)
+            world.until(lambda: "S" in world.nodes[victim].engine.streams, 60)
+            again = _read(world)
+            assert again == content, "the restart changes the content"
+            world.run(2 * SCRUB_SECONDS)
+            return content, [*said, *world.nodes[victim].log.said]
+        finally:
+            for name in list(world.nodes):
+                _kill(world, name)
+
+
+def _kill(world: World, name: str) -> None:
+    node = world.nodes[name]
+    node.kill()
+    node.stores._cache.sweep()
 
 
 def _read(world: World) -> Content:

@@ -75,6 +75,19 @@ def _store(stream: str, killed: bool) -> Place:
     )
 
 
+def _running() -> Place:
+    stopped = _store("S", killed=False)
+    return Place(
+        name="running-s",
+        campaign="corruption",
+        what=f"a running server's {FEATURES['S']}, every eighth byte",
+        build=stopped.build,
+        files=stopped.files,
+        judge=standalone.RunningStoreJudge,
+        step=8,
+    )
+
+
 def _table(name: str, stream: str, what: str, *patterns: str, step: int = 1) -> Place:
     return Place(
         name=name,
@@ -105,6 +118,7 @@ PLACES = {
     for each in (
         *(_store(stream, killed=False) for stream in "SQZT"),
         *(_store(stream, killed=True) for stream in "SZ"),
+        _running(),
         _table(
             "table",
             "PAST",
@@ -163,6 +177,16 @@ PLACES = {
         ),
         _replica(FOLLOWER),
         _replica(LEADER),
+        Place(
+            name="replica-running",
+            campaign="cluster-corruption",
+            what="files of a leader's and a follower's replica while the nodes run, every eighth byte",
+            build=members.build_replicas,
+            files=members.files_of_replicas,
+            judge=members.RunningReplicaJudge,
+            masks="1",
+            step=8,
+        ),
         Place(
             name="assignments",
             campaign="cluster-corruption",

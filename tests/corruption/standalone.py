@@ -197,6 +197,59 @@ class StoreJudge:
         return Outcome(case, "silently different", f"{findings} {said} {_difference(self._expected[owner], seen)}")
 
 
+class RunningStoreJudge(StoreJudge):
+    """Judge of a store that is damaged while its server runs: reads at once, and again after a kill or a stop.
+
+    Args:
+        place: the whole store.
+        scratch: an empty directory.
+    """
+
+    def __init__(self, place: Path, scratch: Path) -> None:
+        super().__init__(place, scratch, repairs=False)
+
+    def judge(self, case: Case) -> Outcome:
+        """Return the outcome of a case. The server is killed for every other eighth byte, and else stopped."""
+        self._copy.restore()
+        outcome = outcome_of(case, lambda: self._run(case))
+        if outcome.kind not in ("detected", "harmless"):
+            return outcome
+        later = outcome_of(case, lambda: self._judged(self._copy.path, case))
+        return outcome if later.kind == "harmless" else later
+
+    def _run(self, case: Case) -> Outcome:
+        """Start a server, damage the file, and read everything."""
+        owner = case.file.split("/")[3] if case.file.count("/") > 3 else ""
+        kill = case.offset // 8 % 2 == 0
+        world = World(self._copy.path, "A", lake=True)
+        world.stores._options = SMALL
+        try:
+            streams = dict(world.engines.of("A").streams)
+            damage(self._copy.path / case.file, case)
+            kind = "harmless"
+            for name, stream in streams.items():
+                try:
+                    seen = content_of(stream)
+                except CorruptLog as error:
+                    if error.file != str(self._copy.path / case.file):
+                        return Outcome(case, "another file is blamed", str(error))
+                    kind = "detected"
+                    continue
+                if seen != self._expected[name]:
+                    wrong = "silently different" if name == owner else "another stream is harmed"
+                    return Outcome(case, wrong, _difference(self._expected[name], seen))
+            if not kill:
+                world.stop()
+            return Outcome(case, kind)
+        finally:
+            if kill:
+                for each in world.engines.streams():
+                    each.store.abandon()
+            world.stores._cache.sweep()
+            if kill:
+                world.stores.close()
+
+
 def _concerns(finding: Finding, store: Path, case: Case) -> bool:
     """Return True if a finding is in the damaged file, or of a directory that it is in."""
     damaged = store / case.file

@@ -151,6 +151,23 @@ def test_a_hint_that_is_no_text_is_not_used(tmp_path: Path) -> None:
     assert log.newest_checkpoint() == (-1, [])  # as without it: the first commit is still there
 
 
+def test_a_damaged_checkpoint_of_a_table_is_named(tmp_path: Path) -> None:
+    lake.build(tmp_path, "CLONE")
+    path = one(tmp_path, "lake/streams/CLONE/_delta_log/*.checkpoint.parquet")
+    log = Log(open_storage(tmp_path / "lake"), str(path.parent.parent))
+    before, content = log.state().files, path.read_bytes()
+    reasons = []
+    for offset in range(8, len(content), 499):
+        put(path, offset, content[offset] ^ 16)
+        try:
+            assert log.state().files == before, offset
+        except DamagedLog as error:
+            reasons.append(str(error))
+        path.write_bytes(content)
+    assert len(reasons) > 5
+    assert all(path.name in each for each in reasons)
+
+
 def test_a_position_with_another_digit_is_no_position(tmp_path: Path) -> None:
     lake.build(tmp_path, "CLONE")
     path = tmp_path / "lake/streams/CLONE/_delta_log/00000000000000000003.json"
@@ -164,9 +181,26 @@ def test_a_position_with_another_digit_is_no_position(tmp_path: Path) -> None:
 
 def test_a_note_of_a_deleted_stream_with_odd_text_is_set_aside(tmp_path: Path) -> None:
     lake.build(tmp_path, "PART", "OWED")
-    put(one(tmp_path, "jetstream/*/streams/OWED*/leaving"), 870, 0xE4)
+    path = one(tmp_path, "jetstream/*/streams/OWED*/leaving")
+    path.write_bytes(path.read_bytes()[8:])  # as earlier releases wrote it, without a checksum
+    put(path, 870, 0xE4)
     _, said = lake.serve(tmp_path)
     assert any("was set aside" in line and "OWED" in line for line in said), said
+
+
+def test_a_note_of_a_deleted_stream_with_another_letter_is_set_aside(tmp_path: Path) -> None:
+    lake.build(tmp_path, "PART", "OWED")
+    path = one(tmp_path, "jetstream/*/streams/OWED*/leaving")
+    put(path, path.read_bytes().index(b"max_age") + 1, ord("A"))
+    _, said = lake.serve(tmp_path)
+    assert any("was set aside" in line and "crc" in line for line in said), said
+
+
+def test_a_note_of_a_deleted_stream_of_an_earlier_release_has_no_crc(tmp_path: Path) -> None:
+    lake.build(tmp_path, "PART", "OWED")
+    path = one(tmp_path, "jetstream/*/streams/OWED*/leaving")
+    path.write_bytes(path.read_bytes()[8:])
+    assert lake.serve(tmp_path)[1] == []
 
 
 def test_a_checkpoint_whose_version_is_damaged_is_not_one_of_a_newer_release(tmp_path: Path) -> None:

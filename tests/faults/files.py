@@ -9,11 +9,13 @@ from __future__ import annotations
 import enum
 import errno
 import os
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from lakestream.log.format.files import Files
 from tests.sim.disk import PowerCut, SimFiles
+from tests.unit.logkit import QuickFiles
 
 
 class Fault(enum.Enum):
@@ -63,10 +65,29 @@ class Operation(NamedTuple):
 
 
 class FaultyFiles(Files):
-    """Files of `inner`. `operations` lists what was done; the operation number `at` fails by `fault`."""
+    """Files that fail by number or by name of an operation.
 
-    def __init__(self, inner: Files) -> None:
+    By number: `operations` lists what was done, and operation number `at` fails by `fault` (`fail_at`). By name: those
+    named `fail` raise an OSError with `code`, `times` of them, once `after` more have succeeded. A failed write by name
+    writes half. `calls` counts the operations by name.
+
+    Args:
+        inner: the files below; by default real ones without fsync.
+    """
+
+    def __init__(
+        self,
+        inner: Files | None = None,
+        *,
+        fail: str = "",
+        after: int = 0,
+        code: int = errno.EIO,
+        times: int = 1 << 30,
+    ) -> None:
+        inner = inner or QuickFiles()
         self.inner = inner
+        self.fail, self.after, self.code, self.times = fail, after, code, times
+        self.calls: Counter[str] = Counter()
         self.durable = inner.durable
         self.operations: list[Operation] = []
         self.at = -1
@@ -77,7 +98,7 @@ class FaultyFiles(Files):
         """The process has ended in an operation."""
         self._paths: dict[int, str] = {}
 
-    def fail(self, at: int, fault: Fault) -> None:
+    def fail_at(self, at: int, fault: Fault | None) -> None:
         """Let operation number `at`, counted from now on, fail."""
         self.operations.clear()
         self.at, self.fault, self.failed = at, fault, None
@@ -85,6 +106,13 @@ class FaultyFiles(Files):
     def _enter(self, name: str, path: str) -> Fault | None:
         """Count an operation. Raise its error, or return its fault if that depends on the operation."""
         self.operations.append(Operation(name, path))
+        self.calls[name] += 1
+        if name == self.fail:
+            if self.after > 0:
+                self.after -= 1
+            elif self.times > 0:
+                self.times -= 1
+                raise OSError(self.code, os.strerror(self.code), path)
         if len(self.operations) - 1 != self.at or self.fault is None:
             return None
         self.failed = self.operations[-1]
@@ -125,6 +153,9 @@ class FaultyFiles(Files):
         self.inner.close(fd)
 
     def write(self, fd: int, buffers: Sequence[bytes], offset: int) -> None:
+        if self.fail == "write" and self.after == 0 and self.times > 0:
+            half = b"".join(buffers)
+            self.inner.write(fd, [half[: len(half) // 2]], offset)  # a failed write may have written a part
         fault = self._enter("write", self._paths[fd])
         if fault in (Fault.TORN, Fault.TORN_CRASH):
             content = b"".join(buffers)

@@ -148,12 +148,12 @@ def _run(bench: Bench, step: str, at: int, fault: Fault | None) -> tuple[list[Op
         def failing(name: str) -> Files:
             files = made(name)
             if name == FAULTY:
-                bench.faulty.fail(at, fault)
+                bench.faulty.fail_at(at, fault)
             return files
 
         bench.world.files = failing
     else:
-        bench.faulty.fail(at, fault)
+        bench.faulty.fail_at(at, fault)
     try:
         act(bench)
     except (PowerCut, LogError, OSError) as raised:
@@ -161,7 +161,7 @@ def _run(bench: Bench, step: str, at: int, fault: Fault | None) -> tuple[list[Op
     if step.startswith("start"):
         bench.world.files = made
     operations = list(bench.faulty.operations)
-    bench.faulty.fail(-1, None)
+    bench.faulty.fail_at(-1, None)
     return operations, error
 
 

@@ -196,7 +196,7 @@ class Bench:
         error: BaseException | None = None
         if self.life is None:
             self.files = FaultyFiles(SimFiles(self.disk, Random(1)))
-        self.files.fail(at, fault)
+        self.files.fail_at(at, fault)
         try:
             if self.life is None:
                 self.life = Life(self.files, self.history)
@@ -204,7 +204,7 @@ class Bench:
         except (PowerCut, LogError, OSError) as raised:
             error = raised
         operations = list(self.files.operations)
-        self.files.fail(-1, None)
+        self.files.fail_at(-1, None)
         return operations, error
 
     @property

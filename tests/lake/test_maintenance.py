@@ -15,7 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from lakestream.lake.delta import position, time_travel
+from lakestream.lake.delta import ends, position, time_travel
+from lakestream.lake.delta.actions import locate
+from lakestream.lake.delta.log import Log
 from lakestream.lake.errors import TableBusy
 from lakestream.lake.files import paths, scan
 from lakestream.lake.files.lake import open_storage
@@ -71,6 +73,9 @@ def check(lake: Path, model: StreamModel) -> None:
     assert records(table) == model.expected()
     assert TableHistory(table).read(1, ALL, 1_000_000) == model.expected()
     assert position.PositionWatch(table, model.identity.uid).read() == model.sealed[-1].last_index
+    storage = open_storage(table)
+    for add in Log(storage, table).state().files.values():  # those that Delta has given deletion vectors, too
+        assert ends.stated(add.tags) == ends.of_file(storage, locate(table, add.path))
 
 
 @pytest.mark.smoke

@@ -91,7 +91,7 @@ def _moved_checkpoint(data: bytes, old: str, new: str) -> bytes:
     if changed == rows:
         return data
     written = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(changed, schema=table.schema), written)
+    pq.write_table(pa.Table.from_pylist(changed, schema=table.schema), written, write_page_checksum=True)
     return written.getvalue()
 
 

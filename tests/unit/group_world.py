@@ -27,7 +27,8 @@ from lakestream.raft.core.ready import Options
 from lakestream.raft.group.group import Callbacks, Committed, Proposal
 from lakestream.raft.group.groups import Groups
 from lakestream.raft.group.ports import Channel
-from tests.unit.logkit import T0, Clock, FaultyFiles
+from tests.faults.files import FaultyFiles
+from tests.unit.logkit import T0, Clock
 
 GROUP = "S-1"
 

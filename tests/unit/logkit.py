@@ -6,9 +6,8 @@ logs messages and removals and can be reopened, and a model of it over a dict.
 
 from __future__ import annotations
 
-import errno
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,50 +63,6 @@ class QuickFiles(Files):
 
     def sync_directory(self, path: str) -> None:
         return
-
-
-class FaultyFiles(QuickFiles):
-    """Files in which `fail` and later calls of it fail; `calls` counts the calls by name."""
-
-    def __init__(self, fail: str = "", after: int = 0, code: int = errno.EIO, times: int = 1 << 30) -> None:
-        self.fail, self.after, self.code, self.times = fail, after, code, times
-        self.calls: dict[str, int] = {}
-
-    def _enter(self, name: str) -> None:
-        self.calls[name] = self.calls.get(name, 0) + 1
-        if name == self.fail:
-            if self.after > 0:
-                self.after -= 1
-            elif self.times > 0:
-                self.times -= 1
-                raise OSError(self.code, os.strerror(self.code))
-
-    def write(self, fd: int, buffers: Sequence[bytes], offset: int) -> None:
-        if self.fail == "write" and self.after == 0 and self.times > 0:
-            half = b"".join(buffers)
-            super().write(fd, [half[: len(half) // 2]], offset)  # a failed write may have written a part
-        self._enter("write")
-        super().write(fd, buffers, offset)
-
-    def sync(self, fd: int) -> None:
-        self._enter("sync")
-        super().sync(fd)
-
-    def sync_directory(self, path: str) -> None:
-        self._enter("sync_directory")
-        super().sync_directory(path)
-
-    def truncate(self, fd: int, length: int) -> None:
-        self._enter("truncate")
-        super().truncate(fd, length)
-
-    def replace(self, source: str, target: str) -> None:
-        self._enter("replace")
-        super().replace(source, target)
-
-    def create(self, path: str) -> int:
-        self._enter("create")
-        return super().create(path)
 
 
 class Clock:

@@ -19,6 +19,7 @@ import msgspec
 from lakestream.account.engines import Engines
 from lakestream.config.options import JetStreamOptions, LakeOptions
 from lakestream.log.format.errors import LogError
+from lakestream.log.format.files import Files
 from lakestream.log.format.record import Record
 from lakestream.logging import Logger
 from lakestream.meta.replica import Replica
@@ -214,6 +215,43 @@ class Client(Inbox):
         self.all.extend(messages)
 
 
+class Descriptors:
+    """Descriptors that a node's files have open; a killed node closes none of them itself.
+
+    Args:
+        files: the file layer, which is watched from now on.
+    """
+
+    def __init__(self, files: Files) -> None:
+        self._close = files.close
+        self._open: set[int] = set()
+        self._dead = False
+        opens, creates = files.open, files.create
+
+        def opened(path: str, write: bool = False) -> int:
+            fd = opens(path, write)
+            self._open.add(fd)
+            return fd
+
+        def created(path: str) -> int:
+            fd = creates(path)
+            self._open.add(fd)
+            return fd
+
+        def closed(fd: int) -> None:
+            if not self._dead:  # afterwards the number may be another node's
+                self._open.discard(fd)
+                self._close(fd)
+
+        files.open, files.create, files.close = opened, created, closed  # type: ignore[method-assign]
+
+    def close(self) -> None:
+        """Close those that are left, as the system does after SIGKILL."""
+        self._dead = True
+        while self._open:
+            self._close(self._open.pop())
+
+
 class Node:
     """One node; the `Host` of its replicas."""
 
@@ -230,8 +268,9 @@ class Node:
         # A kill of the process loses nothing without fsync, and the tests are not about power losses.
         synced = self.stores.files
         synced.sync = synced.sync_directory = lambda what: None  # type: ignore[method-assign]
+        self._descriptors = Descriptors(synced)
         self.groups = Groups(self.link, self.life, self.life, random=Random(world.random.random()), files=synced)
-        names = EngineOptions(server_name=name, server_id=name)
+        names = EngineOptions(server_name=name, server_id=name, scrub_interval_ns=world.scrub_interval_ns)
         self.engines = Engines(Shared(self.life, self.life, self.stores, names, self.log, lambda account: self.hub))
         self.engine = self.engines.serve("$G")
         self.acks = self.engine.acks
@@ -324,16 +363,26 @@ class Node:
             if replica.stream is not None:
                 replica.stream.store.log.close()
         self.stores.close()
+        self._descriptors.close()
 
 
 class World:
     """Cluster and one stream."""
 
-    def __init__(self, directory: Path, nodes: str = "abc", seed: int = 1, lake: str = "", **options: Any) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        nodes: str = "abc",
+        seed: int = 1,
+        lake: str = "",
+        scrub_interval_ns: int = 86_400 * SECOND,
+        **options: Any,
+    ) -> None:
         """Make the nodes.
 
         `lake`: the root of the lake that all nodes share; "" for none. `options`: see `LakeOptions`.
         """
+        self.scrub_interval_ns = scrub_interval_ns
         self.clock = VirtualClock()
         self.clock.time = time.time_ns()  # messages get the real time
         self.directory = directory

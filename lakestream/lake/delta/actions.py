@@ -53,6 +53,7 @@ class Add(msgspec.Struct, frozen=True, rename="camel"):
     modification_time: int = 0
     stats: str | None = None
     deletion_vector: DeletionVector | None = None
+    tags: dict[str, str | None] | None = None
 
 
 class Remove(msgspec.Struct, frozen=True, rename="camel"):

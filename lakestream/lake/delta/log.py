@@ -39,7 +39,7 @@ _ACTION = msgspec.json.Decoder(Action)
 
 
 _COLUMNS = {
-    "add": ("path", "partitionValues", "size", "modificationTime", "stats", "deletionVector"),
+    "add": ("path", "partitionValues", "size", "modificationTime", "stats", "deletionVector", "tags"),
     "remove": ("path", "deletionTimestamp", "deletionVector"),
     "metaData": ("id", "schemaString", "partitionColumns", "configuration"),
     "protocol": ("minReaderVersion", "readerFeatures"),
@@ -218,26 +218,23 @@ class Log:
         Args:
             parts: paths of the checkpoint's files.
             kinds: the protocol's names of the wanted kinds (`add`, `remove`, `metaData`, `protocol`, `txn`).
+
+        Raises:
+            FileNotFoundError: a file has gone.
+            DamagedLog: a file does not decode.
         """
         if not parts:
             return  # pyarrow takes 40 MiB
         import pyarrow as pa
-        import pyarrow.compute as pc
-        import pyarrow.parquet as pq
 
         for part in parts:
             source = part if self._storage.local else pa.BufferReader(self._storage.read(part))
-            file = pq.ParquetFile(source, page_checksum_verification=True)
-            there = {".".join(file.schema.column(at).path.split(".")[:2]) for at in range(len(file.schema))}
-            wanted = [f"{kind}.{column}" for kind in kinds for column in _COLUMNS[kind]]
-            for batch in file.iter_batches(_BATCH_ROWS, columns=[column for column in wanted if column in there]):
-                for name in batch.schema.names:
-                    column = batch.column(name)
-                    # Selecting columns of a null struct may give a struct of nulls.
-                    present = column.filter(pc.is_valid(pc.struct_field(column, _COLUMNS[name][0])))
-                    for value in present.to_pylist(maps_as_pydicts="lossy"):
-                        known = {key: each for key, each in value.items() if each is not None}
-                        yield msgspec.convert({name: known}, Action)
+            try:
+                yield from _checkpointed(source, kinds)
+            except FileNotFoundError:
+                raise
+            except (pa.ArrowException, OSError, KeyError, *DECODE_ERRORS) as error:
+                raise DamagedLog(part, str(error)) from error
 
     # ------------------------------------------------------------------ states
 
@@ -266,7 +263,10 @@ class Log:
             for line in self._storage.read(self.path(number)).splitlines():
                 if b'"metaData"' in line and (found := msgspec.json.decode(line).get("metaData")) is not None:
                     return dict(found)
-        return next(found for part in self.parts(base) for found in _whole_metadata(self._storage.read(part)))
+        for part in self.parts(base):
+            for value in _whole_metadata(self._storage.read(part)):
+                return value
+        raise DamagedLog(self.path(version), "there is no metaData action up to it")
 
     def tombstones(self, version: int) -> Iterator[Remove]:
         """Yield the files that have left the table by a version, as far back as its checkpoint remembers.
@@ -304,12 +304,33 @@ def has_log(storage: Storage, path: str) -> bool:
     return LOG_DIRECTORY in storage.directories(path)
 
 
+def _checkpointed(source: Any, kinds: Sequence[str]) -> Iterator[Action]:
+    """Yield the actions in a checkpoint's file. Raise pyarrow.ArrowException, OSError or others if it is damaged."""
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(source, page_checksum_verification=True) as file:
+        there = {".".join(file.schema.column(at).path.split(".")[:2]) for at in range(len(file.schema))}
+        wanted = [f"{kind}.{column}" for kind in kinds for column in _COLUMNS[kind]]
+        for batch in file.iter_batches(_BATCH_ROWS, columns=[column for column in wanted if column in there]):
+            for name in batch.schema.names:
+                column = batch.column(name)
+                # Selecting columns of a null struct may give a struct of nulls.
+                present = column.filter(pc.is_valid(pc.struct_field(column, _COLUMNS[name][0])))
+                for value in present.to_pylist(maps_as_pydicts="lossy"):
+                    known = {key: each for key, each in value.items() if each is not None}
+                    if name == "add" and "size" not in known:
+                        raise msgspec.ValidationError("a file has no size")
+                    yield msgspec.convert({name: known}, Action)
+
+
 def _whole_metadata(content: bytes) -> Iterator[dict[str, Any]]:
     """Yield the metaData action in a checkpoint's file, without the fields that are null."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    column = pq.read_table(pa.BufferReader(content), columns=["metaData"])["metaData"]
+    table = pq.read_table(pa.BufferReader(content), columns=["metaData"], page_checksum_verification=True)
+    column = table["metaData"]
     for value in column.to_pylist(maps_as_pydicts="lossy"):
         if value is not None and value.get("id") is not None:
             yield {name: each for name, each in value.items() if each is not None}

@@ -84,6 +84,7 @@ class PositionWatch:
         self._version = -1
         self._tag: str | None = None
         self._position: int | None = None
+        self._claims: dict[int, int] = {}
         self.progress: Progress | None = None
         self.rows = 0
         self.committed_ms = 0
@@ -98,6 +99,7 @@ class PositionWatch:
         if self._version >= 0 and self._log.tag(self._version) == self._tag:
             while (tag := self._log.tag(self._version + 1)) is not None:
                 self._take(self._version + 1)
+                self._compare()
                 self._version, self._tag = self._version + 1, tag
             return self._position
         return self._start_over()
@@ -105,6 +107,7 @@ class PositionWatch:
     def _start_over(self) -> int | None:
         """Read from the newest commit backwards: the table is new, or was removed and created again."""
         self._version, self._tag, self._position = -1, None, None
+        self._claims = {}
         self.progress, self.rows, self.committed_ms = None, 0, 0
         self.epoch += 1
         self._log = Log(self._storage, self._table)
@@ -113,6 +116,7 @@ class PositionWatch:
             return None
         if not any(self._take(version) for version in reversed(versions)) and versions[0] > 0:
             self._position = self._from_checkpoint()
+        self._compare()
         self._version, self._tag = versions[-1], self._log.tag(versions[-1])
         return self._position
 
@@ -123,11 +127,14 @@ class PositionWatch:
         except FileNotFoundError:
             return False
         position = self._set_by(commit.actions)
-        if position is None:
-            return False
         info = commit.info
         progress = progress_of(info)
-        if progress is not None and self._app == application(progress.uid) and progress.last_index != position:
+        is_own = progress is not None and self._app == application(progress.uid)
+        if position is None:
+            if progress is not None and is_own:
+                self._claims[version] = progress.last_index
+            return False
+        if progress is not None and is_own and progress.last_index != position:
             what = f"it names two log indexes as the table's position, {position} and {progress.last_index}"
             raise DamagedLog(self._log.path(version), what)
         self._position, self.progress = position, progress
@@ -135,6 +142,18 @@ class PositionWatch:
         self.rows = int(rows) if str(rows).isdecimal() else 0
         self.committed_ms = info.in_commit_timestamp or info.timestamp or 0
         return True
+
+    def _compare(self) -> None:
+        """Compare the position with the commits that state it without setting it: a change of the layout repeats it.
+
+        Raises:
+            DamagedLog: such a commit states another one, so what set it there is overwritten.
+        """
+        for version, claimed in self._claims.items():
+            if claimed != self._position:
+                what = f"it states the log index {claimed} as the table's position, but does not set it"
+                raise DamagedLog(self._log.path(version), what)
+        self._claims = {}
 
     def _set_by(self, actions: Iterable[Action]) -> int | None:
         found = (action.txn for action in actions if action.txn is not None)

@@ -2,8 +2,8 @@
 
 Belongs here: the check of a data file and its deletion vector against the action that names them, following a table's
 commits so that each file is checked once, and the request for a repair. A commit does not prove that its files were
-synced: after a power loss they may be empty, short or full of zeros. Checked are the size, the Parquet footer and its
-number of rows; place, length and checksum of a deletion vector.
+synced: after a power loss they may be empty, short or full of zeros. Checked are the size, the Parquet footer with its
+checksum (ends.py) and number of rows; place, length and checksum of a deletion vector.
 
 In a directory every checked file is synced, with its directories and the commit that names it: size and footer may be
 in the page cache alone. In an object store a successful PUT is durable (S3's promise), so size and footer are enough.
@@ -25,11 +25,11 @@ from itertools import islice
 
 import msgspec
 
-from lakestream.lake.delta import deletion_vectors
+from lakestream.lake.delta import deletion_vectors, ends
 from lakestream.lake.delta.actions import Add, Key, key_of, locate, statistics, vector_file
 from lakestream.lake.delta.log import Log
 from lakestream.lake.delta.position import PositionWatch, aside, own
-from lakestream.lake.errors import BadDeletionVector
+from lakestream.lake.errors import BadDeletionVector, DamagedFile
 from lakestream.lake.files import paths, staging
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.local_storage import sync_path
@@ -249,7 +249,11 @@ def _data(storage: Storage, path: str, add: Add) -> Damage | None:
     if size != add.size:
         return _of_size(path, size, add)
     try:
+        if (known := ends.stated(add.tags)) is not None:
+            known.check(path, end if known.size <= len(end) else storage.read_end(path, known.size)[0])
         rows = _rows(storage, path, end, size)
+    except DamagedFile as error:
+        return Damage(path, error.reason, add)
     except (IndexError, ValueError, RecursionError) as error:
         return Damage(path, f"its Parquet footer is damaged: {error}", add)
     said = statistics(add).rows

@@ -28,6 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from lakestream.lake.delta import ends
 from lakestream.lake.delta.policy import PAGE_SETTING, RUN_SEQS
 from lakestream.lake.delta.schema import REMOVED_COLUMN, TABLE_COLUMNS, Layout, bucket_of, escaped, table_schema
 from lakestream.lake.files.lake import open_storage
@@ -62,6 +63,7 @@ class Written(msgspec.Struct, frozen=True, rename="camel"):
     size: int
     modification_time: int
     stats: str
+    tags: dict[str, str]
     data_change: bool = True
 
 
@@ -101,9 +103,10 @@ class _File:
         self._closing = ExitStack()
         self._content = self._closing.enter_context(storage.writing(f"{table}/{relative}"))
         bounded = [name for name in _BOUNDED if name in schema.names]
+        self._sink = ends.EndWriter(self._content)
         self._writer = pq.ParquetWriter(
-            self._content, schema, write_statistics=bounded, write_page_index=True, store_schema=False,
-            max_rows_per_page=_PAGE_ROWS, write_batch_size=_PAGE_ROWS,
+            self._sink, schema, write_statistics=bounded, write_page_index=True, store_schema=False,
+            max_rows_per_page=_PAGE_ROWS, write_batch_size=_PAGE_ROWS, write_page_checksum=True,
         )  # fmt: skip
 
     def write(self, rows: pa.Table) -> None:
@@ -117,12 +120,12 @@ class _File:
 
     def close(self) -> Written:
         """End the file, durably."""
+        self._sink.begin_end()
         self._writer.close()
-        size = self._content.tell()
+        size, tags = self._content.tell(), self._sink.end.tags()
         self._closing.close()
-        return Written(
-            quote(self.relative, safe=_UNQUOTED), self.values, size, time.time_ns() // 1_000_000, self.bounds.stated()
-        )
+        path, now_ms = quote(self.relative, safe=_UNQUOTED), time.time_ns() // 1_000_000
+        return Written(path, self.values, size, now_ms, self.bounds.stated(), tags)
 
     def abandon(self) -> None:
         """Close the file, whatever was written."""

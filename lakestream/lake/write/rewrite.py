@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from lakestream.lake.delta import ends
 from lakestream.lake.delta.actions import Add, locate
 from lakestream.lake.delta.log import State
 from lakestream.lake.delta.policy import PAGE_SETTING, RUN_ROWS
@@ -104,7 +105,7 @@ class Rewriter:
             for layer in layers(bins, self._target):
                 adds = [state.files[file.key] for each in layer for file in each.files]
                 rows = self._read(transaction, adds).coalesce(1).sortWithinPartitions(*_order(columns, layer))
-                written += self._write(transaction, rows)
+                written += self._write(transaction, table, rows)
             files = [file for each in bins for file in each.files]
             _check_rows(table, sum(file.rows - file.deleted for file in files), written)
             stamp = int(time.time() * 1000) if now_ms is None else now_ms
@@ -129,10 +130,14 @@ class Rewriter:
         frame = transaction.deltaLog().createDataFrame(transaction.snapshot(), files, False, none)
         return DataFrame(frame, self._spark)
 
-    def _write(self, transaction: Any, rows: DataFrame) -> list[dict[str, Any]]:
+    def _write(self, transaction: Any, table: str, rows: DataFrame) -> list[dict[str, Any]]:
         added = jvm(self._spark).scala.jdk.javaapi.CollectionConverters.asJava(transaction.writeFiles(rows._jdf))
         found = [msgspec.json.decode(action.json())["add"] for action in added]
-        return [{**add, "dataChange": False} for add in found]
+        return [{**add, "dataChange": False, "tags": self._tags(table, add)} for add in found]
+
+    def _tags(self, table: str, add: Mapping[str, Any]) -> dict[str, str]:
+        """Return the tags of a file that Spark has written, with the checksum of its end."""
+        return {**(add.get("tags") or {}), **ends.of_file(self._storage, locate(table, add["path"])).tags()}
 
     def commit(
         self,

@@ -14,6 +14,7 @@ import os
 import re
 import time
 from collections.abc import Callable
+from zlib import crc32
 
 import msgspec
 
@@ -215,7 +216,10 @@ ASIDE = "aside"
 """Directory beside an account's streams for files that could not be used. They may be the only copy of something, so no
 server, of this release or an earlier one, opens or removes anything there."""
 NOTE = "leaving"
-"""Name of the note that identifies the deleted stream."""
+"""Name of the note that identifies the deleted stream: magic, u32 crc of the rest, note. Earlier releases wrote the
+note alone."""
+_NOTE_MAGIC = b"LKNT"
+_NOTE_HEAD = 8  # magic and crc
 
 
 def discard(files: Files, directory: str) -> None:
@@ -235,7 +239,7 @@ def leave(files: Files, directory: str, note: bytes) -> str:
     """
     if not files.is_directory(directory):
         return ""
-    files.write_whole(os.path.join(directory, NOTE), [note])
+    files.write_whole(os.path.join(directory, NOTE), [encode_note(note)])
     gone = f"{directory}{GONE}{time.time_ns()}{OWING}"
     files.replace(directory, gone)
     files.sync_directory(os.path.dirname(directory))
@@ -256,9 +260,24 @@ def set_aside(files: Files, path: str, directory: str = "") -> str:
     return target
 
 
+def encode_note(note: bytes) -> bytes:
+    """Return the content of a note's file."""
+    return _NOTE_MAGIC + crc32(note).to_bytes(4, "little") + note
+
+
 def note_in(files: Files, directory: str) -> bytes:
-    """Return the note that `leave` wrote into a directory. Raise OSError."""
-    return files.read(os.path.join(directory, NOTE))
+    """Return the note that `leave` wrote into a directory. Raise OSError, CorruptLog.
+
+    A note without the magic is one of an earlier release, or does not decode.
+    """
+    path = os.path.join(directory, NOTE)
+    content = files.read(path)
+    if not content.startswith(_NOTE_MAGIC):
+        return content
+    note = content[_NOTE_HEAD:]
+    if content != encode_note(note):
+        raise CorruptLog(path, len(_NOTE_MAGIC), "the crc of the note does not match")
+    return note
 
 
 def clear(files: Files, directory: str) -> None:

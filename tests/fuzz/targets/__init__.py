@@ -13,6 +13,8 @@ MODULES = {
     "protocol": "protocol",
     "websocket": "protocol",
     "leaf": "protocol",
+    "proxy": "connections",
+    "hello": "connections",
     "routes": "nodes",
     "raft": "nodes",
     "segments": "files",

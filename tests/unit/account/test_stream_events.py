@@ -14,8 +14,8 @@ from lakestream.log.store.segment_store import open_store
 from lakestream.log.store.store import Store
 from lakestream.meta.stores import FileStores
 from lakestream.net.interest.subscription import Subscription
+from tests.faults.files import FaultyFiles
 from tests.unit.api_world import ApiWorld, Client
-from tests.unit.logkit import FaultyFiles
 from tests.unit.stream_world import ManualIo
 
 pytestmark = pytest.mark.unit

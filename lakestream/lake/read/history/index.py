@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakestream.lake.delta.actions import Action, Add, Bounds, DeletionVector, MetaData, locate, statistics
+from lakestream.lake.delta.ends import End, stated
 from lakestream.lake.delta.log import Log
 from lakestream.lake.delta.schema import END, REMOVED_COLUMN, subject_text
 from lakestream.lake.errors import HistoryUnavailable
@@ -55,6 +56,7 @@ class FileEntry(msgspec.Struct, frozen=True, gc=False):
     max_subject: str
     subject: str | None
     deleted: DeletionVector | None
+    end: End | None = None
 
     def may_hold(self, wanted: Wanted) -> bool:
         """Return True if a message of one of those subjects may be in the file."""
@@ -257,6 +259,7 @@ class TableIndex:
             self._text(high_subject),
             None if subject is None else self._text(subject),
             add.deletion_vector,
+            stated(add.tags),
         )
 
     def _text(self, text: str) -> str:

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from lakestream.lake.delta import deletion_vectors
 from lakestream.lake.delta.actions import locate
 from lakestream.lake.delta.schema import REMOVED_COLUMN, join_headers, table_schema
+from lakestream.lake.errors import DamagedFile
 from lakestream.lake.files.storage import Storage
 from lakestream.lake.read.history.index import FileEntry, Wanted
 from lakestream.log.format.record import Record
@@ -51,16 +52,25 @@ def read_file(
     Raises:
         FileNotFoundError: the file has gone.
         TooLarge: it has to be read in parts.
-        pyarrow.ArrowException, OSError: it is damaged; Spark writes a checksum with each page.
+        DamagedFile: it is not as it was written: each page has a checksum, and the footer one in the table's log.
     """
     path = locate(table, file.path)
-    source = path if storage.local else pa.BufferReader(storage.read(path))
-    with pq.ParquetFile(source, page_checksum_verification=True) as parquet:
-        data = parquet.metadata
-        if sum(data.row_group(at).total_byte_size for at in range(data.num_row_groups)) > DECODED_MOST:
-            raise TooLarge(path)
-        names = [*columns, REMOVED_COLUMN] if archive else list(columns)
-        found = parquet.read(columns=names, use_threads=False)
+    content = None if storage.local else storage.read(path)
+    if file.end is not None:
+        file.end.check(path, storage.read_end(path, file.end.size)[0] if content is None else memoryview(content))
+    try:
+        source = path if content is None else pa.BufferReader(content)
+        with pq.ParquetFile(source, page_checksum_verification=True) as parquet:
+            data = parquet.metadata
+            if sum(data.row_group(at).total_byte_size for at in range(data.num_row_groups)) > DECODED_MOST:
+                raise TooLarge(path)
+            names = [*columns, REMOVED_COLUMN] if archive else list(columns)
+            found = parquet.read(columns=names, use_threads=False)
+    except FileNotFoundError:
+        raise
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise DamagedFile(path, str(error)) from error
+    _check(path, file, found)
     keep = None
     if file.min_seq < pick.first or file.max_seq > pick.last or pick.seqs is not None:
         seqs = found.column("seq").to_numpy()
@@ -78,6 +88,29 @@ def read_file(
     if keep is not None and not keep.all():
         found = found.filter(pa.array(keep))
     return _shaped(found, file, columns) if found.num_rows else None
+
+
+def _check(path: str, file: FileEntry, found: Any) -> None:
+    """Raise DamagedFile unless rows have the types that a table has: a damaged footer may tell of others."""
+    if file.rows and found.num_rows != file.rows:
+        raise DamagedFile(path, f"it has {found.num_rows} rows instead of {file.rows}")
+    for field in table_schema(found.column_names):
+        column = found.column(field.name)
+        if not _is_stored_as(column.type, field.type):
+            raise DamagedFile(path, f"its column {field.name} is {column.type} instead of {field.type}")
+        if field.name in ("seq", "time_ns") and column.null_count:
+            raise DamagedFile(path, f"its column {field.name} lacks values")
+
+
+def _is_stored_as(found: Any, wanted: Any) -> bool:
+    """Return True if a file may have a column of type `wanted` so. Other writers than ours may use other text types."""
+    if pa.types.is_map(wanted):
+        return bool(pa.types.is_map(found))
+    if wanted == pa.string():
+        return _is_text(found)
+    if wanted == pa.binary():
+        return bool(pa.types.is_binary(found) or pa.types.is_large_binary(found) or pa.types.is_binary_view(found))
+    return bool(found == wanted)
 
 
 def _both(one: np.ndarray[Any, Any] | None, other: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -11,6 +11,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from lakestream.lake.delta import position
 from lakestream.lake.delta.position import PositionWatch, Progress
+from lakestream.lake.errors import DamagedLog
 
 pytestmark = pytest.mark.unit
 
@@ -51,6 +52,22 @@ def test_the_position_moves_with_the_commits(tmp_path: Path) -> None:
     assert watch.progress is None
     assert position.PositionWatch(str(tmp_path), "U").read() == 9
     assert position.PositionWatch(str(tmp_path), "OTHER").read() == 99
+
+
+def test_a_commit_that_states_a_position_and_does_not_set_it_is_damaged(tmp_path: Path) -> None:
+    """A flipped bit in the name of the application hides the position; the table would be taken for shorter."""
+    early = '{"uid":"U","last_index":7,"last_seq":5,"last_time_ns":4}'
+    late = early.replace("7", "9")
+    commit(tmp_path, 0, 7, text=early)
+    watch = PositionWatch(str(tmp_path), "U")
+    assert watch.read() == 7
+    commit(tmp_path, 1, text=early)  # a change of the layout
+    assert watch.read() == 7
+    assert PositionWatch(str(tmp_path), "U").read() == 7
+    commit(tmp_path, 2, 9, uid="V", text=late)
+    for one in (watch, PositionWatch(str(tmp_path), "U")):
+        with pytest.raises(DamagedLog, match="states the log index 9"):
+            one.read()
 
 
 def test_a_table_made_anew_is_noticed_at_the_same_version(tmp_path: Path) -> None:

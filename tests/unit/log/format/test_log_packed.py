@@ -19,8 +19,9 @@ from lakestream.log.format.packed import BLOCK_BYTES, View, is_packed_file, pack
 from lakestream.log.format.segment import read_footer
 from lakestream.log.store.repair import salvage, verify
 from lakestream.log.store.segment_log import LogOptions
+from tests.faults.files import FaultyFiles
 from tests.unit.log.store.test_log_shred import Stream, secret
-from tests.unit.logkit import Clock, FaultyFiles, MiniStream, flip, message, segment_files
+from tests.unit.logkit import Clock, MiniStream, flip, message, segment_files
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("closing")]
 

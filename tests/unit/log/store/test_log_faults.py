@@ -11,7 +11,8 @@ import pytest
 from lakestream.log.format.errors import LogFrozen
 from lakestream.log.format.files import Files
 from lakestream.log.store.segment_log import LogOptions
-from tests.unit.logkit import FaultyFiles, HeldIo, MiniStream, Model, message
+from tests.faults.files import FaultyFiles
+from tests.unit.logkit import HeldIo, MiniStream, Model, message
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("closing")]
 

@@ -20,7 +20,8 @@ from lakestream.log.store.repair import verify
 from lakestream.log.store.segment_log import LogOptions
 from lakestream.log.store.shred import blank_header, blank_record
 from lakestream.protocol import headers
-from tests.unit.logkit import Clock, FaultyFiles, HeldIo, MiniStream, message, segment_files
+from tests.faults.files import FaultyFiles
+from tests.unit.logkit import Clock, HeldIo, MiniStream, message, segment_files
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("closing")]
 

@@ -16,7 +16,8 @@ from lakestream.log.store import segment_store as upkeep_module
 from lakestream.log.store.checkpoint import HEAD_SIZE, VERSION
 from lakestream.log.store.segment_log import LogOptions
 from lakestream.log.store.segment_store import open_store
-from tests.unit.logkit import T0, FaultyFiles, HeldIo, MiniStream, Model, flip, message, segment_files
+from tests.faults.files import FaultyFiles
+from tests.unit.logkit import T0, HeldIo, MiniStream, Model, flip, message, segment_files
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("closing")]
 

@@ -20,8 +20,9 @@ from lakestream.log.store.segment_log import LogOptions
 from lakestream.log.store.segment_store import open_store
 from lakestream.log.store.synced import Mark, MarkFile
 from lakestream.server.lake import keeper
+from tests.faults.files import FaultyFiles
 from tests.unit.account.test_engines import World
-from tests.unit.logkit import FaultyFiles, MiniStream, QuickFiles, message, segment_files
+from tests.unit.logkit import MiniStream, QuickFiles, message, segment_files
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("closing")]
 

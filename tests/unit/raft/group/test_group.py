@@ -19,7 +19,8 @@ from lakestream.log.store.store import Store
 from lakestream.raft.core.messages import Install, Membership
 from lakestream.raft.group.group import Callbacks, Committed, MemberProgress, Proposal
 from lakestream.raft.group.solo import SoloGroup, SoloGroups
-from tests.unit.logkit import FaultyFiles, HeldIo
+from tests.faults.files import FaultyFiles
+from tests.unit.logkit import HeldIo
 
 pytestmark = pytest.mark.unit
 

@@ -7,8 +7,8 @@ import pytest
 from lakestream.log.format.frame import Kind
 from lakestream.log.store.log import Appended, SealState
 from lakestream.raft.core.messages import Append, Envelope
+from tests.faults.files import FaultyFiles
 from tests.unit.group_world import Make, Node, World, named
-from tests.unit.logkit import FaultyFiles
 
 pytestmark = pytest.mark.unit
 

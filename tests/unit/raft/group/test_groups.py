@@ -29,8 +29,9 @@ from lakestream.raft.group.group import Callbacks, Committed, Group, Proposal
 from lakestream.raft.group.groups import BUFFER_BYTES, MAX_EARLY, Groups
 from lakestream.raft.group.hard_state import StateFile
 from lakestream.raft.group.ports import Channel
+from tests.faults.files import FaultyFiles
 from tests.unit.group_world import GROUP, Make, named
-from tests.unit.logkit import Clock, FaultyFiles, HeldIo, QuickFiles, flip
+from tests.unit.logkit import Clock, HeldIo, QuickFiles, flip
 
 pytestmark = pytest.mark.unit
 

@@ -18,7 +18,8 @@ from lakestream.logging import Logger
 from lakestream.meta.deleted_streams import creation
 from lakestream.server.lake.api import WATCH_NS, FlushApi
 from lakestream.server.lake.keeper import LakeKeeper
-from tests.unit.logkit import FaultyFiles, QuickFiles
+from tests.faults.files import FaultyFiles
+from tests.unit.logkit import QuickFiles
 from tests.unit.stream_world import CLIENT, World
 
 

@@ -29,8 +29,8 @@ from lakestream.stream.core.pipeline import OPERATION_BYTES, WRITE_BYTES, Pipeli
 from lakestream.stream.core.proposer import BufferLimits
 from lakestream.stream.core.reader import HistoryUnavailableError
 from lakestream.stream.features import expiry
+from tests.faults.files import FaultyFiles
 from tests.unit.consumer_world import World as ConsumerWorld
-from tests.unit.logkit import FaultyFiles
 from tests.unit.stream_world import CLIENT, ManualClock, ManualIo, World
 
 pytestmark = pytest.mark.unit

@@ -8,8 +8,8 @@ import pytest
 
 from lakestream.log.store.segment_log import LogOptions
 from lakestream.stream.features.async_persist import ASYNC_SYNC_NS
+from tests.faults.files import FaultyFiles
 from tests.unit import replica_world
-from tests.unit.logkit import FaultyFiles
 from tests.unit.stream_world import World
 
 pytestmark = pytest.mark.unit
