@@ -6,15 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from lakestream.lake.delta import departures, erasures
 from lakestream.lake.delta.log import Log
 from lakestream.lake.delta.position import PositionWatch
+from lakestream.lake.delta.schema import TABLE_COLUMNS, table_schema
 from lakestream.lake.errors import BadIdentity, DamagedLog, HistoryUnavailable
 from lakestream.lake.files import staging
 from lakestream.lake.files.lake import identify, open_storage, read_id
 from lakestream.lake.read.history.history import TableHistory
+from lakestream.lake.read.history.scan import DIRECT_ROWS
 from lakestream.log.format.errors import CorruptLog, StoreVersionError
 from lakestream.log.format.files import Files
 from lakestream.log.format.record import Record
@@ -80,6 +84,25 @@ def test_a_damaged_page_of_a_data_file_is_refused(place: Path) -> None:
         history.close()
         path.write_bytes(content)
     assert refused > 30
+
+
+def test_a_damaged_end_of_a_large_file_is_refused(tmp_path: Path) -> None:
+    """Large files are read through DataFusion, which verifies no checksum."""
+    table, count = tmp_path / "lake/streams/BIG", DIRECT_ROWS + 1
+    schema = table_schema(TABLE_COLUMNS)
+    values: dict[str, Any] = {"seq": range(1, count + 1), "time_ns": range(count), "subject": ["s"] * count}
+    values |= {"data": [b"x"] * count, "time": [0] * count}
+    columns = [pa.array(values.get(field.name, [None] * count), field.type) for field in schema]
+    write_deltalake(table, pa.table(columns, schema=schema))
+    commit = one(table, "_delta_log/*.json")
+    commit.write_bytes(lake.tagged(commit))
+    history = TableHistory(str(table))
+    assert len(history.read(1, count, 1 << 30)) == count
+    history.close()
+    path = one(table, "*.parquet")
+    put(path, path.read_bytes().rindex(b"time_ns"), ord("T"))
+    with pytest.raises(HistoryUnavailable, match=f"{path.name}.*crc"):
+        TableHistory(str(table)).read(1, count, 1 << 30)
 
 
 async def test_a_message_of_the_lake_that_is_not_as_it_was_stored_is_refused(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def _proxy_seeds() -> Sequence[bytes]:
         binary("::ffff:192.0.2.1", 80),
         binary("192.0.2.1", 80, command=0),
         binary("192.0.2.1", 80, transport=2),
-        SIGNATURE + b"\x21\x00\x00\x00",
+        SIGNATURE + b"\x21\x01\x00\x00",
     ]
 
 

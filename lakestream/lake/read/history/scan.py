@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from lakestream.lake.delta.actions import locate
 from lakestream.lake.delta.schema import REMOVED_COLUMN, literal
 from lakestream.lake.files.storage import Storage
 from lakestream.lake.read.history.cache import Slab
@@ -302,23 +303,26 @@ class SqlTable:
         self._table = table
         self._storage = storage
         self._lock = threading.Lock()
+        self._checked: set[str] = set()
         self._delta: DeltaTable | None = None
         self._query: QueryBuilder | None = None
 
     def rows(self, snapshot: Snapshot, pick: Pick, columns: Sequence[str], limit: int = 0) -> Any:
         """Return the wanted rows in sequence order, as a pyarrow Table; at most `limit`, 0 for all."""
         sql = f"SELECT {', '.join(columns)} FROM t WHERE {_condition(snapshot, pick)} ORDER BY seq"
-        return self._ask(snapshot, f"{sql} LIMIT {limit}" if limit else sql)
+        return self._ask(snapshot, pick, f"{sql} LIMIT {limit}" if limit else sql)
 
     def lowest_since(self, snapshot: Snapshot, first: int, last: int, time_ns: int) -> int:
         """Return the lowest sequence of a range whose time is at or after `time_ns`; 0: none."""
-        where = f"{_condition(snapshot, Pick(first, last))} AND time_ns >= {time_ns}"
-        return self._ask(snapshot, f"SELECT min(seq) AS seq FROM t WHERE {where}").column("seq")[0].as_py() or 0
+        pick = Pick(first, last)
+        where = f"{_condition(snapshot, pick)} AND time_ns >= {time_ns}"
+        return self._ask(snapshot, pick, f"SELECT min(seq) AS seq FROM t WHERE {where}").column("seq")[0].as_py() or 0
 
     def newest(self, snapshot: Snapshot, pick: Pick) -> Any:
         """Return the highest sequence of each subject among the wanted rows: columns subject, subject_bytes, seq."""
         return self._ask(
             snapshot,
+            pick,
             "SELECT subject, subject_bytes, max(seq) AS seq FROM t "
             f"WHERE {_condition(snapshot, pick)} GROUP BY subject, subject_bytes",
         )
@@ -328,12 +332,28 @@ class SqlTable:
         with self._lock:
             self._delta = self._query = None
 
-    def _ask(self, snapshot: Snapshot, sql: str) -> Any:
+    def _ask(self, snapshot: Snapshot, pick: Pick, sql: str) -> Any:
+        self._check(snapshot, pick)
         query = self._registered(snapshot.version)
         found = pa.table(query.execute(sql).read_all())
         if len(snapshot.files) > KEEP_FILES:
             self.close()
         return found
+
+    def _check(self, snapshot: Snapshot, pick: Pick) -> None:
+        """Check the ends of large files before their first use. DataFusion verifies no checksum, neither of footers nor
+        of pages.
+
+        Raises:
+            DamagedFile: a footer or a page index is not as it was written.
+        """
+        if len(self._checked) > KEEP_FILES:
+            self._checked = set()
+        for file in snapshot.overlapping(pick.first, pick.last, pick.wanted):
+            if file.end is not None and not _small(file) and file.path not in self._checked:
+                path = locate(self._table, file.path)
+                file.end.check(path, self._storage.read_end(path, file.end.size)[0])
+                self._checked.add(file.path)
 
     def _registered(self, version: int) -> QueryBuilder:
         """Return the table at `version` or later."""
