@@ -35,6 +35,8 @@ SAMPLES = {
     "table": 20,
     "replica-leader": 12,
     "replica-follower": 12,
+    "replica-running": 6,
+    "running-s": 8,
 }
 SAMPLE = 40
 """Cases of each other place."""

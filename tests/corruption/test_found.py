@@ -14,11 +14,13 @@ from lakestream.lake.delta import departures, erasures
 from lakestream.lake.delta.log import Log
 from lakestream.lake.delta.position import PositionWatch
 from lakestream.lake.delta.schema import TABLE_COLUMNS, table_schema
-from lakestream.lake.errors import BadIdentity, DamagedLog, HistoryUnavailable
+from lakestream.lake.errors import BadIdentity, DamagedFile, DamagedLog, HistoryUnavailable
 from lakestream.lake.files import staging
 from lakestream.lake.files.lake import identify, open_storage, read_id
 from lakestream.lake.read.history.history import TableHistory
+from lakestream.lake.read.history.past_table import TablePast
 from lakestream.lake.read.history.scan import DIRECT_ROWS
+from lakestream.log.format.departures import Point
 from lakestream.log.format.errors import CorruptLog, StoreVersionError
 from lakestream.log.format.files import Files
 from lakestream.log.format.record import Record
@@ -103,6 +105,22 @@ def test_a_damaged_end_of_a_large_file_is_refused(tmp_path: Path) -> None:
     put(path, path.read_bytes().rindex(b"time_ns"), ord("T"))
     with pytest.raises(HistoryUnavailable, match=f"{path.name}.*crc"):
         TableHistory(str(table)).read(1, count, 1 << 30)
+
+
+def test_a_damaged_end_of_a_file_of_a_past_version_is_refused(place: Path) -> None:
+    uid = one(place, "lake/segments/PAST/*").name
+    was = TablePast(str(place / TABLE), uid).was([b">"], Point(20), 100)
+    assert was.newest == [16, 17, 18, 19, 20]
+    refused = 0
+    for path in place.glob(f"{TABLE}/??/*.parquet"):
+        content = path.read_bytes()
+        put(path, content.rindex(b"time_ns"), ord("T"))
+        try:
+            assert TablePast(str(place / TABLE), uid).was([b">"], Point(20), 100).newest == was.newest
+        except DamagedFile as error:
+            refused += path.name in str(error)
+        path.write_bytes(content)
+    assert refused >= 5
 
 
 async def test_a_message_of_the_lake_that_is_not_as_it_was_stored_is_refused(tmp_path: Path) -> None:

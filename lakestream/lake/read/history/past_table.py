@@ -10,6 +10,7 @@ subjects); departed messages are filtered here, since long conditions are slow t
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -21,7 +22,10 @@ from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
 
 from lakestream.lake.delta import departures as departure_files
+from lakestream.lake.delta.actions import locate
 from lakestream.lake.delta.departures import Dead
+from lakestream.lake.delta.ends import stated
+from lakestream.lake.delta.log import Log
 from lakestream.lake.delta.schema import literal, table_schema
 from lakestream.lake.delta.segments import alive
 from lakestream.lake.delta.time_travel import (
@@ -39,6 +43,9 @@ from lakestream.log.format.departures import Point
 from lakestream.log.format.record import Record
 from lakestream.protocol.subjects import Filters
 
+CHECKED_FILES = 1_000
+"""A version of more files than this is opened without comparing their ends with the log, as is one in an object store:
+that takes a read of each file."""
 OPEN_VERSIONS = 2
 """Number of versions of one table that are kept open: a client that pages asks for the same one repeatedly."""
 
@@ -239,12 +246,27 @@ class TablePast:
             table = DeltaTable(self._table, version=version, storage_options=options)
         except DeltaError as error:
             raise _gone(self._table, version) from error
+        self._check(version, table)
         query = QueryBuilder(_CONFIG).register("t", table)
         with self._lock:
             self._open[version] = query
             while len(self._open) > OPEN_VERSIONS:
                 self._open.popitem(last=False)
         return query
+
+    def _check(self, version: int, table: DeltaTable) -> None:
+        """Compare the ends of a version's files with the log, unless they are many: the query engine verifies nothing.
+
+        Raises:
+            DamagedFile: a footer or a page index is not as it was written.
+        """
+        if not self._storage.local or len(table.file_uris()) > CHECKED_FILES:
+            return
+        with contextlib.suppress(FileNotFoundError):  # VACUUM: the query tells
+            for add in Log(self._storage, self._table).state(version).files.values():
+                if (end := stated(add.tags)) is not None:
+                    path = locate(self._table, add.path)
+                    end.check(path, self._storage.read_end(path, end.size)[0])
 
 
 def _without(batch: pa.RecordBatch, dead: Dead) -> pa.RecordBatch:
