@@ -104,6 +104,8 @@ def _check(path: str, file: FileEntry, found: Any) -> None:
 
 def _is_stored_as(found: Any, wanted: Any) -> bool:
     """Return True if a file may have a column of type `wanted` so. Other writers than ours may use other text types."""
+    if pa.types.is_dictionary(found):
+        found = found.value_type
     if pa.types.is_map(wanted):
         return bool(pa.types.is_map(found))
     if wanted == pa.string():
