@@ -150,7 +150,8 @@ __attribute__((constructor)) static void start(void) {
     int fd = syscall(SYS_openat, AT_FDCWD, path, O_RDWR | O_CLOEXEC, 0);
     if (fd < 0 || fstat(fd, &facts) < 0) goto failed;
     journal_bytes = facts.st_size;
-    void *mapped = (void *)syscall(SYS_mmap, NULL, journal_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    /* The seventh argument is on the stack: an int would leave its upper half as it was. */
+    void *mapped = (void *)syscall(SYS_mmap, NULL, journal_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)0);
     syscall(SYS_close, fd);
     if (mapped == MAP_FAILED || set_root(directory) < 0) goto failed;
     journal = mapped;
