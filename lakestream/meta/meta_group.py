@@ -91,6 +91,7 @@ class MetaGroup:
         self._clock, self._io, self._log = clock, io, log
         self.files, self._options = files or Files(), LogOptions(seal_bytes=seal_bytes)
         self._queued: list[Proposal] = []
+        self._proposed: dict[int, Callable[..., None]] = {}
         self._scheduled = self._stopped = False
         self._target = -1
 
@@ -234,6 +235,9 @@ class MetaGroup:
         if group is None or group.in_flight or not self._queued or self.failed is not None or self._stopped:
             return
         proposals, self._queued = self._queued, []
+        for proposal in proposals:
+            if callable(proposal.context):
+                self._proposed[id(proposal.context)] = proposal.context
         try:
             group.propose(proposals)
         except RaftError:
@@ -248,6 +252,7 @@ class MetaGroup:
             if applied is not None:
                 self.on_applied(applied)
                 if entry.context is not None:
+                    self._proposed.pop(id(entry.context), None)
                     entry.context(applied)  # type: ignore[operator]
         self._check_caught_up()
         self._flush()
@@ -276,13 +281,15 @@ class MetaGroup:
     def _lost(self, contexts: list[object]) -> None:
         for context in contexts:
             if callable(context):
+                self._proposed.pop(id(context), None)
                 context(api_error(10008))
 
     def _failure(self, error: Exception) -> None:
         self.failed = error
         self._log.error(f"the meta group's log failed, this node takes no part in it any more: {error}")
         waiting, self._queued = self._queued, []
-        self._lost([proposal.context for proposal in waiting])
+        # A group that failed hands nothing back.
+        self._lost([*self._proposed.values(), *(proposal.context for proposal in waiting)])
 
     def _notice(self, text: str, bad: bool) -> None:
         (self._log.error if bad else self._log.info)(f"the meta group: {text}")

@@ -14,16 +14,17 @@ import logging
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from random import Random
 
 from tests.campaigns import Campaign, Row, save
-from tests.faults import group_steps
+from tests.faults import group_steps, meta_steps, replica_steps
 from tests.faults.cluster import RULES, Nodes
 from tests.faults.matrix import WAYS, at_the_stop, drawn, lives, rules
 from tests.faults.plan import Rule
 from tests.faults.servers import Site
-from tests.faults.store_steps import STEPS, cases, check
+from tests.faults.store_steps import STEPS, Case, cases, check
 
 TOOLS = Path(tempfile.gettempdir(), "lakestream-faults")
 PROMISE = "acked messages are there; errors are answered; other streams go on"
@@ -44,7 +45,7 @@ def main() -> int:
         if options.rounds:
             rows = _chance(Path(place), options.seed, options.rounds)
         else:
-            rows = [*_steps(), _members(), *_servers(Path(place), options.seed), _cluster(Path(place))]
+            rows = [*_steps(), *_members(), *_servers(Path(place), options.seed), _cluster(Path(place))]
     if options.save:
         command = f"python -m tests.faults --seed {options.seed}"
         save(Campaign("faults", command, int(time.monotonic() - began), rows, options.seed))
@@ -72,15 +73,49 @@ def _steps() -> list[Row]:
     ]
 
 
-def _members() -> Row:
+def _members() -> list[Row]:
+    return [
+        _every(
+            "a member of a Raft group",
+            "what was acked is on every member in the end; one leader for each term",
+            "test_every_operation_of_a_members_step_fails_once",
+            group_steps.STEPS,
+            group_steps.cases,
+            group_steps.check,
+        ),
+        _every(
+            "a member of the meta group (change, start, state of others, join)",
+            "the others go on; what was assigned or removed is so on every member in the end",
+            "test_every_operation_of_a_meta_members_step_fails_once",
+            meta_steps.STEPS,
+            meta_steps.cases,
+            meta_steps.check,
+        ),
+        _every(
+            "a replica (creation, snapshot install, join, clone)",
+            "the others go on; the replica has everything in the end",
+            "test_every_operation_of_a_replicas_step_fails_once",
+            replica_steps.STEPS,
+            replica_steps.cases,
+            replica_steps.check,
+        ),
+    ]
+
+
+def _every(
+    of: str,
+    promise: str,
+    test: str,
+    steps: Iterable[str],
+    cases: Callable[[str], Iterator[Case]],
+    check: Callable[[Case], str],
+) -> Row:
     ran, broken = 0, list[str]()
-    for case in itertools.chain.from_iterable(map(group_steps.cases, group_steps.STEPS)):
+    for case in itertools.chain.from_iterable(map(cases, steps)):
         ran += 1
-        if problem := group_steps.check(case):
+        if problem := check(case):
             broken.append(f"{case}: {problem}")
-    promise = "what was acked is on every member in the end; one leader for each term"
-    test = "test_every_operation_of_a_members_step_fails_once"
-    return _row("one operation of a member of a Raft group: all of these", promise, test, ran, broken)
+    return _row(f"one operation of {of}: all of these", promise, test, ran, broken)
 
 
 def _servers(place: Path, seed: int) -> list[Row]:

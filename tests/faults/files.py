@@ -49,6 +49,8 @@ FAULTS: dict[str, tuple[Fault, ...]] = {
     "sync_directory": (Fault.EIO, Fault.CRASH),
     "truncate": (Fault.EIO, Fault.CRASH, Fault.LOST),
     "replace": _NAME,
+    "link": _NAME,
+    "length": (Fault.EIO,),
     "remove": (Fault.EIO, Fault.CRASH, Fault.LOST),
     "remove_tree": (Fault.EIO, Fault.CRASH),
     "names": (Fault.EIO,),
@@ -64,20 +66,53 @@ class Operation(NamedTuple):
     path: str
 
 
+class Schedule:
+    """The operation that fails, and all operations that were done, of every process that shares it."""
+
+    def __init__(self) -> None:
+        self.operations: list[Operation] = []
+        self.at = -1
+        self.fault: Fault | None = None
+        self.crashed = False
+        """A process has ended in an operation."""
+        self.disks: list[Files] = []
+        """The files of the processes."""
+
+    def fail_at(self, at: int, fault: Fault | None) -> None:
+        """Let operation number `at`, counted from now on, fail."""
+        self.operations.clear()
+        self.at, self.fault = at, fault
+
+    def enter(self, name: str, path: str) -> Fault | None:
+        """Count an operation; return its fault."""
+        self.operations.append(Operation(name, path))
+        return self.fault if len(self.operations) - 1 == self.at else None
+
+    def crash(self) -> None:
+        """End the processes."""
+        self.crashed = True
+        for each in self.disks:
+            if isinstance(each, SimFiles):
+                each.dead = True
+        raise PowerCut
+
+
 class FaultyFiles(Files):
     """Files that fail by number or by name of an operation.
 
-    By number: `operations` lists what was done, and operation number `at` fails by `fault` (`fail_at`). By name: those
+    By number: the schedule lists what was done, and says which operation fails, and how (`fail_at`). By name: those
     named `fail` raise an OSError with `code`, `times` of them, once `after` more have succeeded. A failed write by name
     writes half. `calls` counts the operations by name.
 
     Args:
         inner: the files below; by default real ones without fsync.
+        schedule: the schedule, which several processes may share.
     """
 
     def __init__(
         self,
         inner: Files | None = None,
+        schedule: Schedule | None = None,
         *,
         fail: str = "",
         after: int = 0,
@@ -89,23 +124,26 @@ class FaultyFiles(Files):
         self.fail, self.after, self.code, self.times = fail, after, code, times
         self.calls: Counter[str] = Counter()
         self.durable = inner.durable
-        self.operations: list[Operation] = []
-        self.at = -1
-        self.fault: Fault | None = None
-        self.failed: Operation | None = None
-        """The operation that failed."""
-        self.crashed = False
-        """The process has ended in an operation."""
+        self.schedule = schedule or Schedule()
+        self.schedule.disks.append(inner)
         self._paths: dict[int, str] = {}
+
+    @property
+    def operations(self) -> list[Operation]:
+        """Return what was done."""
+        return self.schedule.operations
+
+    @property
+    def crashed(self) -> bool:
+        """Return True if the process has ended in an operation."""
+        return self.schedule.crashed
 
     def fail_at(self, at: int, fault: Fault | None) -> None:
         """Let operation number `at`, counted from now on, fail."""
-        self.operations.clear()
-        self.at, self.fault, self.failed = at, fault, None
+        self.schedule.fail_at(at, fault)
 
     def _enter(self, name: str, path: str) -> Fault | None:
         """Count an operation. Raise its error, or return its fault if that depends on the operation."""
-        self.operations.append(Operation(name, path))
         self.calls[name] += 1
         if name == self.fail:
             if self.after > 0:
@@ -113,24 +151,19 @@ class FaultyFiles(Files):
             elif self.times > 0:
                 self.times -= 1
                 raise OSError(self.code, os.strerror(self.code), path)
-        if len(self.operations) - 1 != self.at or self.fault is None:
-            return None
-        self.failed = self.operations[-1]
-        match self.fault:
+        fault = self.schedule.enter(name, path)
+        match fault:
             case Fault.EIO | Fault.FULL:
-                code = errno.EIO if self.fault is Fault.EIO else errno.ENOSPC
+                code = errno.EIO if fault is Fault.EIO else errno.ENOSPC
                 raise OSError(code, os.strerror(code), path)
             case Fault.CRASH:
                 self._crash()
             case Fault.VANISHED:
                 self.inner.remove(path)
-        return self.fault
+        return fault
 
     def _crash(self) -> None:
-        self.crashed = True
-        if isinstance(self.inner, SimFiles):
-            self.inner.dead = True
-        raise PowerCut
+        self.schedule.crash()
 
     def _after(self, fault: Fault | None) -> None:
         if fault is Fault.LOST:
@@ -179,6 +212,19 @@ class FaultyFiles(Files):
     def exists(self, path: str) -> bool:
         return self.inner.exists(path)
 
+    def is_directory(self, path: str) -> bool:
+        return self.inner.is_directory(path)
+
+    def length(self, path: str) -> int:
+        self._enter("length", path)
+        return self.inner.length(path)
+
+    def lock(self, path: str, *, shared: bool = False, create: bool = True) -> int:
+        return self.inner.lock(path, shared=shared, create=create)
+
+    def unsynced(self) -> Files:
+        return FaultyFiles(self.inner.unsynced(), self.schedule)
+
     def size(self, fd: int) -> int:
         self._enter("size", self._paths[fd])
         return self.inner.size(fd)
@@ -203,6 +249,11 @@ class FaultyFiles(Files):
     def replace(self, source: str, target: str) -> None:
         fault = self._enter("replace", source)
         self.inner.replace(source, target)
+        self._after(fault)
+
+    def link(self, source: str, target: str) -> None:
+        fault = self._enter("link", target)
+        self.inner.link(source, target)
         self._after(fault)
 
     def remove(self, path: str) -> None:

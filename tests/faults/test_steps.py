@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from lakestream.log.format.files import Files
-from tests.faults import group_steps
+from tests.faults import group_steps, meta_steps, replica_steps
 from tests.faults.files import Fault
 from tests.faults.store_steps import STEPS, Case, cases, check
 
 pytestmark = pytest.mark.unit
 
 SAMPLE = 61
+FEW = 151
 
 
 def broken(some: list[Case]) -> list[str]:
@@ -37,23 +39,62 @@ def test_some_operations_of_each_step_fail() -> None:
     assert not broken(every[::SAMPLE])
 
 
+def problems_of(some: list[Case], check: Callable[[Case], str]) -> dict[str, str]:
+    """Return the broken promise of each case that breaks one."""
+    return {str(case): problem for case in some if (problem := check(case))}
+
+
 def test_some_operations_of_a_members_steps_fail() -> None:
     every = [case for step in group_steps.STEPS for case in group_steps.cases(step)]
-    problems = {str(case): problem for case in every[::SAMPLE] if (problem := group_steps.check(case))}
-    assert not problems
+    assert not problems_of(every[::SAMPLE], group_steps.check)
+
+
+def test_some_operations_of_a_meta_members_steps_fail() -> None:
+    every = [case for step in meta_steps.STEPS for case in meta_steps.cases(step)]
+    assert not problems_of(every[::FEW], meta_steps.check)
+
+
+def test_some_operations_of_a_replicas_steps_fail() -> None:
+    every = [case for step in ("snapshot install", "clone at a follower") for case in replica_steps.cases(step)]
+    assert not problems_of(every[::SAMPLE], replica_steps.check)
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("step", group_steps.STEPS)
 def test_every_operation_of_a_members_step_fails_once(step: str) -> None:
-    problems = {str(case): problem for case in group_steps.cases(step) if (problem := group_steps.check(case))}
-    assert not problems
+    assert not problems_of(list(group_steps.cases(step)), group_steps.check)
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("step", meta_steps.STEPS)
+def test_every_operation_of_a_meta_members_step_fails_once(step: str) -> None:
+    assert not problems_of(list(meta_steps.cases(step)), meta_steps.check)
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("step", replica_steps.STEPS)
+def test_every_operation_of_a_replicas_step_fails_once(step: str) -> None:
+    assert not problems_of(list(replica_steps.cases(step)), replica_steps.check)
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("step", STEPS)
 def test_every_operation_of_a_step_fails_once(step: str) -> None:
     assert not broken(list(cases(step)))
+
+
+def test_a_meta_change_in_flight_is_answered_when_the_leaders_disk_fails() -> None:
+    """A request whose entry was being written had no answer: only those behind it were answered."""
+    some = [case for case in meta_steps.cases("meta change at the leader") if case.fault is Fault.EIO]
+    assert not problems_of(some[:3], meta_steps.check)
+
+
+def test_the_outlines_of_a_clone_are_written_by_the_file_layer() -> None:
+    """The layer was passed by, so that none of its faults met them."""
+    operations = [case.operation for case in replica_steps.cases("clone at a follower")]
+    assert [each for each in operations if each.name == "write" and each.path.endswith(".outline.tmp")]
 
 
 def test_a_checkpoint_is_used_as_it_was_checked() -> None:

@@ -361,8 +361,12 @@ class ClusterLife:
         self.cluster.wait_ready(STEP_S)
 
     def _clone(self, job: LakeJob) -> None:
-        """Create a mirror that begins as a clone, and await everything that its origin has."""
+        """Create a mirror that begins as a clone, and await everything that its origin has.
+
+        A mirror waits 5 s for a compactor, and the one here is at work only within a compaction.
+        """
         self._create("MIRROR")
+        until(lambda: any(self.lake.glob("segments/MIRROR/*/clone.json")), "a request for a clone", STEP_S)
         self._compact(job)
         until(lambda: self._info("MIRROR")["state"]["messages"] > 0, "a clone", STEP_S)
 
@@ -551,7 +555,7 @@ def steps(operations: Sequence[Operation]) -> Counter[str]:
             ("drop", operation.kind is Op.UNLINK and "/log/" in path and path.endswith(".seg")),
             ("join", operation.kind is Op.MKDIR and path.endswith("/n4/jetstream/_meta_")),
             ("snapshot install", operation.kind is Op.RENAME and path.endswith(INCOMING)),
-            ("clone", "/_clones/" in path + target),
+            ("clone", operation.kind is Op.RENAME and path.endswith("/MIRROR/base.making")),
             ("deletion", operation.kind is Op.RENAME and GONE in target),
         ):
             found[name] += shown

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
 
+from lakestream.log.format.files import Files
 from lakestream.meta.assignments import Applied, AssignStream
 from lakestream.meta.meta_group import SEAL_BYTES, MetaGroup
 from lakestream.meta.meta_join import MetaJoin
 from lakestream.meta.meta_transfer import MetaTransfer
 from lakestream.protocol.api.errors import ApiError
 from lakestream.raft.group.groups import Groups
+from tests.sim.disk import PowerCut
 from tests.unit.cluster_world import Net, NetNode
 
 STEP_NS = 100_000_000
@@ -38,9 +41,11 @@ class Server:
         node.watchers.clear()
         self.log = Reports()
         self.work: list[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]] = []
-        self.groups = Groups(node, self, world.net.clock, random=Random(f"{node.me}-meta"))
+        files = world.files(node.me)
+        self.groups = Groups(node, self, world.net.clock, random=Random(f"{node.me}-meta"), files=files)
         self.root = world.directory / node.me
-        self.meta = MetaGroup(str(self.root), node, self.groups, world.net.clock, self, self.log, world.seal_bytes)
+        root, clock = str(self.root), world.net.clock
+        self.meta = MetaGroup(root, node, self.groups, clock, self, self.log, world.seal_bytes, files)
         self.transfer = MetaTransfer(self.meta, node, self, self.log)
         self.join = MetaJoin(self.meta, node, node, world.net.clock, self.log)
         self.applied: list[Applied] = []
@@ -83,6 +88,14 @@ class Server:
         elif self.meta.store is not None:
             self.meta.store.log.close()
 
+    def kill(self) -> None:
+        """End as with a power loss; the disk takes nothing more, if it is a simulated one."""
+        self.work.clear()
+        self.join.stop()
+        self.groups.stop()
+        with contextlib.suppress(PowerCut):
+            self.meta.stop()
+
     @property
     def streams(self) -> list[str]:
         return sorted(name for _, name in self.meta.state.streams)
@@ -91,8 +104,15 @@ class Server:
 class World:
     """The running servers."""
 
-    def __init__(self, directory: Path, *names: str, seal_bytes: int = SEAL_BYTES) -> None:
-        self.directory, self.net, self.seal_bytes = directory, Net(*names), seal_bytes
+    def __init__(
+        self,
+        directory: Path,
+        *names: str,
+        seal_bytes: int = SEAL_BYTES,
+        files: Callable[[str], Files] = lambda name: Files(),
+    ) -> None:
+        """Make no server yet. `files` returns the file layer of each process of a node."""
+        self.directory, self.net, self.seal_bytes, self.files = directory, Net(*names), seal_bytes, files
         self.servers: dict[str, Server] = {}
 
     def start(self, *names: str) -> None:
@@ -108,6 +128,19 @@ class World:
         self.servers.pop(name).end(gracefully)
         self.net.cut(name)
         self.net.nodes[name].update(clustered=False)
+
+    def kill(self, name: str) -> None:
+        """End a process at once: nothing more is written or sent."""
+        self.servers.pop(name).kill()
+        self.net.cut(name)
+        self.net.nodes[name].update(clustered=False)
+
+    def steps(self, count: int) -> None:
+        """Let steps of time pass."""
+        for _ in range(count):
+            self.run()
+            self.net.clock.advance(STEP_NS)
+        self.run()
 
     def run(self) -> None:
         moving = True

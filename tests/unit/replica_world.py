@@ -26,7 +26,7 @@ from lakestream.meta.replica import Replica
 from lakestream.meta.replica_files import MemberFiles
 from lakestream.meta.replicas import Replicas
 from lakestream.meta.shared import EngineOptions, Shared
-from lakestream.meta.site import Site
+from lakestream.meta.site import LakeWatch, Site
 from lakestream.net.hub import Hub, Turn
 from lakestream.net.interest.interest import Subscription
 from lakestream.ports import ClientInfo, Delivery
@@ -264,18 +264,20 @@ class Node:
         self.hub.join(Subscription(self.inbox, b"_INBOX.me.*", b"", b"1"))
         self.link = Link(name, world.net, self.life)
         options = JetStreamOptions(store_dir=str(directory), max_memory=-1, max_file=-1)
-        self.stores = open_stores(options, world.lake_options, self.life)
-        # A kill of the process loses nothing without fsync, and the tests are not about power losses.
+        files = world.files(name) if world.files is not None else None
+        self.stores = open_stores(options, world.lake_options, self.life, files)
         synced = self.stores.files
-        synced.sync = synced.sync_directory = lambda what: None  # type: ignore[method-assign]
+        if files is None:  # a kill of the process loses nothing without fsync
+            synced.sync = synced.sync_directory = lambda what: None  # type: ignore[method-assign]
         self._descriptors = Descriptors(synced)
         self.groups = Groups(self.link, self.life, self.life, random=Random(world.random.random()), files=synced)
         names = EngineOptions(server_name=name, server_id=name, scrub_interval_ns=world.scrub_interval_ns)
         self.engines = Engines(Shared(self.life, self.life, self.stores, names, self.log, lambda account: self.hub))
         self.engine = self.engines.serve("$G")
         self.acks = self.engine.acks
-        files = MemberFiles(self.stores)
-        self.replicas = Replicas(Site(self.engines.shared, self.groups, files, self.link, self.link), self)
+        members = MemberFiles(self.stores)
+        self.replicas = Replicas(Site(self.engines.shared, self.groups, members, self.link, self.link), self)
+        self.replicas.site.lake = world.watch
         self.engines.node.replicas = self.replicas
         self.events: list[tuple[str, str]] = []
         if world.lake:
@@ -340,12 +342,13 @@ class Node:
     def records(self) -> list[Record]:
         return self.stream.store.read_run(1, 1 << 30, 1 << 40)
 
-    def kill(self) -> None:
-        """End without any cleanup, as after SIGKILL."""
+    def kill(self, close: bool = True) -> None:
+        """End without any cleanup, as after SIGKILL. `close`: close the files, if they are real ones."""
         self.life.dead = True
         self.world.net.leave(self.name)
         del self.world.nodes[self.name]
-        self._close()
+        if close:
+            self._close()
 
     def stop(self) -> None:
         """Stop as a server does."""
@@ -376,13 +379,20 @@ class World:
         seed: int = 1,
         lake: str = "",
         scrub_interval_ns: int = 86_400 * SECOND,
+        files: Callable[[str], Files] | None = None,
+        watch: LakeWatch | None = None,
         **options: Any,
     ) -> None:
         """Make the nodes.
 
-        `lake`: the root of the lake that all nodes share; "" for none. `options`: see `LakeOptions`.
+        Args:
+            lake: the root of the lake that all nodes share; "" for none.
+            files: returns the file layer of each process of a node; default: real files without syncs.
+            watch: the part of a lake that replicas use, without a lake.
+            options: see `LakeOptions`.
         """
         self.scrub_interval_ns = scrub_interval_ns
+        self.files, self.watch = files, watch
         self.clock = VirtualClock()
         self.clock.time = time.time_ns()  # messages get the real time
         self.directory = directory

@@ -17,7 +17,7 @@ from array import array
 import msgspec
 
 from lakestream.log.format.errors import LogError
-from lakestream.log.format.files import Files, UnsyncedFiles
+from lakestream.log.format.files import Files
 from lakestream.log.format.outline import SUFFIX, Outline, OutlineFile, read_outline_info, write_outline
 from lakestream.log.index.sequences import SequenceSet
 from lakestream.log.index.subject_index import SubjectIndex
@@ -64,7 +64,7 @@ class BaseWriter:
     """
 
     def __init__(self, files: Files, directory: str) -> None:
-        self._files = files
+        self._files, self._unsynced = files, files.unsynced()
         self._target = os.path.join(directory, DIRECTORY)
         self._making = self._target + UNFINISHED
         self._outlines = self._size = self._last_time = 0
@@ -79,7 +79,7 @@ class BaseWriter:
             return
         self._outlines += 1
         path = os.path.join(self._making, f"{0:020d}-{self._outlines:06d}{SUFFIX}")
-        write_outline(UnsyncedFiles(), path, 0, 0, outline, runs.next_seq - 1)
+        write_outline(self._unsynced, path, 0, 0, outline, runs.next_seq - 1)
         self._size += sum(outline.sizes)
         self._last_time = outline.times[-1]
         row = 0

@@ -27,7 +27,7 @@ from lakestream.lake.files.locks import COMPACTOR_LOCK, is_held
 from lakestream.lake.files.staging import StreamIdentity
 from lakestream.lake.read.flush import FLUSH
 from lakestream.log.format.files import Files
-from lakestream.log.store.base import Base, Origin, origin_of, read_base, remove_base
+from lakestream.log.store.base import Base, NoBase, Origin, origin_of, read_base, remove_base
 from lakestream.log.store.segment_log import SegmentLog
 from lakestream.logging import Logger
 from lakestream.ports import ClientInfo, Subscribed
@@ -238,7 +238,8 @@ class LakeClones:
         if origin_of(files, directory) != origin:
             base_rows.build(files, directory, table, origin, stopped)
         base = read_base(files, directory)
-        assert base is not None, "it was made just now"
+        if base is None:  # somebody has removed it meanwhile
+            raise NoBase(directory)
         return base
 
 
