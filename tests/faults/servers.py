@@ -1,8 +1,8 @@
 """Real servers whose files fail, and clients that record what they were told.
 
-Belongs here: the life of one stream under one rule of a plan, and the promises that are checked. Many streams share a
-server, each with its own rule: so every case also shows that other streams are not harmed. After the last case the
-server is killed, and `tests.power.audit` compares its store with what the clients were told.
+Belongs here: the life of one stream and its bucket under one rule of a plan, and the promises that are checked. Many
+streams share a server, each with its own rule: so every case also shows that other streams are not harmed. After the
+last case the server is killed, and `tests.power.audit` compares its store with what the clients were told.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from tests.faults.buckets import Bucket
 from tests.faults.plan import SOURCE, Action, Plan, Rule
-from tests.power.audit import audit
+from tests.key_clients import bucket
+from tests.power.audit import audit, serving
 from tests.power.facts import Message, Stream
 from tests.power.journal import build
 from tests.power.workload import CONFIG, DURABLE, HOUR_NS, Client
@@ -220,6 +222,7 @@ class Site:
         environment = self.plan.environment(build(tools, SOURCE))
         self.server = Server(Kind.OURS, self.store, config=CONFIG, args=["-m", "-1"], environment=environment)
         self.streams: dict[str, Stream] = {}
+        self.buckets: list[Bucket] = []
         self.problems: list[str] = []
         self.hits: dict[str, int] = {}
         self._unordered: set[str] = set()
@@ -256,9 +259,9 @@ class Site:
         return client
 
     def suffer(self, rule: Rule) -> None:
-        """Let one stream live under a rule, whose pattern says `{stream}` for its name."""
+        """Let one stream, and a bucket, live under a rule, whose pattern says `{stream}` for their names."""
         name = f"S{len(self.streams)}"
-        rule = rule._replace(pattern=rule.pattern.replace("{stream}", name))
+        rule = rule._replace(pattern=rule.pattern.replace("{stream}", f"*{name}"))  # the bucket's is KV_<name>
         try:
             self._suffer(name, rule)
         except (Broken, Closed, WireTimeout, OSError) as error:
@@ -272,9 +275,13 @@ class Site:
         elif not self.server.running:
             self.problems.append(f"{name}: {rule}: the server has ended")
             self._again()
+        if unanswered := self.buckets[-1].unanswered() if self.buckets else 0:
+            self.problems.append(f"{name}: {rule}: {unanswered} operations on keys without an answer")
 
     def _again(self) -> None:
         """Start the server again: all streams take messages then."""
+        if self.buckets:
+            self.buckets[-1].died()
         self.server.start()
         self._seen = len(self.server.log(2000).splitlines())
 
@@ -283,12 +290,16 @@ class Site:
             client = self.make(wire, name)
             client.burst(5, 9000)
             client.consume()
+            assert "error" not in client.api(f"STREAM.CREATE.KV_{name}", bucket(-1, name=name))
+            self.buckets.append(keys := Bucket(name, self.wire, self.random))
+            keys.start()
             self.plan.set(rule)
             try:
                 client.act()
             finally:
                 self.hits[str(rule)] = self.plan.hits()
                 self.plan.set()
+                keys.stop()
             if self.server.running:
                 self._after(client, name)
 
@@ -296,16 +307,11 @@ class Site:
         """Look at the stream and its server once the files are good again."""
         client.refused = ""
         client.burst(2)
-        status, page = self.health(name)
+        answer = client.answer(f"$KV.{name}.last", b"value")
         log = self.server.log(2000).splitlines()
         fresh, self._seen = log[self._seen :], len(log)
-        if client.refused:
-            if status == 200 or name not in page:
-                raise Broken(f"it refuses messages ({client.refused}), and /healthz says {status} {page}")
-            if not any(name in line and str(self.store) in line for line in fresh):
-                raise Broken(f"it refuses messages ({client.refused}), and the log names no file")
-        elif status != 200:
-            raise Broken(f"it takes messages, and /healthz says {page}")
+        page = self._told(name, client.refused, fresh)
+        page += self._told(f"KV_{name}", answer["error"]["description"] if "error" in answer else "", fresh)
         if any(mark in line for line in fresh for mark in MARKS):
             raise Broken("the log has a traceback:\n" + "\n".join(fresh))
         if str(self.store) in page:
@@ -316,6 +322,23 @@ class Site:
         other.consume()
         if other.refused:
             raise Broken(f"another stream refuses messages: {other.refused}")
+
+    def _told(self, name: str, refused: str, fresh: list[str]) -> str:
+        """Check that a failure of a stream is told, and only that; return the page about its health.
+
+        Args:
+            refused: the refusal of a message, or "".
+            fresh: the new lines of the log.
+        """
+        status, page = self.health(name)
+        if refused:
+            if status == 200 or name not in page:
+                raise Broken(f"{name} refuses messages ({refused}), and /healthz says {status} {page}")
+            if not any(name in line and str(self.store) in line for line in fresh):
+                raise Broken(f"{name} refuses messages ({refused}), and the log names no file")
+        elif status != 200:
+            raise Broken(f"{name} takes messages, and /healthz says {page}")
+        return page
 
     def health(self, name: str) -> tuple[int, str]:
         """Return status and body of /healthz for one stream."""
@@ -336,4 +359,7 @@ class Site:
                 self.problems.append("the log has a traceback:\n" + self.server.log(60))
         self.server.kill()
         self.problems += audit(self.store, list(self.streams.values()), time.monotonic_ns())
+        if self.buckets:
+            with serving(self.store) as wire:
+                self.problems += [problem for each in self.buckets for problem in each.problems(wire)]
         return self.problems
