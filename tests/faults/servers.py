@@ -19,7 +19,7 @@ from typing import Any
 from tests.faults.buckets import Bucket
 from tests.faults.plan import SOURCE, Action, Plan, Rule
 from tests.key_clients import bucket
-from tests.power.audit import audit, serving
+from tests.power.audit import NoAnswer, NotStarted, audit, serving
 from tests.power.facts import Message, Stream
 from tests.power.journal import build
 from tests.power.workload import CONFIG, DURABLE, HOUR_NS, Client
@@ -359,7 +359,9 @@ class Site:
                 self.problems.append("the log has a traceback:\n" + self.server.log(60))
         self.server.kill()
         self.problems += audit(self.store, list(self.streams.values()), time.monotonic_ns())
-        if self.buckets:
+        try:
             with serving(self.store) as wire:
                 self.problems += [problem for each in self.buckets for problem in each.problems(wire)]
+        except (NotStarted, NoAnswer) as error:
+            self.problems.append(f"the buckets cannot be read: {error}")
         return self.problems

@@ -97,6 +97,12 @@ def test_the_outlines_of_a_clone_are_written_by_the_file_layer() -> None:
     assert [each for each in operations if each.name == "write" and each.path.endswith(".outline.tmp")]
 
 
+def test_a_base_that_lacks_an_outline_is_made_again() -> None:
+    """It was used without the subjects and times of the messages in that outline."""
+    some = [case for case in replica_steps.cases("clone at a follower") if case.fault is Fault.VANISHED]
+    assert not problems_of([case for case in some if "/base/" in case.operation.path], replica_steps.check)
+
+
 def test_a_checkpoint_is_used_as_it_was_checked() -> None:
     """The content was read apart from what the CRC was checked on."""
     assert not broken(damaged_reads("open", "/checkpoint"))

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import os
 from array import array
+from collections.abc import Sequence
 
 import msgspec
 
-from lakestream.log.format.errors import LogError
+from lakestream.log.format.errors import CorruptLog, LogError
 from lakestream.log.format.files import Files
 from lakestream.log.format.outline import SUFFIX, Outline, OutlineFile, read_outline_info, write_outline
 from lakestream.log.index.sequences import SequenceSet
@@ -140,16 +141,48 @@ def read_base(files: Files, directory: str) -> Base | None:
         return None
     state, subjects, _ = found
     origin = _ORIGIN.decode(state.extra)
-    live = SequenceSet.from_bytes(state.live)
-    return Base(origin, live, subjects, state.size, state.last_time, outlines_of(files, directory))
+    live, outlines = SequenceSet.from_bytes(state.live), outlines_of(files, directory)
+    _check_outlines(directory, outlines, live, origin.through)
+    return Base(origin, live, subjects, state.size, state.last_time, outlines)
 
 
 def outlines_of(files: Files, directory: str) -> list[OutlineFile]:
-    """Return the outlines of the base in a stream's directory, ascending. Block. Raise CorruptLog, OSError."""
+    """Return the outlines of the base in a stream's directory, ascending. Block. Raise CorruptLog, OSError.
+
+    The first ones may have been removed with the last of their messages.
+    """
     path = os.path.join(directory, DIRECTORY)
     names = sorted(name for name in files.names(path) if name.endswith(SUFFIX))
     paths = [os.path.join(path, name) for name in names]
     return [OutlineFile(each, read_outline_info(files, each)) for each in paths]
+
+
+def check_base(files: Files, directory: str, live: SequenceSet, outlines: Sequence[OutlineFile]) -> None:
+    """Check that the outlines of a stream's base hold its live messages. Block. Raise CorruptLog, OSError.
+
+    Args:
+        live: of the stream.
+        outlines: those of its base; outlines of its log are ignored.
+    """
+    found = read_checkpoint(files, os.path.join(directory, DIRECTORY, CHECKPOINT))
+    if found is not None:
+        of_base = [each for each in outlines if not each.info.last_index]
+        _check_outlines(directory, of_base, live, _ORIGIN.decode(found[0].extra).through)
+
+
+def _check_outlines(directory: str, outlines: Sequence[OutlineFile], live: SequenceSet, last: int) -> None:
+    """Raise CorruptLog unless the live sequences through `last` are in outlines."""
+    first = 1
+    for each in outlines:
+        if live.count(first, min(last, each.info.first_seq - 1)):
+            break
+        first = each.info.last_seq + 1
+    else:
+        if not live.count(first, last):
+            return
+    seq = live.next_at_or_after(first)
+    what = f"the outline with message {seq} is missing; the stream's table has the message"
+    raise CorruptLog(os.path.join(directory, DIRECTORY), 0, what)
 
 
 def remove_base(files: Files, directory: str) -> None:

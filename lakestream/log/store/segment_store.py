@@ -25,7 +25,7 @@ from lakestream.log.format.segment import LOG_DIRECTORY, Header, SealedSegment, 
 from lakestream.log.index.sequences import SequenceSet
 from lakestream.log.index.subject_index import SubjectIndex
 from lakestream.log.store import recovery
-from lakestream.log.store.base import Base, read_base
+from lakestream.log.store.base import Base, check_base, read_base
 from lakestream.log.store.cache import ReadCache
 from lakestream.log.store.checkpoint import NAME as CHECKPOINT
 from lakestream.log.store.checkpoint import Snapshot, State, recover_checkpoint, write_checkpoint
@@ -114,7 +114,9 @@ def open_store(
     log.notes[:0] = notes
     try:
         recovery.check_whole(log.segments, outlines, index, whole)
-    except CorruptLog:
+        if found is not None and found[0].based:
+            check_base(files, directory, SequenceSet.from_bytes(found[0].live), outlines)
+    except (CorruptLog, OSError):
         log.close()
         raise
     cache = cache or ReadCache(files)

@@ -26,8 +26,9 @@ from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.locks import COMPACTOR_LOCK, is_held
 from lakestream.lake.files.staging import StreamIdentity
 from lakestream.lake.read.flush import FLUSH
+from lakestream.log.format.errors import CorruptLog
 from lakestream.log.format.files import Files
-from lakestream.log.store.base import Base, NoBase, Origin, origin_of, read_base, remove_base
+from lakestream.log.store.base import Base, NoBase, Origin, read_base, remove_base
 from lakestream.log.store.segment_log import SegmentLog
 from lakestream.logging import Logger
 from lakestream.ports import ClientInfo, Subscribed
@@ -235,8 +236,14 @@ class LakeClones:
         """Return the base of a stream that begins with this table, building it if it is missing. Blocks for seconds."""
         from lakestream.lake.read import base_rows
 
-        if origin_of(files, directory) != origin:
-            base_rows.build(files, directory, table, origin, stopped)
+        try:
+            base = read_base(files, directory)
+        except CorruptLog as error:
+            self.log.warn(f"the base of a clone is made again from its table: {error}")
+            base = None
+        if base is not None and base.origin == origin:
+            return base
+        base_rows.build(files, directory, table, origin, stopped)
         base = read_base(files, directory)
         if base is None:  # somebody has removed it meanwhile
             raise NoBase(directory)

@@ -17,7 +17,7 @@ from typing import Protocol
 
 import msgspec
 
-from lakestream.log.format.errors import LogError
+from lakestream.log.format.errors import CorruptLog, LogError
 from lakestream.log.format.files import Files
 from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.store import base as log_base
@@ -316,7 +316,12 @@ def prepare(stream: StreamCore, frame: Frame, bases: Bases | None) -> None:
         return
     store = stream.store
     assert isinstance(store.log, SegmentLog), "a replica's log has files"
-    base = store.find_base()
+    try:
+        base = store.find_base()
+    except CorruptLog:
+        if bases is None:
+            raise
+        base = None  # it is made again
     if base is None or base.origin != origin:
         if bases is None:
             raise NoBase(store.directory)

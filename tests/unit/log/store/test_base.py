@@ -10,6 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from lakestream.lake.read import base_rows
+from lakestream.log.format.errors import CorruptLog
 from lakestream.log.format.files import Files, InlineIo
 from lakestream.log.format.record import Record, record_length
 from lakestream.log.store.base import Base, Origin, origin_of, read_base
@@ -128,3 +129,20 @@ def test_a_store_with_a_base_goes_on_and_comes_back_after_a_restart(tmp_path: Pa
     check_now(again)
     assert again.local_floor > 9_000_011
     again.abandon()
+
+
+def test_a_start_without_an_outline_of_the_base_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store was opened, and the messages of that outline had neither subject nor time."""
+    monkeypatch.setattr(base_rows, "OUTLINE_ROWS", 3)
+    write(tmp_path / "t", ODD)
+    store = based(tmp_path / "s", tmp_path / "t", 9_000_010)
+    store.checkpoint(b"")
+    store.abandon()
+    outlines = sorted((tmp_path / "s" / "base").glob("*.outline"))
+    assert len(outlines) == 3
+    for each in outlines:
+        aside = each.rename(tmp_path / "aside")
+        with pytest.raises(CorruptLog, match=r"s/base.* the outline with message \d+ is missing"):
+            open_store(str(tmp_path / "s"), InlineIo(), SMALL)
+        aside.rename(each)
+    open_store(str(tmp_path / "s"), InlineIo(), SMALL).abandon()
