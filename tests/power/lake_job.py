@@ -17,6 +17,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+ATTEMPTS = 5
+"""Attempts at a compaction on a busy machine."""
+
 
 class LakeJob:
     """Client of the process; starts it with the first command and stops it at the end of the block."""
@@ -69,6 +72,7 @@ class LakeJob:
 
 def main() -> None:
     """Execute commands from standard input until its end."""
+    from lakestream.lake.errors import LakeError
     from lakestream.lake.spark import session as sessions
     from lakestream.lake.write.compactor import Compactor
     from lakestream.lake.write.maintainer import Maintainer
@@ -84,11 +88,18 @@ def main() -> None:
         # The path may hold another image of the same lake by now.
         spark.sparkContext._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
         if command == "compact":
-            compactor = Compactor(spark, lake)
-            assert compactor.acquire()
-            answer = compactor.once().failures
-            compactor.stop()
-            compactor.release()
+            for left in reversed(range(ATTEMPTS)):
+                compactor = Compactor(spark, lake)
+                assert compactor.acquire()
+                try:
+                    answer = compactor.once().failures
+                    break
+                except LakeError:  # a worker of Spark's did not start in time
+                    if not left:
+                        raise
+                finally:
+                    compactor.stop()
+                    compactor.release()
         else:
             # No other process uses these tables, so VACUUM needs no retention.
             maintainer = Maintainer(spark, lake, Policy(min_files=2, retain_ns=0))

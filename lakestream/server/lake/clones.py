@@ -239,7 +239,7 @@ class LakeClones:
         try:
             base = read_base(files, directory)
         except CorruptLog as error:
-            self.log.warn(f"the base of a clone is made again from its table: {error}")
+            self.log.warn(f"{error.file}: {error.what}; it is made again from the table of the stream")
             base = None
         if base is not None and base.origin == origin:
             return base
