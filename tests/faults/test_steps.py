@@ -98,7 +98,7 @@ def test_the_outlines_of_a_clone_are_written_by_the_file_layer() -> None:
 
 
 def test_a_base_that_lacks_an_outline_is_made_again() -> None:
-    """It was used without the subjects and times of the messages in that outline."""
+    """Such a base was used without the subjects and times of the messages in that outline."""
     some = [case for case in replica_steps.cases("clone at a follower") if case.fault is Fault.VANISHED]
     assert not problems_of([case for case in some if "/base/" in case.operation.path], replica_steps.check)
 
