@@ -1,0 +1,362 @@
+"""The parts of a case: a server with a lake, its compactor, streams with publishers, and checks.
+
+Belongs here: what all groups of cases share. A group is a module with `CASES`, a sequence of `Case`. Its functions get a
+`Site`, let something happen to the lake, and raise `Broken` if a promise does not hold:
+
+    def optimize(site: Site) -> None:
+        traffic = site.traffic()              # a new stream, to which a thread publishes from now on
+        site.in_table(traffic, 200)           # the table has 200 messages that have left the log
+        ...                                   # the fault: site.table(traffic) is the path of the table
+        site.goes_on(traffic)                 # publishes are still acked in time
+        site.follows(traffic)                 # the table is the stream again, and reads of history work
+
+Cases of one kind of lake share a site, unless they say `own`: each has streams of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
+
+from lakestream.cli.monitor import Monitor, snapshot
+from lakestream.cli.status import summary
+from lakestream.lake.files import paths
+from tests.lake.test_compact_job import Job
+from tests.s3_proxy import Proxy
+from tests.s3_server import S3Server
+from tests.servers import Kind, Server
+from tests.wire import Closed, Frame, Wire, WireTimeout
+
+ACK_S = 10.0
+"""Longest time for a pub ack, s: below any timeout of a lake's client, above what a busy machine needs."""
+ANSWER_S = 15.0
+"""Longest time for an answer to a read of history while the lake is away, s."""
+SETTLE_S = 180.0
+"""Longest time in which everything resumes, s, on a busy machine."""
+PAUSE_S = 0.02
+"""Pause between two messages of a publisher, s."""
+LEASE_S = "8"
+PAYLOAD = 700
+CONFIG = """
+lake {{ url: {url}, seal_bytes: 16384, seal_age: "300ms", retain_bytes: 0, poll: "200ms", staged_grace: 0 }}
+"""
+MARKS = ("Traceback", "internal error")
+"""Words of the server's log that no outage may cause."""
+
+
+class Broken(Exception):
+    """Raised when a promise does not hold."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One fault.
+
+    Attributes:
+        name: for the command line.
+        group: "outages" or "strangers".
+        fault, promise: for the table of results.
+        run: lets it happen and checks; raises `Broken`.
+        lake: "directory", or "s3" (a server in memory behind a `Proxy`).
+        own: the case gets a new site, since it leaves the lake or the server in another state.
+        compactor: the site has a compactor.
+    """
+
+    name: str
+    group: str
+    fault: str
+    promise: str
+    run: Callable[[Site], None]
+    lake: str = "directory"
+    own: bool = False
+    compactor: bool = True
+
+
+@dataclass
+class Traffic:
+    """A stream and the thread that publishes to it. `acked` has the payload of each acked message by sequence.
+
+    Attributes:
+        waits: (time of the publish on the monotonic clock, seconds until its ack), ascending.
+        refused: errors in pub acks.
+    """
+
+    name: str
+    acked: dict[int, bytes] = field(default_factory=dict)
+    removed: set[int] = field(default_factory=set)
+    waits: list[tuple[float, float]] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    _stopping: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    @property
+    def last(self) -> int:
+        """Return the last acked sequence."""
+        return max(self.acked, default=0)
+
+    def live(self, through: int) -> dict[int, bytes]:
+        """Return the acked messages with sequences through `through` that were not deleted."""
+        return {seq: data for seq, data in self.acked.copy().items() if seq <= through and seq not in self.removed}
+
+    def begin(self, address: tuple[str, int]) -> None:
+        """Publish from a thread, one message at a time, until `end`."""
+        self._stopping.clear()
+        self._thread = threading.Thread(target=self._publish, args=(address,), daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Stop publishing."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join(ACK_S * 2)
+
+    def _publish(self, address: tuple[str, int]) -> None:
+        with contextlib.suppress(Closed, OSError), Wire(address, timeout=ACK_S * 3) as wire:
+            for number in itertools.count():
+                if self._stopping.wait(PAUSE_S):
+                    return
+                data = f"{self.name} {number} ".encode() + os.urandom(PAYLOAD // 2).hex().encode()
+                began = time.monotonic()
+                try:
+                    answer = wire.request(f"{self.name}.{number % 5}", data).json()
+                except WireTimeout:
+                    answer = {"error": {"description": f"no ack within {ACK_S * 3} s"}}
+                self.waits.append((began, time.monotonic() - began))
+                if "error" in answer:
+                    self.refused.append(answer["error"]["description"])
+                else:
+                    self.acked[answer["seq"]] = data
+
+
+class Site:
+    """A server with a lake, and its compactor. A context: leaving it ends all processes.
+
+    Args:
+        directory: a new one.
+        lake: "directory" or "s3".
+        compactor: start one.
+        place: the directory of the lake; that in the site's own by default.
+        environment: variables of the server.
+
+    Attributes:
+        lake: root of the lake.
+        store: directory of the server.
+        proxy: what stands before the object store; None for a directory.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        lake: str = "directory",
+        compactor: bool = True,
+        place: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.directory, self.store = directory, directory / "store"
+        self.place = place or directory / "lake"
+        self.s3: S3Server | None = None
+        self.proxy: Proxy | None = None
+        self.compactor: Job | None = None
+        self._compactor = compactor
+        self._traffics: list[Traffic] = []
+        self._environment = dict(environment or {})
+        self.lake = str(self.place)
+        if lake == "s3":
+            self.s3 = S3Server()
+            self.lake = self.s3.url("the/lake")
+        self.server = Server(Kind.OURS, self.store, args=["-m", "-1"], config=CONFIG.format(url=json.dumps(self.lake)))
+
+    def __enter__(self) -> Site:
+        if self.s3 is not None:
+            self.s3.start()
+            self.proxy = Proxy(self.s3.endpoint)
+            self.proxy.start()
+            self._environment |= self.s3.variables() | {"AWS_ENDPOINT_URL": self.proxy.url}
+        self.server.environment |= self._environment
+        self.server.start()
+        if self._compactor:
+            self.start_compactor()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for traffic in self._traffics:
+            traffic.end()
+        self.stop_compactor()
+        self.server.kill()
+        if self.proxy is not None:
+            self.proxy.stop()
+        if self.s3 is not None:
+            self.s3.stop()
+
+    # ------------------------------------------------------------------ processes
+    def start_compactor(self) -> None:
+        """Start the compactor and return once it is ready."""
+        before = dict(os.environ)
+        os.environ.update(self._environment | {"LAKESTREAM_LEASE_SECONDS": LEASE_S})
+        try:
+            self.compactor = Job(self.lake, "--interval", "0.3")
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+        self.compactor.wait_for("compactor ready", SETTLE_S)
+
+    def stop_compactor(self) -> None:
+        """Kill the compactor."""
+        if self.compactor is not None:
+            self.compactor.kill()
+            self.compactor = None
+
+    def end_case(self) -> None:
+        """Stop all publishers, and let all requests to an object store pass."""
+        for traffic in self._traffics:
+            traffic.end()
+        if self.proxy is not None:
+            self.proxy.pass_all()
+
+    def restart(self) -> None:
+        """Kill the server and start it again; publishers go on."""
+        for traffic in self._traffics:
+            traffic.end()
+        self.server.kill()
+        self.server.start()
+        for traffic in self._traffics:
+            traffic.begin(self.server.address)
+
+    # ------------------------------------------------------------------ clients
+    def wire(self) -> Wire:
+        """Return a connection."""
+        return Wire(self.server.address, timeout=ANSWER_S)
+
+    def api(self, subject: str, body: Any = None) -> Any:
+        """Request of the JetStream API; return the answer."""
+        with self.wire() as wire:
+            try:
+                data = b"" if body is None else json.dumps(body).encode()
+                return wire.request(f"$JS.API.{subject}", data, timeout=ANSWER_S).json()
+            except WireTimeout:
+                raise Broken(f"no answer to {subject} within {ANSWER_S:.0f} s") from None
+
+    def traffic(self, name: str = "", **config: Any) -> Traffic:
+        """Create a stream, and publish to it from now on, until the site ends or `Traffic.end`."""
+        name = name or f"S{len(self._traffics)}"
+        answer = self.api(
+            f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.*"], "allow_direct": True} | config
+        )
+        if "error" in answer:
+            raise Broken(f"stream {name} cannot be created: {answer['error']}")
+        traffic = Traffic(name)
+        self._traffics.append(traffic)
+        traffic.begin(self.server.address)
+        return traffic
+
+    def direct(self, traffic: Traffic, seq: int) -> Frame:
+        """Return the answer to a direct get of a message."""
+        with self.wire() as wire:
+            try:
+                body = b'{"seq":%d}' % seq
+                return wire.request(f"$JS.API.DIRECT.GET.{traffic.name}", body, timeout=ANSWER_S)
+            except WireTimeout:
+                raise Broken(f"no answer to a direct get of message {seq} within {ANSWER_S:.0f} s") from None
+
+    # ------------------------------------------------------------------ monitoring
+    def status(self) -> dict[str, Any]:
+        """Return what `lakestream status --json` prints."""
+        return summary(snapshot(Monitor(f"http://127.0.0.1:{self.server.http_port}", "")))
+
+    def warnings(self) -> str:
+        """Return the warnings of `lakestream status`."""
+        return "\n".join(self.status()["warnings"])
+
+    # ------------------------------------------------------------------ tables
+    def table(self, traffic: Traffic) -> str:
+        """Return path or URL of the table of a stream."""
+        return paths.table(self.lake, traffic.name)
+
+    def options(self) -> dict[str, str]:
+        """Return the options with which deltalake reads a table, past the proxy."""
+        return self.s3.variables() if self.s3 is not None else {}
+
+    def rows(self, traffic: Traffic) -> list[tuple[int, bytes]]:
+        """Return sequence and payload of each row of the table, in order of sequences; none without a table."""
+        if not DeltaTable.is_deltatable(self.table(traffic), self.options()):
+            return []
+        delta = DeltaTable(self.table(traffic), storage_options=self.options())
+        found = QueryBuilder().register("t", delta).execute("SELECT seq, data FROM t ORDER BY seq").read_all()
+        columns = pa.table(found).to_pydict()
+        return list(zip(columns["seq"], columns["data"], strict=True))
+
+    # ------------------------------------------------------------------ promises
+    def until(self, condition: Callable[[], bool], what: str, seconds: float = SETTLE_S) -> None:
+        """Wait for what other processes do. Raise Broken, which says `what`, if it does not come."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > deadline:
+                raise Broken(f"not within {seconds:.0f} s: {what}; status: {self.warnings()}")
+            time.sleep(0.2)
+
+    def in_table(self, traffic: Traffic, count: int) -> None:
+        """Wait until so many messages are in the table and have left the log."""
+        log = self.store / "jetstream" / "$G" / "streams" / traffic.name / "log"
+        self.until(lambda: len(traffic.acked) >= count, "messages")
+        self.until(lambda: len(self.rows(traffic)) >= count, f"the table has {count} messages")
+        self.until(lambda: any(log.glob("*.outline")), "messages have left the log")
+
+    def goes_on(self, traffic: Traffic, since: float = 0.0, messages: int = 20) -> None:
+        """Check that publishes are acked, none slower than `ACK_S`, since a time of the monotonic clock; await some."""
+        before = len(traffic.acked)
+        self.until(lambda: len(traffic.acked) >= before + messages, f"{traffic.name} takes messages", ACK_S * 3)
+        if traffic.refused:
+            raise Broken(f"a publish was refused: {traffic.refused[0]}")
+        slowest = max((wait for began, wait in traffic.waits.copy() if began >= since), default=0.0)
+        if slowest > ACK_S:
+            raise Broken(f"a pub ack took {slowest:.1f} s")
+
+    def reads_recent(self, traffic: Traffic) -> None:
+        """Check that the last message, which is in the log, is read at once."""
+        seq = traffic.last
+        if self.direct(traffic, seq).data != traffic.acked[seq]:
+            raise Broken(f"message {seq}, which is in the log, is not read")
+
+    def reads_history(self, traffic: Traffic, seq: int = 0) -> None:
+        """Check that an old message is read."""
+        seq = seq or min(traffic.live(traffic.last))
+        frame = self.direct(traffic, seq)
+        if frame.data != traffic.acked[seq]:
+            raise Broken(f"message {seq} is not read: {frame.header.decode()!r}")
+
+    def follows(self, traffic: Traffic) -> None:
+        """Wait until the table has all messages of now, and check that it has each exactly once, that history is read,
+        that no stream has a warning any more, and that the log has no traceback."""
+        through = traffic.last
+        wanted = traffic.live(through)
+
+        def has_all() -> bool:
+            with contextlib.suppress(Exception):  # deltalake raises bare Exception for what is replaced meanwhile
+                return max((seq for seq, _ in self.rows(traffic)), default=0) >= max(wanted)
+            return False
+
+        self.until(has_all, f"the table of {traffic.name} has message {through}")
+        rows = [row for row in self.rows(traffic) if row[0] <= through]
+        if [seq for seq, _ in rows] != sorted(wanted):
+            found = [seq for seq, _ in rows]
+            missing, extra = sorted(set(wanted) - set(found))[:5], sorted(set(found) - set(wanted))[:5]
+            twice = sorted({seq for seq in found if found.count(seq) > 1})[:5]
+            raise Broken(f"the table is not the stream: missing {missing}, extra {extra}, doubled {twice}")
+        if dict(rows) != wanted:
+            raise Broken("rows of the table have other payloads than the messages")
+        self.until(lambda: self.direct(traffic, min(wanted)).data == wanted[min(wanted)], "history is read again", 60)
+        self.until(lambda: f"table of {traffic.name}:" not in self.warnings(), "the warning goes")
+        if any(mark in self.server.log(2000) for mark in MARKS):
+            raise Broken("the log has a traceback:\n" + self.server.log(60))

@@ -1,0 +1,200 @@
+"""HTTP proxy before an object store, whose faults are switched while requests come.
+
+Belongs here: passing on requests and answers, one on each connection, and the ways in which they fail. The faults are
+those of Amazon S3: no connection, no answer, slow answers, 503 SlowDown, 403 ExpiredToken, 507, answers that are cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from urllib.parse import unquote, urlsplit
+
+_ERROR = (
+    '<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>{code}</Code><Message>{message}</Message>'
+    "<Resource>/</Resource><RequestId>0</RequestId></Error>"
+)
+HEAD_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What happens to the requests that match.
+
+    Attributes:
+        pattern: of fnmatch, for the decoded path with the bucket; `*` also matches `/`.
+        methods: of these only; all by default.
+        status, code: answer this with an XML error of S3 instead of passing the request on; 0: pass it on.
+        delay_s: first wait.
+        hang: never answer.
+        cut: pass it on, and close the connection after half of the answer.
+        times: so many requests, then no more.
+    """
+
+    pattern: str = "*"
+    methods: Sequence[str] = ()
+    status: int = 0
+    code: str = ""
+    delay_s: float = 0.0
+    hang: bool = False
+    cut: bool = False
+    times: int = 1 << 62
+
+
+THROTTLED = Fault(status=503, code="SlowDown")
+EXPIRED = Fault(status=403, code="ExpiredToken")
+FULL = Fault(status=507, code="InsufficientStorage", methods=("PUT", "POST"))
+HANGING = Fault(hang=True)
+
+
+class Proxy:
+    """The proxy, in a thread of its own, on a port that it keeps.
+
+    Args:
+        upstream: address of the store.
+    """
+
+    def __init__(self, upstream: str) -> None:
+        parts = urlsplit(upstream)
+        self._upstream = (parts.hostname or "127.0.0.1", parts.port or 80)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._server: asyncio.Server | None = None
+        self._open: set[asyncio.StreamWriter] = set()
+        self._faults: list[list[Fault | int]] = []
+        self.port = 0
+        self.requests = 0
+        self.hits = 0
+
+    @property
+    def url(self) -> str:
+        """Return the address for clients."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Listen."""
+        self._thread.start()
+        self._call(self._listen)
+
+    def stop(self) -> None:
+        """Close all connections and end."""
+        self.refuse()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+
+    def refuse(self) -> None:
+        """Refuse connections, and close those that there are, until `pass_all`."""
+        self._call(self._close)
+
+    def fail(self, *faults: Fault) -> None:
+        """Let requests fail from now on; the first fault that matches counts."""
+        self._faults = [[fault, fault.times] for fault in faults]
+
+    def pass_all(self) -> None:
+        """Pass everything from now on. Requests that hang are cut."""
+        self._faults = []
+        self._call(self._close)
+        self._call(self._listen)
+
+    def _call(self, work: Callable[[], object]) -> None:
+        async def run() -> None:
+            found = work()
+            if asyncio.iscoroutine(found):
+                await found
+
+        asyncio.run_coroutine_threadsafe(run(), self._loop).result(10)
+
+    async def _listen(self) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, limit=HEAD_BYTES)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def _close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for writer in list(self._open):
+            writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open.add(writer)
+        try:
+            await self._answer(reader, writer)
+        except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass
+        finally:
+            self._open.discard(writer)
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        self.requests += 1
+        lines = head[:-4].split(b"\r\n")
+        method, target, _ = lines[0].decode("latin-1").split(" ", 2)
+        fields = {
+            name.strip().lower(): value.strip() for name, _, value in (line.partition(b":") for line in lines[1:])
+        }
+        fault = self._fault_of(method, unquote(target.partition("?")[0]).lstrip("/"))
+        if fault is not None and fault.hang:
+            await asyncio.Event().wait()
+        if fields.get(b"expect", b"").lower() == b"100-continue":
+            writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        body = await _body(reader, fields)
+        if fault is not None and fault.delay_s:
+            await asyncio.sleep(fault.delay_s)
+        if fault is not None and fault.status:
+            answer = _refusal(method, fault)
+        else:
+            kept = [line for line in lines if line.partition(b":")[0].strip().lower() not in (b"connection", b"expect")]
+            answer = await self._pass_on(b"\r\n".join([*kept, b"Connection: close"]) + b"\r\n\r\n" + body)
+        if fault is not None and fault.cut:
+            answer = answer[: (answer.find(b"\r\n\r\n") + 4 + len(answer)) // 2]
+        writer.write(answer)
+        await writer.drain()
+
+    async def _pass_on(self, request: bytes) -> bytes:
+        reader, writer = await asyncio.open_connection(*self._upstream)
+        try:
+            writer.write(request)
+            await writer.drain()
+            answer = await reader.read(-1)
+        finally:
+            writer.close()
+        return answer
+
+    def _fault_of(self, method: str, path: str) -> Fault | None:
+        for rule in self._faults:
+            fault, left = rule
+            assert isinstance(fault, Fault)
+            assert isinstance(left, int)
+            if left and (not fault.methods or method in fault.methods) and fnmatch(path, fault.pattern):
+                rule[1] = left - 1
+                self.hits += 1
+                return fault
+        return None
+
+
+async def _body(reader: asyncio.StreamReader, fields: dict[bytes, bytes]) -> bytes:
+    """Read the body of a request, as it is on the wire."""
+    if b"chunked" not in fields.get(b"transfer-encoding", b"").lower():
+        return await reader.readexactly(int(fields.get(b"content-length", b"0")))
+    found = b""
+    while True:
+        line = await reader.readuntil(b"\r\n")
+        size = int(line.split(b";")[0], 16)
+        found += line + await reader.readexactly(size + 2)
+        if not size:
+            return found
+
+
+def _refusal(method: str, fault: Fault) -> bytes:
+    body = _ERROR.format(code=fault.code, message=f"{fault.code} of the proxy").encode()
+    head = f"HTTP/1.1 {fault.status} {fault.code}\r\nContent-Type: application/xml\r\nConnection: close\r\n"
+    if method == "HEAD":
+        return f"{head}Content-Length: 0\r\n\r\n".encode()
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
