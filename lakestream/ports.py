@@ -149,6 +149,9 @@ class History(Protocol):
         `subjects`: literal subjects that cover all of them, which makes the search faster.
         """
 
+    def forget(self) -> bool:
+        """Drop what was read before, because it is not what the stream has. Return False if that was done just now."""
+
     async def last_by_subject(self, subjects: Sequence[bytes], up_to_seq: int) -> list[Record]:
         """Return the last message with seq ≤ `up_to_seq` of every subject that matches one of `subjects`."""
 

@@ -136,6 +136,9 @@ class Lake:
         found = [record for record in self.records if record.seq in seqs]
         return [record for record in found if subjects is None or record.subject in subjects]
 
+    def forget(self) -> bool:
+        return False
+
     async def last_by_subject(self, subjects: Sequence[bytes], up_to_seq: int) -> list[Record]:
         raise AssertionError("the server's own index knows what is live")
 

@@ -54,6 +54,7 @@ class Add(msgspec.Struct, frozen=True, rename="camel"):
     stats: str | None = None
     deletion_vector: DeletionVector | None = None
     tags: dict[str, str | None] | None = None
+    data_change: bool = True
 
 
 class Remove(msgspec.Struct, frozen=True, rename="camel"):
@@ -62,6 +63,8 @@ class Remove(msgspec.Struct, frozen=True, rename="camel"):
     path: str
     deletion_timestamp: int | None = None
     deletion_vector: DeletionVector | None = None
+    stats: str | None = None
+    data_change: bool = True
 
 
 class MetaData(msgspec.Struct, frozen=True, rename="camel"):
@@ -142,7 +145,7 @@ class Statistics(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 _STATISTICS = msgspec.json.Decoder(Statistics)
 
 
-def statistics(add: Add) -> Statistics:
+def statistics(add: Add | Remove) -> Statistics:
     """Decode the statistics of a data file; empty ones where they are missing or of another table's kind."""
     try:
         return _STATISTICS.decode(add.stats) if add.stats else Statistics()

@@ -21,6 +21,8 @@ from lakestream.lake.files.staging import StreamIdentity
 from lakestream.lake.files.storage import Storage
 from lakestream.protocol.decoding import DECODE_ERRORS
 
+APPLICATION = "lakestream:"
+"""Beginning of the `txnAppId` of streams' commits."""
 _LINES = (b'{"txn"', b'{"commitInfo"')
 """Beginnings of the commit lines with the position. There may be thousands of others, which verify.py checks."""
 
@@ -63,7 +65,7 @@ def progress_of(info: CommitInfo) -> Progress | None:
 
 def application(uid: str) -> str:
     """Return the `txnAppId` of a stream's commits."""
-    return f"lakestream:{uid}"
+    return f"{APPLICATION}{uid}"
 
 
 class PositionWatch:

@@ -29,6 +29,7 @@ from lakestream.lake.delta import deletion_vectors, ends
 from lakestream.lake.delta.actions import Add, Key, key_of, locate, statistics, vector_file
 from lakestream.lake.delta.log import Log
 from lakestream.lake.delta.position import PositionWatch, aside, own
+from lakestream.lake.delta.strangers import ForeignCommit, foreign, since_progress
 from lakestream.lake.errors import BadDeletionVector, DamagedFile
 from lakestream.lake.files import paths, staging
 from lakestream.lake.files.lake import open_storage
@@ -81,11 +82,15 @@ class TableFiles:
     Args:
         storage: the lake.
         table: the table's path.
+        application: `txnAppId` of the stream's commits; "": other programs' commits are not looked for.
     """
 
-    def __init__(self, storage: Storage, table: str) -> None:
+    def __init__(self, storage: Storage, table: str, application: str = "") -> None:
         self._storage = storage
+        self._application = application
         self.table = table
+        self.foreign: list[ForeignCommit] = []
+        """Commits by other programs since the last one of the stream when the table was first read."""
         self.damaged: dict[Key, Damage] = {}
         """Damaged files of the newest known version, as far as it was checked."""
         self._epoch = -1
@@ -127,6 +132,7 @@ class TableFiles:
         if not self._storage.local:  # one request for a thousand files
             self._sizes = {entry.path: entry.size for entry in self._storage.tree(self.table)}
         self._sync_commits(log, log.commits)
+        self.foreign = since_progress(log, self._application) if self._application else []
         self.damaged = {key: each for key, each in self.damaged.items() if each.lasting and key in state.files}
         self._todo = {key: add for key, add in state.files.items() if key not in self.damaged}
         self._fresh = {}
@@ -158,6 +164,8 @@ class TableFiles:
         for commit in self._log.commits_after(self.version):
             self.version = commit.version
             seen.append(self.version)
+            if self._application and (other := foreign(commit)) is not None:
+                self.foreign.append(other)
             for action in commit.actions:
                 if action.remove is not None:
                     for known in (self._fresh, self.damaged):

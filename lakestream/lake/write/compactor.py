@@ -32,6 +32,7 @@ from lakestream.lake.files.staging import StagedStream
 from lakestream.lake.write.clone_worker import CloneWorker
 from lakestream.lake.write.source import NAME, SegmentsSource
 from lakestream.lake.write.stream_compaction import Options, Outcome, StreamCompaction, clear_removed
+from lakestream.lake.write.transactions import own_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -158,6 +159,7 @@ class Compactor:
         complain: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._spark = spark
+        self._own = own_session(spark)
         self._storage = open_storage(lake)
         self._lake = self._storage.root
         self._scanner = Scanner(lake)  # used while `_busy` is held
@@ -465,7 +467,7 @@ class Compactor:
     def _compaction(self, stream: StagedStream) -> StreamCompaction:
         known = self._streams.get(stream.directory)
         if known is None:
-            known = StreamCompaction(self._spark, self._lake, stream, self._options)
+            known = StreamCompaction(self._own, self._lake, stream, self._options)
             self._streams[stream.directory] = known
         return known
 
@@ -476,7 +478,7 @@ class Compactor:
         """
         self._streams.pop(stream.directory, None)
         try:
-            last = StreamCompaction.of_deleted(self._spark, self._lake, stream, self._options)
+            last = StreamCompaction.of_deleted(self._own, self._lake, stream, self._options)
             if last.lacks_segments():
                 self._streams[stream.directory] = last
                 return True

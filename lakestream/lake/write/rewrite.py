@@ -32,7 +32,7 @@ from lakestream.lake.errors import LakeError
 from lakestream.lake.files.storage import Storage
 from lakestream.lake.write import transactions
 from lakestream.lake.write.maintenance_plan import Bin, layers
-from lakestream.lake.write.transactions import jvm
+from lakestream.lake.write.transactions import METADATA_SETTING, jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -48,8 +48,6 @@ SETTINGS = {
     # Exact bounds for long subjects too.
     "spark.databricks.io.skipping.stringPrefixLength": 256,
 }
-
-METADATA_SETTING = "spark.databricks.delta.commitInfo.userMetadata"
 
 
 class RowsDiffer(LakeError):

@@ -32,9 +32,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
-from lakestream.lake.delta import batches, erasures, policy, position, segments, verify
+from lakestream.lake.delta import batches, erasures, policy, position, segments, strangers, verify
 from lakestream.lake.delta import departures as departure_files
 from lakestream.lake.delta.batches import Batch
+from lakestream.lake.delta.log import Log
 from lakestream.lake.delta.policy import DEFAULT_BUCKETS, Partition
 from lakestream.lake.delta.position import PositionWatch, Progress, application
 from lakestream.lake.delta.schema import (
@@ -305,6 +306,10 @@ class StreamCompaction:
     def _commit(self, batch: Batch, position: int) -> bool:
         """Commit a batch. Return False when the table belongs to a younger stream of this name."""
         found = self._table.find()
+        if found is not None and found.uid == self._identity.uid:
+            # This commit hides those of other programs from a server that is started later.
+            foreign = strangers.since_progress(Log(self._storage, self.table), application(self._identity.uid))
+            strangers.leave_notes(self._storage, self._directory, foreign)
         if found is not None and found.uid != self._identity.uid:
             if found.created_ns > self._identity.created_ns:
                 return False

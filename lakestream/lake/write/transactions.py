@@ -11,8 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from lakestream.lake.delta.strangers import MARK
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+METADATA_SETTING = "spark.databricks.delta.commitInfo.userMetadata"
+
+
+def own_session(spark: SparkSession) -> SparkSession:
+    """Return a session whose commits have the mark of the compactor, unless they state the progress of a stream."""
+    own = spark.newSession()
+    own.conf.set(METADATA_SETTING, MARK)
+    return own
 
 
 def jvm(spark: SparkSession) -> Any:

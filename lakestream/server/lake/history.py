@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
+from lakestream.lake.delta.strangers import Run
 from lakestream.lake.delta.time_travel import TimeTravelError
 from lakestream.lake.errors import HistoryUnavailable, LakeError
 from lakestream.log.format.departures import Point
@@ -32,6 +34,8 @@ T = TypeVar("T")
 
 THREADS = 4
 """Maximum number of parallel reads from the lake in a server; further ones queue."""
+FORGET_SECONDS = 1.0
+"""Time (1 s) within which the cache of a table is not dropped again: reading its log takes some time."""
 PER_STREAM = 3
 """Maximum number of them for one stream, so that a slow table leaves room for others."""
 
@@ -97,6 +101,9 @@ class ThreadHistory:
         self._closed = False
         self._refusal = ""
         self._damaged = False
+        self._doubted: list[Run] = []
+        self._firsts: list[int] = []
+        self._forgotten = 0.0
         self._guard = threading.Lock()
         self._staged: StagedRows | None = None
         self._below: TableHistory | None = None
@@ -109,6 +116,29 @@ class ThreadHistory:
                 self._forget(self._table)  # cached data is of another copy of the table
         self._refusal = why
 
+    def forget(self) -> bool:
+        now = time.monotonic()
+        if self._table is None or now - self._forgotten < FORGET_SECONDS:
+            return False
+        self._forgotten = now
+        self._forget(self._table)
+        return True
+
+    def doubt(self, runs: list[Run]) -> None:
+        """Set the sequences (ascending runs) whose rows another program has changed; they are not read."""
+        if runs != self._doubted:
+            self._doubted = runs
+            self._firsts = [first for first, _ in runs]
+            if self._table is not None:
+                self._forget(self._table)
+
+    def _is_doubted(self, seq: int) -> bool:
+        at = bisect_right(self._firsts, seq) - 1
+        return at >= 0 and seq <= self._doubted[at][1]
+
+    def _trusted(self, rows: list[Record]) -> list[Record]:
+        return [row for row in rows if not self._is_doubted(row.seq)] if self._doubted else rows
+
     def note_damage(self, damaged: bool) -> None:
         """Note whether the table lacks messages that have left the log; they are read from staged segments."""
         self._damaged = damaged
@@ -120,10 +150,10 @@ class ThreadHistory:
     async def read(
         self, first: int, last: int, limit: int, subjects: Sequence[bytes] | None = None, max_bytes: int = 0
     ) -> list[Record]:
-        return await self._ask(lambda table: table.read(first, last, limit, subjects, max_bytes))
+        return self._trusted(await self._ask(lambda table: table.read(first, last, limit, subjects, max_bytes)))
 
     async def read_many(self, seqs: Sequence[int], subjects: Sequence[bytes] | None = None) -> list[Record]:
-        return await self._ask(lambda table: table.read_many(seqs, subjects))
+        return self._trusted(await self._ask(lambda table: table.read_many(seqs, subjects)))
 
     async def last_by_subject(self, subjects: Sequence[bytes], up_to_seq: int) -> list[Record]:
         return await self._ask(lambda table: table.last_by_subject(subjects, up_to_seq))
@@ -136,7 +166,10 @@ class ThreadHistory:
         return Was(found.within, found.position, found.through, found.newest, found.kept)
 
     async def was_rows(self, seqs: Sequence[int], point: Point, max_bytes: int) -> list[Record]:
-        return await self._ask_past(lambda past: past.rows(seqs, point, max_bytes))
+        rows = await self._ask_past(lambda past: past.rows(seqs, point, max_bytes))
+        if len(self._trusted(rows)) < len(rows):
+            raise HistoryUnavailable(f"other programs have changed some of these rows in {self._path}")
+        return rows
 
     async def _ask_past(self, work: Callable[[TablePast], T]) -> T:
         if self._refusal:

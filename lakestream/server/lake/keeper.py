@@ -405,7 +405,8 @@ class LakeKeeper:
             if found is None:
                 self._failed(sync, error or OSError("no answer"))
                 return
-            self._report(sync, found.trouble)
+            changed = sync.told(found.changes)
+            self._report(sync, found.trouble or changed)
             if leads and sealed:
                 sync.staged_through = max(sync.staged_through, sealed[-1].last_index)
                 sync.stream.spans.staged(sealed[-1].last_seq)

@@ -16,13 +16,15 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from lakestream.lake.delta import verify
-from lakestream.lake.delta.position import PositionWatch
+from lakestream.lake.delta.position import PositionWatch, application
 from lakestream.lake.delta.schema import JSON_SCHEMA_PROPERTY
+from lakestream.lake.delta.strangers import Change, ForeignCommit, Run, Strangers, described, joined
 from lakestream.lake.delta.verify import Budget, TableFiles
 from lakestream.lake.errors import BadSegment, LakeError, OlderLake, OlderStore
 from lakestream.lake.files import paths, quarantine, staging
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.staging import StagedSegment
+from lakestream.lake.files.storage import Entry
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.segment import SealedSegment
 from lakestream.ops.monitoring.monitored import StreamLag
@@ -41,13 +43,15 @@ class LookResult(msgspec.Struct, frozen=True):
     """Result of a look at a table.
 
     `position` is the log index through which the table holds the stream (None: there is no table), `held` the one
-    through which its files were verified. `trouble` is an error; `damaged`: files are damaged.
+    through which its files were verified. `trouble` is an error; `damaged`: files are damaged; `changes`: of other
+    programs.
     """
 
     position: int | None
     held: int | None = None
     trouble: str = ""
     damaged: bool = False
+    changes: list[tuple[ForeignCommit, Change]] = []
 
 
 class StreamSync:
@@ -69,7 +73,10 @@ class StreamSync:
         self.table = paths.table(lake, stream.name, stream.account)
         self.directory = paths.staging(lake, stream.name, stream.uid, stream.account)
         self._watch = PositionWatch(self.table, stream.uid)
-        self._files = TableFiles(self._storage, self.table)
+        self._files = TableFiles(self._storage, self.table, application(stream.uid))
+        self._strangers = Strangers(self._storage, self.table, self.directory)
+        self.undone: set[int] = set()
+        """Commits of other programs that have no effect on the stream any more; the next look forgets them."""
         self._grace = grace
         self._early = early
         self.history: ThreadHistory | None = None
@@ -195,7 +202,8 @@ class StreamSync:
             OlderLake, OlderStore: table and log do not belong together.
         """
         position = self._watch.read()
-        entries = self._storage.list(self.directory) if leads or (position or 0) < left else []
+        needs_list = leads or not self.checked or (position or 0) < left
+        entries = self._storage.list(self.directory) if needs_list else []
         staged = staging.staged_segments(entries)
         self._check(position or 0, left, applied, staged)
         seen = self._files.version
@@ -210,8 +218,9 @@ class StreamSync:
         held = position if whole and not damaged else None
         if damaged:
             trouble = self._damage(sealed, staged)
+        changes = self._changes(entries, leads) if whole and not damaged and position is not None else []
         if not leads:
-            return LookResult(position, held, trouble, damaged)
+            return LookResult(position, held, trouble, damaged, changes)
         quarantined = quarantine.find(self.directory, position or 0)
         if quarantined is not None and quarantine.replace(quarantined.path, sealed):
             quarantined = None
@@ -224,7 +233,38 @@ class StreamSync:
             if any(entry.name == verify.REQUEST_FILE for entry in entries):
                 verify.settle(self._storage, self.directory)
             self._storage.delete_all(self._grace.due(staged, held, time.monotonic_ns()))
-        return LookResult(position, held, trouble or str(quarantined or ""), damaged)
+        return LookResult(position, held, trouble or str(quarantined or ""), damaged, changes)
+
+    def _changes(self, entries: Sequence[Entry], leads: bool) -> list[tuple[ForeignCommit, Change]]:
+        """Return what other programs have changed in the table, as far as it is not undone."""
+        new, self._files.foreign = self._files.foreign, []
+        undone, self.undone = self.undone, set()
+        self._strangers.settle(undone)
+        listed = [] if undone else entries  # their notes are in the listing
+        return list(self._strangers.look(new, listed, self._files.version, leads).values())
+
+    def told(self, changes: Sequence[tuple[ForeignCommit, Change]]) -> str:
+        """Return the text for changes by other programs that concern messages of the stream; note those that do not.
+
+        To be called by the event loop: messages may have been removed meanwhile, which settles a change.
+        """
+        live = self.stream.store.live
+        doubted: list[Run] = []
+        texts = []
+        newest = self._files.version + 1
+        while any(commit.version == newest - 1 for commit, _ in changes):
+            newest -= 1
+        for commit, left in changes:
+            held = [run for run in left.changed if live.count(*run)]
+            if not held and not left.inserted:
+                self.undone.add(commit.version)
+                continue
+            doubted += held
+            count = sum(live.count(*run) for run in held)
+            texts.append(described(self.table, commit, left, held, count, newest))
+        if self.history is not None:
+            self.history.doubt(joined(doubted))
+        return "; ".join(texts)
 
     def _check(self, position: int, left: int, applied: int, staged: Sequence[StagedSegment]) -> None:
         """Raise an error unless table and log belong together.

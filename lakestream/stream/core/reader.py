@@ -7,17 +7,30 @@ messages never appear, also while the lake's table has not caught up with their 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import pairwise
+from typing import TypeVar
 
 from lakestream.log.format.record import Record, record_length
 from lakestream.log.index.sequences import SequenceSet
 from lakestream.log.store.store import Store
 from lakestream.ports import History
 from lakestream.protocol.api.errors import PublicError
+from lakestream.protocol.subjects import Filters, is_literal
+
+T = TypeVar("T")
+
+COMPARED = 16_384
+"""Number of live messages up to which their subjects are compared with patterns; above it, or if the stream has fewer
+subjects, the subject index counts those that match."""
 
 
 class HistoryUnavailableError(PublicError):
     """Raised when a live message is neither in the log nor readable from the lake."""
+
+
+class LakeDiffersError(HistoryUnavailableError):
+    """Raised when the lake answers with other messages than the stream has: some are missing, doubled or changed."""
 
 
 def all_live(some: Sequence[Record], live: SequenceSet) -> bool:
@@ -44,6 +57,9 @@ class Reader:
 
     async def fetch(self, seq: int) -> Record | None:
         """Return a message of the log or the lake. Raise HistoryUnavailableError if the lake does not answer for it."""
+        return await self._again(lambda: self._fetch(seq))
+
+    async def _fetch(self, seq: int) -> Record | None:
         store = self._store
         if seq not in store.live:
             return None
@@ -61,6 +77,9 @@ class Reader:
 
         Raise HistoryUnavailableError if the lake does not answer for them.
         """
+        return await self._again(lambda: self._fetch_many(seqs))
+
+    async def _fetch_many(self, seqs: Sequence[int]) -> list[Record]:
         store = self._store
         remote = [seq for seq in seqs if seq < store.local_floor and seq in store.live]
         found: list[Record] = []
@@ -84,22 +103,72 @@ class Reader:
     ) -> list[Record]:
         """Return messages from `first` on, either of the log or of the lake.
 
-        `subjects` narrows what is read from the lake; messages from the log may be of any subject.
+        `subjects` narrows what is read from the lake; messages from the log may be of any subject. Of what the lake
+        returns, the messages below the first one that it lacks are given. Raise LakeDiffersError if there are none.
         """
+        return await self._again(lambda: self._fetch_run(first, max_msgs, max_bytes, subjects))
+
+    async def _fetch_run(
+        self, first: int, max_msgs: int, max_bytes: int, subjects: Sequence[bytes] | None
+    ) -> list[Record]:
         store = self._store
         first = store.live.next_at_or_after(first)
         while first and not store.is_local(first):
             last = store.local_floor - 1
             found = await self._from_lake(first, last, max_msgs, subjects, max_bytes)
-            if found:
-                return found
-            if not subjects:
-                first = store.live.next_at_or_after(first)
-                if first and not store.is_local(first):
-                    raise HistoryUnavailableError(f"{self._name}: sequence {first} is not readable from the lake")
-            else:
-                first = store.live.next_at_or_after(last + 1)
+            whole = self._without_gap(found, first, found[-1].seq if found else last, subjects)
+            if whole:
+                return whole
+            first = store.live.next_at_or_after(last + 1)
         return store.read_run(first, max_msgs, max_bytes) if first else []
+
+    def _without_gap(
+        self, found: list[Record], first: int, last: int, subjects: Sequence[bytes] | None
+    ) -> list[Record]:
+        """Return the messages of the lake below the first live one, of sequences `first` through `last`, that is
+        missing among them. Raise LakeDiffersError if that is the first."""
+        live, low = self._store.live, first
+        if self._count(first, last, subjects) == len(found):
+            return found
+        there = {record.seq for record in found}
+        asked = None if subjects is None else Filters(subjects)
+        while low <= last:
+            some = live.members(low, COMPARED, last)
+            if not some:
+                break
+            lacking = [seq for seq in some if seq not in there]
+            if asked is not None and lacking:
+                named = zip(lacking, self._store.subjects_of(lacking), strict=True)
+                lacking = [seq for seq, subject in named if asked.match(subject)]
+            if lacking:
+                whole = [record for record in found if record.seq < lacking[0]]
+                if not whole:
+                    raise self._unreadable(lacking[0])
+                return whole
+            low = some[-1] + 1
+        return found
+
+    def _count(self, first: int, last: int, subjects: Sequence[bytes] | None) -> int:
+        """Count the live messages of sequences `first` through `last` with one of these subjects or patterns."""
+        live, index = self._store.live, self._store.subjects
+        if subjects is None:
+            return live.count(first, last)
+        names = {subject for subject in subjects if is_literal(subject)}
+        if len(names) < len(subjects):
+            if live.count(first, last) <= min(COMPARED, len(index)):
+                match = Filters(subjects).match
+                return sum(map(match, self._store.subjects_of(live.members(first, COMPARED, last))))
+            names.update(*(index.matching(pattern) for pattern in subjects if not is_literal(pattern)))
+        return sum(index.count_range(name, first, last) for name in names)
+
+    async def _again(self, read: Callable[[], Awaitable[T]]) -> T:
+        """Return the result of `read`; of a second attempt without what the history has cached if the lake differs."""
+        try:
+            return await read()
+        except LakeDiffersError:
+            if self.history is None or not self.history.forget():
+                raise
+        return await read()
 
     async def _from_lake(
         self, first: int, last: int, limit: int, subjects: Sequence[bytes] | None, max_bytes: int = 0
@@ -107,35 +176,54 @@ class Reader:
         history = self._history(first)
         while first <= last:
             rows = await history.read(first, last, limit, subjects, max_bytes)
-            found = self._as_stored(_living(rows, self._store.live))
+            found = _living(rows, self._store.live)
+            if wrong := self._first_wrong(found):
+                found = [row for row in found if row.seq < wrong]
+                if not found:
+                    raise self._different(wrong)
             if found or not rows or (len(rows) < limit and not max_bytes):
                 return found
             first = rows[-1].seq + 1
         return []
 
     def _as_stored(self, rows: list[Record]) -> list[Record]:
-        """Return live messages of the lake, ascending. Raise HistoryUnavailableError if the subject or the size of one
-        is not that of the message that was stored: the footer of a Parquet file has no checksum.
+        """Return live messages of the lake, ascending. Raise LakeDiffersError if one is not as it was stored."""
+        if wrong := self._first_wrong(rows):
+            raise self._different(wrong)
+        return rows
+
+    def _first_wrong(self, rows: list[Record]) -> int:
+        """Return the lowest sequence that is among live messages of the lake, ascending, twice, or with another subject
+        or size than it was stored with; 0 if there is none. The footer of a Parquet file has no checksum, and other
+        programs may have written to the table.
 
         Of the times, the first and the last are compared. Messages that no outline describes are not.
         """
-        if not rows or not (self._store.left_through or self._store.based):
-            return rows
         seqs = [row.seq for row in rows]
+        if len(set(seqs)) < len(seqs):
+            return next(one for one, other in pairwise(seqs) if one == other)
+        if not rows or not (self._store.left_through or self._store.based):
+            return 0
         sizes, subjects = self._store.sizes_of(seqs), self._store.subjects_of(seqs)
         found = [record_length(row.subject, row.header, row.data) for row in rows]
-        ends = [row for row in (*rows[:1], *rows[-1:]) if row.time_ns != self._store.time_of(row.seq)]
-        if found != sizes or ends or [row.subject for row in rows] != subjects:
-            raise HistoryUnavailableError(
-                f"{self._name}: messages from sequence {seqs[0]} to {seqs[-1]} are damaged in the lake"
-            )
-        return rows
+        names = [row.subject for row in rows]
+        if found != sizes or names != subjects:
+            facts = zip(seqs, found, sizes, names, subjects, strict=True)
+            return next(seq for seq, size, wanted, name, subject in facts if size != wanted or name != subject)
+        ends = (*rows[:1], *rows[-1:])
+        return next((row.seq for row in ends if row.time_ns != self._store.time_of(row.seq)), 0)
+
+    def _different(self, seq: int) -> LakeDiffersError:
+        return LakeDiffersError(f"{self._name}: sequence {seq} is not in the lake as it was stored")
 
     def _expect_gone(self, seqs: Sequence[int]) -> None:
-        """Raise HistoryUnavailableError if one of these messages, which the lake did not return, exists."""
+        """Raise LakeDiffersError if one of these messages, which the lake did not return, exists."""
         for seq in seqs:
             if seq in self._store.live:
-                raise HistoryUnavailableError(f"{self._name}: sequence {seq} is not readable from the lake")
+                raise self._unreadable(seq)
+
+    def _unreadable(self, seq: int) -> LakeDiffersError:
+        return LakeDiffersError(f"{self._name}: sequence {seq} is not readable from the lake")
 
     def _history(self, seq: int) -> History:
         if self.history is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from lakestream.log.format.record import Record
@@ -175,6 +176,9 @@ class Lake:
     async def read_many(self, seqs: Sequence[int], subjects: Sequence[bytes] | None = None) -> list[Record]:
         return [record for record in self.records if record.seq in seqs]
 
+    def forget(self) -> bool:
+        return False
+
     async def last_by_subject(self, subjects: Sequence[bytes], up_to_seq: int) -> list[Record]:
         raise AssertionError("consumers do not ask this")
 
@@ -287,3 +291,46 @@ def test_an_ack_right_before_a_clean_stop_is_kept(tmp_path: Path) -> None:
     world = World(tmp_path)
     assert list(world.engine.streams["S"].consumers["c"].ledger.pending) == [2]
     world.engine.node.close()
+
+
+@pytest.mark.parametrize("filters", [{}, {"filter_subject": "s.b"}, {"filter_subject": "s.*"}], ids=str)
+def test_a_message_that_the_lake_lacks_is_waited_for_and_not_passed_over(
+    lake: tuple[World, Lake], filters: dict[str, str]
+) -> None:
+    """Another program has deleted the rows of two messages; later it puts them back."""
+    world, history = lake
+    whole = history.records
+    history.records = [record for record in whole if record.seq not in (6, 7)]
+    wanted = [seq for seq in range(1, 21) if seq % 2 == 0 or filters.get("filter_subject") != "s.b"]
+    world.consumer(**filters)
+    world.next({"batch": 20})
+    before = [message.seq for message in world.client.take() if message.reply]
+    assert before == [seq for seq in wanted if seq < 6]
+    assert world.clock.failures
+    history.records = whole
+    world.clock.advance(SECOND)
+    after = [message.seq for message in world.client.take() if message.reply]
+    assert before + after == wanted
+
+
+def test_a_message_that_the_lake_lacks_is_passed_over_once_it_is_deleted(lake: tuple[World, Lake]) -> None:
+    world, history = lake
+    history.records = [record for record in history.records if record.seq != 6]
+    world.consumer()
+    world.next({"batch": 20})
+    assert [message.seq for message in world.client.take()][-1] == 5
+    world.ask("STREAM.MSG.DELETE.S", {"seq": 6})
+    world.clock.advance(SECOND)
+    assert [message.seq for message in world.client.take() if message.reply] == list(range(7, 21))
+
+
+def test_a_message_that_the_lake_has_twice_is_not_delivered_twice(lake: tuple[World, Lake]) -> None:
+    world, history = lake
+    other = msgspec.structs.replace(history.records[5], data=b"of another program")
+    history.records = sorted([*history.records, other], key=lambda record: record.seq)
+    world.consumer()
+    world.next({"batch": 20})
+    assert [message.seq for message in world.client.take() if message.reply] == [1, 2, 3, 4, 5]
+    history.records.remove(other)
+    world.clock.advance(SECOND)
+    assert [message.seq for message in world.client.take() if message.reply] == list(range(6, 21))

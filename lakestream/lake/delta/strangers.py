@@ -1,0 +1,297 @@
+"""Changes of a stream's table by other programs.
+
+Belongs here: recognising commits that lakestream did not make and that change rows, finding the sequences whose rows
+they deleted, changed or inserted, and noticing when a later commit has undone that. Whoever sees such a commit first,
+server or compactor, leaves a note in the stream's staging directory, so that neither a restart nor later commits hide
+it:
+
+    foreign-<version>.json      a commit by another program. The server that leads the stream deletes it once the table
+                                is again what the stream has.
+
+A commit is lakestream's if it has the transaction identifier or the progress of a stream, or the mark of the
+compactor's session. OPTIMIZE and other commits that change no row (`dataChange`) are of no interest, whoever makes
+them. The versions before and after a commit are compared row by row, with DataFusion, over the sequences of the files
+that it added and removed.
+
+Source: Delta protocol, "Add File and Remove File" (dataChange), "Commit Provenance Information".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from lakestream.lake.delta.actions import Add, Remove, statistics
+from lakestream.lake.delta.log import Commit, Log
+from lakestream.lake.delta.position import APPLICATION, progress_of
+from lakestream.lake.delta.schema import END
+from lakestream.lake.errors import DamagedLog
+from lakestream.lake.files.storage import Entry, Storage
+from lakestream.protocol.decoding import DECODE_ERRORS
+
+MARK = '{"lakestream":"compactor"}'
+"""userMetadata of the compactor's commits that state no progress."""
+CHUNK_ROWS = 16_384
+"""Rows of each version that are compared at once."""
+MAX_RUNS = 10_000
+"""Maximum number of runs of sequences that are kept of a commit; beyond, near ones are joined."""
+_NAME = re.compile(r"^foreign-(\d{1,20})\.json$")
+_COLUMNS = "seq, time_ns, subject, subject_bytes, headers, header_block, sha256(data) AS data"
+
+Run = tuple[int, int]
+"""First and last sequence, inclusive."""
+
+
+class Change(msgspec.Struct, frozen=True):
+    """Effect of a foreign commit.
+
+    `changed`: sequences whose rows were deleted or changed; `inserted`: those that had no row before. `compared` is
+    False if the versions could not be compared: then any row of the commit's files may have been changed.
+    """
+
+    changed: list[Run] = []
+    inserted: list[Run] = []
+    compared: bool = True
+
+
+class ForeignCommit(msgspec.Struct, frozen=True):
+    """A commit by another program, and the content of a note.
+
+    Sequences of its files, as far as their statistics tell, are `first` to `last`. `change` is its effect, without that
+    on sequences which an earlier one had changed; None: not compared yet.
+    """
+
+    version: int
+    operation: str
+    first: int
+    last: int
+    change: Change | None = None
+
+
+_FOREIGN = msgspec.json.Decoder(ForeignCommit)
+
+
+def foreign(commit: Commit) -> ForeignCommit | None:
+    """Return a commit that changes rows and is not lakestream's; None for any other."""
+    info = commit.info
+    if any(action.txn is not None and action.txn.app_id.startswith(APPLICATION) for action in commit.actions):
+        return None
+    if info.user_metadata == MARK or progress_of(info) is not None:
+        return None
+    found = (action.add or action.remove for action in commit.actions)
+    files: list[Add | Remove] = [file for file in found if file is not None and file.data_change]
+    if not files:
+        return None
+    stats = [statistics(file) for file in files]
+    first = min((each.min_seq for each in stats), default=0)
+    last = max((each.max_seq or END for each in stats), default=END)
+    return ForeignCommit(commit.version, info.operation or "an unknown operation", first, last)
+
+
+def since_progress(log: Log, application: str) -> list[ForeignCommit]:
+    """Return the foreign commits after the last one that moved the position of `application`, ascending."""
+    found = []
+    for version in reversed(log.commits):
+        try:
+            commit = log.commit(version)
+        except (FileNotFoundError, DamagedLog):
+            break
+        if any(action.txn is not None and action.txn.app_id == application for action in commit.actions):
+            break
+        if (each := foreign(commit)) is not None:
+            found.append(each)
+    return found[::-1]
+
+
+def leave_notes(storage: Storage, directory: str, commits: Iterable[ForeignCommit]) -> None:
+    """Write a note of each commit. Doing it twice changes nothing."""
+    for each in commits:
+        storage.write(f"{directory}/foreign-{each.version}.json", msgspec.json.encode(each))
+
+
+class Strangers:
+    """The foreign commits of one table that are not undone. Blocks; not for use by two threads at once.
+
+    Args:
+        storage: the lake.
+        table: the table's path.
+        directory: the stream's staging directory.
+    """
+
+    def __init__(self, storage: Storage, table: str, directory: str) -> None:
+        self._storage, self._table, self._directory = storage, table, directory
+        self._known: dict[int, ForeignCommit] = {}
+        self._now: dict[int, Change] = {}
+        self._version = -1
+
+    def look(
+        self, new: Sequence[ForeignCommit], entries: Sequence[Entry], version: int, leads: bool
+    ) -> dict[int, tuple[ForeignCommit, Change]]:
+        """Return the foreign commits with what is left of their changes, by version, ascending.
+
+        Args:
+            new: foreign commits that were found since the last look.
+            entries: the stream's staging directory.
+            version: the table's newest version.
+            leads: this replica writes notes.
+        """
+        fresh = {each.version: each for each in new if each.version not in self._known}
+        for entry in entries:
+            found = _NAME.match(entry.name)
+            if found is None or int(found[1]) in self._known:
+                continue
+            try:
+                note = _FOREIGN.decode(self._storage.read(entry.path))
+            except (FileNotFoundError, *DECODE_ERRORS):
+                continue
+            if note.version <= version:  # else of a table that was there before
+                fresh[note.version] = note
+        for each in sorted(fresh):
+            self._known[each] = commit = self._compared(fresh[each])
+            if leads:
+                leave_notes(self._storage, self._directory, [commit])
+        if fresh or version != self._version:
+            self._now = {each: self._left(self._known[each], version) for each in sorted(self._known)}
+        self._version = version
+        return {each: (self._known[each], left) for each, left in self._now.items()}
+
+    def settle(self, versions: Iterable[int]) -> None:
+        """Forget commits that have no effect any more, with their notes."""
+        for version in versions:
+            self._known.pop(version, None)
+            self._now.pop(version, None)
+            self._storage.delete(f"{self._directory}/foreign-{version}.json")
+
+    def _left(self, commit: ForeignCommit, version: int) -> Change:
+        """Return what is left of a commit's change at a version."""
+        made = commit.change or Change()
+        if not made.compared or version <= commit.version:
+            return made
+        try:
+            before, then, now = (self._open(each) for each in (commit.version - 1, commit.version, version))
+            changed = [run for each in made.changed for run in _differing(before, now, each)[0]]
+            inserted = [run for each in made.inserted for run in _common(then, now, each)]
+        except Exception:  # deltalake raises bare Exception for a file that is gone
+            return made
+        return Change(joined(changed), joined(inserted))
+
+    def _compared(self, commit: ForeignCommit) -> ForeignCommit:
+        """Return the commit with its change."""
+        if commit.change is not None:
+            return commit
+        span = (commit.first, commit.last)
+        try:
+            before, after = self._open(commit.version - 1), self._open(commit.version)
+            changed, inserted = map(joined, _differing(before, after, span))
+        except Exception:  # as above
+            return msgspec.structs.replace(commit, change=Change([span], compared=False))
+        earlier = [each.change for each in self._known.values() if each.version < commit.version and each.change]
+        known = joined(run for each in earlier for run in (*each.changed, *each.inserted))
+        return msgspec.structs.replace(commit, change=Change(_without(changed, known), _without(inserted, known)))
+
+    def _open(self, version: int) -> Any:
+        from deltalake import DeltaTable, QueryBuilder
+
+        options = self._storage.delta_options()
+        return QueryBuilder().register("t", DeltaTable(self._table, version=version, storage_options=options or None))
+
+
+def _query(version: Any, first: int, last: int, limit: int) -> dict[int, list[Any]]:
+    """Return the rows of a version with these sequences by sequence, at most `limit`."""
+    import pyarrow as pa
+
+    sql = f"SELECT {_COLUMNS} FROM t WHERE seq >= {first} AND seq <= {last} ORDER BY seq LIMIT {limit}"
+    found: dict[int, list[Any]] = {}
+    for row in pa.table(version.execute(sql).read_all()).to_pylist():
+        found.setdefault(row["seq"], []).append(row)
+    return found
+
+
+def _pairs(one: Any, other: Any, run: Run) -> Iterator[tuple[dict[int, list[Any]], dict[int, list[Any]]]]:
+    """Yield the rows of two versions by sequence, over the same ranges of sequences."""
+    at, last = run
+    while at <= last:
+        left, right = _query(one, at, last, CHUNK_ROWS), _query(other, at, last, CHUNK_ROWS)
+        ends = [max(rows) for rows in (left, right) if sum(map(len, rows.values())) >= CHUNK_ROWS]
+        end = min(ends, default=last)
+        yield (
+            {seq: rows for seq, rows in left.items() if seq <= end},
+            {seq: rows for seq, rows in right.items() if seq <= end},
+        )
+        at = end + 1
+
+
+def _differing(before: Any, after: Any, run: Run) -> tuple[list[Run], list[Run]]:
+    """Return (sequences whose rows of `before` are missing or other in `after`, sequences that only `after` has)."""
+    changed: list[Run] = []
+    inserted: list[Run] = []
+    for left, right in _pairs(before, after, run):
+        if left != right:
+            changed += [(seq, seq) for seq, rows in left.items() if right.get(seq) != rows]
+            inserted += [(seq, seq) for seq in right if seq not in left]
+    return changed, inserted
+
+
+def _common(then: Any, now: Any, run: Run) -> list[Run]:
+    """Return the sequences of which both versions have the same row."""
+    pairs = _pairs(then, now, run)
+    return [(seq, seq) for left, right in pairs for seq in left if any(row in left[seq] for row in right.get(seq, ()))]
+
+
+def described(table: str, commit: ForeignCommit, left: Change, held: Sequence[Run], count: int, newest: int) -> str:
+    """Describe a change that concerns a stream, with what to do, in one line.
+
+    Args:
+        table: the table's path.
+        commit: the commit.
+        left: what is left of its change.
+        held: the sequences of it that have messages, and `count` of those.
+        newest: the lowest version since which all commits are by other programs.
+    """
+    version, what = commit.version, []
+    if held:
+        did = "deleted or changed the rows of" if left.compared else "may have changed the rows of"
+        what.append(f"{did} {count} messages with sequences from {held[0][0]} to {held[-1][1]}, which are not read")
+    if left.inserted:
+        what.append(f"inserted rows with sequences from {left.inserted[0][0]} to {left.inserted[-1][1]}")
+    said = f"{table} was changed by another program: version {version} ({commit.operation}) {' and '.join(what)}"
+    if version >= newest:
+        undo = f"RESTORE TABLE delta.`{table}` TO VERSION AS OF {newest - 1}"
+    else:
+        undo = f"a MERGE of these rows from VERSION AS OF {version - 1}"
+    accept = ", or accept it: delete these messages in the stream" if held else ""
+    return f"{said}; undo it with `{undo}` in Spark{accept} (docs/lake.md, Changes by other programs)"
+
+
+def _without(runs: Iterable[Run], gone: Sequence[Run]) -> list[Run]:
+    """Return runs without the sequences of others; both ascending."""
+    found = []
+    for first, last in runs:
+        for low, high in gone:
+            if low > last:
+                break
+            if high < first:
+                continue
+            if low > first:
+                found.append((first, low - 1))
+            first = high + 1
+        if first <= last:
+            found.append((first, last))
+    return found
+
+
+def joined(runs: Iterable[Run]) -> list[Run]:
+    """Return ascending runs with neighbours joined, at most MAX_RUNS."""
+    found: list[Run] = []
+    for first, last in sorted(runs):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = found[-1][0], max(last, found[-1][1])
+        else:
+            found.append((first, last))
+    if len(found) <= MAX_RUNS:
+        return found
+    step = -(-len(found) // MAX_RUNS)
+    return [(found[at][0], found[min(at + step, len(found)) - 1][1]) for at in range(0, len(found), step)]

@@ -1,0 +1,166 @@
+"""Tests of finding what other programs have changed in a table, with deltalake as the other program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+
+from lakestream.lake.delta import strangers
+from lakestream.lake.delta.log import Log
+from lakestream.lake.delta.position import application
+from lakestream.lake.delta.schema import table_schema
+from lakestream.lake.delta.strangers import MARK, Change, ForeignCommit, Strangers
+from lakestream.lake.files.lake import open_storage
+from lakestream.lake.files.storage import Storage
+
+pytestmark = pytest.mark.unit
+
+OURS = CommitProperties(custom_metadata={"userMetadata": MARK})
+COLUMNS = ["subject", "seq", "time", "time_ns", "headers", "data", "header_block", "subject_bytes"]
+
+
+def rows(seqs: Sequence[int], data: bytes = b"payload") -> pa.Table:
+    schema = table_schema(COLUMNS)
+    found = [{"subject": f"s.{seq % 3}", "seq": seq, "time_ns": seq, "data": data + b"%d" % seq} for seq in seqs]
+    return pa.Table.from_pylist(found, schema=schema)
+
+
+class Table:
+    """A table that lakestream has written rows 1 to 30 to, and what another program does to it."""
+
+    def __init__(self, root: Path) -> None:
+        self.path, self.staging = str(root / "streams" / "S"), str(root / "segments" / "S" / "uid")
+        Path(self.staging).mkdir(parents=True)
+        self.storage: Storage = open_storage(str(root))
+        for first in (1, 11, 21):
+            self.ours(range(first, first + 10))
+        self.strangers = Strangers(self.storage, self.path, self.staging)
+        self._seen = self.version
+
+    @property
+    def version(self) -> int:
+        return DeltaTable(self.path).version()
+
+    def ours(self, seqs: Sequence[int]) -> None:
+        write_deltalake(self.path, rows(seqs), mode="append", commit_properties=OURS)
+
+    def theirs(self, seqs: Sequence[int]) -> None:
+        write_deltalake(self.path, rows(seqs, b"of another program"), mode="append")
+
+    def look(self) -> list[tuple[int, Change]]:
+        """Return what is left of other programs' changes, by version."""
+        log = Log(self.storage, self.path)
+        commits = [strangers.foreign(log.commit(each)) for each in range(self._seen + 1, self.version + 1)]
+        self._seen = self.version
+        found = self.strangers.look(
+            [each for each in commits if each], self.storage.list(self.staging), self.version, leads=True
+        )
+        return [(version, left) for version, (_, left) in found.items()]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return Table(tmp_path)
+
+
+def update(table: Table) -> None:
+    DeltaTable(table.path).update(updates={"data": "X'7061796c6f616435ff'"}, predicate="seq = 5")
+
+
+DELETED = Change([(5, 5), (9, 12)])
+CHANGES: dict[str, tuple[Callable[[Table], Any], Change]] = {
+    "nothing": (lambda table: None, Change()),
+    "ours": (lambda table: table.ours([31, 32]), Change()),
+    "OPTIMIZE": (lambda table: DeltaTable(table.path).optimize.compact(), Change()),
+    "Z-order": (lambda table: DeltaTable(table.path).optimize.z_order(["time_ns"]), Change()),
+    "DELETE": (
+        lambda table: DeltaTable(table.path).delete("seq = 5 OR seq BETWEEN 9 AND 12"),
+        DELETED,
+    ),
+    "DELETE of all": (lambda table: DeltaTable(table.path).delete(), Change([(1, 30)])),
+    "UPDATE": (update, Change([(5, 5)])),
+    "INSERT of others": (lambda table: table.theirs([40, 41]), Change([], [(40, 41)])),
+    "INSERT of the same sequence": (lambda table: table.theirs([7]), Change([(7, 7)])),
+    "RESTORE": (lambda table: DeltaTable(table.path).restore(0), Change([(11, 30)])),
+    "properties": (lambda table: DeltaTable(table.path).alter.set_table_properties({"delta.enableChangeDataFeed": "true"}), Change()),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_each_kind_of_change_is_found_with_its_sequences(table: Table, name: str) -> None:
+    change, wanted = CHANGES[name]
+    change(table)
+    assert table.look() == ([(3, wanted)] if wanted != Change() else [])
+
+
+@pytest.mark.parametrize("name", ["DELETE", "DELETE of all", "UPDATE", "INSERT of others", "RESTORE"])
+def test_restoring_the_version_before_leaves_nothing_of_a_change(table: Table, name: str) -> None:
+    CHANGES[name][0](table)
+    assert table.look()
+    DeltaTable(table.path).restore(2)
+    left = table.look()
+    assert [each for each in left if each[1] != Change()] == []
+    table.strangers.settle([version for version, _ in left])
+    assert table.look() == []
+    assert list(Path(table.staging).iterdir()) == []
+
+
+def test_a_change_is_known_after_a_restart_and_after_later_commits(table: Table) -> None:
+    CHANGES["DELETE"][0](table)
+    table.ours(range(31, 41))
+    before = table.look()
+    assert before == [(3, DELETED)]
+    DeltaTable(table.path).optimize.compact()
+    table.strangers = Strangers(table.storage, table.path, table.staging)
+    table._seen = table.version
+    assert table.look() == before
+
+
+def test_rows_of_one_change_may_be_put_back_one_by_one(table: Table) -> None:
+    CHANGES["DELETE"][0](table)
+    assert table.look() == [(3, DELETED)]
+    write_deltalake(table.path, rows([5, 9]), mode="append")
+    assert table.look()[0] == (3, Change([(10, 12)]))
+    write_deltalake(table.path, rows([10, 11], b"other"), mode="append")
+    assert table.look()[0] == (3, Change([(10, 12)])), "these are not the rows that were deleted"
+
+
+def test_versions_that_cannot_be_compared_doubt_every_row_of_the_files(table: Table) -> None:
+    victims = [path for path in Path(table.path).rglob("*.parquet") if "_delta_log" not in path.parts]
+    update(table)
+    for victim in victims:
+        victim.unlink()
+    [(version, left)] = table.look()
+    assert (version, left.compared) == (3, False)
+    assert left.changed[0][0] <= 5 <= left.changed[0][1]
+
+
+def test_the_compactor_finds_commits_since_its_own_last_one(table: Table) -> None:
+    log = Log(table.storage, table.path)
+    assert strangers.since_progress(log, application("uid")) == []
+    CHANGES["DELETE"][0](table)
+    table.theirs([40])
+    log = Log(table.storage, table.path)
+    found = strangers.since_progress(log, application("uid"))
+    assert [(each.version, each.operation) for each in found] == [(3, "DELETE"), (4, "WRITE")]
+    strangers.leave_notes(table.storage, table.staging, found)
+    table._seen = table.version
+    assert [version for version, _ in table.look()] == [3, 4]
+
+
+def test_a_note_of_a_table_that_was_there_before_does_not_count(table: Table) -> None:
+    strangers.leave_notes(table.storage, table.staging, [ForeignCommit(99, "DELETE", 1, 30)])
+    assert table.look() == []
+
+
+def test_runs_are_joined_and_limited() -> None:
+    assert strangers.joined([(5, 6), (1, 2), (3, 3), (9, 9)]) == [(1, 3), (5, 6), (9, 9)]
+    many = [(seq, seq) for seq in range(0, 4 * strangers.MAX_RUNS, 2)]
+    found = strangers.joined(many)
+    assert len(found) <= strangers.MAX_RUNS
+    assert (found[0][0], found[-1][1]) == (many[0][0], many[-1][1])
