@@ -24,6 +24,7 @@ from lakestream.lake.delta.actions import (
     Key,
     MetaData,
     Remove,
+    TableProtocol,
     key_of,
 )
 from lakestream.lake.errors import DamagedLog
@@ -83,6 +84,7 @@ class State:
     def __init__(self) -> None:
         self.version = -1
         self.metadata = MetaData()
+        self.protocol = TableProtocol()
         self.files: dict[Key, Add] = {}
         self.transactions: dict[str, int] = {}
 
@@ -96,6 +98,8 @@ class State:
                 self.files.pop(key_of(action.remove), None)
             elif action.meta_data is not None:
                 self.metadata = action.meta_data
+            elif action.protocol is not None:
+                self.protocol = action.protocol
             elif action.txn is not None:
                 self.transactions[action.txn.app_id] = action.txn.version
         # A file that a commit both removes and adds stays, whatever the order of its lines.
@@ -248,7 +252,7 @@ class Log:
             version = max(self.commits[-1:] + self.checkpoints[-1:], default=-1)
         base = self._base(version)
         state = State()
-        state.apply(self.read_parts(self.parts(base), ("add", "metaData", "txn")))
+        state.apply(self.read_parts(self.parts(base), ("add", "metaData", "protocol", "txn")))
         for number in range(base + 1, version + 1):
             state.apply(self.commit(number).actions)
         if not state.metadata.id:

@@ -90,6 +90,8 @@ class PositionWatch:
         self.progress: Progress | None = None
         self.rows = 0
         self.committed_ms = 0
+        self.moved = -1
+        """Version of the commit that set the position; -1: unknown."""
         self.epoch = 0
 
     def read(self) -> int | None:
@@ -110,7 +112,7 @@ class PositionWatch:
         """Read from the newest commit backwards: the table is new, or was removed and created again."""
         self._version, self._tag, self._position = -1, None, None
         self._claims = {}
-        self.progress, self.rows, self.committed_ms = None, 0, 0
+        self.progress, self.rows, self.committed_ms, self.moved = None, 0, 0, -1
         self.epoch += 1
         self._log = Log(self._storage, self._table)
         versions = self._log.commits
@@ -139,7 +141,7 @@ class PositionWatch:
         if progress is not None and is_own and progress.last_index != position:
             what = f"it names two log indexes as the table's position, {position} and {progress.last_index}"
             raise DamagedLog(self._log.path(version), what)
-        self._position, self.progress = position, progress
+        self._position, self.progress, self.moved = position, progress, version
         rows = info.operation_metrics.get("numOutputRows", 0)
         self.rows = int(rows) if str(rows).isdecimal() else 0
         self.committed_ms = info.in_commit_timestamp or info.timestamp or 0

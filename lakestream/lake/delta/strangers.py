@@ -5,8 +5,8 @@ they deleted, changed or inserted, and noticing when a later commit has undone t
 server or compactor, leaves a note in the stream's staging directory, so that neither a restart nor later commits hide
 it:
 
-    foreign-<version>.json      a commit by another program. The server that leads the stream deletes it once the table
-                                is again what the stream has.
+    foreign-<version>.json      a commit by another program. Once the table is again what the stream has, the server
+                                that leads the stream empties it, and deletes it after the compactor's next commit.
 
 A commit is lakestream's if it has the transaction identifier or the progress of a stream, or the mark of the
 compactor's session. OPTIMIZE and other commits that change no row (`dataChange`) are of no interest, whoever makes
@@ -24,7 +24,7 @@ from typing import Any
 
 import msgspec
 
-from lakestream.lake.delta.actions import Add, Remove, statistics
+from lakestream.lake.delta.actions import Add, MetaData, Remove, TableProtocol, statistics
 from lakestream.lake.delta.log import Commit, Log
 from lakestream.lake.delta.position import APPLICATION, progress_of
 from lakestream.lake.delta.schema import END
@@ -38,6 +38,22 @@ CHUNK_ROWS = 16_384
 """Rows of each version that are compared at once."""
 MAX_RUNS = 10_000
 """Maximum number of runs of sequences that are kept of a commit; beyond, near ones are joined."""
+READABLE = frozenset(
+    {
+        "columnMapping",
+        "deletionVectors",
+        "inCommitTimestamp",
+        "timestampNtz",
+        "v2Checkpoint",
+        "variantType",
+        "variantType-preview",
+    }
+)
+"""Reader features of tables that deltalake reads. With others only small files are read, if at all."""
+MESSAGE_COLUMNS = ("seq", "time_ns", "subject", "subject_bytes", "headers", "header_block", "data")
+"""Columns of a table without which no message is read."""
+NAMED_RUNS = 10
+"""Maximum number of runs of sequences that a text names."""
 _NAME = re.compile(r"^foreign-(\d{1,20})\.json$")
 _COLUMNS = "seq, time_ns, subject, subject_bytes, headers, header_block, sha256(data) AS data"
 
@@ -91,8 +107,16 @@ def foreign(commit: Commit) -> ForeignCommit | None:
     return ForeignCommit(commit.version, info.operation or "an unknown operation", first, last)
 
 
-def since_progress(log: Log, application: str) -> list[ForeignCommit]:
-    """Return the foreign commits after the last one that moved the position of `application`, ascending."""
+def since_progress(log: Log, application: str, moved: int = -1) -> list[ForeignCommit]:
+    """Return the foreign commits after the last one that moved the position of `application`, ascending.
+
+    Args:
+        log: the table's log.
+        application: `txnAppId` of the stream's commits.
+        moved: version of that commit, which spares listing the log; -1: unknown.
+    """
+    if moved >= 0:
+        return [each for commit in log.commits_after(moved) if (each := foreign(commit)) is not None]
     found = []
     for version in reversed(log.commits):
         try:
@@ -107,9 +131,13 @@ def since_progress(log: Log, application: str) -> list[ForeignCommit]:
 
 
 def leave_notes(storage: Storage, directory: str, commits: Iterable[ForeignCommit]) -> None:
-    """Write a note of each commit. Doing it twice changes nothing."""
+    """Write a note of each commit that has none yet."""
     for each in commits:
-        storage.write(f"{directory}/foreign-{each.version}.json", msgspec.json.encode(each))
+        storage.create(_note(directory, each.version), msgspec.json.encode(each))
+
+
+def _note(directory: str, version: int) -> str:
+    return f"{directory}/foreign-{version}.json"
 
 
 class Strangers:
@@ -152,23 +180,38 @@ class Strangers:
         for each in sorted(fresh):
             self._known[each] = commit = self._compared(fresh[each])
             if leads:
-                leave_notes(self._storage, self._directory, [commit])
+                self._storage.write(_note(self._directory, each), msgspec.json.encode(commit))
         if fresh or version != self._version:
             self._now = {each: self._left(self._known[each], version) for each in sorted(self._known)}
         self._version = version
         return {each: (self._known[each], left) for each, left in self._now.items()}
 
-    def settle(self, versions: Iterable[int]) -> None:
-        """Forget commits that have no effect any more, with their notes."""
+    def settle(self, versions: Iterable[int], moved: int, leads: bool) -> None:
+        """Forget the changes of these commits, which have no effect any more.
+
+        Args:
+            moved: version of the last commit of the compactor, which looks no further back for foreign commits.
+            leads: this replica writes notes.
+        """
         for version in versions:
-            self._known.pop(version, None)
-            self._now.pop(version, None)
-            self._storage.delete(f"{self._directory}/foreign-{version}.json")
+            commit = self._known.get(version)
+            if commit is None:
+                continue
+            if version < moved:
+                del self._known[version]
+                self._now.pop(version, None)
+                if leads:
+                    self._storage.delete(_note(self._directory, version))
+            elif commit.change != Change():
+                self._known[version] = commit = msgspec.structs.replace(commit, change=Change())
+                self._now[version] = Change()
+                if leads:
+                    self._storage.write(_note(self._directory, version), msgspec.json.encode(commit))
 
     def _left(self, commit: ForeignCommit, version: int) -> Change:
         """Return what is left of a commit's change at a version."""
         made = commit.change or Change()
-        if not made.compared or version <= commit.version:
+        if made == Change() or not made.compared or version <= commit.version:
             return made
         try:
             before, then, now = (self._open(each) for each in (commit.version - 1, commit.version, version))
@@ -259,11 +302,60 @@ def described(table: str, commit: ForeignCommit, left: Change, held: Sequence[Ru
         what.append(f"inserted rows with sequences from {left.inserted[0][0]} to {left.inserted[-1][1]}")
     said = f"{table} was changed by another program: version {version} ({commit.operation}) {' and '.join(what)}"
     if version >= newest:
-        undo = f"RESTORE TABLE delta.`{table}` TO VERSION AS OF {newest - 1}"
+        undo = f"undo it in Spark SQL with RESTORE TABLE delta.`{table}` TO VERSION AS OF {newest - 1}"
+    elif held and len(held) <= NAMED_RUNS:
+        where = " OR ".join(f"seq BETWEEN {first} AND {last}" for first, last in held)
+        undo = (
+            f"undo it in Spark SQL with MERGE INTO delta.`{table}` t USING (SELECT * FROM delta.`{table}` "
+            f"VERSION AS OF {version - 1} WHERE {where}) o ON t.seq = o.seq WHEN MATCHED THEN UPDATE SET * "
+            "WHEN NOT MATCHED THEN INSERT *"
+        )
     else:
-        undo = f"a MERGE of these rows from VERSION AS OF {version - 1}"
-    accept = ", or accept it: delete these messages in the stream" if held else ""
-    return f"{said}; undo it with `{undo}` in Spark{accept} (docs/lake.md, Changes by other programs)"
+        undo = f"put the rows of VERSION AS OF {version - 1} back"
+    accept = "; or accept it, by deleting these messages in the stream" if held else ""
+    return f"{said}; {undo}{accept} (docs/lake.md, Changes by other programs)"
+
+
+class _Field(msgspec.Struct, frozen=True):
+    name: str
+
+
+class _Schema(msgspec.Struct, frozen=True):
+    fields: list[_Field] = []
+
+
+_SCHEMA = msgspec.json.Decoder(_Schema)
+
+
+def obstacle(table: str, version: int, metadata: MetaData, protocol: TableProtocol) -> str:
+    """Return the reason why messages cannot be read from a table as it is declared, with what to do; "" for none.
+
+    Args:
+        table: the table's path.
+        version: the version that declares it so.
+    """
+    unknown = sorted(set(protocol.reader_features or ()) - READABLE)
+    if protocol.min_reader_version > 3:
+        return (
+            f"{table} needs version {protocol.min_reader_version} of Delta's protocol for readers: upgrade lakestream"
+        )
+    if unknown:
+        return (
+            f"{table} needs features that the server cannot read: {', '.join(unknown)}; old messages may be errors. "
+            f"Undo it in Spark SQL with ALTER TABLE delta.`{table}` DROP FEATURE {unknown[0]}, or upgrade lakestream"
+        )
+    try:
+        names = {field.name for field in _SCHEMA.decode(metadata.schema_string).fields}
+    except DECODE_ERRORS:
+        return f"{table}: version {version} has a schema that does not decode"
+    lacking = [name for name in MESSAGE_COLUMNS if name not in names]
+    if lacking and names:
+        return (
+            f"{table} has no column {lacking[0]} any more, renamed or dropped by another program; old messages are "
+            f"errors. Undo it in Spark SQL with RESTORE TABLE delta.`{table}` TO VERSION AS OF {version - 1}, or "
+            "rename the column back"
+        )
+    return ""
 
 
 def _without(runs: Iterable[Run], gone: Sequence[Run]) -> list[Run]:

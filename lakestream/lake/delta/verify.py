@@ -26,10 +26,10 @@ from itertools import islice
 import msgspec
 
 from lakestream.lake.delta import deletion_vectors, ends
-from lakestream.lake.delta.actions import Add, Key, key_of, locate, statistics, vector_file
-from lakestream.lake.delta.log import Log
+from lakestream.lake.delta.actions import Add, Key, MetaData, TableProtocol, key_of, locate, statistics, vector_file
+from lakestream.lake.delta.log import Commit, Log
 from lakestream.lake.delta.position import PositionWatch, aside, own
-from lakestream.lake.delta.strangers import ForeignCommit, foreign, since_progress
+from lakestream.lake.delta.strangers import ForeignCommit, foreign, obstacle, since_progress
 from lakestream.lake.errors import BadDeletionVector, DamagedFile
 from lakestream.lake.files import paths, staging
 from lakestream.lake.files.lake import open_storage
@@ -93,6 +93,9 @@ class TableFiles:
         """Commits by other programs since the last one of the stream when the table was first read."""
         self.damaged: dict[Key, Damage] = {}
         """Damaged files of the newest known version, as far as it was checked."""
+        self.obstacle = ""
+        """Reason why old messages cannot be read from the newest version, though its files are undamaged; or ""."""
+        self._metadata, self._protocol = MetaData(), TableProtocol()
         self._epoch = -1
         self.version = -1
         """The version that was checked last."""
@@ -133,6 +136,8 @@ class TableFiles:
             self._sizes = {entry.path: entry.size for entry in self._storage.tree(self.table)}
         self._sync_commits(log, log.commits)
         self.foreign = since_progress(log, self._application) if self._application else []
+        self._metadata, self._protocol = state.metadata, state.protocol
+        self.obstacle = obstacle(self.table, state.version, self._metadata, self._protocol)
         self.damaged = {key: each for key, each in self.damaged.items() if each.lasting and key in state.files}
         self._todo = {key: add for key, add in state.files.items() if key not in self.damaged}
         self._fresh = {}
@@ -166,6 +171,7 @@ class TableFiles:
             seen.append(self.version)
             if self._application and (other := foreign(commit)) is not None:
                 self.foreign.append(other)
+            self._take_metadata(commit)
             for action in commit.actions:
                 if action.remove is not None:
                     for known in (self._fresh, self.damaged):
@@ -174,6 +180,15 @@ class TableFiles:
                 if action.add is not None:
                     self._fresh[key_of(action.add)] = action.add
         self._sync_commits(self._log, seen)
+
+    def _take_metadata(self, commit: Commit) -> None:
+        """Apply what a commit says of the table as a whole."""
+        before = self._metadata, self._protocol
+        for action in commit.actions:
+            self._metadata = action.meta_data or self._metadata
+            self._protocol = action.protocol or self._protocol
+        if (self._metadata, self._protocol) != before:
+            self.obstacle = obstacle(self.table, commit.version, self._metadata, self._protocol)
 
     def _sync_commits(self, log: Log, versions: Sequence[int]) -> None:
         if not self._storage.local or not versions:

@@ -25,6 +25,9 @@ from lakestream.log.format.errors import CorruptLog
 from lakestream.log.format.segment import Footer, read_footer
 from lakestream.protocol.decoding import DECODE_ERRORS
 
+REFUSAL_FILE = "refused.txt"
+"""Why the compactor cannot write the table of the stream of a staging directory."""
+
 
 class StreamIdentity(msgspec.Struct, frozen=True):
     """Identity of the stream of a staging directory. `config` is the stream's configuration as JSON text."""
@@ -244,6 +247,26 @@ def discard_through(directory: str, stream: StreamIdentity, index: int) -> None:
         with contextlib.suppress(OSError):  # a replica staged a segment meanwhile, and marks the directory
             os.rmdir(directory)
     _clear_name(storage, directory)
+
+
+def refuse(storage: Storage, directory: str, reason: str) -> None:
+    """Note why the compactor cannot write a stream's table, for the server; "": it can."""
+    path = f"{directory}/{REFUSAL_FILE}"
+    if not reason:
+        storage.delete(path)
+    elif storage.exists(f"{directory}/{paths.STREAM_FILE}"):
+        storage.write(path, reason.encode())
+
+
+def refusal(storage: Storage, directory: str, entries: list[Entry]) -> str:
+    """Return what the compactor has noted, or "". `entries`: the content of the directory."""
+    if not any(entry.name == REFUSAL_FILE for entry in entries):
+        return ""
+    try:
+        reason = storage.read(f"{directory}/{REFUSAL_FILE}").decode()
+        return f"the compactor cannot write the table (docs/lake.md, Errors of one stream): {reason}"
+    except (FileNotFoundError, UnicodeDecodeError):
+        return ""
 
 
 def _clear_name(storage: Storage, directory: str) -> None:

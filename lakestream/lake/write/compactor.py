@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakestream.lake.errors import LakeError, LeaseLost, StillCloned, first_line
+from lakestream.lake.errors import LakeError, LeaseLost, StillCloned, TableBusy, first_line
 from lakestream.lake.files import paths, staging
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.locks import COMPACTOR_LOCK, open_lock
@@ -175,6 +175,7 @@ class Compactor:
         self._pool = ThreadPoolExecutor(parallel, thread_name_prefix="compact")
         self._streams: dict[str, StreamCompaction] = {}
         self._failures: dict[str, _Failure] = {}
+        self._noted: dict[str, str] = {}
         self._unfinished: set[str] = set()  # behind at the end of their batch
         self._reached: dict[str, int] = {}  # the log index that a stream's table holds, as far as a batch has seen
         self._tried: dict[str, int] = {}  # the last staged log index at a stream's last attempt
@@ -439,6 +440,7 @@ class Compactor:
         if behind:  # it was stopped before a commit
             self._unfinished.add(directory)
         self._failures.pop(directory, None)
+        self._note(directory, "")
         return False
 
     def _take_turn(self, compaction: StreamCompaction) -> Future[Outcome]:
@@ -501,8 +503,20 @@ class Compactor:
             self._clones.release(error.table)
             self._postpone(directory, FIRST_RETRY_SECONDS)
             return
-        tally.failures[directory] = _reason(error)
+        tally.failures[directory] = reason = _reason(error)
         self._postpone(directory)
+        if reason != WORKER_LATE and not isinstance(error, TableBusy):
+            self._note(directory, reason)
+
+    def _note(self, directory: str, reason: str) -> None:
+        """Tell the server why a stream's table does not follow; "": it does."""
+        if self._noted.get(directory) == reason:
+            return
+        try:
+            staging.refuse(self._storage, directory, reason)
+            self._noted[directory] = reason
+        except (OSError, LakeError) as error:
+            self._complain(f"{directory}: the failure cannot be noted: {error}")
 
     def _is_due(self, directory: str, now: float) -> bool:
         failure = self._failures.get(directory)

@@ -308,7 +308,8 @@ class StreamCompaction:
         found = self._table.find()
         if found is not None and found.uid == self._identity.uid:
             # This commit hides those of other programs from a server that is started later.
-            foreign = strangers.since_progress(Log(self._storage, self.table), application(self._identity.uid))
+            log, app = Log(self._storage, self.table), application(self._identity.uid)
+            foreign = strangers.since_progress(log, app, self._watch.moved)
             strangers.leave_notes(self._storage, self._directory, foreign)
         if found is not None and found.uid != self._identity.uid:
             if found.created_ns > self._identity.created_ns:

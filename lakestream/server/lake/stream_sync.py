@@ -218,6 +218,8 @@ class StreamSync:
         held = position if whole and not damaged else None
         if damaged:
             trouble = self._damage(sealed, staged)
+        elif position is not None and whole:
+            trouble = trouble or self._files.obstacle
         changes = self._changes(entries, leads) if whole and not damaged and position is not None else []
         if not leads:
             return LookResult(position, held, trouble, damaged, changes)
@@ -233,14 +235,16 @@ class StreamSync:
             if any(entry.name == verify.REQUEST_FILE for entry in entries):
                 verify.settle(self._storage, self.directory)
             self._storage.delete_all(self._grace.due(staged, held, time.monotonic_ns()))
+        if not trouble and quarantined is None and staged and staged[-1].last_index > (position or 0):
+            trouble = staging.refusal(self._storage, self.directory, entries)
         return LookResult(position, held, trouble or str(quarantined or ""), damaged, changes)
 
     def _changes(self, entries: Sequence[Entry], leads: bool) -> list[tuple[ForeignCommit, Change]]:
         """Return what other programs have changed in the table, as far as it is not undone."""
         new, self._files.foreign = self._files.foreign, []
         undone, self.undone = self.undone, set()
-        self._strangers.settle(undone)
-        listed = [] if undone else entries  # their notes are in the listing
+        self._strangers.settle(undone, self._watch.moved, leads)
+        listed = [] if undone else entries  # which were listed before
         return list(self._strangers.look(new, listed, self._files.version, leads).values())
 
     def told(self, changes: Sequence[tuple[ForeignCommit, Change]]) -> str:

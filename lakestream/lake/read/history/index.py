@@ -29,7 +29,19 @@ from lakestream.lake.errors import HistoryUnavailable
 from lakestream.lake.files.storage import Storage
 from lakestream.protocol.subjects import Filters, is_literal
 
-_DIRECT_FEATURES = frozenset({"deletionVectors", "timestampNtz", "vacuumProtocolCheck", "inCommitTimestamp"})
+_DIRECT_FEATURES = frozenset(
+    {
+        "deletionVectors",
+        "timestampNtz",
+        "vacuumProtocolCheck",
+        "inCommitTimestamp",
+        "columnMapping",  # while its mode is none
+        "typeWidening",  # the columns of messages have the widest types
+        "typeWidening-preview",
+        "variantType",  # no column of messages
+        "variantType-preview",
+    }
+)
 """Reader features with which files are read directly; a table with others is left to deltalake, which may refuse it."""
 _min_seq = attrgetter("min_seq")
 _KINDS = ("add", "metaData", "protocol")

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from lakestream.lake.delta import strangers
+from lakestream.lake.delta.actions import MetaData, TableProtocol
 from lakestream.lake.delta.log import Log
 from lakestream.lake.delta.position import application
 from lakestream.lake.delta.schema import table_schema
 from lakestream.lake.delta.strangers import MARK, Change, ForeignCommit, Strangers
+from lakestream.lake.delta.verify import Budget, TableFiles
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.storage import Storage
 
@@ -72,6 +76,7 @@ def update(table: Table) -> None:
     DeltaTable(table.path).update(updates={"data": "X'7061796c6f616435ff'"}, predicate="seq = 5")
 
 
+FEED = {"delta.enableChangeDataFeed": "true"}
 DELETED = Change([(5, 5), (9, 12)])
 CHANGES: dict[str, tuple[Callable[[Table], Any], Change]] = {
     "nothing": (lambda table: None, Change()),
@@ -87,7 +92,10 @@ CHANGES: dict[str, tuple[Callable[[Table], Any], Change]] = {
     "INSERT of others": (lambda table: table.theirs([40, 41]), Change([], [(40, 41)])),
     "INSERT of the same sequence": (lambda table: table.theirs([7]), Change([(7, 7)])),
     "RESTORE": (lambda table: DeltaTable(table.path).restore(0), Change([(11, 30)])),
-    "properties": (lambda table: DeltaTable(table.path).alter.set_table_properties({"delta.enableChangeDataFeed": "true"}), Change()),
+    "properties": (
+        lambda table: DeltaTable(table.path).alter.set_table_properties(FEED),
+        Change(),
+    ),
 }
 
 
@@ -105,7 +113,11 @@ def test_restoring_the_version_before_leaves_nothing_of_a_change(table: Table, n
     DeltaTable(table.path).restore(2)
     left = table.look()
     assert [each for each in left if each[1] != Change()] == []
-    table.strangers.settle([version for version, _ in left])
+    table.strangers.settle([version for version, _ in left], 2, leads=True)
+    assert [change for _, change in table.look()] == [Change(), Change()]
+    assert len(list(Path(table.staging).iterdir())) == 2, "the compactor may still find them"
+    table.ours([31])
+    table.strangers.settle([version for version, _ in left], table.version, leads=True)
     assert table.look() == []
     assert list(Path(table.staging).iterdir()) == []
 
@@ -148,9 +160,22 @@ def test_the_compactor_finds_commits_since_its_own_last_one(table: Table) -> Non
     log = Log(table.storage, table.path)
     found = strangers.since_progress(log, application("uid"))
     assert [(each.version, each.operation) for each in found] == [(3, "DELETE"), (4, "WRITE")]
+    assert strangers.since_progress(log, application("uid"), 2) == found
     strangers.leave_notes(table.storage, table.staging, found)
     table._seen = table.version
     assert [version for version, _ in table.look()] == [3, 4]
+
+
+def test_a_change_that_was_undone_is_not_found_again_by_the_compactor(table: Table) -> None:
+    CHANGES["DELETE"][0](table)
+    table.look()
+    DeltaTable(table.path).restore(2)
+    left = table.look()
+    table.strangers.settle([version for version, _ in left], 2, leads=True)
+    found = strangers.since_progress(Log(table.storage, table.path), application("uid"))
+    for each in found:  # one at a time: the server may look in between
+        strangers.leave_notes(table.storage, table.staging, [each])
+        assert [change for _, change in table.look()] == [Change(), Change()]
 
 
 def test_a_note_of_a_table_that_was_there_before_does_not_count(table: Table) -> None:
@@ -164,3 +189,33 @@ def test_runs_are_joined_and_limited() -> None:
     found = strangers.joined(many)
     assert len(found) <= strangers.MAX_RUNS
     assert (found[0][0], found[-1][1]) == (many[0][0], many[-1][1])
+
+
+FIELDS = [{"name": name} for name in strangers.MESSAGE_COLUMNS]
+OBSTACLES: dict[str, tuple[list[dict[str, str]], TableProtocol, str]] = {
+    "none": (FIELDS, TableProtocol(3, ["deletionVectors"]), ""),
+    "a later protocol": (FIELDS, TableProtocol(4), "upgrade lakestream"),
+    "an unknown feature": (FIELDS, TableProtocol(3, ["deletionVectors", "future"]), "DROP FEATURE future"),
+    "a dropped column": (FIELDS[:-1], TableProtocol(), "RESTORE TABLE delta.`t` TO VERSION AS OF 6"),
+    "another column first": ([{"name": "note"}, *FIELDS], TableProtocol(), ""),
+}
+
+
+@pytest.mark.parametrize("name", OBSTACLES)
+def test_a_table_that_cannot_be_read_as_it_is_declared_is_named_with_the_remedy(name: str) -> None:
+    fields, protocol, wanted = OBSTACLES[name]
+    schema = msgspec.json.encode({"type": "struct", "fields": fields}).decode()
+    found = strangers.obstacle("t", 7, MetaData("id", schema), protocol)
+    assert wanted in found
+    assert bool(found) == bool(wanted)
+
+
+def test_a_feature_that_another_program_has_enabled_is_found_with_its_commit(table: Table) -> None:
+    files = TableFiles(table.storage, table.path, application("uid"))
+    assert files.look(1, Budget())
+    assert files.obstacle == ""
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["new"], "writerFeatures": ["new"]}
+    commit = Path(table.path, "_delta_log", f"{table.version + 1:020d}.json")
+    commit.write_text(json.dumps({"protocol": protocol}) + "\n")
+    assert files.look(1, Budget())
+    assert "needs features that the server cannot read: new" in files.obstacle

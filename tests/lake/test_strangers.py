@@ -1,0 +1,103 @@
+"""Tests of a server whose table another program changes: nothing is passed over, and what is undone is read again."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nats
+import pytest
+from deltalake import DeltaTable
+from nats.errors import TimeoutError as NatsTimeout
+from nats.js.errors import APIError, ServerError
+
+from lakestream.lake.files import paths
+from tests.lake.test_end_to_end import CONFIG, Compaction, eventually, publish, replay
+from tests.lake.test_older_copies import errors, until_error
+from tests.servers import Kind, Server
+
+pytestmark = pytest.mark.lake
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    server = Server(Kind.OURS, tmp_path / "store", config=CONFIG, args=["-m", "-1"])
+    server.start()
+    yield server
+    server.kill()
+
+
+async def test_rows_that_another_program_deletes_or_changes_are_waited_for_named_and_read_again(
+    spark: Any, server: Server
+) -> None:
+    compaction = Compaction(spark, server)
+    table = paths.table(compaction.lake, "HIST")
+    client = await nats.connect(server.url)
+    js = client.jetstream()
+    await js.add_stream(name="HIST", subjects=["HIST.>"], allow_direct=True)
+    expected = await publish(client, 1, 100)
+    await compaction.until_caught_up("HIST")
+    assert await replay(client) == expected, "the server has read the table before"
+    DeltaTable(table).delete("seq = 50")
+    same_size = "".join(f"{each ^ 1:02x}" for each in expected[70][1])
+    DeltaTable(table).update(updates={"data": f"X'{same_size}'"}, predicate="seq = 70")
+
+    async def both() -> bool:
+        said = (await asyncio.to_thread(errors, server)).get("HIST", "")
+        return said.count("deleted or changed the rows of 1 messages") == 2
+
+    await eventually(both)
+    expected |= await publish(client, 101, 20)
+    sub = await js.pull_subscribe("HIST.>", "d")
+    got = [message.metadata.sequence.stream for message in await sub.fetch(100, timeout=2)]
+    assert got == list(range(1, 50))
+    with pytest.raises(NatsTimeout):
+        await sub.fetch(1, timeout=2)
+    for seq in (50, 70):
+        for direct in (True, False):
+            with pytest.raises((APIError, ServerError)):
+                await js.get_msg("HIST", seq, direct=direct)
+    assert (await js.get_msg("HIST", 71, direct=True)).data == expected[71][1]
+    said = (await asyncio.to_thread(errors, server))["HIST"]
+    command = re.search(r"RESTORE TABLE delta.`(.*?)` TO VERSION AS OF (\d+)", said)
+    assert command is not None, said
+    assert command[1] == table
+    DeltaTable(table).restore(int(command[2]))
+
+    async def settled() -> bool:
+        return await asyncio.to_thread(errors, server) == {}
+
+    await eventually(settled)
+    assert await replay(client) == expected
+    await client.close()
+    compaction.stop()
+
+
+async def test_a_deletion_by_another_program_is_accepted_by_deleting_the_messages(spark: Any, server: Server) -> None:
+    compaction = Compaction(spark, server)
+    client = await nats.connect(server.url)
+    js = client.jetstream()
+    await js.add_stream(name="HIST", subjects=["HIST.>"], allow_direct=True)
+    expected = await publish(client, 1, 100)
+    await compaction.until_caught_up("HIST")
+    server.stop()
+    DeltaTable(paths.table(compaction.lake, "HIST")).delete("seq = 50 OR seq = 51")
+    server.start()
+    await client.close()
+    client = await nats.connect(server.url)
+    js = client.jetstream()
+    await until_error(server, "HIST", "deleted or changed the rows of 2 messages with sequences from 50 to 51")
+    for seq in (50, 51):
+        await js.delete_msg("HIST", seq)
+        del expected[seq]
+
+    async def settled() -> bool:
+        return await asyncio.to_thread(errors, server) == {}
+
+    await eventually(settled)
+    assert await replay(client) == expected
+    await client.close()
+    compaction.stop()

@@ -1,0 +1,267 @@
+"""Other programs at the tables: a user's Spark, deltalake, and files that somebody deletes.
+
+Belongs here: the cases, and what such a program does. Publishing goes on in each. What changes no message (OPTIMIZE,
+VACUUM, an added column) is not noticed. What deletes, changes or inserts rows is named by `status` with the command
+that undoes it, which the case runs as it is printed. Until then no reader gets other messages than were published, and
+none is passed over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import nats
+from deltalake import DeltaTable
+from nats.errors import TimeoutError as NatsTimeout
+from nats.js.api import ConsumerConfig, DeliverPolicy
+
+from lakestream.lake.spark import session as sessions
+from tests.lake_faults.cases import Broken, Case, Site, Traffic
+
+HISTORY = 150
+"""Messages that have left the log when another program comes."""
+QUIET_S = 4.0
+"""Time without a message after which a consumer has what it can get, s: longer than the pause between two tries."""
+HARMLESS = "publishing goes on; nothing else is noticed"
+NAMED = "no message is passed over, doubled or other; status names the command that undoes it, and it does"
+REFUSED = "publishing goes on; no message is passed over, doubled or other; status says what to do, and that helps"
+_UNDO = re.compile(r"in Spark SQL with (.*?)(?:; or accept it| \(docs/)")
+_VALUES = (
+    "(subject, seq, time, time_ns, headers, data, header_block, subject_bytes) SELECT subject, {seq}L, time, time_ns, "
+    "headers, cast('of another program' as binary), header_block, subject_bytes FROM {{t}} WHERE seq = 7"
+)
+
+
+@functools.cache
+def _spark() -> Any:
+    """Return a user's Spark with lakestream's settings."""
+    spark = sessions.session("another program", extra={"spark.sql.shuffle.partitions": "2"})
+    spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+    return spark
+
+
+def sql(*statements: str) -> Callable[[Site, str], None]:
+    """Return what runs these statements; `{t}` is the table."""
+
+    def change(site: Site, table: str) -> None:
+        for statement in statements:
+            _spark().sql(statement.replace("{t}", f"delta.`{table}`"))
+
+    return change
+
+
+# ---------------------------------------------------------------------- promises
+def _got(site: Site, traffic: Traffic) -> list[tuple[int, bytes]]:
+    """Return what a new consumer of all messages gets until it has to wait."""
+
+    async def consume() -> list[tuple[int, bytes]]:
+        client = await nats.connect(site.server.url)
+        config = ConsumerConfig(deliver_policy=DeliverPolicy.ALL, inactive_threshold=30)
+        sub = await client.jetstream().subscribe(f"{traffic.name}.>", ordered_consumer=True, config=config)
+        found = []
+        with contextlib.suppress(NatsTimeout):
+            while True:
+                message = await sub.next_msg(timeout=QUIET_S)
+                found.append((message.metadata.sequence.stream, message.data))
+        await client.close()
+        return found
+
+    return asyncio.run(consume())
+
+
+def _true(site: Site, traffic: Traffic, changed: set[int]) -> None:
+    """Check that neither a consumer nor direct gets return anything but what was published, without gaps."""
+    traffic.end()
+    wanted = sorted(traffic.live(traffic.last).items())
+    found = _got(site, traffic)
+    if found != wanted[: len(found)]:
+        at = next(at for at, (one, other) in enumerate(zip(found, wanted, strict=False)) if one != other)
+        raise Broken(f"a consumer got message {found[at][0]} in place of {wanted[at][0]}, or with another payload")
+    if changed and found and found[-1][0] >= min(changed):
+        raise Broken(f"a consumer passed {min(changed)}, whose row is changed")
+    for seq in sorted(changed & set(traffic.acked))[:5]:
+        frame = site.direct(traffic, seq)
+        if frame.data != traffic.acked[seq] and frame.status < 500:
+            raise Broken(f"a direct get of message {seq} returned {frame.header!r} {frame.data[:40]!r}")
+    traffic.begin(site.server.address)
+
+
+def harmless(change: Callable[[Site, str], object]) -> Callable[[Site], None]:
+    """Return a case of what changes no message."""
+
+    def run(site: Site) -> None:
+        traffic = site.traffic()
+        site.in_table(traffic, HISTORY)
+        change(site, site.table(traffic))
+        site.goes_on(traffic)
+        site.follows(traffic)
+        _true(site, traffic, set())
+
+    return run
+
+
+def undone(change: Callable[[Site, str], object], changed: set[int]) -> Callable[[Site], None]:
+    """Return a case of what changes these messages: it is named, and the command that status prints undoes it."""
+
+    def run(site: Site) -> None:
+        traffic = site.traffic()
+        site.in_table(traffic, HISTORY)
+        change(site, site.table(traffic))
+        site.until(lambda: "was changed by another program" in site.warnings(), "status names the change", 60)
+        site.goes_on(traffic)
+        _true(site, traffic, changed)
+        for _ in range(3):  # the compactor may commit between the look and the command
+            found = _UNDO.search(site.warnings())
+            if found is None:
+                break
+            sql(found[1])(site, "")
+            with contextlib.suppress(Broken):
+                site.until(lambda: "was changed by another" not in site.warnings(), "the warning goes", 30)
+        site.follows(traffic)
+        _true(site, traffic, set())
+
+    return run
+
+
+def _accepted(site: Site) -> None:
+    traffic = site.traffic()
+    site.in_table(traffic, HISTORY)
+    sql("DELETE FROM {t} WHERE seq BETWEEN 30 AND 32")(site, site.table(traffic))
+    site.until(lambda: "was changed by another program" in site.warnings(), "status names the change", 60)
+    for seq in (30, 31, 32):
+        site.api(f"STREAM.MSG.DELETE.{traffic.name}", {"seq": seq})
+        traffic.removed.add(seq)
+    site.follows(traffic)
+    _true(site, traffic, set())
+
+
+def _hidden(site: Site) -> None:
+    """The server is down at the time of the change, and the compactor commits after it."""
+    traffic = site.traffic()
+    site.in_table(traffic, HISTORY)
+    traffic.end()
+    site.server.kill()
+    sql("DELETE FROM {t} WHERE seq = 30")(site, site.table(traffic))
+    site.server.start()
+    traffic.begin(site.server.address)
+    site.until(lambda: "was changed by another program" in site.warnings(), "status names the change", 60)
+    _true(site, traffic, {30})
+    found = _UNDO.search(site.warnings())
+    assert found is not None
+    sql(found[1])(site, "")
+    site.follows(traffic)
+
+
+def _brought_back(harm: Callable[[Path], object], names: str) -> Callable[[Site], None]:
+    """Return a case in which a table's files are harmed and then restored from a copy."""
+
+    def run(site: Site) -> None:
+        traffic = site.traffic()
+        site.in_table(traffic, HISTORY)
+        site.stop_compactor()  # the copy is of one moment
+        table = Path(site.table(traffic))
+        copy = table.with_name(f"{traffic.name}-copy")
+        shutil.copytree(table, copy)
+        try:
+            harm(table)
+            site.until(lambda: f"table of {traffic.name}: " in site.warnings(), "status names it", 60)
+            if names not in site.warnings():
+                raise Broken(f"status does not say {names!r}: {site.warnings()}")
+            site.goes_on(traffic)
+            _true(site, traffic, set())
+        finally:
+            shutil.rmtree(table, ignore_errors=True)
+            copy.rename(table)
+            site.start_compactor()
+        site.follows(traffic)
+        _true(site, traffic, set())
+
+    return run
+
+
+def _delta(site: Site, table: str) -> DeltaTable:
+    return DeltaTable(table, storage_options=site.options())
+
+
+def _rust_update(site: Site, table: str) -> None:
+    _delta(site, table).update(updates={"data": "arrow_cast('of another program', 'Binary')"}, predicate="seq = 30")
+
+
+def _case(name: str, fault: str, promise: str, run: Callable[[Site], None], own: bool = False) -> Case:
+    return Case(name, "strangers", fault, promise, run, own=own)
+
+
+_SAME_SIZE = "UPDATE {t} SET data = cast(translate(cast(data as string), 'abc', 'bca') as binary) WHERE seq IN (30, 31)"
+_MERGE = (
+    "MERGE INTO {t} USING (SELECT 30L AS s UNION ALL SELECT 31L) v ON seq = v.s "
+    "WHEN MATCHED AND seq = 30 THEN DELETE WHEN MATCHED THEN UPDATE SET data = cast('other' as binary)"
+)
+_HARMLESS: dict[str, tuple[str, Callable[[Site, str], object]]] = {
+    "optimize": ("OPTIMIZE by Spark", sql("OPTIMIZE {t}")),
+    "zorder": ("OPTIMIZE ZORDER by Spark", sql("OPTIMIZE {t} ZORDER BY (time_ns)")),
+    "vacuum": ("OPTIMIZE and VACUUM RETAIN 0 HOURS by Spark", sql("OPTIMIZE {t}", "VACUUM {t} RETAIN 0 HOURS")),
+    "add-column": ("ALTER TABLE ADD COLUMNS", sql("ALTER TABLE {t} ADD COLUMNS (note STRING)")),
+    "comment": (
+        "COMMENT, properties of the user",
+        sql("COMMENT ON TABLE {t} IS 'x'", "ALTER TABLE {t} SET TBLPROPERTIES ('a.b' = 'c')"),
+    ),
+    "change-feed": (
+        "change data feed enabled",
+        sql("ALTER TABLE {t} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')"),
+    ),
+    "no-vectors": (
+        "deletion vectors disabled",
+        sql("ALTER TABLE {t} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'false')"),
+    ),
+    "row-tracking": (
+        "row tracking enabled",
+        sql("ALTER TABLE {t} SET TBLPROPERTIES ('delta.enableRowTracking' = 'true')"),
+    ),
+    "type-widening": (
+        "type widening enabled",
+        sql("ALTER TABLE {t} SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')"),
+    ),
+    "constraint": (
+        "a CHECK constraint that all rows fulfil",
+        sql("ALTER TABLE {t} ADD CONSTRAINT positive CHECK (seq > 0)"),
+    ),
+    "rust-optimize": ("optimize.compact by deltalake", lambda site, table: _delta(site, table).optimize.compact()),
+    "rust-zorder": (
+        "optimize.z_order by deltalake",
+        lambda site, table: _delta(site, table).optimize.z_order(["time_ns"]),
+    ),
+}
+_CHANGES: dict[str, tuple[str, Callable[[Site, str], object], set[int]]] = {
+    "delete": ("DELETE by Spark", sql("DELETE FROM {t} WHERE seq BETWEEN 30 AND 35"), set(range(30, 36))),
+    "delete-purge": (
+        "DELETE and REORG APPLY (PURGE)",
+        sql("DELETE FROM {t} WHERE seq = 30", "REORG TABLE {t} APPLY (PURGE)"),
+        {30},
+    ),
+    "rust-delete": ("delete by deltalake", lambda site, table: _delta(site, table).delete("seq = 30"), {30}),
+    "truncate": ("TRUNCATE TABLE", sql("TRUNCATE TABLE {t}"), set(range(1, HISTORY))),
+    "update": ("UPDATE with another size", sql("UPDATE {t} SET data = cast('other' as binary) WHERE seq = 30"), {30}),
+    "update-same-size": ("UPDATE with the same size", sql(_SAME_SIZE), {30, 31}),
+    "rust-update": ("update by deltalake", _rust_update, {30}),
+    "merge": ("MERGE that deletes and updates", sql(_MERGE), {30, 31}),
+    "insert-existing": ("INSERT of a sequence that exists", sql("INSERT INTO {t} " + _VALUES.format(seq=30)), {30}),
+    "insert-beyond": (
+        "INSERT of sequences beyond the last",
+        sql("INSERT INTO {t} " + _VALUES.format(seq=1 << 40)),
+        set(),
+    ),
+    "restore": ("RESTORE to an older version", sql("RESTORE TABLE {t} TO VERSION AS OF 1"), set(range(100, HISTORY))),
+}
+CASES = (
+    *(_case(name, fault, HARMLESS, harmless(change)) for name, (fault, change) in _HARMLESS.items()),
+    *(_case(name, fault, NAMED, undone(change, changed)) for name, (fault, change, changed) in _CHANGES.items()),
+    _case("delete-accepted", "DELETE by Spark, then of the same messages in the stream", REFUSED, _accepted),
+    _case("delete-hidden", "DELETE while the server is down", NAMED, _hidden),
+)
