@@ -148,6 +148,13 @@ class OlderLake(LakeError):
     """Raised when a table is behind the log's first entry: the lake was restored from an older copy."""
 
     def __init__(self, table: str, position: int, needed: int) -> None:
+        if not position:
+            super().__init__(
+                f"{table} holds nothing of the stream: it is missing, or another stream's. The server's log begins only "
+                f"after log index {needed}. Bring the table back from a copy of the lake; until then nothing leaves the "
+                "log and older messages cannot be read"
+            )
+            return
         super().__init__(
             f"{table} holds the stream through log index {position}, but the server's log begins only after {needed}: "
             "the lake is an older copy than the one that the log was emptied into. Bring back the newer lake; until "

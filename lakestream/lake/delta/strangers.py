@@ -27,7 +27,7 @@ import msgspec
 from lakestream.lake.delta.actions import Add, MetaData, Remove, TableProtocol, statistics
 from lakestream.lake.delta.log import Commit, Log
 from lakestream.lake.delta.position import APPLICATION, progress_of
-from lakestream.lake.delta.schema import END
+from lakestream.lake.delta.schema import END, UID_PROPERTY
 from lakestream.lake.errors import DamagedLog
 from lakestream.lake.files.storage import Entry, Storage
 from lakestream.protocol.decoding import DECODE_ERRORS
@@ -349,7 +349,7 @@ def obstacle(table: str, version: int, metadata: MetaData, protocol: TableProtoc
     except DECODE_ERRORS:
         return f"{table}: version {version} has a schema that does not decode"
     lacking = [name for name in MESSAGE_COLUMNS if name not in names]
-    if lacking and names:
+    if lacking and UID_PROPERTY in metadata.configuration:
         return (
             f"{table} has no column {lacking[0]} any more, renamed or dropped by another program; old messages are "
             f"errors. Undo it in Spark SQL with RESTORE TABLE delta.`{table}` TO VERSION AS OF {version - 1}, or "

@@ -16,7 +16,7 @@ from lakestream.lake.delta import strangers
 from lakestream.lake.delta.actions import MetaData, TableProtocol
 from lakestream.lake.delta.log import Log
 from lakestream.lake.delta.position import application
-from lakestream.lake.delta.schema import table_schema
+from lakestream.lake.delta.schema import UID_PROPERTY, table_schema
 from lakestream.lake.delta.strangers import MARK, Change, ForeignCommit, Strangers
 from lakestream.lake.delta.verify import Budget, TableFiles
 from lakestream.lake.files.lake import open_storage
@@ -205,7 +205,7 @@ OBSTACLES: dict[str, tuple[list[dict[str, str]], TableProtocol, str]] = {
 def test_a_table_that_cannot_be_read_as_it_is_declared_is_named_with_the_remedy(name: str) -> None:
     fields, protocol, wanted = OBSTACLES[name]
     schema = msgspec.json.encode({"type": "struct", "fields": fields}).decode()
-    found = strangers.obstacle("t", 7, MetaData("id", schema), protocol)
+    found = strangers.obstacle("t", 7, MetaData("id", schema, configuration={UID_PROPERTY: "uid"}), protocol)
     assert wanted in found
     assert bool(found) == bool(wanted)
 

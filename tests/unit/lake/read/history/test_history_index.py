@@ -221,3 +221,18 @@ def test_ten_thousand_files_take_less_than_a_kibibyte_each(tmp_path: Path) -> No
     assert len(index.snapshot().files) == count
     assert held / count <= MOST_BYTES
     print(f"{held / count:.0f} bytes a file")
+
+
+@pytest.mark.parametrize("feature", ["typeWidening", "columnMapping", "variantType"])
+def test_files_are_read_directly_with_features_that_do_not_concern_messages(tmp_path: Path, feature: str) -> None:
+    write(tmp_path / "t", rows(1, 10, "s"))
+    index, _ = index_of(tmp_path / "t")
+    before = index.refresh()
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": [feature], "writerFeatures": [feature]}
+    commit = tmp_path / "t" / "_delta_log" / f"{before.version + 1:020d}.json"
+    commit.write_text(json.dumps({"protocol": protocol}))
+    assert index.refresh().shape.direct
+    commit.with_name(f"{before.version + 2:020d}.json").write_text(
+        json.dumps({"protocol": {**protocol, "readerFeatures": ["future"]}})
+    )
+    assert not index.refresh().shape.direct
