@@ -17,11 +17,19 @@ from nats.errors import TimeoutError as NatsTimeout
 from nats.js.errors import APIError, ServerError
 
 from lakestream.lake.files import paths
+from lakestream.lake.write.compactor import BatchReport
 from tests.lake.test_end_to_end import CONFIG, Compaction, eventually, publish, replay
 from tests.lake.test_older_copies import errors, until_error
 from tests.servers import Kind, Server
 
 pytestmark = pytest.mark.lake
+
+
+class Sweeps(Compaction):
+    """Compactor that sweeps when the test asks for it, without a streaming query."""
+
+    async def report(self) -> BatchReport:
+        return await asyncio.to_thread(self._compactor.sweep, True)
 
 
 @pytest.fixture
@@ -35,7 +43,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 async def test_rows_that_another_program_deletes_or_changes_are_waited_for_named_and_read_again(
     spark: Any, server: Server
 ) -> None:
-    compaction = Compaction(spark, server)
+    compaction = Sweeps(spark, server)
     table = paths.table(compaction.lake, "HIST")
     client = await nats.connect(server.url)
     js = client.jetstream()
@@ -43,9 +51,9 @@ async def test_rows_that_another_program_deletes_or_changes_are_waited_for_named
     expected = await publish(client, 1, 100)
     await compaction.until_caught_up("HIST")
     assert await replay(client) == expected, "the server has read the table before"
-    DeltaTable(table).delete("seq = 50")
     same_size = "".join(f"{each ^ 1:02x}" for each in expected[70][1])
-    DeltaTable(table).update(updates={"data": f"X'{same_size}'"}, predicate="seq = 70")
+    spark.sql(f"DELETE FROM delta.`{table}` WHERE seq = 50")
+    spark.sql(f"UPDATE delta.`{table}` SET data = X'{same_size}' WHERE seq = 70")
 
     async def both() -> bool:
         said = (await asyncio.to_thread(errors, server)).get("HIST", "")
@@ -67,7 +75,7 @@ async def test_rows_that_another_program_deletes_or_changes_are_waited_for_named
     command = re.search(r"RESTORE TABLE delta.`(.*?)` TO VERSION AS OF (\d+)", said)
     assert command is not None, said
     assert command[1] == table
-    DeltaTable(table).restore(int(command[2]))
+    spark.sql(command[0])
 
     async def settled() -> bool:
         return await asyncio.to_thread(errors, server) == {}
@@ -79,14 +87,14 @@ async def test_rows_that_another_program_deletes_or_changes_are_waited_for_named
 
 
 async def test_a_deletion_by_another_program_is_accepted_by_deleting_the_messages(spark: Any, server: Server) -> None:
-    compaction = Compaction(spark, server)
+    compaction = Sweeps(spark, server)
     client = await nats.connect(server.url)
     js = client.jetstream()
     await js.add_stream(name="HIST", subjects=["HIST.>"], allow_direct=True)
     expected = await publish(client, 1, 100)
     await compaction.until_caught_up("HIST")
     server.stop()
-    DeltaTable(paths.table(compaction.lake, "HIST")).delete("seq = 50 OR seq = 51")
+    spark.sql(f"DELETE FROM delta.`{paths.table(compaction.lake, 'HIST')}` WHERE seq IN (50, 51)")
     server.start()
     await client.close()
     client = await nats.connect(server.url)
@@ -107,7 +115,7 @@ async def test_a_deletion_by_another_program_is_accepted_by_deleting_the_message
 
 async def test_the_compactors_error_is_told_to_the_server(spark: Any, server: Server) -> None:
     """A newer Delta has given the table a feature that the compactor's Spark does not write."""
-    compaction = Compaction(spark, server)
+    compaction = Sweeps(spark, server)
     table = paths.table(compaction.lake, "HIST")
     client = await nats.connect(server.url)
     await client.jetstream().add_stream(name="HIST", subjects=["HIST.>"], allow_direct=True)

@@ -19,6 +19,7 @@ from typing import Any
 
 import nats
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 from nats.errors import TimeoutError as NatsTimeout
 from nats.js.api import ConsumerConfig, DeliverPolicy
 
@@ -186,12 +187,18 @@ def _brought_back(harm: Callable[[Path], object], names: str) -> Callable[[Site]
     return run
 
 
-def _delta(site: Site, table: str) -> DeltaTable:
-    return DeltaTable(table, storage_options=site.options())
+def _refused(change: Callable[[DeltaTable], object]) -> Callable[[Site, str], None]:
+    """Return what deltalake refuses, since it does not write tables with in-commit timestamps."""
 
+    def attempt(site: Site, table: str) -> None:
+        try:
+            change(DeltaTable(table, storage_options=site.options()))
+        except DeltaError as error:
+            if "InCommitTimestamp" in str(error):
+                return
+        raise Broken("deltalake writes tables with in-commit timestamps now: make this a case of a change")
 
-def _rust_update(site: Site, table: str) -> None:
-    _delta(site, table).update(updates={"data": "arrow_cast('of another program', 'Binary')"}, predicate="seq = 30")
+    return attempt
 
 
 def _case(name: str, fault: str, promise: str, run: Callable[[Site], None], own: bool = False) -> Case:
@@ -232,11 +239,8 @@ _HARMLESS: dict[str, tuple[str, Callable[[Site, str], object]]] = {
         "a CHECK constraint that all rows fulfil",
         sql("ALTER TABLE {t} ADD CONSTRAINT positive CHECK (seq > 0)"),
     ),
-    "rust-optimize": ("optimize.compact by deltalake", lambda site, table: _delta(site, table).optimize.compact()),
-    "rust-zorder": (
-        "optimize.z_order by deltalake",
-        lambda site, table: _delta(site, table).optimize.z_order(["time_ns"]),
-    ),
+    "rust-optimize": ("optimize.compact by deltalake, which refuses", _refused(lambda table: table.optimize.compact())),
+    "rust-delete": ("delete by deltalake, which refuses", _refused(lambda table: table.delete("seq = 30"))),
 }
 _CHANGES: dict[str, tuple[str, Callable[[Site, str], object], set[int]]] = {
     "delete": ("DELETE by Spark", sql("DELETE FROM {t} WHERE seq BETWEEN 30 AND 35"), set(range(30, 36))),
@@ -245,11 +249,9 @@ _CHANGES: dict[str, tuple[str, Callable[[Site, str], object], set[int]]] = {
         sql("DELETE FROM {t} WHERE seq = 30", "REORG TABLE {t} APPLY (PURGE)"),
         {30},
     ),
-    "rust-delete": ("delete by deltalake", lambda site, table: _delta(site, table).delete("seq = 30"), {30}),
     "truncate": ("TRUNCATE TABLE", sql("TRUNCATE TABLE {t}"), set(range(1, HISTORY))),
     "update": ("UPDATE with another size", sql("UPDATE {t} SET data = cast('other' as binary) WHERE seq = 30"), {30}),
     "update-same-size": ("UPDATE with the same size", sql(_SAME_SIZE), {30, 31}),
-    "rust-update": ("update by deltalake", _rust_update, {30}),
     "merge": ("MERGE that deletes and updates", sql(_MERGE), {30, 31}),
     "insert-existing": ("INSERT of a sequence that exists", sql("INSERT INTO {t} " + _VALUES.format(seq=30)), {30}),
     "insert-beyond": (

@@ -26,7 +26,7 @@ from lakestream.log.format.segment import Footer, read_footer
 from lakestream.protocol.decoding import DECODE_ERRORS
 
 REFUSAL_FILE = "refused.txt"
-"""Why the compactor cannot write the table of the stream of a staging directory."""
+"""File with the compactor's last error about the stream's table, as long as it cannot write it."""
 
 
 class StreamIdentity(msgspec.Struct, frozen=True):
