@@ -150,9 +150,9 @@ class OlderLake(LakeError):
     def __init__(self, table: str, position: int, needed: int) -> None:
         if not position:
             super().__init__(
-                f"{table} holds nothing of the stream: it is missing, or another stream's. The server's log begins only "
-                f"after log index {needed}. Bring the table back from a copy of the lake; until then nothing leaves the "
-                "log and older messages cannot be read"
+                f"{table} holds nothing of the stream: it is missing, or another stream's. The server's log begins "
+                f"only after log index {needed}. Bring the table back from a copy of the lake; until then nothing "
+                "leaves the log and older messages cannot be read"
             )
             return
         super().__init__(

@@ -182,7 +182,8 @@ class Strangers:
             if leads:
                 self._storage.write(_note(self._directory, each), msgspec.json.encode(commit))
         if fresh or version != self._version:
-            self._now = {each: self._left(self._known[each], version) for each in sorted(self._known)}
+            there = sorted(each for each in self._known if each <= version)  # an older copy has not all of them
+            self._now = {each: self._left(self._known[each], version) for each in there}
         self._version = version
         return {each: (self._known[each], left) for each, left in self._now.items()}
 

@@ -43,15 +43,15 @@ class LookResult(msgspec.Struct, frozen=True):
     """Result of a look at a table.
 
     `position` is the log index through which the table holds the stream (None: there is no table), `held` the one
-    through which its files were verified. `trouble` is an error; `damaged`: files are damaged; `changes`: of other
-    programs.
+    through which its files were verified. `trouble` is an error; `damaged`: files are damaged; `changes`: by other
+    programs, None while they are not known.
     """
 
     position: int | None
     held: int | None = None
     trouble: str = ""
     damaged: bool = False
-    changes: list[tuple[ForeignCommit, Change]] = []
+    changes: list[tuple[ForeignCommit, Change]] | None = None
 
 
 class StreamSync:
@@ -75,6 +75,7 @@ class StreamSync:
         self._watch = PositionWatch(self.table, stream.uid)
         self._files = TableFiles(self._storage, self.table, application(stream.uid))
         self._strangers = Strangers(self._storage, self.table, self.directory)
+        self._told = ""
         self.undone: set[int] = set()
         """Commits of other programs that have no effect on the stream any more; the next look forgets them."""
         self._grace = grace
@@ -220,7 +221,8 @@ class StreamSync:
             trouble = self._damage(sealed, staged)
         elif position is not None and whole:
             trouble = trouble or self._files.obstacle
-        changes = self._changes(entries, leads) if whole and not damaged and position is not None else []
+        known = position is not None and not damaged and self._files.version >= 0
+        changes = self._changes(entries, leads) if known else None
         if not leads:
             return LookResult(position, held, trouble, damaged, changes)
         quarantined = quarantine.find(self.directory, position or 0)
@@ -247,11 +249,13 @@ class StreamSync:
         listed = [] if undone else entries  # which were listed before
         return list(self._strangers.look(new, listed, self._files.version, leads).values())
 
-    def told(self, changes: Sequence[tuple[ForeignCommit, Change]]) -> str:
+    def told(self, changes: Sequence[tuple[ForeignCommit, Change]] | None) -> str:
         """Return the text for changes by other programs that concern messages of the stream; note those that do not.
 
         To be called by the event loop: messages may have been removed meanwhile, which settles a change.
         """
+        if changes is None:
+            return self._told
         live = self.stream.store.live
         doubted: list[Run] = []
         texts = []
@@ -268,7 +272,8 @@ class StreamSync:
             texts.append(described(self.table, commit, left, held, count, newest))
         if self.history is not None:
             self.history.doubt(joined(doubted))
-        return "; ".join(texts)
+        self._told = "; ".join(texts)
+        return self._told
 
     def _check(self, position: int, left: int, applied: int, staged: Sequence[StagedSegment]) -> None:
         """Raise an error unless table and log belong together.
