@@ -130,6 +130,7 @@ def run(options: argparse.Namespace, stop: threading.Event, metrics: CompactorMe
     from lakestream.lake.progress import watched
     from lakestream.lake.spark.session import Rest
     from lakestream.lake.write.compactor import Compactor
+    from lakestream.lake.write.outages import Outages
     from lakestream.lake.write.spans import CommitSpans
     from lakestream.lake.write.stream_compaction import Options
 
@@ -148,29 +149,44 @@ def run(options: argparse.Namespace, stop: threading.Event, metrics: CompactorMe
             upkeep.note(batch.commits)
 
     spans = _open_spans(lake)
-    compactor = metrics.compactor = Compactor(
-        spark,
-        lake,
-        options.checkpoint,
-        parallel=options.parallel,
-        options=Options(tasks=options.cores, spans=None if spans is None else CommitSpans(spans)),
-        stopping=stop,
-        report=report,
-        tell=say,
-        complain=complain,
-    )
+
+    def make() -> Compactor:
+        return Compactor(
+            spark,
+            lake,
+            options.checkpoint,
+            parallel=options.parallel,
+            options=Options(tasks=options.cores, spans=None if spans is None else CommitSpans(spans)),
+            stopping=stop,
+            report=report,
+            tell=say,
+            complain=complain,
+        )
+
+    outages = Outages(lake, stop, complain)
+    compactor = metrics.compactor = make()
     try:
-        if not job.become_only(compactor.acquire, "compactor", lake, options.once, stop):
-            return 0 if stop.is_set() else 1
-        metrics.active = True
-        if options.once:
-            backlog = Backlog(lake)
-            with watched("compact", backlog.total, backlog.done):
-                failures = compactor.once().failures
-            if not moved:
-                _say_result(options.json, 0, 0, time.monotonic() - began)
-            return 1 if failures or stop.is_set() else 0
-        return _serve(compactor, upkeep, rest, options.interval, stop)
+        while True:
+            if not job.become_only(compactor.acquire, "compactor", lake, options.once, stop):
+                return 0 if stop.is_set() else 1
+            metrics.active = True
+            if options.once:
+                backlog = Backlog(lake)
+                with watched("compact", backlog.total, backlog.done):
+                    failures = compactor.once().failures
+                if not moved:
+                    _say_result(options.json, 0, 0, time.monotonic() - began)
+                return 1 if failures or stop.is_set() else 0
+            outages.working()
+            try:
+                return _serve(compactor, upkeep, rest, options.interval, stop)
+            except Exception as error:
+                if not outages.outlast(error):
+                    raise
+            # Another one may have worked meanwhile: take the lock again, and read everything anew.
+            metrics.active = False
+            compactor.abandon()
+            compactor = metrics.compactor = make()
     finally:
         metrics.spark = None
         _close(compactor, upkeep, spark)

@@ -33,6 +33,7 @@ class Fault:
         hang: never answer.
         cut: pass it on, and close the connection after half of the answer.
         times: so many requests, then no more.
+        every: of the matching requests only each such one.
     """
 
     pattern: str = "*"
@@ -43,12 +44,21 @@ class Fault:
     hang: bool = False
     cut: bool = False
     times: int = 1 << 62
+    every: int = 1
 
 
 THROTTLED = Fault(status=503, code="SlowDown")
 EXPIRED = Fault(status=403, code="ExpiredToken")
 FULL = Fault(status=507, code="InsufficientStorage", methods=("PUT", "POST"))
 HANGING = Fault(hang=True)
+
+
+@dataclass
+class _Counted:
+    """A fault, and the requests that matched it."""
+
+    fault: Fault
+    seen: int = 0
 
 
 class Proxy:
@@ -65,7 +75,7 @@ class Proxy:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.StreamWriter] = set()
-        self._faults: list[list[Fault | int]] = []
+        self._faults: list[_Counted] = []
         self.port = 0
         self.requests = 0
         self.hits = 0
@@ -92,7 +102,8 @@ class Proxy:
 
     def fail(self, *faults: Fault) -> None:
         """Let requests fail from now on; the first fault that matches counts."""
-        self._faults = [[fault, fault.times] for fault in faults]
+        self.hits = 0
+        self._faults = [_Counted(fault) for fault in faults]
 
     def pass_all(self) -> None:
         """Pass everything from now on. Requests that hang are cut."""
@@ -169,13 +180,12 @@ class Proxy:
 
     def _fault_of(self, method: str, path: str) -> Fault | None:
         for rule in self._faults:
-            fault, left = rule
-            assert isinstance(fault, Fault)
-            assert isinstance(left, int)
-            if left and (not fault.methods or method in fault.methods) and fnmatch(path, fault.pattern):
-                rule[1] = left - 1
-                self.hits += 1
-                return fault
+            fault = rule.fault
+            if (not fault.methods or method in fault.methods) and fnmatch(path, fault.pattern):
+                rule.seen += 1
+                if rule.seen % fault.every == 0 and rule.seen // fault.every <= fault.times:
+                    self.hits += 1
+                    return fault
         return None
 
 

@@ -276,7 +276,10 @@ def warnings(now: Snapshot) -> list[str]:
     if not now.healthy:
         found.append(f"the server is not healthy: {now.health}")
     attended = bool((lake.get("compactor") or {}).get("alive"))
-    if lake and not attended and now.streams:
+    outage = lake.get("outage")
+    if outage:
+        found.append(str(outage["text"]))
+    if lake and not outage and not attended and now.streams:
         found.append(
             "no compactor is at work on the lake: start `lakestream compact`, or the server with `lakestream up`"
         )

@@ -5,6 +5,8 @@ Belongs here: exceptions whose texts say what to do. No other module of the pack
 
 from __future__ import annotations
 
+from lakestream.protocol.api.errors import PublicError
+
 
 class LakeError(Exception):
     """Base of all errors about a lake that a person has to decide on or repair; the text says how."""
@@ -32,6 +34,39 @@ class StorageFailed(LakeError):
 
     def __init__(self, what: str, path: str, reason: str) -> None:
         super().__init__(f"cannot {what} {path}: {reason}")
+
+
+class LakeAway(LakeError, PublicError):
+    """Raised while a lake cannot be reached.
+
+    Args:
+        lake: the lake's root.
+        reason: error of the last attempt.
+        retry_s: seconds after which clients are told to try again.
+        since: time since which it is away, as text; "": unknown.
+
+    Attributes:
+        reason: the same.
+        retry_s: the same.
+    """
+
+    def __init__(self, lake: str, reason: str, retry_s: int, since: str = "") -> None:
+        self.reason, self.retry_s = reason, retry_s
+        when = f" since {since}" if since else ""
+        PublicError.__init__(
+            self,
+            f"the lake at {lake} cannot be reached{when}: {reason}. Publishing goes on, and everything else resumes by "
+            f"itself once the lake is back; {_remedy(reason)}",
+            f"the lake cannot be reached; try again in {retry_s} s",
+        )
+
+
+def _remedy(reason: str) -> str:
+    if "credentials" in reason:
+        return "renew the credentials of the server (those of its environment need a restart)"
+    if "there is no " in reason or "another lake" in reason:
+        return "mount it, or bring it back to its place"
+    return "look at the store and at the way to it"
 
 
 class LeaseLost(LakeError):

@@ -39,6 +39,7 @@ from lakestream.ports import Bus, Subscribed
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.api.request import API_LEVEL
 from lakestream.runtime import LoopClock, ThreadIo
+from lakestream.server.lake.address import LakeAddress
 from lakestream.server.lake.api import FlushApi
 from lakestream.server.lake.keeper import LakeKeeper
 from lakestream.server.verification import Verifier, VerifyApi
@@ -49,6 +50,9 @@ from lakestream.stream.features.batches import BatchLimits
 if TYPE_CHECKING:
     from lakestream.net.peers.cluster import Cluster
     from lakestream.net.peers.workers import Workers
+
+LAKE_THREADS = 8
+"""Maximum number of tables that are followed in parallel."""
 
 STOP_WAIT_S = 10.0
 """Maximum time for writes in flight at the end."""
@@ -114,6 +118,8 @@ class JetStream:
         `SystemApi`."""
         self._system_api: SystemApi | None = None
         self.keeper: LakeKeeper | None = None
+        self.address: LakeAddress | None = None
+        """The server's file in the lake."""
         if self._options.temporary_store:
             log.warn(
                 f"Temporary storage directory used, data could be lost on system reboot: {self._options.store_dir}"
@@ -139,7 +145,12 @@ class JetStream:
         self.spans = shared.spans = _open_spans(options, identity.server_name, log)
         if options.lake.enabled:
             lake = options.lake.url or os.path.join(self._options.store_dir, "lake")
-            shared.lake = self.keeper = LakeKeeper(lake, options.lake, clock, io, log)
+            # Threads of its own: the log's must not wait for the lake.
+            loop = asyncio.get_running_loop()
+            work, probes = ThreadIo(loop, LAKE_THREADS), ThreadIo(loop, 1)
+            shared.lake = self.keeper = keeper = LakeKeeper(lake, options.lake, clock, work, log, probes)
+            store_dir = self._options.store_dir
+            self.address = LakeAddress(keeper.root, store_dir, keeper.presence, clock, work, log)
         node: Callable[[Shared, Engines], MetaNode] = solo_node
         if not isinstance(cluster, Standalone):
             node = self._member(cluster)

@@ -23,6 +23,7 @@ from lakestream.config.options import (
     LeafOptions,
     Options,
 )
+from lakestream.lake.read.flush import ServerFile
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Account, Accounts
 from lakestream.net.accounts.auth import Authenticator, has_plain_passwords
@@ -39,7 +40,6 @@ from lakestream.protocol.api.request import NATS_VERSION
 from lakestream.runtime import Turns
 from lakestream.server.heap import Trimmer, trim
 from lakestream.server.jetstream import JetStream
-from lakestream.server.lake.api import announce, withdraw
 from lakestream.server.lake.keeper import LakeKeeper
 from lakestream.server.listeners import Listeners
 from lakestream.server.logins import Logins
@@ -347,10 +347,10 @@ class Node:
         self._cleanups.append(self.listeners.end)
         if self._worker is None:
             self.listeners.write_files(self.cluster.port)
-        if self.keeper is not None:
-            root, urls = self.keeper.root, self.listeners.urls
-            self.keeper.lake_id = await self.io.call(lambda: announce(root, self.identity, urls, self.log))
-            self._cleanups.append(lambda: withdraw(root, self.identity, urls, self.log))
+        address = self.jetstream.address if self.jetstream is not None else None
+        if address is not None:
+            await address.announce(ServerFile(self.identity.server_id, self.identity.server_name, self.listeners.urls))
+            self._cleanups.append(address.withdraw)
 
     # ------------------------------------------------------------------ surroundings of leaf nodes
     def leaf_urls(self) -> tuple[str, ...]:

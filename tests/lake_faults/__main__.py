@@ -53,14 +53,14 @@ def main() -> int:
 def run(cases: Sequence[Case]) -> list[Row]:
     """Run cases, those of one kind of lake on a common site; return a row for each."""
     rows = dict[str, Row]()
-    shared: dict[tuple[str, bool], list[Case]] = {}
+    shared: dict[tuple[str, str], list[Case]] = {}
     for case in cases:
         if not case.own:
             shared.setdefault((case.lake, case.compactor), []).append(case)
     for group in [*shared.values(), *([case] for case in cases if case.own)]:
         place = Path(tempfile.mkdtemp(prefix="lakestream-lake-faults-"))
         try:
-            with Site(place, group[0].lake, group[0].compactor) as site:
+            with Site(place, group[0].lake, group[0].compactor, group[0].plan) as site:
                 for case in group:
                     rows[case.name] = _row(case, site)
         finally:
@@ -75,10 +75,10 @@ def _row(case: Case, site: Site) -> Row:
         result = "kept"
     except Broken as error:
         result = "broken"
-        print(f"  {case.name}: {error}", flush=True)
+        print(f"  {case.name}: {error}\n{site.logs()}", flush=True)
     except Exception as error:  # another promise: the server answers
         result = "broken"
-        print(f"  {case.name}: {type(error).__name__}: {error}\n{site.server.log(30)}", flush=True)
+        print(f"  {case.name}: {type(error).__name__}: {error}\n{site.logs()}", flush=True)
     finally:
         site.end_case()
     print(f"{case.name}: {result} ({time.monotonic() - began:.0f} s)", flush=True)

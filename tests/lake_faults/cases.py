@@ -1,7 +1,7 @@
 """The parts of a case: a server with a lake, its compactor, streams with publishers, and checks.
 
-Belongs here: what all groups of cases share. A group is a module with `CASES`, a sequence of `Case`. Its functions get a
-`Site`, let something happen to the lake, and raise `Broken` if a promise does not hold:
+Belongs here: what all groups of cases share. A group is a module with `CASES`, a sequence of `Case`. Its functions get
+a `Site`, let something happen to the lake, and raise `Broken` if a promise does not hold:
 
     def optimize(site: Site) -> None:
         traffic = site.traffic()              # a new stream, to which a thread publishes from now on
@@ -19,9 +19,11 @@ import contextlib
 import itertools
 import json
 import os
+import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,7 +34,9 @@ from deltalake import DeltaTable, QueryBuilder
 from lakestream.cli.monitor import Monitor, snapshot
 from lakestream.cli.status import summary
 from lakestream.lake.files import paths
+from tests.faults.plan import SOURCE, Plan
 from tests.lake.test_compact_job import Job
+from tests.power.journal import build
 from tests.s3_proxy import Proxy
 from tests.s3_server import S3Server
 from tests.servers import Kind, Server
@@ -42,7 +46,7 @@ ACK_S = 10.0
 """Longest time for a pub ack, s: below any timeout of a lake's client, above what a busy machine needs."""
 ANSWER_S = 15.0
 """Longest time for an answer to a read of history while the lake is away, s."""
-SETTLE_S = 180.0
+SETTLE_S = 90.0
 """Longest time in which everything resumes, s, on a busy machine."""
 PAUSE_S = 0.02
 """Pause between two messages of a publisher, s."""
@@ -51,6 +55,7 @@ PAYLOAD = 700
 CONFIG = """
 lake {{ url: {url}, seal_bytes: 16384, seal_age: "300ms", retain_bytes: 0, poll: "200ms", staged_grace: 0 }}
 """
+TOOLS = Path(tempfile.gettempdir(), "lakestream-faults")
 MARKS = ("Traceback", "internal error")
 """Words of the server's log that no outage may cause."""
 
@@ -70,7 +75,8 @@ class Case:
         run: lets it happen and checks; raises `Broken`.
         lake: "directory", or "s3" (a server in memory behind a `Proxy`).
         own: the case gets a new site, since it leaves the lake or the server in another state.
-        compactor: the site has a compactor.
+        compactor: "spark", "small" (small_compactor.py) or "" (none).
+        plan: makes the plan by which files of server and compactor fail (tests/faults), from the site's directory.
     """
 
     name: str
@@ -80,7 +86,8 @@ class Case:
     run: Callable[[Site], None]
     lake: str = "directory"
     own: bool = False
-    compactor: bool = True
+    compactor: str = "spark"
+    plan: Callable[[Path], Plan] | None = None
 
 
 @dataclass
@@ -145,9 +152,8 @@ class Site:
     Args:
         directory: a new one.
         lake: "directory" or "s3".
-        compactor: start one.
-        place: the directory of the lake; that in the site's own by default.
-        environment: variables of the server.
+        compactor: see `Case`.
+        plan: see `Case`.
 
     Attributes:
         lake: root of the lake.
@@ -159,19 +165,19 @@ class Site:
         self,
         directory: Path,
         lake: str = "directory",
-        compactor: bool = True,
-        place: Path | None = None,
-        environment: Mapping[str, str] | None = None,
+        compactor: str = "spark",
+        plan: Callable[[Path], Plan] | None = None,
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory, self.store = directory, directory / "store"
-        self.place = place or directory / "lake"
+        self.place = directory / "lake"
         self.s3: S3Server | None = None
         self.proxy: Proxy | None = None
         self.compactor: Job | None = None
         self._compactor = compactor
         self._traffics: list[Traffic] = []
-        self._environment = dict(environment or {})
+        self.plan = None if plan is None else plan(directory)
+        self._environment = {} if self.plan is None else self.plan.environment(build(TOOLS, SOURCE))
         self.lake = str(self.place)
         if lake == "s3":
             self.s3 = S3Server()
@@ -179,6 +185,14 @@ class Site:
         self.server = Server(Kind.OURS, self.store, args=["-m", "-1"], config=CONFIG.format(url=json.dumps(self.lake)))
 
     def __enter__(self) -> Site:
+        try:
+            self._start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _start(self) -> None:
         if self.s3 is not None:
             self.s3.start()
             self.proxy = Proxy(self.s3.endpoint)
@@ -188,7 +202,6 @@ class Site:
         self.server.start()
         if self._compactor:
             self.start_compactor()
-        return self
 
     def __exit__(self, *exc: object) -> None:
         for traffic in self._traffics:
@@ -203,10 +216,12 @@ class Site:
     # ------------------------------------------------------------------ processes
     def start_compactor(self) -> None:
         """Start the compactor and return once it is ready."""
-        before = dict(os.environ)
+        before, program = dict(os.environ), None
+        if self._compactor == "small":
+            program = [sys.executable, "-m", "tests.lake_faults.small_compactor"]
         os.environ.update(self._environment | {"LAKESTREAM_LEASE_SECONDS": LEASE_S})
         try:
-            self.compactor = Job(self.lake, "--interval", "0.3")
+            self.compactor = Job(self.lake, "--interval", "0.3", program=program)
         finally:
             os.environ.clear()
             os.environ.update(before)
@@ -217,6 +232,11 @@ class Site:
         if self.compactor is not None:
             self.compactor.kill()
             self.compactor = None
+
+    def logs(self) -> str:
+        """Return the ends of the logs of server and compactor."""
+        said = [] if self.compactor is None else self.compactor.lines[-30:]
+        return "\n".join(["  -- server", self.server.log(30), "  -- compactor", *said])
 
     def end_case(self) -> None:
         """Stop all publishers, and let all requests to an object store pass."""

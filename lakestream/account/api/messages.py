@@ -149,7 +149,10 @@ class MessageApi:
         except ApiError as error:
             request.fail(error)
         except (HistoryUnavailableError, LogError) as error:
-            request.fail(api_error(10051, err=for_clients(error)))
+            if isinstance(error, HistoryUnavailableError) and error.retry_s:
+                request.fail(ApiError(503, 10008, f"{api_error(10008).for_clients}: {for_clients(error)}"))
+            else:
+                request.fail(api_error(10051, err=for_clients(error)))
         except Exception:
             request.fail(api_error(10051, err="the message could not be read from the lake"))
             raise

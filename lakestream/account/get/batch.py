@@ -20,6 +20,7 @@ from lakestream.ports import Delivery, Framed, PastUnavailableError
 from lakestream.protocol.api.errors import for_clients
 from lakestream.protocol.gotime import Stamps
 from lakestream.stream.assembly import Stream
+from lakestream.stream.core.reader import HistoryUnavailableError
 from lakestream.stream.features.time_travel import Found
 
 PIECE: Final = 1024
@@ -44,8 +45,12 @@ def status(code: int, text: bytes, lines: bytes = b"") -> bytes:
 
 
 def unreadable(error: Exception) -> bytes:
-    """Return the status for a message that exists but cannot be read now."""
-    return status(500, for_clients(error).replace("\r", " ").replace("\n", " ").encode())
+    """Return the status for a message that exists but cannot be read now, with the time of the next attempt if it is
+    known."""
+    # Not 503: clients take that for a request that nobody answers.
+    retry_s = error.retry_s if isinstance(error, HistoryUnavailableError) else 0
+    lines = b"Nats-Retry-After: %d\r\n" % retry_s if retry_s else b""
+    return status(500, for_clients(error).replace("\r", " ").replace("\n", " ").encode(), lines)
 
 
 class MessageHeaders:

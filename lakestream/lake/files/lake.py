@@ -22,8 +22,10 @@ from lakestream.protocol.decoding import DECODE_ERRORS
 _DIRECTORIES = frozenset((paths.STREAMS, paths.SEGMENTS, paths.ACCOUNTS, paths.CHECKPOINT))
 
 
-def open_storage(lake: str | os.PathLike[str]) -> Storage:
+def open_storage(lake: str | os.PathLike[str], brief: bool = False) -> Storage:
     """Return the storage of a lake, or of anything below one (a table, a staging directory). No request is made.
+
+    With `brief`, requests to an object store fail after some seconds instead of a minute.
 
     Raises:
         UnsupportedLake: an address that cannot hold a lake; see `paths.root`.
@@ -33,7 +35,7 @@ def open_storage(lake: str | os.PathLike[str]) -> Storage:
         return LocalStorage(root)
     from lakestream.lake.files.object_storage import ObjectStorage  # loads obstore
 
-    return ObjectStorage(root)
+    return ObjectStorage(root, brief)
 
 
 class LakeFile(msgspec.Struct, frozen=True):

@@ -54,7 +54,12 @@ _TRANSPORT = (
 )
 _DENIED = ("403", "401", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken")
 
-_stores: dict[tuple[int, str, str], S3Store] = {}
+BRIEF_RETRIES = 1
+BRIEF_RETRY_SECONDS = 3
+BRIEF_TIMEOUT = "4s"
+"""The same for requests that only look whether the store answers."""
+
+_stores: dict[tuple[int, str, str, bool], S3Store] = {}
 _stores_lock = threading.Lock()
 
 
@@ -63,8 +68,9 @@ class ObjectStorage(Storage):
 
     local = False
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, brief: bool = False) -> None:
         self.root = root
+        self._brief = brief
         self._bucket = root.partition("://")[2].partition("/")[0]
         self._start = f"s3://{self._bucket}/"
 
@@ -221,7 +227,7 @@ class ObjectStorage(Storage):
         """
         key = self._key(path)
         try:
-            return ask(_store(self._bucket), key)
+            return ask(_store(self._bucket, self._brief), key)
         except LakeError:
             raise
         except OSError as error:
@@ -294,18 +300,20 @@ def allows_http() -> bool:
     return os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true", "yes", "on", "y")
 
 
-def _store(bucket: str) -> S3Store:
+def _store(bucket: str, brief: bool = False) -> S3Store:
     """Return this process's connections to a bucket. A forked process makes its own."""
-    which = (os.getpid(), bucket, s3.endpoint() or "")
+    which = (os.getpid(), bucket, s3.endpoint() or "", brief)
     with _stores_lock:
         found = _stores.get(which)
         if found is None:
             from obstore.store import S3Store
 
+            timeout, connect = (BRIEF_TIMEOUT, BRIEF_TIMEOUT) if brief else (TIMEOUT, CONNECT_TIMEOUT)
+            retries, seconds = (BRIEF_RETRIES, BRIEF_RETRY_SECONDS) if brief else (MAX_RETRIES, RETRY_SECONDS)
             found = S3Store(
                 bucket,
-                client_options={"timeout": TIMEOUT, "connect_timeout": CONNECT_TIMEOUT, "allow_http": allows_http()},
-                retry_config={"max_retries": MAX_RETRIES, "retry_timeout": timedelta(seconds=RETRY_SECONDS)},
+                client_options={"timeout": timeout, "connect_timeout": connect, "allow_http": allows_http()},
+                retry_config={"max_retries": retries, "retry_timeout": timedelta(seconds=seconds)},
             )
             _stores[which] = found
         return found

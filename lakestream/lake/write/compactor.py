@@ -10,6 +10,7 @@ and when it stages more.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -294,6 +295,19 @@ class Compactor:
         self._clones.stop()
         if self._temporary is not None:
             self._temporary.cleanup()
+
+    def abandon(self) -> None:
+        """End the query and release the lock after an error, so that another `Compactor` can take over here."""
+        with contextlib.suppress(Exception):  # what it was is known
+            if self._query is not None:
+                self._query.stop()
+        self._pool.shutdown()
+        with contextlib.suppress(Exception):
+            self._clones.stop()
+        if self._temporary is not None:
+            self._temporary.cleanup()
+        with contextlib.suppress(Exception):
+            self._lock.release()
 
     # Work that needs Python workers
 

@@ -45,8 +45,9 @@ class Upkeep:
         self._thread = threading.Thread(target=self._run, name="upkeep", daemon=True)
 
     def start(self) -> None:
-        """Start. The first round comes after the first pause, since the start is busy enough."""
-        self._thread.start()
+        """Start, unless it is running. The first round comes after the first pause: the start is busy enough."""
+        if self._thread.ident is None:
+            self._thread.start()
 
     def note(self, commits: Mapping[str, int]) -> None:
         """Count commits by table path. Returns at once."""

@@ -50,6 +50,14 @@ class StreamLag(msgspec.Struct, frozen=True):
     committed_ns: int = 0
 
 
+class Outage(msgspec.Struct, frozen=True):
+    """An outage of the lake: since when (ns since the epoch), the last error, and the same with what to do."""
+
+    since_ns: int
+    reason: str
+    text: str
+
+
 class HistoryFigures(msgspec.Struct, frozen=True):
     """Reads of old messages from the lake since the start.
 
@@ -86,6 +94,9 @@ class Lag(Protocol):
 
     def troubles(self) -> dict[str, str]:
         """Return the streams whose tables cannot follow them, with the reason."""
+
+    def outage(self) -> Outage | None:
+        """Return the outage of the lake; None while it answers."""
 
     def history(self) -> HistoryFigures:
         """Return figures of the reads from the lake."""

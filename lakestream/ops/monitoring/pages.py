@@ -28,7 +28,7 @@ from lakestream.ops.monitoring.accounts import accountz, accstatz
 from lakestream.ops.monitoring.connections import connz, subsz
 from lakestream.ops.monitoring.exchange import JSON, TEXT, Answer
 from lakestream.ops.monitoring.jetstream import Health, JetStreamPages
-from lakestream.ops.monitoring.monitored import FEATURE_FLAGS, MAX_COMMITS, Lag, Monitored
+from lakestream.ops.monitoring.monitored import FEATURE_FLAGS, MAX_COMMITS, Lag, Monitored, Outage
 from lakestream.ops.monitoring.query import BadQuery, Query
 from lakestream.ops.monitoring.routes import routez
 from lakestream.ops.monitoring.workers import MERGED, Together
@@ -427,6 +427,9 @@ class Pages:
         chosen = sorted(names)[offset : offset + min(limit, MAX_TABLES)]
         shown = [await keeper.table(name, max(0, min(commits, MAX_COMMITS))) for name in chosen]
         page |= {"url": keeper.root, "compactor": {"alive": keeper.attended}, "streams": shown}
+        outage = keeper.outage()
+        if outage is not None:
+            page["outage"] = outage_of(outage)
         return page | {"total": len(names), "offset": offset, "limit": min(limit, MAX_TABLES)}
 
     # ------------------------------------------------------------------ /healthz
@@ -449,8 +452,8 @@ class Pages:
 def lake_of(keeper: Lag) -> dict[str, Any]:
     """Return the `lake` object: by stream the messages that are not in its table, the age of the oldest of them in
     seconds, and the time of the last compaction."""
-    lag = keeper.lag()
-    return {
+    lag, outage = keeper.lag(), keeper.outage()
+    page: dict[str, Any] = {
         "url": keeper.root,
         "compactor": {"alive": keeper.attended},
         "lag": {name: each.messages for name, each in lag.items()},
@@ -458,6 +461,12 @@ def lake_of(keeper: Lag) -> dict[str, Any]:
         "last_commit": {name: format_time(each.committed_ns) for name, each in lag.items() if each.committed_ns},
         "errors": keeper.troubles(),
     }
+    return page if outage is None else page | {"outage": outage_of(outage)}
+
+
+def outage_of(outage: Outage) -> dict[str, str]:
+    """Return the `outage` object: since when the lake cannot be reached, the reason, and what to do."""
+    return {"since": format_time(outage.since_ns), "reason": outage.reason, "text": outage.text}
 
 
 def unhealthy(health: Health, details: bool) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Requests of the lake's readers to the server.
 
 Belongs here: `$LAKE.API.FLUSH.<stream>`, which seals the stream's open segment and stages it, so that the lake's
-staging area has every message that was acked before the request; and the file in the lake by which readers find this
-node. A flush waits for the log's running write before it seals, and seals nothing without messages or removals.
+staging area has every message that was acked before the request. A flush waits for the log's running write before it
+seals, and seals nothing without messages or removals.
 """
 
 from __future__ import annotations
@@ -11,11 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakestream.lake.errors import LakeError
-from lakestream.lake.files.lake import identify, open_storage
-from lakestream.lake.read.flush import FLUSH, RESPONSE_TYPE, ServerFile, name_server, unname_server
-from lakestream.logging import Logger
-from lakestream.net.identity import Identity
+from lakestream.lake.read.flush import FLUSH, RESPONSE_TYPE
 from lakestream.ports import ClientInfo, Subscribed
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.stream.core.config import LAKE
@@ -162,26 +158,3 @@ class FlushApi:
         for reply in replies:
             if reply:
                 self._bus.publish(reply, b"", b"", body)
-
-
-def announce(root: str, identity: Identity, urls: list[str], log: Logger) -> str:
-    """Write this server's address into the lake, and return the lake's id. Blocks.
-
-    Return "" when the lake cannot be reached; readers then need the server's address.
-    """
-    try:
-        storage = open_storage(root)
-        lake_id = identify(storage)
-        name_server(storage, ServerFile(identity.server_id, identity.server_name, urls))
-        return lake_id
-    except (LakeError, OSError) as error:
-        log.error(f"readers of the lake at {root} cannot find this server by themselves: {error}")
-        return ""
-
-
-def withdraw(root: str, identity: Identity, urls: list[str], log: Logger) -> None:
-    """Remove the server's address from the lake. Blocks."""
-    try:
-        unname_server(open_storage(root), ServerFile(identity.server_id, identity.server_name, urls))
-    except (LakeError, OSError) as error:
-        log.error(f"the lake at {root} still has the address of this server: {error}")

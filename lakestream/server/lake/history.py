@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 from lakestream.lake.delta.strangers import Run
 from lakestream.lake.delta.time_travel import TimeTravelError
-from lakestream.lake.errors import HistoryUnavailable, LakeError
+from lakestream.lake.errors import HistoryUnavailable, LakeAway, LakeError
 from lakestream.log.format.departures import Point
 from lakestream.log.format.record import Record
 from lakestream.metrics.histogram import SECONDS, Histogram
 from lakestream.ops.monitoring.monitored import HistoryFigures
 from lakestream.ports import PastUnavailableError, Was
-from lakestream.runtime import ThreadIo
+from lakestream.server.lake.presence import Presence
+from lakestream.stream.core.reader import HistoryUnavailableError
 
 if TYPE_CHECKING:
     from lakestream.lake.read.history.cache import BlockCache
@@ -38,6 +39,11 @@ FORGET_SECONDS = 1.0
 """Time (1 s) within which the cache of a table is not dropped again: reading its log takes some time."""
 PER_STREAM = 3
 """Maximum number of them for one stream, so that a slow table leaves room for others."""
+
+
+UNREADABLE = "the message cannot be read from its table in the lake; the server's log says why"
+REFUSED = "the stream's table in the lake is not read now; the server's log says why"
+"""Texts for clients."""
 
 
 class SharedCache:
@@ -68,11 +74,11 @@ class SharedCache:
             self._cache = BlockCache()
         return self._cache
 
-    async def call(self, work: Callable[[], T]) -> T:
-        """Run `work` in one of the threads and await its result."""
+    def submit(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        """Run `work` in one of the threads."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="lakestream-history")
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        return asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def close(self, table: TableHistory) -> None:
         """Close a table in a thread, since a running read may have it locked."""
@@ -87,13 +93,25 @@ class ThreadHistory:
         table: the table's path.
         uid: the stream's.
         directory: the stream's staging directory: what segments there still have does not need the table.
+        presence: of the lake: while it is away reads fail at once.
+        report: logs an error of a read.
     """
 
-    def __init__(self, table: str, uid: str, directory: str, io: ThreadIo, cache: SharedCache) -> None:
+    def __init__(
+        self,
+        table: str,
+        uid: str,
+        directory: str,
+        presence: Presence,
+        cache: SharedCache,
+        report: Callable[[str], None],
+    ) -> None:
         self._path = table
         self._directory = directory
         self._uid = uid
         self._shared = cache
+        self._presence = presence
+        self._report = report
         self._table: TableHistory | None = None
         self._past: TablePast | None = None
         self._opening = asyncio.Lock()
@@ -172,8 +190,6 @@ class ThreadHistory:
         return rows
 
     async def _ask_past(self, work: Callable[[TablePast], T]) -> T:
-        if self._refusal:
-            raise HistoryUnavailable(self._refusal)
         began, failed = time.perf_counter(), True
 
         def ask() -> T:
@@ -184,28 +200,59 @@ class ThreadHistory:
                 past = self._past = TablePast(self._path, self._uid)
             return work(past)
 
-        async with self._under_way:
-            try:
-                found = await self._shared.call(ask)
-                failed = False
-                return found
-            except TimeTravelError as error:
-                raise PastUnavailableError(str(error).replace(self._path, "the stream's table")) from error
-            finally:
-                self._shared.answered(began, failed)
+        try:
+            self._require()
+            async with self._under_way:
+                found = await self._call(ask)
+            failed = False
+            return found
+        except TimeTravelError as error:
+            await self._judge()
+            raise PastUnavailableError(str(error).replace(self._path, "the stream's table")) from error
+        except LakeAway as error:
+            raise _away(error) from error
+        except (LakeError, OSError) as error:
+            await self._judge()
+            self._report(str(error))
+            raise HistoryUnavailableError(str(error), UNREADABLE) from error
+        finally:
+            self._shared.answered(began, failed)
 
     async def _ask(self, work: Callable[[TableHistory | FallbackHistory], T]) -> T:
         began, failed = time.perf_counter(), True
         try:
+            self._require()
             found = await self._read(work)
             failed = False
             return found
+        except LakeAway as error:
+            raise _away(error) from error
+        except HistoryUnavailable as error:
+            await self._judge()
+            self._report(str(error))
+            raise HistoryUnavailableError(str(error), UNREADABLE) from error
         finally:
             self._shared.answered(began, failed)
 
-    async def _read(self, work: Callable[[TableHistory | FallbackHistory], T]) -> T:
+    def _require(self) -> None:
+        """Raise an error if nothing has to be read now."""
         if self._refusal:
-            raise HistoryUnavailable(self._refusal)
+            raise HistoryUnavailableError(self._refusal, REFUSED)
+        self._presence.require()
+
+    async def _judge(self) -> None:
+        """Raise HistoryUnavailableError with the time of the next attempt if an error has come from a lake that is
+        away."""
+        try:
+            await self._presence.judge()
+        except LakeAway as error:
+            raise _away(error) from error
+
+    async def _call(self, work: Callable[[], T]) -> T:
+        """Run `work` in a thread and await its result. Raise LakeAway as soon as the lake is away."""
+        return await self._presence.answer(self._shared.submit(work))
+
+    async def _read(self, work: Callable[[TableHistory | FallbackHistory], T]) -> T:
         async with self._under_way:
             failure: HistoryUnavailable | None = None
             if not self._damaged:
@@ -213,9 +260,10 @@ class ThreadHistory:
                     return await self._ask_table(work)
                 except HistoryUnavailable as error:
                     failure = error
-            fallback = await self._shared.call(self._fallback)
+                    await self._presence.judge()
+            fallback = await self._call(self._fallback)
             if fallback is not None:
-                found = await self._shared.call(lambda: self._ask_fallback(work, fallback))
+                found = await self._call(lambda: self._ask_fallback(work, fallback))
                 self._damaged = True  # until the table was verified
                 return found
             if failure is not None:
@@ -234,7 +282,7 @@ class ThreadHistory:
     async def _ask_table(self, work: Callable[[TableHistory | FallbackHistory], T]) -> T:
         table = self._table or await self._open()
         try:
-            return await self._shared.call(lambda: work(table))
+            return await self._call(lambda: work(table))
         finally:
             if self._closed or table is not self._table:
                 self._shared.close(table)  # blocks that the read has cached since
@@ -270,7 +318,7 @@ class ThreadHistory:
 
                     return TableHistory(self._path, self._shared.get())
 
-                self._table = await self._shared.call(make)
+                self._table = await self._call(make)
             return self._table
 
     def close(self) -> None:
@@ -284,3 +332,8 @@ class ThreadHistory:
     def _forget(self, table: TableHistory) -> None:
         self._table = None
         self._shared.close(table)
+
+
+def _away(error: LakeAway) -> HistoryUnavailableError:
+    what = f"the message is in the lake, and {error.for_clients}"
+    return HistoryUnavailableError(str(error), what, error.retry_s)

@@ -7,6 +7,7 @@ server continues to serve and the log grows (invariant 9).
 
 from __future__ import annotations
 
+import errno
 import functools
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -19,7 +20,7 @@ from lakestream.config.options import LakeOptions
 from lakestream.lake.delta import defaults, policy
 from lakestream.lake.delta.position import PositionWatch
 from lakestream.lake.delta.verify import Budget
-from lakestream.lake.errors import BadPolicy, LakeError, OlderLake, OlderStore
+from lakestream.lake.errors import BadPolicy, LakeAway, LakeError, OlderLake, OlderStore, StorageFailed
 from lakestream.lake.files import paths, staging
 from lakestream.lake.files.locks import COMPACTOR_LOCK, is_held
 from lakestream.log.format.errors import LogError
@@ -28,7 +29,7 @@ from lakestream.log.format.segment import SealedSegment
 from lakestream.log.store.base import Base, Origin
 from lakestream.log.store.store import Store
 from lakestream.logging import Logger
-from lakestream.ops.monitoring.monitored import HistoryFigures, StreamLag
+from lakestream.ops.monitoring.monitored import HistoryFigures, Outage, StreamLag
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.api.errors import for_clients
 from lakestream.runtime import LoopClock, ThreadIo
@@ -36,6 +37,7 @@ from lakestream.server.heap import trim
 from lakestream.server.lake import deleted_streams
 from lakestream.server.lake.early_seals import EarlySeals
 from lakestream.server.lake.history import SharedCache, ThreadHistory
+from lakestream.server.lake.presence import Presence
 from lakestream.server.lake.stream_sync import Grace, LookResult, StreamSync
 from lakestream.stream.assembly import Stream
 from lakestream.stream.core.config import StreamConfig
@@ -67,12 +69,22 @@ class LakeKeeper:
 
     Args:
         root: the lake's root.
+        io: threads for the lake. A slow lake blocks them, so the log has others.
+        probes: threads for the probes of the lake; `io` by default.
     """
 
-    def __init__(self, root: str, options: LakeOptions, clock: LoopClock, io: ThreadIo, log: Logger) -> None:
+    def __init__(
+        self,
+        root: str,
+        options: LakeOptions,
+        clock: LoopClock,
+        io: ThreadIo,
+        log: Logger,
+        probes: ThreadIo | None = None,
+    ) -> None:
         self.root = paths.root(root)
-        self.lake_id = ""
-        """The lake's id; "" until the lake was reached."""
+        self.presence = Presence(self.root, clock, probes or io, log)
+        self.presence.on_return.append(self._returned)
         self._options = options
         self._clock = clock
         self._io = io
@@ -119,6 +131,22 @@ class LakeKeeper:
         """Stop following the tables."""
         self._stopped = True
 
+    @property
+    def lake_id(self) -> str:
+        """Return the lake's id; "" until the lake was reached."""
+        return self.presence.probe.lake_id
+
+    def outage(self) -> Outage | None:
+        away = self.presence.away
+        return None if away is None else Outage(self.presence.since_ns, away.reason, str(away))
+
+    def _returned(self) -> None:
+        """Look at all tables: the lake is back."""
+        if self._started and not self._stopped:
+            for sync in list(self._syncs.values()):
+                sync.renew()
+                self._look(sync)
+
     def lag(self) -> dict[str, StreamLag]:
         """Return the lag of each stream's table for monitoring. Streams of other accounts than the global one are named
         `account/stream`."""
@@ -134,6 +162,8 @@ class LakeKeeper:
 
     def troubles(self) -> dict[str, str]:
         """Return the reasons why tables do not follow their streams, for monitoring."""
+        if self.presence.away is not None:
+            return {}  # one outage, not an error of each table
         found = {_shown(key): trouble for key, trouble in self._unmarked.values()}
         return found | {_shown(key): sync.trouble for key, sync in self._syncs.items() if sync.trouble}
 
@@ -154,6 +184,9 @@ class LakeKeeper:
             "lag_seconds": round(lag.age_ns / 1e9, 3),
             "position": sync.position,
         }
+        away = self.presence.away
+        if away is not None:
+            return page | {"error": str(away)}
         trouble = sync.trouble
         figures = await self._tables.read(sync.table)
         if figures.table is not None:
@@ -200,7 +233,9 @@ class LakeKeeper:
         sync = StreamSync(stream, self.root, grace, EarlySeals(options.seal_age_ns))
         self._syncs[stream.account, stream.name] = sync
         table = paths.table(self.root, stream.name, stream.account)
-        stream.reader.history = sync.history = ThreadHistory(table, stream.uid, sync.directory, self._io, self._cache)
+        stream.reader.history = sync.history = ThreadHistory(
+            table, stream.uid, sync.directory, self.presence, self._cache, self._log.warn_again
+        )
         if stream.config.mirror is not None:  # no other stream becomes one later
             stream.mirroring.clones = self._clones
         self._look(sync)
@@ -300,12 +335,18 @@ class LakeKeeper:
                 self._unmarked.pop(identity.uid, None)
                 done()
             elif not self._stopped:
-                if identity.uid not in self._unmarked:
+                if identity.uid not in self._unmarked and not isinstance(error, LakeAway):
                     self._log.error(f"stream {identity.name}: deletion not recorded in the lake: {error}; retrying")
                 self._unmarked[identity.uid] = (identity.account, identity.name), str(error)
                 self._clock.call_later(self._options.poll_ns, lambda: self._mark_deleted(identity, directory, done))
 
-        self._io.submit(lambda: deleted_streams.settle(self.root, identity, directory, self._log), settled)
+        def settle() -> None:
+            self.presence.require()
+            if self.presence.probe.is_local:
+                self.presence.probe.check()
+            deleted_streams.settle(self.root, identity, directory, self._log)
+
+        self._io.submit(settle, settled)
 
     # ------------------------------------------------------------------ flushes
     def when_staged(self, stream: Stream, done: Callable[[str], None]) -> None:
@@ -328,9 +369,7 @@ class LakeKeeper:
     def _drop(self, sync: StreamSync, why: str) -> None:
         """Follow a stream's table no more."""
         del self._syncs[sync.stream.account, sync.stream.name]
-        waiting, sync.waiting = sync.waiting, []
-        for done in waiting:
-            done(why)
+        self._refuse_flushes(sync, why)
         if sync.history is not None:
             sync.history.close()
 
@@ -344,6 +383,7 @@ class LakeKeeper:
         # Schedule the next poll first: an error of one stream must not end it for all.
         self._clock.call_later(self._options.poll_ns, self._poll)
         self._budget = Budget()
+        self.presence.poll()
         self._look_for_compactor()
         for sync in list(self._syncs.values()):
             self._look(sync)
@@ -367,6 +407,8 @@ class LakeKeeper:
         now, path = self._clock.now(), f"{self.root}/{COMPACTOR_LOCK}"
         if self._attended_at and not paths.is_local(path) and now - self._attended_at < LEASE_LOOK_NS:
             return
+        if self.presence.away is not None:
+            return
         self._attended_at = now
 
         def seen(held: bool | None, error: BaseException | None) -> None:
@@ -380,6 +422,9 @@ class LakeKeeper:
         store.seal_if_old()
         # Cheap for an idle stream: there may be a thousand of them, each with its staged segments.
         if sync.asking or sync.stream.closed or sync.is_idle(store.left_through, store.sealed_through[0]):
+            return
+        if self.presence.away is not None:
+            self._refuse_flushes(sync, self.presence.away.for_clients)
             return
         sealed = list(store.sealed())
         sync.asking = True
@@ -402,8 +447,11 @@ class LakeKeeper:
                 return
             if sync.waiting:  # they arrived while this task was running
                 self._clock.call_soon(lambda: self._look(sync))
+            if found is None and isinstance(error, OlderStore | OlderLake):
+                self._failed(sync, error)
+                return
             if found is None:
-                self._failed(sync, error or OSError("no answer"))
+                self._judge(sync, error or OSError("no answer"))
                 return
             changed = sync.told(found.changes)
             self._report(sync, found.trouble or changed)
@@ -416,7 +464,15 @@ class LakeKeeper:
             if found.held is not None and not sync.stream.closed:
                 self._release(sync.stream, store, found.held)
 
-        self._io.submit(lambda: sync.look(sealed, identity, leads, left, floor, applied, budget), settled)
+        presence = self.presence
+
+        def look() -> LookResult:
+            presence.require()  # it may have waited for a thread
+            if presence.probe.is_local:  # where nothing is mounted, a new lake must not be made
+                presence.probe.check()
+            return sync.look(sealed, identity, leads, left, floor, applied, budget)
+
+        self._io.submit(look, settled)
 
     def _record_position(self, sync: StreamSync, found: LookResult, left: int) -> None:
         """Record the table's position."""
@@ -428,9 +484,24 @@ class LakeKeeper:
             sync.history.refuse("")
             sync.history.note_damage(found.damaged or position < left)
 
+    def _judge(self, sync: StreamSync, error: BaseException) -> None:
+        """Apply the error of a look, unless its cause is that the lake is away."""
+
+        def judged() -> None:
+            if self.presence.away is None and not sync.stream.closed and not isinstance(error, LakeAway):
+                self._failed(sync, error)
+
+        self.presence.suspect(judged)
+
+    @staticmethod
+    def _refuse_flushes(sync: StreamSync, why: str) -> None:
+        waiting, sync.waiting = sync.waiting, []
+        for done in waiting:
+            done(why)
+
     def _failed(self, sync: StreamSync, error: BaseException) -> None:
         """Apply the consequences of an older copy of the store or of the lake, which a person has to repair."""
-        self._report(sync, str(error))
+        self._report(sync, _named(error))
         if isinstance(error, OlderStore):
             sync.ahead = True
             sync.stream.group.give_up(LogError(str(error), OLDER_STORE))
@@ -453,6 +524,14 @@ class LakeKeeper:
             self._released_at = self._clock.now()
         if dropped and self._log.debugging:
             self._log.debug(f"stream {stream.name}: {len(dropped)} segments left the log, the lake holds them")
+
+
+def _named(error: BaseException) -> str:
+    """Return an error with what to do if the lake is full."""
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    if full or (isinstance(error, StorageFailed) and " 507" in str(error)):
+        return f"the lake is full ({error}): free space there, or raise its quota; staging goes on by itself then"
+    return str(error)
 
 
 def _shown(key: tuple[str, str]) -> str:

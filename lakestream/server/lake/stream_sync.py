@@ -119,6 +119,12 @@ class StreamSync:
         store.ask_seal()
         return True
 
+    def renew(self) -> None:
+        """Read and stage again what may have changed or gone in an outage."""
+        self.staged_through = self.position
+        self.written_identity = None
+        self._skipped = -1  # the next poll is not skipped
+
     def is_idle(self, left: int, sealed_through: int) -> bool:
         """Return True if this poll may skip the stream.
 

@@ -26,7 +26,15 @@ subjects, the subject index counts those that match."""
 
 
 class HistoryUnavailableError(PublicError):
-    """Raised when a live message is neither in the log nor readable from the lake."""
+    """Raised when a live message is neither in the log nor readable from the lake.
+
+    Args:
+        retry_s: seconds after which to try again; 0: not before somebody has mended something.
+    """
+
+    def __init__(self, message: str, for_clients: str = "", retry_s: int = 0) -> None:
+        super().__init__(message, for_clients)
+        self.retry_s = retry_s
 
 
 class LakeDiffersError(HistoryUnavailableError):

@@ -25,9 +25,12 @@ from lakestream.lake.read.history import scan as history_scan
 from lakestream.lake.read.history.cache import BlockCache
 from lakestream.lake.read.history.history import READERS, TableHistory
 from lakestream.log.format.record import Record
+from lakestream.logging import Logger
 from lakestream.protocol.subjects import matches
-from lakestream.runtime import ThreadIo
+from lakestream.runtime import LoopClock, ThreadIo
 from lakestream.server.lake.history import PER_STREAM, SharedCache, ThreadHistory
+from lakestream.server.lake.presence import Presence
+from lakestream.stream.core.reader import HistoryUnavailableError
 from tests.s3_server import S3Server
 
 pytestmark = pytest.mark.unit
@@ -383,11 +386,16 @@ def test_a_table_in_an_object_store(
         assert reader.first_at(stored[99].time_ns) == 100
 
 
+def _history(directory: Path, io: ThreadIo) -> ThreadHistory:
+    presence = Presence(str(directory), LoopClock(asyncio.get_running_loop(), Logger()), io, Logger())
+    return ThreadHistory(str(directory / "t"), "u1", str(directory / "staged"), presence, SharedCache(), print)
+
+
 async def test_reads_of_one_stream_run_side_by_side_and_no_more_than_allowed(tmp_path: Path) -> None:
     stored = [record(seq) for seq in range(1, 501)]
     write(tmp_path / "t", stored)
     io = ThreadIo(asyncio.get_running_loop())
-    history = ThreadHistory(str(tmp_path / "t"), "u1", str(tmp_path / "staged"), io, SharedCache())
+    history = _history(tmp_path, io)
     assert await history.first_at(T0) == 1
     together = threading.Barrier(PER_STREAM)
     table = history._table
@@ -411,7 +419,7 @@ async def test_reads_of_one_stream_run_side_by_side_and_no_more_than_allowed(tmp
     assert [row.seq for row in await history.last_by_subject([b">"], 9)] == list(range(1, 10))
     assert await history.read(1, 500, 1000) == stored
     history.refuse("an older copy")
-    with pytest.raises(HistoryUnavailable, match="an older copy"):
+    with pytest.raises(HistoryUnavailableError, match="an older copy"):
         await history.read(1, 1, 1)
     history.refuse("")
     assert await history.read(1, 1, 1) == stored[:1]
@@ -424,7 +432,7 @@ async def test_the_event_loop_does_not_wait_for_a_read_that_holds_the_table(tmp_
     stored = [record(seq) for seq in range(1, 11)]
     write(tmp_path / "t", stored)
     io = ThreadIo(asyncio.get_running_loop())
-    history = ThreadHistory(str(tmp_path / "t"), "u1", str(tmp_path / "staged"), io, SharedCache())
+    history = _history(tmp_path, io)
     for forget in (lambda: history.refuse("an older copy"), history.close):
         history.refuse("")
         assert await history.read(1, 10, 10) == stored
