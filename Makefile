@@ -127,6 +127,7 @@ chaos: setup jars
 	@$(BIN)/python -m tests.fuzz --runs 1000000 --seconds 7200
 	@$(BIN)/python -m tests.faults --seed $$RANDOM --rounds 100
 	@$(BIN)/python -m tests.overload
+	@$(BIN)/python -m tests.lake_faults
 	@$(BIN)/python -m tests.sim --whole --seeds 500
 	@LAKESTREAM_KILL_ROUNDS=200 LAKESTREAM_CONSUMER_KILLS=100 LAKESTREAM_GARBAGE_ROUNDS=2000 LAKESTREAM_FUZZ_ROUNDS=200000 LAKESTREAM_TLS_ROUNDS=50000 LAKESTREAM_FUZZ_SEED=random LAKESTREAM_CLOCK_LIVES=1000 LAKESTREAM_SOAK_ROUNDS=60 \
 	LAKESTREAM_PROPERTY_ROUNDS=2000 LAKESTREAM_PROPERTY_SEED=random LAKESTREAM_COMMIT_RACES=25 LAKESTREAM_COMPACTOR_KILLS=20 \
@@ -185,7 +186,7 @@ test-sim: setup
 
 test-socket: setup
 	@echo "== socket: unmodified clients, recordings of nats-server, and kills"
-	@$(PYTEST) $(CHOSEN) -n $(SERVER_WORKERS) tests/conformance tests/clients tests/chaos tests/faults/test_servers.py tests/stored/test_standalone.py $(ARGS)
+	@$(PYTEST) $(CHOSEN) -n $(SERVER_WORKERS) tests/conformance tests/clients tests/chaos tests/faults/test_servers.py tests/lake_faults/test_outages.py tests/stored/test_standalone.py $(ARGS)
 
 test-cluster: setup
 	@echo "== cluster: several servers, with kills, pauses and cut links"

@@ -23,7 +23,7 @@ HEAD_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to the requests that match.
+    """Fault of the requests that match.
 
     Attributes:
         pattern: of fnmatch, for the decoded path with the bucket; `*` also matches `/`.
@@ -93,6 +93,7 @@ class Proxy:
     def stop(self) -> None:
         """Close all connections and end."""
         self.refuse()
+        self._call(self._cancel)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
 
@@ -122,6 +123,11 @@ class Proxy:
     async def _listen(self) -> None:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, limit=HEAD_BYTES)
         self.port = self._server.sockets[0].getsockname()[1]
+
+    async def _cancel(self) -> None:
+        """End the requests that hang."""
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
 
     async def _close(self) -> None:
         if self._server is not None:

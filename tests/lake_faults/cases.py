@@ -46,11 +46,15 @@ ACK_S = 10.0
 """Longest time for a pub ack, s: below any timeout of a lake's client, above what a busy machine needs."""
 ANSWER_S = 15.0
 """Longest time for an answer to a read of history while the lake is away, s."""
-SETTLE_S = 90.0
+SETTLE_S = 180.0
 """Longest time in which everything resumes, s, on a busy machine."""
 PAUSE_S = 0.02
 """Pause between two messages of a publisher, s."""
 LEASE_S = "8"
+OUTAGE_S = 12.0
+"""Duration of an outage, s: longer than a look at the lake."""
+HISTORY = 150
+"""Messages that have left the log when an outage begins."""
 PAYLOAD = 700
 CONFIG = """
 lake {{ url: {url}, seal_bytes: 16384, seal_age: "300ms", retain_bytes: 0, poll: "200ms", staged_grace: 0 }}
@@ -97,6 +101,7 @@ class Traffic:
     Attributes:
         waits: (time of the publish on the monotonic clock, seconds until its ack), ascending.
         refused: errors in pub acks.
+        pause_s: pause between two messages, s.
     """
 
     name: str
@@ -104,8 +109,14 @@ class Traffic:
     removed: set[int] = field(default_factory=set)
     waits: list[tuple[float, float]] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
+    pause_s: float = PAUSE_S
     _stopping: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
+
+    @property
+    def publishing(self) -> bool:
+        """Return True between `begin` and `end`."""
+        return self._thread is not None and not self._stopping.is_set()
 
     @property
     def last(self) -> int:
@@ -131,12 +142,13 @@ class Traffic:
     def _publish(self, address: tuple[str, int]) -> None:
         with contextlib.suppress(Closed, OSError), Wire(address, timeout=ACK_S * 3) as wire:
             for number in itertools.count():
-                if self._stopping.wait(PAUSE_S):
+                if self._stopping.wait(self.pause_s):
                     return
                 data = f"{self.name} {number} ".encode() + os.urandom(PAYLOAD // 2).hex().encode()
                 began = time.monotonic()
                 try:
-                    answer = wire.request(f"{self.name}.{number % 5}", data).json()
+                    frame = wire.request(f"{self.name}.{number % 5}", data)
+                    answer = frame.json() if frame.data else {"error": {"description": f"status {frame.status}"}}
                 except WireTimeout:
                     answer = {"error": {"description": f"no ack within {ACK_S * 3} s"}}
                 self.waits.append((began, time.monotonic() - began))
@@ -159,6 +171,7 @@ class Site:
         lake: root of the lake.
         store: directory of the server.
         proxy: what stands before the object store; None for a directory.
+        outage_s, history: `OUTAGE_S` and `HISTORY`, or less.
     """
 
     def __init__(
@@ -175,6 +188,7 @@ class Site:
         self.proxy: Proxy | None = None
         self.compactor: Job | None = None
         self._compactor = compactor
+        self.outage_s, self.history = OUTAGE_S, HISTORY
         self._traffics: list[Traffic] = []
         self.plan = None if plan is None else plan(directory)
         self._environment = {} if self.plan is None else self.plan.environment(build(TOOLS, SOURCE))
@@ -247,11 +261,12 @@ class Site:
 
     def restart(self) -> None:
         """Kill the server and start it again; publishers go on."""
-        for traffic in self._traffics:
+        publishing = [traffic for traffic in self._traffics if traffic.publishing]
+        for traffic in publishing:
             traffic.end()
         self.server.kill()
         self.server.start()
-        for traffic in self._traffics:
+        for traffic in publishing:
             traffic.begin(self.server.address)
 
     # ------------------------------------------------------------------ clients
@@ -268,15 +283,15 @@ class Site:
             except WireTimeout:
                 raise Broken(f"no answer to {subject} within {ANSWER_S:.0f} s") from None
 
-    def traffic(self, name: str = "", **config: Any) -> Traffic:
-        """Create a stream, and publish to it from now on, until the site ends or `Traffic.end`."""
+    def traffic(self, name: str = "", pause_s: float = PAUSE_S, **config: Any) -> Traffic:
+        """Create a stream, and publish to it from now on, until the case ends or `Traffic.end`."""
         name = name or f"S{len(self._traffics)}"
         answer = self.api(
             f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.*"], "allow_direct": True} | config
         )
         if "error" in answer:
             raise Broken(f"stream {name} cannot be created: {answer['error']}")
-        traffic = Traffic(name)
+        traffic = Traffic(name, pause_s=pause_s)
         self._traffics.append(traffic)
         traffic.begin(self.server.address)
         return traffic

@@ -17,10 +17,6 @@ from tests.faults.plan import Call, Plan, Rule
 from tests.lake_faults.cases import ACK_S, Broken, Case, Site, Traffic
 from tests.s3_proxy import EXPIRED, FULL, HANGING, THROTTLED, Fault, Proxy
 
-OUTAGE_S = 12.0
-"""Duration of an outage, s: longer than a look at the lake."""
-HISTORY = 150
-"""Messages that have left the log when an outage begins."""
 PROMISE = "publishing goes on; reads of history say when to try again; status names it; all resumes without a restart"
 GOES_ON = "publishing goes on; history is read or says when to try again; all resumes without a restart"
 STARTS = "the server starts, takes messages and says what is wrong; all resumes without another restart"
@@ -30,7 +26,7 @@ MANAGED = "creating, deleting and mirroring streams is answered, and its effects
 def _away(site: Site, traffic: Traffic, since: float) -> None:
     """Check all promises while the lake is away, for as long as an outage lasts."""
     site.until(lambda: "cannot be reached" in site.warnings(), "status names the outage", 60)
-    while time.monotonic() < since + OUTAGE_S:
+    while time.monotonic() < since + site.outage_s:
         site.goes_on(traffic, since)
         site.reads_recent(traffic)
         _refuses_history(site, traffic)
@@ -68,16 +64,17 @@ def _moved(site: Site) -> Iterator[None]:
 
 def _renamed(site: Site) -> None:
     traffic = site.traffic()
-    site.in_table(traffic, HISTORY)
+    site.in_table(traffic, site.history)
     since = time.monotonic()
     with _moved(site):
         _away(site, traffic, since)
     _resumes(site, traffic, since)
 
 
-def _mount_point(site: Site) -> None:
+def without_its_mount(site: Site) -> None:
+    """Let the directory of the lake be an empty one, and bring it back."""
     traffic = site.traffic()
-    site.in_table(traffic, HISTORY)
+    site.in_table(traffic, site.history)
     since = time.monotonic()
     aside = site.place.with_name("aside")
     site.place.rename(aside)
@@ -94,17 +91,17 @@ def _mount_point(site: Site) -> None:
 def _consumer(site: Site) -> None:
     """Consumers that read history wait for the lake, and get every message once."""
     traffic = site.traffic()
-    site.in_table(traffic, HISTORY)
+    site.in_table(traffic, site.history)
     since = time.monotonic()
     with site.wire() as wire:
         with _moved(site):
             config = {"durable_name": "D", "ack_policy": "explicit", "deliver_policy": "all"}
             site.api(f"CONSUMER.DURABLE.CREATE.{traffic.name}.D", {"stream_name": traffic.name, "config": config})
             sid = wire.subscribe("inbox")
-            request = b'{"batch":%d,"expires":120000000000}' % HISTORY
+            request = b'{"batch":%d,"expires":120000000000}' % site.history
             wire.publish(f"$JS.API.CONSUMER.MSG.NEXT.{traffic.name}.D", request, "inbox")
             _away(site, traffic, since)
-        for seq in range(1, HISTORY + 1):
+        for seq in range(1, site.history + 1):
             if wire.delivered(sid, 60).data != traffic.acked[seq]:
                 raise Broken(f"the consumer does not deliver message {seq} next")
     _resumes(site, traffic, since)
@@ -113,8 +110,8 @@ def _consumer(site: Site) -> None:
 def _managed(site: Site) -> None:
     """Streams are created, deleted and mirrored while the lake is away."""
     traffic, doomed = site.traffic(), site.traffic()
-    site.in_table(traffic, HISTORY)
-    site.in_table(doomed, HISTORY)
+    site.in_table(traffic, site.history)
+    site.in_table(doomed, site.history)
     since = time.monotonic()
     with _moved(site):
         site.until(lambda: "cannot be reached" in site.warnings(), "status names the outage", 60)
@@ -133,7 +130,8 @@ def _managed(site: Site) -> None:
         site.goes_on(fresh, began)
     _resumes(site, traffic, since)
     site.follows(fresh)
-    site.until(lambda: not Path(site.table(doomed)).exists(), "the table of the deleted stream goes")
+    marks = site.place / "segments" / doomed.name
+    site.until(lambda: any(marks.glob("*/deleted")), "the deleted stream is marked for the compactor")
     through = traffic.last
 
     def mirrored() -> bool:
@@ -142,10 +140,10 @@ def _managed(site: Site) -> None:
     site.until(mirrored, "the mirror follows its origin")
 
 
-def _start(site: Site) -> None:
+def away_at_the_start(site: Site) -> None:
     """The server starts while the directory is away."""
     traffic = site.traffic()
-    site.in_table(traffic, HISTORY)
+    site.in_table(traffic, site.history)
     since = time.monotonic()
     with _moved(site):
         site.restart()
@@ -155,7 +153,7 @@ def _start(site: Site) -> None:
 
 def _compactor_away(site: Site) -> None:
     traffic = site.traffic()
-    site.in_table(traffic, HISTORY)
+    site.in_table(traffic, site.history)
     since = time.monotonic()
     site.stop_compactor()
     site.until(lambda: "no compactor is at work" in site.warnings(), "status names it", 60)
@@ -170,12 +168,12 @@ def _failing(rule: Rule, named: str) -> Callable[[Site], None]:
 
     def run(site: Site) -> None:
         traffic = site.traffic()
-        site.in_table(traffic, HISTORY)
+        site.in_table(traffic, site.history)
         since = time.monotonic()
         assert site.plan is not None
         site.plan.set(rule)
         site.until(lambda: named in site.warnings(), f"status says {named}", 60)
-        while time.monotonic() < since + OUTAGE_S:
+        while time.monotonic() < since + site.outage_s:
             site.goes_on(traffic, since)
             site.reads_recent(traffic)
             site.reads_history(traffic)
@@ -185,18 +183,24 @@ def _failing(rule: Rule, named: str) -> Callable[[Site], None]:
     return run
 
 
-def _store(*faults: Fault, away: bool = True) -> Callable[[Site], None]:
-    """Return a case in which requests to the object store fail; without faults connections are refused."""
+def _store(*faults: Fault, away: bool = True, streams: int = 1) -> Callable[[Site], None]:
+    """Return a case in which requests to the object store fail; without faults connections are refused.
+
+    `streams`: so many have publishers, more than the log has threads, say.
+    """
 
     def run(site: Site) -> None:
+        others = [site.traffic(pause_s=1.0) for _ in range(1, streams)]
         traffic = site.traffic()
-        site.in_table(traffic, HISTORY)
+        site.in_table(traffic, site.history)
         proxy = _proxy(site)
         since = time.monotonic()
         proxy.fail(*faults) if faults else proxy.refuse()
         if away:
             _away(site, traffic, since)
-        while time.monotonic() < since + OUTAGE_S:
+        for other in others:
+            site.goes_on(other, since, 1)
+        while time.monotonic() < since + site.outage_s:
             site.goes_on(traffic, since)
             site.reads_recent(traffic)
             frame = site.direct(traffic, 1)
@@ -213,7 +217,7 @@ def _commits(fault: Fault) -> Callable[[Site], None]:
 
     def run(site: Site) -> None:
         traffic = site.traffic()
-        site.in_table(traffic, HISTORY)
+        site.in_table(traffic, site.history)
         proxy, since = _proxy(site), time.monotonic()
         proxy.fail(fault)
         site.until(lambda: proxy.hits >= 3, "commits fail", 60)
@@ -227,7 +231,7 @@ def _commits(fault: Fault) -> Callable[[Site], None]:
 
 def _store_at_start(site: Site) -> None:
     traffic = site.traffic()
-    site.in_table(traffic, HISTORY)
+    site.in_table(traffic, site.history)
     since = time.monotonic()
     _proxy(site).fail(HANGING)
     site.restart()
@@ -257,16 +261,16 @@ def _case(name: str, fault: str, run: Callable[[Site], None], promise: str = PRO
 
 CASES = (
     _case("directory-away", "directory of the lake renamed, and back", _renamed),
-    _case("not-mounted", "directory of the lake is an empty one, as without its mount, and back", _mount_point),
+    _case("not-mounted", "directory of the lake is an empty one, as without its mount, and back", without_its_mount),
     _case("consumer", "directory away while a consumer reads history", _consumer),
     _case("managed", "directory away while streams are created, deleted and mirrored", _managed, MANAGED),
-    _case("start", "directory away at the start of the server", _start, STARTS),
+    _case("start", "directory away at the start of the server", away_at_the_start, STARTS),
     _case("compactor-away", "no compactor", _compactor_away, GOES_ON, compactor="spark"),
     _case("compactor-outlasts", "directory of the lake renamed under Spark, and back", _renamed, compactor="spark"),
     _case("full", "directory of the lake full", _failing(Rule(_WRITES, "*", error=errno.ENOSPC), "full"), GOES_ON,
           plan=_planned, own=True),
     _case("s3-refused", "object store refuses connections", _store(), lake="s3"),
-    _case("s3-hanging", "object store does not answer", _store(HANGING), lake="s3"),
+    _case("s3-hanging", "object store does not answer", _store(HANGING, streams=12), lake="s3"),
     _case("s3-slow", "each request to the object store takes 1 s longer", _store(Fault(delay_s=1.0), away=False),
           GOES_ON, lake="s3"),
     _case("s3-throttled", "object store answers 503 SlowDown", _store(THROTTLED), lake="s3"),

@@ -42,7 +42,7 @@ def compact(lake: str, stream: StagedStream) -> None:
     """Append the staged messages of a stream that its table lacks."""
     name, uid = stream.identity.name, stream.identity.uid
     view = live.open_view(lake, name, flush=False)
-    batches = view.tail_batches()
+    batches = list(view.tail_batches())
     if not batches:
         return
     rows = pa.Table.from_batches(batches, table_schema(view.columns))

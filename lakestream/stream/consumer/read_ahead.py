@@ -14,7 +14,7 @@ from lakestream.log.format.record import Record
 from lakestream.log.index.sequences import SequenceSet
 from lakestream.ports import Clock
 from lakestream.stream.consumer.selection import Found
-from lakestream.stream.core.reader import all_live
+from lakestream.stream.core.reader import HistoryUnavailableError, all_live
 
 BLOCKS = 2
 """Runs that are kept: one is delivered while the next is read."""
@@ -163,8 +163,10 @@ class ReadAhead:
     async def _run(self, seq: int, limit: int, size: int, generation: int) -> None:
         try:
             run = await self._read(seq, limit, size)
-        except Exception:
+        except Exception as error:
             self._clock.call_later(RETRY_NS, self._again)
+            if isinstance(error, HistoryUnavailableError) and error.retry_s:
+                return  # the lake is away, which is logged once
             raise
         self._reading = False
         if generation == self._generation:

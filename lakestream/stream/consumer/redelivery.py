@@ -16,7 +16,7 @@ from lakestream.log.format.record import Record
 from lakestream.log.store.store import Store
 from lakestream.ports import Clock, Timer
 from lakestream.stream.consumer.ledger import Ledger, pending_with_deadline
-from lakestream.stream.core.reader import Reader
+from lakestream.stream.core.reader import HistoryUnavailableError, Reader
 
 MIN_DELAY_NS = 1_000_000
 """The timer is never set to less than this (1 ms)."""
@@ -256,8 +256,10 @@ class Redelivery:
     async def _read(self, seqs: list[int]) -> None:
         try:
             records = await self._reader.fetch_many(seqs)
-        except Exception:
+        except Exception as error:
             self._clock.call_later(RETRY_NS, self._fetched)
+            if isinstance(error, HistoryUnavailableError) and error.retry_s:
+                return  # the lake is away, which is logged once
             raise
         # Messages of an earlier read that were not sent have been acked or removed meanwhile.
         self._remote = {record.seq: record for record in records}
