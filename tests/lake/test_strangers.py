@@ -28,6 +28,10 @@ pytestmark = pytest.mark.lake
 class Sweeps(Compaction):
     """Compactor that sweeps when the test asks for it, without a streaming query."""
 
+    def __init__(self, spark: Any, server: Server) -> None:
+        super().__init__(spark, server)
+        assert self._compactor.acquire()
+
     async def report(self) -> BatchReport:
         return await asyncio.to_thread(self._compactor.sweep, True)
 
