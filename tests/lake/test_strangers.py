@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import nats
 import pytest
-from deltalake import DeltaTable
 from nats.errors import TimeoutError as NatsTimeout
 from nats.js.errors import APIError, ServerError
 
@@ -112,41 +109,6 @@ async def test_a_deletion_by_another_program_is_accepted_by_deleting_the_message
         return await asyncio.to_thread(errors, server) == {}
 
     await eventually(settled)
-    assert await replay(client) == expected
-    await client.close()
-    compaction.stop()
-
-
-async def test_the_compactors_error_is_told_to_the_server(spark: Any, server: Server) -> None:
-    """A newer Delta has given the table a feature that the compactor's Spark does not write."""
-    compaction = Sweeps(spark, server)
-    table = paths.table(compaction.lake, "HIST")
-    client = await nats.connect(server.url)
-    await client.jetstream().add_stream(name="HIST", subjects=["HIST.>"], allow_direct=True)
-    expected = await publish(client, 1, 100)
-    await compaction.until_caught_up("HIST")
-    protocol = DeltaTable(table).protocol()
-    features = [*(protocol.writer_features or []), "aFeatureOfTomorrow"]
-    stamp = int(time.time() * 1000) + 1000
-    said = {
-        "commitInfo": {"inCommitTimestamp": stamp, "timestamp": stamp, "operation": "UPGRADE PROTOCOL"},
-        "protocol": {
-            "minReaderVersion": 3,
-            "minWriterVersion": 7,
-            "readerFeatures": protocol.reader_features,
-            "writerFeatures": features,
-        },
-    }
-    commit = Path(table, "_delta_log", f"{DeltaTable(table).version() + 1:020d}.json")
-    commit.write_text("".join(json.dumps({name: value}) + "\n" for name, value in said.items()))
-    expected |= await publish(client, 101, 20)
-
-    async def named() -> bool:
-        await compaction.run()
-        found = (await asyncio.to_thread(errors, server)).get("HIST", "")
-        return "the compactor cannot write the table" in found and "aFeatureOfTomorrow" in found
-
-    await eventually(named)
     assert await replay(client) == expected
     await client.close()
     compaction.stop()

@@ -28,6 +28,8 @@ from tests.lake_faults.cases import Broken, Case, Site, Traffic
 
 HISTORY = 150
 """Messages that have left the log when another program comes."""
+TRIES = 10
+"""Attempts of a statement that conflicts with the compactor's commits."""
 QUIET_S = 4.0
 """Time without a message after which a consumer has what it can get, s: longer than the pause between two tries."""
 HARMLESS = "publishing goes on; nothing else is noticed"
@@ -53,7 +55,13 @@ def sql(*statements: str) -> Callable[[Site, str], None]:
 
     def change(site: Site, table: str) -> None:
         for statement in statements:
-            _spark().sql(statement.replace("{t}", f"delta.`{table}`"))
+            for left in reversed(range(TRIES)):
+                try:
+                    _spark().sql(statement.replace("{t}", f"delta.`{table}`"))
+                    break
+                except Exception as error:
+                    if not left or "DELTA_CONCURRENT" not in str(error):  # the compactor has committed meanwhile
+                        raise
 
     return change
 

@@ -19,6 +19,7 @@ from lakestream.lake.delta.position import application
 from lakestream.lake.delta.schema import UID_PROPERTY, table_schema
 from lakestream.lake.delta.strangers import MARK, Change, ForeignCommit, Strangers
 from lakestream.lake.delta.verify import Budget, TableFiles
+from lakestream.lake.files import staging
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.storage import Storage
 
@@ -219,3 +220,14 @@ def test_a_feature_that_another_program_has_enabled_is_found_with_its_commit(tab
     commit.write_text(json.dumps({"protocol": protocol}) + "\n")
     assert files.look(1, Budget())
     assert "needs features that the server cannot read: new" in files.obstacle
+
+
+def test_the_compactors_error_is_told_to_the_server(table: Table) -> None:
+    storage, directory = table.storage, table.staging
+    staging.refuse(storage, directory, "of a stream that is gone")
+    assert storage.list(directory) == []
+    Path(directory, "stream.json").write_text("{}")
+    staging.refuse(storage, directory, "a feature of tomorrow")
+    assert "a feature of tomorrow" in staging.refusal(storage, directory, storage.list(directory))
+    staging.refuse(storage, directory, "")
+    assert staging.refusal(storage, directory, storage.list(directory)) == ""
