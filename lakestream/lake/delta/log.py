@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -118,21 +117,34 @@ class Log:
         self._storage = storage
         self.table = table
         self.directory = log_directory(table)
+        # Not cached_property, which on Python 3.11 has one lock for all tables and would hold it during the request.
+        self._listed: list[str] | None = None
+        self._commits: list[int] | None = None
+        self._checkpoints: dict[int, list[str]] | None = None
 
     # ------------------------------------------------------------------ files of the log
 
-    @cached_property
+    @property
     def _names(self) -> list[str]:
-        return sorted(self._storage.names(self.directory))
+        if self._listed is None:
+            self._listed = sorted(self._storage.names(self.directory))
+        return self._listed
 
-    @cached_property
+    @property
     def commits(self) -> list[int]:
         """Return the versions of the commits that the listing shows, ascending."""
-        return [int(match[1]) for name in self._names if (match := _COMMIT.match(name))]
+        if self._commits is None:
+            self._commits = [int(match[1]) for name in self._names if (match := _COMMIT.match(name))]
+        return self._commits
 
-    @cached_property
+    @property
     def _parts(self) -> dict[int, list[str]]:
         """Return the paths of the parts of each complete checkpoint, by version, ascending."""
+        if self._checkpoints is None:
+            self._checkpoints = self._find_checkpoints()
+        return self._checkpoints
+
+    def _find_checkpoints(self) -> dict[int, list[str]]:
         found: dict[tuple[int, int], list[str]] = {}
         for name in self._names:
             if match := _CHECKPOINT.match(name):

@@ -6,6 +6,8 @@ import os
 import random
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,6 +19,7 @@ from lakestream.lake.delta.actions import Transaction as Txn
 from lakestream.lake.delta.log import Log
 from lakestream.lake.errors import DamagedLog
 from lakestream.lake.files.lake import open_storage
+from lakestream.lake.files.local_storage import LocalStorage
 
 pytestmark = pytest.mark.unit
 
@@ -100,3 +103,17 @@ def test_a_cut_commit_is_an_error_with_its_path(tmp_path: Path) -> None:
     (directory / f"{0:020d}.json").write_text('{"add":{"path"')
     with pytest.raises(DamagedLog, match=r"0{20}\.json is damaged"):
         log(tmp_path).commit(0)
+
+
+def test_logs_of_two_tables_are_listed_at_the_same_time(tmp_path: Path) -> None:
+    """With `functools.cached_property` of Python 3.11 one listing waited for the other: its lock is the class's."""
+    together = threading.Barrier(2)
+
+    class Waiting(LocalStorage):
+        def names(self, directory: str) -> list[str]:
+            together.wait(30)  # continues only when both threads are here
+            return super().names(directory)
+
+    with ThreadPoolExecutor(2) as pool:
+        logs = [Log(Waiting(str(tmp_path)), str(tmp_path / name)) for name in ("one", "other")]
+        assert list(pool.map(lambda each: each.commits, logs)) == [[], []]
