@@ -51,14 +51,15 @@ if TYPE_CHECKING:
     from lakestream.net.peers.cluster import Cluster
     from lakestream.net.peers.workers import Workers
 
-LAKE_THREADS = 8
-"""Maximum number of tables that are followed in parallel."""
-
 STOP_WAIT_S = 10.0
 """Maximum time for writes in flight at the end."""
 
 HAND_OVER_WAIT_S = 2.0
 """Maximum time for other nodes to take over leadership at the end."""
+
+LAKE_THREADS = 8
+"""Pieces of work for the lake at once, such as a look at a table; further ones queue. The log has threads of its own: a
+lake that does not answer must not hold it up."""
 
 
 class Served:
@@ -90,6 +91,7 @@ class JetStream:
         needed: called with each account that has streams here or on other nodes.
         serve_links: serves an account's requests for temporary links.
         files: of the store.
+        threads: returns so many threads besides those of `io`.
 
     Raises:
         StartError: the store cannot be used.
@@ -107,10 +109,11 @@ class JetStream:
         needed: Callable[[str], None],
         serve_links: Callable[[str, Bus], Subscribed],
         files: Files,
+        threads: Callable[[int], ThreadIo],
     ) -> None:
         assert options.jetstream is not None  # Invariant: see the arguments.
         self._options, self._accounts, self._io, self._log = options.jetstream, accounts, io, log
-        self._serve_links = serve_links
+        self._serve_links, self._threads = serve_links, threads
         self.served: dict[str, Served] = {}
         """Accounts with JetStream, by name."""
         self.apis: dict[str, Api] = {}
@@ -145,9 +148,8 @@ class JetStream:
         self.spans = shared.spans = _open_spans(options, identity.server_name, log)
         if options.lake.enabled:
             lake = options.lake.url or os.path.join(self._options.store_dir, "lake")
-            # Threads of its own: the log's must not wait for the lake.
-            loop = asyncio.get_running_loop()
-            work, probes = ThreadIo(loop, LAKE_THREADS), ThreadIo(loop, 1)
+            # Threads of its own, which are daemons: neither the log nor the end of the process waits for the lake.
+            work, probes = threads(LAKE_THREADS), threads(1)
             shared.lake = self.keeper = keeper = LakeKeeper(lake, options.lake, clock, work, log, probes)
             store_dir = self._options.store_dir
             self.address = LakeAddress(keeper.root, store_dir, keeper.presence, clock, work, log)
@@ -162,7 +164,7 @@ class JetStream:
 
     def _background(self) -> Io:
         """Return threads for verifications. They are daemons, and end with the process."""
-        return ThreadIo(asyncio.get_running_loop(), self._options.max_verifications)
+        return self._threads(self._options.max_verifications)
 
     def _member(self, cluster: Cluster) -> Callable[[Shared, Engines], MetaNode]:
         from lakestream.net.peers.workers import Workers  # loaded where there are other nodes

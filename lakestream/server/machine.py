@@ -35,6 +35,10 @@ class Machine:
         """Return the threads of a server."""
         return ThreadIo(loop, call_last=call_last)
 
+    def threads(self, loop: asyncio.AbstractEventLoop, count: int) -> ThreadIo:
+        """Return so many threads for work that must not hold up the log's."""
+        return ThreadIo(loop, count)
+
     def bind(self, host: str, port: int, *, shared: bool = False) -> socket.socket:
         """Return a listening socket; see `listener.bind`. Raise ListenError."""
         return bind(host, port, shared=shared)

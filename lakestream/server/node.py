@@ -200,6 +200,7 @@ class Node:
                 self.logins.need,
                 temporary.serve,
                 self._machine.files,
+                lambda count: self._machine.threads(loop, count),
             )
             self._cleanups.append(self.jetstream.stores.close)
             await self.logins.load(self.jetstream.found)
