@@ -6,13 +6,17 @@ every one of them; what the simulation cannot find it does not test.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import Any
 from unittest.mock import patch
 
 import msgspec
 
+from lakestream.lake.delta import batches
+from lakestream.log.format.segment import SealedSegment
 from lakestream.net.peers.dialler import Target
+from lakestream.server.lake.stream_sync import LookResult, StreamSync
 from lakestream.stream.consumer.acks import AckHandler
 from lakestream.stream.core.applier import Applier
 from lakestream.stream.core.operations import Operation, Purge
@@ -30,6 +34,8 @@ class Planted(msgspec.Struct, frozen=True):
     work: tuple[str, ...]
     faults: tuple[str, ...]
     seconds: int = 8
+    nodes: int = 3
+    lake: bool = False
 
     def plan(self, seed: int) -> Plan:
         """Return the plan of a seed."""
@@ -37,9 +43,10 @@ class Planted(msgspec.Struct, frozen=True):
             plan_of(seed),
             work=self.work,
             faults=self.faults,
-            nodes=3,
+            nodes=self.nodes,
             fault_ns=self.seconds * S,
             faults_every_ns=700 * MS,
+            lake=self.lake,
         )
 
 
@@ -78,6 +85,22 @@ def mirrors_only_once(stack: ExitStack) -> None:
     stack.enter_context(patch.object(Session, "_again", lambda self, error=None, pause=0: None))
 
 
+def drops_what_is_only_staged(stack: ExitStack) -> None:
+    """A segment leaves the log once it is staged."""
+    real = StreamSync.look
+
+    def look(self: StreamSync, sealed: Sequence[SealedSegment], *rest: Any) -> LookResult:
+        found = real(self, sealed, *rest)
+        return msgspec.structs.replace(found, held=sealed[-1].last_index) if sealed else found
+
+    stack.enter_context(patch.object(StreamSync, "look", look))
+
+
+def keeps_deleted_rows(stack: ExitStack) -> None:
+    """Rows of the table stay when their messages are removed."""
+    stack.enter_context(patch.object(batches, "deletions", lambda position, before, dead: []))
+
+
 CRASHES = ("kill", "cut_power", "cut_all_power", "fail_midway")
 
 BUGS: dict[str, Planted] = {
@@ -87,6 +110,8 @@ BUGS: dict[str, Planted] = {
     "confirms_acks_before_the_log": Planted(confirms_acks_before_the_log, ("events",), ("kill",), 20),
     "purges_only_the_leader": Planted(purges_only_the_leader, ("limits",), ()),
     "dials_only_once": Planted(dials_only_once, ("events",), ("isolate",), 20),
+    "drops_what_is_only_staged": Planted(drops_what_is_only_staged, ("events",), ("lake_away",), lake=True),
+    "keeps_deleted_rows": Planted(keeps_deleted_rows, ("limits",), (), lake=True),
     "mirrors_only_once": Planted(mirrors_only_once, ("events", "single", "copies"), CRASHES),
 }
 

@@ -5,6 +5,7 @@ Belongs here: what healthy means, and the comparison of all replicas with each o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from lakestream.log.format.errors import CorruptLog
@@ -84,15 +85,19 @@ def damaged(world: World) -> list[str]:
     return found
 
 
-def check_end(world: World) -> None:
-    """Compare all replicas with each other and with what clients were told. Raise Violation."""
+def check_end(world: World, table_of: Callable[[str], Content]) -> None:
+    """Compare all replicas with each other and with what clients were told. Raise Violation.
+
+    Args:
+        table_of: returns the content of a stream's table.
+    """
     contents: dict[str, Content] = {}
     for name, stream in world.workload.streams.items():
-        contents[name] = _agreed(world, name)
+        contents[name] = _agreed(world, name, table_of(name))
         if "mirror" not in stream.config and "sources" not in stream.config:
             _check_stream(stream, contents[name])
     if "MIRROR" in contents and contents["MIRROR"] != contents["EVENTS"]:
-        raise Violation(f"the mirror differs: {_difference(contents['MIRROR'], contents['EVENTS'])}")
+        raise Violation(f"the mirror differs: {difference(contents['MIRROR'], contents['EVENTS'])}")
     if "GATHERED" in contents:
         origins = [*contents["EVENTS"].values(), *contents["SINGLE"].values()]
         if sorted(each[:2] for each in contents["GATHERED"].values()) != sorted(each[:2] for each in origins):
@@ -104,13 +109,15 @@ def check_end(world: World) -> None:
                 raise Violation(f"{name} > {consumer}: {seq} never came")
 
 
-def _agreed(world: World, name: str) -> Content:
+def _agreed(world: World, name: str, table: Content) -> Content:
     """Return the content of a stream, which all replicas must have."""
-    contents = {host.name: _content(each) for host in world.hosts.values() if (each := streams_of(host).get(name))}
+    contents = {
+        host.name: full_content(each, table) for host in world.hosts.values() if (each := streams_of(host).get(name))
+    }
     first, *others = contents
     for other in others:
         if contents[other] != contents[first]:
-            raise Violation(f"{name} differs: {first} and {other}: {_difference(contents[first], contents[other])}")
+            raise Violation(f"{name} differs: {first} and {other}: {difference(contents[first], contents[other])}")
     return contents[first]
 
 
@@ -148,12 +155,26 @@ def _check_changes(world: World, found: Content) -> None:
             raise Violation(f"{subject.decode()}: {seq} expected {expected}, and there was {between[0]}")
 
 
-def _content(stream: Served) -> Content:
-    records = stream.store.read_run(0, 1 << 40, 1 << 40)
-    return {record.seq: (record.subject, record.data, record.header, record.time_ns) for record in records}
+def full_content(stream: Served, table: Content) -> Content:
+    """Return the messages of a replica: those of its log, and of the table what has left the log.
+
+    Raises:
+        Violation: a message is in neither.
+    """
+    local = {
+        record.seq: (record.subject, record.data, record.header, record.time_ns)
+        for record in stream.store.read_run(0, 1 << 40, 1 << 40)
+    }
+    found: Content = {}
+    for seq in stream.store.live.members(1, 1 << 40):
+        content = local.get(seq) or table.get(seq)
+        if content is None:
+            raise Violation(f"{stream.name}: {seq} is neither in the log nor in the table")
+        found[seq] = content
+    return found
 
 
-def _difference(one: Content, other: Content) -> str:
+def difference(one: Content, other: Content) -> str:
     for seq in sorted(one.keys() | other.keys()):
         if one.get(seq) != other.get(seq):
             return f"{seq}: {one.get(seq)} and {other.get(seq)}"

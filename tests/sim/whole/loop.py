@@ -39,6 +39,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         steps: callbacks that it has run.
         crashed: returns True once the process ended within a callback; asked after each one.
         on_error: called with the context of an error that nobody has handled.
+        on_thread: starts a thread.
     """
 
     def __init__(self, events: Events, host: str, network: Network) -> None:
@@ -50,6 +51,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.on_crash: Callable[[], None] = lambda: None
         self.on_error: Callable[[dict[str, Any]], None] = lambda context: None
         self.on_turn: Callable[[], None] = lambda: None
+        self.on_thread: Callable[[Callable[[], Any], Callable[[Any, BaseException | None], None]], None] = self._at_once
         self._ready: deque[asyncio.Handle] = deque()
         self._due = self._held = self._paused = False
         self._tasks: list[asyncio.Task[Any]] = []
@@ -163,18 +165,27 @@ class SimLoop(asyncio.AbstractEventLoop):
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
         future = self.create_future()
 
+        def done(result: Any, error: BaseException | None) -> None:
+            if future.done():
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self.on_thread(lambda: func(*args), done)
+        return future
+
+    def _at_once(self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
         def run() -> None:
             try:
-                result = func(*args)
+                result = work()
             except Exception as error:
-                if not future.done():
-                    future.set_exception(error)
+                done(None, error)
             else:
-                if not future.done():
-                    future.set_result(result)
+                done(result, None)
 
         self.call_later(20e-6, run)
-        return future
 
     def get_debug(self) -> bool:
         return False

@@ -7,7 +7,9 @@ process, and the options of a node.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -18,7 +20,7 @@ from lakestream.runtime import LoopClock, ThreadIo, Turns
 from lakestream.server.machine import Machine
 from lakestream.server.node import Node
 from tests.sim.disk import Disk, PowerCut, SimFiles
-from tests.sim.events import EPOCH, Events
+from tests.sim.events import EPOCH, Events, S
 from tests.sim.whole.loop import SimLoop
 from tests.sim.whole.network import Network, Socket
 
@@ -76,6 +78,37 @@ class SimIo(ThreadIo):
         """Do nothing: there are no threads."""
 
 
+class SimThreads(ThreadIo):
+    """Threads that wait for the lake: as many pieces of work at once as the real server has threads."""
+
+    def __init__(self, loop: SimLoop, threads: int) -> None:
+        super().__init__(loop, 0)
+        self._sim, self._free = loop, threads
+        self._queued: deque[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]] = deque()
+
+    def submit(
+        self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None], brief: Brief = Brief.NO
+    ) -> None:
+        self._queued.append((work, done))
+        self._begin()
+
+    def _begin(self) -> None:
+        while self._free and self._queued:
+            self._free -= 1
+            work, done = self._queued.popleft()
+            self._sim.on_thread(work, partial(self._ended, done))
+
+    def _ended(
+        self, done: Callable[[Any, BaseException | None], None], result: Any, error: BaseException | None
+    ) -> None:
+        self._free += 1
+        self._begin()
+        done(result, error)
+
+    def close(self) -> None:
+        """Do nothing: the threads are the simulation's."""
+
+
 class SimLogger(Logger):
     """Log of a process: lines for the trace, and failures that nobody expects.
 
@@ -116,6 +149,9 @@ class SimMachine(Machine):
     def io(self, loop: asyncio.AbstractEventLoop, call_last: Callable[[Callable[[], None]], object]) -> ThreadIo:
         return SimIo(self._host, self._loop, self.files, call_last)  # type: ignore[arg-type]
 
+    def threads(self, loop: asyncio.AbstractEventLoop, count: int) -> ThreadIo:
+        return SimThreads(self._loop, count)
+
     def bind(self, host: str, port: int, *, shared: bool = False) -> Any:
         return Socket((host, port))
 
@@ -138,6 +174,12 @@ class Watch:
 
     def turns(self, host: Host) -> None:
         """Note that a turn of this host's process begins."""
+
+    def started(self, loop: SimLoop) -> None:
+        """Note that a process begins."""
+
+    def ended(self, loop: SimLoop) -> None:
+        """Note that a process has ended."""
 
 
 class Host:
@@ -178,6 +220,7 @@ class Host:
         loop.crashed = lambda: files.dead
         loop.on_crash = self._died
         loop.on_turn = lambda: self.watch.turns(self)
+        self.watch.started(loop)
         loop.on_error = lambda context: self.watch.failed(self, str(context.get("message")), context.get("exception"))
         log = SimLogger(
             lambda level, text: self.watch.said(self, level, text),
@@ -205,6 +248,7 @@ class Host:
         files.dead = True
         self.steps += loop.steps
         loop.end()
+        self.watch.ended(loop)
         self.network.ended(loop, power=power)
         power = power or files.unsure
         self.node = self.loop = self.files = None
@@ -218,8 +262,8 @@ class Host:
         self.watch.died(self)
 
 
-def options_of(number: int, count: int) -> Options:
-    """Return the settings of node `number` of a cluster."""
+def options_of(number: int, count: int, lake: str) -> Options:
+    """Return the settings of node `number` of a cluster with a lake; "": without one."""
     addresses = [f"10.0.0.{each + 1}" for each in range(count)]
     return Options(
         host=addresses[number],
@@ -229,5 +273,12 @@ def options_of(number: int, count: int) -> Options:
         cluster=ClusterOptions(
             name="sim", host=addresses[number], port=ROUTES, routes=tuple(RouteUrl(each, ROUTES) for each in addresses)
         ),
-        lake=LakeOptions(enabled=False, seal_bytes=64 << 10),
+        lake=LakeOptions(
+            enabled=bool(lake),
+            url=lake,
+            seal_bytes=64 << 10,
+            seal_age_ns=2 * S,
+            retain_bytes=64 << 10,
+            staged_grace_ns=2 * S,
+        ),
     )

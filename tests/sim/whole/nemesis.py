@@ -11,10 +11,16 @@ from typing import TYPE_CHECKING
 
 from tests.sim.disk import SimFiles
 from tests.sim.events import MS, S
+from tests.sim.whole.checks import streams_of
+from tests.sim.whole.compactor import CompactorHost
 from tests.sim.whole.machine import Host
 
 if TYPE_CHECKING:
     from tests.sim.whole.world import World
+
+
+SLOW, FAST = 0.9, 1.1
+"""Rates of timers that a lease allows for (raft/core/leader.py)."""
 
 
 class Nemesis:
@@ -22,7 +28,7 @@ class Nemesis:
 
     def __init__(self, world: World, random: Random) -> None:
         self.world, self.random = world, random
-        self.over = self.damaged = False
+        self.over = self.damaged = self._deposing = False
         self._unwell: dict[str, SimFiles] = {}
         """Files of processes that may take no writes until a restart (docs/failure-modes.md), by host."""
         every = [
@@ -31,6 +37,7 @@ class Nemesis:
             (1, self.cut_all_power),
             (2, self.isolate),
             (2, self.cut_one_way),
+            (2, self.depose),
             (3, self.heal),
             (2, self.pause),
             (2, self.slow_disk),
@@ -41,6 +48,15 @@ class Nemesis:
             (1, self.fill_disk),
             (1, self.damage),
         ]
+        if world.plan.lake:
+            every += [
+                (2, self.lake_away),
+                (2, self.lake_cut),
+                (1, self.lake_slow),
+                (2, self.lake_flaky),
+                (3, self.kill_compactor),
+                (2, self.pause_compactor),
+            ]
         names = world.plan.faults
         self.faults = [(weight, fault) for weight, fault in every if not names or fault.__name__ in names]
 
@@ -62,6 +78,10 @@ class Nemesis:
             if host.loop is not None:
                 host.loop.clock_rate = 1.0
             self._start(host)
+        self.world.lake.calm()
+        for compactor in self.world.compactors.values():
+            compactor.go_on()
+            compactor.start()
 
     def _later(self) -> None:
         self.world.events.after(self.random.randrange(1, 2 * self.world.plan.faults_every_ns), self._act)
@@ -209,6 +229,40 @@ class Nemesis:
             if other is not host:
                 self._cut(host, other, both=True)
 
+    def depose(self) -> None:
+        """Cut the leader of a stream off for a while, with timers that run as late as leases allow for.
+
+        Another member may then be elected while the leader takes itself for one. Of five machines one stays with it,
+        whose answers are no quorum.
+        """
+        led = [
+            host
+            for host in self.world.hosts.values()
+            for name, stream in streams_of(host).items()
+            if stream.leading and name in self.world.workload.streams and self.world.workload.streams[name].replicas > 1
+        ]
+        if not led or self._deposing:
+            return
+        self._deposing = True
+        leader = self.random.choice(led)
+        others = [host for host in self.world.hosts.values() if host is not leader]
+        few = [leader, self.random.choice(others)] if len(others) > 3 else [leader]
+        for host in self.world.hosts.values():
+            if host.loop is not None:
+                host.loop.clock_rate = SLOW if host is leader else FAST
+            for one in few if host not in few else ():
+                self._cut(one, host, both=True)
+        self.world.events.after(
+            self.random.randrange(800 * MS, self.random.choice((1500 * MS, 4 * S))), self._reinstate
+        )
+
+    def _reinstate(self) -> None:
+        self._deposing = False
+        self.heal()
+        for host in self.world.hosts.values():
+            if host.loop is not None:
+                host.loop.clock_rate = 1.0
+
     def cut_one_way(self) -> None:
         """Cut one direction between two machines."""
         one, other = self.random.sample(list(self.world.hosts.values()), 2)
@@ -218,3 +272,63 @@ class Nemesis:
         """Restore all links."""
         self.world.say("the network is whole")
         self.world.network.heal()
+
+    # ------------------------------------------------------------------ lake
+    def _calm_later(self) -> None:
+        """End the outages of the lake after a while."""
+        longest = self.random.choice((500 * MS, 3 * S, 15 * S))
+        self.world.events.after(self.random.randrange(10 * MS, longest), self._calm)
+
+    def _calm(self) -> None:
+        self.world.say("the lake is well")
+        self.world.lake.calm()
+
+    def lake_away(self) -> None:
+        """Have the lake answer nobody for a while."""
+        self.world.say("the lake is away")
+        self.world.lake.away = True
+        self._calm_later()
+
+    def lake_cut(self) -> None:
+        """Cut a server or a compactor off the lake for a while."""
+        hosts: list[Host | CompactorHost] = [*self.world.hosts.values(), *self.world.compactors.values()]
+        host = self.random.choice(hosts)
+        self.world.say(f"{host.name} cannot reach the lake")
+        self.world.lake.cut.add(host.address)
+        self._calm_later()
+
+    def lake_slow(self) -> None:
+        """Slow the lake down for a while."""
+        self.world.lake.slow = self.random.choice((5, 50))
+        self.world.say(f"the lake is {self.world.lake.slow} times slower than usual")
+        self._calm_later()
+
+    def lake_flaky(self) -> None:
+        """Have some requests to the lake fail for a while, before or after they took effect."""
+        self.world.lake.flaky = self.random.choice((0.05, 0.5))
+        self.world.say(f"{self.world.lake.flaky:.0%} of the requests to the lake fail")
+        self._calm_later()
+
+    def kill_compactor(self) -> None:
+        """Kill a compactor."""
+        compactor = self._pick_compactor()
+        if compactor.loop is not None:
+            self.world.say(f"{compactor.name} is killed")
+            compactor.end(power=False)
+            self.world.events.after(self.random.randrange(10 * MS, 5 * S), compactor.start)
+
+    def pause_compactor(self) -> None:
+        """Pause a compactor, for longer than its lease at times."""
+        compactor = self._pick_compactor()
+        if compactor.loop is not None and not compactor.paused:
+            self.world.say(f"{compactor.name} stands still")
+            compactor.loop.pause()
+            delay = self.random.randrange(50 * MS, self.random.choice((500 * MS, 15 * S)))
+            self.world.events.after(delay, compactor.go_on)
+
+    def _pick_compactor(self) -> CompactorHost:
+        """Return the one that works, more often than another."""
+        working = [each for each in self.world.compactors.values() if each.works]
+        if working and self.random.random() < 0.8:
+            return working[0]
+        return self.random.choice(list(self.world.compactors.values()))

@@ -16,15 +16,28 @@ from unittest.mock import patch
 
 from nacl import bindings
 
+from lakestream.log.format.files import Files
 from lakestream.protocol.nkeys import CurveKey
 from tests.sim.events import EPOCH, Events
 
 
 class Current:
-    """The wall clock's error on the machine whose turn it is."""
+    """The machine whose turn it is.
+
+    Attributes:
+        offset_ns: error of its wall clock.
+        address: of the machine.
+        files: of the process; None: it has none.
+    """
 
     def __init__(self) -> None:
         self.offset_ns = 0
+        self.address = ""
+        self.files: Files | None = None
+
+    def turn(self, address: str, offset_ns: int = 0, files: Files | None = None) -> None:
+        """Begin the turn of a machine."""
+        self.address, self.offset_ns, self.files = address, offset_ns, files
 
 
 @contextmanager

@@ -7,6 +7,7 @@ end, and of a request without an answer either may be true. A broken promise tha
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from collections import Counter
 from collections.abc import Callable, Coroutine
@@ -22,8 +23,12 @@ if TYPE_CHECKING:
 Sent = tuple[bytes, bytes]
 """Subject and payload."""
 
+NO_MESSAGE = 10037
+"""Error code of a message that is not in the stream."""
 SETTLE_S = 0.1
 KEYS = 5
+HASTE_S = 0.15
+"""Time for which clients that are in a hurry wait for an answer."""
 
 STALE_NS = 8 * S
 """Longest time for which a server that stood still or was cut off may answer pulls as a leader that it was."""
@@ -146,6 +151,9 @@ class Workload:
         self._readers.append(OrderedReader(self, stream))
         for reader in self._readers[-2:]:
             self._begin(reader.work())
+        self._begin(self._look_back(stream))
+        if self.world.plan.lake:
+            self._readers.append(OrderedReader(self, stream))  # which begins at the end of the work, with the history
 
     async def _make_single(self) -> None:
         stream = await self.create(Stream("SINGLE", 1))
@@ -160,14 +168,23 @@ class Workload:
     async def _make_bucket(self) -> None:
         """Change keys by compare-and-set, and read them."""
         subjects = ["$KV.STATE.>"]
+        replicas = 5 if len(self.world.hosts) == 5 else 3
         stream = Stream(
-            "KV_STATE", 3, keeps=False, subjects=subjects, max_msgs_per_subject=8, allow_rollup_hdrs=True, discard="new"
+            "KV_STATE",
+            replicas,
+            keeps=False,
+            subjects=subjects,
+            max_msgs_per_subject=8,
+            allow_rollup_hdrs=True,
+            discard="new",
         )
         await self.create(stream)
         bucket = Bucket(self, stream)
         for number in range(3):
             self._begin(bucket.change(f"kv{number}"))
-        self._begin(bucket.read("kvread"))
+        for host in self.world.hosts.values():  # one at each server: a deposed leader has its readers, too
+            self._begin(bucket.read(f"kvread{host.name}", host.address))
+            self._begin(bucket.put(f"kvput{host.name}", host.address))
 
     async def _make_queue(self) -> None:
         """Publish work, and work it off."""
@@ -286,6 +303,49 @@ class Workload:
                 stream.committed.add(batch)
                 self.world.counts["batches committed"] += 1
             await asyncio.sleep(random.choice((0.02, 0.1)))
+
+    async def _look_back(self, stream: Stream) -> None:
+        """Read old messages by sequence, from the leader or from any replica.
+
+        Checks: a message that was acked is there, as it was published; the lake may be away.
+        """
+        client = self.world.client("lookback")
+        random = client.random
+        while not self.over:
+            await client.connected.wait()
+            await asyncio.sleep(random.choice((0.02, 0.2)))
+            if not stream.acked:
+                continue
+            seq = random.choice(random.choice((list(stream.acked), list(stream.acked)[:100])))
+            sent = stream.acked[seq]
+            try:
+                if random.random() < 0.5:
+                    found = await self._got(client, stream, seq)
+                else:
+                    found = await self._got_directly(client, stream, seq)
+            except NoAnswer:
+                continue
+            self.world.counts["old messages" if found is not None else "old messages refused"] += 1
+            if found is not None and found != sent:
+                self.world.violated(f"{stream.name}: {seq} was acked for {sent} and is read as {found}")
+
+    async def _got(self, client: SimClient, stream: Stream, seq: int) -> Sent | None:
+        """Return a message by `STREAM.MSG.GET`; None if the server cannot tell."""
+        answer = await client.api(f"STREAM.MSG.GET.{stream.name}", {"seq": seq}, 12.0)
+        if "error" not in answer:
+            message = answer["message"]
+            return message["subject"].encode(), base64.b64decode(message.get("data", ""))
+        if answer["error"]["err_code"] == NO_MESSAGE:
+            self.world.violated(f"{stream.name}: {seq} was acked and is not found")
+        return None
+
+    async def _got_directly(self, client: SimClient, stream: Stream, seq: int) -> Sent | None:
+        """Return a message by direct get; None if the server cannot tell. A replica may not have it yet."""
+        subject = f"$JS.API.DIRECT.GET.{stream.name}".encode()
+        answer = await client.request(subject, json.dumps({"seq": seq}).encode(), timeout=12.0)
+        if answer.status:
+            return None
+        return answer.field(b"Nats-Subject"), answer.payload
 
     # ------------------------------------------------------------------ operators
     async def _shorten(self, stream: Stream) -> None:
@@ -593,15 +653,35 @@ class Bucket:
             self.changes.append((subject, expected, ack["seq"]))
             await asyncio.sleep(random.choice((0.01, 0.05)))
 
-    async def _get(self, client: SimClient, subject: bytes) -> int | None:
+    async def put(self, name: str, address: str) -> None:
+        """Set keys through one server, without waiting long: soon after an election there are new revisions."""
+        client = self.world.client(name, [address])
+        random, number = client.random, 0
+        while not self.workload.over:
+            await client.connected.wait()
+            number += 1
+            subject = b"$KV.STATE.%d" % random.randrange(KEYS)
+            sent = subject, b"%b-%d" % (name.encode(), number)
+            self.stream.tried.add(sent)
+            self.world.messages += 1
+            try:
+                answer = await client.request(*sent, timeout=HASTE_S)
+            except NoAnswer:
+                continue
+            ack = self.workload.acked(self.stream, sent, answer)
+            if "error" not in ack:
+                self.newest[subject] = max(self.newest.get(subject, 0), ack["seq"])
+            await asyncio.sleep(random.choice((0.05, 0.2)))
+
+    async def _get(self, client: SimClient, subject: bytes, timeout: float = 8.0) -> int | None:
         """Return the revision of a key, 0 for none; None: no answer."""
         known = self.newest.get(subject, 0)
         try:
-            found = await client.api("STREAM.MSG.GET.KV_STATE", {"last_by_subj": subject.decode()}, 8.0)
+            found = await client.api("STREAM.MSG.GET.KV_STATE", {"last_by_subj": subject.decode()}, timeout)
         except NoAnswer:
             return None
         if "error" in found:
-            if found["error"]["err_code"] != 10037:
+            if found["error"]["err_code"] != NO_MESSAGE:
                 await asyncio.sleep(0.05)
                 return None
             revision = 0
@@ -614,10 +694,10 @@ class Bucket:
         self.world.counts["reads"] += 1
         return int(revision)
 
-    async def read(self, name: str) -> None:
-        """Read keys."""
-        client = self.world.client(name)
+    async def read(self, name: str, address: str) -> None:
+        """Read keys through one server."""
+        client = self.world.client(name, [address])
         while not self.workload.over:
             await client.connected.wait()
-            await self._get(client, b"$KV.STATE.%d" % client.random.randrange(KEYS))
+            await self._get(client, b"$KV.STATE.%d" % client.random.randrange(KEYS), HASTE_S)
             await asyncio.sleep(0.03)

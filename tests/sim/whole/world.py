@@ -7,18 +7,26 @@ everything that happened. The clients' work is in workload.py, the faults in nem
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
+import traceback
 from collections import Counter
+from functools import partial
 from random import Random
 from typing import Any
 from zlib import crc32
 
 import msgspec
 
+from lakestream.server.heap import trim
 from tests.sim.checks import Violation
 from tests.sim.events import MS, Events, S
-from tests.sim.whole.checks import check_end, damaged, lagging, unhealthy
+from tests.sim.whole.checks import Content, check_end, damaged, lagging, unhealthy
 from tests.sim.whole.client import SimClient
+from tests.sim.whole.compactor import CompactorHost, sim_tables
+from tests.sim.whole.fibers import Fibers
+from tests.sim.whole.lake import ROOT, Lake, reachable
+from tests.sim.whole.lake_checks import behind, check_tables, checked_drops, table_content
 from tests.sim.whole.loop import SimLoop
 from tests.sim.whole.machine import Host, Watch, options_of
 from tests.sim.whole.nemesis import Nemesis
@@ -30,6 +38,10 @@ START_NS = 60 * S
 """Virtual time within which a new cluster must serve."""
 HEALTHY_NS = 60 * S
 """Virtual time after the last fault within which everything must be healthy."""
+SETTLED_NS = 20 * S
+"""Virtual time after the last fault within which a compactor may still report errors."""
+COMPACTORS = 2
+"""Compactors of a lake, of which one works."""
 CLIENTS = "10.0.1.1"
 """Address of the clients' machine."""
 
@@ -46,6 +58,8 @@ class Plan(msgspec.Struct, frozen=True):
     """Names of the faults that may happen; (): all of them."""
     work: tuple[str, ...] = ()
     """Names of the parts of the workload; (): all of them."""
+    lake: bool = False
+    """The servers have a lake, with compactors."""
 
 
 def plan_of(seed: int, seconds: int = 20) -> Plan:
@@ -57,6 +71,7 @@ def plan_of(seed: int, seconds: int = 20) -> Plan:
         fault_ns=seconds * S,
         faults_every_ns=random.choice((500 * MS, 1500 * MS, 4 * S)),
         slowest_ns=random.choice((MS, 5 * MS, 30 * MS)),
+        lake=random.random() < 0.5,
     )
 
 
@@ -91,8 +106,15 @@ class World(Watch):
         self.network = Network(self.events, Random(f"network {seed}"), plan.slowest_ns)
         self.network.note = self._arrived
         self.hosts: dict[str, Host] = {}
+        self.fibers = Fibers()
+        self.lake = Lake(self.events, self.current, self.fibers, Random(f"lake {seed}"))
+        self.lake.note = self.say
+        self.compactors: dict[str, CompactorHost] = {}
+        for number in range(COMPACTORS if plan.lake else 0):
+            name = f"c{number + 1}"
+            self.compactors[name] = CompactorHost(name, f"10.0.2.{number + 1}", self)
         for number in range(plan.nodes):
-            options = options_of(number, plan.nodes)
+            options = options_of(number, plan.nodes, ROOT if plan.lake else "")
             name = options.server_name
             self.hosts[name] = Host(name, options, self.events, self.network, seed, self)
         self.loop = SimLoop(self.events, CLIENTS, self.network)
@@ -108,8 +130,15 @@ class World(Watch):
         Raises:
             Violation: a promise was broken.
         """
-        with surroundings(self.events, self.current, str(self.plan.seed)):
+        with (
+            surroundings(self.events, self.current, str(self.plan.seed)),
+            reachable(self.lake),
+            checked_drops(self.lake, self.violated),
+            sim_tables(),
+        ):
             try:
+                for compactor in self.compactors.values():
+                    compactor.start()
                 for host in self.hosts.values():
                     host.start()
                 self._run_until(lambda: not unhealthy(self), START_NS, "the cluster does not start")
@@ -127,11 +156,27 @@ class World(Watch):
                     self._run_until(
                         lambda: not (damaged(self) or unhealthy(self)), HEALTHY_NS, "the repair takes longer"
                     )
-                check_end(self)
+                if self.plan.lake:
+                    self._run_until(lambda: not (behind(self) or unhealthy(self)), HEALTHY_NS, "the lake is behind")
+                check_end(self, self._table_of)
+                if self.plan.lake:
+                    check_tables(self)
             finally:
-                self.loop.end()
-                for host in self.hosts.values():
-                    host.end(power=False)
+                self.close()
+
+    def _table_of(self, name: str) -> Content:
+        return table_content(self.lake, name) if self.plan.lake else {}
+
+    def close(self) -> None:
+        """End all processes and threads."""
+        self.loop.end()
+        for process in self._processes:
+            process.end(power=False)
+        self.fibers.close()
+
+    @property
+    def _processes(self) -> list[Host | CompactorHost]:
+        return [*self.hosts.values(), *self.compactors.values()]
 
     def _run(self, for_ns: int) -> None:
         self.events.run_until(self.events.now + for_ns)
@@ -141,8 +186,11 @@ class World(Watch):
         end = self.events.now + limit_ns
         while not done():
             if self.events.now >= end:
-                raise Violation(f"{what}, {limit_ns // S} s: {'; '.join(unhealthy(self) or lagging(self)) or 'no end'}")
+                raise Violation(f"{what}, {limit_ns // S} s: {'; '.join(self._lacks()) or 'no end'}")
             self._run(250 * MS)
+
+    def _lacks(self) -> list[str]:
+        return unhealthy(self) or lagging(self) or (behind(self) if self.plan.lake else [])
 
     def do(self, coro: Any, limit_ns: int, what: str) -> Any:
         """Run a coroutine of the clients to its end."""
@@ -158,7 +206,7 @@ class World(Watch):
     @property
     def steps(self) -> int:
         """Return the callbacks that all event loops have run."""
-        return self.loop.steps + sum(h.steps + (h.loop.steps if h.loop else 0) for h in self.hosts.values())
+        return self.loop.steps + sum(each.steps + (each.loop.steps if each.loop else 0) for each in self._processes)
 
     # ------------------------------------------------------------------ what happens
     def client(self, name: str, addresses: list[str] | None = None) -> SimClient:
@@ -186,23 +234,38 @@ class World(Watch):
             self.trace.append(f"{self.events.now / S:11.6f} {place} {len(data)} bytes {crc32(data):08x}")
 
     def _clients_turn(self) -> None:
-        self.current.offset_ns = 0
+        self.current.turn(CLIENTS)
 
     def _client_failed(self, context: dict[str, Any]) -> None:
         self.violated(f"a client failed: {context.get('message')}: {context.get('exception')!r}")
 
     # ------------------------------------------------------------------ Watch
     def turns(self, host: Host) -> None:
-        self.current.offset_ns = host.offset_ns
+        self.current.turn(host.address, host.offset_ns, host.files)
+
+    def started(self, loop: SimLoop) -> None:
+        loop.on_thread = partial(self.fibers.start, loop)
+
+    def ended(self, loop: SimLoop) -> None:
+        self.fibers.end(loop)
 
     def said(self, host: Host, level: str, text: str) -> None:
         self.say(f"{host.name} [{level}] {text}")
 
     def failed(self, host: Host, text: str, error: BaseException | None) -> None:
-        import traceback
-
         where = "".join(traceback.format_exception(error)) if error is not None else ""
         self.violated(f"{host.name}: {text}: {error!r}\n{where}")
+
+    def failed_process(self, name: str, error: BaseException) -> None:
+        """Note an unexpected end of a process."""
+        self.violated(f"{name}: {error!r}\n{''.join(traceback.format_exception(error))}")
+
+    def failed_compaction(self, name: str, text: str) -> None:
+        """Note an error of a compactor, which without faults has none."""
+        self.counts["failed compactions"] += 1
+        self.say(f"{name}: {text}")
+        if self.events.now > self.calm_ns + SETTLED_NS:
+            self.violated(f"{name}: {text}")
 
     def died(self, host: Host) -> None:
         self.say(f"{host.name} died")
@@ -239,7 +302,7 @@ def run_seed(seed: int, seconds: int = 20, tracing: bool = False, plan: Plan | N
     except Violation as error:
         failure = str(error)
         world.say(failure)
-    return Outcome(
+    outcome = Outcome(
         seed,
         failure,
         dict(world.counts),
@@ -250,6 +313,16 @@ def run_seed(seed: int, seconds: int = 20, tracing: bool = False, plan: Plan | N
         world.digest,
         world.trace,
     )
+    del world
+    _free()
+    return outcome
+
+
+def _free() -> None:
+    """Return the memory of a run to the system: its objects are one cycle, and the C library keeps what they leave."""
+    gc.collect()
+    gc.collect()  # what finalizers of the first have let go: coroutines that were never resumed
+    trim()
 
 
 def command(seed: int, seconds: int) -> str:
