@@ -136,7 +136,7 @@ class Fibers:
         if self.current is not None:
             self.wait(lambda resume: None, max(seconds, 1e-9))
 
-    def wait(self, arrange: Callable[[Callable[[], None]], object], seconds: float | None = None) -> None:
+    def wait(self, arrange: Callable[[Callable[[], object]], object], seconds: float | None = None) -> None:
         """Wait until the callback that `arrange` gets was called, or for so many seconds."""
         fiber = self.current
         assert fiber is not None, "the simulation itself must not wait"
@@ -160,7 +160,7 @@ class FiberEvent:
     def __init__(self, fibers: Fibers) -> None:
         self._fibers = fibers
         self._set = False
-        self._waiting: list[Callable[[], None]] = []
+        self._waiting: list[Callable[[], object]] = []
 
     def is_set(self) -> bool:
         return self._set
@@ -186,7 +186,7 @@ class FiberLock:
     def __init__(self, fibers: Fibers) -> None:
         self._fibers = fibers
         self._held = False
-        self._waiting: deque[Callable[[], None]] = deque()
+        self._waiting: deque[Callable[[], object]] = deque()
 
     def acquire(self) -> bool:
         while self._held:

@@ -155,7 +155,7 @@ class SimStorage(Storage):
         self._request("list", directory)
         return sorted(self._lake.entry(path) for path in self._below(directory))
 
-    def _below(self, directory: str) -> list[str]:
+    def _below(self, directory: str) -> Names:
         start = directory.rstrip("/") + "/"
         return [path for path in self._lake.objects if path.startswith(start)]
 
