@@ -22,9 +22,13 @@ ROWS = (
         ("kill", "cut_power", "cut_all_power", "fail_midway"),
         "kills, power cuts of one and of all machines, also in the middle of a write",
     ),
-    (("isolate", "cut_one_way", "pause"), "partitions, also one-way; paused servers"),
+    (("isolate", "cut_one_way", "depose", "pause"), "partitions, also one-way; paused servers"),
     (("fail_once", "fill_disk", "damage"), "failing writes and syncs, full disks, a flipped bit"),
     (("slow_disk", "step_clock", "skew"), "slow disks, stepped clocks, timers at wrong rates"),
+    (
+        ("lake_away", "lake_cut", "lake_slow", "lake_flaky", "kill_compactor", "pause_compactor"),
+        "a simulated lake away, slow or failing; killed and paused compactors",
+    ),
 )
 PROMISE = "acked messages, order, revisions, consumers, batches, copies; replicas agree; healthy within 60 s"
 
