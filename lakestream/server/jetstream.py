@@ -152,7 +152,7 @@ class JetStream:
             work, probes = threads(LAKE_THREADS), threads(1)
             shared.lake = self.keeper = keeper = LakeKeeper(lake, options.lake, clock, work, log, probes)
             store_dir = self._options.store_dir
-            self.address = LakeAddress(keeper.root, store_dir, keeper.presence, clock, work, log)
+            self.address = LakeAddress(keeper.root, store_dir, files, keeper.presence, clock, work, log)
         node: Callable[[Shared, Engines], MetaNode] = solo_node
         if not isinstance(cluster, Standalone):
             node = self._member(cluster)

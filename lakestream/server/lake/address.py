@@ -15,8 +15,8 @@ import msgspec
 
 from lakestream.lake.errors import LakeAway, LakeError
 from lakestream.lake.files.lake import identify, open_storage
-from lakestream.lake.files.local_storage import LocalStorage
 from lakestream.lake.read.flush import ServerFile, name_server, unname_server
+from lakestream.log.format.files import Files
 from lakestream.logging import Logger
 from lakestream.ports import Clock
 from lakestream.protocol.decoding import DECODE_ERRORS
@@ -48,11 +48,14 @@ class LakeAddress:
         root: the lake's root.
         store_dir: directory of the server's store.
         presence: gets the lake's id.
+        files: of the store.
         io: threads for the lake.
     """
 
-    def __init__(self, root: str, store_dir: str, presence: Presence, clock: Clock, io: ThreadIo, log: Logger) -> None:
-        self._root, self._store_dir = root, store_dir
+    def __init__(
+        self, root: str, store_dir: str, files: Files, presence: Presence, clock: Clock, io: ThreadIo, log: Logger
+    ) -> None:
+        self._root, self._store_dir, self._files = root, store_dir, files
         self._presence, self._clock, self._io, self._log = presence, clock, io, log
         self._file: ServerFile | None = None
         self._written = self._under_way = False
@@ -72,8 +75,7 @@ class LakeAddress:
 
     def _known(self) -> KnownLake | None:
         try:
-            with open(self._path, "rb") as file:
-                return _KNOWN.decode(file.read())
+            return _KNOWN.decode(self._files.read(self._path))
         except (OSError, *DECODE_ERRORS):
             return None
 
@@ -108,7 +110,7 @@ class LakeAddress:
         found = identify(storage)
         name_server(storage, file)
         if self._known() != KnownLake(self._root, found):
-            LocalStorage(self._store_dir).write(self._path, msgspec.json.encode(KnownLake(self._root, found)))
+            self._files.write_whole(self._path, [msgspec.json.encode(KnownLake(self._root, found))])
         return found
 
     def _put_done(self, found: str | None, error: BaseException | None) -> None:

@@ -7,7 +7,7 @@ Spark there is nothing: SimTable takes the place of StreamTable, and a few MiB a
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 from lakestream.lake.errors import LakeError
 from lakestream.lake.write.compactor import BatchReport, Compactor
@@ -78,7 +78,7 @@ class CompactorHost:
         self.world.events.after(RESTART_NS, self.start)
 
     def _serve(self) -> None:
-        spark: Any = NoSpark()
+        spark: Any = Mock()  # the compactor's own session is not used: see `sim_tables`
         compactor = Compactor(spark, ROOT, "/nowhere", parallel=1, report=self._report, complain=self._complain)
         while not compactor.acquire():
             self.world.fibers.sleep(1.0)
@@ -96,10 +96,6 @@ class CompactorHost:
 
     def _complain(self, line: str) -> None:
         self.world.failed_compaction(self.name, line)
-
-
-class NoSpark:
-    """The session of a compactor that uses none."""
 
 
 def sim_tables() -> Any:

@@ -119,7 +119,7 @@ class SimStorage(Storage):
 
     local = False
 
-    def __init__(self, lake: Lake, root: str) -> None:
+    def __init__(self, lake: Lake, root: str, brief: bool = False) -> None:
         self.root = root
         self._lake = lake
 

@@ -32,6 +32,7 @@ from lakestream.lake.delta.schema import (
     layout_of,
     table_schema,
 )
+from lakestream.lake.delta.strangers import MARK
 from lakestream.lake.errors import ForeignTable, LakeError
 from lakestream.lake.files import paths
 from lakestream.lake.files.staging import StreamIdentity
@@ -181,9 +182,8 @@ class SimTable(StreamTable):
             "operation": operation,
             "operationParameters": {},
             "operationMetrics": {"numOutputRows": str(rows)},
+            "userMetadata": metadata or MARK,  # as the compactor's session does
         }
-        if metadata:
-            info["userMetadata"] = metadata
         self._transactions.commit(read, application, [{"commitInfo": info}, *actions], changes_files)
 
 
