@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from queue import SimpleQueue
 from typing import Any, TypeVar, cast
 
-from lakestream.log.format.files import Brief
+from lakestream.log.format.files import Brief, Io
 from lakestream.logging import Logger
 
 T = TypeVar("T")
@@ -27,6 +27,13 @@ event loop for at most a tenth of the time."""
 
 WAIT_NS = 1_000_000
 """Work counts as having waited for a thread when that took longer than this (1 ms)."""
+
+SLOW_NS = 50_000_000
+"""Work of a lane that took longer than this (50 ms) shows that its disk is slow."""
+SLOW_PAUSE = 20
+"""Its work then goes to threads of its own kind for so many times as long."""
+SLOW_THREADS = 8
+"""Threads for all slow lanes; they are started when there is one."""
 
 STEP_NS = 1_000_000_000
 """Steps of the system clock of at least this much (1 s) are logged."""
@@ -166,11 +173,85 @@ class IoWaits:
         self.max_ns = max(self.max_ns, max_ns)
 
 
-class ThreadIo:
+class Lane(Io):
+    """The work of one user of a `ThreadIo`.
+
+    Attributes:
+        slow_until: its disk was slow: its work goes to the threads for slow lanes until then (monotonic ns).
+    """
+
+    def __init__(self, io: ThreadIo) -> None:
+        self._io = io
+        self.slow_until = 0
+
+    def submit(
+        self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None], brief: Brief = Brief.NO
+    ) -> None:
+        self._io.submit_in(self, work, done, brief)
+
+    def took(self, ended_ns: int, took_ns: int) -> None:
+        """Note how long a piece of work took."""
+        if took_ns > SLOW_NS:
+            self.slow_until = ended_ns + took_ns * SLOW_PAUSE
+
+
+class _Threads:
+    """Some threads and their queue.
+
+    Args:
+        tell: calls a function in the event loop.
+        name: prefix of the threads' names.
+    """
+
+    def __init__(self, tell: Callable[..., object], number: int, name: str) -> None:
+        self._tell = tell
+        self._work: SimpleQueue[
+            tuple[Callable[[], Any], Callable[[Any, BaseException | None], None], int, Lane] | None
+        ] = SimpleQueue()
+        self.waits = [IoWaits() for _ in range(number)]  # each counted by its thread alone
+        self._threads = [
+            threading.Thread(target=self._run, args=(waits,), name=f"{name}-{at}", daemon=True)
+            for at, waits in enumerate(self.waits)
+        ]
+        self.put, self.waiting = self._work.put, self._work.qsize
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self, waits: IoWaits) -> None:
+        get, tell, now = self._work.get, self._tell, time.monotonic_ns
+        while (item := get()) is not None:
+            work, done, put_ns, lane = item
+            began_ns = now()
+            waited_ns = began_ns - put_ns
+            if waited_ns > WAIT_NS:
+                waits.add(1, waited_ns, waited_ns)
+            result, wrong = None, None
+            try:
+                result = work()
+            except BaseException as error:
+                wrong = error
+            ended_ns = now()
+            lane.took(ended_ns, ended_ns - began_ns)
+            try:
+                tell(done, result, wrong)
+            except RuntimeError:
+                return  # the loop is closed
+            item = work = done = result = wrong = lane = None  # type: ignore[assignment]  # release what may be large
+
+    def close(self) -> None:
+        """Wait for work under way and end the threads."""
+        for _ in self._threads:
+            self.put(None)
+        for thread in self._threads:
+            thread.join()
+
+
+class ThreadIo(Io):
     """`Io` over a bounded number of threads.
 
     Every write takes this way: a queue and a callback cost a third of an executor's futures. Brief work runs in the
     event loop, one piece in a turn and only while the disk is fast: two thread switches cost as much as the sync.
+    Lanes whose work is slow share other threads, so that those with a fast disk do not wait for them.
 
     Args:
         call_last: calls at the end of the turn.
@@ -184,40 +265,58 @@ class ThreadIo:
     ) -> None:
         self._loop = loop
         self._call_last = call_last or loop.call_soon
-        self._work: SimpleQueue[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None], int] | None] = (
-            SimpleQueue()
-        )
-        self._waits = [IoWaits() for _ in range(threads)]  # each counted by its thread alone
-        self._threads = [
-            threading.Thread(target=self._run, args=(waits,), name=f"lakestream-io-{number}", daemon=True)
-            for number, waits in enumerate(self._waits)
-        ]
+        self._threads = _Threads(loop.call_soon_threadsafe, threads, "lakestream-io")
+        self._slow: _Threads | None = None
+        self._shared = Lane(self)
         self._later = False  # a piece of brief work waits for its turn of the loop
         self._done = False  # a piece of brief work was done in this turn
         self._threads_until = 0  # the disk was slow: until then (monotonic ns) no brief work in the loop
-        for thread in self._threads:
-            thread.start()
+
+    def lane(self) -> Io:
+        return Lane(self)
 
     def submit(
         self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None], brief: Brief = Brief.NO
     ) -> None:
+        self.submit_in(self._shared, work, done, brief)
+
+    def submit_in(
+        self,
+        lane: Lane,
+        work: Callable[[], T],
+        done: Callable[[T | None, BaseException | None], None],
+        brief: Brief,
+    ) -> None:
+        """Do what `Lane.submit` says."""
+        if lane.slow_until and lane is not self._shared:
+            now = time.monotonic_ns()
+            if now < lane.slow_until:
+                if self._slow is None:
+                    self._slow = _Threads(self._loop.call_soon_threadsafe, SLOW_THREADS, "lakestream-slow-io")
+                self._slow.put((work, done, now, lane))
+                return
+            lane.slow_until = 0
         taken = self._later or (self._done and brief is Brief.NOW)
         if not brief or taken or time.monotonic_ns() < self._threads_until:
-            self._work.put((work, done, time.monotonic_ns()))
+            self._threads.put((work, done, time.monotonic_ns(), lane))
         elif brief is Brief.NOW:
-            self._do_brief(work, done)
+            self._do_brief(lane, work, done)
         else:
             self._later = True
             if brief is Brief.SOON:
-                self._loop.call_soon(self._do_later, work, done)
+                self._loop.call_soon(self._do_later, lane, work, done)
             else:  # messages of this turn are written at the end of the next
-                self._loop.call_soon(self._loop.call_soon, self._do_later, work, done)
+                self._loop.call_soon(self._loop.call_soon, self._do_later, lane, work, done)
 
-    def _do_later(self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
+    def _do_later(
+        self, lane: Lane, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]
+    ) -> None:
         self._later = False
-        self._do_brief(work, done)
+        self._do_brief(lane, work, done)
 
-    def _do_brief(self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
+    def _do_brief(
+        self, lane: Lane, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]
+    ) -> None:
         result, wrong = None, None
         began = time.monotonic_ns()
         try:
@@ -227,6 +326,7 @@ class ThreadIo:
         ended = time.monotonic_ns()
         if ended - began > BRIEF_NS:
             self._threads_until = ended + (ended - began) * BRIEF_PAUSE
+            lane.took(ended, ended - began)
         # One piece in a turn: what else is submitted for it is done by threads meanwhile.
         if not self._done:
             self._done = True
@@ -239,32 +339,14 @@ class ThreadIo:
     @property
     def waiting(self) -> int:
         """Return the pieces of work that no thread has begun."""
-        return self._work.qsize()
+        return self._threads.waiting() + (self._slow.waiting() if self._slow is not None else 0)
 
     def waits(self) -> IoWaits:
         """Return the waits since the start that were longer than `WAIT_NS`."""
         found = IoWaits()
-        for each in self._waits:
+        for each in [*self._threads.waits, *(self._slow.waits if self._slow is not None else ())]:
             found.add(each.waits, each.total_ns, each.max_ns)
         return found
-
-    def _run(self, waits: IoWaits) -> None:
-        get, tell = self._work.get, self._loop.call_soon_threadsafe
-        while (item := get()) is not None:
-            work, done, put_ns = item
-            waited_ns = time.monotonic_ns() - put_ns
-            if waited_ns > WAIT_NS:
-                waits.add(1, waited_ns, waited_ns)
-            result, wrong = None, None
-            try:
-                result = work()
-            except BaseException as error:
-                wrong = error
-            try:
-                tell(done, result, wrong)
-            except RuntimeError:
-                return  # the loop is closed
-            item = work = done = result = wrong = None  # type: ignore[assignment]  # release what may be large
 
     async def call(self, work: Callable[[], T]) -> T:
         """Run `work` in a thread and await its result."""
@@ -283,7 +365,6 @@ class ThreadIo:
 
     def close(self) -> None:
         """Wait for work under way and end the threads."""
-        for _ in self._threads:
-            self._work.put(None)
-        for thread in self._threads:
-            thread.join()
+        self._threads.close()
+        if self._slow is not None:
+            self._slow.close()

@@ -179,7 +179,7 @@ class MetaGroup:
             lambda sender, install, done: self.on_install(sender, install, done),
             self._notice,
         )
-        self.group = member.join(store.log, self._io, callbacks)
+        self.group = member.join(store.log, self._io.lane(), callbacks)
         self._nodes.update(clustered=True)
 
     def _recover(self, member: Member) -> Store:

@@ -336,7 +336,7 @@ class Replica:
 
     def begin(self, opened: Opened) -> None:
         """Join the group with the opened files. In the event loop; `start` follows."""
-        self.group = opened.member.join(opened.store.log, self._site.shared.io, self)
+        self.group = opened.member.join(opened.store.log, self._site.shared.io.lane(), self)
         self._adopt(opened.stream)
 
     def _adopt(self, stream: Stream) -> None:

@@ -142,7 +142,7 @@ class FileStores:
         with naming(directory):
             store = open_store(
                 directory,
-                self._io,
+                self._io.lane(),
                 self._options,
                 uid=uid,
                 files=self.files,
@@ -195,7 +195,7 @@ class FileStores:
         files = self._unsynced if memory else self.files
         return open_store(
             directory,
-            self._io,
+            self._io.lane(),
             self._options,
             uid=uid,
             files=files,

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
 
 from lakestream.protocol.api.errors import ApiError
 from lakestream.protocol.api.request import Request
@@ -22,6 +24,12 @@ AT_ONCE = 16
 
 Finished = Callable[[], None]
 """Called once a change has been answered."""
+
+
+class _Change(NamedTuple):
+    key: str
+    request: Request
+    work: Callable[[Finished], None]
 
 
 class Turns:
@@ -44,7 +52,7 @@ class Turns:
         self._due: deque[str] = deque()
         """Queues whose first request is to be begun."""
         self._beginning = False
-        self._queues: dict[str, deque[Callable[[], None]]] = {}
+        self._queues: dict[str, deque[_Change]] = {}
         """Queues by key; the first request of each is in progress."""
         self.waiting = 0
 
@@ -54,46 +62,49 @@ class Turns:
         If it raises ApiError, the request fails with it; after any other exception with an internal error.
         """
 
-        def run() -> None:
-            try:
-                work(finished)
-            except ApiError as error:
-                request.fail(error)
-                finished()
-            except Exception as error:  # a bug must not block the later requests for good
-                request.crash(error)
-                if self._queues.get(key, (None,))[0] is run:
-                    finished()
-
-        def finished() -> None:
-            queue = self._queues[key]
-            queue.popleft()
-            if queue:
-                self.waiting -= 1
-                self._due.append(key)
-                if not self._beginning:
-                    self._begin()
-            else:
-                del self._queues[key]
-
         queue = self._queues.get(key)
         if queue is None and len(self._queues) >= self._limit:
             self._dropped(1)  # each of so many is in progress
         elif queue is None:
-            self._queues[key] = deque([run])
-            run()
+            change = _Change(key, request, work)
+            self._queues[key] = deque([change])
+            self._run(change)
         elif self.waiting >= self._limit:
             self._drop()
         else:
             self.waiting += 1
-            queue.append(run)
+            queue.append(_Change(key, request, work))
+
+    def _run(self, change: _Change) -> None:
+        key = change.key
+        finished = partial(self._finished, key)  # it does not refer to the change, else the two would be a cycle
+        try:
+            change.work(finished)
+        except ApiError as error:
+            change.request.fail(error)
+            finished()
+        except Exception as error:  # a bug must not block the later requests for good
+            change.request.crash(error)
+            if self._queues.get(key, (None,))[0] is change:
+                finished()
+
+    def _finished(self, key: str) -> None:
+        queue = self._queues[key]
+        queue.popleft()
+        if queue:
+            self.waiting -= 1
+            self._due.append(key)
+            if not self._beginning:
+                self._begin()
+        else:
+            del self._queues[key]
 
     def _begin(self) -> None:
         """Begin the requests whose turn it is. Those that are refused at once end here, not in one another."""
         self._beginning = True
         for _ in range(AT_ONCE):
             if self._due:
-                self._queues[self._due.popleft()][0]()
+                self._run(self._queues[self._due.popleft()][0])
         if self._due:
             self._call_soon(self._begin)
         else:

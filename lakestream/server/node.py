@@ -38,6 +38,7 @@ from lakestream.net.websocket.upgrade import Upgrade
 from lakestream.ops.system.system import System
 from lakestream.protocol.api.request import NATS_VERSION
 from lakestream.runtime import Turns
+from lakestream.server.collector import Collector
 from lakestream.server.heap import Trimmer, trim
 from lakestream.server.jetstream import JetStream
 from lakestream.server.lake.keeper import LakeKeeper
@@ -118,6 +119,7 @@ class Node:
     async def main(self) -> int:
         """Start, serve, stop."""
         await self.start()
+        Collector(self.clock).start()
         await self._stopped.wait()
         await self.stop()
         return 0

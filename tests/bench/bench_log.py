@@ -18,7 +18,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from lakestream.log.format.files import InlineIo
+from lakestream.log.format.files import InlineIo, Io
 from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.format.record import encode_record
 from lakestream.log.index.sequences import SequenceSet
@@ -35,7 +35,7 @@ PAYLOAD = b"x" * 128
 MANY = [b"ORDERS.region%d.item%d" % (i % 7, i * 7919 % 10_000) for i in range(FRAME)]
 
 
-class Threads:
+class Threads(Io):
     """`Io` over the running loop, as the server has it."""
 
     def __init__(self) -> None:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -20,9 +18,11 @@ from pathlib import Path
 import msgspec
 
 from tests import certificates
+from tests.faults.plan import SOURCE, Action, Call, Plan, Rule
 from tests.overload.floods import Flooding
 from tests.overload.quiet import Quiet, Took
 from tests.overload.scenarios import Scenario
+from tests.power.journal import build
 from tests.servers import Kind, Server
 from tests.wire import Wire
 
@@ -124,30 +124,23 @@ def pin(pid: int, core: int) -> None:
         Path(f"/proc/{pid}/autogroup").write_text(str(NICE))
 
 
-def slow_library(directory: Path) -> Path:
-    """Compile the library that delays syncs."""
-    library = directory / "slow_sync.so"
-    source = Path(__file__).with_name("slow_sync.c")
-    flags = ["-shared", "-fPIC", "-O2", "-Wall", "-Werror"]
-    subprocess.run([sys.executable, "-m", "ziglang", "cc", *flags, str(source), "-o", str(library)], check=True)
-    return library
+def slow_syncs(store: Path, milliseconds: int) -> dict[str, str]:
+    """Return the environment of a server each of whose syncs of a flooded stream takes so long."""
+    store.mkdir()
+    plan = Plan(store.with_name("faults"), store)
+    plan.set(Rule(Call.SYNC, "*FLOOD*", Action.DELAY, delay_us=milliseconds * 1000))
+    return {**plan.environment(build(store.with_name("library"), SOURCE)), "UV_USE_IO_URING": "0"}
 
 
 def run(scenario: Scenario, kind: Kind, quick: bool) -> Measured:
     """Run one round."""
     directory = Path(tempfile.mkdtemp(prefix="overload-"))
-    environment = {}
-    if scenario.slow_ms:
-        environment = {
-            "LD_PRELOAD": str(slow_library(directory)),
-            "SLOW_PATH": "FLOOD",
-            "SLOW_MS": str(scenario.slow_ms),
-            "UV_USE_IO_URING": "0",
-        }
+    store = directory / "store"
+    environment = slow_syncs(store, scenario.slow_ms) if scenario.slow_ms else {}
     config = scenario.config
     if kind is Kind.REAL:
         config = "\n".join(line for line in config.splitlines() if "_total" not in line)
-    server = Server(kind, directory / "store", config=config, environment=environment)
+    server = Server(kind, store, config=config, environment=environment)
     try:
         server.start()
         return _measure(scenario, server, quick)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from lakestream.log.format.errors import CorruptLog
+from lakestream.log.format.files import Io
 from lakestream.log.format.frame import HEADER_SIZE as FRAME_HEADER
 from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.format.record import encode_record, iter_records
@@ -90,7 +91,7 @@ class SimClock:
         return timer
 
 
-class SimIo:
+class SimIo(Io):
     """Threads of one process: work begins some time after it was submitted, and takes as long as its files say.
 
     The effects of a piece of work on shared state and on the disk happen when it begins; its end is reported later.

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from lakestream.account.api.subjects import Api
 from lakestream.account.engines import Engines
-from lakestream.log.format.files import Files
+from lakestream.log.format.files import Files, Io
 from lakestream.log.store.memory import MemoryStore
 from lakestream.log.store.segment_log import LogOptions
 from lakestream.log.store.segment_store import open_store
@@ -105,7 +105,7 @@ class VirtualClock:
         self.time = end
 
 
-class InlineIo:
+class InlineIo(Io):
     """`Io` that works within the turn."""
 
     def __init__(self, clock: VirtualClock) -> None:

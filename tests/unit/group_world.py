@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from lakestream.log.format.files import Files
+from lakestream.log.format.files import Files, Io
 from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.format.record import encode_record, iter_records
 from lakestream.log.store.log import Appended
@@ -144,7 +144,7 @@ class World:
         raise AssertionError(f"{name} does not lead")
 
 
-class Node:
+class Node(Io):
     """One process: its threads, clock and peers, and a stream in a group."""
 
     def __init__(

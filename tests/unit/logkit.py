@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from lakestream.log.format.files import Files, InlineIo
+from lakestream.log.format.files import Files, InlineIo, Io
 from lakestream.log.format.frame import HEADER_SIZE as FRAME_HEADER
 from lakestream.log.format.frame import Frame, Kind, decode_frame, encode_header
 from lakestream.log.format.record import Record, encode_record, iter_records, record_length
@@ -30,7 +30,7 @@ Message = tuple[bytes, bytes, bytes]  # subject, header, data
 T0 = 1_700_000_000_000_000_000
 
 
-class HeldIo:
+class HeldIo(Io):
     """`Io` in which work waits until the test runs it, and its result until the test delivers it."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from lakestream.log.format.files import Files
+from lakestream.log.format.files import Files, Io
 from lakestream.meta.assignments import Applied, AssignStream
 from lakestream.meta.meta_group import SEAL_BYTES, MetaGroup
 from lakestream.meta.meta_join import MetaJoin
@@ -33,7 +33,7 @@ class Reports:
     warn = error = info
 
 
-class Server:
+class Server(Io):
     """Process of one node: its part in the meta group, perhaps on the files of an earlier process."""
 
     def __init__(self, world: World, node: NetNode) -> None:

@@ -19,7 +19,7 @@ import msgspec
 from lakestream.account.engines import Engines
 from lakestream.config.options import JetStreamOptions, LakeOptions
 from lakestream.log.format.errors import LogError
-from lakestream.log.format.files import Files
+from lakestream.log.format.files import Files, Io
 from lakestream.log.format.record import Record
 from lakestream.logging import Logger
 from lakestream.meta.replica import Replica
@@ -44,7 +44,7 @@ from tests.unit.stream_world import Inbox
 T = TypeVar("T")
 
 
-class Life:
+class Life(Io):
     """Clock and threads of one node, which end with it."""
 
     def __init__(self, clock: VirtualClock) -> None:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from lakestream.log.format.files import Files
+from lakestream.log.format.files import Files, Io
 from lakestream.log.store.segment_log import LogOptions
 from lakestream.log.store.segment_store import open_store
 from lakestream.log.store.store import Store
@@ -89,7 +89,7 @@ class ManualClock:
         self.turn()
 
 
-class ManualIo:
+class ManualIo(Io):
     """`Io` that works when the test says so."""
 
     def __init__(self) -> None:

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from lakestream.log.format import files
 from lakestream.log.format.files import Brief
 from lakestream.logging import Logger
-from lakestream.runtime import BRIEF_NS, ThreadIo, Turns
+from lakestream.runtime import BRIEF_NS, SLOW_NS, Lane, ThreadIo, Turns
 
 
 class Failures(Logger):
@@ -27,9 +28,9 @@ class Failures(Logger):
 
 
 class Io:
-    """`ThreadIo` whose results can be awaited."""
+    """`files.Io` whose results can be awaited."""
 
-    def __init__(self, io: ThreadIo) -> None:
+    def __init__(self, io: files.Io) -> None:
         self._io = io
 
     async def run(self, work: Callable[[], Any], brief: Brief) -> str:
@@ -121,6 +122,32 @@ async def test_a_slow_disk_is_used_from_threads(io: Io) -> None:
     await io.run(lambda: time.sleep(2 * BRIEF_NS / 1e9), Brief.NOW)
     await asyncio.sleep(0)
     assert await io.run(nothing, Brief.NOW) != HERE
+
+
+async def test_work_on_a_fast_disk_does_not_wait_for_slow_disks() -> None:
+    """A lane whose work was slow gets other threads, however many such lanes there are."""
+    threads = ThreadIo(asyncio.get_running_loop(), threads=2)
+    slow = [Io(threads.lane()) for _ in range(5)]
+    await asyncio.gather(*(each.run(lambda: time.sleep(2 * SLOW_NS / 1e9), Brief.NO) for each in slow))
+    release = threading.Event()
+    held = [asyncio.ensure_future(each.run(release.wait, Brief.NOW)) for each in slow]
+    fast = Io(threads.lane())
+    assert (await fast.run(nothing, Brief.NO)).startswith("lakestream-io")
+    assert not any(each.done() for each in held)
+    release.set()
+    assert all(name.startswith("lakestream-slow-io") for name in await asyncio.gather(*held))
+    threads.close()
+
+
+async def test_a_lane_that_was_slow_is_quick_again_after_a_while() -> None:
+    threads = ThreadIo(asyncio.get_running_loop(), threads=1)
+    lane = threads.lane()
+    assert isinstance(lane, Lane)
+    lane.took(time.monotonic_ns(), 2 * SLOW_NS)
+    assert (await Io(lane).run(nothing, Brief.NO)).startswith("lakestream-slow-io")
+    lane.slow_until = time.monotonic_ns()
+    assert not (await Io(lane).run(nothing, Brief.NO)).startswith("lakestream-slow-io")
+    threads.close()
 
 
 async def test_brief_work_leaves_the_turn_in_which_it_was_asked_for_and_the_next(io: Io) -> None:

@@ -69,8 +69,13 @@ class Io(Protocol):
     ) -> None:
         """Run `work` in a thread, then call `done(result, None)` or `done(None, error)` in the event loop."""
 
+    def lane(self) -> Io:
+        """Return threads for the work of one user, for example the log of a stream: while that is slow, it does not
+        keep others waiting."""
+        return self
 
-class InlineIo:
+
+class InlineIo(Io):
     """`Io` without threads, where nothing else waits: work is done within `submit`."""
 
     def submit(

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 from lakestream.config.options import ClusterOptions, JetStreamOptions, LakeOptions, Options, RouteUrl
-from lakestream.log.format.files import Brief
+from lakestream.log.format.files import Brief, Io
 from lakestream.logging import Logger
 from lakestream.runtime import LoopClock, ThreadIo, Turns
 from lakestream.server.machine import Machine
@@ -57,6 +57,9 @@ class SimIo(ThreadIo):
     ) -> None:
         super().__init__(loop, 0, call_last)
         self._host, self._sim, self._files = host, loop, files
+
+    def lane(self) -> Io:
+        return self
 
     def submit(
         self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None], brief: Brief = Brief.NO

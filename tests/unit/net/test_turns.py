@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Callable
 from typing import Any, cast
@@ -129,3 +130,21 @@ def test_thousands_of_waiting_changes_that_are_refused_end_one_after_the_other()
     assert world.engine.turns.waiting == 0
     assert all(b"10052" in world.answers(reply)[0][1] for reply in replies[::100])
     assert world.ask("STREAM.INFO.A")["config"]["name"] == "A"
+
+
+def test_refused_changes_that_waited_leave_no_reference_cycles() -> None:
+    """Else those of a flood are old when they become garbage, and stay until the next full collection."""
+    world = ApiWorld()
+    world.create("A")
+    body = {"name": "A", "storage": "memory"}
+    world.send("$JS.API.STREAM.UPDATE.A", body)
+    world.settle()
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(100):
+            world.send("$JS.API.STREAM.UPDATE.A", body)
+        world.settle()
+        assert gc.collect() < 100
+    finally:
+        gc.enable()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lakestream.log.format.errors import LogError, LogFrozen
-from lakestream.log.format.files import InlineIo, UnsyncedFiles
+from lakestream.log.format.files import InlineIo, Io, UnsyncedFiles
 from lakestream.log.format.frame import Kind
 from lakestream.log.store.memory import MemoryStore
 from lakestream.log.store.segment_log import LogOptions
@@ -204,7 +204,7 @@ async def test_writes_happen_in_a_thread_and_commits_in_the_event_loop(tmp_path:
     loop = asyncio.get_running_loop()
     threads: list[str] = []
 
-    class ThreadIo:
+    class ThreadIo(Io):
         def submit(self, work, done, brief=False) -> None:  # type: ignore[no-untyped-def]
             def run() -> None:
                 result = work()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lakestream.log.format.files import Files
+from lakestream.log.format.files import Files, Io
 from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.store.recovery import open_log
 from lakestream.log.store.segment_log import LogOptions, SegmentLog
@@ -342,7 +342,7 @@ async def test_members_with_real_threads(tmp_path: Path) -> None:
     loop = asyncio.get_running_loop()
     handlers: dict[str, Callable[[str, bytes], None]] = {}
 
-    class Threads:
+    class Threads(Io):
         def submit(
             self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None], brief: bool = False
         ) -> None:
