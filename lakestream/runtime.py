@@ -31,9 +31,9 @@ WAIT_NS = 1_000_000
 SLOW_NS = 50_000_000
 """Work of a lane that took longer than this (50 ms) shows that its disk is slow."""
 SLOW_PAUSE = 20
-"""Its work then goes to threads of its own kind for so many times as long."""
-SLOW_THREADS = 8
-"""Threads for all slow lanes; they are started when there is one."""
+"""Its work then goes to the threads for slow lanes for so many times as long, and until a piece was quick again."""
+SLOW_THREADS = 32
+"""Most threads for slow lanes; each is started when no other is free. They mostly wait for a disk."""
 
 STEP_NS = 1_000_000_000
 """Steps of the system clock of at least this much (1 s) are logged."""
@@ -177,11 +177,13 @@ class Lane(Io):
     """The work of one user of a `ThreadIo`.
 
     Attributes:
-        slow_until: its disk was slow: its work goes to the threads for slow lanes until then (monotonic ns).
+        slow: its disk was slow: its work goes to the threads for slow lanes.
+        slow_until: the earliest end of that (monotonic ns).
     """
 
     def __init__(self, io: ThreadIo) -> None:
         self._io = io
+        self.slow = False
         self.slow_until = 0
 
     def submit(
@@ -192,7 +194,9 @@ class Lane(Io):
     def took(self, ended_ns: int, took_ns: int) -> None:
         """Note how long a piece of work took."""
         if took_ns > SLOW_NS:
-            self.slow_until = ended_ns + took_ns * SLOW_PAUSE
+            self.slow, self.slow_until = True, ended_ns + took_ns * SLOW_PAUSE
+        elif self.slow and ended_ns > self.slow_until:
+            self.slow = False
 
 
 class _Threads:
@@ -200,22 +204,35 @@ class _Threads:
 
     Args:
         tell: calls a function in the event loop.
+        most: number of threads.
         name: prefix of the threads' names.
+        begin: of them are started now, each further one when no other is free.
     """
 
-    def __init__(self, tell: Callable[..., object], number: int, name: str) -> None:
-        self._tell = tell
+    def __init__(self, tell: Callable[..., object], most: int, name: str, begin: int) -> None:
+        self._tell, self._most, self._name = tell, most, name
+        self._free = threading.Semaphore(begin)  # counted only where threads are started later
+        self._grows = begin < most
         self._work: SimpleQueue[
             tuple[Callable[[], Any], Callable[[Any, BaseException | None], None], int, Lane] | None
         ] = SimpleQueue()
-        self.waits = [IoWaits() for _ in range(number)]  # each counted by its thread alone
-        self._threads = [
-            threading.Thread(target=self._run, args=(waits,), name=f"{name}-{at}", daemon=True)
-            for at, waits in enumerate(self.waits)
-        ]
+        self.waits: list[IoWaits] = []  # each counted by its thread alone
+        self._threads: list[threading.Thread] = []
         self.put, self.waiting = self._work.put, self._work.qsize
-        for thread in self._threads:
-            thread.start()
+        for _ in range(begin):
+            self._start()
+
+    def _start(self) -> None:
+        waits, name = IoWaits(), f"{self._name}-{len(self._threads)}"
+        thread = threading.Thread(target=self._run, args=(waits,), name=name, daemon=True)
+        self.waits.append(waits)
+        self._threads.append(thread)
+        thread.start()
+
+    def room(self) -> None:
+        """Make sure that a thread is free for the next piece of work, if there may be another."""
+        if not self._free.acquire(blocking=False) and len(self._threads) < self._most:
+            self._start()
 
     def _run(self, waits: IoWaits) -> None:
         get, tell, now = self._work.get, self._tell, time.monotonic_ns
@@ -232,6 +249,8 @@ class _Threads:
                 wrong = error
             ended_ns = now()
             lane.took(ended_ns, ended_ns - began_ns)
+            if self._grows:
+                self._free.release()
             try:
                 tell(done, result, wrong)
             except RuntimeError:
@@ -265,7 +284,7 @@ class ThreadIo(Io):
     ) -> None:
         self._loop = loop
         self._call_last = call_last or loop.call_soon
-        self._threads = _Threads(loop.call_soon_threadsafe, threads, "lakestream-io")
+        self._threads = _Threads(loop.call_soon_threadsafe, threads, "lakestream-io", threads)
         self._slow: _Threads | None = None
         self._shared = Lane(self)
         self._later = False  # a piece of brief work waits for its turn of the loop
@@ -288,14 +307,12 @@ class ThreadIo(Io):
         brief: Brief,
     ) -> None:
         """Do what `Lane.submit` says."""
-        if lane.slow_until and lane is not self._shared:
-            now = time.monotonic_ns()
-            if now < lane.slow_until:
-                if self._slow is None:
-                    self._slow = _Threads(self._loop.call_soon_threadsafe, SLOW_THREADS, "lakestream-slow-io")
-                self._slow.put((work, done, now, lane))
-                return
-            lane.slow_until = 0
+        if lane.slow and lane is not self._shared:
+            if self._slow is None:
+                self._slow = _Threads(self._loop.call_soon_threadsafe, SLOW_THREADS, "lakestream-slow-io", 0)
+            self._slow.room()
+            self._slow.put((work, done, time.monotonic_ns(), lane))
+            return
         taken = self._later or (self._done and brief is Brief.NOW)
         if not brief or taken or time.monotonic_ns() < self._threads_until:
             self._threads.put((work, done, time.monotonic_ns(), lane))

@@ -39,6 +39,7 @@ class Engines:
         needed: Callable[[str], None] = lambda account: None,
     ) -> None:
         self.shared = shared
+        self._marking = shared.io.lane()
         self._made = needed
         self._engines: dict[str, Engine] = {}
         self._unmarked: set[str] = set()
@@ -130,7 +131,7 @@ class Engines:
         def marked(_: object, __: BaseException | None) -> None:
             clock.call_later(MARK_NS, self._mark_all)
 
-        self.shared.io.submit(mark, marked)
+        self._marking.submit(mark, marked)
 
     def _sync_all(self) -> None:
         self.shared.clock.call_later(self.shared.options.sync_interval_ns, self._sync_all)

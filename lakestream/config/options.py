@@ -203,6 +203,7 @@ class JetStreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     info_queue_limit: int = 0
     max_buffered_msgs: int = 0
     max_buffered_size: int = 0
+    max_buffered_total: int = 512 * MIB
     max_index_memory: int = 512 * MIB
     scrub_rate: int = 8 * MIB
     scrub_interval_ns: int = 24 * 60 * MINUTE

@@ -322,6 +322,7 @@ JETSTREAM: dict[str, Rule] = {
     "info_queue_limit": ("info_queue_limit", as_limit),
     "max_buffered_msgs": ("max_buffered_msgs", as_limit),
     "max_buffered_size": ("max_buffered_size", lambda key, item: max(as_size(key, item), 0)),
+    "max_buffered_total": ("max_buffered_total", as_positive_size),
     "limits": ("*", lambda key, item: converted(as_map(key, item), LIMITS, harmless=("max_ha_assets",))),
     "unique_tag": ("unique_tag", as_text),
     "cipher": ("cipher", _cipher),

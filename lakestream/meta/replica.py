@@ -336,7 +336,8 @@ class Replica:
 
     def begin(self, opened: Opened) -> None:
         """Join the group with the opened files. In the event loop; `start` follows."""
-        self.group = opened.member.join(opened.store.log, self._site.shared.io.lane(), self)
+        io = opened.store.io or self._site.shared.io
+        self.group = opened.member.join(opened.store.log, io, self)
         self._adopt(opened.stream)
 
     def _adopt(self, stream: Stream) -> None:

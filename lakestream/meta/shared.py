@@ -24,6 +24,7 @@ from lakestream.stream.assembly import Stream
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.events import StreamEvents
 from lakestream.stream.core.operations import CreateStream
+from lakestream.stream.core.pipeline import Uncommitted
 from lakestream.stream.core.proposer import BufferLimits
 from lakestream.stream.core.storage_use import StorageUse
 from lakestream.stream.features.batches import BatchLimits, BatchRoom
@@ -49,6 +50,8 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     info_queue_limit: int = 0
     """The same for requests that change nothing (`INFO`, `NAMES`, `LIST`)."""
     buffer: BufferLimits = BufferLimits()
+    max_uncommitted: int = 0
+    """Bytes of the uncommitted messages of all streams; 0: `pipeline.MAX_UNCOMMITTED_BYTES`."""
     sync_interval_ns: int = 0
     """0: every write is synced before it is acked (invariant 1); else the configured time between syncs."""
     scrub_rate: int = 8 << 20
@@ -162,6 +165,7 @@ class Shared:
         self.cluster_name: Callable[[], str] = str
         """Returns the name of the server's cluster; "" without one."""
         self.batches = BatchRoom(options.batches)
+        self.uncommitted = Uncommitted(options.max_uncommitted)
         self.spans: Spans | None = None
         """Exports the spans of traced messages; None: traces are off."""
         self.ack_seconds = Histogram(SECONDS)

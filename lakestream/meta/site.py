@@ -68,6 +68,7 @@ class Site:
             alone=False,
             batches=shared.batches,
             buffer=options.buffer,
+            uncommitted=shared.uncommitted,
             ack_seconds=shared.ack_seconds,
             spans=shared.spans,
         )

@@ -26,8 +26,12 @@ GROWN_BYTES = 16 << 20
 CALM_BYTES = 1 << 20
 """Memory that grew by less between two looks has ceased to grow (1 MiB)."""
 
-TRIES = 6
-"""Attempts, after 1, 2, 4 … looks, until memory that is not returned counts as in use."""
+PAUSE = 1
+"""Looks between two attempts."""
+
+TRIES = 15
+"""Attempts until memory that is not returned counts as in use (15, about a minute). What waits for a slow disk is free
+only later, and an attempt costs little while nothing is free."""
 
 _PAGE = resource.getpagesize()
 _M_ARENA_MAX = -8  # malloc.h of glibc; see mallopt(3)
@@ -87,16 +91,16 @@ class Trimmer:
         if now - self._trimmed > GROWN_BYTES and calm and self._skipped <= 0:
             self._io.submit(self._release, lambda _, __: self._done())
             return
-        self._skipped -= 1
+        self._skipped = max(0, self._skipped - 1)
         self._trimmed = min(self._trimmed, now)
         self._clock.call_later(LOOK_NS, self._look)
 
     def _done(self) -> None:
-        after, self._tries = self._measure(), self._tries + 1
-        if self._before - after > GROWN_BYTES or self._tries == TRIES:
+        after, self._tries, self._skipped = self._measure(), self._tries + 1, PAUSE
+        if self._before - after > CALM_BYTES:  # more may be free soon
+            self._tries = 0
+        elif self._tries == TRIES:
             self._trimmed, self._tries = after, 0
-        else:  # what is in use now may be free soon
-            self._skipped = 1 << self._tries
         self._before = after
         self._clock.call_later(LOOK_NS, self._look)
 

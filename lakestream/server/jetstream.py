@@ -334,6 +334,7 @@ def _engine_options(options: JetStreamOptions, identity: Identity, root: str, ma
         request_queue_limit=options.request_queue_limit,
         info_queue_limit=options.info_queue_limit,
         buffer=_buffer(options),
+        max_uncommitted=options.max_buffered_total,
         max_pending=max_pending,
         batches=BatchLimits(
             per_stream=options.batches_per_stream,

@@ -15,6 +15,7 @@ from lakestream.spans import Spans
 from lakestream.stream.consumer.consumers import Consumers
 from lakestream.stream.core.feature import Feature
 from lakestream.stream.core.operations import CreateStream
+from lakestream.stream.core.pipeline import Uncommitted
 from lakestream.stream.core.proposer import BufferLimits
 from lakestream.stream.core.stream import StreamCore
 from lakestream.stream.features import counters
@@ -54,6 +55,7 @@ class Stream(StreamCore):
         alone: bool = True,
         batches: BatchRoom | None = None,
         buffer: BufferLimits | None = None,
+        uncommitted: Uncommitted | None = None,
         features: Sequence[MakeFeature] | None = None,
         ack_seconds: Histogram | None = None,
         spans: Spans | None = None,
@@ -62,7 +64,7 @@ class Stream(StreamCore):
 
         Args:
             batches: shared by the server's streams for their batches; one of its own without.
-            buffer: see `StreamCore`.
+            buffer, uncommitted: see `StreamCore`.
             features: instead of `FEATURES`.
             ack_seconds: observes times from publish to pub ack; shared by the server's streams.
             spans: exports the spans of traced messages.
@@ -70,7 +72,7 @@ class Stream(StreamCore):
         self.ack_seconds, self.exporter = ack_seconds or Histogram(SECONDS), spans
         self.batches = batches or BatchRoom()
         made = FEATURES if features is None else features
-        super().__init__(create, store, bus, clock, io, domain, alone, buffer, made)
+        super().__init__(create, store, bus, clock, io, domain, alone, buffer, uncommitted, made)
         self.consumers = self.feature(Consumers)
         """The stream's consumers by name."""
         self.mirroring = self.feature(Mirroring)

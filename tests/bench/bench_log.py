@@ -18,7 +18,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from lakestream.log.format.files import InlineIo, Io
+from lakestream.log.format.files import Brief, InlineIo, Io
 from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.format.record import encode_record
 from lakestream.log.index.sequences import SequenceSet
@@ -43,7 +43,7 @@ class Threads(Io):
         self._pool = ThreadPoolExecutor(2)
 
     def submit(
-        self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None], brief: bool = False
+        self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None], brief: Brief = Brief.NO
     ) -> None:
         def run() -> None:
             try:

@@ -176,6 +176,7 @@ _SIZES = (
     "max_pending_total",
     "max_incomplete_total",
     "max_buffered_size",
+    "max_buffered_total",
 )
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from lakestream.log.format.errors import CorruptLog
-from lakestream.log.format.files import Io
+from lakestream.log.format.files import Brief, Io
 from lakestream.log.format.frame import HEADER_SIZE as FRAME_HEADER
 from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.format.record import encode_record, iter_records
@@ -101,7 +101,7 @@ class SimIo(Io):
         self._process = process
 
     def submit(
-        self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None], brief: bool = False
+        self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None], brief: Brief = Brief.NO
     ) -> None:
         process = self._process
         process.later(process.random.randrange(1, 50 * US), lambda: self._run(work, done))

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from lakestream.account.api.subjects import Api
 from lakestream.account.engines import Engines
-from lakestream.log.format.files import Files, Io
+from lakestream.log.format.files import Brief, Files, Io
 from lakestream.log.store.memory import MemoryStore
 from lakestream.log.store.segment_log import LogOptions
 from lakestream.log.store.segment_store import open_store
@@ -112,7 +112,7 @@ class InlineIo(Io):
         self._clock = clock
 
     def submit(
-        self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None], brief: bool = False
+        self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None], brief: Brief = Brief.NO
     ) -> None:
         def run() -> None:
             try:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from lakestream.log.format.files import Files, Io
+from lakestream.log.format.files import Brief, Files, Io
 from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.format.record import encode_record, iter_records
 from lakestream.log.store.log import Appended
@@ -220,7 +220,7 @@ class Node(Io):
 
     # -- Io, Clock, Peers
     def submit(
-        self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None], brief: bool = False
+        self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None], brief: Brief = Brief.NO
     ) -> None:
         self.work.append((work, done))
 

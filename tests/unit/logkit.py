@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from lakestream.log.format.files import Files, InlineIo, Io
+from lakestream.log.format.files import Brief, Files, InlineIo, Io
 from lakestream.log.format.frame import HEADER_SIZE as FRAME_HEADER
 from lakestream.log.format.frame import Frame, Kind, decode_frame, encode_header
 from lakestream.log.format.record import Record, encode_record, iter_records, record_length
@@ -37,7 +37,7 @@ class HeldIo(Io):
         self.waiting: list[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]] = []
 
     def submit(
-        self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None], brief: bool = False
+        self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None], brief: Brief = Brief.NO
     ) -> None:
         self.waiting.append((work, done))
 

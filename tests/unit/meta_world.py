@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from lakestream.log.format.files import Files, Io
+from lakestream.log.format.files import Brief, Files, Io
 from lakestream.meta.assignments import Applied, AssignStream
 from lakestream.meta.meta_group import SEAL_BYTES, MetaGroup
 from lakestream.meta.meta_join import MetaJoin
@@ -63,7 +63,7 @@ class Server(Io):
         self.caught_up += 1
 
     def submit(
-        self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None], brief: bool = False
+        self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None], brief: Brief = Brief.NO
     ) -> None:
         self.work.append((work, done))
 

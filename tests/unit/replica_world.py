@@ -19,7 +19,7 @@ import msgspec
 from lakestream.account.engines import Engines
 from lakestream.config.options import JetStreamOptions, LakeOptions
 from lakestream.log.format.errors import LogError
-from lakestream.log.format.files import Files, Io
+from lakestream.log.format.files import Brief, Files, Io
 from lakestream.log.format.record import Record
 from lakestream.logging import Logger
 from lakestream.meta.replica import Replica
@@ -79,7 +79,7 @@ class Life(Io):
         self._clock.spawn(awaitable)
 
     def submit(
-        self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None], brief: bool = False
+        self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None], brief: Brief = Brief.NO
     ) -> None:
         def run() -> None:
             try:

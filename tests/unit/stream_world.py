@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from lakestream.log.format.files import Files, Io
+from lakestream.log.format.files import Brief, Files, Io
 from lakestream.log.store.segment_log import LogOptions
 from lakestream.log.store.segment_store import open_store
 from lakestream.log.store.store import Store
@@ -25,6 +25,7 @@ from lakestream.ports import ClientInfo, Delivery
 from lakestream.stream.assembly import FEATURES, MakeFeature, Stream
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.operations import CreateStream, decode_operation
+from lakestream.stream.core.pipeline import Uncommitted
 from lakestream.stream.core.proposer import BufferLimits
 from lakestream.stream.core.state import StreamState
 
@@ -96,7 +97,7 @@ class ManualIo(Io):
         self.waiting: list[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]] = []
 
     def submit(
-        self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None], brief: bool = False
+        self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None], brief: Brief = Brief.NO
     ) -> None:
         self.waiting.append((work, done))
 
@@ -142,7 +143,7 @@ class World:
         clock: clock of an earlier world, so that time continues.
         options: of the log.
         features: of the stream, instead of those of every stream.
-        buffer: limits of publishes that wait for the log.
+        buffer, uncommitted: limits of publishes that wait for the log.
     """
 
     def __init__(
@@ -153,19 +154,20 @@ class World:
         options: LogOptions | None = None,
         features: Sequence[MakeFeature] = FEATURES,
         buffer: BufferLimits | None = None,
+        uncommitted: Uncommitted | None = None,
         **config: Any,
     ) -> None:
         self.clock, self.io = clock or ManualClock(), ManualIo()
         self.hub = Hub(Turn(self.clock.call_soon), Logger())
         self.inbox = Inbox()
         self.hub.join(Subscription(self.inbox, b"_INBOX.me.*", b"", b"1"))
-        self._number, self._features, self._buffer = 0, features, buffer
+        self._number = 0
+        self._parts = {"features": features, "buffer": buffer, "uncommitted": uncommitted}
         store = open_store(directory, self.io, options or LogOptions(), uid="u1", files=files, now=self.clock.now)
         self.stream = self._recover(store) or self._create(store, config)
 
     def _stream(self, create: CreateStream, store: Store) -> Stream:
-        parts = {"features": self._features, "buffer": self._buffer}
-        return Stream(create, store, self.hub, self.clock, self.io, **parts)  # type: ignore[arg-type]
+        return Stream(create, store, self.hub, self.clock, self.io, **self._parts)  # type: ignore[arg-type]
 
     def _create(self, store: Store, config: dict[str, Any]) -> Stream:
         fields: dict[str, Any] = {

@@ -146,6 +146,7 @@ async def test_a_lane_that_was_slow_is_quick_again_after_a_while() -> None:
     lane.took(time.monotonic_ns(), 2 * SLOW_NS)
     assert (await Io(lane).run(nothing, Brief.NO)).startswith("lakestream-slow-io")
     lane.slow_until = time.monotonic_ns()
+    assert (await Io(lane).run(nothing, Brief.NO)).startswith("lakestream-slow-io"), "known to be quick after it"
     assert not (await Io(lane).run(nothing, Brief.NO)).startswith("lakestream-slow-io")
     threads.close()
 

@@ -137,7 +137,7 @@ class SegmentStore(Store):
     def __init__(self, log: SegmentLog, rows: SegmentRows, io: Io, uid: str) -> None:
         """Use `open_store`."""
         super().__init__(log, rows, uid)
-        self._io = io
+        self.io: Io = io
         self.closed = False
         self.lock = threading.Lock()
         """One of checkpoint, drop, shred, destroy writes at a time."""
@@ -337,7 +337,7 @@ class SegmentStore(Store):
             log.busy = False
             log.on_idle(error)
 
-        self._io.submit(lambda: log.seal(state), finished)
+        self.io.submit(lambda: log.seal(state), finished)
 
     def ask_seal(self) -> int:
         if not self.has_unsealed:
@@ -397,7 +397,7 @@ class SegmentStore(Store):
             if done is not None:
                 done(error)
 
-        self._io.submit(lambda: self._write(snapshot), finished)
+        self.io.submit(lambda: self._write(snapshot), finished)
 
     def snapshot(self, extra: bytes) -> Snapshot:
         """Return the state as of `applied` for a checkpoint, with the owner's `extra`."""
@@ -467,9 +467,9 @@ class SegmentStore(Store):
                 return
             rows.dropped(leaving, outlines)
             gone = [outline.path for outline in dead] + [segment.path for segment in leaving]
-            self._io.submit(lambda: self._remove(leaving, gone), lambda _, error: self._dropped(error))
+            self.io.submit(lambda: self._remove(leaving, gone), lambda _, error: self._dropped(error))
 
-        self._io.submit(lambda: self._outline(leaving, kept), outlined)
+        self.io.submit(lambda: self._outline(leaving, kept), outlined)
         return [describe(segment) for segment in leaving]
 
     def _dropped(self, error: BaseException | None) -> None:

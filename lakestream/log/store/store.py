@@ -15,6 +15,7 @@ from itertools import accumulate, chain
 
 from lakestream.log.format.departures import Arrivals, Departures, Displaced
 from lakestream.log.format.errors import CorruptLog
+from lakestream.log.format.files import Io
 from lakestream.log.format.frame import Frame
 from lakestream.log.format.record import FIXED, Record, contiguous
 from lakestream.log.format.records import Records, joined
@@ -57,6 +58,7 @@ class Store:
         "erasing",
         "extra",
         "first_seq",
+        "io",
         "last_seq",
         "last_time",
         "live",
@@ -73,6 +75,8 @@ class Store:
 
     def __init__(self, log: Log, rows: Rows, uid: str) -> None:
         self.log = log
+        self.io: Io | None = None
+        """Threads for its files, which its group shares: work on a slow disk is known as such. None in memory."""
         self._rows = rows
         self.uid, self.stream, self.account, self.config = uid, "", "", b""
         self.live = SequenceSet()

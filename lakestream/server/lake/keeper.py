@@ -230,7 +230,7 @@ class LakeKeeper:
             self.detached(before.stream)
         options = self._options
         grace = Grace(options.staged_grace_ns, options.staged_grace_bytes)
-        sync = StreamSync(stream, self.root, grace, EarlySeals(options.seal_age_ns))
+        sync = StreamSync(stream, self.root, grace, EarlySeals(options.seal_age_ns), self._io.lane())
         self._syncs[stream.account, stream.name] = sync
         table = paths.table(self.root, stream.name, stream.account)
         stream.reader.history = sync.history = ThreadHistory(
@@ -472,7 +472,7 @@ class LakeKeeper:
                 presence.probe.check()
             return sync.look(sealed, identity, leads, left, floor, applied, budget)
 
-        self._io.submit(look, settled)
+        sync.io.submit(look, settled)
 
     def _record_position(self, sync: StreamSync, found: LookResult, left: int) -> None:
         """Record the table's position."""

@@ -26,6 +26,7 @@ from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.staging import StagedSegment
 from lakestream.lake.files.storage import Entry
 from lakestream.log.format.errors import LogError
+from lakestream.log.format.files import InlineIo, Io
 from lakestream.log.format.segment import SealedSegment
 from lakestream.ops.monitoring.monitored import StreamLag
 from lakestream.server.lake.early_seals import EarlySeals
@@ -62,10 +63,12 @@ class StreamSync:
         lake: the lake's root.
         grace: retention of staged segments after compaction.
         early: budget of early seals.
+        io: threads for its work; by default `InlineIo`.
     """
 
-    def __init__(self, stream: Stream, lake: str, grace: Grace, early: EarlySeals) -> None:
+    def __init__(self, stream: Stream, lake: str, grace: Grace, early: EarlySeals, io: Io | None = None) -> None:
         self.stream = stream
+        self.io = io or InlineIo()
         self._config: StreamConfig | None = None
         self._identity: staging.StreamIdentity | None = None
         self._lake = lake

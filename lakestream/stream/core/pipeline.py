@@ -30,8 +30,34 @@ OPERATION_BYTES = 1 << 20
 """Share of it that an operation counts for (1 MiB): applying one takes as long as some hundred messages."""
 
 
+MAX_UNCOMMITTED_BYTES = 512 << 20
+"""Default limit of the uncommitted messages of all streams of a server (512 MiB)."""
+
+SPARED_BYTES = 1 << 20
+"""Uncommitted messages that a stream may have beyond that limit (1 MiB): one whose disk is fast does not need more, and
+does not have to wait for those whose disk is slow."""
+
+
+class Uncommitted:
+    """Uncommitted messages of all streams of a server.
+
+    Args:
+        limit: most bytes of them; 0: `MAX_UNCOMMITTED_BYTES`.
+
+    Attributes:
+        total: their record bytes.
+    """
+
+    def __init__(self, limit: int = 0) -> None:
+        self.limit = limit or MAX_UNCOMMITTED_BYTES
+        self.total = 0
+
+
 class Pipeline:
     """Proposals of one stream, and its right to propose.
+
+    Args:
+        uncommitted: shared by the streams of the server.
 
     Attributes:
         leading: this node decides for the stream. Only then does it take messages and operations.
@@ -41,14 +67,19 @@ class Pipeline:
         next_seq: sequence of the next message.
         last_time: time (ns) of the newest message, proposed ones included.
         pending_bytes: record bytes of proposed messages.
+        crowded: the streams of this server hold too much together when this one took its last message.
         operations: number of operations that are proposed and not applied.
         batch: the batch that is being filled; None: the next message begins one.
         on_change: called before an operation is proposed that may move the sequence or change the rules.
         on_lost: called with the contexts of proposals when the group says that another node leads.
     """
 
-    def __init__(self, clock: Clock, store: Store, hooks: Hooks, leading: bool) -> None:
+    def __init__(
+        self, clock: Clock, store: Store, hooks: Hooks, leading: bool, uncommitted: Uncommitted | None = None
+    ) -> None:
         self._clock, self._store, self._hooks = clock, store, hooks
+        self._uncommitted = uncommitted or Uncommitted()
+        self.crowded = False
         self.leading, self.serving = leading, False
         self.failed: ApiError | None = None
         self.closed = False
@@ -92,6 +123,32 @@ class Pipeline:
     def pending_operations(self) -> list[Operation]:
         """Return the uncommitted operations, oldest first."""
         return [each.context.operation for each in self.uncommitted() if isinstance(each.context, Asked)]
+
+    # ------------------------------------------------------------------ bytes
+    def hold(self, size: int) -> None:
+        """Count the record bytes of messages that were added to a batch."""
+        self.pending_bytes += size
+        every = self._uncommitted
+        every.total += size
+        if every.total > every.limit:
+            self.crowded = self.pending_bytes > SPARED_BYTES
+
+    def let_go(self, size: int) -> None:
+        """Count messages that are committed, or forgotten."""
+        size = min(size, self.pending_bytes)
+        self.pending_bytes -= size
+        self._uncommitted.total -= size
+
+    def is_crowded(self) -> bool:
+        """Return True if the streams of this server hold too much together, and this one more than a little of it."""
+        every = self._uncommitted
+        self.crowded = every.total > every.limit and self.pending_bytes > SPARED_BYTES
+        return self.crowded
+
+    def close(self) -> None:
+        """Take nothing more: the stream has ended here."""
+        self.closed = True
+        self.let_go(self.pending_bytes)
 
     # ------------------------------------------------------------------ propose
     def add_batch(self, batch: Batch) -> None:
@@ -203,6 +260,7 @@ class Pipeline:
         """Forget all proposals; return the contexts of those that were handed over, and of those that were not."""
         flying, unproposed = self.flying(), [proposal.context for proposal in self._open]
         self._flying, self._open, self.operations = [], [], 0
+        self.let_go(self.pending_bytes)
         return flying, unproposed
 
     def refuse_all(self, error: ApiError) -> None:
@@ -214,7 +272,7 @@ class Pipeline:
     def rewind(self) -> None:
         """Go on after what is stored: messages that were decided beyond that do not count."""
         self.next_seq, self.last_time = self._store.last_seq + 1, self._store.last_time
-        self.pending_bytes = 0
+        self.let_go(self.pending_bytes)
         self.batch = None
         for each in self._hooks.rewound:
             each.rewound(self._store.last_seq)

@@ -138,11 +138,11 @@ class Proposer:
         # be told apart by time, as if they had come one after the other.
         now, seq = max(self._wall(), pipeline.last_time), pipeline.next_seq
         batch = pipeline.batch
-        if batch is None or batch.whole or batch.size >= MAX_BATCH_BYTES:
+        if batch is None or batch.whole or batch.size >= MAX_BATCH_BYTES or pipeline.crowded:
             batch = self._open_batch(now)
             if batch is None:
                 return False
-        pipeline.pending_bytes += batch.add_run(seq, now, run, begin, end)
+        pipeline.hold(batch.add_run(seq, now, run, begin, end))
         pipeline.next_seq, pipeline.last_time = seq + end - begin, batch.last_time
         return True
 
@@ -154,7 +154,7 @@ class Proposer:
         if now < pipeline.last_time:
             now = pipeline.last_time
         batch = pipeline.batch
-        if batch is None or (batch.size >= MAX_BATCH_BYTES and not batch.whole):
+        if batch is None or ((batch.size >= MAX_BATCH_BYTES or pipeline.crowded) and not batch.whole):
             opened = self._open_batch(max(self._wall(), pipeline.last_time) if time_ns else now)
             if opened is None:
                 self._refuse_unopened(reply)
@@ -165,7 +165,7 @@ class Proposer:
         pipeline.next_seq = seq + 1
         if self._prepared and not time_ns:
             self._prepare(batch, seq, now, subject, header, payload)
-        pipeline.pending_bytes += batch.add(seq, now, subject, reply, header, payload)
+        pipeline.hold(batch.add(seq, now, subject, reply, header, payload))
         return seq
 
     def _prepare(self, batch: Batch, seq: int, now: int, subject: bytes, header: bytes, payload: bytes) -> None:
@@ -190,7 +190,8 @@ class Proposer:
         buffer = self._buffer
         if self.view.pending_msgs() + bool(more) > buffer.max_msgs:
             return "len"
-        return "size" if self.view.pending_bytes() + more > buffer.max_bytes else ""
+        too_large = self.view.pending_bytes() + more > buffer.max_bytes or self._pipeline.is_crowded()
+        return "size" if too_large else ""
 
     def _refuse_unopened(self, reply: bytes) -> None:
         """Refuse a message for which there is no batch."""
@@ -326,7 +327,7 @@ class Proposer:
     ) -> ApiError | None:
         """Store a mirrored message under a given sequence and time; return why not."""
         pipeline = self._pipeline
-        if self.moving or not pipeline.accepts or pipeline.pending_bytes > self._max_bytes:
+        if self.moving or not pipeline.accepts or pipeline.pending_bytes > self._max_bytes or pipeline.is_crowded():
             return NOT_NOW
         subject = self.renamed(subject)
         if self.weighed() or self._config.discard == "new":
@@ -341,7 +342,7 @@ class Proposer:
         pipeline.next_seq = seq + 1
         if self._prepared:
             self._prepare(batch, seq, now, subject, header, payload)
-        pipeline.pending_bytes += batch.add(seq, now, subject, b"", header, payload)
+        pipeline.hold(batch.add(seq, now, subject, b"", header, payload))
         if effect.acts:
             batch.act(effect)
             if effect.rollup:
@@ -357,7 +358,7 @@ class Proposer:
         if self._looks_at_each or self.moving or not pipeline.accepts:
             return 0
         for begin, end in run.stretches():
-            if pipeline.pending_bytes > self._max_bytes:
+            if pipeline.pending_bytes > self._max_bytes or pipeline.is_crowded():
                 return begin
             first = run.seqs[begin]
             batch = self._batch_at(first, run.times[end - 1])
@@ -408,7 +409,7 @@ class Proposer:
         payloads: list[bytes],
     ) -> None:
         pipeline = self._pipeline
-        pipeline.pending_bytes += batch.extend(first, times, subjects, headers, payloads)
+        pipeline.hold(batch.extend(first, times, subjects, headers, payloads))
         pipeline.next_seq, pipeline.last_time = first + len(times), times[-1]
 
     def take_own(self, subject: bytes, header: bytes, payload: bytes, after: After | None = None) -> int:

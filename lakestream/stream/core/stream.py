@@ -29,7 +29,7 @@ from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.confirming import Confirming
 from lakestream.stream.core.feature import Feature, Hooks, T, declared
 from lakestream.stream.core.operations import CreateStream, Operation
-from lakestream.stream.core.pipeline import Pipeline, nothing_left, refuse
+from lakestream.stream.core.pipeline import Pipeline, Uncommitted, nothing_left, refuse
 from lakestream.stream.core.proposer import BufferLimits, Proposer
 from lakestream.stream.core.reader import Reader
 from lakestream.stream.core.state import Asked, Done, Foreign, StreamState, encode_checkpoint
@@ -55,6 +55,7 @@ class StreamCore:
         domain: str = "",
         alone: bool = True,
         buffer: BufferLimits | None = None,
+        uncommitted: Uncommitted | None = None,
         features: Sequence[Callable[[Any], Feature]] = (),
     ) -> None:
         """Open a stream over `store`; it is silent until `start`, or in a group with others until `lead`.
@@ -64,6 +65,7 @@ class StreamCore:
             domain: shown in pub acks; "" for none.
             alone: in a group of its own, which is made here; else `join` comes after recovery.
             buffer: limits of publishes that wait for the log; the defaults without.
+            uncommitted: shared by the streams of the server; one of its own without.
             features: make the features, in their order; each is given this object, which has the earlier ones.
         """
         self.config = offline.stream_config(create.config)
@@ -81,7 +83,7 @@ class StreamCore:
         self.features: list[Feature] = []
         self._hooks = Hooks(self.features)
         self.reader = Reader(self.name, store)
-        self.pipeline = Pipeline(clock, store, self._hooks, alone)
+        self.pipeline = Pipeline(clock, store, self._hooks, alone, uncommitted)
         self.view = ProposedView(store, self.pipeline, self._hooks, self.no_room)
         label = (self.name, domain)
         limits = buffer or BufferLimits()
@@ -223,7 +225,7 @@ class StreamCore:
             self.applier.frame(entry.frame, entry.at)
             return
         if isinstance(context, Batch):
-            self.pipeline.pending_bytes -= context.size
+            self.pipeline.let_go(context.size)
             self.applier.batch(entry.at, context)
             for seq, time_ns, call in context.after:
                 call(seq, time_ns)
@@ -399,11 +401,11 @@ class StreamCore:
 
     def cease(self) -> None:
         """Apply nothing any more: another store takes the place of this one, and another object that of this stream."""
-        self.pipeline.closed = True
+        self.pipeline.close()
 
     def stop(self, deleted: bool = False) -> None:
         """Stop serving. `deleted`: the stream is gone for good, and its consumers' clients get a status."""
-        self.pipeline.closed = True
+        self.pipeline.close()
         self.pipeline.serving = False
         self.store.subjects.unshare()  # a thread closes it
         for feature in self.features:

@@ -59,7 +59,7 @@ def test_threads_share_two_arenas() -> None:
 
 
 def test_memory_that_a_burst_has_left_is_returned() -> None:
-    sizes = iter([100, 150, 400, 400, 120, 120, 120])
+    sizes = iter([100, 150, 400, 400, 110, 110, 110])
     trims: list[int] = []
     clock, io = ManualClock(), ManualIo()
     heap.Trimmer(clock, io, lambda: next(sizes) << 20, lambda: trims.append(1)).start()
@@ -84,3 +84,23 @@ def test_memory_that_was_in_use_at_first_is_returned_later() -> None:
     for _ in range(10):
         clock.advance(heap.LOOK_NS)
         assert not io.waiting
+
+
+def test_memory_that_becomes_free_by_and_by_is_returned_as_it_does() -> None:
+    """Memory of publishes that wait for a slow disk is free only once they are written: attempts must not get rare."""
+    size, in_use = 400, 400
+    clock, io = ManualClock(), ManualIo()
+
+    def trim() -> None:
+        nonlocal size
+        size = in_use
+
+    heap.Trimmer(clock, io, lambda: size << 20, trim).start()
+    size = 700
+    for look in range(40):
+        in_use = max(400, 700 - 20 * look)
+        clock.advance(heap.LOOK_NS)
+        while io.waiting:
+            io.work()
+        assert size < in_use + 120
+    assert size == 400

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lakestream.log.format.files import Files, Io
+from lakestream.log.format.files import Brief, Files, Io
 from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.store.recovery import open_log
 from lakestream.log.store.segment_log import LogOptions, SegmentLog
@@ -344,7 +344,7 @@ async def test_members_with_real_threads(tmp_path: Path) -> None:
 
     class Threads(Io):
         def submit(
-            self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None], brief: bool = False
+            self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None], brief: Brief = Brief.NO
         ) -> None:
             def run() -> None:
                 try:

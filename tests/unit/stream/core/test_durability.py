@@ -25,7 +25,7 @@ from lakestream.stream.assembly import Stream
 from lakestream.stream.core.batch import Batch
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.operations import DeleteMessage, Purge, Remove
-from lakestream.stream.core.pipeline import OPERATION_BYTES, WRITE_BYTES, Pipeline
+from lakestream.stream.core.pipeline import OPERATION_BYTES, WRITE_BYTES, Pipeline, Uncommitted
 from lakestream.stream.core.proposer import BufferLimits
 from lakestream.stream.core.reader import HistoryUnavailableError
 from lakestream.stream.features import expiry
@@ -372,3 +372,31 @@ def test_messages_behind_a_slow_write_are_written_in_parts(tmp_path: Path) -> No
     assert pipeline.pending_bytes > 40 << 20
     world.settle()
     assert (world.stream.store.msgs, pipeline.pending_bytes) == (40, 0)
+
+
+def test_streams_share_a_limit_of_uncommitted_messages_and_a_small_one_goes_on(tmp_path: Path) -> None:
+    """Publishes that streams on slow disks gather are bounded together; a stream that holds little is not refused."""
+    every = Uncommitted(4 << 20)
+    large, small = (World(str(tmp_path / name), uncommitted=every) for name in "AB")
+    for _ in range(20):
+        large.publish("s.a", bytes(1 << 20))
+    assert every.limit < every.total < every.limit + (2 << 20)
+    taken = every.total >> 20
+    small.publish("s.a", b"x")
+    large.settle()
+    small.settle()
+    assert (large.stream.store.msgs, small.stream.store.msgs) == (taken, 1)
+    assert sum(b"10167" in answer for _, answer in large.inbox.got) == 20 - taken
+    assert every.total == 0
+    large.publish("s.a", b"x")
+    large.settle()
+    assert large.stream.store.msgs == taken + 1
+
+
+def test_uncommitted_messages_of_a_stream_that_ends_do_not_count(tmp_path: Path) -> None:
+    every = Uncommitted()
+    world = World(str(tmp_path / "S"), uncommitted=every)
+    world.publish("s.a", bytes(1000))
+    assert every.total > 1000
+    world.stream.stop(deleted=True)
+    assert every.total == 0
