@@ -40,6 +40,7 @@ STEP_NS = 1_000_000_000
 STEP_LOOK_NS = 1_000_000_000
 """Interval at which the clocks are compared (1 s)."""
 
+_NEVER = 1 << 63
 _UPTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """A clock that includes suspended time, where the system has one (Linux)."""
 _clock = time.clock_gettime_ns
@@ -194,7 +195,7 @@ class Lane(Io):
     def took(self, ended_ns: int, took_ns: int) -> None:
         """Note how long a piece of work took."""
         if took_ns > SLOW_NS:
-            self.slow, self.slow_until = True, ended_ns + took_ns * SLOW_PAUSE
+            self.slow, self.slow_until = True, max(self.slow_until, ended_ns + took_ns * SLOW_PAUSE)
         elif self.slow and ended_ns > self.slow_until:
             self.slow = False
 
@@ -291,8 +292,11 @@ class ThreadIo(Io):
         self._done = False  # a piece of brief work was done in this turn
         self._threads_until = 0  # the disk was slow: until then (monotonic ns) no brief work in the loop
 
-    def lane(self) -> Io:
-        return Lane(self)
+    def lane(self, background: bool = False) -> Io:
+        made = Lane(self)
+        if background:
+            made.slow, made.slow_until = True, _NEVER
+        return made
 
     def submit(
         self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None], brief: Brief = Brief.NO

@@ -39,7 +39,7 @@ class Engines:
         needed: Callable[[str], None] = lambda account: None,
     ) -> None:
         self.shared = shared
-        self._marking = shared.io.lane()
+        self._marking = shared.io.lane(background=True)
         self._made = needed
         self._engines: dict[str, Engine] = {}
         self._unmarked: set[str] = set()

@@ -204,7 +204,7 @@ def main() -> int:
     with contextlib.ExitStack() as stack:
         out = options.out or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         run = asyncio.run(LongRun(out.resolve(), options.seed, options.minutes).whole())
-    rows = samples.verdict(run)
+    rows = samples.verdict(run, len(streams()))
     for row in rows:
         print(f"{row.promise}: {row.result}")
     print("operations:", run.done, "repeated:", run.failed)

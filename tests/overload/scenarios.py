@@ -141,7 +141,7 @@ def scenarios() -> list[Scenario]:
     blast, unfinished = floods.blast, floods.unfinished
     half = floods_pub("core.x", 1 << 20)[: 900 << 10]
     acked = own(publish("flood.@", 1024, 256, "_INBOX.f@.r"), 4)
-    many_streams = [publish(f"flood.{number}.x", 64 << 10, 16, "_INBOX.f@.r") for number in range(20)]
+    many_streams = [publish(f"flood.{number}.x", 64 << 10, 16, "_INBOX.f0.r") for number in range(20)]
     requests = [
         request("$JS.API.INFO"),
         request("$JS.API.STREAM.INFO.FLOOD"),
@@ -218,12 +218,12 @@ def scenarios() -> list[Scenario]:
         ),
         Scenario(
             "slow-disk-many",
-            "publishers of 64 KiB to 20 streams; each sync takes 0.25 s (max_buffered_total 32 MiB)",
+            "publishers of 64 KiB to 20 streams; each sync takes 0.25 s (max_buffered_total 8 MiB)",
             [(blast, {"connections": 8, "chunk": many_streams, "first": INBOX})],
             240 * MIB,
-            "max_buffered_total 32 MiB and 1 MiB for each of 20 streams, at most three times; 8 reads of 256 KiB",
+            "max_buffered_total 8 MiB, 1.25 MiB for each of 20 streams, at most three times; turns of output",
             ("429", "10167"),
-            config="jetstream { max_buffered_total: 32MB }",
+            config="jetstream { max_buffered_total: 8MB }",
             prepare=streams(20),
             slow_ms=250,
         ),

@@ -139,6 +139,14 @@ async def test_work_on_a_fast_disk_does_not_wait_for_slow_disks() -> None:
     threads.close()
 
 
+async def test_background_work_never_uses_the_threads_of_others() -> None:
+    threads = ThreadIo(asyncio.get_running_loop(), threads=1)
+    lane = Io(threads.lane(background=True))
+    for _ in range(3):
+        assert (await lane.run(nothing, Brief.NOW)).startswith("lakestream-slow-io")
+    threads.close()
+
+
 async def test_a_lane_that_was_slow_is_quick_again_after_a_while() -> None:
     threads = ThreadIo(asyncio.get_running_loop(), threads=1)
     lane = threads.lane()

@@ -69,9 +69,9 @@ class Io(Protocol):
     ) -> None:
         """Run `work` in a thread, then call `done(result, None)` or `done(None, error)` in the event loop."""
 
-    def lane(self) -> Io:
+    def lane(self, background: bool = False) -> Io:
         """Return threads for the work of one user, for example the log of a stream: while that is slow, it does not
-        keep others waiting."""
+        keep others waiting. `background`: treat it as slow from the beginning."""
         return self
 
 

@@ -230,7 +230,7 @@ class LakeKeeper:
             self.detached(before.stream)
         options = self._options
         grace = Grace(options.staged_grace_ns, options.staged_grace_bytes)
-        sync = StreamSync(stream, self.root, grace, EarlySeals(options.seal_age_ns), self._io.lane())
+        sync = StreamSync(stream, self.root, grace, EarlySeals(options.seal_age_ns), self._io.lane(background=True))
         self._syncs[stream.account, stream.name] = sync
         table = paths.table(self.root, stream.name, stream.account)
         stream.reader.history = sync.history = ThreadHistory(

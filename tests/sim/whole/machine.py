@@ -58,7 +58,7 @@ class SimIo(ThreadIo):
         super().__init__(loop, 0, call_last)
         self._host, self._sim, self._files = host, loop, files
 
-    def lane(self) -> Io:
+    def lane(self, background: bool = False) -> Io:
         return self
 
     def submit(
