@@ -1,22 +1,22 @@
 """The hub of an account: routes each published message to the account's subscribers.
 
-Belongs here: routing by the interest graph, the end of an event-loop turn (one write per connection), and the `Bus`
-that JetStream uses. The hub knows receivers only as sinks: streams, other nodes and imports of other accounts are
-subscribers like clients. Messages from another node go only to subscribers of this node.
+Belongs here: routing by the interest graph, and the `Bus` that JetStream uses. How much of the clients' input a turn of
+the event loop takes is decided in turn.py. The hub knows receivers only as sinks: streams, other nodes and imports of
+other accounts are subscribers like clients. Messages from another node go only to subscribers of this node.
 """
 
 from __future__ import annotations
 
 import random
 from bisect import bisect_left, bisect_right
-from collections import deque
 from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Protocol, cast, runtime_checkable
 
 from lakestream.config.mappings import Mappings
 from lakestream.logging import Logger
 from lakestream.net.interest.interest import Interest, Watch
-from lakestream.net.interest.subscription import Columnar, Congested, Match, Named, Requester, Sink, Subscription
+from lakestream.net.interest.subscription import Columnar, Match, Named, Requester, Sink, Subscription
+from lakestream.net.turn import Turn
 from lakestream.ports import ClientInfo, Delivery, Handler, Many, RunHandler
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.publishes import Publishes
@@ -55,106 +55,8 @@ class Imports(Protocol):
         """Note that a subscription ended."""
 
 
-TURN_BYTES = 16 << 20
-"""Bytes for subscribers in one turn (16 MiB) above which publishers wait for the next turn, so that large messages with
-many subscribers do not keep other clients waiting."""
-
-
-SLICE_NS = 4_000_000
-"""Time in one turn of the event loop (4 ms) after which the large reads of clients wait for the next turn, and commands
-that are handled one by one, so that a flood does not keep other clients waiting."""
-
 SINGLE = 4
 """Messages of a run that are routed one by one between two looks at the time."""
-
-
-class Flushable(Protocol):
-    """A sink with output to write at the end of the turn."""
-
-    def flush(self) -> None:
-        """Write everything gathered."""
-
-
-class Turn:
-    """The current turn of the event loop.
-
-    Args:
-        call_soon: runs a callback in the next turn.
-        call_last: runs a callback at the end of the turn; `call_soon` by default.
-        steady: returns the time (ns) by which turns are limited; None: they are not.
-
-    Attributes:
-        overrun: the receiver for which the current publisher has to wait: a congested node or remote server, or the
-            next turn.
-        soon: runs a callback in the next turn, so that nothing holds the event loop for long.
-    """
-
-    def __init__(
-        self,
-        call_soon: Callable[[Callable[[], None]], object],
-        call_last: Callable[[Callable[[], None]], object] | None = None,
-        steady: Callable[[], int] | None = None,
-    ) -> None:
-        self.overrun: Congested | None = None
-        self.soon = call_soon
-        self._steady = steady
-        self._until = 0  # 0: nothing has asked for the time in this turn
-        self._waiting: deque[Callable[[], None]] = deque()
-        self._last = call_last or call_soon
-        self._dirty: list[Flushable] = []
-        self._spent = 0
-
-    def dirty(self, sink: Flushable) -> None:
-        """Note that `sink` has output; all of it is written once, at the end of the turn."""
-        if not self._dirty:
-            self._last(self.flush)
-        self._dirty.append(sink)
-
-    def read(self, size: int) -> None:
-        """Count a buffer from a client. Every sink with output may have received all of it: an estimate without cost
-        per message."""
-        if self._dirty:
-            self._spent += size * len(self._dirty)
-            if self._spent > TURN_BYTES and self.overrun is None:
-                self.overrun = self
-
-    def on_drain(self, callback: Callable[[], None]) -> None:
-        """Call back in the next turn."""
-        self.soon(callback)
-
-    def is_over(self) -> bool:
-        """Return True if clients have taken their time of this turn. The first call begins it."""
-        if self._steady is None:
-            return False
-        if self._until:
-            return self._steady() > self._until
-        self._until = self._steady() + SLICE_NS
-        self.soon(self._next)
-        return False
-
-    def wait(self, callback: Callable[[], None]) -> None:
-        """Call back in a later turn that has time left, in order."""
-        if self._steady is None:
-            self.soon(callback)
-            return
-        self._waiting.append(callback)
-        if not self._until:
-            self.is_over()
-
-    def _next(self) -> None:
-        self._until = 0
-        waiting = self._waiting
-        for _ in range(len(waiting)):
-            if self.is_over():
-                return
-            waiting.popleft()()
-
-    def flush(self) -> None:
-        """Write all output that was gathered."""
-        dirty, self._dirty = self._dirty, []
-        self._spent = 0
-        for sink in dirty:
-            sink.flush()
 
 
 @runtime_checkable

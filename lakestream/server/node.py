@@ -28,11 +28,11 @@ from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Account, Accounts
 from lakestream.net.accounts.auth import Authenticator, has_plain_passwords
 from lakestream.net.connection import Connection
-from lakestream.net.hub import Turn
 from lakestream.net.identity import Identity, advertised, new_server_id, tls_fields
 from lakestream.net.incomplete import Incomplete
 from lakestream.net.peers.standalone import Standalone
 from lakestream.net.statistics import Statistics
+from lakestream.net.turn import Turn
 from lakestream.net.unsent import Unsent
 from lakestream.net.websocket.upgrade import Upgrade
 from lakestream.ops.system.system import System

@@ -22,7 +22,8 @@ from lakestream.log.store.segment_store import SegmentStore, open_store
 from lakestream.log.store.store import Store
 from lakestream.log.verify.findings import Step
 from lakestream.logging import Logger
-from lakestream.net.hub import Hub, Turn
+from lakestream.net.hub import Hub
+from lakestream.net.turn import Turn
 from lakestream.ports import Timer
 from lakestream.stream.assembly import Stream
 from lakestream.stream.core.operations import CreateStream, decode_operation

@@ -11,8 +11,8 @@ import pytest
 
 from lakestream.config.options import SECOND, Options, RouteUrl
 from lakestream.net.accounts.accounts import Accounts
-from lakestream.net.hub import Turn
 from lakestream.net.peers.routes import CHANGES_IN_A_BUFFER, Routes
+from lakestream.net.turn import Turn
 from lakestream.protocol import peer_wire as wire
 from lakestream.protocol.route_wire import Interest, RoutedRun, encode
 from lakestream.raft.group.ports import Channel

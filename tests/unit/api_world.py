@@ -21,8 +21,9 @@ from lakestream.log.store.store import Store
 from lakestream.logging import Logger
 from lakestream.meta.shared import EngineOptions, Shared
 from lakestream.meta.stores import FileStores
-from lakestream.net.hub import Hub, Turn
+from lakestream.net.hub import Hub
 from lakestream.net.interest.subscription import Subscription
+from lakestream.net.turn import Turn
 from lakestream.ports import ClientInfo, Delivery
 from lakestream.protocol.subjects import matches
 from lakestream.stream.assembly import Stream

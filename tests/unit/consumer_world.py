@@ -23,8 +23,9 @@ from lakestream.log.store.segment_store import open_store
 from lakestream.log.store.store import Store
 from lakestream.logging import Logger
 from lakestream.meta.shared import EngineOptions, Shared
-from lakestream.net.hub import Hub, Turn
+from lakestream.net.hub import Hub
 from lakestream.net.interest.subscription import Subscription
+from lakestream.net.turn import Turn
 from lakestream.ports import ClientInfo, Delivery
 from lakestream.stream.consumer.consumer import Consumer
 

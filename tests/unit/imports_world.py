@@ -14,8 +14,9 @@ from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Accounts
 from lakestream.net.accounts.imports import AccountImports
 from lakestream.net.accounts.service_imports import ServerNames
-from lakestream.net.hub import Hub, Turn
+from lakestream.net.hub import Hub
 from lakestream.net.interest.subscription import Subscription
+from lakestream.net.turn import Turn
 from lakestream.ports import ClientInfo, Delivery
 from tests.unit.stream_world import ManualClock
 

@@ -27,8 +27,9 @@ from lakestream.meta.replica_files import MemberFiles
 from lakestream.meta.replicas import Replicas
 from lakestream.meta.shared import EngineOptions, Shared
 from lakestream.meta.site import LakeWatch, Site
-from lakestream.net.hub import Hub, Turn
+from lakestream.net.hub import Hub
 from lakestream.net.interest.interest import Subscription
+from lakestream.net.turn import Turn
 from lakestream.ports import ClientInfo, Delivery
 from lakestream.raft.core.messages import Membership
 from lakestream.raft.group.groups import Groups

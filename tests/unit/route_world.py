@@ -16,9 +16,9 @@ from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Accounts
 from lakestream.net.accounts.imports import AccountImports
 from lakestream.net.accounts.service_imports import ServerNames
-from lakestream.net.hub import Turn
 from lakestream.net.interest.subscription import Subscription
 from lakestream.net.peers.routes import Routes
+from lakestream.net.turn import Turn
 from lakestream.ports import ClientInfo, Delivery
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT, UNLIMITED
 from lakestream.protocol.peer_wire import NodeInfo

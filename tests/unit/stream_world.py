@@ -19,8 +19,9 @@ from lakestream.log.store.segment_log import LogOptions
 from lakestream.log.store.segment_store import open_store
 from lakestream.log.store.store import Store
 from lakestream.logging import Logger
-from lakestream.net.hub import Hub, Turn
+from lakestream.net.hub import Hub
 from lakestream.net.interest.subscription import Subscription
+from lakestream.net.turn import Turn
 from lakestream.ports import ClientInfo, Delivery
 from lakestream.stream.assembly import FEATURES, MakeFeature, Stream
 from lakestream.stream.core.config import StreamConfig

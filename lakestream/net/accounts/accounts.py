@@ -22,9 +22,10 @@ from lakestream.config.options import Options
 from lakestream.logging import Logger
 from lakestream.net.accounts.auth import Login
 from lakestream.net.accounts.permissions import Rules
-from lakestream.net.hub import Hub, Turn
+from lakestream.net.hub import Hub
 from lakestream.net.interest.subscription import Subscription
 from lakestream.net.statistics import Counted
+from lakestream.net.turn import Turn
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT, SYSTEM_ACCOUNT, UNLIMITED, JetStreamLimits
 
 MAX_RULES = 1024

@@ -14,9 +14,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from lakestream.native import frame_acks
-from lakestream.net.hub import Hub, Turn
+from lakestream.net.hub import Hub
 from lakestream.net.interest.subscription import MAX_WEIGHT, Remote, Subscription
 from lakestream.net.peers.peers import Peers
+from lakestream.net.turn import Turn
 from lakestream.ports import ClientInfo, Delivery
 from lakestream.protocol import frames
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT

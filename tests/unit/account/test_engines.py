@@ -19,8 +19,9 @@ from lakestream.log.format.files import Files
 from lakestream.log.store.root import RESERVED, account_directory, account_of
 from lakestream.logging import Logger
 from lakestream.meta.shared import EngineOptions, Shared
-from lakestream.net.hub import Hub, Turn
+from lakestream.net.hub import Hub
 from lakestream.net.interest.interest import Subscription
+from lakestream.net.turn import Turn
 from lakestream.protocol.accounts import JetStreamLimits
 from lakestream.server.jetstream import open_stores
 from lakestream.server.lake.keeper import LakeKeeper

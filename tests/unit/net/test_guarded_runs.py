@@ -23,8 +23,8 @@ from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Accounts
 from lakestream.net.accounts.auth import Authenticator, HashChecks
 from lakestream.net.connection import Connection
-from lakestream.net.hub import Turn
 from lakestream.net.incomplete import Incomplete
+from lakestream.net.turn import Turn
 from lakestream.net.unsent import Unsent
 from tests.unit.stream_world import ManualClock
 from tests.wire import pub

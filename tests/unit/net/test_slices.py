@@ -8,7 +8,8 @@ import pytest
 
 from lakestream.config.account_options import User
 from lakestream.net.connection import AT_ONCE_BYTES, ENDED_AT_ONCE
-from lakestream.net.hub import SINGLE, SLICE_NS
+from lakestream.net.hub import SINGLE
+from lakestream.net.turn import SLICE_NS
 from tests.unit.net.test_guarded_runs import World
 from tests.wire import pub
 

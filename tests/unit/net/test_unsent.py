@@ -7,7 +7,7 @@ import pytest
 
 from lakestream.config.options import Options
 from lakestream.net import unsent
-from lakestream.net.hub import TURN_BYTES, Turn
+from lakestream.net.turn import TURN_BYTES, Turn
 from lakestream.net.unsent import PENDING_BYTES, TRIM_BYTES, WRITE_DEADLINE, Unsent
 from tests.unit.stream_world import ManualClock
 

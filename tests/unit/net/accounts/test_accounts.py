@@ -18,7 +18,7 @@ from lakestream.net.accounts.auth import (
     Login,
     Refusal,
 )
-from lakestream.net.hub import Turn
+from lakestream.net.turn import Turn
 from lakestream.protocol.accounts import UNLIMITED, JetStreamLimits
 from tests.keys import proof, user_key
 

@@ -17,8 +17,9 @@ from lakestream.logging import Logger
 from lakestream.net.accounts import callout
 from lakestream.net.accounts.auth import CALLOUT_SUBJECT, REFUSED, Credentials, Login, Outcome, Refusal
 from lakestream.net.accounts.callout import Asker, Callouts, ConfiguredRuling, request_of
-from lakestream.net.hub import Hub, Turn
+from lakestream.net.hub import Hub
 from lakestream.net.identity import Identity
+from lakestream.net.turn import Turn
 from lakestream.ports import ClientInfo
 from lakestream.protocol import headers
 from lakestream.protocol.nkeys import SERVER, new_curve_key, new_key

@@ -14,7 +14,8 @@ from lakestream.net.accounts import directory_resolver
 from lakestream.net.accounts.directory_resolver import BUSY, DirectoryResolver
 from lakestream.net.accounts.resolver import Answer, Missing
 from lakestream.net.accounts.token_files import TokenFiles
-from lakestream.net.hub import Hub, Turn
+from lakestream.net.hub import Hub
+from lakestream.net.turn import Turn
 from lakestream.ports import ClientInfo
 from tests.keys import ISSUED_AT, account_jwt, account_key, operator_key
 from tests.unit.api_world import WaitingClock

@@ -9,12 +9,13 @@ import pytest
 from lakestream.config.account_options import AllowResponses, Permissions, SubjectRule
 from lakestream.logging import Logger
 from lakestream.net.accounts.permissions import Rules
-from lakestream.net.hub import Hub, Turn
+from lakestream.net.hub import Hub
 from lakestream.net.interest.subscription import Congested
 from lakestream.net.leaf.account import LeafAccount
 from lakestream.net.leaf.exchange import Ended, Exchange
 from lakestream.net.leaf.packing import UNCOMPRESSED, Packing, agreed
 from lakestream.net.leaf.rights import Rights, as_user, of_user
+from lakestream.net.turn import Turn
 from lakestream.ports import ClientInfo
 from lakestream.protocol.delivered import ErrorLine
 from lakestream.protocol.leaf_wire import Info, LeafParser

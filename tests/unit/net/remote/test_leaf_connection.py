@@ -8,9 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from lakestream.logging import Logger
-from lakestream.net.hub import Hub, Turn
+from lakestream.net.hub import Hub
 from lakestream.net.remote.leaf_connection import LeafConnection
 from lakestream.net.remote.outgoing import MAX_PENDING, MAX_PINGS
+from lakestream.net.turn import Turn
 from lakestream.ports import Clock
 from lakestream.protocol.leaf_wire import Names
 

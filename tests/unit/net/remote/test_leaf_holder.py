@@ -7,9 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from lakestream.logging import Logger
-from lakestream.net.hub import Hub, Turn
+from lakestream.net.hub import Hub
 from lakestream.net.interest.subscription import Subscription
 from lakestream.net.remote.leaf_link import Holder
+from lakestream.net.turn import Turn
 from lakestream.ports import Clock
 
 pytestmark = pytest.mark.unit

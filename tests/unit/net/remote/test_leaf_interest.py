@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from lakestream.logging import Logger
-from lakestream.net.hub import Hub, Turn
+from lakestream.net.hub import Hub
 from lakestream.net.remote.leaf_connection import RemoteSubscribers
+from lakestream.net.turn import Turn
 from lakestream.ports import Delivery
 from lakestream.protocol.leaf_wire import InterestBegins, InterestEnds, Names
 from lakestream.protocol.route_wire import Batch

@@ -14,13 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakestream.config.options import Address, RemoteOptions
-from lakestream.net.hub import Hub, Turn
+from lakestream.net.hub import Hub
 from lakestream.net.remote import connection as remote_connection
 from lakestream.net.remote import dial as remote_dial
 from lakestream.net.remote import paths as remote_paths
 from lakestream.net.remote.bodies import DeliverTarget, ResponseTranslator, translated_request
 from lakestream.net.remote.connection import RemoteConnection
 from lakestream.net.remote.dial import Redial
+from lakestream.net.turn import Turn
 from lakestream.protocol.domain_subjects import LINK_QUEUE, ack_here, ack_there, sign
 from lakestream.stream.core.config import ExternalStream, StreamSource
 from lakestream.stream.mirroring import session as mirror_session

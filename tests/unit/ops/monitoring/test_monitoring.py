@@ -26,11 +26,11 @@ from lakestream.config.errors import StartError
 from lakestream.config.options import SECOND, STANDARD, Options
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Accounts
-from lakestream.net.hub import Turn
 from lakestream.net.identity import Identity
 from lakestream.net.interest.subscription import Subscription
 from lakestream.net.peers.standalone import Standalone
 from lakestream.net.statistics import MAX_CLOSED, REFUSED, Statistics
+from lakestream.net.turn import Turn
 from lakestream.ops.monitoring import port as monitoring
 from lakestream.ops.monitoring.jetstream import _api
 from lakestream.ops.monitoring.pages import Answer, Pages

@@ -25,11 +25,11 @@ from lakestream.config.options import SECOND, STANDARD, Options
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Account, Accounts
 from lakestream.net.accounts.auth import ANYBODY, Login
-from lakestream.net.hub import Turn
 from lakestream.net.identity import Identity
 from lakestream.net.interest.subscription import Subscription
 from lakestream.net.peers.standalone import Standalone
 from lakestream.net.statistics import REFUSED, Statistics
+from lakestream.net.turn import Turn
 from lakestream.ops.system.events import ClientCounts
 from lakestream.ops.system.messages import OPTIONS, SystemMessages, concerns, encoded, read
 from lakestream.ops.system.requests import permissions_shown

@@ -10,7 +10,8 @@ import pytest
 from lakestream.log.format.record import Record
 from lakestream.log.store.memory import MemoryStore
 from lakestream.logging import Logger
-from lakestream.net.hub import Hub, Turn
+from lakestream.net.hub import Hub
+from lakestream.net.turn import Turn
 from lakestream.protocol.api.errors import ApiError
 from lakestream.stream.consumer.config import ConsumerConfig
 from lakestream.stream.consumer.consumers import PROGRESS_INTERVAL_NS, Consumers

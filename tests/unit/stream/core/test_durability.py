@@ -18,7 +18,8 @@ from lakestream.logging import Logger
 from lakestream.meta import stores
 from lakestream.meta.assignments import Applied, AssignStream
 from lakestream.meta.shared import EngineOptions, Shared
-from lakestream.net.hub import Hub, Turn
+from lakestream.net.hub import Hub
+from lakestream.net.turn import Turn
 from lakestream.protocol.api.errors import ApiError, for_clients
 from lakestream.server.jetstream import open_stores
 from lakestream.stream.assembly import Stream
