@@ -12,13 +12,15 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from datetime import date, datetime, timedelta
 from datetime import time as clock_time
 from decimal import Decimal
 from io import StringIO
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
+
+from lakestream.lake.sql.values import distinct
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -111,24 +113,13 @@ def write_csv(result: Rows, out: TextIO) -> None:
 
 def write_json(result: Rows, out: TextIO) -> None:
     """Write one array of objects, one object a line. Columns with the same name are numbered."""
-    names = _distinct(result.columns)
+    names = distinct(result.columns)
     separator = "[\n"
     for row in result:
         values = {name: plain(value) for name, value in zip(names, row, strict=True)}
         out.write(separator + json.dumps(values, ensure_ascii=False))
         separator = ",\n"
     out.write("[]\n" if separator == "[\n" else "\n]\n")
-
-
-def _distinct(columns: Iterable[str]) -> list[str]:
-    names: list[str] = []
-    for column in columns:
-        name, number = column, 1
-        while name in names:
-            number += 1
-            name = f"{column}_{number}"
-        names.append(name)
-    return names
 
 
 def write_table(result: Rows, out: TextIO) -> None:

@@ -95,6 +95,7 @@ def default_lake() -> Path:
 
 
 def sql(
+    text: Annotated[str | None, typer.Argument(metavar="[QUERY]", help="The query, the same as --query.")] = None,
     query: Annotated[
         str | None,
         typer.Option("-q", "--query", help="Run one query and exit. Without it, open an interactive prompt."),
@@ -109,6 +110,13 @@ def sql(
         str | None,
         typer.Option("--server", "-s", help="Server to read the newest messages from (default: the lake's)."),
     ] = None,
+    url: Annotated[
+        str | None,
+        typer.Option("--url", metavar="URL", help="Ask this server over NATS, without access to the lake's files."),
+    ] = None,
+    stream: Annotated[
+        str, typer.Option("--stream", help="With --url: read this stream alone, as the user's permissions allow.")
+    ] = "",
     tail_bytes: Annotated[
         int,
         typer.Option("--tail-bytes", min=0, help="Maximum bytes of a stream to read that are not in its table yet."),
@@ -123,20 +131,23 @@ def sql(
     tls_ca: CaOption = "",
 ) -> None:
     """Query the lake: Spark SQL over delta.`streams/<STREAM>`, with TIMESTAMP AS OF, VERSION AS OF and as_of()."""
-    try:
+    login = Credentials(
+        user=user, password=password, creds=creds, nkey=nkey, tls_cert=tls_cert, tls_key=tls_key, tls_ca=tls_ca
+    )
+
+    def open_lake() -> Answerer:
         root = lake or default_lake()
         if paths.is_local(paths.root(os.fspath(root))):  # in an object store the answer would cost each query requests
             lakes.require(os.fspath(root))
         from lakestream.lake.sql.uncompacted import Server
 
-        login = Credentials(
-            user=user, password=password, creds=creds, nkey=nkey, tls_cert=tls_cert, tls_key=tls_key, tls_ca=tls_ca
-        )
-        asked = Server(server, login)
-        with contextlib.closing(_session(engine, root, committed, asked, tail_bytes)) as session:
+        return _session(engine, root, committed, Server(server, login), tail_bytes)
+
+    try:
+        with contextlib.closing(_connect(url, login, stream) if url else open_lake()) as session:
             shell = _Shell(session, Format.json if as_json else format)
-            if query is not None:
-                code = shell.script(query)
+            if (asked := text if query is None else query) is not None:
+                code = shell.script(asked)
             elif sys.stdin.isatty():
                 code = shell.converse()
             else:
@@ -151,6 +162,12 @@ def sql(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     raise typer.Exit(code)
+
+
+def _connect(url: str, login: Credentials, stream: str) -> Answerer:
+    from lakestream.cli.nats_engine import NatsEngine  # loads nats-py and pyarrow
+
+    return NatsEngine(url, login, stream)
 
 
 def _session(engine: Engine, lake: str | Path, committed: bool, server: Server, tail_bytes: int) -> Answerer:

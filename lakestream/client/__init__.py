@@ -29,6 +29,7 @@ from lakestream.client.errors import (
     NoSuchStream,
     NoTimeTravel,
     PastUnavailable,
+    QueryFailed,
     ReadFailed,
     Refused,
     TooManySubjects,
@@ -36,8 +37,10 @@ from lakestream.client.errors import (
 from lakestream.client.messages import Message
 from lakestream.client.past import AsOf
 from lakestream.client.scan import Filters
+from lakestream.client.sql import Answer
 
 __all__ = [
+    "Answer",
     "AsOf",
     "BadFilter",
     "Bucket",
@@ -58,6 +61,7 @@ __all__ = [
     "NoSuchStream",
     "NoTimeTravel",
     "PastUnavailable",
+    "QueryFailed",
     "ReadFailed",
     "Refused",
     "TooManySubjects",

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
 from lakestream.client.bucket import Bucket
 from lakestream.client.consumer import consumer_pages
@@ -27,9 +27,11 @@ from lakestream.client.errors import (
 from lakestream.client.messages import Message, checked_columns, of_record
 from lakestream.client.past import RETENTION, TIME_TRAVEL, AsOf, Point, last_messages
 from lakestream.client.scan import Asked, Filters, direct_pages, of_lake, of_nats
+from lakestream.client.sql import Answer, ask
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files.paths import DEFAULT_ACCOUNT
 from lakestream.protocol.decoding import DECODE_ERRORS
+from lakestream.protocol.sql import Request
 from lakestream.protocol.subjects import is_literal
 
 if TYPE_CHECKING:
@@ -305,6 +307,35 @@ class Client:
         """Return `to_arrow` for pandas. Raises MissingPackage without pandas."""
         _require("to_pandas()", "pandas")
         return (await self.to_arrow(stream, columns, **filters)).to_pandas()
+
+    # ------------------------------------------------------------------ SQL
+    async def sql(
+        self,
+        query: str,
+        *,
+        parameters: Mapping[str, bool | int | float | str | None] | None = None,
+        as_of: int | str | None = None,
+        max_rows: int = 0,
+        stream: str = "",
+        stale: bool = False,
+        format: Literal["arrow", "json"] = "arrow",
+    ) -> Answer:
+        """Ask the server a query (docs/sql.md#sql-over-nats); return its result once the columns are known.
+
+        Args:
+            query: one statement of Spark's SQL.
+            parameters: values of `:name` in it.
+            as_of: a time, as the second argument of as_of; ns since the epoch, or a text.
+            max_rows: rows that are wanted; 0: all.
+            stream: the only stream that it reads, for users who may read no other.
+            stale: accept that the newest messages of a stream may be missing.
+            format: of the batches.
+
+        Raises:
+            QueryFailed, NoAnswer.
+        """
+        request = Request(query, format, dict(parameters or {}), max_rows, as_of, stale)
+        return await ask(self.nats, request, stream)
 
     # ------------------------------------------------------------------ the lake
     async def _open(self, stream: str, point: Point | None) -> LiveView | Past | str:

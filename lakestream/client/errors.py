@@ -76,6 +76,18 @@ class Refused(ClientError):
         super().__init__(f"stream {stream}: the server answers {status} {reason}")
 
 
+class QueryFailed(ClientError):
+    """Raised for a query that the server does not answer.
+
+    Attributes:
+        code: as in docs/sql.md.
+    """
+
+    def __init__(self, code: int, reason: str) -> None:
+        self.code = code
+        super().__init__(reason)
+
+
 class PastUnavailable(ClientError):
     """Raised for a point that the stream's recorded past does not reach."""
 

@@ -451,6 +451,36 @@ class ConsoleOptions(msgspec.Struct, frozen=True, kw_only=True):
     without_certificate: bool = False
 
 
+class SqlOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of SQL over NATS.
+
+    Attributes:
+        queue_group: of the servers that answer.
+        max_time_ns: of a query, from the time its process takes it to the last message.
+        max_rows, max_bytes: of a result; bytes of all its batches.
+        max_concurrent: queries at the same time, of all accounts; max_account_concurrent: of one.
+        memory: bytes of DuckDB for one query; `threads` likewise.
+        batch_bytes: size of a batch; `window`: batches that may be under way without an acknowledgement.
+        ack_wait_ns: time for an acknowledgement when the window is full.
+        flight_host, flight_port: of the listener for Flight SQL; port 0: none, -1: a free one.
+    """
+
+    enabled: bool = False
+    queue_group: str = "sql"
+    max_time_ns: int = 30 * SECOND
+    max_rows: int = 1_000_000
+    max_bytes: int = 256 * MIB
+    max_concurrent: int = 4
+    max_account_concurrent: int = 2
+    memory: int = 512 * MIB
+    threads: int = 2
+    batch_bytes: int = 256 * KIB
+    window: int = 8
+    ack_wait_ns: int = 10 * SECOND
+    flight_host: str = "127.0.0.1"
+    flight_port: int = 0
+
+
 class Flags(msgspec.Struct, frozen=True, kw_only=True):
     """The command line; None where a flag is absent. A flag takes precedence over the configuration file."""
 
@@ -564,6 +594,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     leafnodes: LeafOptions = LeafOptions()
     lake: LakeOptions = LakeOptions()
     console: ConsoleOptions = ConsoleOptions()
+    sql: SqlOptions = SqlOptions()
     otel: OtelOptions = OtelOptions()
     remotes: tuple[RemoteOptions, ...] = ()
     config_file: str = ""

@@ -24,6 +24,7 @@ from lakestream.config.options import (
     LakeOptions,
     Options,
     OtelOptions,
+    SqlOptions,
 )
 from lakestream.config.remote import as_remotes
 from lakestream.config.tls import as_ocsp, as_ocsp_cache, as_tls
@@ -436,6 +437,39 @@ def _console(key: str, item: Item) -> ConsoleOptions:
     return ConsoleOptions(**converted(as_map(key, item), CONSOLE))
 
 
+# ---------------------------------------------------------------------- SQL, our own block
+
+
+def _queue_group(key: str, item: Item) -> str:
+    group = as_text(key, item)
+    if not group or any(char.isspace() or char in "*>" for char in group):
+        raise item.error(f'{key} "{group}" is not the name of a queue group')
+    return group
+
+
+SQL: dict[str, Rule] = {
+    "enabled": ("enabled", as_boolean),
+    "queue_group": ("queue_group", _queue_group),
+    "max_time": ("max_time_ns", as_positive_duration),
+    "max_rows": ("max_rows", number_in(1, INT64)),
+    "max_bytes": ("max_bytes", as_positive_size),
+    "max_concurrent": ("max_concurrent", number_in(1, 64)),
+    "max_account_concurrent": ("max_account_concurrent", number_in(1, 64)),
+    "memory": ("memory", as_positive_size),
+    "threads": ("threads", number_in(1, 64)),
+    "batch_bytes": ("batch_bytes", as_positive_size),
+    "window": ("window", number_in(1, 1024)),
+    "ack_wait": ("ack_wait_ns", as_positive_duration),
+    "flight": ("*", address("flight_host", "flight_port")),
+}
+
+
+def _sql(key: str, item: Item) -> SqlOptions:
+    if isinstance(item.value, bool):
+        return SqlOptions(enabled=item.value)
+    return SqlOptions(**{"enabled": True} | converted(as_map(key, item), SQL))
+
+
 # ---------------------------------------------------------------------- traces, our own block
 
 
@@ -514,6 +548,7 @@ TOP: dict[str, Rule] = {
     **dict.fromkeys(("leafnodes", "leaf"), ("leafnodes", as_leafnodes)),
     "lake": ("lake", _lake),
     "console": ("console", _console),
+    "sql": ("sql", _sql),
     "otel": ("otel", _otel),
     **dict.fromkeys(("remote", "remotes"), ("remotes", as_remotes)),
     "gateway": ("*", _block_not_served("gateway", INSTEAD_OF_GATEWAYS)),

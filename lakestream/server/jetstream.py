@@ -11,7 +11,7 @@ import asyncio
 import functools
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from lakestream.account.api.subjects import Api
@@ -66,20 +66,21 @@ class Served:
     """JetStream of one account: the engine, its API, and the requests of lake readers."""
 
     def __init__(
-        self, engine: Engine, api: Api, keeper: LakeKeeper | None, verifier: Verifier, links: Subscribed
+        self, engine: Engine, api: Api, keeper: LakeKeeper | None, verifier: Verifier, services: Sequence[Subscribed]
     ) -> None:
         self.engine, self.api = engine, api
         self.transfers = TransferApi(engine)
         self.verifications = VerifyApi(engine, verifier)
         self.flushes = FlushApi(engine, keeper)
-        self._links = links
+        self._services = services
 
     def close(self) -> None:
         """Stop JetStream of an account; the API remains, to reject requests."""
         self.transfers.close()
         self.flushes.close()
         self.verifications.close()
-        self._links.cancel()
+        for service in self._services:
+            service.cancel()
 
 
 class JetStream:
@@ -89,7 +90,7 @@ class JetStream:
         options: with a `jetstream` block.
         cluster: the server's part in a cluster.
         needed: called with each account that has streams here or on other nodes.
-        serve_links: serves an account's requests for temporary links.
+        services: each serves further requests of an account.
         files: of the store.
         threads: returns so many threads besides those of `io`.
 
@@ -107,13 +108,13 @@ class JetStream:
         log: Logger,
         cluster: Cluster | Standalone,
         needed: Callable[[str], None],
-        serve_links: Callable[[str, Bus], Subscribed],
+        services: Sequence[Callable[[str, Bus], Subscribed]],
         files: Files,
         threads: Callable[[int], ThreadIo],
     ) -> None:
         assert options.jetstream is not None  # Invariant: see the arguments.
         self._options, self._accounts, self._io, self._log = options.jetstream, accounts, io, log
-        self._serve_links, self._threads = serve_links, threads
+        self._services, self._threads = services, threads
         self.served: dict[str, Served] = {}
         """Accounts with JetStream, by name."""
         self.apis: dict[str, Api] = {}
@@ -147,10 +148,9 @@ class JetStream:
         self.ack_seconds = shared.ack_seconds
         self.spans = shared.spans = _open_spans(options, identity.server_name, log)
         if options.lake.enabled:
-            lake = options.lake.url or os.path.join(self._options.store_dir, "lake")
             # Threads of its own, which are daemons: neither the log nor the end of the process waits for the lake.
             work, probes = threads(LAKE_THREADS), threads(1)
-            shared.lake = self.keeper = keeper = LakeKeeper(lake, options.lake, clock, work, log, probes)
+            shared.lake = self.keeper = keeper = LakeKeeper(lake_root(options), options.lake, clock, work, log, probes)
             store_dir = self._options.store_dir
             self.address = LakeAddress(keeper.root, store_dir, files, keeper.presence, clock, work, log)
         node: Callable[[Shared, Engines], MetaNode] = solo_node
@@ -226,8 +226,8 @@ class JetStream:
             if account.jetstream is not None:
                 engine = self.engines.serve(account.name, account.jetstream)
                 if served is None:
-                    links = self._serve_links(account.name, engine.bus)
-                    self.served[account.name] = Served(engine, api, self.keeper, self._verifier, links)
+                    services = [serve(account.name, engine.bus) for serve in self._services]
+                    self.served[account.name] = Served(engine, api, self.keeper, self._verifier, services)
             elif served is not None:
                 self.engines.withdraw(account.name)
                 served.close()
@@ -287,6 +287,12 @@ class JetStream:
         await self._io.call(self.engines.close)
         if self.spans is not None:
             await self._io.call(self.spans.close)
+
+
+def lake_root(options: Options) -> str:
+    """Return the root of the lake of a server with JetStream."""
+    assert options.jetstream is not None  # Invariant: see above.
+    return options.lake.url or os.path.join(options.jetstream.store_dir, "lake")
 
 
 def open_stores(

@@ -40,7 +40,7 @@ from lakestream.protocol.api.request import NATS_VERSION
 from lakestream.runtime import Turns
 from lakestream.server.collector import Collector
 from lakestream.server.heap import Trimmer, trim
-from lakestream.server.jetstream import JetStream
+from lakestream.server.jetstream import JetStream, lake_root
 from lakestream.server.lake.keeper import LakeKeeper
 from lakestream.server.listeners import Listeners
 from lakestream.server.logins import Logins
@@ -66,6 +66,8 @@ if TYPE_CHECKING:
     from lakestream.net.peers.workers import Workers
     from lakestream.net.remote.remotes import Remotes
     from lakestream.ops.monitoring.workers import Together
+    from lakestream.ops.sql.service import SqlService
+    from lakestream.ports import Bus, Subscribed
     from lakestream.server.workers.worker import Worker
 
 SWITCH_INTERVAL_S = 0.0005
@@ -100,6 +102,7 @@ class Node:
         self.cluster: Cluster | Standalone = Standalone(options.cluster.name)
         self.remotes: Remotes | None = None
         self.leafnodes: LeafNodes | None = None
+        self.sql: SqlService | None = None
         self._imports: AccountImports | None = None
         self.lame_duck = False
         self._workers: Workers | None = None
@@ -181,6 +184,8 @@ class Node:
         self.system = System(self, self.clock)
         if self._workers is not None:
             self.system.pages.together = self._together(self._workers)
+        if options.jetstream is None and options.sql.enabled:
+            raise StartError("SQL needs JetStream: add a block jetstream, or remove the block sql")
         if options.jetstream is not None:
             self.log.info("Starting JetStream")
             temporary = TemporaryLinks(
@@ -200,7 +205,7 @@ class Node:
                 self.log,
                 self.cluster,
                 self.logins.need,
-                temporary.serve,
+                [temporary.serve, *self._sql_services()],
                 self._machine.files,
                 lambda count: self._machine.threads(loop, count),
             )
@@ -228,6 +233,21 @@ class Node:
             self.log.quiet = False
             self.log.info(f"Worker {worker.index} is ready")
             worker.report_ready(self.listeners.listening(0))
+
+    def _sql_services(self) -> list[Callable[[str, Bus], Subscribed]]:
+        """Return SQL over NATS if it is configured. Raises StartError."""
+        if not self.options.sql.enabled:
+            return []
+        from lakestream.ops.sql.processes import missing
+        from lakestream.ops.sql.service import SqlService  # which few servers need
+
+        if absent := missing():
+            raise StartError(absent)
+        if not self.options.lake.enabled:
+            raise StartError("SQL needs the lake: remove lake.enabled: false, or the block sql")
+        root, name = lake_root(self.options), self.identity.server_name
+        self.sql = SqlService(root, lambda: self.options, name, self.clock, self.log)
+        return [self.sql.serve]
 
     def _together(self, workers: Workers) -> Together:
         """Return what adds up the monitoring pages of all workers."""
@@ -536,6 +556,8 @@ class Node:
         """Close listeners and clients, let writes finish, write checkpoints."""
         self.system.events.stopping()
         self.listeners.close()
+        if self.sql is not None:
+            await self.sql.close()
         if self.jetstream is not None:
             await self.jetstream.stop()
         if self.remotes is not None:

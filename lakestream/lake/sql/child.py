@@ -1,17 +1,18 @@
-"""The program that answers the console's queries: `python -m lakestream.lake.sql.child`.
+"""The program that answers queries for the server: `python -m lakestream.lake.sql.child`.
 
 Belongs here: the messages between it and the server, and the limits of a process and of a result. It serves one
 account, one query at a time, and may be killed at any moment. A message is its length (4 bytes, big-endian), a letter
-for its kind, and JSON. The server's first message names lake and account. A query is answered in two steps, so that the
-server can judge which streams it reads, and have their newest messages staged. The JSON of a result is that of the
-HTTP response: the server passes it on as it is.
+for its kind, and JSON. The server's first message names lake and account, and is answered once queries are taken. A
+query is answered in two steps, so that the server can judge which streams it reads, and have their newest messages
+staged.
+
+The console gets a result as a whole; the JSON is that of the HTTP response: the server passes it on as it is. Other
+users get the columns, then batches (batches.py) and a summary, each when the server asks for it.
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import datetime
 import os
 import queue
 import resource
@@ -21,38 +22,58 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from decimal import Decimal
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import msgspec
 
 from lakestream.lake.errors import LakeError
+from lakestream.lake.sql.values import as_json
+
+if TYPE_CHECKING:
+    from lakestream.lake.sql.dialect import Bindings
+    from lakestream.lake.sql.session import Session
 
 MAX_DATA_BYTES = 4 << 30
 """Memory of the process (4 GiB), DuckDB's own limit included; a query that needs more fails."""
 
+BESIDE_BYTES = 3 << 30
+"""Memory of the process beside DuckDB's, where that is configured (3 GiB)."""
+
 TAIL_BYTES = 256 << 20
 """Bytes of a stream's uncompacted segments that are read (256 MiB)."""
-
-EXACT = 1 << 53
-"""Integers from here on are texts: a browser's numbers would not be exact."""
 
 _LENGTH = struct.Struct(">I")
 
 
 class Open(msgspec.Struct, frozen=True):
-    """The first message: the lake's root, and the account whose streams are served."""
+    """The first message: the lake's root, the account whose streams are served, and what DuckDB may use (0: the
+    defaults)."""
 
     lake: str
     account: str
+    memory: int = 0
+    threads: int = 0
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """A query, with the limits of its result."""
+    """A query, with the limits of its result.
+
+    `form`: of the result; `whole`: one answer for the console. `max_rows` 0: no limit. `batch_bytes`: size of a batch;
+    a row that needs more than `max_batch_bytes` is an error.
+    """
 
     query: str
     max_rows: int
-    max_bytes: int
+    max_bytes: int = 0
+    form: Literal["whole", "json", "arrow"] = "whole"
+    batch_bytes: int = 0
+    max_batch_bytes: int = 0
+    parameters: dict[str, bool | int | float | str | None] = {}
+    as_of: int | str | None = None
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """The process takes queries."""
 
 
 class Mentioned(msgspec.Struct, frozen=True):
@@ -63,7 +84,8 @@ class Mentioned(msgspec.Struct, frozen=True):
 
 
 class Judgement(msgspec.Struct, frozen=True):
-    """The server's judgement of a query by its streams: it may go on, or ends without an answer."""
+    """The server's decision after the streams of a query, and before each batch and the summary: to go on, or to end
+    without an answer."""
 
     go: bool
 
@@ -77,13 +99,30 @@ class Answer(msgspec.Struct, frozen=True):
     elapsed_ms: int
 
 
+class Columns(msgspec.Struct, frozen=True):
+    """The columns of a result that comes in batches."""
+
+    columns: list[dict[str, str]]
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """The end of a result that came in batches. `truncated`: there are more rows than were asked for."""
+
+    rows: int
+    truncated: bool
+
+
 class Failure(msgspec.Struct, frozen=True):
-    """The error of a query."""
+    """The error of a query. `code`: 400 for a query that cannot be answered, 403 for one that may not, 404 for an
+    unknown stream, 413 for a result that does not fit."""
 
     error: str
+    code: int = 400
 
 
-_KINDS = {Mentioned: b"m", Answer: b"a", Failure: b"e"}
+_KINDS = {Ready: b"r", Mentioned: b"m", Answer: b"a", Failure: b"e", Columns: b"c", Summary: b"s"}
+BATCH = b"b"
+"""The kind of a batch, whose body is not JSON but lines of JSON or a part of an Arrow stream."""
 _open = msgspec.json.Decoder(Open)
 _ask = msgspec.json.Decoder(Ask)
 _judgement = msgspec.json.Decoder(Judgement)
@@ -97,44 +136,121 @@ def main() -> None:
     out = sys.stdout.buffer
     opened = _open.decode(messages.get())
     try:
+        import duckdb
+
+        from lakestream.lake.sql.confined import BOUNDS, Bounds
         from lakestream.lake.sql.session import Session  # loads DuckDB
 
-        session = Session(opened.lake, tail_bytes=TAIL_BYTES, account=opened.account)
+        if opened.memory:
+            _limit_memory(opened.memory + BESIDE_BYTES)
+        bounds = Bounds(opened.memory or BOUNDS.memory, opened.threads or BOUNDS.threads)
+        session = Session(opened.lake, tail_bytes=TAIL_BYTES, account=opened.account, bounds=bounds)
     except (LakeError, ImportError) as error:
-        messages.get()
         _send(out, Failure(str(error).replace(opened.lake, "the lake")))
         return
     with contextlib.suppress(OSError):  # a sandbox may deny it
         os.nice(19)  # for queries: the server has the processor first
+    _send(out, Ready())
     while True:
         ask, began = _ask.decode(messages.get()), time.monotonic()
-        answer: Answer | Failure
         try:
-            _send(out, Mentioned(session.streams(ask.query), session.lists(ask.query)))
-            if not _judgement.decode(messages.get()).go:
-                continue
-            answer = _answer(session.query(ask.query), ask, began)
+            _serve(session, ask, began, messages.get, out)
+            continue
         except LakeError as error:
-            answer = Failure(str(error).replace(opened.lake, "the lake"))
+            failure = Failure(str(error).replace(opened.lake, "the lake"), _code(error))
+        except duckdb.Error as error:  # while rows are fetched
+            failure = Failure(str(error).strip().splitlines()[0].replace(opened.lake, "the lake"))
         except RecursionError:
-            answer = Failure("the query is nested too deeply")
+            failure = Failure("the query is nested too deeply")
         except MemoryError:
-            answer = Failure("the query needs more memory than one may have")
-        _send(out, answer)
+            failure = Failure("the query needs more memory than one may have")
+        _send(out, failure)
+
+
+def _serve(session: Session, ask: Ask, began: float, next_message: Callable[[], bytes], out: BinaryIO) -> None:
+    """Answer one query. Raises LakeError and others for one that fails."""
+    from lakestream.lake.sql.dialect import Bindings
+
+    bindings = Bindings(ask.parameters, ask.as_of)
+    _send(out, Mentioned(session.streams(ask.query, bindings), session.lists(ask.query)))
+    if not _judgement.decode(next_message()).go:
+        return
+    if ask.form == "whole":
+        _send(out, _answer(session.query(ask.query, bindings), ask, began))
+        return
+    wanted = _Wanted(next_message)
+    try:
+        _send_batches(session, ask, bindings, wanted, out)
+    except Exception:
+        if wanted.begun and not wanted.more():
+            return
+        raise
+
+
+class _Wanted:
+    """The server's decisions after the columns. `begun`: they were sent, so that each response waits for one."""
+
+    def __init__(self, next_message: Callable[[], bytes]) -> None:
+        self._next = next_message
+        self.begun = False
+
+    def more(self) -> bool:
+        """Wait; return False if the query ends without an answer."""
+        return _judgement.decode(self._next()).go
+
+
+def _send_batches(session: Session, ask: Ask, bindings: Bindings, wanted: _Wanted, out: BinaryIO) -> None:
+    from lakestream.lake.sql.batches import Counted, batches
+
+    def described(columns: tuple[str, ...], types: tuple[str, ...]) -> None:
+        _send(out, Columns(_columns(columns, types)))
+        wanted.begun = True
+
+    assert ask.form != "whole"  # Invariant: that is one answer.
+    result = session.query(ask.query, bindings, described)
+    counted = Counted(ask.max_rows)
+    for body in batches(result, ask.form, counted, ask.batch_bytes, ask.max_batch_bytes):
+        if not wanted.more():
+            return
+        _write(out, BATCH, body)
+    if wanted.more():
+        _send(out, Summary(counted.rows, counted.truncated))
+
+
+def _code(error: LakeError) -> int:
+    from lakestream.lake.sql.batches import RowTooLarge
+    from lakestream.lake.sql.catalog import UnknownStream
+    from lakestream.lake.sql.confined import Forbidden
+
+    return next(
+        (
+            code
+            for kind, code in ((Forbidden, 403), (UnknownStream, 404), (RowTooLarge, 413))
+            if isinstance(error, kind)
+        ),
+        400,
+    )
 
 
 def _limit() -> None:
     """Limit what this process can do to its machine. It can write no file."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is for the server
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    for kind, most in (
-        (resource.RLIMIT_FSIZE, 0),
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_DATA, MAX_DATA_BYTES),
-    ):
-        _, hard = resource.getrlimit(kind)
-        low = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        resource.setrlimit(kind, (low, low))
+    _lower(resource.RLIMIT_FSIZE, 0)
+    _lower(resource.RLIMIT_CORE, 0)
+    _limit_memory(MAX_DATA_BYTES, final=False)
+
+
+def _limit_memory(most: int, *, final: bool = True) -> None:
+    """Limit the memory of this process."""
+    _lower(resource.RLIMIT_DATA, most, final=final)
+
+
+def _lower(kind: int, most: int, *, final: bool = True) -> None:
+    """Lower a limit of the process. `final`: it cannot be raised again."""
+    _, hard = resource.getrlimit(kind)
+    low = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(kind, (low, low if final else hard))
 
 
 def _read(stream: BinaryIO, put: Callable[[bytes], None]) -> None:
@@ -144,18 +260,24 @@ def _read(stream: BinaryIO, put: Callable[[bytes], None]) -> None:
     os._exit(0)
 
 
-def _send(out: BinaryIO, message: Mentioned | Answer | Failure) -> None:
-    body = msgspec.json.encode(message)
-    out.write(_LENGTH.pack(len(body)) + _KINDS[type(message)])
+def _send(out: BinaryIO, message: Ready | Mentioned | Answer | Failure | Columns | Summary) -> None:
+    _write(out, _KINDS[type(message)], msgspec.json.encode(message))
+
+
+def _write(out: BinaryIO, kind: bytes, body: bytes) -> None:
+    out.write(_LENGTH.pack(len(body)) + kind)
     out.write(body)
     out.flush()
 
 
 def _answer(result: Any, ask: Ask, began: float) -> Answer:
     """Return the first rows of a result, as far as the limits allow."""
-    columns = [{"name": name, "type": kind} for name, kind in zip(result.columns, result.types, strict=True)]
     rows, truncated = _rows(result, ask)
-    return Answer(columns, rows, truncated, round((time.monotonic() - began) * 1000))
+    return Answer(_columns(result.columns, result.types), rows, truncated, round((time.monotonic() - began) * 1000))
+
+
+def _columns(names: Iterable[str], types: Iterable[str]) -> list[dict[str, str]]:
+    return [{"name": name, "type": kind} for name, kind in zip(names, types, strict=True)]
 
 
 def _rows(result: Iterable[tuple[Any, ...]], ask: Ask) -> tuple[list[list[Any]], bool]:
@@ -168,26 +290,6 @@ def _rows(result: Iterable[tuple[Any, ...]], ask: Ask) -> tuple[list[list[Any]],
             return rows, True
         rows.append(shown)
     return rows, False
-
-
-def as_json(value: Any) -> Any:
-    """Return a value of DuckDB's as JSON has it: bytes as base64, times as ISO 8601, what a browser's numbers would not
-    hold exactly as text."""
-    if value is None or isinstance(value, bool | str):
-        return value
-    if isinstance(value, int):
-        return value if -EXACT < value < EXACT else str(value)
-    if isinstance(value, float):
-        return value if value - value == 0 else str(value)
-    if isinstance(value, bytes | bytearray):
-        return base64.b64encode(value).decode()
-    if isinstance(value, datetime.datetime | datetime.date | datetime.time):
-        return value.isoformat()
-    if isinstance(value, dict):
-        return {str(as_json(key)): as_json(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [as_json(each) for each in value]
-    return format(value, "f") if isinstance(value, Decimal) else str(value)
 
 
 if __name__ == "__main__":

@@ -13,16 +13,21 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 import duckdb
+import msgspec
 
 from lakestream.lake.delta.schema import literal
 from lakestream.lake.files import paths
 from lakestream.lake.sql.dialect import SqlError
 
-MEMORY = "512MB"
-"""Memory of DuckDB for a confined query; beyond it the query fails."""
 
-THREADS = 2
-"""Threads of DuckDB for a confined query."""
+class Bounds(msgspec.Struct, frozen=True):
+    """Resources of DuckDB for a confined query: bytes of memory, beyond which the query fails, and threads."""
+
+    memory: int = 512_000_000
+    threads: int = 2
+
+
+BOUNDS = Bounds()
 
 MAX_DEPTH = 2_000
 """Nesting of a parsed query that is looked at; a deeper one is rejected."""
@@ -35,7 +40,7 @@ class Forbidden(SqlError):
     """Raised for a query that does more than read the streams of its account."""
 
 
-def confine(connection: duckdb.DuckDBPyConnection, root: str, account: str) -> None:
+def confine(connection: duckdb.DuckDBPyConnection, root: str, account: str, bounds: Bounds = BOUNDS) -> None:
     """Take from DuckDB the access to everything but one account's tables, for good.
 
     Args:
@@ -46,8 +51,8 @@ def confine(connection: duckdb.DuckDBPyConnection, root: str, account: str) -> N
     for setting in (
         f"allowed_directories = [{literal(allowed)}]",
         "python_enable_replacements = false",
-        f"memory_limit = '{MEMORY}'",
-        f"threads = {THREADS}",
+        f"memory_limit = '{bounds.memory}B'",
+        f"threads = {bounds.threads}",
         "temp_directory = ''",
         "max_expression_depth = 250",
         "enable_external_access = false",

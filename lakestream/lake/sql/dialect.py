@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import msgspec
@@ -93,6 +93,22 @@ class Selection(msgspec.Struct, frozen=True):
     sql: str
 
 
+Value = bool | int | float | str | None
+"""A value of a parameter."""
+
+
+class Bindings(msgspec.Struct, frozen=True):
+    """Values that a query gets beside its text.
+
+    `parameters`: of `:name` by name. `as_of`: a time, as the second argument of as_of; every stream without a time of
+    its own is read as of it. None: as it is now.
+    """
+
+    parameters: Mapping[str, Value] = {}
+    as_of: int | str | None = None
+
+
+NO_BINDINGS = Bindings()
 NESTED = "the query is nested too deeply; split it with WITH, or into several queries"
 Locate = Callable[[Mention], TableAt | Selection]
 """Resolves a mentioned table; raises SqlError."""
@@ -239,6 +255,48 @@ def _open_quote(part: str) -> int:
             sqlglot.tokenize(part[:start], read=DIALECT)
             return start
     return 0
+
+
+def bound(statements: list[Statement], bindings: Bindings, text: str) -> list[Statement]:
+    """Return the statements with the values of parameters in the place of their names.
+
+    A value becomes a literal of the parsed query: no text of a value is ever parsed.
+
+    Raises:
+        BadSql: parameters and values do not agree.
+    """
+    used = set[str]()
+    changed = []
+    for statement in statements:
+        tree = statement.tree.copy()
+        for mark in list(tree.find_all(exp.Placeholder)):
+            name = str(mark.this or "")
+            if name not in bindings.parameters:
+                what = f"the parameter :{name} has no value" if name else "write a parameter as :name, not as ?"
+                raise BadSql(what, text)
+            used.add(name)
+            mark.replace(exp.convert(bindings.parameters[name]))
+        if bindings.as_of is not None and statement.kind in ("query", "explain"):
+            _set_time(tree, bindings.as_of)
+        changed.append(msgspec.structs.replace(statement, tree=tree))
+    if left := sorted(bindings.parameters.keys() - used):
+        raise BadSql(f"the query has no parameter :{left[0]}", text)
+    return changed
+
+
+def _set_time(tree: exp.Expression, moment: int | str) -> None:
+    """Let every table without a time of its own be read as of a moment."""
+    names = {cte.alias_or_name for cte in tree.find_all(exp.CTE)}
+    for table in list(tree.find_all(exp.Table)):
+        if not isinstance(table.this, exp.Identifier) or table.args.get("version") is not None:
+            continue
+        if not table.db and table.name in names:
+            continue
+        name = mentioned(table).name
+        if table.args.get("alias") is None:
+            table.set("alias", exp.TableAlias(this=exp.to_identifier(name, quoted=True)))
+        table.set("this", exp.Anonymous(this=AS_OF, expressions=[exp.Literal.string(name), exp.convert(moment)]))
+        table.set("db", None)
 
 
 _MISSING = re.compile(r"Missing .+ from \d+:(\d+)")

@@ -23,9 +23,9 @@ from lakestream.lake.files import paths
 from lakestream.lake.sql import TAIL_BYTES, dialect
 from lakestream.lake.sql.catalog import Catalog, Snapshot, UnknownStream
 from lakestream.lake.sql.clones import CloneViews
-from lakestream.lake.sql.confined import Checker, confine
+from lakestream.lake.sql.confined import BOUNDS, Bounds, Checker, confine
 from lakestream.lake.sql.connection import connect, extension_path
-from lakestream.lake.sql.dialect import BadSql, SqlError, Statement
+from lakestream.lake.sql.dialect import NO_BINDINGS, BadSql, Bindings, SqlError, Statement
 from lakestream.lake.sql.typed import prepare_duckdb
 from lakestream.lake.sql.uncompacted import LiveStreams, Server
 
@@ -41,6 +41,9 @@ FETCH_ROWS = 10_000
 """Rows fetched from DuckDB at a time."""
 
 _RETRIES = 3
+
+Described = Callable[[tuple[str, ...], tuple[str, ...]], None]
+"""Called with the names and types of a result's columns."""
 
 
 class LakeNotFound(SqlError):
@@ -59,6 +62,10 @@ class Result:
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         while rows := self._cursor.fetchmany(FETCH_ROWS):
             yield from rows
+
+    def batches(self, rows: int) -> Any:
+        """Return the remaining rows as a pyarrow RecordBatchReader of batches of so many rows."""
+        return self._cursor.to_arrow_reader(rows)
 
     def fetchall(self) -> list[tuple[Any, ...]]:
         """Return all remaining rows."""
@@ -92,6 +99,7 @@ class Session:
         notify: gets a line that the reader of a result should know, such as that no server answered.
         account: confine the session to the streams of this account, for users who are not trusted; None: no account
             and no file is out of reach.
+        bounds: memory and threads of a confined session.
 
     Raises:
         LakeNotFound, UnsupportedLake, ExtensionMissing, NoCredentials.
@@ -106,12 +114,13 @@ class Session:
         tail_bytes: int = TAIL_BYTES,
         notify: Callable[[str], None] = lambda _: None,
         account: str | None = None,
+        bounds: Bounds = BOUNDS,
     ) -> None:
         self.root = existing_root(lake)
         self._connection = connect(self.root)
         self._checker: Checker | None = None
         if account is not None:
-            confine(self._connection, self.root, account)
+            confine(self._connection, self.root, account, bounds)
             self._checker = Checker(self._connection)
         place = CloneViews(self.root, self._connection).place
         live_streams = None if committed else LiveStreams(self.root, server, tail_bytes, notify, place)
@@ -137,13 +146,14 @@ class Session:
         """Return the names of all stream tables, as written between backticks after `delta.`, sorted."""
         return self._catalog.tables()
 
-    def streams(self, text: str) -> list[str]:
+    def streams(self, text: str, bindings: Bindings = NO_BINDINGS) -> list[str]:
         """Return the names of the streams that a text mentions, in order, without those of other tables.
 
         Raises:
             SqlError: BadSql for a text that does not parse; UnknownStream for a stream of another account.
         """
-        mentions = [mention for each in dialect.parse(text) for mention in dialect.mentions(each)]
+        statements = dialect.bound(dialect.parse(text), bindings, text)
+        mentions = [mention for each in statements for mention in dialect.mentions(each)]
         return list(dict.fromkeys(name for mention in mentions if (name := self._catalog.stream_of(mention))))
 
     def lists(self, text: str) -> bool:
@@ -161,26 +171,35 @@ class Session:
         for statement in dialect.parse(text):
             yield self._answer(statement, text)
 
-    def query(self, text: str) -> Result:
+    def query(
+        self, text: str, bindings: Bindings = NO_BINDINGS, described: Described = lambda columns, types: None
+    ) -> Result:
         """Execute a text of exactly one statement.
+
+        Args:
+            described: called with the columns of the result before the statement is executed.
 
         Raises:
             SqlError: as `run`; BadSql when there is none or more than one.
         """
-        statements = dialect.parse(text)
+        statements = dialect.bound(dialect.parse(text), bindings, text)
         if len(statements) != 1:
             raise BadSql(f"one statement is expected here, not {len(statements)}", text)
-        return self._answer(statements[0], text)
+        return self._answer(statements[0], text, described)
 
-    def _answer(self, statement: Statement, text: str) -> Result:
+    def _answer(self, statement: Statement, text: str, described: Described | None = None) -> Result:
         if statement.kind == "tables":
-            return self._show_tables()
-        if statement.kind == "history":
+            result = self._show_tables()
+        elif statement.kind == "history":
             mention = dialect.mentioned(statement.tree.this, statement.offset)
-            return self._history(self._catalog.log(mention.name, text, mention.place))
-        return self._execute(statement, text)
+            result = self._history(self._catalog.log(mention.name, text, mention.place))
+        else:
+            return self._execute(statement, text, described)
+        if described is not None:
+            described(result.columns, result.types)
+        return result
 
-    def _execute(self, statement: Statement, text: str) -> Result:
+    def _execute(self, statement: Statement, text: str, described: Described | None) -> Result:
         """Run a query; once more on newer versions when maintenance deleted one of its files."""
         seen: Snapshot | None = None
         for _ in range(_RETRIES):
@@ -192,7 +211,14 @@ class Session:
                 break
             seen = snapshot
             try:
-                return Result(self._interruptible(sql, snapshot.arrow))
+                if described is not None and statement.kind == "query":
+                    columns = self._interruptible(f"DESCRIBE {sql}", snapshot.arrow).fetchall()
+                    described(tuple(row[0] for row in columns), tuple(row[1] for row in columns))
+                    described = None
+                result = Result(self._interruptible(sql, snapshot.arrow))
+                if described is not None:
+                    described(result.columns, result.types)
+                return result
             except duckdb.IOException as error:
                 failure: Exception = error
             except duckdb.Error as error:

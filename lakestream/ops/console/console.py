@@ -32,11 +32,12 @@ from lakestream.ops.console.live import Live
 from lakestream.ops.console.pages import NAMES, AccountPages
 from lakestream.ops.console.sessions import FAILURES_NS, LoginLimit, Session, Sessions
 from lakestream.ops.console.shown import shown
-from lakestream.ops.console.sql import SqlBody, SqlProcesses, missing
+from lakestream.ops.console.sql import SqlBody, SqlProcesses
 from lakestream.ops.monitoring.exchange import JSON, TEXT, Answer, Headers, Outcome, Request
 from lakestream.ops.monitoring.monitored import Monitored
 from lakestream.ops.monitoring.pages import Pages
 from lakestream.ops.monitoring.query import Query
+from lakestream.ops.sql.processes import missing
 from lakestream.ops.system.requests import permissions_shown
 from lakestream.ports import Clock
 from lakestream.protocol import headers as blocks

@@ -1,6 +1,6 @@
 """SQL of the console, in processes of their own.
 
-Belongs here: starting, limiting, reusing and ending these processes, and what the server does for a query: it judges by
+Belongs here: limiting, reusing and ending these processes (ops/sql), and what the server does for a query: it judges by
 the user's permissions whether the streams may be read, and has their newest messages staged. SQL itself is in
 lake/sql/child.py, which is never imported here: no query can hold up the server.
 """
@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.util
 import json
-import os
-import struct
-import sys
 
 import msgspec
 
 from lakestream.ops.console.client import Client, ConsoleError, SessionEnded
-from lakestream.ports import Clock, Timer
+from lakestream.ops.sql import processes
+from lakestream.ops.sql.processes import CannotStart, Process, ProcessEnded, QueryFailed
+from lakestream.ports import Clock
 
 MAX_PROCESSES = 4
 """Processes of all sessions (4); one that is idle ends for another session."""
@@ -44,21 +42,6 @@ IDLE_NS = 120_000_000_000
 FLUSH_WAIT_NS = 5_000_000_000
 """Time for staging the newest messages of a stream (5 s); without an answer the query reads what is staged."""
 
-INSTALL = "pip install 'lakestream[lake]'"
-_PROGRAM = "lakestream.lake.sql.child"
-_PACKAGES = ("duckdb", "duckdb_extension_delta", "sqlglot", "deltalake", "pyarrow")
-_PASSED = ("PATH", "HOME", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR")
-_PASSED_KINDS = ("AWS_", "LC_", "PYTHON")
-"""Variables of the environment that a process gets, by their names or beginnings; others may be secrets."""
-
-_LENGTH, _HEAD = struct.Struct(">I"), struct.Struct(">Ic")
-
-
-def missing() -> str:
-    """Return what has to be installed for SQL; "" for nothing."""
-    absent = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
-    return f"SQL needs {', '.join(absent)}: {INSTALL}" if absent else ""
-
 
 class SqlBody(msgspec.Struct, frozen=True):
     """The body of a query. Limits of 0 are the defaults."""
@@ -68,56 +51,8 @@ class SqlBody(msgspec.Struct, frozen=True):
     timeout_ms: int = 0
 
 
-class QueryFailed(ConsoleError):
-    """Raised for a query that is wrong or not allowed; its process goes on."""
-
-
-def _died() -> ConsoleError:
-    return ConsoleError(500, "the process of the query has ended: the query may need more memory than it has")
-
-
-class _Process:
-    """One process, of one session."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
-        self.used_ns = 0
-        self.timer: Timer | None = None
-
-    async def say(self, message: object) -> None:
-        """Send a message. Raises ConsoleError when the process has ended."""
-        assert self._process.stdin is not None
-        body = msgspec.json.encode(message)
-        try:
-            self._process.stdin.write(_LENGTH.pack(len(body)) + body)
-            await self._process.stdin.drain()
-        except ConnectionError:
-            raise _died() from None
-
-    async def hear(self) -> bytes:
-        """Return the JSON of the next message. Raises ConsoleError for an error, or when the process has ended."""
-        assert self._process.stdout is not None
-        try:
-            size, kind = _HEAD.unpack(await self._process.stdout.readexactly(_HEAD.size))
-            body = await self._process.stdout.readexactly(size)
-            if kind == b"e":
-                raise QueryFailed(400, json.loads(body)["error"])
-            return body
-        except (asyncio.IncompleteReadError, ConnectionError):
-            raise _died() from None
-
-    @property
-    def ended(self) -> bool:
-        """Return True if there is no such process any more."""
-        return self._process.returncode is not None
-
-    async def kill(self) -> None:
-        """End the process at once."""
-        if self.timer is not None:
-            self.timer.cancel()
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
-        await self._process.wait()
+class NotAllowed(ConsoleError):
+    """Raised for a query that the server rejects; its process goes on."""
 
 
 class SqlProcesses:
@@ -129,7 +64,7 @@ class SqlProcesses:
 
     def __init__(self, lake: str, clock: Clock) -> None:
         self._lake, self._clock = lake, clock
-        self._held: dict[Client, _Process] = {}
+        self._held: dict[Client, Process] = {}
         self._busy: set[Client] = set()
         self._starting = 0
 
@@ -154,7 +89,7 @@ class SqlProcesses:
         finally:
             self._busy.discard(client)
 
-    async def _within(self, limit_s: float, process: _Process, client: Client, query: str, rows: int) -> bytes:
+    async def _within(self, limit_s: float, process: Process, client: Client, query: str, rows: int) -> bytes:
         """Run a query within its time; keep the process unless something was wrong with it."""
         whole = False
         try:
@@ -164,26 +99,29 @@ class SqlProcesses:
             return answer
         except TimeoutError:
             raise ConsoleError(504, f"the query was stopped after {limit_s:g} s") from None
-        except QueryFailed:
+        except QueryFailed as error:
+            whole = True
+            raise ConsoleError(400, str(error)) from None
+        except NotAllowed:
             whole = True
             raise
-        except ConsoleError:
+        except ProcessEnded as error:
             if client.reason:
                 raise SessionEnded(client.reason) from None
-            raise
+            raise ConsoleError(500, str(error)) from None
         finally:
             if whole:
                 self._rest(client, process)
             else:
                 await self._end(client, process)
 
-    async def _run(self, process: _Process, client: Client, query: str, rows: int) -> bytes:
+    async def _run(self, process: Process, client: Client, query: str, rows: int) -> bytes:
         await process.say({"query": query, "max_rows": rows, "max_bytes": MAX_RESULT_BYTES})
         mentioned = json.loads(await process.hear())
         streams = mentioned["streams"]
         try:
             _judge(client, streams, mentioned["lists"])
-        except QueryFailed:
+        except NotAllowed:
             await process.say({"go": False})
             raise
         await asyncio.gather(*(self._flush(client, stream) for stream in streams))
@@ -197,7 +135,7 @@ class SqlProcesses:
             await client.request(subject, b"", b"", 1, FLUSH_WAIT_NS)
 
     # ------------------------------------------------------------------ processes
-    async def _start(self, client: Client) -> _Process:
+    async def _start(self, client: Client) -> Process:
         account = client.connection.account.name
         self._held.pop(client, None)
         if len(self._held) + self._starting >= MAX_PROCESSES:
@@ -212,27 +150,18 @@ class SqlProcesses:
                 self._starting -= 1
         self._starting += 1
         try:
-            made = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-P",  # nothing is imported from the working directory
-                "-m",
-                _PROGRAM,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.DEVNULL,
-                env=_environment(),
-                start_new_session=True,
-                close_fds=True,
-            )
-        except OSError as error:
-            raise ConsoleError(503, f"a process for the query cannot be started: {error.strerror}") from None
+            process = self._held[client] = await processes.start(self._lake, account)
+            return process
+        except CannotStart as error:
+            raise ConsoleError(503, str(error)) from None
+        except QueryFailed as error:
+            raise ConsoleError(400, str(error)) from None
+        except ProcessEnded as error:
+            raise ConsoleError(500, str(error)) from None
         finally:
             self._starting -= 1
-        process = self._held[client] = _Process(made)
-        await process.say({"lake": self._lake, "account": account})
-        return process
 
-    def _rest(self, client: Client, process: _Process) -> None:
+    def _rest(self, client: Client, process: Process) -> None:
         """Keep an idle process for a while."""
         process.used_ns = self._clock.steady()
         if process.timer is not None:
@@ -242,7 +171,7 @@ class SqlProcesses:
         else:
             process.timer = self._clock.call_later(IDLE_NS, lambda: self._clock.spawn(self._end(client, process)))
 
-    async def _end(self, client: Client, process: _Process) -> None:
+    async def _end(self, client: Client, process: Process) -> None:
         if self._held.get(client) is process:
             del self._held[client]
         await process.kill()
@@ -255,16 +184,12 @@ class SqlProcesses:
 
 
 def _judge(client: Client, streams: list[str], lists: bool) -> None:
-    """Judge a query by the user's permissions: SQL reads what the user may read over NATS. Raises QueryFailed."""
+    """Judge a query by the user's permissions: SQL reads what the user may read over NATS. Raises NotAllowed."""
     if len(streams) > MAX_STREAMS:
-        raise QueryFailed(400, f"a query reads at most {MAX_STREAMS} streams")
+        raise NotAllowed(400, f"a query reads at most {MAX_STREAMS} streams")
     guard = client.connection.guard
     if guard is None or guard.rules is None:
         return
     for subject in [f"$JS.API.STREAM.MSG.GET.{stream}" for stream in streams] + ["$JS.API.STREAM.NAMES"] * lists:
         if not guard.rules.may_publish(subject.encode()):
-            raise QueryFailed(403, f'Permissions Violation for Publish to "{subject}"')
-
-
-def _environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name in _PASSED or name.startswith(_PASSED_KINDS)}
+            raise NotAllowed(403, f'Permissions Violation for Publish to "{subject}"')

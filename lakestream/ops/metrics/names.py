@@ -189,6 +189,19 @@ HISTORY_MISSES = _counter(
 )
 HISTORY_BYTES = _gauge("lakestream_history_cache_bytes", "Bytes of old messages in the cache.")
 
+SQL = tuple(
+    _counter(f"lakestream_sql_{name}_total", help, ("account",))
+    for name, help in (
+        ("queries", "Queries over NATS that ran since the start."),
+        ("refused", "Queries that did not run, because they were invalid or too many ran."),
+        ("failed", "Queries that ended with an error, or were cancelled."),
+        ("rows", "Rows of the results of queries."),
+        ("bytes", "Bytes of the results of queries."),
+        ("seconds", "Duration of queries, in seconds."),
+    )
+)
+SQL_RUNNING = _gauge("lakestream_sql_running", "Queries over NATS that run now.")
+
 LEFT_OUT = _gauge(
     "lakestream_metrics_left_out",
     "Streams and consumers without metrics of their own, because there are more than the page has room for.",
@@ -231,6 +244,8 @@ FAMILIES = (
     HISTORY_HITS,
     HISTORY_MISSES,
     HISTORY_BYTES,
+    *SQL,
+    SQL_RUNNING,
     LEFT_OUT,
 )
 """All of them, in the order of the reference."""

@@ -14,7 +14,7 @@ from lakestream import __version__
 from lakestream.metrics.family import Sheet
 from lakestream.ops.metrics import names
 from lakestream.ops.monitoring.jetstream import raft_groups
-from lakestream.ops.monitoring.monitored import Lag, Monitored, Serving, Streams
+from lakestream.ops.monitoring.monitored import Lag, Monitored, Queries, Serving, Streams
 from lakestream.ops.monitoring.pages import Pages
 from lakestream.protocol.api.request import NATS_VERSION
 from lakestream.protocol.gotime import time_ns
@@ -56,11 +56,19 @@ class ServerMetrics:
         sheet.put(names.IO_WAIT_SECONDS, waits.total_ns / 1e9)
         self._certificates(sheet)
         yield
+        if node.sql is not None:
+            self._sql(sheet, node.sql)
         jetstream = node.jetstream
         if jetstream is None:
             sheet.add(names.JETSTREAM, self._server, (1, 0, 0, 0, 0, 0, 0))
             return
         yield from self._jetstream(sheet, jetstream)
+
+    def _sql(self, sheet: Sheet, sql: Queries) -> None:
+        for account, each in sql.totals().items():
+            values = (each.queries, each.refused, each.failed, each.rows, each.bytes, each.seconds)
+            sheet.add(names.SQL, {"account": account}, values)
+        sheet.put(names.SQL_RUNNING, sql.running)
 
     def directory(self) -> str:
         """Return the directory whose file system is measured (`store_space`); "" without JetStream."""

@@ -126,6 +126,28 @@ class Streams(Protocol):
         """Return the lake's keeper; None without a lake."""
 
 
+class QueryFigures(Protocol):
+    """Queries of one account since the start, and their results."""
+
+    queries: int
+    refused: int
+    failed: int
+    rows: int
+    bytes: int
+    seconds: float
+
+
+class Queries(Protocol):
+    """SQL over NATS of a server."""
+
+    @property
+    def running(self) -> int:
+        """Return the number of queries that run."""
+
+    def totals(self) -> Mapping[str, QueryFigures]:
+        """Return the figures of each account that has asked."""
+
+
 class WebPort(Protocol):
     """The listener for WebSocket, as /varz shows it."""
 
@@ -166,6 +188,10 @@ class Monitored(Protocol):
     unsent: Unsent
     io: ThreadIo
     lame_duck: bool
+
+    @property
+    def sql(self) -> Queries | None:
+        """Return SQL over NATS; None when it is off."""
 
     @property
     def signed(self) -> SignedAccounts | None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from lakestream.config.options import LeafOptions, Options
+from lakestream.config.options import LeafOptions, Options, SqlOptions
 from lakestream.protocol.nkeys import KeyPair
 from lakestream.server.workers.stores import worker_store
 
@@ -72,7 +72,7 @@ class Worker:
 
     @property
     def first(self) -> bool:
-        """Return True for the worker with what a server has once: monitoring, leaf nodes, remotes, the compactor."""
+        """Return True for the worker with what a server has once: monitoring, SQL, leaf nodes, remotes, compactor."""
         return self.index == 0
 
     def options_of(self, options: Options) -> Options:
@@ -88,7 +88,9 @@ class Worker:
         if self.first:
             return changed
         quiet: tuple[str, ...] = ()
-        return replace(changed, http_port=0, https_port=0, leafnodes=LeafOptions(), remotes=(), warnings=quiet)
+        return replace(
+            changed, http_port=0, https_port=0, leafnodes=LeafOptions(), remotes=(), sql=SqlOptions(), warnings=quiet
+        )
 
     def stop_with_server(self, loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
         """Call `stop` when the supervisor is gone."""

@@ -13,11 +13,11 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from lakestream.lake.sql.child import as_json
 from lakestream.lake.sql.confined import Forbidden, confine
 from lakestream.lake.sql.connection import connect
 from lakestream.lake.sql.dialect import SqlError
 from lakestream.lake.sql.session import Session, UnknownStream
+from lakestream.lake.sql.values import as_json
 
 pytestmark = pytest.mark.unit
 

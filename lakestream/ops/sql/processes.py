@@ -1,0 +1,156 @@
+"""One process that answers queries (lake/sql/child.py).
+
+Belongs here: starting and ending it, and the messages with it. Who has a process, and for how long, is up to the users:
+the console and the service over NATS.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import json
+import os
+import struct
+import sys
+
+import msgspec
+
+from lakestream.ports import Timer
+
+INSTALL = "pip install 'lakestream[lake]'"
+START_S = 60.0
+"""Time until a process takes queries (60 s); it is not part of the time of a query."""
+_PROGRAM = "lakestream.lake.sql.child"
+_PACKAGES = ("duckdb", "duckdb_extension_delta", "sqlglot", "deltalake", "pyarrow")
+_PASSED = ("PATH", "HOME", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR")
+_PASSED_KINDS = ("AWS_", "LC_", "PYTHON")
+"""Variables of the environment that a process gets, by their names or beginnings; others may be secrets."""
+
+_LENGTH, _HEAD = struct.Struct(">I"), struct.Struct(">Ic")
+
+
+def missing() -> str:
+    """Return what has to be installed for SQL; "" for nothing."""
+    absent = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
+    return f"SQL needs {', '.join(absent)}: {INSTALL}" if absent else ""
+
+
+class QueryFailed(Exception):
+    """Raised for a query that its process rejects; the process goes on. `code`: see docs/sql.md#sql-over-nats."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class ProcessEnded(Exception):
+    """Raised when the process of a query has ended."""
+
+    def __init__(self) -> None:
+        super().__init__("the process of the query has ended: the query may need more memory than it has")
+
+
+class CannotStart(Exception):
+    """Raised when no process can be started."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(f"a process for the query cannot be started: {error.strerror}")
+
+
+class Process:
+    """One process, of one account.
+
+    Attributes:
+        used_ns: when its last query ended.
+        timer: ends it while it is idle.
+    """
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self.used_ns = 0
+        self.timer: Timer | None = None
+
+    async def say(self, message: object) -> None:
+        """Send a message. Raises ProcessEnded."""
+        assert self._process.stdin is not None
+        body = msgspec.json.encode(message)
+        try:
+            self._process.stdin.write(_LENGTH.pack(len(body)) + body)
+            await self._process.stdin.drain()
+        except ConnectionError:
+            raise ProcessEnded from None
+
+    async def hear(self) -> bytes:
+        """Return the body of the next message. Raises QueryFailed, ProcessEnded."""
+        return (await self.next())[1]
+
+    async def next(self) -> tuple[bytes, bytes]:
+        """Return kind and body of the next message. Raises QueryFailed, ProcessEnded."""
+        assert self._process.stdout is not None
+        try:
+            size, kind = _HEAD.unpack(await self._process.stdout.readexactly(_HEAD.size))
+            body = await self._process.stdout.readexactly(size)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            raise ProcessEnded from None
+        if kind == b"e":
+            failure = json.loads(body)
+            raise QueryFailed(failure["code"], failure["error"])
+        return kind, body
+
+    @property
+    def ended(self) -> bool:
+        """Return True if there is no such process any more."""
+        return self._process.returncode is not None
+
+    async def kill(self) -> None:
+        """End the process at once."""
+        if self.timer is not None:
+            self.timer.cancel()
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        await self._process.wait()
+
+
+async def start(lake: str, account: str, *, memory: int = 0, threads: int = 0) -> Process:
+    """Start a process for the streams of an account.
+
+    Args:
+        memory, threads: what DuckDB may use; 0: the defaults.
+
+    Raises:
+        CannotStart, ProcessEnded.
+        QueryFailed: the lake cannot be queried.
+    """
+    try:
+        made = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-P",  # nothing is imported from the working directory
+            "-m",
+            _PROGRAM,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            env=environment(),
+            start_new_session=True,
+            close_fds=True,
+        )
+    except OSError as error:
+        raise CannotStart(error) from None
+    process = Process(made)
+    try:
+        async with asyncio.timeout(START_S):
+            await process.say({"lake": lake, "account": account, "memory": memory, "threads": threads})
+            await process.next()
+    except TimeoutError:
+        await process.kill()
+        raise ProcessEnded from None
+    except BaseException:
+        await process.kill()
+        raise
+    return process
+
+
+def environment() -> dict[str, str]:
+    """Return the variables of a process."""
+    return {name: value for name, value in os.environ.items() if name in _PASSED or name.startswith(_PASSED_KINDS)}

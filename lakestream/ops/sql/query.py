@@ -1,0 +1,322 @@
+"""One query over NATS, from the request to its last response.
+
+Belongs here: the order of its steps, its limits, and its early end. protocol/sql.py has the messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import msgspec
+
+from lakestream.config.options import SECOND, SqlOptions
+from lakestream.ops.sql.figures import Figures
+from lakestream.ops.sql.pool import Pool
+from lakestream.ops.sql.processes import CannotStart, Process, ProcessEnded, QueryFailed
+from lakestream.ops.sql.window import Window
+from lakestream.ports import Bus, ClientInfo, Clock
+from lakestream.protocol import sql
+from lakestream.protocol.decoding import DECODE_ERRORS
+from lakestream.protocol.durations import format_duration
+from lakestream.protocol.nuid import nuid
+from lakestream.protocol.sql import Request
+
+MAX_STREAMS = 16
+"""Streams of one query (16)."""
+
+FLUSH_WAIT_NS = 5 * SECOND
+"""Time for staging the newest messages of a stream (5 s)."""
+
+INTEREST_NS = SECOND
+"""Interval at which a query is ended whose client is gone (1 s)."""
+
+FLUSH = "$LAKE.API.FLUSH."
+"""Followed by a stream's name: the request for it."""
+
+RESERVED_BYTES = 4096
+"""Bytes of a message beside its payload: headers of a batch are shorter."""
+
+
+class _Error(msgspec.Struct, frozen=True):
+    code: int
+    description: str = ""
+
+
+class _Flushed(msgspec.Struct, frozen=True):
+    """The answer to a request for staging."""
+
+    error: _Error | None = None
+
+
+_FLUSHED = msgspec.json.Decoder(_Flushed)
+_WITHOUT_TAIL = (400, 404)
+"""Errors of streams that are not in the lake, or not there any more: no message is missing beyond the table."""
+
+
+class Refused(Exception):
+    """Raised for a query that ends with an error."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class ClientGone(Exception):
+    """Raised when nobody receives the responses."""
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A request: its account, the only stream that it may read ("": any), and the subject of its responses."""
+
+    account: str
+    stream: str
+    reply: bytes
+    request: Request
+
+
+class Query:
+    """A query that runs.
+
+    Args:
+        server: the server's name.
+        max_payload: of messages of the account's clients; bytes.
+    """
+
+    def __init__(
+        self,
+        asked: Asked,
+        bus: Bus,
+        pool: Pool,
+        options: SqlOptions,
+        figures: Figures,
+        clock: Clock,
+        server: str,
+        max_payload: int,
+    ) -> None:
+        self._asked, self._bus, self._pool, self._options = asked, bus, pool, options
+        self._figures, self._clock, self._server, self._max_payload = figures, clock, server, max_payload
+        self.id = nuid()
+        self._window = Window(options.window)
+        self._began_ns = clock.steady()
+        self._rows = self._bytes = 0
+        self._truncated = False
+        self._task: asyncio.Task[None] | None = None
+        self._stopped: Exception | None = None
+
+    async def run(self) -> None:
+        """Answer the request."""
+        self._task = asyncio.create_task(self._answer())
+        watch = self._clock.call_later(INTEREST_NS, self._watch)
+        subscriptions = [
+            self._bus.subscribe(f"{sql.FLOW}{self.id}.*".encode(), self._acknowledged),
+            self._bus.subscribe(f"{sql.CANCEL}{self.id}".encode(), self._cancelled),
+        ]
+        try:
+            await self._task
+            self._end({})
+        except TimeoutError:
+            limit = format_duration(self._options.max_time_ns)
+            self._fail(Refused(sql.TIMED_OUT, f"the query was stopped after {limit} (sql.max_time)"))
+        except asyncio.CancelledError:
+            if isinstance(self._stopped, Refused):
+                self._fail(self._stopped)
+            elif self._stopped is None:
+                raise
+        except (CannotStart, ProcessEnded) as error:
+            code = sql.UNAVAILABLE if isinstance(error, CannotStart) else sql.FAILED
+            self._fail(Refused(code, str(error)))
+        except QueryFailed as error:
+            self._fail(Refused(error.code, str(error)))
+        except Refused as error:
+            self._fail(error)
+        except ClientGone:
+            pass
+        finally:
+            self._task.cancel()
+            watch.cancel()
+            for subscription in subscriptions:
+                subscription.cancel()
+            self._pool.release(self._asked.account)
+            self._figures.rows += self._rows
+            self._figures.bytes += self._bytes
+            self._figures.seconds += (self._clock.steady() - self._began_ns) / SECOND
+
+    # ------------------------------------------------------------------ messages of the client
+    def _acknowledged(self, subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:
+        number = subject.rpartition(b".")[2]
+        if number.isdigit():
+            self._window.acknowledge(int(number[:18]))
+
+    def _cancelled(self, subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:
+        self.stop(Refused(sql.CANCELLED, "the query was cancelled"))
+        if reply:
+            self._bus.publish(reply, b"", b"", b"")
+
+    def stop(self, reason: Exception) -> None:
+        """End the query early."""
+        if self._task is not None and self._stopped is None:
+            self._stopped = reason
+            self._task.cancel()
+
+    def _watch(self) -> None:
+        """End the query when its client is gone."""
+        if self._task is None or self._task.done():
+            return
+        if not self._bus.interest(self._asked.reply):
+            self.stop(ClientGone())
+            return
+        self._clock.call_later(INTEREST_NS, self._watch)
+
+    # ------------------------------------------------------------------ steps
+    async def _answer(self) -> None:
+        account = self._asked.account
+        process = await self._pool.take(account)
+        whole = False
+        try:
+            async with asyncio.timeout(self._options.max_time_ns / SECOND):
+                await self._run(process)
+            whole = True
+        except QueryFailed:
+            whole = True
+            raise
+        except Refused as error:
+            whole = error.code in (sql.FORBIDDEN, sql.UNAVAILABLE, sql.WRONG)  # refused before it ran
+            raise
+        finally:
+            if whole:
+                self._pool.give(account, process)
+            else:
+                await self._pool.drop(process)
+
+    async def _run(self, process: Process) -> None:
+        request, options = self._asked.request, self._options
+        most = max(self._max_payload - RESERVED_BYTES, RESERVED_BYTES)
+        wanted = min(request.max_rows or options.max_rows, options.max_rows)
+        await process.say(
+            {
+                "query": request.sql,
+                "form": request.format,
+                "max_rows": wanted,
+                "batch_bytes": min(options.batch_bytes, most),
+                "max_batch_bytes": most,
+                "parameters": request.parameters,
+                "as_of": request.as_of,
+            }
+        )
+        mentioned = json.loads(await process.hear())
+        try:
+            stale = await self._stage(mentioned["streams"], mentioned["lists"])
+        except Refused:
+            await process.say({"go": False})
+            raise
+        await process.say({"go": True})
+        self._send_columns(json.loads(await process.hear())["columns"], stale)
+        while True:
+            await self._may_send()
+            await process.say({"go": True})
+            kind, body = await process.next()
+            if kind != b"b":
+                break
+            self._send_batch(body)
+        summary = json.loads(body)
+        self._rows, self._truncated = summary["rows"], summary["truncated"]
+        if self._truncated and wanted == options.max_rows and request.max_rows != wanted:
+            raise Refused(sql.TOO_LARGE, f"the result has more than {options.max_rows:,} rows (sql.max_rows)")
+
+    async def _may_send(self) -> None:
+        """Wait until another batch may be sent. Raises Refused when the client does not acknowledge."""
+        try:
+            async with asyncio.timeout(self._options.ack_wait_ns / SECOND):
+                await self._window.wait()
+        except TimeoutError:
+            waited = format_duration(self._options.ack_wait_ns)
+            first = self._window.acknowledged + 1
+            raise Refused(sql.TIMED_OUT, f"batch {first} was not acknowledged within {waited} (sql.ack_wait)") from None
+
+    # ------------------------------------------------------------------ streams
+    async def _stage(self, streams: list[str], lists: bool) -> list[str]:
+        """Have the newest messages staged; return the streams for which that failed. Raises Refused."""
+        only = self._asked.stream
+        if only and (lists or any(stream != only for stream in streams)):
+            raise Refused(sql.FORBIDDEN, f"{sql.QUERY_STREAM}{only} reads stream {only} alone; {sql.QUERY} reads all")
+        if len(streams) > MAX_STREAMS:
+            raise Refused(sql.WRONG, f"a query reads at most {MAX_STREAMS} streams")
+        reasons = await asyncio.gather(*map(self._flush, streams))
+        stale = {stream: why for stream, why in zip(streams, reasons, strict=True) if why}
+        if stale and not self._asked.request.stale:
+            stream, why = next(iter(stale.items()))
+            raise Refused(
+                sql.UNAVAILABLE,
+                f"the newest messages of stream {stream} could not be staged: {why}; try again, or ask with "
+                '"stale": true for what is staged already',
+            )
+        return list(stale)
+
+    async def _flush(self, stream: str) -> str:
+        """Have the newest messages of a stream staged. Returns why that failed; "" if every message is readable."""
+        answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+        def take(subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:
+            if not answered.done():
+                answered.set_result(body)
+
+        inbox = f"_INBOX.{nuid()}".encode()
+        subscription = self._bus.subscribe(inbox, take)
+        try:
+            if not self._bus.publish(f"{FLUSH}{stream}".encode(), inbox, b"", b""):
+                return "no server answers"
+            async with asyncio.timeout(FLUSH_WAIT_NS / SECOND):
+                answer = _FLUSHED.decode(await answered)
+        except TimeoutError:
+            return f"no answer in {format_duration(FLUSH_WAIT_NS)}"
+        except DECODE_ERRORS as error:
+            return str(error)
+        finally:
+            subscription.cancel()
+        return "" if answer.error is None or answer.error.code in _WITHOUT_TAIL else answer.error.description
+
+    # ------------------------------------------------------------------ responses
+    def _send(self, reply: bytes, values: dict[str, str | int], body: bytes) -> None:
+        if not self._bus.publish(self._asked.reply, reply, sql.encode_headers(values), body):
+            raise ClientGone
+
+    def _send_columns(self, columns: list[dict[str, str]], stale: list[str]) -> None:
+        head = sql.Head(
+            sql.RESPONSE_TYPE,
+            self._asked.account,
+            self._server,
+            self.id,
+            self._asked.request.format,
+            [sql.Column(**column) for column in columns],
+            self._options.window,
+            f"{sql.CANCEL}{self.id}",
+            stale,
+        )
+        self._send(b"", {sql.PART: "columns"}, msgspec.json.encode(head))
+
+    def _send_batch(self, body: bytes) -> None:
+        if self._bytes + len(body) > self._options.max_bytes:
+            raise Refused(sql.TOO_LARGE, f"the result has more than {self._options.max_bytes:,} bytes (sql.max_bytes)")
+        self._bytes += len(body)
+        self._window.sent += 1
+        number = self._window.sent
+        reply = f"{sql.FLOW}{self.id}.{number}".encode()
+        self._send(reply, {sql.PART: "batch", sql.BATCH: number}, body)
+
+    def _end(self, error: dict[str, str | int]) -> None:
+        values: dict[str, str | int] = {
+            sql.PART: "end",
+            sql.ROWS: self._rows,
+            sql.BYTES: self._bytes,
+            sql.BATCHES: self._window.sent,
+            sql.DURATION: self._clock.steady() - self._began_ns,
+        }
+        if self._truncated:
+            values[sql.TRUNCATED] = "true"
+        self._bus.publish(self._asked.reply, b"", sql.encode_headers(values | error), b"")
+
+    def _fail(self, error: Refused) -> None:
+        self._figures.failed += 1
+        self._figures.last_error = f"{error.code}:{str(error).splitlines()[0] if str(error) else ''}"
+        self._end(sql.error_headers(error.code, str(error)))

@@ -1,0 +1,141 @@
+"""SQL over NATS: `$LAKE.API.SQL` in each account.
+
+Belongs here: taking requests, the limits that are checked before a query runs, and the end of the service. query.py
+answers a request; micro.py lets clients find the service.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+
+from lakestream.config.options import Options
+from lakestream.logging import Logger
+from lakestream.ops.sql.figures import Figures
+from lakestream.ops.sql.micro import ENDPOINTS, Discovery
+from lakestream.ops.sql.pool import Pool, TooManyQueries
+from lakestream.ops.sql.query import Asked, Query
+from lakestream.ports import Bus, ClientInfo, Clock, Subscribed
+from lakestream.protocol import sql
+from lakestream.protocol.decoding import DECODE_ERRORS
+from lakestream.protocol.nuid import nuid
+from lakestream.protocol.sql import Request
+
+MAX_QUERY = 64 << 10
+"""Length of a query (64 Ki characters)."""
+
+
+class SqlService:
+    """SQL of one server.
+
+    Args:
+        lake: the lake's root.
+        server: the server's name.
+
+    Attributes:
+        figures: by account and endpoint.
+    """
+
+    def __init__(self, lake: str, options: Callable[[], Options], server: str, clock: Clock, log: Logger) -> None:
+        self._options, self._server, self._clock, self._log = options, server, clock, log
+        self._pool = Pool(lake, options().sql, clock)
+        self._id = nuid()
+        self.figures: dict[tuple[str, str], Figures] = defaultdict(Figures)
+        self._closing = False
+
+    @property
+    def running(self) -> int:
+        """Return the number of queries that run."""
+        return self._pool.busy
+
+    def totals(self) -> Mapping[str, Figures]:
+        """Return the figures of each account that has asked."""
+        found: dict[str, Figures] = {}
+        for (account, _), each in list(self.figures.items()):
+            found[account] = each if account not in found else found[account] + each
+        return found
+
+    def serve(self, account: str, bus: Bus) -> Subscribed:
+        """Serve the requests of an account until cancelled."""
+        return _Serving(self, account, bus, self._id, self._options().sql.queue_group, self._clock.now())
+
+    async def close(self) -> None:
+        """End all queries and their processes."""
+        self._closing = True
+        await self._pool.close()
+
+    # ------------------------------------------------------------------ requests
+    def asked(self, endpoint: str, account: str, stream: str, bus: Bus, reply: bytes, body: bytes) -> None:
+        """Begin a query.
+
+        Args:
+            stream: the only one that it may read; "": any.
+            bus: of the account.
+        """
+        figures = self.figures[account, endpoint]
+        refused: tuple[int, str] | None = None
+        try:
+            request = sql.decode_request(body)
+            refused = self._refusal(request)
+            if refused is None:
+                self._pool.reserve(account)
+        except DECODE_ERRORS as error:
+            refused = sql.WRONG, f"invalid request: {error}"
+        except TooManyQueries as error:
+            refused = sql.TOO_MANY, str(error)
+        if refused is not None:
+            figures.refused += 1
+            figures.last_error = f"{refused[0]}:{refused[1]}"
+            values = {sql.PART: "end"} | sql.error_headers(*refused)
+            bus.publish(reply, b"", sql.encode_headers(values), b"")
+            return
+        figures.queries += 1
+        options = self._options()
+        query = Query(
+            Asked(account, stream, reply, request),
+            bus,
+            self._pool,
+            options.sql,
+            figures,
+            self._clock,
+            self._server,
+            options.max_payload,
+        )
+        self._clock.spawn(query.run())
+
+    def _refusal(self, request: Request) -> tuple[int, str] | None:
+        if self._closing:
+            return sql.UNAVAILABLE, "the server is stopping"
+        if len(request.sql) > MAX_QUERY:
+            return sql.TOO_LARGE, f"a query has at most {MAX_QUERY} characters"
+        if request.max_rows < 0:
+            return sql.WRONG, "max_rows is a number of rows, 0 for all"
+        return None
+
+
+class _Serving:
+    """The subscriptions of one account."""
+
+    def __init__(
+        self, service: SqlService, account: str, bus: Bus, identifier: str, queue_group: str, started_ns: int
+    ) -> None:
+        def take(endpoint: str) -> Callable[[bytes, bytes, bytes, bytes, ClientInfo], None]:
+            def asked(subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:
+                if reply:
+                    stream = subject[len(sql.QUERY_STREAM) :].decode("utf-8", "replace")
+                    service.asked(endpoint, account, stream, bus, reply, body)
+
+            return asked
+
+        self._discovery = Discovery(
+            bus, identifier, queue_group, lambda endpoint: service.figures[account, endpoint], started_ns
+        )
+        self._subscriptions = [
+            bus.subscribe(subject.encode(), take(endpoint), queue_group.encode()) for endpoint, subject in ENDPOINTS
+        ]
+
+    def cancel(self) -> None:
+        """Serve no more requests of the account; queries that run go on."""
+        for subscription in self._subscriptions:
+            subscription.cancel()
+        self._discovery.close()

@@ -1,0 +1,397 @@
+"""Tests of SQL over NATS through the real socket: answers, flow control, limits, accounts, attacks."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+import pyarrow as pa
+import pytest
+
+from lakestream.client import QueryFailed, connect
+from tests.servers import Kind, Server
+from tests.wire import Frame, Wire, WireTimeout
+
+pytestmark = pytest.mark.conformance
+
+CONFIG = """
+accounts {
+  A { jetstream: enabled, users: [
+    { user: ann, password: pw }
+    { user: none, password: pw, permissions { publish: { deny: "$LAKE.API.SQL" } } }
+    { user: one, password: pw, permissions {
+      publish: ["$LAKE.API.SQL.ORDERS", "$LAKE.API.SQL.FLOW.>", "$LAKE.API.SQL.CANCEL.*"] } } ] }
+  B { jetstream: enabled, users: [{ user: bob, password: pw }] }
+}
+lake { seal_age: "1h" }
+sql {
+  max_time: 20s, max_rows: 200000, max_bytes: 3MB, max_concurrent: 3, max_account_concurrent: 2
+  memory: 200MB, batch_bytes: 64KB, window: 2, ack_wait: 3s
+}
+"""
+ENDLESS = "SELECT count(*) FROM range(10000000000) a, range(1000000) b"
+WAIT_S = 90.0
+
+
+class Result(NamedTuple):
+    """The responses to a query: the first one, the batches, and the headers of the last one."""
+
+    head: dict[str, Any]
+    batches: list[bytes]
+    end: dict[str, str]
+
+    @property
+    def code(self) -> int:
+        """Return the code of the error; 0 for none."""
+        return int(self.end.get("Nats-Service-Error-Code", "0"))
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the rows of lines of JSON."""
+        return [json.loads(line) for line in b"".join(self.batches).splitlines()]
+
+
+def part(frame: Frame) -> str:
+    """Return the part of a result that a message is."""
+    return frame.headers.get("Lake-Sql-Part", "")
+
+
+class Session:
+    """A client that asks queries."""
+
+    def __init__(self, server: Server, user: str = "ann") -> None:
+        self.wire = Wire(server.address, {"user": user, "pass": "pw"}, WAIT_S)
+
+    def begin(self, query: str | dict[str, Any], subject: str = "$LAKE.API.SQL") -> str:
+        """Send a query; return the id of the subscription to its responses."""
+        inbox = self.wire.new_reply()
+        sid = self.wire.subscribe(inbox)
+        body = query if isinstance(query, str) else json.dumps(query)
+        self.wire.publish(subject, body.encode(), inbox)
+        return sid
+
+    def ask(self, query: str | dict[str, Any], subject: str = "$LAKE.API.SQL") -> Result:
+        """Ask a query, acknowledge its batches, and return the result."""
+        return self.rest(self.begin(query, subject))
+
+    def rest(self, sid: str, *, acknowledge: bool = True) -> Result:
+        """Return the responses to a query."""
+        head: dict[str, Any] = {}
+        batches = []
+        while part(frame := self.wire.delivered(sid)) != "end":
+            if part(frame) == "columns":
+                head = frame.json()
+                continue
+            batches.append(frame.data)
+            if acknowledge:
+                self.wire.publish(frame.reply)
+        self.wire.unsubscribe(sid)
+        return Result(head, batches, frame.headers)
+
+    def fill(self, stream: str, count: int) -> None:
+        """Create a stream with messages."""
+        self.wire.api(f"STREAM.CREATE.{stream}", {"name": stream, "subjects": [f"{stream.lower()}.>"]})
+        for number in range(count):
+            assert b'"seq"' in self.wire.request(f"{stream.lower()}.{number}", b'{"n": %d}' % number).data
+
+    def stats(self) -> dict[str, Any]:
+        """Return the figures of the endpoint for all streams."""
+        found: dict[str, Any] = self.wire.request("$SRV.STATS.lakestream-sql").json()["endpoints"][0]
+        return found
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Yield a server with streams of two accounts, of which nothing is compacted."""
+    server = Server(Kind.OURS, tmp_path_factory.mktemp("sql") / "store", config=CONFIG, args=["-m", "-1"])
+    server.start()
+    Session(server).fill("ORDERS", 3)
+    Session(server).fill("OTHER", 1)
+    Session(server, "bob").fill("SECRET", 2)
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def ann(server: Server) -> Iterator[Session]:
+    session = Session(server)
+    yield session
+    session.wire.close()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for what happens in the server."""
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_query_reads_what_was_just_acknowledged(ann: Session) -> None:
+    assert ann.wire.request("orders.new", b'{"n": 3}').json()["seq"] == 4
+    query = "SELECT seq, get_json_object(data, '$.n') AS n FROM delta.`streams/ORDERS` ORDER BY seq"
+    found = ann.ask(query)
+    assert found.code == 0, found.end
+    assert found.head["columns"] == [{"name": "seq", "type": "BIGINT"}, {"name": "n", "type": "VARCHAR"}]
+    assert (found.head["account"], found.head["format"], found.head["window"]) == ("A", "json", 2)
+    assert found.rows == [{"seq": seq + 1, "n": str(seq)} for seq in range(4)]
+    assert (found.end["Lake-Sql-Rows"], found.end["Lake-Sql-Batches"]) == ("4", "1")
+    assert int(found.end["Lake-Sql-Bytes"]) == sum(map(len, found.batches))
+    assert ann.ask("SELECT seq FROM delta.`streams/ORDERS` WHERE seq > 100").batches == []
+    assert ann.ask("SELECT 1 FROM delta.`streams/OTHER`").rows == [{"1": 1}]
+    assert {row["table"] for row in ann.ask("SHOW TABLES").rows} == {"delta.`streams/ORDERS`", "delta.`streams/OTHER`"}
+
+
+def test_requests_have_parameters_a_time_and_a_number_of_rows(ann: Session) -> None:
+    found = ann.ask({"sql": "SELECT :text AS a, :number + 1 AS b, :none AS c", "parameters": {
+        "text": "it's; SELECT 1", "number": 1, "none": None}})  # fmt: skip
+    assert found.rows == [{"a": "it's; SELECT 1", "b": 2, "c": None}]
+    assert ann.ask({"sql": "SELECT 1", "parameters": {"x": 1}}).code == 400
+    assert ann.ask("SELECT :x").code == 400
+    count = "SELECT count(*) AS n FROM delta.`streams/OTHER`"
+    assert ann.ask({"sql": count, "as_of": "2020-01-01"}).rows == [{"n": 0}]
+    assert ann.ask({"sql": count, "as_of": time.time_ns()}).rows == [{"n": 1}]
+    few = ann.ask({"sql": "SELECT * FROM range(10)", "max_rows": 2})
+    assert (len(few.rows), few.end["Lake-Sql-Truncated"]) == (2, "true")
+    all_of_them = ann.ask({"sql": "SELECT * FROM range(10)", "max_rows": 10})
+    assert (len(all_of_them.rows), "Lake-Sql-Truncated" in all_of_them.end) == (10, False)
+    assert ann.ask({"sql": "SELECT 1", "other": 1}).code == 400
+    assert ann.ask({"query": "SELECT 1"}).code == 400
+    assert ann.ask("SELECT 1 AS " + "x" * 70_000).code == 413
+
+
+def test_batches_of_arrow_are_one_stream(ann: Session) -> None:
+    query = "SELECT range AS a, CAST('x' AS BINARY) AS b, map('k', 1) AS c FROM range(20000)"
+    found = ann.ask({"sql": query, "format": "arrow"})
+    table = pa.ipc.open_stream(b"".join(found.batches)).read_all()
+    assert (table.num_rows, len(found.batches) > 3) == (20_000, True)
+    assert table.column("a").to_pylist() == list(range(20_000))
+    assert table.schema.field("c").type == pa.map_(pa.string(), pa.int32())
+    empty = ann.ask({"sql": "SELECT 1 AS a WHERE false", "format": "arrow"})
+    assert pa.ipc.open_stream(b"".join(empty.batches)).read_all().column_names == ["a"]
+
+
+def test_batches_wait_for_acknowledgements(ann: Session) -> None:
+    sid = ann.begin("SELECT * FROM range(30000)")
+    found = ann.rest(sid, acknowledge=False)
+    assert (found.code, len(found.batches)) == (408, 2), found.end
+    assert "batch 1 was not acknowledged" in found.end["Nats-Service-Error"]
+    assert len(ann.ask("SELECT * FROM range(30000)").rows) == 30_000
+
+
+def test_a_query_is_cancelled_by_a_message(ann: Session) -> None:
+    sid = ann.begin(ENDLESS)
+    head = ann.wire.delivered(sid).json()
+    assert ann.wire.request(head["cancel"]).status == 0
+    assert ann.rest(sid).code == 499
+    assert ann.wire.request(head["cancel"]).status == 503
+
+
+def test_a_query_ends_with_its_client(server: Server, ann: Session) -> None:
+    other = Session(server)
+    assert part(other.wire.delivered(other.begin(ENDLESS))) == "columns"
+    before = children(server)
+    other.wire.close()
+    until(lambda: len(children(server)) < len(before))
+    assert ann.ask("SELECT 1 AS a").rows == [{"a": 1}]
+
+
+def children(server: Server) -> list[int]:
+    """Return the processes of queries."""
+    assert server.process is not None
+    found = []
+    for child in psutil.Process(server.process.pid).children():
+        with contextlib.suppress(psutil.ZombieProcess, psutil.NoSuchProcess):
+            found += [child.pid] * ("lakestream.lake.sql.child" in child.cmdline())
+    return found
+
+
+def test_queries_at_the_same_time_are_limited(server: Server, ann: Session) -> None:
+    bob = Session(server, "bob")
+    running = [ann.begin(ENDLESS), ann.begin(ENDLESS), bob.begin(ENDLESS)]
+    heads = [wire.delivered(sid).json() for wire, sid in zip((ann.wire, ann.wire, bob.wire), running, strict=True)]
+    refused, also = ann.ask("SELECT 1"), bob.ask("SELECT 1")
+    assert (refused.code, also.code) == (429, 429)
+    assert "of this account" in refused.end["Nats-Service-Error"]
+    assert "on this server" in also.end["Nats-Service-Error"]
+    for wire, head in zip((ann.wire, ann.wire, bob.wire), heads, strict=True):
+        wire.publish(head["cancel"])
+    assert [ann.rest(running[0]).code, ann.rest(running[1]).code, bob.rest(running[2]).code] == [499] * 3
+    assert bob.ask("SELECT 1 AS a").rows == [{"a": 1}]
+
+
+def test_results_are_limited(ann: Session) -> None:
+    rows = ann.ask("SELECT 1 AS a FROM range(200001)")
+    assert (rows.code, len(rows.rows)) == (413, 200_000)
+    size = ann.ask("SELECT repeat('x', 10000) AS a FROM range(1000)")
+    assert (size.code, sum(map(len, size.batches)) <= 3 << 20) == (413, True)
+    large = ann.ask("SELECT repeat('x', 2000000) AS a")
+    assert (large.code, large.batches) == (413, [])
+    assert ann.ask({"sql": "SELECT repeat('x', 2000000) AS a", "format": "arrow"}).code == 413
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT * FROM delta.`streams/SECRET`",
+        "SELECT * FROM delta.`accounts/B/streams/SECRET`",
+        "SELECT * FROM delta.`streams/../../B/streams/SECRET`",
+        "SELECT * FROM as_of('B/SECRET', now())",
+        "DESCRIBE HISTORY delta.`accounts/B/streams/SECRET`",
+        "SELECT * FROM delta.`/etc`",
+        "SELECT * FROM read_text('/etc/passwd')",
+        "SELECT * FROM read_blob('/proc/self/environ')",
+        "SELECT * FROM read_csv('https://example.com/x.csv')",
+        "SELECT * FROM read_parquet('{lake}/accounts/B/streams/SECRET/*.parquet')",
+        "SELECT * FROM parquet_scan('s3://bucket/x')",
+        "SELECT * FROM delta_scan('{lake}/accounts/B/streams/SECRET')",
+        "SELECT * FROM '/etc/passwd'",
+        "SELECT * FROM glob('/**')",
+        "SELECT * FROM query('SELECT 1')",
+        "SELECT * FROM duckdb_settings()",
+        "SELECT * FROM duckdb_secrets()",
+        "SELECT * FROM pragma_version()",
+        "SELECT (SELECT content FROM read_text('/etc/passwd'))",
+        "SELECT * FROM as_of('ORDERS', (SELECT max(size) FROM read_text('/etc/passwd')))",
+        "WITH RECURSIVE t AS (SELECT 1 UNION ALL SELECT size FROM read_text('/etc/passwd')) SELECT * FROM t",
+        "SELECT getenv('HOME')",
+        "COPY (SELECT 1) TO '/tmp/x.csv'",
+        "ATTACH '/tmp/x.db'",
+        "INSTALL httpfs",
+        "LOAD httpfs",
+        "PRAGMA database_list",
+        "SET enable_external_access = true",
+        "SET memory_limit = '100GB'",
+        "CREATE TABLE x AS SELECT 1",
+        "INSERT INTO delta.`streams/ORDERS` VALUES (1)",
+        "DELETE FROM delta.`streams/ORDERS`",
+        "EXPORT DATABASE '/tmp/x'",
+        "CALL pragma_version()",
+        "SELECT 1; SELECT 2",
+        "EXPLAIN SELECT * FROM read_text('/etc/passwd')",
+        "(" * 5_000,
+        "\x00\xff",
+        "",
+    ],
+)
+def test_queries_of_anything_else_are_refused(server: Server, ann: Session, query: str) -> None:
+    found = ann.ask(query.replace("{lake}", str(server.store / "lake")))
+    assert found.code in (400, 403, 404), found.end
+    assert found.batches == []
+    assert str(server.store) not in found.end["Nats-Service-Error"]
+    assert "root:" not in found.end["Lake-Sql-Error"]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        ENDLESS,
+        "SELECT list(range) FROM range(500000000)",
+        "WITH RECURSIVE t AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM t) SELECT max(n) FROM t",
+        "SELECT count(*) FROM range(100000000) WHERE regexp_matches(repeat('a', 10000), '(a*)*(a|aa)*b')",
+        "SELECT repeat('x', 1000000000) || repeat('y', 1000000000)",
+        "SELECT a.* FROM range(100000) a, range(100000) b, range(100000) c ORDER BY 1 DESC",
+    ],
+)
+@pytest.mark.heavy
+def test_queries_that_need_too_much_end(server: Server, ann: Session, query: str) -> None:
+    """Time, memory or the result is limited, and the server goes on."""
+    found = ann.ask(query)
+    assert found.code in (400, 408, 413, 500) or "regexp" in query, found.end
+    assert server.page("/healthz") == {"status": "ok"}
+    found = ann.ask("SELECT 1 AS a")
+    assert found.rows == [{"a": 1}], found.end
+
+
+def test_permissions_are_those_for_the_subjects(server: Server) -> None:
+    bob = Session(server, "bob")
+    found = bob.ask("SELECT count(*) AS n FROM delta.`streams/SECRET`")
+    assert found.rows == [{"n": 2}], found.end
+    assert [row["table"] for row in bob.ask("SHOW TABLES").rows] == ["delta.`streams/SECRET`"]
+    none, one = Session(server, "none"), Session(server, "one")
+    sid = none.begin("SELECT 1")
+    assert "Permissions Violation" in none.wire.next(lambda frame: frame.verb == "-ERR").text
+    with pytest.raises(WireTimeout):
+        none.wire.delivered(sid, timeout=0.2)
+    count = "SELECT count(*) AS n FROM delta.`streams/%s`"
+    assert one.ask(count % "ORDERS", "$LAKE.API.SQL.ORDERS").rows[0]["n"] >= 3
+    for query in (count % "OTHER", "SHOW TABLES", "SELECT 1 FROM as_of('OTHER', now())"):
+        assert one.ask(query, "$LAKE.API.SQL.ORDERS").code == 403
+    assert one.ask("SELECT 1 AS a", "$LAKE.API.SQL.ORDERS").rows == [{"a": 1}]
+
+
+def test_the_service_is_found_by_discovery(server: Server, ann: Session) -> None:
+    assert ann.ask("SELECT 1").code == 0
+    ping = ann.wire.request("$SRV.PING").json()
+    assert (ping["type"], ping["name"]) == ("io.nats.micro.v1.ping_response", "lakestream-sql")
+    info = ann.wire.request(f"$SRV.INFO.lakestream-sql.{ping['id']}").json()
+    assert info["type"] == "io.nats.micro.v1.info_response"
+    subjects = [(each["subject"], each["queue_group"]) for each in info["endpoints"]]
+    assert subjects == [("$LAKE.API.SQL", "sql"), ("$LAKE.API.SQL.*", "sql")]
+    before = ann.stats()
+    ann.ask("SELECT")
+    until(lambda: ann.stats()["num_errors"] == before["num_errors"] + 1)
+    assert ann.stats()["num_requests"] == before["num_requests"] + 1
+
+
+async def test_the_python_client_asks_queries(server: Server) -> None:
+    async with await connect(server.url, user="ann", password="pw") as client:
+        answer = await client.sql("SELECT range AS a FROM range(:n)", parameters={"n": 20_000})
+        assert (answer.columns, answer.types) == (("a",), ("BIGINT",))
+        assert (await answer.to_arrow()).column("a").to_pylist() == list(range(20_000))
+        with pytest.raises(QueryFailed, match="streams/NONE") as failed:
+            await client.sql("SELECT * FROM delta.`streams/NONE`")
+        assert failed.value.code == 404
+        half = await client.sql("SELECT range AS a FROM range(200000)")
+        async for batch in half.batches():
+            assert batch.num_rows > 0
+            break
+        await half.cancel()
+
+
+def run(server: Server, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run `lakestream sql` in an empty directory."""
+    login = ["--url", server.url, "--user", "ann", "--password", "pw"]
+    command = [sys.executable, "-m", "lakestream", "sql", *login, *arguments]
+    empty = server.store.parent
+    return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, cwd=empty, check=False)
+
+
+def test_the_command_needs_no_files_of_the_lake(server: Server) -> None:
+    query = "SELECT seq, data, headers, map('a', 1) AS m, interval 1 day AS i FROM delta.`streams/OTHER`"
+    found = run(server, query, "--format", "json")
+    assert (found.returncode, found.stderr) == (0, "")
+    assert json.loads(found.stdout) == [{"seq": 1, "data": '{"n": 0}', "headers": None, "m": {"a": 1}, "i": 86400.0}]
+    failed = run(server, "-q", "SELECT 1 AS a; SELECT nothing", "--format", "csv")
+    assert (failed.returncode, failed.stdout) == (1, "a\n1\n")
+    assert "line 1, column 8" in failed.stderr
+
+
+@pytest.mark.heavy
+def test_the_server_ends_its_processes(tmp_path: Path) -> None:
+    server = Server(Kind.OURS, tmp_path / "store", config="sql: true\n")
+    server.start()
+    wire = Wire(server.address, timeout=WAIT_S)
+    sid = wire.subscribe("in")
+    wire.publish("$LAKE.API.SQL", ENDLESS.encode(), "in")
+    assert part(wire.delivered(sid)) == "columns"
+    left = children(server)
+    assert len(left) == 1
+    assert server.stop() == 0
+    until(lambda: not any(psutil.pid_exists(pid) for pid in left))
+
+
+def test_without_configuration_there_is_no_service(tmp_path: Path) -> None:
+    server = Server(Kind.OURS, tmp_path / "store")
+    server.start()
+    with Wire(server.address) as wire:
+        assert wire.request("$LAKE.API.SQL", b"SELECT 1").status == 503
+        assert wire.request("$SRV.PING").status == 503
+    server.kill()
