@@ -36,6 +36,7 @@ class Answer:
         head: what the server says first: the columns, and streams whose newest messages may be missing.
         columns, types: of the columns; types as DuckDB calls them.
         truncated: set at the end: there are more rows than `max_rows`.
+        schema: of Arrow, known with the first batch.
     """
 
     def __init__(self, nats: Nats, subscription: Subscription, head: Head, wait_s: float) -> None:
@@ -44,6 +45,7 @@ class Answer:
         self.columns = tuple(column.name for column in head.columns)
         self.types = tuple(column.type for column in head.columns)
         self.truncated = False
+        self.schema: Any = None
         self._ended = False
 
     async def bodies(self) -> AsyncIterator[bytes]:
@@ -77,14 +79,12 @@ class Answer:
         """Yield the rows of a query with format `arrow`. Raises as `bodies`."""
         import pyarrow as pa
 
-        schema: Any = None
         async for body in self.bodies():
             for message in pa.ipc.MessageReader.open_stream(pa.BufferReader(body)):
                 if message.type == "schema":
-                    schema = pa.ipc.read_schema(message)
-                    self.schema = schema
+                    self.schema = pa.ipc.read_schema(message)
                 else:
-                    yield pa.ipc.read_record_batch(message, schema)
+                    yield pa.ipc.read_record_batch(message, self.schema)
 
     async def to_arrow(self) -> pa.Table:
         """Return the whole result of a query with format `arrow`. Raises as `bodies`."""
@@ -116,8 +116,14 @@ async def ask(nats: Nats, request: Request, stream: str = "", wait_s: float = WA
     inbox = nats.new_inbox()
     subscription = await nats.subscribe(inbox)
     subject = f"{sql.QUERY_STREAM}{stream}" if stream else sql.QUERY
+    before = nats.last_error
     try:
         await nats.publish(subject, msgspec.json.encode(request), reply=inbox)
+        await nats.flush()
+        denied = nats.last_error
+        # nats-py keeps the text of -ERR in lower case.
+        if denied is not None and denied is not before and subject.lower() in str(denied).lower():
+            raise QueryFailed(sql.FORBIDDEN, f'Permissions Violation for Publish to "{subject}"')
         first = await _next(subscription, wait_s, subject)
         headers = first.headers or {}
         if headers.get("Status") == NO_RESPONDERS:

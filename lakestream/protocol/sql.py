@@ -52,7 +52,7 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The body of a request, as JSON; a body that is not a JSON object is the text of the query.
 
     `max_rows`: rows that are wanted, 0: all. `as_of`: see `dialect.Bindings`. `stale`: answer even if the newest
-    messages of a stream could not be staged.
+    messages of a stream could not be staged. `describe`: answer with the columns alone.
     """
 
     sql: str
@@ -61,6 +61,7 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_rows: int = 0
     as_of: int | str | None = None
     stale: bool = False
+    describe: bool = False
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -72,7 +73,8 @@ class Column(msgspec.Struct, frozen=True):
 
 class Head(msgspec.Struct, frozen=True):
     """The first response. `window`: batches that come without an acknowledgement. `cancel`: a message to this subject
-    ends the query. `stale`: streams whose newest messages may be missing."""
+    ends the query. `stale`: streams whose newest messages may be missing. `schema`: of Arrow, for
+    `describe`."""
 
     type: str
     account: str
@@ -83,6 +85,7 @@ class Head(msgspec.Struct, frozen=True):
     window: int
     cancel: str
     stale: list[str] = []
+    schema: bytes = b""
 
 
 _REQUEST = msgspec.json.Decoder(Request)

@@ -368,6 +368,12 @@ class Node:
             await self.listeners.accept()
             await self.cluster.listen(self.identity, self.listeners.websocket_urls, self.listeners.leaf_urls)
         self._cleanups.append(self.listeners.end)
+        if self.sql is not None and self.options.sql.flight_port:
+            from lakestream.ops.sql.flight import FlightListener  # which few servers have
+
+            flight = FlightListener(self.options, port, self.clock, self.log)
+            await flight.start()
+            self._cleanups.append(flight.close)
         if self._worker is None:
             self.listeners.write_files(self.cluster.port)
         address = self.jetstream.address if self.jetstream is not None else None

@@ -356,6 +356,13 @@ async def test_the_python_client_asks_queries(server: Server) -> None:
         await half.cancel()
 
 
+async def test_the_python_client_says_that_a_user_may_not_ask(server: Server) -> None:
+    async with await connect(server.url, user="none", password="pw") as client:
+        with pytest.raises(QueryFailed, match="ermissions Violation") as failed:
+            await client.sql("SELECT 1")
+        assert failed.value.code == 403
+
+
 def run(server: Server, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run `lakestream sql` in an empty directory."""
     login = ["--url", server.url, "--user", "ann", "--password", "pw"]

@@ -104,6 +104,7 @@ BLOCKS: tuple[Keys, ...] = (
     Keys("jetstream.limits.batch", settings.BATCH_LIMITS),
     Keys("lake", settings.LAKE, options.LakeOptions()),
     Keys("console", settings.CONSOLE, options.ConsoleOptions()),
+    Keys("sql", settings.SQL, options.SqlOptions()),
     Keys("otel", settings.OTEL, options.OtelOptions()),
     Keys("cluster", cluster.CLUSTER, None, cluster.CLUSTER_HARMLESS, cluster.CLUSTER_MISSING),
     Keys("cluster.authorization", cluster.CLUSTER_AUTHORIZATION, missing=cluster.CLUSTER_AUTHORIZATION_MISSING),

@@ -96,7 +96,7 @@ class _Parts:
 def _arrow(result: Result, counted: Counted, size: int, most: int) -> Iterator[bytes]:
     reader = result.batches(ARROW_ROWS)
     parts = _Parts()
-    schema = pa.schema([field.with_type(_plain(field.type)) for field in reader.schema])
+    schema = _plain_schema(reader)
     with pa.ipc.new_stream(pa.PythonFile(parts, mode="w"), schema) as stream:
         for batch in reader:
             if schema != reader.schema:
@@ -115,6 +115,15 @@ def _arrow(result: Result, counted: Counted, size: int, most: int) -> Iterator[b
                 break
     if rest := parts.take():  # of an empty result the schema, and the end of the stream
         yield rest
+
+
+def schema_of(result: Result) -> bytes:
+    """Return the schema of the stream of a result, as a message of Arrow's."""
+    return bytes(_plain_schema(result.batches(1)).serialize())
+
+
+def _plain_schema(reader: Any) -> Any:
+    return pa.schema([field.with_type(_plain(field.type)) for field in reader.schema])
 
 
 def _plain(kind: Any) -> Any:

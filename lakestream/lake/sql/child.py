@@ -59,7 +59,7 @@ class Ask(msgspec.Struct, frozen=True):
     """A query, with the limits of its result.
 
     `form`: of the result; `whole`: one answer for the console. `max_rows` 0: no limit. `batch_bytes`: size of a batch;
-    a row that needs more than `max_batch_bytes` is an error.
+    a row that needs more than `max_batch_bytes` is an error. `describe`: the columns are wanted, and no rows.
     """
 
     query: str
@@ -70,6 +70,7 @@ class Ask(msgspec.Struct, frozen=True):
     max_batch_bytes: int = 0
     parameters: dict[str, bool | int | float | str | None] = {}
     as_of: int | str | None = None
+    describe: bool = False
 
 
 class Ready(msgspec.Struct, frozen=True):
@@ -100,9 +101,10 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Columns(msgspec.Struct, frozen=True):
-    """The columns of a result that comes in batches."""
+    """The columns of a result that comes in batches. `schema`: of Arrow, as a message; only where no rows follow."""
 
     columns: list[dict[str, str]]
+    schema: bytes = b""
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -200,7 +202,15 @@ class _Wanted:
 
 
 def _send_batches(session: Session, ask: Ask, bindings: Bindings, wanted: _Wanted, out: BinaryIO) -> None:
-    from lakestream.lake.sql.batches import Counted, batches
+    from lakestream.lake.sql.batches import Counted, batches, schema_of
+
+    if ask.describe:
+        shape = session.shape(ask.query, bindings)
+        _send(out, Columns(_columns(shape.columns, shape.types), schema_of(shape)))
+        wanted.begun = True
+        if wanted.more():
+            _send(out, Summary(0, False))
+        return
 
     def described(columns: tuple[str, ...], types: tuple[str, ...]) -> None:
         _send(out, Columns(_columns(columns, types)))

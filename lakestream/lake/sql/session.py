@@ -187,6 +187,19 @@ class Session:
             raise BadSql(f"one statement is expected here, not {len(statements)}", text)
         return self._answer(statements[0], text, described)
 
+    def shape(self, text: str, bindings: Bindings = NO_BINDINGS) -> Result:
+        """Return the result of a text of exactly one statement without its rows, which are not computed.
+
+        Raises:
+            SqlError: as `query`.
+        """
+        statements = dialect.bound(dialect.parse(text), bindings, text)
+        if len(statements) != 1:
+            raise BadSql(f"one statement is expected here, not {len(statements)}", text)
+        if statements[0].kind != "query":
+            return self._answer(statements[0], text)
+        return self._execute(statements[0], text, None, rows=False)
+
     def _answer(self, statement: Statement, text: str, described: Described | None = None) -> Result:
         if statement.kind == "tables":
             result = self._show_tables()
@@ -199,7 +212,7 @@ class Session:
             described(result.columns, result.types)
         return result
 
-    def _execute(self, statement: Statement, text: str, described: Described | None) -> Result:
+    def _execute(self, statement: Statement, text: str, described: Described | None, *, rows: bool = True) -> Result:
         """Run a query; once more on newer versions when maintenance deleted one of its files."""
         seen: Snapshot | None = None
         for _ in range(_RETRIES):
@@ -207,6 +220,8 @@ class Session:
             sql = dialect.rewrite(statement, snapshot.locate)
             if self._checker is not None:
                 self._checker.check(dialect.query_of(statement, sql), *snapshot.sources())
+            if not rows:
+                sql = f"SELECT * FROM ({sql}) LIMIT 0"
             if seen is not None and seen.versions == snapshot.versions:
                 break
             seen = snapshot

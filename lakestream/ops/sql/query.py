@@ -49,6 +49,14 @@ class _Flushed(msgspec.Struct, frozen=True):
     error: _Error | None = None
 
 
+class _Columns(msgspec.Struct, frozen=True):
+    """The columns of a result, as its process describes them."""
+
+    columns: list[sql.Column]
+    schema: bytes = b""
+
+
+_COLUMNS = msgspec.json.Decoder(_Columns)
 _FLUSHED = msgspec.json.Decoder(_Flushed)
 _WITHOUT_TAIL = (400, 404)
 """Errors of streams that are not in the lake, or not there any more: no message is missing beyond the table."""
@@ -202,6 +210,7 @@ class Query:
                 "max_batch_bytes": most,
                 "parameters": request.parameters,
                 "as_of": request.as_of,
+                "describe": request.describe,
             }
         )
         mentioned = json.loads(await process.hear())
@@ -211,7 +220,7 @@ class Query:
             await process.say({"go": False})
             raise
         await process.say({"go": True})
-        self._send_columns(json.loads(await process.hear())["columns"], stale)
+        self._send_columns(_COLUMNS.decode(await process.hear()), stale)
         while True:
             await self._may_send()
             await process.say({"go": True})
@@ -281,17 +290,18 @@ class Query:
         if not self._bus.publish(self._asked.reply, reply, sql.encode_headers(values), body):
             raise ClientGone
 
-    def _send_columns(self, columns: list[dict[str, str]], stale: list[str]) -> None:
+    def _send_columns(self, columns: _Columns, stale: list[str]) -> None:
         head = sql.Head(
             sql.RESPONSE_TYPE,
             self._asked.account,
             self._server,
             self.id,
             self._asked.request.format,
-            [sql.Column(**column) for column in columns],
+            columns.columns,
             self._options.window,
             f"{sql.CANCEL}{self.id}",
             stale,
+            columns.schema,
         )
         self._send(b"", {sql.PART: "columns"}, msgspec.json.encode(head))
 
