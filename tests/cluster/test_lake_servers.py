@@ -12,6 +12,7 @@ from lakestream.lake.sql.session import Session
 from lakestream.lake.sql.uncompacted import Server
 from tests.cluster.nodes import Cluster, Node
 from tests.servers import Kind
+from tests.wire import Wire
 
 pytestmark = [pytest.mark.lake, pytest.mark.cluster]
 
@@ -81,5 +82,45 @@ def test_sql_has_no_lag_when_nodes_end_and_says_so_when_none_is_left(tmp_path: P
         (warning,) = done.stderr.splitlines()
         assert warning.startswith("lakestream: messages that are not staged yet are missing: ")
         assert all(node.url.removeprefix("nats://") in warning for node in (first, second, third))
+    finally:
+        cluster.kill()
+
+
+def asked(wire: Wire, query: str) -> list[bytes]:
+    """Return the rows of a query over NATS, as lines of JSON."""
+    inbox = wire.new_reply()
+    sid = wire.subscribe(inbox)
+    wire.publish("$LAKE.API.SQL", query.encode(), inbox)
+    lines: list[bytes] = []
+    while (part := (frame := wire.delivered(sid, 90)).headers.get("Lake-Sql-Part")) != "end":
+        if part == "batch":
+            lines += frame.data.splitlines()
+            wire.publish(frame.reply)
+    assert "Nats-Service-Error" not in frame.headers, frame.headers
+    return lines
+
+
+def test_sql_over_nats_has_no_lag_whichever_node_is_asked(tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    lake.mkdir()
+    sql = "sql { enabled: $SQL_HERE, batch_bytes: 16KB, window: 2, memory: 200MB }"
+    cluster = Cluster(Kind.OURS, tmp_path, 3, config=f'lake {{ url: "{lake}", seal_age: "1h" }}\n{sql}')
+    first, second, _ = cluster.nodes
+    for node in cluster.nodes:
+        node.environment["SQL_HERE"] = "true" if node is first else "false"
+    try:
+        cluster.start()
+        cluster.stream("R3", ["r3"], 3)
+        for number, leader in enumerate(cluster.nodes, 1):
+            cluster.lead("R3", leader)
+            publish(cluster, "r3", 1)
+            with cluster.wire(first, timeout=20) as wire:
+                assert asked(wire, COUNT.format("R3")) == [b'{"count(*)":%d}' % number]
+        # Requests, batches and acknowledgements cross the route to the only node that answers.
+        with cluster.wire(second, timeout=20) as wire:
+            publish(cluster, "r3", 1)
+            assert asked(wire, COUNT.format("R3")) == [b'{"count(*)":4}']
+            assert len(asked(wire, "SELECT * FROM range(20000)")) == 20_000
+            assert wire.request("$SRV.PING").json()["name"] == "lakestream-sql"
     finally:
         cluster.kill()

@@ -24,6 +24,7 @@ from lakestream.config.options import (
     LakeOptions,
     Options,
     OtelOptions,
+    SqlOptions,
 )
 from lakestream.config.settings import TOP, TOP_HARMLESS, TOP_MISSING, read_settings
 from tests.unit.conf_files import Load
@@ -105,6 +106,12 @@ def _jetstream(options: Options) -> JetStreamOptions:
             {"lake": LakeOptions(staged_grace_ns=0, staged_grace_bytes=2 * 10**6)},
         ),
         ("no_header_support: true", {"no_header_support": True}),
+        ("sql: true", {"sql": SqlOptions(enabled=True)}),
+        (
+            "sql { max_time: 5s, max_rows: 10, memory: 1GiB, flight: 8815 }",
+            {"sql": SqlOptions(enabled=True, max_time_ns=5 * SECOND, max_rows=10, memory=1 << 30, flight_port=8815)},
+        ),
+        ("sql { enabled: false }", {}),
         ("console: false", {"console": ConsoleOptions(enabled=False)}),
         ("console { enabled: false }", {"console": ConsoleOptions(enabled=False)}),
         (
