@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 WAIT_S = 120.0
 """Default time without a message after which a query fails (2 min): the server's `max_time` is shorter."""
 
+LOOK_S = 0.5
+"""Interval at which a request without a response is looked at (0.5 s): the server may have refused it."""
+
 _HEAD = msgspec.json.Decoder(Head)
 NO_RESPONDERS = "503"
 
@@ -119,12 +122,7 @@ async def ask(nats: Nats, request: Request, stream: str = "", wait_s: float = WA
     before = nats.last_error
     try:
         await nats.publish(subject, msgspec.json.encode(request), reply=inbox)
-        await nats.flush()
-        denied = nats.last_error
-        # nats-py keeps the text of -ERR in lower case.
-        if denied is not None and denied is not before and subject.lower() in str(denied).lower():
-            raise QueryFailed(sql.FORBIDDEN, f'Permissions Violation for Publish to "{subject}"')
-        first = await _next(subscription, wait_s, subject)
+        first = await _first(nats, subscription, wait_s, subject, before)
         headers = first.headers or {}
         if headers.get("Status") == NO_RESPONDERS:
             raise QueryFailed(
@@ -136,6 +134,22 @@ async def ask(nats: Nats, request: Request, stream: str = "", wait_s: float = WA
     except BaseException:
         await subscription.unsubscribe()
         raise
+
+
+async def _first(nats: Nats, subscription: Subscription, wait_s: float, subject: str, before: Exception | None) -> Msg:
+    """Return the first response. Raises QueryFailed when the user may not ask, which the server says apart from it."""
+    waited = 0.0
+    while True:
+        try:
+            return await _next(subscription, min(LOOK_S, wait_s), subject)
+        except NoAnswer:
+            denied = nats.last_error
+            # nats-py keeps the text of -ERR in lower case.
+            if denied is not None and denied is not before and subject.lower() in str(denied).lower():
+                raise QueryFailed(sql.FORBIDDEN, f'Permissions Violation for Publish to "{subject}"') from None
+            waited += LOOK_S
+            if waited >= wait_s:
+                raise NoAnswer(subject, wait_s) from None
 
 
 async def _next(subscription: Subscription, wait_s: float, subject: str = sql.QUERY) -> Msg:
