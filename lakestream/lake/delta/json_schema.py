@@ -23,8 +23,8 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable
-from datetime import UTC, date, datetime
-from decimal import Context, Decimal, DecimalException
+from datetime import date, datetime
+from decimal import Decimal, DecimalException
 from functools import lru_cache
 from types import GenericAlias
 from typing import Annotated, Any
@@ -37,6 +37,7 @@ from sqlglot.errors import SqlglotError
 
 from lakestream.lake.delta.schema import JSON_SCHEMA_PROPERTY, REMOVED_COLUMN, TABLE_COLUMNS, doubled, ticked
 from lakestream.lake.errors import BadPolicy
+from lakestream.schemas.scalars import exact_decimal, is_deeper, utc
 
 MAX_DEPTH = 200
 """Maximum nesting depth of a payload; a deeper one does not fit."""
@@ -44,9 +45,7 @@ MAX_COLUMNS = 1_000
 """Maximum number of columns, including those of structs."""
 _BASE = frozenset((*TABLE_COLUMNS, REMOVED_COLUMN, "bucket"))
 _TOKEN = re.compile(r"token\d+", re.IGNORECASE)
-_BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[{]|[\]}]', re.DOTALL)
 _FLOAT_MAX = 3.4028234663852886e38
-_EXACT = Context(prec=76)
 Finish = Callable[[Any], Any]
 
 
@@ -99,7 +98,7 @@ class JsonSchema:
         if payload is None:
             raise ValueError("NULL")
         try:
-            if payload.count(b"[") + payload.count(b"{") > MAX_DEPTH and _depth(payload) > MAX_DEPTH:
+            if is_deeper(payload, MAX_DEPTH):
                 raise _Unfit(f"nested deeper than {MAX_DEPTH}")
             found: dict[str, Any] = self._finish(self._decoder.decode(payload))
             return found
@@ -184,7 +183,7 @@ def _scalars() -> dict[Any, _Type]:
         return _Type(Annotated[int, limits], getattr(pa, f"int{bits}")(), spark, spark)
 
     single = Annotated[float, msgspec.Meta(ge=-_FLOAT_MAX, le=_FLOAT_MAX)]
-    moment = _Type(datetime, pa.timestamp("us", "UTC"), "TIMESTAMP", "TIMESTAMP WITH TIME ZONE", _utc)
+    moment = _Type(datetime, pa.timestamp("us", "UTC"), "TIMESTAMP", "TIMESTAMP WITH TIME ZONE", utc)
     return {
         kind.BOOLEAN: _Type(bool, pa.bool_(), "BOOLEAN", "BOOLEAN"),
         kind.TINYINT: integer(8, "TINYINT"),
@@ -271,29 +270,12 @@ def _decimal(arguments: list[int]) -> _Type:
     precision, scale = (*arguments, *(10, 0)[len(arguments) :])
     if not 1 <= precision <= 38 or not 0 <= scale <= precision:
         raise BadJsonSchema(f"DECIMAL({precision}, {scale}): 1 to 38 digits, of them 0 to all after the point")
-    unit, limit = Decimal(1).scaleb(-scale), Decimal(10) ** (precision - scale)
 
     def finish(value: Decimal) -> Decimal:
-        if not value.is_finite() or abs(value) >= limit or (exact := value.quantize(unit, context=_EXACT)) != value:
+        exact = exact_decimal(value, precision, scale)
+        if exact is None:
             raise _Unfit(f"{str(value)[:50]} is not exactly a DECIMAL({precision}, {scale})")
         return exact
 
     name = f"DECIMAL({precision}, {scale})"
     return _Type(Decimal, pa.decimal128(precision, scale), name, name, finish)
-
-
-def _utc(value: datetime) -> datetime:
-    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
-
-
-def _depth(payload: bytes) -> int:
-    """Return the nesting depth of objects and arrays, ignoring brackets in strings."""
-    depth = deepest = 0
-    for match in _BRACKETS.finditer(payload):
-        token = match.group()
-        if token in b"[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif token in b"]}":
-            depth -= 1
-    return deepest

@@ -1,0 +1,202 @@
+"""Codec of JSON payloads that have a JSON Schema.
+
+Belongs here: reading the schema within its limits, checking and decoding payloads, one or a batch. A payload fits when
+it is one JSON text (RFC 8259, UTF-8), the schema allows it, and each column can hold its value. Of duplicate names the
+last one counts. Fields that the schema does not name are ignored if it allows them, and checked for syntax only.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import jsonschema_rs
+import msgspec
+
+from lakestream.protocol.decoding import DECODE_ERRORS
+from lakestream.schemas import scalars
+from lakestream.schemas.columns import Record, check_size
+from lakestream.schemas.errors import BadSchema, Misfit, Unfit, within
+from lakestream.schemas.json_schema.bounds import MAX_SCHEMA_DEPTH, Node, Visits
+from lakestream.schemas.json_schema.shapes import PATTERNS, Shapes
+from lakestream.schemas.json_schema.values import convert
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from lakestream.schemas.arrow import Decoded
+
+MAX_WORK = 20_000_000
+"""Maximum product of a payload's bytes and the schemas that one value is checked against. It bounds the time of one
+check to seconds; a larger payload does not fit such a schema."""
+_ANY = msgspec.json.Decoder()
+_DRAFTS: dict[str, Any] = {
+    "https://json-schema.org/draft/2020-12/schema": jsonschema_rs.Draft202012Validator,
+    "https://json-schema.org/draft/2019-09/schema": jsonschema_rs.Draft201909Validator,
+    "http://json-schema.org/draft-07/schema": jsonschema_rs.Draft7Validator,
+}
+
+
+def parse_schema(text: str) -> Node:
+    """Return a JSON Schema as Python values, after the checks that need no validator.
+
+    Raises:
+        BadSchema: it is no JSON object, of another draft, or nests too deep.
+    """
+    raw = text.encode(errors="surrogatepass")
+    # A level of schemas is two of JSON: `properties` and the name.
+    if scalars.is_deeper(raw, 2 * MAX_SCHEMA_DEPTH):
+        raise BadSchema(f"its JSON nests deeper than {2 * MAX_SCHEMA_DEPTH}", remedy="use $ref to $defs")
+    try:
+        node = _ANY.decode(raw)
+    except DECODE_ERRORS as error:
+        raise BadSchema(f"it is not JSON: {error}") from None
+    if not isinstance(node, dict):
+        raise BadSchema("it is not a JSON object", remedy='begin with {"type": "object", "properties": {…}}')
+    _draft(node)
+    return node
+
+
+def _draft(node: Node) -> Any:
+    name = node.get("$schema", next(iter(_DRAFTS)))
+    found = _DRAFTS.get(name.removesuffix("#")) if isinstance(name, str) else None
+    if found is None:
+        raise BadSchema(f"$schema {str(name)[:80]!r} is not supported", "$schema", f"use one of {', '.join(_DRAFTS)}")
+    return found
+
+
+class JsonCodec:
+    """Checks and decodes JSON payloads of one schema. Safe for use by several threads.
+
+    Attributes: `record`: its columns; `depth`: maximum nesting of a payload; `largest`: maximum size of a payload in
+    bytes, None without a limit of the schema's own.
+    """
+
+    def __init__(self, text: str) -> None:
+        """Read a schema.
+
+        Raises:
+            BadSchema: it is invalid, or would cost too much time.
+        """
+        schema = parse_schema(text)
+        if schema.get("type", "object") != "object":
+            raise BadSchema("the root is not an object", "type", 'its fields become columns: use "type": "object"')
+        visits = Visits(schema)
+        self.depth = visits.depth()
+        try:
+            self._validator = _draft(schema)(
+                schema, validate_formats=False, pattern_options=PATTERNS, offline=True, ignore_unknown_formats=True
+            )
+        except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
+            text = getattr(error, "message", str(error))
+            where = "/".join(map(str, getattr(error, "instance_path", ())))
+            raise BadSchema(text[:300], where) from None
+        try:
+            shapes = Shapes(schema)
+        except (TypeError, ValueError, AttributeError) as error:
+            if isinstance(error, BadSchema):
+                raise
+            raise BadSchema(str(error)[:300]) from None
+        self._root = shapes.root
+        assert isinstance(self._root.type, Record)
+        self.record: Record = self._root.type
+        check_size(self.record)
+        self._whole = shapes.whole
+        self._decoder = msgspec.json.Decoder(self._root.python)
+        self._check = self._root.check
+        self.largest = MAX_WORK // visits.most if shapes.whole else None
+
+    def fits(self, payload: bytes) -> Misfit | None:
+        """Return the reason why a payload does not fit, None if it does."""
+        try:
+            self.value(payload)
+        except Unfit as unfit:
+            return unfit.misfit
+        return None
+
+    def value(self, payload: bytes | None) -> Any:
+        """Return a payload as a struct, whose fields are those of the record, in order.
+
+        Raises:
+            Unfit: it does not fit.
+        """
+        if payload is None:
+            raise Unfit("", "json", "there is no payload")
+        if payload.count(b"[") + payload.count(b"{") > self.depth and scalars.json_depth(payload) > self.depth:
+            raise Unfit("", "depth", f"it nests deeper than {self.depth}")
+        try:
+            payload.decode()
+            value = self._decoder.decode(payload)
+            if (self._check is None or self._check(value)) and (
+                not self._whole or (self._is_small(payload) and self._validator.is_valid(_ANY.decode(payload)))
+            ):
+                return value
+        except DECODE_ERRORS:
+            pass
+        return self._exactly(payload)
+
+    def _is_small(self, payload: bytes) -> bool:
+        return self.largest is None or len(payload) <= self.largest
+
+    def _exactly(self, payload: bytes) -> Any:
+        """Return the value of a payload that the fast way refused, or name the field and the rule."""
+        if not self._is_small(payload):
+            raise Unfit("", "size", f"its schema checks at most {self.largest} bytes within the time that is allowed")
+        try:
+            payload.decode()
+            found = _ANY.decode(payload)
+        except UnicodeDecodeError as error:
+            raise Unfit("", "utf-8", str(error)) from None
+        except DECODE_ERRORS as error:
+            if "out of range" not in str(error):
+                raise Unfit("", "json", str(error)) from None
+            # Only where a column is a DOUBLE does the size of a number matter.
+            found = json.loads(payload, parse_float=_finite, parse_int=_integer)
+        for broken in self._validator.iter_errors(found):
+            path = ""
+            for part in broken.instance_path:
+                path = within(path, part)
+            rule = broken.kind.name
+            if rule == "required":
+                path = within(path, str(broken.kind.property))
+            raise Unfit(path, rule, broken.message)
+        return convert(payload.strip(b" \t\r\n"), self._root)
+
+    def decode(self, payloads: Sequence[bytes | None] | pa.Array) -> Decoded:
+        """Decode a batch to columns. NULL payloads are misfits."""
+        from lakestream.schemas.json_schema.rows import batch
+
+        return batch(self, payloads)
+
+    def formats(self, columns: pa.RecordBatch, payloads: Sequence[bytes | None] | pa.Array) -> pa.DictionaryArray:
+        """Return the `data_format` of each row, NULL where `encode` would not give its payload back exactly.
+
+        Args:
+            columns: the decoded batch.
+            payloads: its payloads; NULL for rows that do not fit.
+        """
+        from lakestream.schemas.arrow import binary
+        from lakestream.schemas.json_schema.spelling import skeletons
+
+        return skeletons(self.record, columns, binary(payloads))
+
+    def encode(self, columns: pa.RecordBatch, formats: pa.Array) -> pa.BinaryArray:
+        """Return the payloads of rows by their `data_format`, NULL where that is NULL.
+
+        Raises:
+            ValueError: a text is no format of this schema.
+        """
+        from lakestream.schemas.json_schema.spelling import spell
+
+        return spell(self.record, columns, formats)
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    return math.copysign(1.7976931348623157e308, value) if math.isinf(value) else value
+
+
+def _integer(text: str) -> int | float:
+    return int(text) if len(text) < 300 else _finite(text)

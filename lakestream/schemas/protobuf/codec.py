@@ -1,0 +1,252 @@
+"""Codec of Protobuf payloads: one message, without framing.
+
+Belongs here: checking and decoding payloads, one or a batch, and giving them back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from google.protobuf import json_format, message_factory
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError, EncodeError
+
+from lakestream.schemas import scalars
+from lakestream.schemas.columns import INSTANT, JSON, UINT64, List, Map, Record, walk
+from lakestream.schemas.errors import Misfit, RowMisfit, Unfit
+from lakestream.schemas.protobuf.model import (
+    TIMESTAMP,
+    WRAPPERS,
+    Part,
+    columns_of,
+    is_map,
+    is_repeated,
+    message_of,
+    parts_of,
+    read_files,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from lakestream.schemas.arrow import Decoded
+
+FORMAT = "P"
+"""The `data_format` of rows that are given back: fields in the order of their numbers, as serializers write them."""
+Get = Callable[[Any], Any]
+
+
+class ProtobufCodec:
+    """Checks and decodes Protobuf payloads of one message. Safe for use by several threads."""
+
+    def __init__(self, text: str, message: str = "") -> None:
+        """Read a descriptor set.
+
+        Args:
+            text: the set in base64.
+            message: full name; "" for the first message of the last file.
+
+        Raises:
+            BadSchema: it is invalid or exceeds a limit.
+        """
+        descriptor = message_of(read_files(text), message)
+        self._parts = parts_of(descriptor)
+        self.record: Record = columns_of(self._parts, root=True)
+        self._class: Any = message_factory.GetMessageClass(descriptor)
+        self._row = _row(self._parts)
+        self._is_exact = not any(of == JSON for _, of in walk(self.record))
+
+    def fits(self, payload: bytes) -> Misfit | None:
+        """Return the reason why a payload does not fit, None if it does."""
+        try:
+            self.value(payload)
+        except Unfit as unfit:
+            return unfit.misfit
+        return None
+
+    def value(self, payload: bytes | None) -> Any:
+        """Return a payload as a tuple of its fields.
+
+        Raises:
+            Unfit: it does not fit.
+        """
+        if payload is None:
+            raise Unfit("", "encoding", "there is no payload")
+        try:
+            message = self._class.FromString(payload)
+            if not message.IsInitialized():
+                missing = message.FindInitializationErrors()
+                raise Unfit(missing[0] if missing else "", "required", "a required field is missing")
+            return self._row(message)
+        except (DecodeError, UnicodeDecodeError) as error:
+            raise Unfit("", "encoding", str(error)) from None
+
+    def decode(self, payloads: Sequence[bytes | None] | pa.Array) -> Decoded:
+        """Decode a batch to columns. NULL payloads are misfits."""
+        from lakestream.schemas.arrow import batch_of, listed
+
+        value = self.value
+        rows: list[Any] = []
+        misfits: list[RowMisfit] = []
+        for payload in listed(payloads):
+            try:
+                rows.append(value(payload))
+            except Unfit as unfit:
+                misfits.append(RowMisfit(len(rows), unfit.misfit))
+                rows.append(None)
+        return batch_of(self.record, rows, None, misfits, {})
+
+    def formats(self, columns: pa.RecordBatch, payloads: Sequence[bytes | None] | pa.Array) -> pa.DictionaryArray:
+        """Return the `data_format` of each row, NULL where `encode` would not give its payload back exactly."""
+        from lakestream.schemas.arrow import same_formats
+
+        return same_formats(self._encoded(columns), payloads, FORMAT)
+
+    def encode(self, columns: pa.RecordBatch, formats: pa.Array) -> pa.BinaryArray:
+        """Return the payloads of rows by their `data_format`, NULL where that is NULL.
+
+        Raises:
+            ValueError: a text is no format of this schema.
+        """
+        from lakestream.schemas.arrow import where_format
+
+        return where_format(self._encoded(columns), formats, FORMAT)
+
+    def _encoded(self, columns: pa.RecordBatch) -> list[bytes | None]:
+        from lakestream.schemas.arrow import plain_rows
+
+        if not self._is_exact:
+            return [None] * len(columns)
+        found: list[bytes | None] = []
+        for row in plain_rows(columns):
+            message = self._class()
+            try:
+                _fill(message, self._parts, row)
+                found.append(message.SerializeToString(deterministic=True))
+            except (TypeError, ValueError, KeyError, EncodeError):  # a misfit's NULLs
+                found.append(None)
+        return found
+
+
+# Reading
+def _row(parts: tuple[Part, ...]) -> Get:
+    """Return the function from a message to the tuple of its columns."""
+    gets = [_field(part) for part in parts]
+
+    def row(message: Any) -> tuple[Any, ...]:
+        return tuple([get(message) for get in gets])
+
+    return row
+
+
+def _field(part: Part) -> Get:
+    field, name = part.field, part.field.name
+    if is_map(field):
+        return _map(part)
+    convert = _converter(part, field)
+    if is_repeated(field):
+        if convert is None:
+            return lambda message: list(getattr(message, name))
+        return lambda message: [convert(each) for each in getattr(message, name)]
+    if not field.has_presence:
+        if convert is None:
+            return lambda message: getattr(message, name)
+        return lambda message: convert(getattr(message, name))
+    if convert is None:
+        return lambda message: getattr(message, name) if message.HasField(name) else None
+    return lambda message: convert(getattr(message, name)) if message.HasField(name) else None
+
+
+def _map(part: Part) -> Get:
+    name = part.field.name
+    fields = part.field.message_type.fields_by_name
+    convert = _converter(part, fields["value"])
+    if fields["key"].cpp_type == FieldDescriptor.CPPTYPE_UINT64:
+        step = convert or (lambda value: value)
+        return lambda message: {str(key): step(value) for key, value in getattr(message, name).items()}
+    if convert is None:
+        return lambda message: dict(getattr(message, name))
+    return lambda message: {key: convert(value) for key, value in getattr(message, name).items()}
+
+
+def _converter(part: Part, field: FieldDescriptor) -> Get | None:
+    """Return the conversion of one value, None for none."""
+    of = part.type.of if isinstance(part.type, List | Map) else part.type
+    if field.enum_type is not None:
+        names = {value.number: value.name for value in reversed(field.enum_type.values)}
+        return lambda number: names.get(number) or str(number)
+    if field.message_type is None:
+        return Decimal if of == UINT64 else None
+    if of == INSTANT:
+        return lambda value: _instant(value, part.field.name)
+    if of == JSON:
+        return lambda value: _json(value, part.field.name)
+    if field.message_type.full_name in WRAPPERS:
+        return (lambda value: Decimal(value.value)) if of == UINT64 else (lambda value: value.value)
+    return _row(part.parts)
+
+
+def _instant(value: Any, name: str) -> int:
+    found: int = value.seconds * 1_000_000 + value.nanos // 1_000
+    if not scalars.FIRST_US <= found <= scalars.LAST_US or not 0 <= value.nanos < 1_000_000_000:
+        raise Unfit(name, "range", "the instant is outside of the years 1 to 9999")
+    return found
+
+
+def _json(value: Any, name: str) -> str:
+    try:
+        return str(json_format.MessageToJson(value, indent=None, preserving_proto_field_name=True, ensure_ascii=False))
+    except (TypeError, ValueError, json_format.Error, RecursionError) as error:
+        raise Unfit(name, "json", f"it cannot be written as JSON: {error}") from None
+
+
+# Writing
+def _fill(message: Any, parts: tuple[Part, ...], row: Sequence[Any]) -> None:
+    """Set the fields of a message from the values of its columns."""
+    for part, value in zip(parts, row, strict=True):
+        field, name = part.field, part.field.name
+        if value is None:
+            continue
+        if is_map(field):
+            inner = field.message_type.fields_by_name["value"]
+            target = getattr(message, name)
+            is_number = field.message_type.fields_by_name["key"].cpp_type == FieldDescriptor.CPPTYPE_UINT64
+            for key, each in value:
+                key = int(key) if is_number else key
+                if inner.message_type is None:
+                    target[key] = _scalar(inner, each)
+                else:
+                    _fill_one(target[key], inner, part, each)
+        elif is_repeated(field):
+            target = getattr(message, name)
+            if field.message_type is None:
+                target.extend([_scalar(field, each) for each in value])
+            else:
+                for each in value:
+                    _fill_one(target.add(), field, part, each)
+        elif field.message_type is None:
+            setattr(message, name, _scalar(field, value))
+        else:
+            target = getattr(message, name)
+            target.SetInParent()
+            _fill_one(target, field, part, value)
+
+
+def _fill_one(target: Any, field: FieldDescriptor, part: Part, value: Any) -> None:
+    kind = field.message_type.full_name
+    if kind == TIMESTAMP:
+        target.seconds, rest = divmod(value, 1_000_000)
+        target.nanos = rest * 1_000
+    elif kind in WRAPPERS:
+        target.value = _scalar(field.message_type.fields_by_name["value"], value)
+    else:
+        _fill(target, part.parts, list(value.values()))
+
+
+def _scalar(field: FieldDescriptor, value: Any) -> Any:
+    if field.enum_type is not None:
+        known = field.enum_type.values_by_name.get(value)
+        return int(value) if known is None else known.number
+    return int(value) if isinstance(value, Decimal) else value

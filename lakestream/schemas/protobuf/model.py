@@ -1,0 +1,169 @@
+"""Protobuf schemas: descriptor sets, their messages, and the mapping to columns.
+
+Belongs here: reading a `FileDescriptorSet` within limits, and the columns of a message.
+
+    bool BOOLEAN   integers up to 64 bits, signed, BIGINT   uint64 fixed64 DECIMAL(20, 0)   float double DOUBLE
+    string enum STRING   bytes BINARY   Timestamp TIMESTAMP (µs, UTC)   wrappers as their value, nullable
+    message STRUCT   repeated ARRAY   map MAP   Struct, Value, ListValue, Any, recursive messages: STRING, JSON text
+
+A field with presence (`optional`, a message, a member of `oneof`) is NULL if not set; others have their default.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any
+
+import msgspec
+from google.protobuf import descriptor_pb2, descriptor_pool
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import DecodeError
+
+from lakestream.schemas import columns
+from lakestream.schemas.columns import JSON, MAX_FIELDS, MAX_NESTING, List, Map, Record, Type, check_size
+from lakestream.schemas.errors import BadSchema
+
+WRAPPERS = {
+    f"google.protobuf.{name}Value"
+    for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
+}
+TIMESTAMP = "google.protobuf.Timestamp"
+FREE = {f"google.protobuf.{name}" for name in ("Struct", "Value", "ListValue", "Any")}
+_KINDS = {
+    FieldDescriptor.CPPTYPE_INT32: columns.INTEGER,
+    FieldDescriptor.CPPTYPE_INT64: columns.INTEGER,
+    FieldDescriptor.CPPTYPE_UINT32: columns.INTEGER,
+    FieldDescriptor.CPPTYPE_UINT64: columns.UINT64,
+    FieldDescriptor.CPPTYPE_DOUBLE: columns.NUMBER,
+    FieldDescriptor.CPPTYPE_FLOAT: columns.NUMBER,
+    FieldDescriptor.CPPTYPE_BOOL: columns.BOOLEAN,
+    FieldDescriptor.CPPTYPE_ENUM: columns.STRING,
+}
+
+
+class Part(msgspec.Struct, frozen=True):
+    """A field of a message with its column. `parts`: of the message that it has, if that is a STRUCT."""
+
+    field: Any
+    type: Type
+    parts: tuple[Part, ...] = ()
+
+
+def read_files(text: str) -> descriptor_pb2.FileDescriptorSet:
+    """Return a descriptor set from its base64.
+
+    Raises:
+        BadSchema: it is none.
+    """
+    try:
+        found = descriptor_pb2.FileDescriptorSet.FromString(base64.b64decode("".join(text.split()), validate=True))
+    except (binascii.Error, ValueError, DecodeError) as error:
+        raise BadSchema(
+            f"it is not a FileDescriptorSet in base64: {str(error)[:200]}",
+            remedy="make one with `protoc --include_imports -o orders.pb orders.proto`",
+        ) from None
+    if not found.file:
+        raise BadSchema("the descriptor set has no files")
+    return found
+
+
+def message_of(files: descriptor_pb2.FileDescriptorSet, name: str = "") -> Descriptor:
+    """Return a message of a descriptor set, in a pool of its own.
+
+    Args:
+        files: with all imports.
+        name: full name of the message; "" for the first one of the last file.
+
+    Raises:
+        BadSchema: a file does not fit the others, or there is no such message.
+    """
+    pool = descriptor_pool.DescriptorPool()
+    pending = list(files.file)
+    known = {file.name for file in pending}
+    added: set[str] = set()
+    while pending:
+        # Files come in any order.
+        ready = [file for file in pending if all(each in added or each not in known for each in file.dependency)]
+        if not ready:
+            raise BadSchema("files import each other in a cycle", pending[0].name[:80])
+        for file in ready:
+            missing = next((each for each in file.dependency if each not in known), None)
+            if missing is not None:
+                raise BadSchema(f"its import {missing[:80]!r} is missing", file.name[:80], "use --include_imports")
+            try:
+                pool.AddSerializedFile(file.SerializeToString())
+            except (TypeError, ValueError) as error:
+                raise BadSchema(str(error)[:300], file.name[:80]) from None
+            added.add(file.name)
+        pending = [file for file in pending if file.name not in added]
+    last = files.file[-1]
+    if not name:
+        if not last.message_type:
+            raise BadSchema("it has no message", last.name[:80])
+        name = ".".join(part for part in (last.package, last.message_type[0].name) if part)
+    try:
+        return pool.FindMessageTypeByName(name)
+    except KeyError:
+        raise BadSchema(f"there is no message {name[:80]!r}", remedy="write its full name, with the package") from None
+
+
+def parts_of(message: Descriptor) -> tuple[Part, ...]:
+    """Return the fields of a message with their columns."""
+    return _Mapping().parts(message, (message.full_name,), 1)
+
+
+class _Mapping:
+    def __init__(self) -> None:
+        self._count = 0
+
+    def parts(self, message: Descriptor, stack: tuple[str, ...], depth: int) -> tuple[Part, ...]:
+        return tuple(self._part(field, stack, depth) for field in message.fields)
+
+    def _part(self, field: FieldDescriptor, stack: tuple[str, ...], depth: int) -> Part:
+        self._count += 1
+        if self._count > MAX_FIELDS:
+            raise BadSchema(f"there are more than {MAX_FIELDS} fields", field.full_name[:80])
+        if is_map(field):
+            keys, values = (field.message_type.fields_by_name[name] for name in ("key", "value"))
+            key = _KINDS.get(keys.cpp_type, columns.STRING)
+            if key == columns.UINT64:
+                key = columns.STRING  # Delta has no maps with DECIMAL keys in all readers
+            of = self._single(values, stack, depth + 1)
+            return Part(field, Map(key, of.type), of.parts)
+        of = self._single(field, stack, depth + is_repeated(field))
+        return Part(field, List(of.type), of.parts) if is_repeated(field) else of
+
+    def _single(self, field: FieldDescriptor, stack: tuple[str, ...], depth: int) -> Part:
+        """Return a field as if it was not repeated."""
+        inner = field.message_type
+        if inner is None:
+            if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
+                return Part(field, columns.BYTES if field.type == FieldDescriptor.TYPE_BYTES else columns.STRING)
+            return Part(field, _KINDS[field.cpp_type])
+        if inner.full_name == TIMESTAMP:
+            return Part(field, columns.INSTANT)
+        if inner.full_name in WRAPPERS:
+            return Part(field, self._single(inner.fields_by_name["value"], stack, depth).type)
+        if inner.full_name in FREE or inner.full_name in stack or depth >= MAX_NESTING or not inner.fields:
+            return Part(field, JSON)
+        parts = self.parts(inner, (*stack, inner.full_name), depth + 1)
+        return Part(field, columns_of(parts), parts)
+
+
+def is_map(field: FieldDescriptor) -> bool:
+    """Return True for a `map<…>` field."""
+    return field.message_type is not None and field.message_type.GetOptions().map_entry
+
+
+def is_repeated(field: FieldDescriptor) -> bool:
+    """Return True for a `repeated` field, maps included."""
+    return bool(field.is_repeated)
+
+
+def columns_of(parts: tuple[Part, ...], root: bool = False) -> Record:
+    """Return the columns of a message."""
+    found = columns.record_of(((part.field.name, part.type, part.field.has_presence, "") for part in parts), root)
+    if root:
+        check_size(found)
+    return found
