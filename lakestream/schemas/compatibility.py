@@ -34,7 +34,7 @@ class Conflict(msgspec.Struct, frozen=True):
         return f"not {self.mode} compatible with version {self.version}: {self.difference}"
 
 
-def conflicts(new: Schema, versions: Sequence[Schema], strict: bool = False) -> list[Conflict]:
+def find_conflicts(new: Schema, versions: Sequence[Schema], strict: bool = False) -> list[Conflict]:
     """Return the reasons why a version cannot follow others by its own `compatibility`; empty if it can.
 
     Args:

@@ -182,7 +182,8 @@ class _Maker:
         if kind == "string":
             found |= self._string(seen, total, bool(nulls))
         elif kind == "integer":
-            if seen.high > scalars.UINT64_MAX or seen.low < scalars.INT64_MIN or seen.low < 0 < seen.high - 2**63:
+            is_mixed = seen.low < 0 and seen.high > scalars.INT64_MAX
+            if is_mixed or seen.high > scalars.UINT64_MAX or seen.low < scalars.INT64_MIN:
                 found["type"] = ["number", "null"] if nulls else "number"
             elif seen.high > scalars.INT64_MAX:
                 found["format"] = "uint64"
@@ -211,6 +212,8 @@ class _Maker:
             for part in seen.names.values():
                 merged.merge(part)
             return {"additionalProperties": self.of(merged, False)}
-        properties = {name: self.of(part, False) for name, part in seen.names.items()}
-        required = [name for name, part in seen.names.items() if part.count == total]
+        names = {name: part for name, part in seen.names.items() if self._fields + len(seen.names) < MAX_FIELDS // 2}
+        names = names or dict(list(seen.names.items())[: max(0, MAX_FIELDS // 2 - self._fields)])
+        properties = {name: self.of(part, False) for name, part in names.items()}
+        required = [name for name, part in names.items() if part.count == total]
         return {"properties": properties} | ({"required": required} if required else {})

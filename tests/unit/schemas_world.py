@@ -178,7 +178,8 @@ def payloads(draw: st.DrawFn, schema: dict[str, Any]) -> bytes:
     """Return a payload that mostly fits, in one of several spellings."""
     value = _random_value(draw, schema)
     spelling = draw(st.sampled_from([_compact, _compact, _spaced, _spaced, _pretty, _go, _odd, _twice, _broken]))
-    return spelling(value).encode()
+    text: str = spelling(value)
+    return text.encode()
 
 
 # The reference
@@ -237,8 +238,10 @@ def _expected(root: dict[str, Any], schema: Any, value: Any) -> Any:
     if form == "date-time":
         return _instant(value)
     if form == "date":
+        if re.fullmatch(r"\d{4}-\d\d-\d\d", value) is None:
+            raise Misfit
         try:
-            return date.fromisoformat(value) if re.fullmatch(r"\d{4}-\d\d-\d\d", value) else _misfit()
+            return date.fromisoformat(value)
         except ValueError:
             raise Misfit from None
     if form.startswith("decimal"):
@@ -258,18 +261,23 @@ def _object(root: dict[str, Any], schema: dict[str, Any], value: Any) -> Any:
         if isinstance(more, dict) and more:
             return {name: _expected(root, more, part) for name, part in value.items()}
         return (value,)
-    return {name: _expected(root, part, value[name]) if name in value else None for name, part in properties.items()}
+    return {
+        name: _expected(root, part, value[name]) if name in value else None
+        for name, part in _properties(schema).items()
+    }
 
 
-def _misfit() -> None:
-    raise Misfit
+def _properties(schema: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = schema.get("properties") or {}
+    return found
 
 
 def _instant(text: str) -> datetime:
     pattern = r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:?\d\d)?"
+    if re.fullmatch(pattern, text) is None:
+        raise Misfit
     try:
-        value = datetime.fromisoformat(text) if re.fullmatch(pattern, text) else _misfit()
+        value = datetime.fromisoformat(text)
     except ValueError:
         raise Misfit from None
-    assert isinstance(value, datetime)
     return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)

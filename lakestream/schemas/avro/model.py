@@ -1,7 +1,6 @@
 """Avro schemas as a tree of types.
 
-Belongs here: parsing within limits, names, logical types, and the mapping to columns. The grammar and the names are
-checked by fastavro.
+Belongs here: parsing within limits, names, logical types, and the mapping to columns. fastavro resolves the names.
 
     boolean BOOLEAN   int long BIGINT   float double DOUBLE   string enum uuid STRING   bytes fixed duration BINARY
     decimal DECIMAL(p, s); of more than 38 digits BINARY      date DATE   time-* BIGINT
@@ -12,6 +11,7 @@ checked by fastavro.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import fastavro
@@ -26,6 +26,7 @@ from lakestream.schemas.errors import BadSchema
 MAX_SCHEMA_DEPTH = 120
 """Maximum nesting depth of a schema's JSON."""
 _PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SCALARS = {
     "boolean": columns.BOOLEAN,
     "int": columns.INTEGER,
@@ -98,6 +99,8 @@ def parse(text: str) -> Node:
 
 def _unmarked(value: Any) -> Any:
     if isinstance(value, dict):
+        if value.get("type") in ("record", "error") and not isinstance(value.get("fields"), list):
+            raise BadSchema("a record has no fields", str(value.get("name"))[:80])
         return {key: _unmarked(part) for key, part in value.items() if not key.startswith("__")}
     return [_unmarked(part) for part in value] if isinstance(value, list) else value
 
@@ -132,6 +135,8 @@ class _Reader:
             self._named[node.name] = node
         if kind == "enum":
             node.names, node.default = tuple(schema["symbols"]), schema.get("default")
+            if len(set(node.names)) < len(node.names) or not all(isinstance(name, str) for name in node.names):
+                raise BadSchema("symbols of an enum are texts, each once", where[:80])
         elif kind == "fixed":
             node.size = int(schema["size"])
         elif kind in ("array", "map"):
@@ -146,9 +151,13 @@ class _Reader:
         node.parts, node.defaults, node.field_aliases, node.comments = [], {}, {}, {}
         self._named[node.name] = node
         self._open.add(node.name)
-        names = []
+        _check_name(node.name, where)
+        names: list[str] = []
         for field in schema["fields"]:
             name = field["name"]
+            if name in names:
+                raise BadSchema(f"the field {name[:40]!r} comes twice", where[:80])
+            _check_name(name, where)
             names.append(name)
             node.parts.append(self.node(field["type"], f"{where}.{name}" if where else name))
             if "default" in field:
@@ -160,6 +169,11 @@ class _Reader:
         node.names = tuple(names)
         self._open.discard(node.name)
         return node
+
+
+def _check_name(name: str, where: str) -> None:
+    if not all(_NAME.fullmatch(part) for part in name.split(".")):
+        raise BadSchema(f"{name[:40]!r} is no name", where[:80], "use letters, digits and '_', no digit in front")
 
 
 def _logical(node: Node, schema: Any) -> None:

@@ -49,7 +49,7 @@ def compare(writer: str, reader: str, found: Differences, strict: bool) -> None:
         writer: text of the schema of the payloads.
         reader: text of the schema that has to allow them.
         found: gets the differences.
-        strict: see `compatibility.conflicts`.
+        strict: see `compatibility.find_conflicts`.
 
     Raises:
         BadSchema: one of them cannot be read.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from decimal import Decimal
 from typing import Any
@@ -188,10 +189,8 @@ def test_a_text_that_is_no_format_is_refused(text: str) -> None:
 @given(st.text(alphabet='sgahf{}[]",:$ null0Z3idorder_', max_size=40))
 def test_no_text_breaks_the_reader_of_formats(text: str) -> None:
     columns = ORDERS.decode([b'{"order_id":"x"}']).columns
-    try:
+    with contextlib.suppress(ValueError):
         ORDERS.encode(columns, pa.array([text]))
-    except ValueError:
-        pass
 
 
 @settings(max_examples=200, deadline=None)

@@ -1,0 +1,176 @@
+"""Tests of Protobuf payloads."""
+
+from __future__ import annotations
+
+import base64
+from decimal import Decimal
+from functools import cache
+from typing import Any
+
+import pytest
+from google.protobuf import descriptor_pb2, message_factory
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lakestream.schemas.columns import JSON, List, Map, Scalar
+from lakestream.schemas.errors import BadSchema
+from lakestream.schemas.protobuf.codec import ProtobufCodec
+from lakestream.schemas.protobuf.model import message_of, read_files
+from lakestream.schemas.protobuf.protoc import compile_proto
+
+pytestmark = pytest.mark.unit
+
+PROTO = """
+syntax = "proto3";
+package shop;
+import "google/protobuf/timestamp.proto";
+import "google/protobuf/wrappers.proto";
+import "google/protobuf/struct.proto";
+message Order {
+  string id = 1;
+  optional string note = 2;
+  int64 qty = 3;
+  uint64 big = 4;
+  double price = 5;
+  google.protobuf.Timestamp at = 6;
+  enum Kind { NEW = 0; OLD = 1; }
+  Kind kind = 7;
+  repeated string tags = 8;
+  message Line { string sku = 1; optional int32 n = 2; }
+  Line line = 9;
+  repeated Line lines = 10;
+  oneof paid { int32 card = 11; string cash = 12; }
+  map<string, Line> by_name = 13;
+  map<uint64, int32> by_number = 14;
+  google.protobuf.Int64Value limit = 15;
+  bytes raw = 16;
+  repeated Kind kinds = 17;
+}
+message Tree { int32 v = 1; repeated Tree kids = 2; google.protobuf.Struct free = 3; }
+"""
+
+
+@cache
+def descriptors() -> str:
+    return compile_proto(PROTO)
+
+
+def message_class(name: str) -> Any:
+    return message_factory.GetMessageClass(message_of(read_files(descriptors()), name))
+
+
+TEXTS = st.sampled_from(["", "x", "Grüße"])
+LINES = st.fixed_dictionaries({}, optional={"sku": TEXTS, "n": st.integers(-9, 9)})
+ORDERS = st.fixed_dictionaries(
+    {},
+    optional={
+        "id": TEXTS,
+        "note": TEXTS,
+        "qty": st.integers(-(2**63), 2**63 - 1),
+        "big": st.integers(0, 2**64 - 1),
+        "price": st.floats(allow_nan=False),
+        "at": st.fixed_dictionaries({"seconds": st.integers(-(10**9), 10**10), "nanos": st.sampled_from([0, 1000, 7])}),
+        "kind": st.integers(0, 3),
+        "tags": st.lists(TEXTS, max_size=2),
+        "line": LINES,
+        "lines": st.lists(LINES, max_size=2),
+        "card": st.integers(0, 5),
+        "by_name": st.dictionaries(TEXTS, LINES, max_size=1),
+        "by_number": st.dictionaries(st.integers(0, 2**64 - 1), st.integers(0, 5), max_size=1),
+        "limit": st.fixed_dictionaries({"value": st.integers(-5, 5)}),
+        "raw": st.binary(max_size=3),
+        "kinds": st.lists(st.integers(0, 2), max_size=2),
+    },
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(ORDERS, min_size=1, max_size=4))
+def test_a_batch_has_the_values_of_the_messages_and_is_given_back(values: list[dict[str, Any]]) -> None:
+    codec = ProtobufCodec(descriptors())
+    messages = [message_class("shop.Order")(**value) for value in values]
+    batch = [message.SerializeToString(deterministic=True) for message in messages]
+    decoded = codec.decode(batch)
+    assert decoded.misfits == []
+    for row, message in zip(decoded.columns.to_pylist(), messages, strict=True):
+        assert row["id"] == message.id
+        assert row["note"] == (message.note if message.HasField("note") else None)
+        assert row["big"] == Decimal(message.big)
+        assert row["card"] == (message.card if message.HasField("card") else None)
+        assert row["kind"] == {0: "NEW", 1: "OLD"}.get(message.kind, str(message.kind))
+        assert row["tags"] == list(message.tags)
+        assert row["limit"] == (message.limit.value if message.HasField("limit") else None)
+        assert [line["sku"] for line in row["lines"]] == [line.sku for line in message.lines]
+        assert dict(row["by_number"]) == {str(key): value for key, value in message.by_number.items()}
+    formats = codec.formats(decoded.columns, batch)
+    for payload, value, text in zip(batch, values, codec.encode(decoded.columns, formats).to_pylist(), strict=True):
+        # Nanoseconds are more than the column has.
+        assert text == (None if value.get("at", {}).get("nanos") == 7 else payload)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.binary(max_size=30))
+def test_no_payload_breaks_the_decoder(payload: bytes) -> None:
+    codec = ProtobufCodec(descriptors())
+    decoded = codec.decode([payload])
+    assert bool(decoded.misfits) == (codec.fits(payload) is not None)
+    if not decoded.misfits:
+        text = codec.encode(decoded.columns, codec.formats(decoded.columns, [payload]))[0].as_py()
+        assert text in (None, payload)
+
+
+def test_unknown_fields_keep_the_payload() -> None:
+    codec = ProtobufCodec(descriptors())
+    payload = b"\x0a\x01x\xf8\x07\x01"
+    decoded = codec.decode([payload])
+    assert decoded.columns["id"].to_pylist() == ["x"]
+    assert codec.formats(decoded.columns, [payload]).null_count == 1
+
+
+def test_recursive_and_free_messages_are_json_text() -> None:
+    codec = ProtobufCodec(descriptors(), "shop.Tree")
+    assert [field.type for field in codec.record.fields] == [Scalar("integer"), List(JSON), JSON]
+    message = message_class("shop.Tree")(v=1, kids=[{"v": 2}])
+    decoded = codec.decode([message.SerializeToString()])
+    assert decoded.columns.to_pylist() == [{"v": 1, "kids": ['{"v": 2}'], "free": None}]
+
+
+def test_a_deeply_nested_payload_is_a_misfit() -> None:
+    payload = b""
+    for _ in range(150):
+        size = len(payload)
+        length = bytes([size]) if size < 128 else bytes([size & 0x7F | 0x80, size >> 7])
+        payload = b"\x12" + length + payload
+    assert ProtobufCodec(descriptors(), "shop.Tree").fits(payload) is not None
+
+
+def test_maps_have_keys_of_their_type() -> None:
+    types = {field.name: field.type for field in ProtobufCodec(descriptors()).record.fields}
+    assert isinstance(types["by_name"], Map)
+    assert types["by_number"] == Map(Scalar("string"), Scalar("integer"))
+
+
+@pytest.mark.parametrize("text", ["", "syntax", 'syntax="proto3"; import "/etc/passwd"; message A {}', "message {"])
+def test_a_proto_text_that_does_not_compile_is_refused(text: str) -> None:
+    with pytest.raises(BadSchema, match=r"\w"):
+        ProtobufCodec(compile_proto(text))
+
+
+def test_a_descriptor_set_that_cannot_be_used_is_refused() -> None:
+    def encoded(*files: descriptor_pb2.FileDescriptorProto) -> str:
+        return base64.b64encode(descriptor_pb2.FileDescriptorSet(file=files).SerializeToString()).decode()
+
+    one = descriptor_pb2.FileDescriptorProto(name="a", dependency=["b"])
+    two = descriptor_pb2.FileDescriptorProto(name="b", dependency=["a"])
+    for text in (
+        "?",
+        "AAAA",
+        encoded(),
+        encoded(one),
+        encoded(one, two),
+        encoded(descriptor_pb2.FileDescriptorProto(name="c")),
+    ):
+        with pytest.raises(BadSchema, match=r"\w"):
+            ProtobufCodec(text)
+    with pytest.raises(BadSchema, match="no message"):
+        ProtobufCodec(descriptors(), "shop.Nothing")
