@@ -24,6 +24,7 @@ from lakestream.schemas.columns import Field, List, Map, Record, Scalar, Type
 MAX_SKELETON = 4_096
 """Maximum length of a skeleton in characters; a row that needs a longer one keeps its payload."""
 STRING_STYLES, NUMBER_STYLES = "sah", "gf"
+_TEXT = msgspec.json.Decoder(str)
 _SPACE = re.compile(r"[ \t\r\n]*")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
@@ -136,7 +137,7 @@ class _Maker:
             if seen:
                 found += [self._take(","), self._space()]
             raw = self._match(_STRING)
-            name = msgspec.json.decode(raw.encode(), type=str)
+            name = _TEXT.decode(raw.encode())
             if name in seen or name not in types:
                 raise Unspellable
             seen.add(name)
@@ -189,7 +190,7 @@ class _Maker:
     def _string(self) -> str:
         raw = self._match(_STRING)
         if "\\" in raw or not raw.isascii() or _TO_ESCAPE["h"].search(raw[1:-1]):
-            value = msgspec.json.decode(raw.encode(), type=str)
+            value = _TEXT.decode(raw.encode())
             self.strings = "".join(style for style in self.strings if quote(value, style) == raw[1:-1])
             if not self.strings:
                 raise Unspellable
@@ -349,7 +350,7 @@ class _Reader(_Maker):
                 text += self._take(",") + self._space()
             first = False
             raw = self._match(_STRING)
-            name = msgspec.json.decode(raw.encode(), type=str)
+            name = _TEXT.decode(raw.encode())
             if name not in names:
                 raise Unspellable
             at, field = names[name]
