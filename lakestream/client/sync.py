@@ -1,7 +1,7 @@
 """The client for callers without an event loop.
 
-Belongs here: the operations of client.py, past.py and bucket.py as blocking calls, driven in a thread of its own. Each
-is one line that takes over signature and documentation.
+Belongs here: the operations of client.py, past.py, bucket.py and sql.py as blocking calls, driven in a thread of its
+own. Each is one line that takes over signature and documentation.
 
     from lakestream.client.sync import connect
 
@@ -16,7 +16,7 @@ from contextlib import aclosing
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
-from lakestream.client import bucket, client, past
+from lakestream.client import bucket, client, past, sql
 from lakestream.client.loop_thread import LoopThread
 
 if TYPE_CHECKING:
@@ -89,6 +89,18 @@ def returning(
     return call
 
 
+def returning_awaited(
+    kind: Callable[[R, LoopThread], D], method: Callable[Concatenate[A, P], Coroutine[Any, Any, R]]
+) -> Callable[Concatenate[Driven[A], P], D]:
+    """Return a method that waits for the result of an asynchronous one and returns its driven form."""
+
+    def call(self: Driven[A], /, *args: P.args, **kwargs: P.kwargs) -> D:
+        return kind(self.thread.run(method(self.driven, *args, **kwargs)), self.thread)
+
+    update_wrapper(call, method)
+    return call
+
+
 _END: Any = object()
 
 
@@ -114,6 +126,15 @@ class Bucket(Driven[bucket.Bucket]):
     history = iterating(bucket.Bucket.history)
 
 
+class Answer(Driven[sql.Answer]):
+    """The result of a query; see `sql.Answer`, which `driven` is."""
+
+    bodies = iterating(sql.Answer.bodies)
+    batches = iterating(sql.Answer.batches)
+    to_arrow = blocking(sql.Answer.to_arrow)
+    cancel = blocking(sql.Answer.cancel)
+
+
 class Client(Driven[client.Client]):
     """A connection; see `client.Client`."""
 
@@ -124,6 +145,7 @@ class Client(Driven[client.Client]):
     to_arrow = blocking(client.Client.to_arrow)
     to_polars = blocking(client.Client.to_polars)
     to_pandas = blocking(client.Client.to_pandas)
+    sql = returning_awaited(Answer, client.Client.sql)
 
     @property
     def jetstream(self) -> JetStreamContext:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lakestream.client import bucket, client, past, sync
+from lakestream.client import bucket, client, past, sql, sync
 
 pytestmark = pytest.mark.unit
 
@@ -19,6 +19,7 @@ PAIRS: list[tuple[type, type]] = [
     (past.AsOf, sync.AsOf),
     (bucket.Bucket, sync.Bucket),
     (bucket.BucketAt, sync.BucketAt),
+    (sql.Answer, sync.Answer),
 ]
 
 

@@ -201,9 +201,16 @@ def test_a_hard_state_that_was_cut_is_not_taken_for_an_older_one(tmp_path: Path)
 
 
 class FailingFiles(Files):
-    """Files whose syncs fail from some moment on."""
+    """Files whose syncs fail from some moment on.
+
+    Args:
+        files: opens and closes them, and so knows the descriptors.
+    """
 
     failing = False
+
+    def __init__(self, files: Files) -> None:
+        self.open, self.create, self.close = files.open, files.create, files.close  # type: ignore[method-assign]
 
     def sync(self, fd: int) -> None:
         if self.failing:
@@ -217,7 +224,7 @@ def test_invariant_4_a_replica_whose_disk_fails_takes_part_no_more(tmp_path: Pat
     world.stream()
     world.acked("s.a", b"1")
     node = world.leader() if leads else world.followers()[0]
-    files = FailingFiles()
+    files = FailingFiles(node.stores.files)
     node.stream.store.log.files = files  # type: ignore[union-attr]
     files.failing = True
     reply = world.publish(node, "s.a", b"2") if leads else b""

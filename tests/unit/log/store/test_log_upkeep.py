@@ -183,7 +183,7 @@ def test_segments_whose_removal_was_interrupted_are_removed_by_recovery(tmp_path
 def test_messages_stay_readable_until_the_drop_is_done(tmp_path: Path) -> None:
     io = HeldIo()
     stream, model = filled(str(tmp_path))
-    stream.store._io = io
+    stream.store.io = io
     stream.store.checkpoint(b"")
     io.run_all()
     leaving = stream.store.drop_through(1 << 60)
