@@ -226,6 +226,8 @@ def _expected(root: dict[str, Any], schema: Any, value: Any) -> Any:
     if kind == "object":
         return _object(root, schema, value)
     if kind == "array":
+        if schema["items"] in (True, {}):
+            return (value,)
         return [_expected(root, schema["items"], part) for part in value]
     if kind == "integer":
         low, high = (0, 2**64 - 1) if schema.get("format") == "uint64" else (-(2**63), 2**63 - 1)

@@ -15,7 +15,7 @@ from lakestream.account.api.system import SystemApi
 from lakestream.account.engines import Engines
 from lakestream.config.options import JetStreamOptions, LakeOptions
 from lakestream.lake.files import paths, scan, staging
-from lakestream.log.format.files import Files
+from lakestream.log.format.files import Files, InlineIo
 from lakestream.log.store.root import RESERVED, account_directory, account_of
 from lakestream.logging import Logger
 from lakestream.meta.shared import EngineOptions, Shared
@@ -67,7 +67,8 @@ class World:
         if lake:
             io: Any = self.io
             clock: Any = self.clock
-            self.keeper = LakeKeeper(str(directory / "lake"), LakeOptions(), clock, io, self.log)
+            probes: Any = InlineIo()  # a read that fails awaits a probe, in an event loop that does not turn `io`
+            self.keeper = LakeKeeper(str(directory / "lake"), LakeOptions(), clock, io, self.log, probes)
             self.engines.shared.lake = self.keeper
         self.apis = {name: Api(self.engines.serve(name)) for name in accounts}
         self.engines.recover()

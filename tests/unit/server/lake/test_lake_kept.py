@@ -64,7 +64,7 @@ class Look:
 
 def test_what_the_table_holds_in_whole_files_is_not_staged_any_more(tmp_path: Path) -> None:
     look = Look(tmp_path)
-    assert look() == LookResult(20, 20)
+    assert look() == LookResult(20, 20, changes=[])
     assert look.staged() == []
 
 
@@ -77,7 +77,7 @@ def test_invariant_10_nothing_staged_goes_while_a_file_is_damaged(tmp_path: Path
     assert look.staged() == [10, 20]
     assert (look.staging / paths.DAMAGED_FILE).exists()
     look.go_back()
-    assert look() == LookResult(10, 10)
+    assert look() == LookResult(10, 10, changes=[])
     assert look.staged() == [20]
     assert not (look.staging / paths.DAMAGED_FILE).exists()
 
@@ -96,7 +96,7 @@ def test_invariant_10_a_repair_in_the_middle_of_a_look_takes_the_position_back(
         return real(epoch, budget)
 
     monkeypatch.setattr(files, "look", repaired)
-    assert look() == LookResult(10, 10), "not the position that was read before the files were found whole"
+    assert look() == LookResult(10, 10, changes=[]), "not the position that was read before the files were found whole"
     assert look.staged() == [20]
 
 
