@@ -99,6 +99,7 @@ class Replica:
         "name",
         "opening",
         "removed",
+        "repairing",
         "started",
         "stream",
         "trouble",
@@ -133,6 +134,8 @@ class Replica:
         """The stream at its deletion, if this replica is removed because of that."""
         self.wanted = self.started = False
         """True once its assignment to this node is known, and once it takes part in its group."""
+        self.repairing: set[str] = set()
+        """Paths of damaged sealed segments that are being replaced."""
         self._caught_up: Stream | None = None
         """The stream, once it has led or caught up with its leader."""
         self._goal = 0

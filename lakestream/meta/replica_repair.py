@@ -1,9 +1,10 @@
 """Finding and repairing damage in the files of replicas while the server runs.
 
 Belongs here: repairing damage found by a read, and scrubbing: sealed segments are verified after each start and again
-and again, at a bounded rate. A damaged sealed segment is replaced by another member's file of the same entries; for any
-other damage the replica is reopened, which truncates its log to the intact entries and lets the group send the rest
-(invariant 3). A group of one has no other copy: its damage is reported.
+and again, at a bounded rate. A damaged sealed segment is replaced by another member's file of the same entries. If the
+others have released theirs to the lake, they send their state, with outlines of those entries. For any other damage the
+replica is reopened, which truncates its log to the intact entries and lets the group send the rest (invariant 3). A
+group of one has no other copy: its damage is reported.
 """
 
 from __future__ import annotations
@@ -42,14 +43,13 @@ class Repairs:
 
     def __init__(self, site: Site, on_damage: Callable[[Replica, str], None]) -> None:
         self._site, self._on_damage = site, on_damage
-        self._repairing: set[str] = set()
         self._known: dict[Replica, None] = {}  # a dict, for its order
         self._unverified: deque[tuple[Replica, Store, Segment]] = deque()
         self._scrubbing = False
         self._began = 0
         self._next: Timer | None = None
         self.repaired = 0
-        """Number of segments replaced since the start."""
+        """Number of damaged segments repaired since the start."""
         self.damages = 0
         """Number of damages found since the start: segments by the scrubber, files by reads."""
         self.scrubbed_bytes = 0
@@ -158,7 +158,7 @@ class Repairs:
     def found(self, replica: Replica, error: CorruptLog) -> None:
         """Repair damage found in a replica's files. In the event loop, perhaps within a read that fails."""
         stream = replica.stream
-        if stream is None or replica.closed or not replica.refillable or error.file in self._repairing:
+        if stream is None or replica.closed or not replica.refillable or error.file in replica.repairing:
             return
         self._report(replica, error)
         segment = stream.store.sealed_at(error.file)
@@ -168,50 +168,57 @@ class Repairs:
         self._repair(replica, segment)
 
     def _repair(self, replica: Replica, segment: Segment) -> None:
-        self._repairing.add(segment.path)
-        self._ask(replica, segment, [name for name in replica.membership.voters if name != self._site.peers.me])
+        replica.repairing.add(segment.path)
+        self._ask(replica, segment, [name for name in replica.membership.voters if name != self._site.peers.me], 0)
 
-    def _ask(self, replica: Replica, segment: Segment, members: list[str]) -> None:
-        """Fetch the segment from one member after the other."""
+    def _ask(self, replica: Replica, segment: Segment, members: list[str], released: int) -> None:
+        """Fetch the segment from one member after the other; `released` of those before have released it."""
         if replica.closed:
-            self._repairing.discard(segment.path)
+            replica.repairing.discard(segment.path)
             return
         if not members:
             clock = self._site.shared.clock
-            clock.call_later(RETRY_NS, lambda: self._again(replica, segment))
+            enough = 2 * released > len(replica.membership.voters)
+            clock.call_later(0 if enough else RETRY_NS, lambda: self._again(replica, segment, enough))
             return
 
         def fetched(offer: Offer, directory: str, wrong: str) -> None:
             if wrong:
-                self._ask(replica, segment, members[1:])
+                self._ask(replica, segment, members[1:], released + offer.released)
                 return
-            self._replace(replica, segment, os.path.join(directory, offer.parts[0].name), members)
+            self._replace(replica, segment, os.path.join(directory, offer.parts[0].name), members, released)
 
         wanted = (segment.first_index, segment.last_index)
         Fetch(self._site, replica, members[0], 0, fetched, segment=wanted).begin()
 
-    def _again(self, replica: Replica, segment: Segment) -> None:
-        self._repairing.discard(segment.path)
+    def _again(self, replica: Replica, segment: Segment, refill: bool) -> None:
+        """Repeat a repair without success. `refill`: let the other members, a majority, send their state instead."""
+        replica.repairing.discard(segment.path)
         stream = replica.stream
         if stream is None or replica.closed or not replica.refillable:
             return
-        if stream.store.sealed_at(segment.path) is segment:
+        if stream.store.sealed_at(segment.path) is not segment:
+            return
+        if refill:
+            self.repaired += 1
+            replica.refill(f"{segment.path} is damaged, and the other members have released it to the lake")
+        else:
             self._site.log.error(f"stream {replica.name}: {segment.path}: no other member had a good copy so far")
             self._repair(replica, segment)
 
-    def _replace(self, replica: Replica, segment: Segment, path: str, members: list[str]) -> None:
+    def _replace(self, replica: Replica, segment: Segment, path: str, members: list[str], released: int) -> None:
         stream = replica.stream
         if stream is None or stream.store.sealed_at(segment.path) is not segment:
-            self._repairing.discard(segment.path)
+            replica.repairing.discard(segment.path)
             return
         store = stream.store
 
         def replaced(header: Header | None, error: BaseException | None) -> None:
             if header is None:
                 self._site.log.warn(f"stream {replica.name}: the copy of {members[0]} cannot be used: {error}")
-                self._ask(replica, segment, members[1:])
+                self._ask(replica, segment, members[1:], released)
                 return
-            self._repairing.discard(segment.path)
+            replica.repairing.discard(segment.path)
             if replica.stream is not stream:
                 return
             store.mended(segment, header)

@@ -55,7 +55,7 @@ class Wanted(msgspec.Struct, array_like=True):
 
 class Offer(msgspec.Struct, array_like=True):
     """The answer to `replica.open`: a state as of entry `index`, with its term and membership. `left_through`: messages
-    of entries through this index are only in the lake."""
+    of entries through this index are only in the lake. `wrong`: the reason why there is none."""
 
     number: int = 0
     index: int = 0
@@ -64,6 +64,8 @@ class Offer(msgspec.Struct, array_like=True):
     left_through: int = 0
     parts: list[Part] = []
     wrong: str = ""
+    released: bool = False
+    """True if the requested segment has left the log of this member, which can send its state instead."""
 
 
 class Piece(msgspec.Struct, array_like=True):
@@ -119,7 +121,7 @@ class Sender:
             return
         self._opening += 1
         if wanted.segment is not None:
-            self._offer_segment(replica, wanted.segment, answer)
+            self._offer_segment(replica, wanted.segment, node, answer)
         else:
             self._offer(replica, wanted, answer)
 
@@ -144,10 +146,16 @@ class Sender:
 
         self._collect(collect, Offer(number, now.index, now.last_term, now.membership, left), answer)
 
-    def _offer_segment(self, replica: Held, wanted: tuple[int, int], answer: Callable[[bytes], None]) -> None:
+    def _offer_segment(
+        self, replica: Held, wanted: tuple[int, int], node: str, answer: Callable[[bytes], None]
+    ) -> None:
         """Offer one sealed segment, if the copy here is intact."""
         stream, stores = replica.stream, self._site.files.stores
         assert stream is not None  # Invariant: `_open` has looked
+        if wanted[1] <= stream.store.left_through:
+            self._opening -= 1
+            answer(_encode(Offer(wrong="it has left this log for the lake", released=self._is_whole(replica, node))))
+            return
         self._number += 1
         number = self._number
         sealed = [each for each in stream.store.sealed() if (each.first_index, each.last_index) == wanted]
@@ -160,6 +168,12 @@ class Sender:
             return directory, [link_part(stores.files, sealed[0].path, directory, LOG_DIRECTORY)]
 
         self._collect(collect, Offer(number), answer)
+
+    def _is_whole(self, replica: Held, node: str) -> bool:
+        """Return True if this member can do without another one, which sets its files aside. Of two members with damage
+        the first by name goes first: a majority has to stay."""
+        recovering = replica.group is None or replica.group.recovering
+        return not recovering and not (replica.repairing and self._site.peers.me < node)
 
     def _collect(
         self, collect: Callable[[], tuple[str, list[Part]]], offer: Offer, answer: Callable[[bytes], None]

@@ -32,6 +32,7 @@ class Held(ReplicaFacts, Protocol):
     closed: bool
     stream: Stream | None
     group: Group | None
+    repairing: set[str]
 
     @property
     def directory(self) -> str:

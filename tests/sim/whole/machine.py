@@ -89,6 +89,9 @@ class SimThreads(ThreadIo):
         self._sim, self._free = loop, threads
         self._queued: deque[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]] = deque()
 
+    def lane(self, background: bool = False) -> Io:
+        return self
+
     def submit(
         self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None], brief: Brief = Brief.NO
     ) -> None:

@@ -148,12 +148,13 @@ class Workload:
         self._begin(self._publish_once(stream, "once"))
         await self.consumer(stream, "durable")
         self._readers.append(Puller(self, stream, "durable"))
-        self._readers.append(OrderedReader(self, stream))
+        self._readers.append(OrderedReader(self, stream, "o"))
         for reader in self._readers[-2:]:
             self._begin(reader.work())
         self._begin(self._look_back(stream))
         if self.world.plan.lake:
-            self._readers.append(OrderedReader(self, stream))  # which begins at the end of the work, with the history
+            # which begins at the end of the work, with the history
+            self._readers.append(OrderedReader(self, stream, "late"))
 
     async def _make_single(self) -> None:
         stream = await self.create(Stream("SINGLE", 1))
@@ -522,10 +523,13 @@ class OrderedReader(Reader):
     """A client with an ordered push consumer, which it makes again after every gap.
 
     Checks: what comes is what was published, in order and without gaps.
+
+    Args:
+        name: begins the names of its consumers, since those of another reader may still be there.
     """
 
-    def __init__(self, workload: Workload, stream: Stream) -> None:
-        self.workload, self.world, self.stream = workload, workload.world, stream
+    def __init__(self, workload: Workload, stream: Stream, name: str) -> None:
+        self.workload, self.world, self.stream, self._name = workload, workload.world, stream, name
         self.client = self.world.client("ordered")
         self.last = 0  # stream sequence
         self._expected = 1  # consumer sequence
@@ -552,11 +556,11 @@ class OrderedReader(Reader):
         if self._sid:
             self.client.unsubscribe(self._sid)
         self._number += 1
-        inbox, self._expected = f"ordered.{self._number}", 1
+        inbox, self._expected = f"ordered.{self._name}{self._number}", 1
         self._sid = self.client.subscribe(inbox.encode(), lambda message: self._received(inbox, message))
         self._heard = self.world.loop.time()
         config = {
-            "name": f"ordered{self._number}",
+            "name": f"{self._name}{self._number}",
             "deliver_subject": inbox,
             "deliver_policy": "by_start_sequence",
             "opt_start_seq": self.last + 1,
@@ -570,7 +574,7 @@ class OrderedReader(Reader):
         }
         body = {"stream_name": self.stream.name, "config": config}
         try:
-            found = await self.client.api(f"CONSUMER.CREATE.{self.stream.name}.ordered{self._number}", body, 1.0)
+            found = await self.client.api(f"CONSUMER.CREATE.{self.stream.name}.{self._name}{self._number}", body, 1.0)
         except NoAnswer:
             self._again()
             return
@@ -583,7 +587,7 @@ class OrderedReader(Reader):
             self._sid = 0
 
     def _received(self, inbox: str, message: Message) -> None:
-        if self._sid == 0 or inbox != f"ordered.{self._number}":
+        if self._sid == 0 or inbox != f"ordered.{self._name}{self._number}":
             return
         self._heard = self.world.loop.time()
         if not message.reply.startswith(b"$JS.ACK"):

@@ -135,6 +135,45 @@ def test_damage_of_unread_parts_is_found_after_a_start(tmp_path: Path) -> None:
         verify(Files(), path)
 
 
+@pytest.mark.parametrize("both", [True, False])
+def test_a_damaged_segment_that_the_others_released_to_the_lake_is_replaced_by_their_state(
+    tmp_path: Path, both: bool
+) -> None:
+    """If only one of the others has released the segment, and the third has no good copy either, no majority could do
+    without this member: the segment stays."""
+    world = World(tmp_path, seal_bytes=20_000, retain_bytes=1)
+    world.stream()
+    for _ in range(4):
+        fill(world, 20)
+        world.run(0.1)
+    follower, other = world.followers()
+    name = follower.name
+    follower.stop()
+    if not both:
+        damaged_segments(other)
+    for node in (world.leader(), other) if both else (world.leader(),):
+        node.stream.checkpoint()
+        world.run(0.1)
+        node.stream.store.drop_through(node.stream.store.applied)
+        world.run(0.1)
+        assert node.stream.store.left_through > 0
+    paths = damaged_segments(follower)
+    node = world.start(name)
+    if not both:
+        world.until(lambda: any("no other member had a good copy" in line for line in node.log.said), 120)
+        world.run(60)
+        assert all(os.path.exists(path) for path in paths)
+        return
+    world.until(lambda: ("reopened", "S") in node.events, 60)
+    world.until(lambda: node.stream.store.left_through == world.leader().stream.store.left_through, 60)
+    world.until(lambda: not node.replica.group.recovering)  # type: ignore[union-attr]
+    assert any("released it to the lake" in line for line in node.log.said)
+    assert [store.msgs for store in (one.stream.store for one in world.nodes.values())] == [80] * 3
+    world.leader().replica.transfer(name)
+    world.until(lambda: node.replica.leading)
+    assert world.acked("s.z")["seq"] == 81
+
+
 def test_damage_that_an_entry_meets_reopens_the_replica(tmp_path: Path) -> None:
     world = World(tmp_path, seal_bytes=20_000)
     world.stream()
