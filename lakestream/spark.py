@@ -89,7 +89,6 @@ def session(
         _activate(spark)
     spark.conf.set(LAKE_SETTING, root)
     datasource.register(spark, root)
-    spark_functions.register(spark, root)
     spark_functions.register_views(spark, root)
     return spark
 

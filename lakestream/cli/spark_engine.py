@@ -25,7 +25,7 @@ from lakestream.lake.errors import JarsMissing
 from lakestream.lake.files import paths
 from lakestream.lake.spark import jars
 from lakestream.lake.sql.catalog import UnknownStream
-from lakestream.lake.sql.dialect import BadSql, SqlError, split
+from lakestream.lake.sql.dialect import BadSql, SqlError, Timestamps, split
 from lakestream.spark import session
 
 __all__ = ["SparkEngine", "SparkResult"]
@@ -91,12 +91,13 @@ class SparkEngine:
     Args:
         lake: the lake's root: a directory, a file: URL, or s3://bucket/prefix.
         keep: leave Spark running at the end, when the caller had started it.
+        timestamps: the meaning of TIMESTAMP AS OF on a stream's table.
 
     Raises:
         LakeNotFound, UnsupportedLake, JavaMissing, JarsMissing.
     """
 
-    def __init__(self, lake: str | os.PathLike[str], *, keep: bool = False) -> None:
+    def __init__(self, lake: str | os.PathLike[str], *, keep: bool = False, timestamps: Timestamps = "commit") -> None:
         self.root = paths.root(os.fspath(lake))
         self._keep = keep
         with suppress(JarsMissing):  # only for log4j2.properties: without it Spark is louder
@@ -104,6 +105,7 @@ class SparkEngine:
         # PySpark logs each error that it raises, with its stack trace.
         logging.getLogger("SQLQueryContextLogger").disabled = True
         self._spark: SparkSession = session(lake, app="lakestream sql")
+        self._spark.conf.set("spark.lakestream.timestampAsOf", timestamps)
 
     def close(self) -> None:
         """Stop Spark; results not read yet are lost."""

@@ -77,6 +77,13 @@ class Engine(StrEnum):
     spark = "spark"
 
 
+class Timestamps(StrEnum):
+    """Meaning of TIMESTAMP AS OF on a stream's table."""
+
+    commit = "commit"
+    message = "message"
+
+
 class Answerer(Protocol):
     """Session of a query engine that the shell uses."""
 
@@ -121,6 +128,10 @@ def sql(
         int,
         typer.Option("--tail-bytes", min=0, help="Maximum bytes of a stream to read that are not in its table yet."),
     ] = TAIL_BYTES,
+    timestamps: Annotated[
+        Timestamps,
+        typer.Option("--timestamp-as-of", help="Meaning of TIMESTAMP AS OF: time of commits, or of messages (as_of)."),
+    ] = Timestamps.commit,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, the same as --format json.")] = False,
     user: UserOption = "",
     password: PasswordOption = "",
@@ -141,8 +152,11 @@ def sql(
             lakes.require(os.fspath(root))
         from lakestream.lake.sql.uncompacted import Server
 
-        return _session(engine, root, committed, Server(server, login), tail_bytes)
+        return _session(engine, root, committed, Server(server, login), tail_bytes, timestamps)
 
+    if url and timestamps != Timestamps.commit:
+        complain("--timestamp-as-of is for queries of a lake's files; with --url write as_of('ORDERS', T)")
+        raise typer.Exit(1)
     try:
         with contextlib.closing(_connect(url, login, stream) if url else open_lake()) as session:
             shell = _Shell(session, Format.json if as_json else format)
@@ -170,14 +184,23 @@ def _connect(url: str, login: Credentials, stream: str) -> Answerer:
     return NatsEngine(url, login, stream)
 
 
-def _session(engine: Engine, lake: str | Path, committed: bool, server: Server, tail_bytes: int) -> Answerer:
+def _session(
+    engine: Engine, lake: str | Path, committed: bool, server: Server, tail_bytes: int, timestamps: Timestamps
+) -> Answerer:
     if engine == Engine.spark:
         from lakestream.cli.spark_engine import SparkEngine
 
-        return SparkEngine(lake)
+        return SparkEngine(lake, timestamps=timestamps.value)
     from lakestream.lake.sql.session import Session  # loads DuckDB
 
-    return Session(lake, committed=committed, server=server, tail_bytes=tail_bytes, notify=complain)
+    return Session(
+        lake,
+        committed=committed,
+        server=server,
+        tail_bytes=tail_bytes,
+        notify=complain,
+        timestamps=timestamps.value,
+    )
 
 
 class _Shell:

@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import subprocess
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import nats
@@ -22,9 +24,9 @@ from lakestream.lake import as_of, instant, table_path, version_at
 from lakestream.lake.delta.time_travel import CommitLog, latest_progress
 from lakestream.lake.sql.session import Session
 from lakestream.lake.sql.spark_functions import as_of as spark_as_of
-from lakestream.lake.sql.spark_functions import register
 from lakestream.protocol.instants import rfc3339
 from tests.lake.test_end_to_end import Compaction
+from tests.lake.test_literal_form import environment, options, program
 from tests.servers import Kind, Server
 from tests.wire import Wire
 
@@ -37,6 +39,7 @@ SUBJECTS = [f"TIME.{number}" for number in range(4)]
 PARTS = 3
 DEADLINE_S = 240.0
 TABLE = "delta.`streams/TIME`"
+TIMESTAMPS = "spark.lakestream.timestampAsOf"
 Found = dict[str, int]
 """Subject → sequence."""
 
@@ -115,7 +118,7 @@ def past(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Past]
     server.start()
     past = Past(spark, server)
     asyncio.run(past.fill())
-    register(spark, past.lake)
+    spark.conf.set("spark.lakestream.lake", past.lake)
     yield past
     server.kill()
 
@@ -208,6 +211,78 @@ def test_spark_reads_as_of_as_a_table(past: Past) -> None:
 def test_spark_says_what_is_wrong(past: Past, call: str, message: str) -> None:
     with pytest.raises(Exception, match=message):
         past.spark.sql(f"SELECT * FROM {call}")
+
+
+@pytest.fixture
+def by_message(past: Past) -> Iterator[Any]:
+    """Yield Spark with TIMESTAMP AS OF by message time."""
+    past.spark.conf.set(TIMESTAMPS, "message")
+    yield past.spark
+    past.spark.conf.unset(TIMESTAMPS)
+
+
+def test_timestamp_as_of_may_mean_the_time_of_messages(past: Past, by_message: Any) -> None:
+    """TIMESTAMP AS OF T is then as_of(T), in µs as Spark's times are, in DuckDB and in Spark."""
+    ends = [seq for border in past.borders for seq in (border, border + 1) if seq in past.times]
+    edges = sorted({past.times[seq] // 1000 for seq in ends})
+    with Session(past.lake, committed=True, timestamps="message") as session:
+        for micros in (*edges, edges[0] - 10**6):
+            at = rfc3339(micros * 1000)
+            wanted = [seq for seq, time in past.times.items() if time <= micros * 1000]
+            query = f"SELECT seq FROM {TABLE} TIMESTAMP AS OF '{at}' ORDER BY seq"
+            assert [seq for (seq,) in session.query(query).fetchall()] == wanted, at
+            assert seqs(by_message.sql(query)) == wanted, at
+    last = rfc3339(edges[-1] * 1000)
+    qualified = (
+        f"SELECT delta.`streams/TIME`.seq, t.seq FROM {TABLE} TIMESTAMP AS OF '{last}', {TABLE} AS t WHERE t.seq = 1"
+    )
+    assert len(by_message.sql(qualified).collect()) == len(
+        [time for time in past.times.values() if time <= edges[-1] * 1000]
+    )
+    ahead = "current_timestamp() + INTERVAL 1 DAY"
+    assert seqs(by_message.sql(f"SELECT o.seq FROM {TABLE} TIMESTAMP AS OF {ahead} AS o")) == sorted(past.times)
+    by_message.conf.set(TIMESTAMPS, "message time")
+    with pytest.raises(Exception, match="'commit' or 'message', not 'message time'"):
+        by_message.sql(f"SELECT * FROM {TABLE} TIMESTAMP AS OF '{last}'")
+
+
+def test_times_of_an_absolute_path_stay_those_of_commits(past: Past, by_message: Any) -> None:
+    committed = rfc3339(CommitLog(past.table).commit(0).time_ms * 1_000_000)
+    assert seqs(by_message.sql(f"SELECT seq FROM delta.`{past.table}` TIMESTAMP AS OF '{committed}'")) == []
+
+
+def test_as_of_may_stand_wherever_a_table_may(past: Past) -> None:
+    spark, at_ns = past.spark, past.times[past.borders[0]]
+    wanted = [seq for seq, time in past.times.items() if time <= at_ns]
+    spark.sql(f"CREATE OR REPLACE TEMP VIEW then AS SELECT * FROM as_of('TIME', {at_ns})")
+    for query in (
+        f"SELECT a.s AS seq FROM (SELECT seq AS s FROM AS_OF('TIME', {at_ns})) a",
+        f"WITH t AS (SELECT * FROM as_of('streams/TIME', {at_ns})) SELECT t.seq FROM t",
+        f"SELECT seq FROM {TABLE} WHERE seq IN (SELECT seq FROM as_of('TIME', {at_ns}))",
+        f"SELECT t.seq FROM as_of('{past.table}', CAST({at_ns} AS BIGINT)) AS t",
+        "SELECT seq FROM then",
+    ):
+        assert seqs(spark.sql(query)) == wanted, query
+    assert seqs(spark.sql("SELECT seq FROM as_of('TIME', :at)", args={"at": at_ns})) == wanted
+
+
+def test_the_stock_spark_sql_shell_has_as_of(past: Past, tmp_path: Path) -> None:
+    """Python is not there: the JAR reads the log of the table itself."""
+    at_ns = past.times[past.borders[0]]
+    wanted = len([time for time in past.times.values() if time <= at_ns])
+    text = f"SELECT count(*) FROM as_of('TIME', {at_ns}); SET {TIMESTAMPS}=message; "
+    text += f"SELECT count(*) FROM {TABLE} TIMESTAMP AS OF current_timestamp()"
+    done = subprocess.run(
+        [program("spark-sql"), *options("--conf", f"spark.lakestream.lake={past.lake}"), "-S", "-e", text],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=tmp_path,
+        env=environment(),
+        check=False,
+    )
+    counts = [line for line in done.stdout.splitlines() if line.isdecimal()]
+    assert counts == [str(wanted), str(len(past.times))], done.stderr
 
 
 def test_a_version_is_restored_as_a_stream(past: Past) -> None:

@@ -35,7 +35,7 @@ from lakestream.lake.delta.time_travel import (
 from lakestream.lake.files import paths
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.sql import dialect, typed
-from lakestream.lake.sql.dialect import BadSql, Mention, Selection, SqlError, TableAt, Travel, scan
+from lakestream.lake.sql.dialect import BadSql, Mention, Selection, SqlError, TableAt, Timestamps, Travel, scan
 from lakestream.lake.sql.uncompacted import Live, LiveStreams, Stream
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ class Catalog:
         prepare: creates a schema's functions in DuckDB.
         place: returns the relation for a table's path and version.
         account: the only account whose streams have names; its own names need no account. None: all accounts.
+        timestamps: the meaning of TIMESTAMP AS OF on a stream's table.
     """
 
     def __init__(
@@ -81,8 +82,10 @@ class Catalog:
         prepare: Callable[[JsonSchema], None] = lambda _: None,
         place: Callable[[str, int], TableAt] = TableAt,
         account: str | None = None,
+        timestamps: Timestamps = "commit",
     ) -> None:
         self.account = account
+        self.timestamps = timestamps
         self.root = paths.root(lake)
         self.storage = open_storage(self.root)
         self.evaluate = evaluate
@@ -158,6 +161,10 @@ class Catalog:
         if not encoded:
             raise UnknownStream(f"delta.`{name}` is no stream of account {account}: write delta.`{paths.STREAMS}/NAME`")
         return Stream(account, paths.name_of(encoded), paths.table(self.root, "", account) + encoded, name)
+
+    def means_messages(self, name: str) -> bool:
+        """Return True if TIMESTAMP AS OF on a name means the time of messages."""
+        return self.timestamps == "message" and bool(self.stream(name).stream)
 
     def stream_of(self, mention: Mention) -> str:
         """Return the name of the stream that a mention means; "" for another table. A typed view means its stream."""
@@ -280,6 +287,8 @@ class Snapshot:
             return self._current(mention)
         if travel.kind == "MESSAGES":
             return self._as_of(msgspec.structs.replace(mention, name=of_stream(mention.name)), travel)
+        if travel.kind == "TIMESTAMP" and self._catalog.means_messages(mention.name):
+            return self._as_of(mention, travel)
         log = self._log(mention)
         if travel.kind == "VERSION":
             version = self._number(travel.value, mention)

@@ -109,6 +109,8 @@ class Bindings(msgspec.Struct, frozen=True):
 
 
 NO_BINDINGS = Bindings()
+Timestamps = Literal["commit", "message"]
+"""Meaning of TIMESTAMP AS OF on a stream's table: time of commits, as in Delta, or of messages, as in as_of."""
 NESTED = "the query is nested too deeply; split it with WITH, or into several queries"
 Locate = Callable[[Mention], TableAt | Selection]
 """Resolves a mentioned table; raises SqlError."""

@@ -25,7 +25,7 @@ from lakestream.lake.sql.catalog import Catalog, Snapshot, UnknownStream
 from lakestream.lake.sql.clones import CloneViews
 from lakestream.lake.sql.confined import BOUNDS, Bounds, Checker, confine
 from lakestream.lake.sql.connection import connect, extension_path
-from lakestream.lake.sql.dialect import NO_BINDINGS, BadSql, Bindings, SqlError, Statement
+from lakestream.lake.sql.dialect import NO_BINDINGS, BadSql, Bindings, SqlError, Statement, Timestamps
 from lakestream.lake.sql.typed import prepare_duckdb
 from lakestream.lake.sql.uncompacted import LiveStreams, Server
 
@@ -100,6 +100,7 @@ class Session:
         account: confine the session to the streams of this account, for users who are not trusted; None: no account
             and no file is out of reach.
         bounds: memory and threads of a confined session.
+        timestamps: the meaning of TIMESTAMP AS OF on a stream's table.
 
     Raises:
         LakeNotFound, UnsupportedLake, ExtensionMissing, NoCredentials.
@@ -115,6 +116,7 @@ class Session:
         notify: Callable[[str], None] = lambda _: None,
         account: str | None = None,
         bounds: Bounds = BOUNDS,
+        timestamps: Timestamps = "commit",
     ) -> None:
         self.root = existing_root(lake)
         self._connection = connect(self.root)
@@ -128,7 +130,7 @@ class Session:
         def prepare(schema: JsonSchema) -> None:
             prepare_duckdb(self._connection, schema)
 
-        self._catalog = Catalog(self.root, self._value, live_streams, prepare, place, account)
+        self._catalog = Catalog(self.root, self._value, live_streams, prepare, place, account, timestamps)
 
     def close(self) -> None:
         """Close DuckDB; results not read yet are lost."""

@@ -49,7 +49,7 @@ final class LakeParser implements ParserInterface {
   }
 
   private PlanRewriter rewriter() {
-    return new PlanRewriter(paths(), this::timestamp);
+    return new PlanRewriter(paths(), this::timestamp, new AsOf(session, paths()));
   }
 
   private Literal timestamp(Expression expression) {

@@ -7,6 +7,7 @@ import java.util.Map;
 import java.util.Set;
 import java.util.function.Function;
 import java.util.function.UnaryOperator;
+import org.apache.spark.sql.catalyst.AliasIdentifier;
 import org.apache.spark.sql.catalyst.TableIdentifier;
 import org.apache.spark.sql.catalyst.analysis.RelationTimeTravel;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedAttribute;
@@ -15,10 +16,12 @@ import org.apache.spark.sql.catalyst.analysis.UnresolvedRelation;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedStar;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedTable;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedTableOrView;
+import org.apache.spark.sql.catalyst.analysis.UnresolvedTableValuedFunction;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedView;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.SubqueryAlias;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
 import scala.Option;
 import scala.Some;
@@ -29,7 +32,7 @@ import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
 
 /**
- * Inserts the lake's root into the table names of a parsed plan.
+ * Inserts the lake's root into the table names of a parsed plan, and the relations of as_of.
  *
  * <p>Visits the constructor arguments of nodes and not their children: names of common table expressions, the table of
  * an INSERT, the relation under VERSION AS OF and the plan of an EXPLAIN are no children. A tree without a relative
@@ -50,12 +53,15 @@ final class PlanRewriter {
   /** Returns the value of an expression as a timestamp; null if it has none. */
   private final Function<Expression, Literal> constants;
 
+  private final AsOf asOf;
+
   /** Replaced relative paths, for columns qualified by them. */
   private final Map<String, String> replaced = new HashMap<>();
 
-  PlanRewriter(LakePaths paths, Function<Expression, Literal> constants) {
+  PlanRewriter(LakePaths paths, Function<Expression, Literal> constants, AsOf asOf) {
     this.paths = paths;
     this.constants = constants;
+    this.asOf = asOf;
   }
 
   LogicalPlan rewrite(LogicalPlan plan) {
@@ -130,6 +136,9 @@ final class PlanRewriter {
     if (value instanceof RelationTimeTravel travel) {
       return travel(travel);
     }
+    if (value instanceof UnresolvedTableValuedFunction function && isAsOf(function)) {
+      return asOf.function(CollectionConverters.asJava(function.functionArgs()));
+    }
     if (!NAMED.contains(value.getClass())) {
       return value;
     }
@@ -167,21 +176,37 @@ final class PlanRewriter {
     return placed;
   }
 
+  private static boolean isAsOf(UnresolvedTableValuedFunction function) {
+    List<String> name = strings(function.name());
+    return name.size() == 1 && name.get(0).equalsIgnoreCase(AsOf.NAME);
+  }
+
   /**
    * Replaces the expression of TIMESTAMP AS OF by its value, because Delta takes no expressions for tables by path. One
-   * without a constant value stays, and Spark reports the error.
+   * without a constant value stays, and Spark reports the error. Where the session says that the time is message time,
+   * the whole is replaced by the rows as of it.
    */
   private Object travel(RelationTimeTravel travel) {
     Option<Expression> timestamp = travel.timestamp();
-    if (timestamp.isEmpty() || timestamp.get() instanceof Literal) {
+    if (timestamp.isEmpty() || !(travel.relation() instanceof UnresolvedRelation relation)) {
       return travel;
     }
-    if (!(travel.relation() instanceof UnresolvedRelation relation)
-        || paths.placed(strings(relation.multipartIdentifier())) == null) {
+    List<String> parts = strings(relation.multipartIdentifier());
+    List<String> placed = paths.placed(parts);
+    if (placed == null) {
       return travel;
     }
-    Literal value = constants.apply(timestamp.get());
-    return value == null ? travel : travel.copy(travel.relation(), Option.apply(value), travel.version());
+    Literal value = timestamp.get() instanceof Literal literal ? literal : constants.apply(timestamp.get());
+    if (value == null) {
+      return travel;
+    }
+    if (asOf.isMeantBy(parts.get(1))) {
+      replaced.put(parts.get(1), placed.get(1));
+      Seq<String> qualifier = CollectionConverters.asScala(placed.subList(0, 1)).toSeq();
+      AliasIdentifier name = new AliasIdentifier(placed.get(1), qualifier);
+      return new SubqueryAlias(name, asOf.at(parts.get(1), value));
+    }
+    return value == timestamp.get() ? travel : travel.copy(travel.relation(), Option.apply(value), travel.version());
   }
 
   private static TreeNode<?> withName(TreeNode<?> node, Object name) {

@@ -44,7 +44,7 @@ public final class Statements {
         || part instanceof CompoundBody
         || part instanceof CloneTableStatement
         || part instanceof RestoreTableStatement
-        || part.getClass().getName().startsWith("org.apache.spark.sql.delta.")) {
+        || (part instanceof LogicalPlan && part.getClass().getName().startsWith("org.apache.spark.sql.delta."))) {
       return true;
     }
     Iterator<?> parts;
