@@ -72,6 +72,7 @@ def test_values_follow_what_clients_do(metered: Server) -> None:
         assert before("lakestream_log_sync_duration_seconds_count") >= 5
         assert before("lakestream_lake_lag_messages", account="$G", stream_name="S") == 5
         assert before("lakestream_lake_compactor_alive") == 0
+        assert before("lakestream_lake_reachable") == 1
         assert before("lakestream_jetstream_api_requests_total") == 2
 
         client.publish("$JS.API.CONSUMER.MSG.NEXT.S.D", b"2", client.new_reply())

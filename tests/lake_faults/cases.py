@@ -23,6 +23,7 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -313,6 +314,11 @@ class Site:
     def warnings(self) -> str:
         """Return the warnings of `lakestream status`."""
         return "\n".join(self.status()["warnings"])
+
+    def is_reachable(self) -> bool:
+        """Return the server's metric of that name."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.server.http_port}/metrics", timeout=ANSWER_S) as page:
+            return b"\nlakestream_lake_reachable 1.0\n" in page.read()
 
     # ------------------------------------------------------------------ tables
     def table(self, traffic: Traffic) -> str:

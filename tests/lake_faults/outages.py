@@ -26,6 +26,8 @@ MANAGED = "creating, deleting and mirroring streams is answered, and its effects
 def _away(site: Site, traffic: Traffic, since: float) -> None:
     """Check all promises while the lake is away, for as long as an outage lasts."""
     site.until(lambda: "cannot be reached" in site.warnings(), "status names the outage", 60)
+    if site.is_reachable():
+        raise Broken("the metric says that the lake can be reached")
     while time.monotonic() < since + site.outage_s:
         site.goes_on(traffic, since)
         site.reads_recent(traffic)
@@ -45,6 +47,8 @@ def _resumes(site: Site, traffic: Traffic, since: float) -> None:
     """Check that everything is as if there had been no outage."""
     site.goes_on(traffic, since)
     site.until(lambda: "cannot be reached" not in site.warnings(), "status is clean again")
+    if not site.is_reachable():
+        raise Broken("the metric says that the lake cannot be reached")
     site.follows(traffic)
 
 

@@ -178,6 +178,7 @@ LAKE_FAILING = _gauge(
     "lakestream_lake_tables_failing", "Tables that cannot follow their streams; `lake.errors` of /varz has the reasons."
 )
 COMPACTOR_ALIVE = _gauge("lakestream_lake_compactor_alive", "1 if a compactor is at work in the lake, else 0.")
+LAKE_REACHABLE = _gauge("lakestream_lake_reachable", "1 if the lake answers, 0 during an outage of it.")
 
 HISTORY_SECONDS = _histogram(
     "lakestream_history_read_duration_seconds", "Duration of each read of old messages from the lake, in seconds."
@@ -239,6 +240,7 @@ FAMILIES = (
     *LAKE,
     LAKE_FAILING,
     COMPACTOR_ALIVE,
+    LAKE_REACHABLE,
     HISTORY_SECONDS,
     HISTORY_FAILURES,
     HISTORY_HITS,
@@ -258,5 +260,6 @@ ONCE = (
     STORE_SIZE,
     CERTIFICATE,
     COMPACTOR_ALIVE,
+    LAKE_REACHABLE,
 )
 """Metrics of the machine or the settings, which are the same for all workers of a server."""

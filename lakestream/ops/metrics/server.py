@@ -172,6 +172,7 @@ class ServerMetrics:
     def _lake(self, sheet: Sheet, keeper: Lag) -> None:
         sheet.put(names.LAKE_FAILING, len(keeper.troubles()))
         sheet.put(names.COMPACTOR_ALIVE, float(keeper.attended))
+        sheet.put(names.LAKE_REACHABLE, float(keeper.outage() is None))
         history = keeper.history()
         sheet.put(names.HISTORY_SECONDS, history.seconds)
         sheet.put(names.HISTORY_FAILURES, history.failures)
