@@ -55,7 +55,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--checkpoint",
         metavar="DIR",
-        help="the streaming checkpoint (default: <lake>/_compactor, or a temporary directory)",
+        help="the streaming checkpoint (default: a temporary directory)",
     )
     parser.add_argument("--create", action="store_true", help="create an empty lake if there is none")
     parser.add_argument("--once", action="store_true", help="compact the segments that are staged now, then exit")

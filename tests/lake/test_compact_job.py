@@ -7,7 +7,6 @@ import json
 import os
 import random
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +19,6 @@ import psutil
 import pytest
 
 from lakestream.lake.delta import position
-from lakestream.lake.files import paths
 from lakestream.lake.spark import jars
 from tests.lake.conftest import job
 from tests.lake.model import StreamModel, flights
@@ -242,8 +240,6 @@ def test_killed_at_any_moment_it_neither_loses_nor_repeats_a_row(
         running.wait_for("compactor ready")
         time.sleep(choose.uniform(0, 4))  # from before the first commit to after the last one
         running.kill()
-        if round_number == 1:
-            shutil.rmtree(paths.checkpoint(str(lake)), ignore_errors=True)
     last = Job(lake, "--once")
     started.append(last)
     assert last.end() == 0, last.lines

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from lakestream.lake.delta import position
+from lakestream.lake.delta import batches, position
 from lakestream.lake.delta.clones import CLONES, Clone
 from lakestream.lake.errors import LakeError, LeaseLost
 from lakestream.lake.files import paths, staging
@@ -32,15 +32,15 @@ pytestmark = pytest.mark.lake
 
 
 @pytest.fixture
-def compactor(spark: Any, lake: Path) -> Iterator[Callable[[], Compactor]]:
+def compactor(spark: Any, lake: Path) -> Iterator[Callable[..., Compactor]]:
     """Yield a function that makes compactors of the test's lake one after the other, as successive processes would."""
     made: list[Compactor] = []
 
-    def make() -> Compactor:
+    def make(checkpoint: Path | None = None) -> Compactor:
         if made:
             made[-1].stop()
             made[-1].release()
-        made.append(Compactor(spark, str(lake)))
+        made.append(Compactor(spark, str(lake), checkpoint and str(checkpoint)))
         assert made[-1].acquire()
         return made[-1]
 
@@ -130,16 +130,42 @@ def test_workers_that_never_start_end_the_compactor(spark: Any, lake: Path, monk
 
 
 def test_a_checkpoint_that_a_kill_left_half_written_is_begun_anew(
-    compactor: Callable[[], Compactor], lake: Path, tmp_path: Path
+    compactor: Callable[[Path], Compactor], lake: Path, tmp_path: Path
 ) -> None:
     model = stream(lake, tmp_path, "A")
-    checkpoint = Path(paths.checkpoint(str(lake)))
+    checkpoint = tmp_path / "checkpoint"
     (checkpoint / "offsets").mkdir(parents=True)
     (checkpoint / "offsets" / "0").write_bytes(b"")  # Spark: "offsets should be empty on batch 0"
     (checkpoint / "mine").write_text("not Spark's")
-    compactor().once()
+    compactor(checkpoint).once()
     check(lake, model)
     assert (checkpoint / "mine").exists()
+
+
+def test_a_lake_that_goes_away_in_a_commit_is_not_begun_anew(
+    compactor: Callable[[], Compactor], lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = stream(lake, tmp_path, "A")
+    running = compactor()
+    running.once()
+    model.publish(flights(20))
+    model.stage(lake)
+    aside, gather = lake.with_name("aside"), batches.gather
+
+    def unmounted(*arguments: Any) -> Any:
+        found = gather(*arguments)
+        lake.rename(aside)
+        return found
+
+    monkeypatch.setattr(batches, "gather", unmounted)
+    report = running.sweep()
+    assert list(report.failures) == [paths.staging(str(lake), "A", model.identity.uid)]
+    running.sweep(retry_now=True)
+    assert not lake.exists()
+    aside.rename(lake)
+    monkeypatch.undo()
+    running.sweep(retry_now=True)
+    check(lake, model)
 
 
 @pytest.mark.smoke
@@ -154,7 +180,6 @@ def test_once_compacts_all_streams_and_again_changes_nothing(
     assert compactor().once() == BatchReport(0, 0, pytest.approx(0, abs=5), {})
     models[1].publish(flights(20))
     models[1].stage(lake)
-    shutil.rmtree(paths.checkpoint(str(lake)))  # a lost checkpoint, and new segments
     compactor().once()
     check(lake, *models)
     after = [version(model.table(lake)) for model in models]

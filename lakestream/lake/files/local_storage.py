@@ -22,6 +22,8 @@ COPY_BYTES = 1 << 20
 """Bytes that a copy of a file reads at a time (1 MiB)."""
 FILE_MODE = 0o640
 """Mode of the files in a lake, the same as in the store."""
+DIRECTORY_MODE = 0o750
+"""Mode of the directories in a lake, the same as in the store."""
 
 _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP)
 _ABSENT = (FileNotFoundError, NotADirectoryError)
@@ -120,6 +122,8 @@ class LocalStorage(Storage):
 
     @contextlib.contextmanager
     def writing(self, path: str) -> Iterator[BinaryIO]:
+        # Not the root itself: where it is gone the lake is away, or the table was removed, and no other one must begin.
+        _require_directory(self.root)
         Files().make_directory(os.path.dirname(path))
         with open(path, "xb", opener=_private) as file:
             yield file
@@ -238,6 +242,12 @@ def sync_path(path: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _require_directory(path: str) -> None:
+    """Raise FileNotFoundError unless there is a directory."""
+    if not os.path.isdir(path):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
 
 def _entry(path: str, status: os.stat_result) -> Entry:

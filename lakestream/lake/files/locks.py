@@ -30,9 +30,8 @@ import msgspec
 from lakestream.lake.errors import LeaseLost, StorageFailed, TableBusy, UnsupportedLake
 from lakestream.lake.files import paths
 from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.local_storage import FILE_MODE
+from lakestream.lake.files.local_storage import DIRECTORY_MODE, FILE_MODE, sync_path
 from lakestream.lake.files.storage import Storage
-from lakestream.log.format.files import Files
 from lakestream.protocol.decoding import DECODE_ERRORS
 
 if TYPE_CHECKING:
@@ -151,8 +150,16 @@ class JvmLock:
                 self._give_back()
 
     def _reserve(self) -> bool:
-        """Reserve the file within this process, creating it if missing; return False when it is reserved already."""
-        Files().make_directory(os.path.dirname(self._path))
+        """Reserve the file within this process, creating it if missing; return False when it is reserved already.
+
+        Raises:
+            FileNotFoundError: the directory above that of the lock is gone: the lake is away.
+        """
+        directory = os.path.dirname(self._path)
+        if not os.path.isdir(directory):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(directory, DIRECTORY_MODE)  # and none above it: a lake that is away must not begin anew
+            sync_path(os.path.dirname(directory))
         with _files_guard:
             with contextlib.suppress(FileExistsError):
                 os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, FILE_MODE))

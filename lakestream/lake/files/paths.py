@@ -10,7 +10,7 @@ Belongs here: every path under the lake's root, and the encoding of names in the
     segments/<STREAM>/<uid>/clone.json                        request: the stream's table begins as a clone
     segments/<STREAM>/<uid>/damaged.json                      request: repair the stream's table
     accounts/<ACCOUNT>/segments/<STREAM>/<uid>/...            the same for another account
-    _compactor/                                               the compactor's checkpoint
+    _compactor/                                               the compactor's checkpoint, of older releases
     _lake.json                                                the lake's id
     _servers/<node>.json                                      address of a running server of the lake
     _server.json                                              the same, of older releases
@@ -164,11 +164,6 @@ def parse_segment_name(name: str) -> tuple[int, int] | None:
     """Return (first_index, last_index) of a staged segment's file name; None for any other file."""
     match = _SEGMENT.match(name)
     return (int(match.group(1)), int(match.group(2))) if match else None
-
-
-def checkpoint(lake: str) -> str:
-    """Return the default directory of the compactor's streaming checkpoint."""
-    return f"{normalise(lake)}/{CHECKPOINT}"
 
 
 def lake_file(lake: str) -> str:

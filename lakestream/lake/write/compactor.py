@@ -139,7 +139,8 @@ class Compactor:
         spark: a session with Delta.
         lake: the lake's root.
         checkpoint: directory of the streaming query's checkpoint, emptied by each query; see `clear_checkpoint`. By
-            default in the lake, or for a lake in an object store in a temporary directory of the driver's.
+            default a temporary one of the driver's: in the lake, Spark would make its directories, and with them a new
+            lake, where a directory is not mounted any more.
         parallel: number of streams compacted in parallel.
         stopping: once set, by the caller or by `stop`, no further commit begins.
         report: called after each batch that did something.
@@ -167,10 +168,10 @@ class Compactor:
         self._complain = complain
         self._reported: dict[str, str] = {}  # errors of the last scan
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
-        if checkpoint is None and not self._storage.local:
+        if checkpoint is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="lakestream-checkpoint-")
             checkpoint = self._temporary.name
-        self._checkpoint = checkpoint or paths.checkpoint(self._lake)
+        self._checkpoint = checkpoint
         self._options = options or Options()
         self._report = report
         self._pool = ThreadPoolExecutor(parallel, thread_name_prefix="compact")

@@ -212,3 +212,10 @@ def test_a_column_of_another_type_is_refused_without_a_checksum(tmp_path: Path) 
             read_file(
                 open_storage(tmp_path), str(tmp_path), entry, Pick(1, 2), tuple(table.column_names), archive=False
             )
+
+
+def test_no_file_is_written_where_the_directory_of_the_table_is_gone(tmp_path: Path) -> None:
+    """A lake that is not mounted any more would begin anew otherwise."""
+    with pytest.raises(FileNotFoundError, match="streams/S"):
+        DataFiles(str(tmp_path / "lake" / "streams" / "S"), Layout()).write([batch([("s", 1, 1, b"x", None)], False)])
+    assert not (tmp_path / "lake").exists()
