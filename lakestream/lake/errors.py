@@ -209,10 +209,39 @@ class OlderStore(LakeError):
 
 
 class ForeignTable(LakeError):
-    """Raised when a Delta table of another program is at the place of a stream's table."""
+    """Raised when a Delta table of another program is at the place of a stream's table.
 
-    def __init__(self, table: str) -> None:
-        super().__init__(f"{table} is a Delta table that lakestream did not create; move it away")
+    Args:
+        table: the table's path.
+        since: version in which another program has removed the id of the stream from its table; 0: it was none.
+    """
+
+    def __init__(self, table: str, since: int = 0) -> None:
+        if not since:
+            super().__init__(f"{table} is a Delta table that lakestream did not create; move it away")
+            return
+        super().__init__(
+            f"{table} has had no property lakestream.uid since version {since}, in which another program unset it or "
+            f"replaced the table. {_restore(table, since - 1)}"
+        )
+
+
+class UnwritableTable(LakeError):
+    """Raised when another program has declared a table in a way in which the compactor cannot write its rows.
+
+    Args:
+        table: the table's path.
+        what: the declaration, such as "a generated column".
+        since: version that has it first; 0: unknown.
+    """
+
+    def __init__(self, table: str, what: str, since: int) -> None:
+        undo = _restore(table, since - 1) if since else "Undo that, with the program that did it"
+        super().__init__(f"{table} has {what} of another program, for which messages have no values. {undo}")
+
+
+def _restore(table: str, version: int) -> str:
+    return f"Undo it in Spark SQL with RESTORE TABLE delta.`{table}` TO VERSION AS OF {version}"
 
 
 class TableBusy(LakeError):

@@ -5,6 +5,9 @@ commits so that each file is checked once, and the request for a repair. A commi
 synced: after a power loss they may be empty, short or full of zeros. Checked are the size, the Parquet footer with its
 checksum (ends.py) and number of rows; place, length and checksum of a deletion vector.
 
+A VACUUM by another program deletes files that are in no version yet, and a commit may name them while it runs. Delta
+logs its start and its end: all files are checked again after each, and what is checked in between proves nothing.
+
 In a directory every checked file is synced, with its directories and the commit that names it: size and footer may be
 in the page cache alone. In an object store a successful PUT is durable (S3's promise), so size and footer are enough.
 
@@ -20,6 +23,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
@@ -43,6 +47,10 @@ FILES_A_LOOK = 500
 commits: checking must not delay a start."""
 NAMED_FILES = 3
 """Maximum number of damaged files that a text names; the others are counted."""
+VACUUM = "VACUUM"
+"""Beginning of the names of the operations."""
+VACUUM_SECONDS = 3600.0
+"""Time (1 h) after which a VACUUM by another program that states no end is taken to have ended."""
 _STEP_FILES = 50
 _END_BYTES = 64 * 1024  # of a Parquet file, read at once: enough for most footers
 _MAGIC = b"PAR1"
@@ -103,6 +111,17 @@ class TableFiles:
         self._todo: dict[Key, Add] = {}
         self._fresh: dict[Key, Add] = {}
         self._sizes: dict[str, int] | None = None
+        self._again = False
+        self._vacuum_began: float | None = None
+
+    @property
+    def is_vacuumed(self) -> bool:
+        """Return True while a VACUUM by another program is under way, which may delete files that were checked."""
+        return self._vacuum_began is not None
+
+    def doubt(self) -> None:
+        """Have all files checked again: one of them could not be read."""
+        self._again = True
 
     def look(self, epoch: int, budget: Budget) -> bool:
         """Continue checking; return True when all files of the newest version are checked, so that `damaged` is
@@ -115,7 +134,9 @@ class TableFiles:
         Raises:
             FileNotFoundError: there is no table.
         """
-        if self._log is None or self._epoch != epoch:
+        if self._vacuum_began is not None and time.monotonic() - self._vacuum_began >= VACUUM_SECONDS:
+            self._vacuum_began, self._again = None, True
+        if self._log is None or self._epoch != epoch or self._again:
             if not budget.take(1):
                 return False
             self._begin(epoch)
@@ -127,7 +148,7 @@ class TableFiles:
         if self._todo:
             return False
         self._follow()  # missing files may have been replaced meanwhile
-        return True
+        return not self._again
 
     def _begin(self, epoch: int) -> None:
         log = Log(self._storage, self.table)
@@ -135,13 +156,14 @@ class TableFiles:
         if not self._storage.local:  # one request for a thousand files
             self._sizes = {entry.path: entry.size for entry in self._storage.tree(self.table)}
         self._sync_commits(log, log.commits)
-        self.foreign = since_progress(log, self._application) if self._application else []
+        known = self.foreign if epoch == self._epoch else []
+        self.foreign = [*known, *since_progress(log, self._application)] if self._application else []
         self._metadata, self._protocol = state.metadata, state.protocol
         self.obstacle = obstacle(self.table, state.version, self._metadata, self._protocol)
         self.damaged = {key: each for key, each in self.damaged.items() if each.lasting and key in state.files}
         self._todo = {key: add for key, add in state.files.items() if key not in self.damaged}
         self._fresh = {}
-        self._log, self.version, self._epoch = log, state.version, epoch
+        self._log, self.version, self._epoch, self._again = log, state.version, epoch, False
 
     def _follow(self) -> None:
         """Check the files that commits have added since, and those that were damaged once more."""
@@ -172,6 +194,7 @@ class TableFiles:
             if self._application and (other := foreign(commit)) is not None:
                 self.foreign.append(other)
             self._take_metadata(commit)
+            self._take_vacuum(commit)
             for action in commit.actions:
                 if action.remove is not None:
                     for known in (self._fresh, self.damaged):
@@ -189,6 +212,13 @@ class TableFiles:
             self._protocol = action.protocol or self._protocol
         if (self._metadata, self._protocol) != before:
             self.obstacle = obstacle(self.table, commit.version, self._metadata, self._protocol)
+
+    def _take_vacuum(self, commit: Commit) -> None:
+        """Note the start or the end of a VACUUM. Those of maintenance make no commits."""
+        operation = commit.info.operation
+        if operation.startswith(VACUUM):
+            self._again = True
+            self._vacuum_began = time.monotonic() if operation == f"{VACUUM} START" else None
 
     def _sync_commits(self, log: Log, versions: Sequence[int]) -> None:
         if not self._storage.local or not versions:

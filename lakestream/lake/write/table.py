@@ -7,15 +7,16 @@ stream_compaction.py decides what is written, and in which order.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from pyspark.sql import functions
 from pyspark.sql.types import StructType
 
+from lakestream.lake.delta.actions import MetaData
 from lakestream.lake.delta.clones import References
-from lakestream.lake.delta.log import log_directory
+from lakestream.lake.delta.log import Log, log_directory
 from lakestream.lake.delta.policy import (
     MANAGED_PROPERTIES,
     ON_DELETE_PROPERTY,
@@ -27,6 +28,7 @@ from lakestream.lake.delta.policy import (
     StreamPolicy,
     of_config,
 )
+from lakestream.lake.delta.position import PositionWatch
 from lakestream.lake.delta.schema import (
     BOUNDS_METADATA,
     CREATED_PROPERTY,
@@ -39,7 +41,7 @@ from lakestream.lake.delta.schema import (
     layout_of,
     quoted,
 )
-from lakestream.lake.errors import ForeignTable, KeptTable, StillCloned
+from lakestream.lake.errors import ForeignTable, KeptTable, StillCloned, UnwritableTable
 from lakestream.lake.files import paths
 from lakestream.lake.files.staging import StreamIdentity, is_marked, read_identity
 from lakestream.lake.files.storage import Storage
@@ -62,6 +64,13 @@ RANDOM_PREFIXES = "delta.randomizeFilePrefixes"
 some readers decode wrongly, and which may be too long for a file system."""
 SET_PROPERTY = "lakestream.set"
 """Names of the Delta properties that the stream's metadata has set, so that they can be unset with it."""
+
+REQUIRED_VALUES = {
+    "delta.generationExpression": "a generated column",
+    "delta.identity.start": "an identity column",
+}
+"""Columns for which a writer has to compute values, by the metadata of their fields (Delta protocol, "Generated
+Columns", "Identity Columns")."""
 
 REWRITE_SEQS = 2_000_000
 """Sequences of one file when a table is rewritten."""
@@ -118,6 +127,7 @@ class StreamTable:
 
         Raises:
             ForeignTable: a Delta table that lakestream did not make.
+            UnwritableTable: another program has added columns whose values it requires.
         """
         if not self._storage.names(log_directory(self.path)):
             return None
@@ -131,11 +141,27 @@ class StreamTable:
             return None
         uid = metadata.configuration.get(UID_PROPERTY)
         if uid is None:
-            raise ForeignTable(self.path)
+            held = PositionWatch(self.path, self._identity.uid).read() is not None
+            since = self._declared_since(lambda found: UID_PROPERTY not in found.configuration) if held else 0
+            raise ForeignTable(self.path, since)
+        for key, what in REQUIRED_VALUES.items():
+            if any(key in field.metadata for field in fields):
+                since = self._declared_since(lambda found, key=key: key in found.schema_string)  # type: ignore[misc]
+                raise UnwritableTable(self.path, what, since)
         created = int(metadata.configuration.get(CREATED_PROPERTY) or 0)
         layout = layout_of(metadata.partition_columns, fields)
         archive_column = any(field.name == REMOVED_COLUMN for field in fields)
         return ExistingTable(uid, created, layout, archive_column, dict(metadata.configuration))
+
+    def _declared_since(self, is_so: Callable[[MetaData], bool]) -> int:
+        """Return the version since which all metaData actions of the log are so; 0: since its beginning."""
+        log, since = Log(self._storage, self.path), 0
+        for version in reversed(log.commits):
+            stated = [action.meta_data for action in log.commit(version).actions if action.meta_data is not None]
+            if stated and not is_so(stated[-1]):
+                return since
+            since = version if stated else since
+        return 0
 
     def create(self, layout: Layout, policy: StreamPolicy) -> None:
         """Create the table."""

@@ -37,6 +37,8 @@ THREADS = 4
 """Maximum number of parallel reads from the lake in a server; further ones queue."""
 FORGET_SECONDS = 1.0
 """Time (1 s) within which the cache of a table is not dropped again: reading its log takes some time."""
+DOUBT_SECONDS = 30.0
+"""Time (30 s) within which failed reads of a table have its files checked once."""
 PER_STREAM = 3
 """Maximum number of them for one stream, so that a slow table leaves room for others."""
 
@@ -122,6 +124,8 @@ class ThreadHistory:
         self._doubted: list[Run] = []
         self._firsts: list[int] = []
         self._forgotten = 0.0
+        self._failed = False
+        self._doubted_at = -DOUBT_SECONDS
         self._guard = threading.Lock()
         self._staged: StagedRows | None = None
         self._below: TableHistory | None = None
@@ -141,6 +145,18 @@ class ThreadHistory:
         self._forgotten = now
         self._forget(self._table)
         return True
+
+    @property
+    def has_failed(self) -> bool:
+        """Return True if a read has failed, and the table's files were not checked in the last DOUBT_SECONDS."""
+        return self._failed and time.monotonic() - self._doubted_at >= DOUBT_SECONDS
+
+    def take_failure(self) -> bool:
+        """Return True if the table's files are to be checked again now, since a read has failed."""
+        failed = self.has_failed
+        if failed:
+            self._failed, self._doubted_at = False, time.monotonic()
+        return failed
 
     def doubt(self, runs: list[Run]) -> None:
         """Set the sequences (ascending runs) whose rows another program has changed; they are not read."""
@@ -229,6 +245,7 @@ class ThreadHistory:
             raise _away(error) from error
         except HistoryUnavailable as error:
             await self._judge()
+            self._failed = True
             self._report(str(error))
             raise HistoryUnavailableError(str(error), UNREADABLE) from error
         finally:

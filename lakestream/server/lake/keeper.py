@@ -230,7 +230,8 @@ class LakeKeeper:
             self.detached(before.stream)
         options = self._options
         grace = Grace(options.staged_grace_ns, options.staged_grace_bytes)
-        sync = StreamSync(stream, self.root, grace, EarlySeals(options.seal_age_ns), self._io.lane(background=True))
+        early, lane = EarlySeals(options.seal_age_ns), self._io.lane(background=True)
+        sync = StreamSync(stream, self.root, grace, early, lane, self.presence.confirm)
         self._syncs[stream.account, stream.name] = sync
         table = paths.table(self.root, stream.name, stream.account)
         stream.reader.history = sync.history = ThreadHistory(
@@ -341,9 +342,7 @@ class LakeKeeper:
                 self._clock.call_later(self._options.poll_ns, lambda: self._mark_deleted(identity, directory, done))
 
         def settle() -> None:
-            self.presence.require()
-            if self.presence.probe.is_local:
-                self.presence.probe.check()
+            self.presence.confirm()
             deleted_streams.settle(self.root, identity, directory, self._log)
 
         self._io.submit(settle, settled)
@@ -464,15 +463,7 @@ class LakeKeeper:
             if found.held is not None and not sync.stream.closed:
                 self._release(sync.stream, store, found.held)
 
-        presence = self.presence
-
-        def look() -> LookResult:
-            presence.require()  # it may have waited for a thread
-            if presence.probe.is_local:  # where nothing is mounted, a new lake must not be made
-                presence.probe.check()
-            return sync.look(sealed, identity, leads, left, floor, applied, budget)
-
-        sync.io.submit(look, settled)
+        sync.io.submit(lambda: sync.look(sealed, identity, leads, left, floor, applied, budget), settled)
 
     def _record_position(self, sync: StreamSync, found: LookResult, left: int) -> None:
         """Record the table's position."""

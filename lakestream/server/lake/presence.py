@@ -34,7 +34,7 @@ SUSPECT_S = 2.0
 
 
 class Presence:
-    """Presence of the lake. For use in the event loop, except `require` and `probe`.
+    """Presence of the lake. For use in the event loop, except `require`, `confirm` and `probe`.
 
     Args:
         root: the lake's root.
@@ -67,6 +67,13 @@ class Presence:
         """Raise LakeAway while the lake is away."""
         if self.away is not None:
             raise self.away
+
+    def confirm(self) -> None:
+        """Raise LakeAway unless the lake is there, before something is made in it: where nothing is mounted, a new lake
+        must not begin. Block, for a lake in a directory; of an object store the last probe tells."""
+        self.require()
+        if self.probe.is_local:
+            self.probe.check()
 
     def poll(self) -> None:
         """Probe the lake if the last probe is long ago."""

@@ -64,10 +64,20 @@ class StreamSync:
         grace: retention of staged segments after compaction.
         early: budget of early seals.
         io: threads for its work; by default `InlineIo`.
+        require: raises LakeAway unless the lake is there.
     """
 
-    def __init__(self, stream: Stream, lake: str, grace: Grace, early: EarlySeals, io: Io | None = None) -> None:
+    def __init__(
+        self,
+        stream: Stream,
+        lake: str,
+        grace: Grace,
+        early: EarlySeals,
+        io: Io | None = None,
+        require: Callable[[], None] = lambda: None,
+    ) -> None:
         self.stream = stream
+        self._require = require
         self.io = io or InlineIo()
         self._config: StreamConfig | None = None
         self._identity: staging.StreamIdentity | None = None
@@ -139,7 +149,7 @@ class StreamSync:
         behind = sealed_through > left and sealed_through > min(self.position, staged)
         if not self.checked or self.trouble or behind or self.waiting or self.held < self.position:
             return False
-        if self.has_unstaged_schema():
+        if self.has_unstaged_schema() or (self.history is not None and self.history.has_failed):
             return False
         self._skipped = (self._skipped + 1) % IDLE_POLLS
         return self._skipped != 0
@@ -210,7 +220,11 @@ class StreamSync:
 
         Raises:
             OlderLake, OlderStore: table and log do not belong together.
+            LakeAway: the lake has gone meanwhile.
         """
+        self._require()  # it may have waited for a thread
+        if self.history is not None and self.history.take_failure():
+            self._files.doubt()
         position = self._watch.read()
         needs_list = leads or not self.checked or (position or 0) < left
         entries = self._storage.list(self.directory) if needs_list else []
@@ -225,7 +239,7 @@ class StreamSync:
         self.last_seq = progress.last_seq if progress is not None else _seq_at(sealed, position or 0, floor)
         self.committed_ns = self._watch.committed_ms * 1_000_000
         damaged = position is not None and whole and bool(self._files.damaged)
-        held = position if whole and not damaged else None
+        held = position if whole and not damaged and not self._files.is_vacuumed else None
         if damaged:
             trouble = self._damage(sealed, staged)
         elif position is not None and whole:
@@ -234,6 +248,7 @@ class StreamSync:
         changes = self._changes(entries, leads) if known else None
         if not leads:
             return LookResult(position, held, trouble, damaged, changes)
+        self._require()  # files that are missing may be those of a lake that has just gone: no new one must begin
         quarantined = quarantine.find(self.directory, position or 0)
         if quarantined is not None and quarantine.replace(quarantined.path, sealed):
             quarantined = None

@@ -322,3 +322,35 @@ def test_a_lock_is_seen_without_taking_it(s3_server: S3Server, tmp_path: Path, m
         assert is_held(str(file))
         holder.communicate(b"\n")
     assert not is_held(str(file))
+
+
+def test_files_are_checked_again_after_a_vacuum_by_another_program(table: Path) -> None:
+    """A VACUUM without retention deletes files that a commit names while it runs."""
+    add_rows(table, 0, 5)
+    files = checked(table)
+    commit(table, {"commitInfo": {"operation": "VACUUM START"}})
+    assert not files.look(1, Budget(0)), "all files are to be checked"
+    assert files.look(1, Budget())
+    assert files.is_vacuumed
+    lost = add_rows(table, 5, 5)
+    assert files.look(1, Budget())
+    lost.unlink()
+    assert files.look(1, Budget())
+    assert reasons(files) == {}
+    commit(table, {"commitInfo": {"operation": "VACUUM END"}})
+    assert not files.look(1, Budget())
+    assert files.look(1, Budget())
+    assert not files.is_vacuumed
+    assert reasons(files) == {lost.name: "it is missing"}
+
+
+def test_a_vacuum_without_an_end_ends_after_some_time(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_rows(table, 0, 5)
+    files = checked(table)
+    commit(table, {"commitInfo": {"operation": "VACUUM START"}})
+    assert not files.look(1, Budget())
+    assert files.look(1, Budget())
+    assert files.is_vacuumed
+    monkeypatch.setattr(verify, "VACUUM_SECONDS", 0.0)
+    assert files.look(1, Budget())
+    assert not files.is_vacuumed

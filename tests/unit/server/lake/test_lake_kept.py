@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,7 +14,10 @@ import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 
 from lakestream.lake.delta.verify import Budget
+from lakestream.lake.errors import LakeAway
 from lakestream.lake.files import paths
+from lakestream.lake.files.lake import identify, open_storage
+from lakestream.lake.files.probe import Probe
 from lakestream.server.lake.early_seals import SAVED, EarlySeals
 from lakestream.server.lake.stream_sync import Grace, LookResult, StreamSync
 from lakestream.stream.core.config import StreamConfig
@@ -23,11 +28,11 @@ pytestmark = pytest.mark.unit
 class Look:
     """Table with two commits, through log index 10 and 20, and a staged segment of each."""
 
-    def __init__(self, lake: Path) -> None:
+    def __init__(self, lake: Path, require: Callable[[], None] = lambda: None) -> None:
         stream = SimpleNamespace(
             name="S", account="$G", uid="U", created_ns=1, config=StreamConfig(name="S"), replicated=False, leading=True
         )
-        self.kept = StreamSync(cast(Any, stream), str(lake), Grace(0, 0), EarlySeals(10**10))
+        self.kept = StreamSync(cast(Any, stream), str(lake), Grace(0, 0), EarlySeals(10**10), None, require)
         self.table = Path(self.kept.table)
         self.staging = Path(self.kept.directory)
         self.staging.mkdir(parents=True)
@@ -98,6 +103,30 @@ def test_invariant_10_a_repair_in_the_middle_of_a_look_takes_the_position_back(
     monkeypatch.setattr(files, "look", repaired)
     assert look() == LookResult(10, 10, changes=[]), "not the position that was read before the files were found whole"
     assert look.staged() == [20]
+
+
+def test_a_lake_that_goes_away_in_the_middle_of_a_look_is_not_begun_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files are missing then, and the request for a repair made the lake's directories."""
+    lake = tmp_path / "lake"
+    probe = Probe(str(lake))
+    look = Look(lake, probe.check)
+    probe.expect(identify(open_storage(lake)))
+    assert look().position == 20
+    look.commit(30)
+    real = look.kept._files.look
+
+    def unmounted(epoch: int, budget: Budget) -> bool:
+        look.files[-1].unlink()
+        found = real(epoch, budget)
+        shutil.rmtree(lake)
+        return found
+
+    monkeypatch.setattr(look.kept._files, "look", unmounted)
+    with pytest.raises(LakeAway):
+        look()
+    assert not lake.exists()
 
 
 def test_what_cannot_be_checked_holds_nothing(tmp_path: Path) -> None:
