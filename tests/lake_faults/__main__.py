@@ -14,13 +14,14 @@ import importlib.util
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tests.campaigns import Campaign, Row, save
+from tests.campaigns import Campaign, Row, save, saved
 from tests.lake_faults.cases import Broken, Case, Site
 
-GROUPS = ("outages", "strangers")
+NAME = "lake"
+GROUPS = ("outages", "strangers", "files", "refusals")
 
 
 def all_cases(groups: Sequence[str]) -> list[Case]:
@@ -42,17 +43,26 @@ def main() -> int:
     if options.list:
         print("\n".join(f"{each.name:24} {each.fault}" for each in chosen))
         return 0
-    began = time.monotonic()
-    rows = run(chosen)
-    if options.save:
-        command = "python -m tests.lake_faults" + (f" --groups {options.groups}" * (options.groups != ",".join(GROUPS)))
-        save(Campaign("lake", command, int(time.monotonic() - began), rows))
+    rows = run(chosen, keep if options.save else lambda row, seconds: None)
     return int(any(row.result != "kept" for row in rows))
 
 
-def run(cases: Sequence[Case]) -> list[Row]:
-    """Run cases, those of one kind of lake on a common site; return a row for each."""
-    rows = dict[str, Row]()
+def keep(row: Row, seconds: int) -> None:
+    """Save the result of a case that took some seconds, beside those of others, also of earlier runs."""
+    before = next((each for each in saved() if each.name == NAME), Campaign(NAME, "", 0, []))
+    found = {each.fault: each for each in (*before.rows, row)}
+    every = [found[case.fault] for case in all_cases(GROUPS) if case.fault in found]
+    save(Campaign(NAME, "python -m tests.lake_faults", before.seconds + seconds, every))
+
+
+def run(cases: Sequence[Case], done: Callable[[Row, int], None]) -> list[Row]:
+    """Run cases, those of one kind of lake on a common site; return a row for each.
+
+    Args:
+        cases: the cases.
+        done: gets each row, and the seconds that the case took.
+    """
+    rows = list[Row]()
     shared: dict[tuple[str, str], list[Case]] = {}
     for case in cases:
         if not case.own:
@@ -60,12 +70,14 @@ def run(cases: Sequence[Case]) -> list[Row]:
     for group in [*shared.values(), *([case] for case in cases if case.own)]:
         place = Path(tempfile.mkdtemp(prefix="lakestream-lake-faults-"))
         try:
-            with Site(place, group[0].lake, group[0].compactor, group[0].plan) as site:
+            with Site(place, group[0].lake, group[0].compactor, group[0].plan, group[0].grace) as site:
                 for case in group:
-                    rows[case.name] = _row(case, site)
+                    began = time.monotonic()
+                    rows.append(_row(case, site))
+                    done(rows[-1], int(time.monotonic() - began))
         finally:
             shutil.rmtree(place, ignore_errors=True)
-    return [rows[case.name] for case in cases]
+    return rows
 
 
 def _row(case: Case, site: Site) -> Row:

@@ -15,6 +15,7 @@ Cases of one kind of lake share a site, unless they say `own`: each has streams 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import json
@@ -24,13 +25,16 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import nats
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
+from nats.errors import TimeoutError as NatsTimeout
+from nats.js.api import ConsumerConfig, DeliverPolicy
 
 from lakestream.cli.monitor import Monitor, snapshot
 from lakestream.cli.status import summary
@@ -56,9 +60,11 @@ OUTAGE_S = 12.0
 """Duration of an outage, s: longer than a look at the lake."""
 HISTORY = 150
 """Messages that have left the log when an outage begins."""
+QUIET_S = 4.0
+"""Time without a message after which a consumer has what it can get, s: longer than the pause between two tries."""
 PAYLOAD = 700
 CONFIG = """
-lake {{ url: {url}, seal_bytes: 16384, seal_age: "300ms", retain_bytes: 0, poll: "200ms", staged_grace: 0 }}
+lake {{ url: {url}, seal_bytes: 16384, seal_age: "300ms", retain_bytes: 0, poll: "200ms", staged_grace: "{grace}" }}
 """
 TOOLS = Path(tempfile.gettempdir(), "lakestream-faults")
 MARKS = ("Traceback", "internal error")
@@ -82,6 +88,7 @@ class Case:
         own: the case gets a new site, since it leaves the lake or the server in another state.
         compactor: "spark", "small" (small_compactor.py) or "" (none).
         plan: makes the plan by which files of server and compactor fail (tests/faults), from the site's directory.
+        grace: `staged_grace` of the server.
     """
 
     name: str
@@ -93,6 +100,7 @@ class Case:
     own: bool = False
     compactor: str = "spark"
     plan: Callable[[Path], Plan] | None = None
+    grace: str = "0s"
 
 
 @dataclass
@@ -149,7 +157,9 @@ class Traffic:
                 began = time.monotonic()
                 try:
                     frame = wire.request(f"{self.name}.{number % 5}", data)
-                    answer = frame.json() if frame.data else {"error": {"description": f"status {frame.status}"}}
+                    answer: dict[str, Any] = (
+                        frame.json() if frame.data else {"error": {"description": f"status {frame.status}"}}
+                    )
                 except WireTimeout:
                     answer = {"error": {"description": f"no ack within {ACK_S * 3} s"}}
                 self.waits.append((began, time.monotonic() - began))
@@ -166,7 +176,7 @@ class Site:
         directory: a new one.
         lake: "directory" or "s3".
         compactor: see `Case`.
-        plan: see `Case`.
+        plan, grace: see `Case`.
 
     Attributes:
         lake: root of the lake.
@@ -181,6 +191,7 @@ class Site:
         lake: str = "directory",
         compactor: str = "spark",
         plan: Callable[[Path], Plan] | None = None,
+        grace: str = "0s",
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory, self.store = directory, directory / "store"
@@ -197,7 +208,9 @@ class Site:
         if lake == "s3":
             self.s3 = S3Server()
             self.lake = self.s3.url("the/lake")
-        self.server = Server(Kind.OURS, self.store, args=["-m", "-1"], config=CONFIG.format(url=json.dumps(self.lake)))
+        self.server = Server(
+            Kind.OURS, self.store, args=["-m", "-1"], config=CONFIG.format(url=json.dumps(self.lake), grace=grace)
+        )
 
     def __enter__(self) -> Site:
         try:
@@ -254,21 +267,31 @@ class Site:
         return "\n".join(["  -- server", self.server.log(30), "  -- compactor", *said])
 
     def end_case(self) -> None:
-        """Stop all publishers, and let all requests to an object store pass."""
+        """Stop all publishers, let all requests to an object store pass, and have a compactor for the next case."""
         for traffic in self._traffics:
             traffic.end()
         if self.proxy is not None:
             self.proxy.pass_all()
+        if self._compactor and self.compactor is None:
+            self.start_compactor()
 
     def restart(self) -> None:
         """Kill the server and start it again; publishers go on."""
+        with self.quiet():
+            self.server.kill()
+            self.server.start()
+
+    @contextlib.contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Context in which nobody publishes."""
         publishing = [traffic for traffic in self._traffics if traffic.publishing]
         for traffic in publishing:
             traffic.end()
-        self.server.kill()
-        self.server.start()
-        for traffic in publishing:
-            traffic.begin(self.server.address)
+        try:
+            yield
+        finally:
+            for traffic in publishing:
+                traffic.begin(self.server.address)
 
     # ------------------------------------------------------------------ clients
     def wire(self) -> Wire:
@@ -401,3 +424,38 @@ class Site:
         self.until(lambda: f"table of {traffic.name}:" not in self.warnings(), "the warning goes")
         if any(mark in self.server.log(2000) for mark in MARKS):
             raise Broken("the log has a traceback:\n" + self.server.log(60))
+
+
+def consumed(site: Site, traffic: Traffic) -> list[tuple[int, bytes]]:
+    """Return what a new consumer of all messages gets until it has to wait."""
+
+    async def consume() -> list[tuple[int, bytes]]:
+        client = await nats.connect(site.server.url)
+        config = ConsumerConfig(deliver_policy=DeliverPolicy.ALL, inactive_threshold=30)
+        sub = await client.jetstream().subscribe(f"{traffic.name}.>", ordered_consumer=True, config=config)
+        found = []
+        with contextlib.suppress(NatsTimeout):
+            while True:
+                message = await sub.next_msg(timeout=QUIET_S)
+                found.append((message.metadata.sequence.stream, message.data))
+        await client.close()
+        return found
+
+    return asyncio.run(consume())
+
+
+def reads_truly(site: Site, traffic: Traffic, changed: set[int]) -> None:
+    """Check that neither a consumer nor direct gets return anything but what was published, without gaps."""
+    traffic.end()
+    wanted = sorted(traffic.live(traffic.last).items())
+    found = consumed(site, traffic)
+    if found != wanted[: len(found)]:
+        at = next(at for at, (one, other) in enumerate(zip(found, wanted, strict=False)) if one != other)
+        raise Broken(f"a consumer got message {found[at][0]} in place of {wanted[at][0]}, or with another payload")
+    if changed and found and found[-1][0] >= min(changed):
+        raise Broken(f"a consumer passed {min(changed)}, whose row is changed")
+    for seq in sorted(changed & set(traffic.acked))[:5]:
+        frame = site.direct(traffic, seq)
+        if frame.data != traffic.acked[seq] and frame.status < 500:
+            raise Broken(f"a direct get of message {seq} returned {frame.header!r} {frame.data[:40]!r}")
+    traffic.begin(site.server.address)

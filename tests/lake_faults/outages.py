@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -62,8 +63,8 @@ def _moved(site: Site) -> Iterator[None]:
         if site.place.exists():
             raise Broken("a new lake was made where the old one is away")
     finally:
-        if not site.place.exists():
-            aside.rename(site.place)
+        shutil.rmtree(site.place, ignore_errors=True)  # so that the other cases of the site have their lake
+        aside.rename(site.place)
 
 
 def _renamed(site: Site) -> None:
