@@ -23,7 +23,8 @@ TRIES = 50
 """Attempts of a commit that another one precedes."""
 PROMISE = "publishing goes on; status says what to do, and that helps, without a restart; no message is other"
 NEWER = "featureOfTomorrow"
-_ALTER = re.compile(r"in Spark SQL with (ALTER TABLE delta\.`[^`]*` .*?)(?:, or |\. |; |$)", re.MULTILINE)
+REMEDY = "drop it with the program that has added it"
+_ALTER = re.compile(r"in Spark SQL with (ALTER TABLE delta\.`[^`]*` .*?)(?:, or |; |$)", re.MULTILINE)
 _RESTORE = re.compile(r"(RESTORE TABLE delta\.`[^`]*` TO VERSION AS OF \d+)")
 
 Action = dict[str, Any]
@@ -115,7 +116,7 @@ def as_told(command: re.Pattern[str]) -> Callable[[Site, str], None]:
         found = command.search(site.warnings())
         if found is None:
             raise Broken(f"status has no command: {site.warnings()}")
-        sql(found[1])(site, table)
+        sql(found[1])(site, "")
 
     return undo
 
@@ -141,6 +142,21 @@ def _newer(reader: bool) -> tuple[Callable[[Site, str], None], Callable[[Site, s
         commit(table, _protocol(table, NEWER, reader=reader))
 
     return change, lambda site, table: commit(table, {"protocol": before[table]})
+
+
+def _append_only(site: Site) -> None:
+    traffic = site.traffic()
+    site.in_table(traffic, HISTORY)
+    sql("ALTER TABLE {t} SET TBLPROPERTIES ('delta.appendOnly' = 'true')")(site, site.table(traffic))
+    site.goes_on(traffic)
+    site.api(f"STREAM.MSG.DELETE.{traffic.name}", {"seq": 5})
+    traffic.removed.add(5)
+    site.until(lambda: "APPEND_ONLY" in site.warnings(), "status names it", 60)
+    site.goes_on(traffic)
+    site.reads_history(traffic)
+    as_told(_ALTER)(site, site.table(traffic))
+    site.follows(traffic)
+    reads_truly(site, traffic, set())
 
 
 def _generated(site: Site, table: str) -> None:
@@ -191,7 +207,7 @@ CASES = (
         _accepted(_constraint),
         "publishing goes on; nothing else is noticed",
     ),
-    _case("newer-writer", "a feature of a newer Delta for writers", refused(_WRITER[0], NEWER, _WRITER[1])),
+    _case("newer-writer", "a feature of a newer Delta for writers", refused(_WRITER[0], REMEDY, _WRITER[1])),
     _case("newer-reader", "a feature of a newer Delta for readers", refused(_READER[0], NEWER, _READER[1], False)),
     _case(
         "type-widening",
@@ -202,15 +218,7 @@ CASES = (
             as_told(_ALTER),
         ),
     ),
-    _case(
-        "append-only",
-        "delta.appendOnly",
-        refused(
-            sql("ALTER TABLE {t} SET TBLPROPERTIES ('delta.appendOnly' = 'true')"),
-            "appendOnly",
-            sql("ALTER TABLE {t} UNSET TBLPROPERTIES ('delta.appendOnly')"),
-        ),
-    ),
+    _case("append-only", "delta.appendOnly, and a message is deleted", _append_only),
     _case(
         "uid-unset",
         "property lakestream.uid unset",

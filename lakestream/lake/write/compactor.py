@@ -31,6 +31,7 @@ from lakestream.lake.files.locks import COMPACTOR_LOCK, open_lock
 from lakestream.lake.files.scan import Scanner
 from lakestream.lake.files.staging import StagedStream
 from lakestream.lake.write.clone_worker import CloneWorker
+from lakestream.lake.write.refusals import with_remedy
 from lakestream.lake.write.source import NAME, SegmentsSource
 from lakestream.lake.write.stream_compaction import Options, Outcome, StreamCompaction, clear_removed
 from lakestream.lake.write.transactions import own_session
@@ -518,7 +519,9 @@ class Compactor:
             self._clones.release(error.table)
             self._postpone(directory, FIRST_RETRY_SECONDS)
             return
-        tally.failures[directory] = reason = _reason(error)
+        known = self._streams.get(directory)
+        reason = _reason(error) if known is None else with_remedy(_reason(error), known.table)
+        tally.failures[directory] = reason
         self._postpone(directory)
         if reason != WORKER_LATE and not isinstance(error, TableBusy):
             self._note(directory, reason)
