@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -41,7 +42,7 @@ from lakestream.lake.delta.schema import (
     layout_of,
     quoted,
 )
-from lakestream.lake.errors import ForeignTable, KeptTable, StillCloned, UnwritableTable
+from lakestream.lake.errors import DamagedLog, ForeignTable, KeptTable, StillCloned, UnwritableTable
 from lakestream.lake.files import paths
 from lakestream.lake.files.staging import StreamIdentity, is_marked, read_identity
 from lakestream.lake.files.storage import Storage
@@ -128,17 +129,21 @@ class StreamTable:
         Raises:
             ForeignTable: a Delta table that lakestream did not make.
             UnwritableTable: another program has added columns whose values it requires.
+            DamagedLog: a commit is missing.
         """
         if not self._storage.names(log_directory(self.path)):
             return None
         from deltalake import DeltaTable
-        from deltalake.exceptions import TableNotFoundError
+        from deltalake.exceptions import DeltaError, TableNotFoundError
 
         try:
             delta = DeltaTable(self.path, storage_options=self._storage.delta_options())
             metadata, fields = delta.metadata(), delta.schema().fields
         except TableNotFoundError:  # the log directory is there, but no commit in it yet
             return None
+        except DeltaError as error:
+            self._require_whole_log(error)
+            raise
         uid = metadata.configuration.get(UID_PROPERTY)
         if uid is None:
             held = PositionWatch(self.path, self._identity.uid).read() is not None
@@ -152,6 +157,13 @@ class StreamTable:
         layout = layout_of(metadata.partition_columns, fields)
         archive_column = any(field.name == REMOVED_COLUMN for field in fields)
         return ExistingTable(uid, created, layout, archive_column, dict(metadata.configuration))
+
+    def _require_whole_log(self, error: Exception) -> None:
+        """Raise DamagedLog if a commit is missing between others, which is why deltalake refuses the table."""
+        log = Log(self._storage, self.path)
+        for before, after in pairwise(log.commits):
+            if after > before + 1 and not any(before < each <= after for each in log.checkpoints):
+                raise DamagedLog(log.path(before + 1), "it is missing") from error
 
     def _declared_since(self, is_so: Callable[[MetaData], bool]) -> int:
         """Return the version since which all metaData actions of the log are so; 0: since its beginning."""
