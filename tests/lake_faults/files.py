@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from tests.lake_faults.cases import Broken, Case, Site, Traffic, reads_truly
 
@@ -162,15 +163,17 @@ _CHECKPOINTS: dict[str, tuple[str, Callable[[Path], object]]] = {
 }
 
 
-def _case(name: str, fault: str, promise: str, run: Callable[[Site], None], own: bool = False) -> Case:
-    return Case(name, "files", fault, promise, run, own=own)
+def _case(name: str, fault: str, promise: str, run: Callable[[Site], None], **more: Any) -> Case:
+    return Case(name, "files", fault, promise, run, **more)
 
 
 CASES = (
     *(
-        _case(name, fault, BACK, brought_back(harm, names, read))
+        _case(name, fault, BACK, brought_back(harm, names, read), compactor="small")
         for name, (fault, harm, names, read) in _BROUGHT_BACK.items()
     ),
-    _case("older-lake", "older copy of the whole lake, then the newer one", BACK, _older_lake, own=True),
+    _case(
+        "older-lake", "older copy of the whole lake, then the newer one", BACK, _older_lake, own=True, compactor="small"
+    ),
     *(_case(name, fault, UNNOTICED, checkpoint(harm)) for name, (fault, harm) in _CHECKPOINTS.items()),
 )
