@@ -45,6 +45,10 @@ _DIRECT_FEATURES = frozenset(
 """Reader features with which files are read directly; a table with others is left to deltalake, which may refuse it."""
 _min_seq = attrgetter("min_seq")
 _KINDS = ("add", "metaData", "protocol")
+TEXTS_PER_FILE = 4
+"""Once there are more than this many different bounds of subjects for each file, and `SPARE_TEXTS`, those of files that
+have left the table are dropped. A file has two bounds."""
+SPARE_TEXTS = 64
 MAX_SUBJECTS = 512
 """Above this many subjects, all messages are read and filtered instead of naming the subjects in a query."""
 
@@ -246,6 +250,9 @@ class TableIndex:
             mins, maxs = np.insert(mins, places, new_mins), np.insert(maxs, places, new_maxs)
             # Most commits only append; a sort of two runs that are in order costs one pass.
             files = [*files, *added] if len(places) and places[0] == len(files) else sorted(files + added, key=_min_seq)
+        if len(self._texts) > TEXTS_PER_FILE * len(files) + SPARE_TEXTS:
+            bounds = (text for file in files for text in (file.min_subject, file.max_subject))
+            self._texts = {text: text for text in bounds}
         max_seq = int(maxs.max()) if len(maxs) else 0
         return Snapshot(snapshot.version + 1, files, mins, maxs, max_seq, shape)
 

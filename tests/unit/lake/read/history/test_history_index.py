@@ -223,6 +223,32 @@ def test_ten_thousand_files_take_less_than_a_kibibyte_each(tmp_path: Path) -> No
     print(f"{held / count:.0f} bytes a file")
 
 
+def test_subjects_of_files_that_have_left_the_table_are_forgotten(tmp_path: Path) -> None:
+    """A table whose one file is replaced again and again, each time with other subjects."""
+    log = tmp_path / "t" / "_delta_log"
+    log.mkdir(parents=True)
+    head = [
+        {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
+        {"metaData": {"schemaString": '{"fields":[]}', "partitionColumns": [], "configuration": {}}},
+    ]
+    count = 3_000
+    for version in range(count):
+        low = {"subject": f"{version:031d}a", "seq": version, "time_ns": version}
+        stats = {"numRecords": 1, "minValues": low, "maxValues": {**low, "subject": f"{version:031d}b"}}
+        actions = [
+            {"add": {"path": f"{version}.parquet", "partitionValues": {}, "size": 1, "stats": json.dumps(stats)}}
+        ]
+        actions += [{"remove": {"path": f"{version - 1}.parquet"}}] if version else head
+        (log / f"{version:020d}.json").write_text("\n".join(map(json.dumps, actions)))
+    index = TableIndex(str(tmp_path / "t"), LocalStorage(str(tmp_path)))
+    tracemalloc.start()
+    index.refresh()
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert len(index.snapshot().files) == 1
+    assert held < 100 * 1024
+
+
 @pytest.mark.parametrize("feature", ["typeWidening", "columnMapping", "variantType"])
 def test_files_are_read_directly_with_features_that_do_not_concern_messages(tmp_path: Path, feature: str) -> None:
     write(tmp_path / "t", rows(1, 10, "s"))
