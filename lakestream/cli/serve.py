@@ -136,9 +136,10 @@ def _run_node(options: Options, log: Logger, make: Make | None, worker: Worker |
     """Run a node until it is told to stop; returns the exit code."""
     from lakestream.lake.errors import LakeError
     from lakestream.log.format.errors import LogError
-    from lakestream.server.heap import bound_arenas
+    from lakestream.server.heap import bound_arenas, share_with_pyarrow
 
     bound_arenas()  # before any thread has an arena of its own
+    share_with_pyarrow()
     _handle_signals()
     if make is None:
         from lakestream.server.node import Node

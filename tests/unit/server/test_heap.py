@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -56,6 +58,57 @@ def test_threads_share_two_arenas() -> None:
         return
     assert arenas("as it is") > 2, "else there is nothing to bound"
     assert arenas("bound") <= 2
+
+
+_READERS = """
+import pathlib, random, sys
+from concurrent.futures import ThreadPoolExecutor
+from lakestream.server import heap
+
+heap.bound_arenas()
+if sys.argv[1] == "shared":
+    assert heap.share_with_pyarrow()
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+path = sys.argv[2]
+data = [random.Random(seq).randbytes(300) for seq in range(5_000)]
+pq.write_table(pa.table({"seq": range(5_000), "data": data}), path)
+pool = ThreadPoolExecutor(4)
+
+def read(number):
+    return pq.ParquetFile(path).read(use_threads=False).slice(number, 100).take(pa.array(range(100)))
+
+kept = list(pool.map(read, range(4)))
+heap.trim()
+before = heap.resident()
+for _ in range(5):
+    kept = list(pool.map(read, range(40)))
+del kept
+heap.trim()
+print(heap.resident() - before)
+"""
+
+
+def left_by_readers(how: str, directory: Path) -> int:
+    """Return the bytes by which a process has grown after four threads have read 200 small files and dropped them."""
+    command = [sys.executable, "-c", _READERS, how, str(directory / "some.parquet")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return int(done.stdout)
+
+
+def test_memory_of_reads_of_tables_is_returned(tmp_path: Path) -> None:
+    if platform.libc_ver()[0] != "glibc":
+        assert not heap.share_with_pyarrow()
+        return
+    assert left_by_readers("shared", tmp_path) < 4 << 20
+
+
+def test_an_allocator_of_pyarrow_that_was_chosen_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(heap.ARROW_POOL, "mimalloc")
+    assert not heap.share_with_pyarrow()
+    assert os.environ[heap.ARROW_POOL] == "mimalloc"
 
 
 def test_memory_that_a_burst_has_left_is_returned() -> None:
