@@ -178,7 +178,7 @@ conformance: setup
 
 test-unit: setup
 	@echo "== unit: no sockets, no JVM"
-	@$(PYTEST) $(CHOSEN) -n $(WORKERS) tests/unit tests/fuzz tests/faults/test_steps.py tests/corruption tests/histories/test_checks.py $(ARGS)
+	@$(PYTEST) $(CHOSEN) -n $(WORKERS) tests/unit tests/fuzz tests/faults/test_steps.py tests/corruption tests/histories/test_checks.py tests/long_run $(ARGS)
 
 test-sim: setup
 	@echo "== simulation: Raft groups and whole servers on simulated disks and networks"

@@ -2,9 +2,9 @@
 
 python -m tests.long_run [--minutes 60] [--seed N] [--out DIR] [--save]
 
-The nodes are restarted one after the other in the first half, three times; the second half is compared with itself:
-memory, descriptors, latency and disk at its beginning and at its end. Then the load stops, and what was acknowledged is
-looked for in the streams and in the tables.
+The nodes are restarted one after the other in the first quarter, three times. Until the middle, streams, logs and
+caches reach their limits. The second half is compared with itself: memory, descriptors, latency and disk at its
+beginning and at its end. Then the load stops, and what was acknowledged is looked for in the streams and in the tables.
 
 Belongs here: processes, schedule and samples. The load is in load.py, the verdict in samples.py.
 """
@@ -14,10 +14,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import re
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections import Counter
 from pathlib import Path
 
@@ -39,11 +41,16 @@ from tests.servers import Kind
 
 SAMPLE_S = 10.0
 ROUNDS = 3
-"""Rolling restarts, in the first half."""
+"""Rolling restarts, in the first quarter."""
+START_S = 120.0
+"""Most time for a restarted node to serve (2 minutes); other work may use the processors."""
+SHORTEST = 24
+"""Fewest minutes of a run: a quarter with restarts, 8 minutes (`samples.FILLS_S`), and some to compare."""
 SETTLE_S = 300.0
 """Most time for the tables to take in the last messages."""
 RATES = {"orders_per_s": 100, "jobs_per_s": 30, "keys_per_s": 30}
 CONFIG = 'lake {{ url: "{lake}", seal_bytes: 256k, seal_age: "5s", retain_bytes: 4m }}'
+_CACHED = re.compile(rb"^lakestream_history_cache_bytes ([0-9.e+]+)$", re.MULTILINE)
 
 
 class LongRun:
@@ -99,8 +106,8 @@ class LongRun:
             self._compactor.wait(60)
 
     async def _schedule(self) -> None:
-        """Restart the nodes one after the other `ROUNDS` times in the first half, then let them run."""
-        period_s = self.run.minutes * 30 / ROUNDS
+        """Restart the nodes one after the other `ROUNDS` times in the first quarter, then let them run."""
+        period_s = self.run.minutes * 15 / ROUNDS
         for number in range(ROUNDS):
             await asyncio.sleep(max(0.0, self._began + (number + 0.5) * period_s - time.monotonic()))
             for node in self.cluster.nodes:
@@ -111,10 +118,10 @@ class LongRun:
 
     def _restart(self, node: Node) -> None:
         node.stop()
-        node.start()
-        self.cluster.wait_ready()
+        node.start(START_S)
+        self.cluster.wait_ready(START_S)
         for name, _, _ in streams():
-            self.cluster.wait_current(name)
+            self.cluster.wait_current(name, START_S)
 
     def _minutes(self) -> float:
         return (time.monotonic() - self._began) / 60
@@ -125,8 +132,9 @@ class LongRun:
             sample = await asyncio.to_thread(self._sampled, self.load.taken())
             self.run.samples.append(sample)
             rss = ", ".join(f"{name} {found >> 20}" for name, found in sample.rss.items())
+            caches = "/".join(str(found >> 20) for found in sample.cache.values())
             waits = ", ".join(f"{kind} {wait * 1e3:.0f}" for kind, wait in sorted(sample.p99.items()))
-            print(f"{self._minutes():6.1f} min  MiB {rss}  lake {sample.lake >> 20}  p99 ms {waits}"
+            print(f"{self._minutes():6.1f} min  MiB {rss}  caches {caches}  lake {sample.lake >> 20}  p99 ms {waits}"
                   f"  repeated {sample.failed} {self.load.last_error[:80]}", flush=True)  # fmt: skip
             (self.directory / "samples.json").write_bytes(msgspec.json.encode(self.run))
 
@@ -143,6 +151,7 @@ class LongRun:
             time.monotonic() - self._began,
             rss,
             descriptors,
+            {node.name: cached(node) for node in self.cluster.nodes if node.running},
             {node.name: samples.size(node.store) for node in self.cluster.nodes},
             samples.size(self.lake),
             self._live(),
@@ -193,6 +202,15 @@ class LongRun:
         print(f"{name}: {state.messages} messages, table version {DeltaTable(table).version()}", flush=True)
 
 
+def cached(node: Node) -> int:
+    """Return the bytes of old messages in the cache of a node; 0 while it does not answer."""
+    with contextlib.suppress(OSError):
+        with urllib.request.urlopen(f"http://{node.host}:{node.http_port}/metrics", timeout=5) as answer:
+            found = _CACHED.search(answer.read())
+        return int(float(found[1])) if found else 0
+    return 0
+
+
 def main() -> int:
     """Run, draw, print the verdict; return 1 if a promise is not kept."""
     parser = argparse.ArgumentParser(prog="tests.long_run", description=__doc__.splitlines()[0])
@@ -201,6 +219,8 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="directory for stores, logs and samples (default: a temporary one)")
     parser.add_argument("--save", action="store_true", help="replace the results and plots in docs/")
     options = parser.parse_args()
+    if options.minutes < SHORTEST:
+        parser.error(f"a run takes at least {SHORTEST} minutes: its limits are reached by then")
     with contextlib.ExitStack() as stack:
         out = options.out or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         run = asyncio.run(LongRun(out.resolve(), options.seed, options.minutes).whole())

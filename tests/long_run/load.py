@@ -27,6 +27,8 @@ KEYS = 500
 OBJECTS = 8
 PAYLOAD = 300
 REPEATS_S = 0.2
+OLD_PER_S = 15
+"""Reads of old messages; so many that the cache of each node is full some minutes after its start."""
 
 Work = Callable[[JetStreamContext], Awaitable[None]]
 
@@ -82,7 +84,7 @@ class Load:
             ("job", jobs_per_s, self._add_job),
             ("kv put", keys_per_s, self._put_key),
             ("kv get", keys_per_s, self._get_key),
-            ("old message", 5, self._get_old),
+            ("old message", OLD_PER_S, self._get_old),
             ("object", 0.2, self._put_object),
             ("replay", 0.05, self._replay),
         ):
@@ -147,12 +149,13 @@ class Load:
             await (await js.key_value("state")).get(f"k{self._random.randrange(KEYS)}")
 
     async def _get_old(self, js: JetStreamContext) -> None:
-        """Read a message of ORDERS, mostly one that only the table holds."""
-        state = (await js.stream_info("ORDERS")).state
+        """Read a message of ORDERS or of its mirror, mostly one that only the table holds."""
+        stream = self._random.choice(("ORDERS", "COPY"))
+        state = (await js.stream_info(stream)).state
         if state.messages:
             seq = self._random.randint(state.first_seq, state.last_seq)
             with contextlib.suppress(nats.js.errors.NotFoundError):  # the limit has removed it meanwhile
-                await js.get_msg("ORDERS", seq, direct=True)
+                await js.get_msg(stream, seq, direct=True)
 
     async def _put_object(self, js: JetStreamContext) -> None:
         store = await js.object_store("files")

@@ -23,6 +23,9 @@ KINDS = ("publish", "kv put", "kv get")
 """Operations whose p99 is compared."""
 PART = 1 / 5
 """Part of the period at rest that is compared: its first with its last fifth."""
+FILLS_S = 480.0
+"""Most time (8 minutes) until what a start has emptied is filled up to its limit again: the log of each stream
+(`retain_bytes`, or 64 segments), 4 MiB of recent entries of each group that a node leads, 32 MiB of old messages."""
 MEMORY, DESCRIPTORS, LATENCY, DISK = 1.10, 1.05, 1.5, 1.10
 """Most by which the last fifth may exceed the first."""
 LOG_BYTES = 6 * MIB
@@ -37,6 +40,7 @@ class Sample(msgspec.Struct, frozen=True):
         at_s: seconds from the beginning.
         rss: bytes of resident memory, by process.
         descriptors: open descriptors, by process.
+        cache: bytes of old messages in the cache of each node, which has a limit of 32 MiB.
         log: bytes of the store of each node, without the lake.
         lake: bytes of all files of the lake.
         live: bytes of the files that the newest versions of the tables name.
@@ -48,6 +52,7 @@ class Sample(msgspec.Struct, frozen=True):
     at_s: float
     rss: dict[str, int]
     descriptors: dict[str, int]
+    cache: dict[str, int]
     log: dict[str, int]
     lake: int
     live: int
@@ -57,7 +62,7 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct):
-    """A whole run: when the last node was started again, and the samples."""
+    """A whole run: when the last node of each round was started again, and the samples."""
 
     minutes: float
     restarts_s: list[float]
@@ -68,8 +73,8 @@ class Run(msgspec.Struct):
 
     @property
     def rest(self) -> list[Sample]:
-        """Return the samples since a tenth of the run after the last restart."""
-        began = max(self.restarts_s, default=0.0) + self.minutes * 6
+        """Return the samples of the second half, from `FILLS_S` after the last restart on."""
+        began = max(self.minutes * 30, max(self.restarts_s, default=0.0) + FILLS_S)
         return [each for each in self.samples if each.at_s >= began]
 
 
