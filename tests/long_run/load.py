@@ -28,7 +28,7 @@ OBJECTS = 8
 PAYLOAD = 300
 REPEATS_S = 0.2
 OLD_PER_S = 15
-"""Reads of old messages; so many that the cache of each node is full some minutes after its start."""
+"""Reads of old messages; so many that the cache of each node fills up in the course of an hour."""
 
 Work = Callable[[JetStreamContext], Awaitable[None]]
 
