@@ -389,8 +389,32 @@ def as_of_sequence(table: str | os.PathLike[str], seq: int) -> AsOf:
         NotRecorded: the stream did not record departures then.
         TimeTravelError: log clean-up has deleted the version.
     """
-    kept = version_of_point(CommitLog(table), Point(seq=seq))
+    return _of_sequence(CommitLog(table), seq)
+
+
+def version_for_sequence(log: CommitLog, seq: int) -> AsOf:
+    """Return the version with the messages that a stream held right after a sequence was stored. Of a stream that does
+    not record departures: the newest one, with those of them that the stream still has.
+
+    Raises:
+        TimeTravelError: the version is gone; NotRecorded: the stream did not record departures then.
+    """
+    newest = log.progress(log.latest)
+    if newest is not None and newest.departed >= 0:
+        found = _of_sequence(log, seq)
+        return found if found.version is not None else _of_newest(log, seq)
+    return _of_newest(log, seq)
+
+
+def _of_sequence(log: CommitLog, seq: int) -> AsOf:
+    kept = version_of_point(log, Point(seq=seq))
     return AsOf(kept.version, 0, complete=kept.version is not None, progress=kept.progress, seq=seq)
+
+
+def _of_newest(log: CommitLog, seq: int) -> AsOf:
+    newest = log.progress(log.latest)
+    complete = newest is not None and seq <= newest.last_seq
+    return AsOf(log.latest, 0, complete=complete, progress=log.uncleared(log.latest), seq=seq)
 
 
 def version_at(table: str | os.PathLike[str], at: int | datetime | str) -> int:

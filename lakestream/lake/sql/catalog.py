@@ -31,12 +31,14 @@ from lakestream.lake.delta.time_travel import (
     instant,
     version_for_commit_time,
     version_for_message_time,
+    version_for_sequence,
 )
 from lakestream.lake.files import paths
 from lakestream.lake.files.lake import open_storage
-from lakestream.lake.sql import dialect, typed
+from lakestream.lake.sql import buckets, dialect, typed
 from lakestream.lake.sql.dialect import BadSql, Mention, Selection, SqlError, TableAt, Timestamps, Travel, scan
 from lakestream.lake.sql.uncompacted import Live, LiveStreams, Stream
+from lakestream.log.format.departures import Point
 
 if TYPE_CHECKING:
     from lakestream.lake.delta.json_schema import JsonSchema
@@ -170,7 +172,7 @@ class Catalog:
         """Return the name of the stream that a mention means; "" for another table. A typed view means its stream."""
         of_messages = mention.travel is not None and mention.travel.kind == "MESSAGES"
         name = of_stream(mention.name) if of_messages else mention.name
-        if not self.exists(name):
+        if mention.view is None and not self.exists(name):
             for suffix in (typed.MISFITS_SUFFIX, typed.VIEW_SUFFIX):
                 if name.endswith(suffix):
                     name = name.removesuffix(suffix)
@@ -280,12 +282,14 @@ class Snapshot:
         return found
 
     def _locate(self, mention: Mention) -> TableAt | Selection:
+        if mention.view is not None:
+            return Selection(buckets.select(mention.view, _source(self.locate(_rows_of(mention)))))
         if (view := self._typed(mention)) is not None:
             return view
         travel = mention.travel
         if travel is None:
             return self._current(mention)
-        if travel.kind == "MESSAGES":
+        if travel.kind in ("MESSAGES", "SEQUENCE"):
             return self._as_of(msgspec.structs.replace(mention, name=of_stream(mention.name)), travel)
         if travel.kind == "TIMESTAMP" and self._catalog.means_messages(mention.name):
             return self._as_of(mention, travel)
@@ -369,19 +373,19 @@ class Snapshot:
     # ---- as of a moment of the stream
 
     def _as_of(self, mention: Mention, travel: Travel) -> Selection:
-        at_ns = self._moment(travel, mention)
-        log, found = self._version(mention, at_ns)
+        point = self._point(travel, mention)
+        log, found = self._version(mention, point)
         if not found.complete and (live := self._view(mention)) is not None:
             # List the log again: segments compacted before the view was opened are in a version that is listed now.
             self._logs.pop(mention.name, None)
-            log, found = self._version(mention, at_ns)
+            log, found = self._version(mention, point)
             if not found.complete and live.view.departures is not None and self._catalog.live_streams is not None:
-                live = self._catalog.live_streams.at(live, found.point, next(self._numbers))
+                live = self._catalog.live_streams.at(live, point, next(self._numbers))
                 self.arrow.update(live.arrow)
-                return Selection(f"SELECT * FROM {_source(self._union(live))} WHERE {held_sql(at_ns, live.archive)}")
-            if not found.complete and (live.table is None or at_ns >= (live.tail_begins_ns or NEVER)):
+                return Selection(f"SELECT * FROM {_source(self._union(live))} WHERE {_held(point, live.archive)}")
+            if not found.complete and _reaches(point, live):
                 # Messages stored by then have not reached the table yet.
-                return Selection(f"SELECT * FROM {_source(self._union(live))} WHERE {held_sql(at_ns, live.archive)}")
+                return Selection(f"SELECT * FROM {_source(self._union(live))} WHERE {_held(point, live.archive)}")
         if log is None:
             raise self._catalog.unknown(mention.name, self._text, mention.place)
         if found.version is None:
@@ -391,7 +395,7 @@ class Snapshot:
         archive = self._catalog.evaluate(
             f"(SELECT count(*) FROM ({columns}) WHERE column_name = {literal(REMOVED_COLUMN)})"
         )
-        held = held_sql(at_ns, bool(archive))
+        held = _held(point, bool(archive))
         gone = departure_files.gone_as_of(self._catalog.storage, log.table, found)
         if gone.runs:
             import pyarrow as pa
@@ -401,15 +405,25 @@ class Snapshot:
             held += f" AND seq NOT IN (SELECT seq FROM {name})"
         return Selection(f"SELECT * FROM {scan(table)} WHERE {held}")
 
-    def _version(self, mention: Mention, at_ns: int) -> tuple[CommitLog | None, AsOf]:
-        """Return the version for a time; no log where there is no table yet."""
+    def _version(self, mention: Mention, point: Point) -> tuple[CommitLog | None, AsOf]:
+        """Return the version for a point; no log where there is no table yet."""
+        at_ns = point.before_ns - 1
         try:
             log = self._log(mention)
         except UnknownStream:
-            return None, AsOf(None, at_ns, complete=False)
-        return log, version_for_message_time(log, at_ns)
+            return None, AsOf(None, at_ns, complete=False, seq=point.seq)
+        return log, version_for_sequence(log, point.seq) if point.seq else version_for_message_time(log, at_ns)
 
     # ---- values
+
+    def _point(self, travel: Travel, mention: Mention) -> Point:
+        """Return the point of as_of, or of a bucket's revision."""
+        if travel.kind == "MESSAGES":
+            return Point(before_ns=self._moment(travel, mention) + 1)
+        seq = self._number(travel.value, mention)
+        if seq < 1:
+            raise TimeTravelError(f"there is no revision {seq}; the first one is 1")
+        return Point(seq=seq)
 
     def _moment(self, travel: Travel, mention: Mention) -> int:
         """Return the time of as_of in ns: an integer is in ns already, a text is exact, another time has µs."""
@@ -455,6 +469,23 @@ def _partition(layout: Layout | None, subject: str | None) -> str:
 def _source(found: TableAt | Selection) -> str:
     """Return the FROM item."""
     return scan(found) if isinstance(found, TableAt) else f"({found.sql})"
+
+
+def _rows_of(mention: Mention) -> Mention:
+    """Return the stream of a bucket, as the view mentions it."""
+    return msgspec.structs.replace(mention, view=None)
+
+
+def _held(point: Point, archive: bool) -> str:
+    """Return the condition for rows of messages that the stream held at a point."""
+    return f"seq <= {point.seq}" if point.seq else held_sql(point.before_ns - 1, archive)
+
+
+def _reaches(point: Point, live: Live) -> bool:
+    """Return True if a point is after the first message that is not in the table yet."""
+    if live.table is None:
+        return True
+    return point.seq > live.view.table_last_seq if point.seq else point.before_ns > (live.tail_begins_ns or NEVER)
 
 
 def held_sql(at_ns: int, archive: bool) -> str:

@@ -24,6 +24,8 @@ from sqlglot.errors import ParseError, SqlglotError, TokenError
 
 from lakestream.lake.delta.schema import literal
 from lakestream.lake.errors import LakeError
+from lakestream.lake.sql import buckets
+from lakestream.lake.sql.buckets import View
 
 DIALECT = "spark"
 MACROS = (
@@ -58,10 +60,11 @@ class BadSql(SqlError):
 
 
 class Travel(msgspec.Struct, frozen=True):
-    """VERSION AS OF, TIMESTAMP AS OF, or MESSAGES (the time of as_of). `value` is its expression in DuckDB's SQL;
-    `text` is a time that is written out, which may be more exact than DuckDB's times."""
+    """VERSION AS OF, TIMESTAMP AS OF, MESSAGES (the time of as_of) or SEQUENCE (the revision of a bucket). `value` is
+    its expression in DuckDB's SQL; `text` is a time that is written out, which may be more exact than DuckDB's
+    times."""
 
-    kind: Literal["VERSION", "TIMESTAMP", "MESSAGES"]
+    kind: Literal["VERSION", "TIMESTAMP", "MESSAGES", "SEQUENCE"]
     value: str
     text: str | None = None
 
@@ -70,13 +73,15 @@ class Mention(msgspec.Struct, frozen=True):
     """A table as a query mentions it.
 
     `name`: as written between the backticks after `delta.`, or as the argument of as_of. `place`: its offset in the
-    query text. `subject`: the only subject whose rows the query can want of it, where that is obvious.
+    query text. `subject`: the only subject whose rows the query can want of it, where that is obvious. `view`: the
+    table of a bucket or an object store (buckets.py) over the stream of that name.
     """
 
     name: str
     travel: Travel | None = None
     place: int = 0
     subject: str | None = None
+    view: View | None = None
 
 
 class TableAt(msgspec.Struct, frozen=True):
@@ -294,6 +299,9 @@ def _set_time(tree: exp.Expression, moment: int | str) -> None:
             continue
         if not table.db and table.name in names:
             continue
+        if _view(table) is not None:
+            table.set("version", exp.Version(this="TIMESTAMP", kind="AS OF", expression=exp.convert(moment)))
+            continue
         name = mentioned(table).name
         if table.args.get("alias") is None:
             table.set("alias", exp.TableAlias(this=exp.to_identifier(name, quoted=True)))
@@ -336,7 +344,7 @@ def _rewritten(statement: Statement, locate: Locate) -> str:
         elif _is_as_of(table.this):
             _place_table(table, _as_of(table.this, statement.offset), locate)
     for column in tree.find_all(exp.Column):
-        if column.args.get("db") is not None and column.text("db").lower() == "delta":
+        if column.args.get("db") is not None and column.text("db").lower() in ("delta", *buckets.VIEWS):
             column.set("db", None)
     for node in reversed(list(tree.walk())):  # children before their parents
         if isinstance(node, exp.Expression) and (value := _spark_values(node)) is not node:
@@ -368,25 +376,45 @@ def mentions(statement: Statement) -> list[Mention]:
 
 
 def mentioned(table: exp.Table, offset: int = 0) -> Mention:
-    """Parse a ``delta.`…` `` reference. `offset`: where its statement starts in the query text.
+    """Parse a ``delta.`…` `` reference, or kv.conf. `offset`: where its statement starts in the query text.
 
     Raises:
-        SqlError: it is not the name of a Delta table.
+        SqlError: it is not the name of a Delta table, a bucket or an object store.
     """
+    if (view := _view(table)) is not None:
+        return _bucket(table, view, offset)
     if table.db.lower() != "delta" or table.catalog:
         raise SqlError(
             f"unknown table {'.'.join(part.name for part in table.parts)}: "
             f"write the stream's table as delta.`streams/{table.name}`"
         )
     place = offset + int(table.this.meta.get("start", 0))
+    return Mention(table.name, _travel(table), place, _only_subject(table))
+
+
+def _travel(table: exp.Table) -> Travel | None:
     version = table.args.get("version")
-    travel: Travel | None = None
-    if version is not None:
-        kind: Literal["VERSION", "TIMESTAMP"] = "VERSION" if version.name.upper() == "VERSION" else "TIMESTAMP"
-        if version.args.get("kind") != "AS OF":
-            raise SqlError(f"{kind} {version.args.get('kind')} is not supported; write {kind} AS OF …")
-        travel = Travel(kind, version.expression.sql(dialect="duckdb"))
-    return Mention(table.name, travel, place, _only_subject(table))
+    if version is None:
+        return None
+    kind: Literal["VERSION", "TIMESTAMP"] = "VERSION" if version.name.upper() == "VERSION" else "TIMESTAMP"
+    if version.args.get("kind") != "AS OF":
+        raise SqlError(f"{kind} {version.args.get('kind')} is not supported; write {kind} AS OF …")
+    return Travel(kind, version.expression.sql(dialect="duckdb"), _written(version.expression))
+
+
+def _view(table: exp.Table) -> View | None:
+    """Return the view that a name like kv.conf means."""
+    return None if table.catalog else next((view for view in buckets.VIEWS if table.db.lower() == view), None)
+
+
+def _bucket(table: exp.Table, view: View, offset: int) -> Mention:
+    """Parse kv.conf: its times are those of messages, its versions are revisions."""
+    travel = _travel(table)
+    if travel is not None:
+        kind: Literal["MESSAGES", "SEQUENCE"] = "MESSAGES" if travel.kind == "TIMESTAMP" else "SEQUENCE"
+        travel = msgspec.structs.replace(travel, kind=kind)
+    place = offset + int(table.this.meta.get("start", 0))
+    return Mention(buckets.stream_of(view, table.name), travel, place, view=view)
 
 
 def _is_as_of(node: object) -> bool:
@@ -402,12 +430,16 @@ def _as_of(call: exp.Anonymous, offset: int) -> Mention:
         )
     place = offset + int(call.meta.get("start", 0))
     moment = arguments[1]
-    written = moment.this if isinstance(moment, exp.Cast) and moment.is_type(*_TIMES) else moment
-    text = written.name if isinstance(written, exp.Literal) and written.is_string else None
     table = call.parent
     assert isinstance(table, exp.Table)
-    travel = Travel("MESSAGES", moment.sql(dialect="duckdb"), text)
+    travel = Travel("MESSAGES", moment.sql(dialect="duckdb"), _written(moment))
     return Mention(arguments[0].name, travel, place, _only_subject(table))
+
+
+def _written(moment: exp.Expression) -> str | None:
+    """Return the text of a time that is written out."""
+    written = moment.this if isinstance(moment, exp.Cast) and moment.is_type(*_TIMES) else moment
+    return written.name if isinstance(written, exp.Literal) and written.is_string else None
 
 
 _TIMES = (exp.DataType.Type.TIMESTAMP, exp.DataType.Type.TIMESTAMPTZ, exp.DataType.Type.TIMESTAMPLTZ)
@@ -441,8 +473,8 @@ def _place_table(table: exp.Table, mention: Mention, locate: Locate) -> None:
     """Replace a table by its relation: joins, samples and aliases stay where they are."""
     found = locate(mention)
     alias = table.args.get("alias")
-    # Spark lets an unaliased table's columns be qualified by its path.
-    name = AS_OF if _is_as_of(table.this) else mention.name
+    # Spark lets an unaliased table's columns be qualified by its path, or its name.
+    name = AS_OF if _is_as_of(table.this) else table.name if mention.view else mention.name
     if alias is None:
         alias = exp.TableAlias(this=exp.to_identifier(name, quoted=True))
     elif alias.this is None:

@@ -20,7 +20,7 @@ import duckdb
 
 from lakestream.lake.delta.time_travel import KEEP_MORE, CommitLog
 from lakestream.lake.files import paths
-from lakestream.lake.sql import TAIL_BYTES, dialect
+from lakestream.lake.sql import TAIL_BYTES, buckets, dialect
 from lakestream.lake.sql.catalog import Catalog, Snapshot, UnknownStream
 from lakestream.lake.sql.clones import CloneViews
 from lakestream.lake.sql.confined import BOUNDS, Bounds, Checker, confine
@@ -274,7 +274,8 @@ class Session:
         rows: list[tuple[object, ...]] = []
         for stream in self._catalog.streams():
             state = self._catalog.state(stream)
-            rows.append((f"delta.`{stream.name}`", state.version, state.last_seq, state.uncompacted))
+            for name in (f"delta.`{stream.name}`", *buckets.names_of(stream.name)):
+                rows.append((name, state.version, state.last_seq, state.uncompacted))
         return self._rows('"table" VARCHAR, "version" BIGINT, last_seq BIGINT, tail BIGINT', rows)
 
     def _history(self, log: CommitLog) -> Result:

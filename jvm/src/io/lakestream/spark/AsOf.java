@@ -54,7 +54,8 @@ public final class AsOf {
       "as_of takes a stream's name and a moment: as_of('ORDERS', '2026-05-01 12:00:00')";
   private static final StructType RUNS =
       new StructType().add("first", DataTypes.LongType).add("last", DataTypes.LongType);
-  private static final StructType DEPARTURES = RUNS.add("removed_ns", DataTypes.LongType);
+  private static final StructType DEPARTURES =
+      RUNS.add("removed_seq", DataTypes.LongType).add("removed_ns", DataTypes.LongType);
   private static final List<DataType> TIMES =
       List.of(DataTypes.TimestampType, DataTypes.TimestampNTZType, DataTypes.DateType);
   private static final List<DataType> INTEGERS =
@@ -111,15 +112,59 @@ public final class AsOf {
 
   /** Returns the plan of TIMESTAMP AS OF on a stream's relative path, by message time. */
   LogicalPlan at(String path, Literal timestamp) {
-    Object moment = value(timestamp);
+    return rows(path, micros(timestamp)).queryExecution().analyzed();
+  }
+
+  /** Returns the time of TIMESTAMP AS OF, in ns; a text has the session's time zone where it names none. */
+  private long micros(Expression timestamp) {
+    Object moment = value(timestamp, true);
     if (moment == null) {
       throw wrong("TIMESTAMP AS OF takes a time");
     }
-    long atNs = moment instanceof String ? (Long) value(timestamp, true) : (Long) moment;
-    return rows(path, atNs).queryExecution().analyzed();
+    return (Long) moment;
+  }
+
+  /**
+   * Returns the plan of a bucket or an object store, or null if there is no such stream.
+   *
+   * @param name kv, kv_history or obj, and the bucket
+   * @param timestamp of TIMESTAMP AS OF, the time of messages; or null
+   * @param version of VERSION AS OF, a revision; or null
+   */
+  LogicalPlan bucket(List<String> name, Expression timestamp, String version) {
+    String stream = Buckets.stream(name);
+    if (stream == null || !isTable(table(stream))) {
+      return null;
+    }
+    Dataset<Row> messages;
+    if (timestamp != null) {
+      messages = rows(stream, micros(timestamp));
+    } else if (version != null) {
+      if (!version.matches("[1-9][0-9]{0,17}")) {
+        throw wrong("there is no revision " + version + "; the first one is 1");
+      }
+      messages = rows(stream, 0, Long.parseLong(version));
+    } else {
+      messages = session.read().format("delta").load(table(stream));
+    }
+    return Buckets.rows(name.get(0), messages).queryExecution().analyzed();
+  }
+
+  private boolean isTable(String table) {
+    try {
+      Path log = new Path(table, "_delta_log");
+      return log.getFileSystem(session.sessionState().newHadoopConf()).exists(log);
+    } catch (IOException failed) {
+      throw wrong(table + " cannot be read: " + failed.getMessage());
+    }
   }
 
   private Dataset<Row> rows(String stream, long atNs) {
+    return rows(stream, atNs, 0);
+  }
+
+  /** Returns the messages as of a time, or right after a sequence was stored if that is above 0. */
+  private Dataset<Row> rows(String stream, long atNs, long seq) {
     String table = table(stream);
     try {
       FileSystem files = new Path(table).getFileSystem(session.sessionState().newHadoopConf());
@@ -129,13 +174,17 @@ public final class AsOf {
       }
       // The notes first: one is gone only when no file has its messages any more.
       List<Row> erased = erased(files, table);
-      MessageTime.Found found = MessageTime.version(log, atNs);
+      MessageTime.Found found = seq > 0 ? MessageTime.ofSequence(log, seq) : MessageTime.version(log, atNs);
       long version = found.version() == null ? log.latest() : found.version();
       Dataset<Row> rows = session.read().format("delta").option("versionAsOf", version).load(table);
       if (found.version() == null) {
         return rows.where(functions.lit(false));
       }
-      Dataset<Row> there = without(left(files, table, found.departures(), atNs, erased), rows);
+      Column gone = seq > 0 ? functions.col("removed_seq").leq(seq) : functions.col("removed_ns").leq(atNs);
+      Dataset<Row> there = without(left(files, table, found.departures(), gone, erased), rows);
+      if (seq > 0) {
+        return there.where(there.col("seq").leq(seq));
+      }
       Column held = there.col("time_ns").leq(atNs);
       if (List.of(rows.columns()).contains(REMOVED)) {
         held = held.and(there.col(REMOVED).isNull().or(there.col(REMOVED).gt(atNs)));
@@ -168,8 +217,8 @@ public final class AsOf {
     return rows.join(left, rows.col("seq").equalTo(left.col("left_seq")), "left_anti").select(columns);
   }
 
-  /** Returns the sequences of messages that had left, one a row; null for none. */
-  private Dataset<Row> left(FileSystem files, String table, Progress departures, long atNs, List<Row> erased)
+  /** Returns the sequences of messages that had left (by a condition on departures), one a row; null for none. */
+  private Dataset<Row> left(FileSystem files, String table, Progress departures, Column gone, List<Row> erased)
       throws IOException {
     Dataset<Row> runs = erased.isEmpty() ? null : session.createDataFrame(erased, RUNS);
     if (departures != null && departures.departed() > 0) {
@@ -178,9 +227,9 @@ public final class AsOf {
         throw new FileNotFoundException(
             path + " is missing: what the stream held within that commit is unknown without it");
       }
-      Dataset<Row> gone = session.read().schema(DEPARTURES).parquet(path.toString());
-      gone = gone.where(gone.col("removed_ns").leq(atNs)).select("first", "last");
-      runs = runs == null ? gone : gone.union(runs);
+      Dataset<Row> found = session.read().schema(DEPARTURES).parquet(path.toString());
+      found = found.where(gone).select("first", "last");
+      runs = runs == null ? found : found.union(runs);
     }
     if (runs == null) {
       return null;

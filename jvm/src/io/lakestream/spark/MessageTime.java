@@ -6,8 +6,8 @@ import java.io.IOException;
 import java.util.List;
 
 /**
- * From a message time to a version of a stream's table: version_for_message_time of
- * lakestream/lake/delta/time_travel.py in Java, which explains the rules.
+ * From a message time, or a sequence, to a version of a stream's table: version_for_message_time and
+ * version_for_sequence of lakestream/lake/delta/time_travel.py in Java, which explains the rules.
  *
  * <p>Belongs here: the search among the commits. tests/lake/test_time_travel.py compares both.
  */
@@ -40,13 +40,20 @@ final class MessageTime {
       "; to keep versions longer, give the stream the metadata lakestream.time_travel (such as 30d)";
 
   private final CommitLog log;
+
+  /** Time, or 0 for the point right after sequence `seq` was stored. */
   private final long atNs;
+
+  /** Sequence, or 0. */
+  private final long seq;
+
   private final Progress newest;
   private final List<Long> course;
 
-  private MessageTime(CommitLog log, long atNs) throws IOException {
+  private MessageTime(CommitLog log, long atNs, long seq) throws IOException {
     this.log = log;
     this.atNs = atNs;
+    this.seq = seq;
     newest = log.progress(log.latest());
     course = log.course();
   }
@@ -58,12 +65,35 @@ final class MessageTime {
    * @throws Gone if log clean-up has deleted that version
    */
   static Found version(CommitLog log, long atNs) throws IOException, Gone {
-    MessageTime search = new MessageTime(log, atNs);
+    MessageTime search = new MessageTime(log, atNs, 0);
     if (search.newest == null) {
       return new Found(null, null);
     }
     Found exact = search.exactly();
     return exact != null ? exact : search.byMessages();
+  }
+
+  /**
+   * Returns the version with the messages that the stream held right after a sequence was stored. Of a stream that does
+   * not record departures: the newest one, with those of them that the stream still has.
+   *
+   * @throws Gone if log clean-up has deleted that version, or departures were not recorded then
+   */
+  static Found ofSequence(CommitLog log, long seq) throws IOException, Gone {
+    MessageTime search = new MessageTime(log, 0, seq);
+    if (search.newest != null && search.newest.departed() >= 0) {
+      try {
+        Point kept = search.point();
+        if (kept.version() != null) {
+          return new Found(kept.version(), kept.progress());
+        }
+      } catch (NotRecorded older) {
+        throw new Gone(
+            "when messages left the stream was not kept at sequence " + seq + ": it is from the stream's next segment on"
+                + " after it was given the metadata lakestream.time_travel");
+      }
+    }
+    return new Found(log.latest(), log.uncleared(log.latest()));
   }
 
   /** Returns the answer of a stream that records no departures: the first version with the last such message. */
@@ -108,7 +138,7 @@ final class MessageTime {
   }
 
   private Point point() throws IOException, Gone, NotRecorded {
-    int at = above(course, each -> reached(each) > atNs);
+    int at = above(course, each -> seq > 0 ? lastSeq(each) >= seq : reached(each) > atNs);
     if (at == course.size()) {
       return new Point(null, newest, null);
     }
@@ -118,15 +148,15 @@ final class MessageTime {
       throw new NotRecorded();
     }
     if (progress == null || (at == 0 && version > 0)) {
-      throw new Gone(
-          Instants.print(atNs) + " is before the versions of " + log.table + " that are still there" + KEEP_MORE);
+      String named = seq > 0 ? "sequence " + seq : Instants.print(atNs);
+      throw new Gone(named + " is before the versions of " + log.table + " that are still there" + KEEP_MORE);
     }
     Progress before = at == 0 ? null : log.progress(course.get(at - 1));
     if (before == null || !before.uid().equals(progress.uid())) {
       return new Point(version, progress, null);
     }
     Long first = log.commit(version).firstTimeNs();
-    if (before.departed() < 0 && (first == null || atNs < first)) {
+    if (before.departed() < 0 && seq == 0 && (first == null || atNs < first)) {
       throw new NotRecorded(); // removals before the first message of this commit were not recorded
     }
     return new Point(version, progress, before);

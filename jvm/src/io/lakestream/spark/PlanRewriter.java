@@ -146,7 +146,8 @@ final class PlanRewriter {
     List<String> parts = strings(node.productElement(0));
     List<String> placed = paths.placed(parts);
     if (placed == null) {
-      return node;
+      LogicalPlan bucket = value instanceof UnresolvedRelation ? asOf.bucket(parts, null, null) : null;
+      return bucket == null ? node : named(parts, bucket);
     }
     replaced.put(parts.get(1), placed.get(1));
     return withName(node, CollectionConverters.asScala(placed).toSeq());
@@ -187,11 +188,20 @@ final class PlanRewriter {
    * the whole is replaced by the rows as of it.
    */
   private Object travel(RelationTimeTravel travel) {
-    Option<Expression> timestamp = travel.timestamp();
-    if (timestamp.isEmpty() || !(travel.relation() instanceof UnresolvedRelation relation)) {
+    if (!(travel.relation() instanceof UnresolvedRelation relation)) {
       return travel;
     }
     List<String> parts = strings(relation.multipartIdentifier());
+    Option<Expression> timestamp = travel.timestamp();
+    Option<String> version = travel.version();
+    LogicalPlan bucket =
+        asOf.bucket(parts, timestamp.isEmpty() ? null : timestamp.get(), version.isEmpty() ? null : version.get());
+    if (bucket != null) {
+      return named(parts, bucket);
+    }
+    if (timestamp.isEmpty()) {
+      return travel;
+    }
     List<String> placed = paths.placed(parts);
     if (placed == null) {
       return travel;
@@ -202,11 +212,15 @@ final class PlanRewriter {
     }
     if (asOf.isMeantBy(parts.get(1))) {
       replaced.put(parts.get(1), placed.get(1));
-      Seq<String> qualifier = CollectionConverters.asScala(placed.subList(0, 1)).toSeq();
-      AliasIdentifier name = new AliasIdentifier(placed.get(1), qualifier);
-      return new SubqueryAlias(name, asOf.at(parts.get(1), value));
+      return named(placed, asOf.at(parts.get(1), value));
     }
     return value == timestamp.get() ? travel : travel.copy(travel.relation(), Option.apply(value), travel.version());
+  }
+
+  /** Returns a relation whose columns may be qualified by a name of two parts. */
+  private static LogicalPlan named(List<String> parts, LogicalPlan plan) {
+    Seq<String> qualifier = CollectionConverters.asScala(parts.subList(0, 1)).toSeq();
+    return new SubqueryAlias(new AliasIdentifier(parts.get(1), qualifier), plan);
   }
 
   private static TreeNode<?> withName(TreeNode<?> node, Object name) {

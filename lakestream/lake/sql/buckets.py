@@ -1,0 +1,74 @@
+"""Key-value buckets and object stores as tables: kv.conf, kv_history.conf and obj.files.
+
+Belongs here: their names, and their rows as a SELECT over those of the stream, in DuckDB's SQL. jvm/ has the same for
+Spark (Buckets.java).
+
+    kv.<bucket>           the value of each key: key, value, revision, created
+    kv_history.<bucket>   each revision that the bucket still has, also with operation: PUT, DEL or PURGE
+    obj.<store>           the objects: name, size, chunks, digest, modified, description, metadata, headers, link, nuid,
+                          revision
+
+Sources: ADR-8 (key-value buckets), ADR-20 (object stores).
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from lakestream.lake.files import paths
+
+View = Literal["kv", "kv_history", "obj"]
+VIEWS: tuple[View, ...] = get_args(View)
+_STREAMS: dict[View, str] = {"kv": "KV_", "kv_history": "KV_", "obj": "OBJ_"}
+
+_OPERATION = (
+    "CASE WHEN headers['KV-Operation'] IS NOT NULL THEN headers['KV-Operation'][1] "
+    "WHEN headers['Nats-Marker-Reason'] IS NOT NULL THEN 'PURGE' ELSE 'PUT' END"
+)
+_REVISIONS = (
+    r"SELECT regexp_replace(subject, '^\$KV\.[^.]+\.', '') AS key, data AS value, seq AS revision, time AS created, "
+    f"{_OPERATION} AS operation FROM {{rows}} WHERE starts_with(subject, '$KV.')"
+)
+_NEWEST = "QUALIFY row_number() OVER (PARTITION BY {by} ORDER BY revision DESC) = 1"
+_OBJECTS = (
+    "SELECT info->>'$.name' AS name, CAST(info->>'$.size' AS BIGINT) AS size, "
+    "CAST(info->>'$.chunks' AS BIGINT) AS chunks, info->>'$.digest' AS digest, time AS modified, "
+    "info->>'$.description' AS description, "
+    """json_transform(info->'$.metadata', '"MAP(VARCHAR, VARCHAR)"') AS metadata, """
+    """json_transform(info->'$.headers', '"MAP(VARCHAR, VARCHAR[])"') AS headers, """
+    "nullif(concat_ws('/', info->>'$.options.link.bucket', info->>'$.options.link.name'), '') AS link, "
+    "info->>'$.nuid' AS nuid, seq AS revision, subject, coalesce(info->>'$.deleted', 'false') = 'true' AS deleted "
+    "FROM (SELECT *, TRY_CAST(decode(data, 'replace') AS JSON) AS info FROM {rows} "
+    r"WHERE regexp_matches(subject, '^\$O\.[^.]+\.M\.')) WHERE info IS NOT NULL"
+)
+
+
+def stream_of(view: View, name: str) -> str:
+    """Return the name between backticks of a bucket's stream. `name`: conf, or ACME/conf for one of account ACME."""
+    account, slash, bucket = name.rpartition("/")
+    stream = f"{paths.STREAMS}/{_STREAMS[view]}{bucket}"
+    return f"{paths.ACCOUNTS}/{account}/{stream}" if slash else stream
+
+
+def names_of(stream: str) -> list[str]:
+    """Return the tables of a stream by its name between backticks; none for a stream that is neither."""
+    directory, _, name = stream.rpartition("/")
+    account = directory.removeprefix(f"{paths.ACCOUNTS}/").rpartition(paths.STREAMS)[0].rstrip("/")
+    found = []
+    for view in VIEWS:
+        if name.startswith(_STREAMS[view]):
+            bucket = name.removeprefix(_STREAMS[view])
+            found.append(f"{view}.`{account}/{bucket}`" if account else f"{view}.`{bucket}`")
+    return found
+
+
+def select(view: View, rows: str) -> str:
+    """Return the SELECT of a view. `rows`: the FROM item with the rows of the stream."""
+    if view == "obj":
+        newest = _OBJECTS.format(rows=rows) + " " + _NEWEST.format(by="subject")
+        return f"SELECT * EXCLUDE (subject, deleted) FROM ({newest}) WHERE NOT deleted"
+    revisions = _REVISIONS.format(rows=rows)
+    if view == "kv_history":
+        return revisions
+    newest = f"{revisions} {_NEWEST.format(by='key')}"
+    return f"SELECT * EXCLUDE (operation) FROM ({newest}) WHERE operation = 'PUT'"
