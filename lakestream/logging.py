@@ -8,7 +8,11 @@ is on: callers ask `log.tracing` first.
 from __future__ import annotations
 
 import os
+import select
+import stat
+import threading
 import time
+from collections import deque
 
 from lakestream.protocol.api.errors import PublicError
 
@@ -17,6 +21,92 @@ _ESCAPES = str.maketrans({"\n": "\\n", "\r": "\\r", "\x1b": "\\x1b"})
 _STDERR = 2
 _REPEATED_S = 1.0
 _REPEATED_KEYS = 1000
+
+BACKLOG_BYTES = 1 << 20
+"""Lines that wait for a slow reader of a pipe or terminal (1 MiB); further ones are dropped and counted."""
+
+DRAIN_S = 1.0
+"""Longest wait for such lines when the log is closed, and after a fatal error (1 s)."""
+
+
+class Lines:
+    """Writes whole lines to a descriptor, without waiting for the reader of a pipe, socket or terminal.
+
+    A line that the descriptor takes at once is written by its caller. Otherwise it and those after it wait for a
+    thread, which ends when all are written.
+
+    Args:
+        descriptor: an open file, pipe, socket or terminal.
+
+    Attributes:
+        lost: lines that could not be written, or were dropped.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._fd = descriptor
+        self._waits = _may_block(descriptor)
+        self._changed = threading.Condition()
+        self._backlog: deque[bytes] = deque()
+        self._bytes = self._dropped = 0
+        self._writing = False
+        self.lost = 0
+
+    def write(self, line: bytes) -> None:
+        """Write a line, or let it wait; drop it if `BACKLOG_BYTES` wait."""
+        if not self._waits:
+            self._write(line)
+            return
+        with self._changed:
+            if not self._writing and self._has_room(len(line)):
+                self._write(line)
+            elif self._bytes + len(line) > BACKLOG_BYTES:
+                self._dropped += 1
+                self.lost += 1
+            else:
+                self._backlog.append(line)
+                self._bytes += len(line)
+                if not self._writing:
+                    self._writing = True
+                    threading.Thread(target=self._run, name="lakestream-log", daemon=True).start()
+
+    def _has_room(self, size: int) -> bool:
+        """Return True if a write does not block: POLLOUT of a pipe means that it takes PIPE_BUF bytes."""
+        if size > select.PIPE_BUF:
+            return False
+        poll = select.poll()
+        poll.register(self._fd, select.POLLOUT)
+        return bool(poll.poll(0))
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                if not self._backlog:
+                    self._writing = False
+                    self._changed.notify_all()
+                    return
+                line = self._backlog[0]
+            self._write(line)
+            with self._changed:
+                self._bytes -= len(self._backlog.popleft())
+
+    def _write(self, line: bytes) -> None:
+        try:
+            while line:
+                line = line[os.write(self._fd, line) :]
+        except OSError:
+            self.lost += 1
+
+    def take_dropped(self) -> int:
+        """Return the number of lines that were dropped since the last call, once there is room again; else 0."""
+        if not self._dropped or self._writing:
+            return 0
+        dropped, self._dropped = self._dropped, 0
+        return dropped
+
+    def drain(self) -> None:
+        """Wait until no line waits, at most `DRAIN_S`."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._writing, DRAIN_S)
 
 
 class Logger:
@@ -33,11 +123,12 @@ class Logger:
     Raises:
         OSError: the file cannot be opened.
 
+    A slow reader of stderr does not stop the server: lines wait for it (`BACKLOG_BYTES`), further ones are dropped.
+
     Attributes:
         debugging: whether `debug` writes anything; ask before building a costly text.
         tracing: whether `trace` writes anything.
         quiet: whether `info` writes nothing but with -D: another worker of this server writes the same lines.
-        lost: lines that could not be written (disk full, reader of stderr gone). Logging never stops the server.
     """
 
     def __init__(
@@ -53,7 +144,6 @@ class Logger:
         self.debugging = debug
         self.tracing = trace
         self.quiet = False
-        self.lost = 0
         self._file = file
         self._logtime = logtime
         self._utc = utc
@@ -61,13 +151,18 @@ class Logger:
         self._second = -1
         self._stamp = ""
         self._repeated: dict[str, float] = {}
-        self._fd = descriptor
-        if file:
-            self._fd = _open(file)
-        colored = not file and os.isatty(self._fd)
+        fd = self._fd = _open(file) if file else descriptor
+        self._lines = Lines(fd)
+        self._lost_before = 0
+        colored = not file and os.isatty(fd)
         self._labels = {
             level: f"[\x1b[{color}m{level}\x1b[0m] " if colored else f"[{level}] " for level, color in _COLORS.items()
         }
+
+    @property
+    def lost(self) -> int:
+        """Return the number of lines that could not be written (disk full, reader of stderr gone or slow)."""
+        return self._lost_before + self._lines.lost
 
     def info(self, text: str) -> None:
         """Log a normal event."""
@@ -80,12 +175,22 @@ class Logger:
 
     def warn_again(self, text: str, key: str = "") -> None:
         """Log a warning unless one with this key (the text without one) was logged within a second."""
-        key, now = key or text, time.monotonic()
-        if now - self._repeated.get(key, -_REPEATED_S) >= _REPEATED_S:
-            if len(self._repeated) >= _REPEATED_KEYS:
-                self._repeated.clear()
-            self._repeated[key] = now
+        if self._is_due(key or text, _REPEATED_S):
             self.warn(text)
+
+    def error_again(self, text: str, key: str, interval_s: float) -> None:
+        """Log a failure unless one with this key was logged within `interval_s` seconds."""
+        if self._is_due(key, interval_s):
+            self.error(text)
+
+    def _is_due(self, key: str, interval_s: float) -> bool:
+        now = time.monotonic()
+        if now - self._repeated.get(key, -interval_s) < interval_s:
+            return False
+        if len(self._repeated) >= _REPEATED_KEYS:
+            self._repeated.clear()
+        self._repeated[key] = now
+        return True
 
     def error(self, text: str) -> None:
         """Log a failure; the server goes on."""
@@ -94,6 +199,7 @@ class Logger:
     def fatal(self, text: str) -> None:
         """Log the last line before exit 1. Does not exit itself."""
         self._write("FTL", text)
+        self._lines.drain()
 
     def debug(self, text: str) -> None:
         """Log details of connections and streams (-D)."""
@@ -140,7 +246,8 @@ class Logger:
         except OSError as error:
             self.error(f"cannot re-open log file {target!r}: {error.strerror}; the old one stays in use")
             return
-        old, self._fd = self._fd, fd
+        old = self._fd
+        self._turn_to(fd)
         if self._file:
             os.close(old)
         self._file = target
@@ -149,17 +256,28 @@ class Logger:
     def close(self) -> None:
         """Close the log file; lines after that go to stderr. Idempotent."""
         if self._file:
-            fd, self._fd, self._file = self._fd, _STDERR, ""
+            fd, self._file = self._fd, ""
+            self._turn_to(_STDERR)
             os.close(fd)
+        else:
+            self._lines.drain()
+
+    def _turn_to(self, fd: int) -> None:
+        """Write to another descriptor from now on."""
+        self._lines.drain()
+        self._lost_before += self._lines.lost
+        self._fd, self._lines = fd, Lines(fd)
 
     def _write(self, level: str, text: str) -> None:
+        if dropped := self._lines.take_dropped():
+            self._line("WRN", f"{dropped} log lines were dropped: the reader of this log was too slow")
+        self._line(level, text)
+
+    def _line(self, level: str, text: str) -> None:
         stamp = self._time() if self._logtime else ""
         # One write per line: lines of two threads never mix. A text stays on its line whatever a client put into it.
         line = f"{self._pid}{stamp}{self._labels[level]}{text.translate(_ESCAPES)}\n"
-        try:
-            os.write(self._fd, line.encode("utf-8", "backslashreplace"))
-        except OSError:
-            self.lost += 1
+        self._lines.write(line.encode("utf-8", "backslashreplace"))
 
     def _time(self) -> str:
         now = time.time_ns()
@@ -169,6 +287,14 @@ class Logger:
             self._stamp = time.strftime("%Y/%m/%d %H:%M:%S", parts)
             self._second = second
         return f"{self._stamp}.{rest // 1000:06d} "
+
+
+def _may_block(descriptor: int) -> bool:
+    """Return True if a reader decides when this descriptor takes bytes, and the system can tell whether it does."""
+    try:
+        return hasattr(select, "poll") and not stat.S_ISREG(os.fstat(descriptor).st_mode)
+    except OSError:  # closed: writes fail at once
+        return False
 
 
 def _open(file: str) -> int:

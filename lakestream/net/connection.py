@@ -63,6 +63,12 @@ ENDED_AT_ONCE = 1000
 COMMANDS = 4
 """Commands that are handled between two looks at the time; a run of publishes is one."""
 
+TOO_MANY_SUBS = "maximum subscriptions exceeded"
+"""Text of -ERR for a SUB beyond max_subscriptions."""
+
+TOO_MANY_SUBS_LOG_S = 2.0
+"""Such refusals are logged once in this time for each account (2 s), as in nats-server."""
+
 TOO_MANY_SUBS_NS = 20_000_000
 """Time from such a login, or from a new limit, to the end (20 ms)."""
 
@@ -722,7 +728,7 @@ class Connection(Outbox, Arrival):
     def _end_with_too_many_subscriptions(self) -> None:
         """End the connection of a signed user who may have no more subscriptions, as nats-server does, after a while:
         a login without any is accepted first."""
-        self.turn_away("maximum subscriptions exceeded", "Maximum Subscriptions Exceeded")
+        self.turn_away(TOO_MANY_SUBS, "Maximum Subscriptions Exceeded")
 
     def permit(self) -> None:
         """Apply the user's permissions and its account's mappings. Subscriptions that they deny end."""
@@ -757,8 +763,9 @@ class Connection(Outbox, Arrival):
                 return
             limit = self._max_subscriptions
             if 0 <= limit <= len(self.subs):
-                text = "maximum subscriptions exceeded"
-                self.refuse(Refusal(text, text))
+                self._error(TOO_MANY_SUBS)
+                text, key = f"{self.described()} - {TOO_MANY_SUBS}", f"{TOO_MANY_SUBS} {self.account.name}"
+                self.owner.log.error_again(text, key, TOO_MANY_SUBS_LOG_S)
                 return
             sub = Subscription(self, command.subject, command.queue, command.sid)
             self.subs[command.sid] = sub

@@ -143,6 +143,20 @@ def test_more_subscriptions_than_are_allowed(agree: Agree) -> None:
     agree(see, config=f"{PAGES}max_subscriptions: 2\n", jetstream=False)
 
 
+def test_many_refused_subscriptions_are_one_line_in_the_log(agree: Agree) -> None:
+    def see(server: Server) -> Any:
+        refused = 0
+        for _ in range(2):
+            with Wire(server.address, {}) as wire:
+                for number in range(100):
+                    wire.subscribe(f"a.{number}")
+                refused += sum(frame.text == "maximum subscriptions exceeded" for frame in wire.ping())
+        server.stop()
+        return [refused, len(server.logged("maximum subscriptions exceeded"))]
+
+    agree(see, config="max_subscriptions: 2\n", jetstream=False)
+
+
 LINES = {
     "sub_that_fits": b"SUB " + b"a" * 510 + b" 1\r\n",
     "sub_with_one_byte_more": b"SUB " + b"a" * 511 + b" 1\r\n",

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import select
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from lakestream.logging import Logger
+from lakestream.logging import BACKLOG_BYTES, Logger
 
 pytestmark = pytest.mark.unit
 
@@ -123,3 +125,63 @@ def test_a_line_that_cannot_be_written_is_counted_and_stops_nothing() -> None:
     log.info("x")
     os.close(writer)
     assert log.lost == 1
+
+
+def _read_all(reader: int) -> list[str]:
+    """Return the lines of a pipe whose writer is closed."""
+    with os.fdopen(reader) as pipe:
+        return pipe.read().splitlines()
+
+
+def test_a_reader_that_does_not_read_holds_up_nobody_and_gets_every_line_later() -> None:
+    reader, writer = os.pipe()
+    log = Logger(descriptor=writer, logtime=False)
+    for number in range(5000):  # more than a pipe takes
+        log.error(f"{number} {'x' * 50}")
+    read: list[list[str]] = []
+    thread = threading.Thread(target=lambda: read.append(_read_all(reader)))
+    thread.start()
+    log.close()  # waits until all are written
+    os.close(writer)
+    thread.join()
+    assert [line.split()[2] for line in read[0]] == [str(number) for number in range(5000)]
+    assert log.lost == 0
+
+
+def test_lines_beyond_the_backlog_are_dropped_counted_and_reported() -> None:
+    reader, writer = os.pipe()
+    log = Logger(descriptor=writer, logtime=False)
+    number = 2 * BACKLOG_BYTES // 1000
+    for _ in range(number):
+        log.error("x" * 1000)
+    dropped = log.lost
+    assert 0 < dropped < number
+    read: list[list[str]] = []
+    thread = threading.Thread(target=lambda: read.append(_read_all(reader)))
+    thread.start()
+    log.close()
+    log.error("afterwards")
+    log.close()
+    os.close(writer)
+    thread.join()
+    assert len(read[0]) == number - dropped + 2
+    assert read[0][-2].endswith(f"[WRN] {dropped} log lines were dropped: the reader of this log was too slow")
+    assert read[0][-1].endswith("[ERR] afterwards")
+
+
+def test_a_line_longer_than_a_pipe_takes_at_once_is_written_whole() -> None:
+    reader, writer = os.pipe()
+    log = Logger(descriptor=writer, logtime=False)
+    text = "x" * 10 * select.PIPE_BUF
+    log.error(text)
+    log.error("y")
+    log.close()
+    os.close(writer)
+    assert [line.split()[-1] for line in _read_all(reader)] == [text, "y"]
+
+
+def test_a_repeated_failure_is_logged_once_in_its_interval(capfd: pytest.CaptureFixture[str]) -> None:
+    log = Logger(logtime=False)
+    for key in ("a", "a", "b"):
+        log.error_again(f"of {key}", key, 60.0)
+    assert [line.split("] ")[2] for line in capfd.readouterr().err.splitlines()] == ["of a", "of b"]
