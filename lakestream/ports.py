@@ -132,6 +132,16 @@ class Clock(Protocol):
         """Run a coroutine off the hot path; a failure is logged."""
 
 
+class Share(Protocol):
+    """The time of a turn of the event loop that all clients' requests may take together."""
+
+    def is_over(self) -> bool:
+        """Return True if it is used up."""
+
+    def wait(self, callback: Callable[[], None]) -> None:
+        """Call back in a later turn that has time left, in order."""
+
+
 class History(Protocol):
     """Messages that have left the log for the lake's table. Results are in sequence order; deleted ones may appear."""
 

@@ -17,7 +17,7 @@ from lakestream.logging import Logger
 from lakestream.meta.stores import FileStores
 from lakestream.meta.turns import Arrivals, Turns
 from lakestream.metrics.histogram import SECONDS, Histogram
-from lakestream.ports import Bus, Clock, Io
+from lakestream.ports import Bus, Clock, Io, Share
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.spans import Spans
 from lakestream.stream.assembly import Stream
@@ -119,6 +119,16 @@ class _Lakeless:
         done()
 
 
+class _Unlimited:
+    """`Share` of a process without clients."""
+
+    def is_over(self) -> bool:
+        return False
+
+    def wait(self, callback: Callable[[], None]) -> None:
+        callback()
+
+
 RESTORES_READ = 2
 """Archives that are read at the same time on one server; other restores whose chunks are all staged wait."""
 RESTORES_AHEAD = 64 << 20
@@ -147,6 +157,7 @@ class Shared:
     Args:
         bus_of: returns an account's part of core NATS.
         system: the account that receives events about the whole server.
+        share: the time that changes of streams and consumers may take of a turn of the event loop; None: any.
     """
 
     def __init__(
@@ -158,6 +169,7 @@ class Shared:
         log: Logger,
         bus_of: Callable[[str], Bus],
         system: str = GLOBAL_ACCOUNT,
+        share: Share | None = None,
     ) -> None:
         self.clock, self.io, self.stores, self.options, self.log = clock, io, stores, options, log
         self.bus_of, self.system = bus_of, system
@@ -171,8 +183,9 @@ class Shared:
         self.ack_seconds = Histogram(SECONDS)
         """Times from publish to pub ack of all streams."""
         self.restores = RestoreRoom()
-        self.turns = Turns(options.request_queue_limit, clock.call_soon, self._too_many_requests)
-        self.requests = Arrivals(options.request_queue_limit, clock.call_soon, self._too_many_requests)
+        limit, share = options.request_queue_limit, share or _Unlimited()
+        self.turns = Turns(limit, clock.call_soon, self._too_many_requests, share)
+        self.requests = Arrivals(limit, clock.call_soon, self._too_many_requests)
         self.infos = Arrivals(options.info_queue_limit, clock.call_soon, self._too_many_infos)
         self.use = StorageUse(options.max_memory, options.max_file)
         self.events = StreamEvents(bus_of(system), clock, options.domain)

@@ -8,10 +8,11 @@ result of the one before; and the limits of waiting requests, and of those that 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
+from lakestream.ports import Share
 from lakestream.protocol.api.errors import ApiError
 from lakestream.protocol.api.request import Request
 
@@ -20,16 +21,21 @@ REQUEST_QUEUE_LIMIT = 10_000
 nats-server: their clients have timed out, and later ones are served at once."""
 
 AT_ONCE = 16
-"""Waiting requests that are begun in one go (16), each of which may be refused at once; then others have a turn."""
+"""Waiting requests that are begun in one go (16), each of which may be refused at once, if the turn of the event loop
+has time for them; then others have a turn."""
 
 Finished = Callable[[], None]
 """Called once a change has been answered."""
 
 
+Work = Callable[[Finished], Iterator[None] | None]
+"""A change. One that takes long returns its steps, which are done while turns of the event loop have time for them."""
+
+
 class _Change(NamedTuple):
     key: str
     request: Request
-    work: Callable[[Finished], None]
+    work: Work
 
 
 class Turns:
@@ -39,16 +45,21 @@ class Turns:
         limit: maximum number of waiting requests; 0: `REQUEST_QUEUE_LIMIT`.
         call_soon: calls at the end of a turn of the event loop.
         dropped: called with the number of requests that were dropped.
+        share: the time that changes may take of a turn, together with other requests of clients.
 
     Attributes:
         waiting: number of waiting requests, without those in progress.
     """
 
     def __init__(
-        self, limit: int, call_soon: Callable[[Callable[[], None]], None], dropped: Callable[[int], None]
+        self,
+        limit: int,
+        call_soon: Callable[[Callable[[], None]], None],
+        dropped: Callable[[int], None],
+        share: Share,
     ) -> None:
         self._limit = limit or REQUEST_QUEUE_LIMIT
-        self._call_soon, self._dropped = call_soon, dropped
+        self._call_soon, self._dropped, self._share = call_soon, dropped, share
         self._due: deque[str] = deque()
         """Queues whose first request is to be begun."""
         self._beginning = False
@@ -56,10 +67,11 @@ class Turns:
         """Queues by key; the first request of each is in progress."""
         self.waiting = 0
 
-    def take(self, key: str, request: Request, work: Callable[[Finished], None]) -> None:
+    def take(self, key: str, request: Request, work: Work) -> None:
         """Run `work(finished)` after all earlier requests with the same `key`; it calls `finished` after its answer.
 
-        If it raises ApiError, the request fails with it; after any other exception with an internal error.
+        If it, or one of its steps, raises ApiError, the request fails with it; after any other exception with an
+        internal error.
         """
 
         queue = self._queues.get(key)
@@ -76,17 +88,34 @@ class Turns:
             queue.append(_Change(key, request, work))
 
     def _run(self, change: _Change) -> None:
-        key = change.key
-        finished = partial(self._finished, key)  # it does not refer to the change, else the two would be a cycle
+        finished = partial(self._finished, change.key)  # it does not refer to the change, else the two would be a cycle
+        self._guarded(change, finished, lambda: change.work(finished))
+
+    def _guarded(self, change: _Change, finished: Finished, work: Callable[[], Iterator[None] | None]) -> None:
+        """Run a change, or its next steps."""
         try:
-            change.work(finished)
+            steps = work()
         except ApiError as error:
             change.request.fail(error)
             finished()
         except Exception as error:  # a bug must not block the later requests for good
             change.request.crash(error)
-            if self._queues.get(key, (None,))[0] is change:
+            if self._queues.get(change.key, (None,))[0] is change:
                 finished()
+        else:
+            if steps is not None:
+                self._go_on(change, finished, steps)
+
+    def _go_on(self, change: _Change, finished: Finished, steps: Iterator[None]) -> None:
+        """Do steps while this turn has time for them, the others in later turns."""
+
+        def some() -> None:
+            for _ in steps:
+                if self._share.is_over():
+                    self._share.wait(lambda: self._go_on(change, finished, steps))
+                    return
+
+        self._guarded(change, finished, some)
 
     def _finished(self, key: str) -> None:
         queue = self._queues[key]
@@ -105,6 +134,9 @@ class Turns:
         for _ in range(AT_ONCE):
             if self._due:
                 self._run(self._queues[self._due.popleft()][0])
+            if self._due and self._share.is_over():
+                self._share.wait(self._begin)
+                return
         if self._due:
             self._call_soon(self._begin)
         else:

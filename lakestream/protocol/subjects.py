@@ -10,12 +10,17 @@ from __future__ import annotations
 import hashlib
 import re
 import string
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 _BLANKS = re.compile(rb"[ \t\r\n\f]")
 _HAS_WILDCARD = re.compile(rb"(?:^|\.)(?:\*(?:\.|\Z)|>\Z)")
 _ANY_WILDCARD_TOKEN = re.compile(rb"(?:^|\.)[*>](?:\.|\Z)")
+_STEP_BYTES = 8192
+_STEP_NODES = 512
+"""Bytes of filters, and nodes of a walk, between two steps of `redundant`: each takes about 0.1 ms."""
 _HASH_DIGITS = string.digits + string.ascii_uppercase + string.ascii_lowercase
 
 
@@ -140,7 +145,7 @@ class Filters:
     __slots__ = ("_root",)
 
     def __init__(self, filters: Iterable[bytes] = ()) -> None:
-        # A node is a dict by token; no token is empty, so that b"" marks the end of a filter.
+        # A node is a dict by token; no token is empty, so that b"" marks the end of a filter. Its value is shared.
         self._root: dict[bytes, Any] = {}
         for one in filters:
             self.add(one)
@@ -150,7 +155,7 @@ class Filters:
         node = self._root
         for token in one.split(b"."):
             node = node.setdefault(token, {})
-        node[b""] = {}
+        node[b""] = None
 
     def match(self, subject: bytes) -> bool:
         """Return True if one of these matches `subject`; see `matches`."""
@@ -194,22 +199,61 @@ class Filters:
 
     def cover(self, other: bytes) -> bool:
         """Return True if one of these, except `other` itself, matches everything that `other` matches."""
-        tokens = other.split(b".")
-        # The third is True while the path equals `other` itself.
-        open_ends = [(self._root, 0, True)]
-        while open_ends:
-            node, at, same = open_ends.pop()
-            if at == len(tokens):
-                if b"" in node and not same:
+        return finished(self.covering((other,)))
+
+    def covering(self, others: Iterable[bytes]) -> Steps[bool]:
+        """Find out, in steps, whether `cover` is True for one of `others`."""
+        visited = 0
+        for other in others:
+            tokens = other.split(b".")
+            # The third is True while the path equals `other` itself.
+            open_ends = [(self._root, 0, True)]
+            while open_ends:
+                visited += 1
+                if not visited % _STEP_NODES:
+                    yield
+                node, at, same = open_ends.pop()
+                if at == len(tokens):
+                    if b"" in node and not same:
+                        return True
+                    continue
+                token = tokens[at]
+                if b">" in node and not (same and token == b">"):
                     return True
-                continue
-            token = tokens[at]
-            if b">" in node and not (same and token == b">"):
-                return True
-            if token != b">":
-                names = {token, b"*"}
-                open_ends.extend((node[name], at + 1, same and name == token) for name in names if name in node)
+                if token != b">":
+                    if b"*" in node and token != b"*":
+                        open_ends.append((node[b"*"], at + 1, False))
+                    if token in node:
+                        open_ends.append((node[token], at + 1, same))
         return False
+
+
+Steps = Generator[None, None, T]
+"""Work that may be interrupted after each step; its result is the generator's."""
+
+
+def finished(steps: Steps[T]) -> T:
+    """Do all steps at once; return the result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+
+def redundant(filters: Sequence[bytes]) -> Steps[bool]:
+    """Find out, in steps, whether valid filters contain one twice, or one that covers another."""
+    if len(set(filters)) < len(filters):
+        return True
+    known, size = Filters(), 0
+    for one in filters:
+        known.add(one)
+        size += len(one)
+        if size >= _STEP_BYTES:
+            size = 0
+            yield
+    return (yield from known.covering(filters))
 
 
 def to_regex(pattern: bytes) -> re.Pattern[bytes]:

@@ -144,6 +144,7 @@ class JetStream:
             log,
             accounts.bus,
             GLOBAL_ACCOUNT if accounts.alone else accounts.system.name,
+            accounts.default.hub.turn,
         )
         self.ack_seconds = shared.ack_seconds
         self.spans = shared.spans = _open_spans(options, identity.server_name, log)

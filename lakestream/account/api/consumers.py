@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import string
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from lakestream.account.api.find import find
 from lakestream.account.engine import Engine
 from lakestream.meta.info import consumer_shown
+from lakestream.meta.turns import Finished, Work
 from lakestream.protocol.api.errors import ApiError, api_error, for_clients
 from lakestream.protocol.api.jsonio import Int, Time, Uint64
 from lakestream.protocol.api.request import Request, Routes, Where, level_refused
@@ -127,17 +128,17 @@ class ConsumerApi:
             raise api_error(10014)
         return consumer
 
-    def _in_turn(self, request: Request, stream: Stream, change: Callable[[Callable[[], None]], None]) -> None:
+    def _in_turn(self, request: Request, stream: Stream, change: Work) -> None:
         """Run a change of a stream's consumers after the earlier ones have finished.
 
         `change` receives a function that it calls exactly once when it has finished. If it raises ApiError, the request
         fails with that error.
         """
 
-        def run(finished: Callable[[], None]) -> None:
+        def run(finished: Finished) -> Iterator[None] | None:
             if stream.closed:
                 raise api_error(10059)
-            change(finished)
+            return change(finished)
 
         self._engine.turns.take(f"C {stream.uid}", request, run)
 
@@ -195,8 +196,46 @@ class ConsumerApi:
         asked: CreateConsumerRequest,
         config: ConsumerConfig,
         stream: Stream,
-        finished: Callable[[], None],
+        finished: Finished,
+    ) -> Iterator[None]:
+        """Create or update a consumer, in steps until all is decided that takes long."""
+        name = config.durable_name or config.name
+        wrong = unique = None
+        if not self._has_filters(stream, name, config):
+            wrong = yield from rules.check_filters(config)
+        if wrong is None and stream.config.retention == "workqueue" and (config.filters or not config.sourcing):
+            others = [(other.name, other.config) for other in stream.consumers.values()]
+            unique = yield from rules.check_unique(config, name, others)
+        if stream.closed:
+            raise api_error(10059)
+        self._decide(request, asked, config, stream, wrong, unique, finished)
+
+    @staticmethod
+    def _has_filters(stream: Stream, name: str, config: ConsumerConfig) -> bool:
+        """Return True if a consumer of this name has these filters already: they were checked when it got them."""
+        known = stream.consumers.get(name) if name else None
+        return (
+            known is not None
+            and known.config.filter_subjects == config.filter_subjects
+            and known.config.filter_subject == config.filter_subject
+        )
+
+    def _decide(
+        self,
+        request: Request,
+        asked: CreateConsumerRequest,
+        config: ConsumerConfig,
+        stream: Stream,
+        wrong: ApiError | None,
+        unique: ApiError | None,
+        finished: Finished,
     ) -> None:
+        """Create or update a consumer, or raise ApiError.
+
+        Args:
+            wrong: the error of its filters.
+            unique: the error that another consumer of a work-queue stream wants the same messages.
+        """
         name = config.durable_name or config.name
         existing = stream.consumers.get(name) if name else None
         if existing is not None:
@@ -204,7 +243,7 @@ class ConsumerApi:
         given = rules.with_static_metadata(config)
         ephemeral = existing.ephemeral if existing is not None else None
         config = rules.completed(given, stream.config, self._caps, asked.pedantic, ephemeral)
-        rules.check(config, stream.config, self._caps)
+        rules.check(config, stream.config, self._caps, wrong)
         if config.direct or config.sourcing:
             self._identify(request, stream)
         if existing is not None:
@@ -213,11 +252,11 @@ class ConsumerApi:
                 plain = rules.completed(given, stream.config, self._caps, asked.pedantic, ephemeral=False)
                 if not rules.same(existing.config, plain):
                     raise api_error(10148)
-            self._update(request, config, stream, existing, finished)
+            self._update(request, config, stream, existing, unique, finished)
             return
         if asked.action == "update":
             raise api_error(10149)
-        self._check_room(stream, config, name)
+        self._check_room(stream, config, unique)
         if name:
             self._check_name(config, name, stream)
         else:
@@ -238,7 +277,7 @@ class ConsumerApi:
 
         self._engine.clock.spawn(look_up())
 
-    def _check_room(self, stream: Stream, config: ConsumerConfig, name: str) -> None:
+    def _check_room(self, stream: Stream, config: ConsumerConfig, unique: ApiError | None) -> None:
         tier = self._engine.limits.tier(stream.config.num_replicas)
         most = lowest(stream.config.max_consumers, tier.max_consumers if tier is not None else 0)
         if not most:
@@ -248,8 +287,7 @@ class ConsumerApi:
         if 0 < most <= len(listed(stream)):
             raise api_error(10026)
         if stream.config.retention == "workqueue" and not config.sourcing:
-            others = [(other.name, other.config) for other in stream.consumers.values()]
-            rules.check_work_queue(config, name, others)
+            rules.check_work_queue(config, unique)
 
     @staticmethod
     def _identify(request: Request, stream: Stream) -> None:
@@ -302,13 +340,13 @@ class ConsumerApi:
         config: ConsumerConfig,
         stream: Stream,
         existing: Consumer,
+        unique: ApiError | None,
         finished: Callable[[], None],
     ) -> None:
         old = existing.config
         unchanged = rules.same(old, config)
-        if stream.config.retention == "workqueue" and config.filters:
-            others = [(other.name, other.config) for other in stream.consumers.values()]
-            rules.check_unique(config, existing.name, others)
+        if unique is not None and config.filters:
+            raise unique
         rules.check_update(old, config, existing.target.bound)
         if unchanged:
             request.respond(self._info_of(existing))

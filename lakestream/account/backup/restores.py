@@ -33,7 +33,7 @@ from lakestream.protocol.api.json_syntax import JsonError
 from lakestream.protocol.api.jsonio import dumps, parse
 from lakestream.protocol.api.request import TYPE_PREFIX, Request
 from lakestream.protocol.nuid import nuid
-from lakestream.protocol.subjects import matches, valid_subject
+from lakestream.protocol.subjects import finished, matches, valid_subject
 from lakestream.stream.awaiting import in_thread
 from lakestream.stream.consumer import rules as consumer_rules
 from lakestream.stream.consumer.config import ConsumerConfig
@@ -339,7 +339,7 @@ class Filling:
         try:
             read = parse(saved.config, ConsumerConfig, strict=False)
             config = consumer_rules.completed(read, self._config, caps, False)
-            consumer_rules.check(config, self._config, caps)
+            consumer_rules.check(config, self._config, caps, finished(consumer_rules.check_filters(config)))
         except JsonError as error:
             raise ArchiveError(f'failed to decode consumer "{saved.name}" state: {error}') from None
         except ApiError as error:

@@ -83,18 +83,20 @@ class Consumers(Feature, Mapping[str, Consumer]):
         """Apply an operation of a consumer; return the consumer, None if it does not exist."""
         assert isinstance(operation, CreateConsumer | UpdateConsumer | ResetConsumer | DeleteConsumer)
         consumer = self._by_name.get(operation.name)
-        self.index.changed()
         match operation:
             case CreateConsumer() if consumer is None:
                 consumer = self._by_name[operation.name] = Consumer.create(self._stream, self, operation)
+                self.index.put(consumer)
                 if self._serving:
                     consumer.start(recovered=False)
             case UpdateConsumer() if consumer is not None:
                 consumer.apply_update(operation)
+                self.index.put(consumer)
             case ResetConsumer() if consumer is not None:
                 consumer.apply_reset(operation.seq)
             case DeleteConsumer() if consumer is not None:
                 del self._by_name[operation.name]
+                self.index.drop(consumer)
                 consumer.deleted()
         return consumer
 

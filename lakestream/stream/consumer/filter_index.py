@@ -22,7 +22,7 @@ class FilterIndex:
     """Index from subject filters to the consumers of one stream.
 
     Args:
-        consumers: the consumers by name; `changed` is to be called when they or their filters change.
+        consumers: the consumers by name; `put` and `drop` are to be called when they or their filters have changed.
 
     Attributes:
         announced_from, announced: range of messages that were announced to the consumers that want them.
@@ -31,12 +31,51 @@ class FilterIndex:
     def __init__(self, consumers: Mapping[str, Consumer]) -> None:
         self._consumers = consumers
         self.announced = self.announced_from = 0
-        self._stale = True  # the tree, and what belongs to it, is built once there are many consumers
-        self._mixed: list[Consumer]
+        self._built = False  # the tree, and what belongs to it, exists once there are many consumers
+        # A node is a dict by token; under b"" the consumers whose filter ends there.
+        self._root: dict[bytes, Any] = {}
+        self._filters: dict[Consumer, Sequence[bytes]] = {}
+        self._unfiltered: dict[Consumer, None] = {}
+        self._known: dict[bytes, Sequence[Consumer]] = {}
+        self._mixed: list[Consumer] = []
 
-    def changed(self) -> None:
-        """Build the tree anew before it is next used: consumers or filters have changed."""
-        self._stale = True
+    def put(self, consumer: Consumer) -> None:
+        """Note that a consumer was made, or that its filters have changed."""
+        if self._built:
+            self.drop(consumer)
+            if self._built:
+                self._add(consumer)
+
+    def drop(self, consumer: Consumer) -> None:
+        """Forget a consumer, or its earlier filters."""
+        if not self._built:
+            return
+        if len(self._consumers) <= LINEAR_MATCH_LIMIT:
+            self._forget()
+            return
+        self._known.clear()
+        self._unfiltered.pop(consumer, None)
+        for one in self._filters.pop(consumer, ()):
+            _remove(self._root, one.split(b"."), consumer)
+        if consumer in self._mixed:
+            self._mixed.remove(consumer)
+
+    def _forget(self) -> None:
+        self._built = False
+        self._root, self._filters, self._unfiltered, self._known, self._mixed = {}, {}, {}, {}, []
+
+    def _add(self, consumer: Consumer) -> None:
+        filters = tuple(dict.fromkeys(consumer.config.filters))
+        self._filters[consumer] = filters
+        if not filters:
+            self._unfiltered[consumer] = None
+        for one in filters:
+            node = self._root
+            for token in one.split(b"."):
+                node = node.setdefault(token, {})
+            node.setdefault(b"", {})[consumer] = None
+        if consumer.mixed:
+            self._mixed.append(consumer)
 
     def announce(self, first_seq: int, subjects: Sequence[bytes]) -> None:
         """Notify the consumers that want them of stored messages, the first of them at `first_seq`."""
@@ -51,8 +90,10 @@ class FilterIndex:
         """Return the consumers whose filters match, each once; all of them if there are few."""
         if len(self._consumers) <= LINEAR_MATCH_LIMIT:
             return list(self._consumers.values())
-        if self._stale:
-            self._build()
+        if not self._built:
+            self._built = True
+            for consumer in self._consumers.values():
+                self._add(consumer)
         known = self._known.get(subject)
         if known is None:
             if len(self._known) >= MAX_CACHED_SUBJECTS:
@@ -80,32 +121,31 @@ class FilterIndex:
         others = [one for one in self._mixed if one not in wanting]
         return [*wanting, *others] if others else wanting
 
-    def _build(self) -> None:
-        self._stale = False
-        # A node is a dict by token; under b"" the consumers whose filter ends there.
-        self._root: dict[bytes, Any] = {}
-        self._known: dict[bytes, Sequence[Consumer]] = {}
-        unfiltered: list[Consumer] = []
-        self._unfiltered = unfiltered
-        for consumer in self._consumers.values():
-            if not consumer.config.filters:
-                unfiltered.append(consumer)
-            for one in consumer.config.filters:
-                node = self._root
-                for token in one.split(b"."):
-                    node = node.setdefault(token, {})
-                node.setdefault(b"", []).append(consumer)
-        self._mixed = [consumer for consumer in self._consumers.values() if consumer.mixed]
+
+def _remove(root: dict[bytes, Any], tokens: list[bytes], consumer: Consumer) -> None:
+    """Remove a consumer's filter from the tree, and the nodes that only it needed."""
+    path = [root]
+    for token in tokens:
+        path.append(path[-1][token])
+    ends = path[-1][b""]
+    ends.pop(consumer, None)
+    if ends:
+        return
+    del path[-1][b""]
+    for token in reversed(tokens):
+        if path.pop():
+            return
+        del path[-1][token]
 
 
 def _collect(node: dict[bytes, Any], tokens: list[bytes], at: int, found: dict[Consumer, None]) -> None:
     """Add the consumers below `node` that match the tokens from `at` on. Recursion depth: the subject's tokens."""
     if at == len(tokens):
-        found.update(dict.fromkeys(node.get(b"", ())))
+        found.update(node.get(b"", {}))
         return
     rest = node.get(b">")
     if rest is not None:
-        found.update(dict.fromkeys(rest.get(b"", ())))
+        found.update(rest.get(b"", {}))
     for token in (tokens[at], b"*"):
         child = node.get(token)
         if child is not None:

@@ -89,7 +89,7 @@ class Subjects:
     def __init__(self, store: Store, filters: Sequence[bytes]) -> None:
         self._store = store
         self._filters = tuple(filters)
-        self._set = Filters(filters)
+        self._known_set: Filters | None = None
         self._literal = all(map(is_literal, filters))
         # A pattern that begins with a wildcard excludes nothing of a table.
         self._rooted = len(filters) <= self.NARROW and not any(one[:1] in (b"*", b">") for one in filters)
@@ -100,6 +100,13 @@ class Subjects:
         self._plan_through = 0
         self._plan_at = 0
         self._too_many = 0
+
+    @property
+    def _set(self) -> Filters:
+        """Return the filters as a set, which is made when it is first needed: there may be thousands of them."""
+        if self._known_set is None:
+            self._known_set = Filters(self._filters)
+        return self._known_set
 
     def matches(self, subject: bytes) -> bool:
         wanted = self._decided.get(subject)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import pytest
 
+from lakestream.meta.turns import AT_ONCE, Finished, Turns
 from lakestream.net.interest.subscription import Subscription
+from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.request import Request
 from tests.unit.api_world import ApiWorld, Client
 
@@ -148,3 +150,99 @@ def test_refused_changes_that_waited_leave_no_reference_cycles() -> None:
         assert gc.collect() < 100
     finally:
         gc.enable()
+
+
+class Hurried:
+    """A `Share` whose turns have time for so many looks at it."""
+
+    def __init__(self, looks: int) -> None:
+        self.looks = self.left = looks
+        self.waiting: list[Callable[[], None]] = []
+
+    def is_over(self) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+    def wait(self, callback: Callable[[], None]) -> None:
+        self.waiting.append(callback)
+
+    def turn(self) -> None:
+        self.left = self.looks
+        waiting, self.waiting = self.waiting, []
+        for callback in waiting:
+            callback()
+
+
+class Asked:
+    """A request that notes how it ends."""
+
+    def __init__(self) -> None:
+        self.ended: list[object] = []
+
+    def fail(self, error: ApiError) -> None:
+        self.ended.append(error.err_code)
+
+    def crash(self, error: Exception) -> None:
+        self.ended.append(error)
+
+
+def _hurried(looks: int) -> tuple[Hurried, Turns]:
+    share = Hurried(looks)
+    return share, Turns(0, lambda callback: share.wait(callback), lambda dropped: None, share)
+
+
+def test_a_long_change_is_made_in_steps_and_the_next_one_waits_for_it() -> None:
+    share, turns = _hurried(looks=3)
+    done: list[int] = []
+
+    def long(finished: Finished) -> Iterator[None]:
+        for step in range(10):
+            done.append(step)
+            yield
+        finished()
+
+    request = cast(Request, Asked())
+    turns.take("A", request, long)
+    turns.take("A", request, lambda finished: done.append(100))
+    numbers = [len(done)]
+    while share.waiting:
+        share.turn()
+        numbers.append(len(done))
+    assert numbers == [4, 8, 11]
+    assert done == [*range(10), 100]
+
+
+@pytest.mark.parametrize("error", [api_error(10138), ValueError("a bug")])
+def test_an_error_in_a_step_is_the_answer_and_ends_the_change(error: Exception) -> None:
+    share, turns = _hurried(looks=0)
+    asked, done = Asked(), list[int]()
+
+    def long(finished: Finished) -> Iterator[None]:
+        yield
+        raise error
+
+    turns.take("A", cast(Request, asked), long)
+    turns.take("A", cast(Request, asked), lambda finished: done.append(1))
+    assert not asked.ended
+    share.turn()
+    assert asked.ended == [error.err_code if isinstance(error, ApiError) else error]
+    assert done == [1]
+
+
+def test_waiting_changes_are_begun_while_the_turn_has_time() -> None:
+    share, turns = _hurried(looks=2)
+    asked, under_way = Asked(), list[Finished]()
+    turns.take("A", cast(Request, asked), under_way.append)
+
+    def refused(finished: Finished) -> None:
+        raise api_error(10138)
+
+    for _ in range(AT_ONCE):
+        turns.take("A", cast(Request, asked), refused)
+    under_way[0]()
+    numbers = [len(asked.ended)]
+    while share.waiting:
+        share.turn()
+        numbers.append(len(asked.ended))
+    assert numbers[:3] == [3, 6, 9]
+    assert numbers[-1] == AT_ONCE

@@ -12,11 +12,13 @@ from lakestream.protocol.subjects import (
     Filters,
     chooser,
     covers,
+    finished,
     intersection,
     is_literal,
     literal_head,
     matches,
     overlaps,
+    redundant,
     subscribable,
     to_regex,
     valid_literal,
@@ -175,6 +177,25 @@ def test_a_set_of_filters_overlaps_and_covers_as_its_members_do(known: list[byte
     assert Filters(known).overlap(one) is any(overlaps(other, one) for other in known)
     assert Filters(known).match(one) is any(matches(other, one) for other in known)
     assert Filters(known).cover(one) is any(covers(other, one) for other in known if other != one)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(filters, max_size=6))
+def test_redundant_filters_are_those_that_another_one_covers(some: list[bytes]) -> None:
+    pairs = itertools.permutations(some, 2)
+    assert finished(redundant(some)) is any(covers(a, b) for a, b in pairs)
+
+
+def test_many_filters_are_compared_in_steps() -> None:
+    """One consumer's 3,000 filters of 160 bytes kept the event loop for 25 ms."""
+    many = [b"t.%b.%d.>" % (b"x" * 150, i) for i in range(3_000)]
+    assert sum(1 for _ in redundant(many)) > 50
+
+
+def test_a_walk_over_many_wildcards_is_interrupted_too() -> None:
+    patterns = [b".".join(b"*" if number >> bit & 1 else b"a" for bit in range(12)) for number in range(1 << 12)]
+    some = [one for one in patterns if one.count(b"*") == 6]  # none covers another
+    assert sum(1 for _ in redundant(some)) > 100
 
 
 def test_many_filters_are_compared_at_once() -> None:

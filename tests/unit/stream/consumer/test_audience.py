@@ -43,6 +43,32 @@ def test_every_consumer_that_matches_a_subject_is_found(seed: int) -> None:
     assert {consumer.name for consumer in index.of_all([one.encode() for one in some])} == union
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_the_index_follows_consumers_that_come_change_and_go(seed: int) -> None:
+    world, chance = World(), random.Random(seed)
+    world.stream(subjects=["s.>"])
+    wanted = crowd(world, chance, 2 * FEW)
+    index = world.engine.streams["S"].consumers.index
+    for step in range(6 * FEW):
+        name = chance.choice(sorted(wanted))
+        how = chance.randrange(3) if step < 4 * FEW else 0  # at last there are few, then many again
+        if how == 0 and len(wanted) > 1:
+            world.ask(f"CONSUMER.DELETE.S.{name}")
+            del wanted[name]
+        else:
+            name = name if how == 1 else f"n{step}"
+            wanted[name] = chance.choice(FILTERS)
+            world.consumer(name, filter_subject=wanted[name])
+        for subject in SUBJECTS:
+            found = {consumer.name for consumer in index.of(subject.encode())}
+            mine = {name for name, one in wanted.items() if matches(one.encode(), subject.encode())}
+            assert found == (mine if len(wanted) > FEW else set(wanted))
+    wanted |= {f"m{at}": "s.>" for at in range(2 * FEW)}
+    for at in range(2 * FEW):
+        world.consumer(f"m{at}", filter_subject="s.>")
+    assert {each.name for each in index.of(b"s.zz")} == {name for name, one in wanted.items() if one in ("s.>", "s.*")}
+
+
 def test_a_message_wakes_only_matching_consumers() -> None:
     world = World()
     world.stream(subjects=["s.>"])
