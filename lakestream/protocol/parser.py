@@ -16,6 +16,7 @@ Two accidents of nats-server are not imitated: there a line feed as the first by
 from __future__ import annotations
 
 import re
+from io import BytesIO
 
 from lakestream.native import parse_run
 from lakestream.protocol.commands import (
@@ -36,6 +37,10 @@ MAX_CONTROL_LINE = 4096
 
 MAX_PAYLOAD = 1 << 20
 """Maximum size of header block and payload in bytes (default 1 MiB). A larger one is a violation."""
+
+LARGE_BYTES = 64 << 10
+"""Incomplete messages above this size (64 KiB) are gathered at their place in the payload, so that none of their bytes
+is copied again when the last ones have come: copying 64 MiB takes 10 to 40 ms."""
 
 UNKNOWN = Violation("Unknown Protocol Operation", "Protocol Violation")
 BAD_ARGUMENTS = Violation("", "Protocol Violation")
@@ -66,6 +71,45 @@ def _size(digits: bytes) -> int:
     return int(digits) if len(digits) <= _MAX_SIZE_DIGITS and digits.isdigit() else -1
 
 
+class _Large:
+    """A large message of which only a part has come.
+
+    Args:
+        header, total: sizes of the header block, and of header block and payload.
+    """
+
+    __slots__ = ("_end", "_header", "_header_size", "_payload", "_reply", "_subject", "_total", "held")
+
+    def __init__(self, subject: bytes, reply: bytes, header: int, total: int) -> None:
+        self._subject, self._reply = subject, reply
+        # `BytesIO` writes into the bytes that it was made of, and returns them without a copy if they are full. Their
+        # pages take no memory before they are written.
+        self._header, self._payload = BytesIO(bytes(header)), BytesIO(bytes(total - header))
+        self._header_size, self._total = header, total
+        self._end = b""
+        self.held = 0
+
+    def feed(self, data: bytes) -> int:
+        """Take the bytes that belong to the message; return their number, -1 if its end is wrong."""
+        view = memoryview(data)
+        at = self._header.write(view[: max(0, self._header_size - self.held)])
+        at += self._payload.write(view[at : self._total - self.held])
+        self.held += at
+        if self.held == self._total:
+            more = data[at : at + 2 - len(self._end)]
+            self._end += more
+            at += len(more)
+            if not b"\r\n".startswith(self._end):
+                return -1
+        return at
+
+    def whole(self) -> Publish | None:
+        """Return the message; None before its end has come."""
+        if len(self._end) < 2:
+            return None
+        return Publish(self._subject, self._reply, self._header.getvalue(), self._payload.getvalue())
+
+
 class Parser:
     """The parser of one connection.
 
@@ -81,6 +125,7 @@ class Parser:
         "_held",
         "_hpub",
         "_in_line",
+        "_large",
         "_need",
         "_word",
         "ended",
@@ -106,6 +151,7 @@ class Parser:
         self.headers = False
         """CONNECT asked for headers, so HPUB is allowed, until another CONNECT revokes that."""
         self._held = bytearray()
+        self._large: _Large | None = None
         self._need = 0
         self._in_line = False
 
@@ -126,6 +172,8 @@ class Parser:
             data: the next bytes of the stream. Commands hold slices of them.
         """
         held = self._held
+        if self._large is not None:
+            return self._gather(self._large, data)
         if held:
             held += data
             if self._in_line:
@@ -142,14 +190,27 @@ class Parser:
         self._scan(data, commands)
         return commands
 
+    def _gather(self, large: _Large, data: bytes) -> list[Command | Publishes]:
+        """Return the commands that `data` completes, the first of which is `large`."""
+        commands: list[Command | Publishes] = []
+        position = large.feed(data)
+        if position < 0:
+            self._large = None
+            self._end(commands, UNKNOWN)
+        elif (whole := large.whole()) is not None:
+            self._large = None
+            commands.append(whole)
+            self._scan(data, commands, position)
+        return commands
+
     @property
     def held(self) -> int:
         """Return the bytes of the incomplete command."""
-        return len(self._held)
+        return len(self._held) if self._large is None else self._large.held
 
     def end(self) -> None:
         """Forget the incomplete command, and ignore what follows."""
-        self._held = bytearray()
+        self._held, self._large = bytearray(), None
         self.ended = True
 
     def _hold(self, rest: bytes, need: int, in_line: bool = False) -> int:
@@ -164,10 +225,10 @@ class Parser:
         commands.append(violation)
         return -1
 
-    def _scan(self, buf: bytes, commands: list[Command | Publishes]) -> None:
+    def _scan(self, buf: bytes, commands: list[Command | Publishes], position: int = 0) -> None:
         append, hpub, limit, word = commands.append, self._hpub, self.max_payload, self._word
         subjects_apart, replies_apart, mark = self._apart
-        position, length = 0, len(buf)
+        length = len(buf)
         while 0 <= position < length:
             if buf[position] == _P:
                 run = parse_run(buf, position, word, limit, subjects_apart, replies_apart, mark)
@@ -290,9 +351,13 @@ class Parser:
         # A wrong end is rejected at its first wrong byte.
         if not b"\r\n".startswith(buf[end : end + 2]):
             return self._end(commands, UNKNOWN)
+        reply = words[1] if len(words) == sizes + 2 else b""
+        if total > LARGE_BYTES and len(buf) < end + 2:
+            self._large = _Large(words[0], reply, header, total)
+            self._large.feed(buf[start:])
+            return -1
         if len(buf) < end + 2:
             need = end + (2 if len(buf) > end else 1)
             return self._hold(buf[position:], need - position)
-        reply = words[1] if len(words) == sizes + 2 else b""
         commands.append(Publish(words[0], reply, buf[start : start + header], buf[start + header : end]))
         return end + 2

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import signal
 import socket
+import ssl
 import time
 import urllib.parse
 from collections.abc import Callable
@@ -14,11 +16,12 @@ from typing import Any
 
 import pytest
 
+from tests import certificates
 from tests.conformance.remotes import wait
 from tests.conftest import Agree, Recorded
 from tests.servers import Kind, Server
 from tests.websocket import WebSocket
-from tests.wire import Closed, Wire, WireTimeout, dial, pub
+from tests.wire import Closed, Secure, Wire, WireTimeout, dial, pub
 
 pytestmark = pytest.mark.conformance
 
@@ -141,6 +144,33 @@ def test_more_subscriptions_than_are_allowed(agree: Agree) -> None:
         return [shown, server.page("/varz")["max_subscriptions"]]
 
     agree(see, config=f"{PAGES}max_subscriptions: 2\n", jetstream=False)
+
+
+TLS = f"tls {{ cert_file: {certificates.PLACE}/server.pem, key_file: {certificates.PLACE}/server.key }}\n"
+
+
+@pytest.mark.parametrize("tls", ["", TLS], ids=["plain", "tls"])
+def test_large_messages_arrive_whole_and_in_order_among_small_ones(agree: Agree, tls: str) -> None:
+    def see(server: Server) -> Any:
+        shown: list[Any] = []
+        context = ssl.create_default_context(cafile=str(server.certificates / "ca.pem"))
+        secure = Secure(context) if tls else None
+        with (
+            Wire(server.address, {}, secure=secure) as receiver,
+            Wire(server.address, {}, secure=secure) as sender,
+        ):
+            receiver.subscribe("a.>")
+            receiver.ping()
+            chance = random.Random(1)
+            for number, size in enumerate((1, 65_536, 65_537, 5_000_000, 2, 300_000, 0, 8_000_000, 3)):
+                for header in (None, {"A": "b"}):
+                    data = chance.randbytes(size)
+                    sender.publish(f"a.{number}", data, "reply" if number % 2 else "", header)
+                    got = receiver.next(timeout=20)
+                    shown.append([got.subject, got.reply, len(got.data), got.data == data, bool(got.header)])
+        return shown
+
+    agree(see, config=f"max_payload: 8000100\n{tls}", jetstream=False)
 
 
 def test_many_refused_subscriptions_are_one_line_in_the_log(agree: Agree) -> None:
