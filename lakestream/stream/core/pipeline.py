@@ -31,7 +31,11 @@ OPERATION_BYTES = 1 << 20
 
 
 MAX_UNCOMMITTED_BYTES = 512 << 20
-"""Default limit of the uncommitted messages of all streams of a server (512 MiB)."""
+"""Default limit of the uncommitted messages of all streams of a server (512 MiB), those included that wait for an
+operation."""
+
+WAITING_BYTES = 1024
+"""Memory for a publish that waits for an operation, beside its header block and payload (1 KiB)."""
 
 SPARED_BYTES = 1 << 20
 """Uncommitted messages that a stream may have beyond that limit (1 MiB): one whose disk is fast does not need more, and
@@ -45,7 +49,7 @@ class Uncommitted:
         limit: most bytes of them; 0: `MAX_UNCOMMITTED_BYTES`.
 
     Attributes:
-        total: their record bytes.
+        total: their record bytes, and those of publishes that wait for an operation.
     """
 
     def __init__(self, limit: int = 0) -> None:
@@ -85,7 +89,7 @@ class Pipeline:
         self.closed = False
         self.group: Group
         self.next_seq, self.last_time = 1, 0
-        self.pending_bytes = self.operations = 0
+        self.pending_bytes = self.operations = self._waiting_bytes = 0
         self.batch: Batch | None = None
         self.on_change: Callable[[], None] = nothing_left
         self.on_lost: Callable[[list[object]], None] = lambda contexts: None
@@ -145,10 +149,29 @@ class Pipeline:
         self.crowded = every.total > every.limit and self.pending_bytes > SPARED_BYTES
         return self.crowded
 
+    def hold_waiting(self, size: int) -> bool:
+        """Count a publish of `size` bytes that waits for an operation; return False if the streams of this server hold
+        too much together, and this one more than a little of it."""
+        if self.closed:
+            return True  # what waits is forgotten with the stream
+        size += WAITING_BYTES
+        every = self._uncommitted
+        if every.total + size > every.limit and self._waiting_bytes + size > SPARED_BYTES:
+            return False
+        every.total += size
+        self._waiting_bytes += size
+        return True
+
+    def let_waiting_go(self) -> None:
+        """Count no publish as waiting any more."""
+        self._uncommitted.total -= self._waiting_bytes
+        self._waiting_bytes = 0
+
     def close(self) -> None:
         """Take nothing more: the stream has ended here."""
         self.closed = True
         self.let_go(self.pending_bytes)
+        self.let_waiting_go()
 
     # ------------------------------------------------------------------ propose
     def add_batch(self, batch: Batch) -> None:

@@ -450,9 +450,9 @@ class Proposer:
         If too much waits, refuse `reply` with 10167 at once instead, and return False; also answer it when the call
         will not come, because the stream ends or another node leads. `size`: bytes that it holds meanwhile.
         """
-        buffer = self._buffer
-        if len(self._deferred) >= buffer.max_msgs or self._deferred_bytes + size > buffer.max_bytes:
-            self._overrun(reply, len(self._deferred) >= buffer.max_msgs)
+        buffer, many = self._buffer, len(self._deferred) >= self._buffer.max_msgs
+        if many or self._deferred_bytes + size > buffer.max_bytes or not self._pipeline.hold_waiting(size):
+            self._overrun(reply, many)
             return False
         self._deferred_bytes += size
         self._deferred.append((again, reply))
@@ -482,15 +482,19 @@ class Proposer:
         if not self._deferred or self._fetching:
             return
         self.view.fetched |= fetched or {}
-        deferred, self._deferred, self._deferred_bytes = self._deferred, [], 0
-        for again, _ in deferred:
+        for again, _ in self._take_deferred():
             again()
         if not self._deferred:  # an atomic batch may ask for several, one after the other
             self.view.fetched.clear()
 
-    def _refuse_deferred(self, error: ApiError) -> None:
+    def _take_deferred(self) -> list[tuple[Callable[[], None], bytes]]:
+        """Return what waits, which is not counted any more."""
         deferred, self._deferred, self._deferred_bytes = self._deferred, [], 0
-        for _, reply in deferred:
+        self._pipeline.let_waiting_go()
+        return deferred
+
+    def _refuse_deferred(self, error: ApiError) -> None:
+        for _, reply in self._take_deferred():
             self.refuse(reply, error)
         self.on_refused()
 
@@ -513,8 +517,7 @@ class Proposer:
         """
         replies = [reply for batch in unproposed for reply in batch.all_replies()]
         replies += [reply for batch in unproposed for reply, _ in batch.late]
-        replies += [reply for _, reply in self._deferred]
-        self._deferred, self._deferred_bytes = [], 0
+        replies += [reply for _, reply in self._take_deferred()]
         for reply in filter(None, replies):
             self._decline(reply)
         self.guarded = self._guards

@@ -394,6 +394,38 @@ def test_streams_share_a_limit_of_uncommitted_messages_and_a_small_one_goes_on(t
     assert large.stream.store.msgs == taken + 1
 
 
+def test_publishes_that_wait_for_an_operation_share_that_limit(tmp_path: Path) -> None:
+    """Each stream had a limit of its own for them, a server with many streams none."""
+    every = Uncommitted(4 << 20)
+    large, small = (World(str(tmp_path / name), uncommitted=every) for name in "AB")
+    for world in (large, small):
+        world.stream.propose(Purge())
+    for number in range(20):
+        large.publish("s.a", bytes(1 << 20), Nats_Msg_Id=str(number))
+    assert every.total <= every.limit
+    taken = every.total >> 20
+    refused = sum(b"10167" in answer for _, answer in large.inbox.got)
+    assert (taken, refused) == (3, 17)
+    for number in range(500):  # of a stream that holds less than 1 MiB nothing is refused
+        small.publish("s.a", b"x", Nats_Msg_Id=str(number))
+    assert not small.inbox.got
+    large.settle()
+    small.settle()
+    assert (large.stream.store.msgs, small.stream.store.msgs) == (taken, 500)
+    assert every.total == 0
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_publishes_that_wait_when_a_stream_ends_do_not_count(tmp_path: Path, deleted: bool) -> None:
+    every = Uncommitted()
+    world = World(str(tmp_path / "S"), uncommitted=every)
+    world.stream.propose(Purge())
+    world.publish("s.a", bytes(1000), Nats_Msg_Id="1")
+    assert every.total > 1000
+    world.stream.stop(deleted=deleted)
+    assert every.total == 0
+
+
 def test_uncommitted_messages_of_a_stream_that_ends_do_not_count(tmp_path: Path) -> None:
     every = Uncommitted()
     world = World(str(tmp_path / "S"), uncommitted=every)
