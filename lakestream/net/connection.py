@@ -1,15 +1,15 @@
 """One client connection.
 
-Belongs here: the asyncio shell around the protocol parser: the effect of each verb on the client's state, the checks
-that a published message passes in order (connection, guard, hub), and the end of the connection. Output is in
-outbox.py, routing in hub.py, parsing in protocol/parser.py.
+Belongs here: the effect of each verb on the client's state, the checks that a published message passes in order
+(connection, guard, hub), and the end of the connection. Input is in inbox.py, output in outbox.py, routing in hub.py,
+parsing in protocol/parser.py.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from msgspec.structs import replace
@@ -30,7 +30,8 @@ from lakestream.net.accounts.auth import (
 from lakestream.net.accounts.guard import RESERVED_SUBJECT, Guard
 from lakestream.net.accounts.permissions import Refusal
 from lakestream.net.hub import TRACED, Hub, MessageTracing
-from lakestream.net.incomplete import COUNTED_BYTES, Incomplete
+from lakestream.net.inbox import COMMANDS, Inbox
+from lakestream.net.incomplete import Incomplete
 from lakestream.net.interest.subscription import Subscription
 from lakestream.net.listener import HANDSHAKE_FAILED, Arrival, SetupError, peer_of
 from lakestream.net.outbox import HIGH_WATER, Outbox
@@ -42,7 +43,7 @@ from lakestream.protocol import frames
 from lakestream.protocol.commands import Command, Connect, Ping, Pong, Publish, Subscribe, Unsubscribe, Violation
 from lakestream.protocol.goquote import quoted
 from lakestream.protocol.parser import Parser
-from lakestream.protocol.publishes import STREAM_MARK, Apart, Publishes, single
+from lakestream.protocol.publishes import STREAM_MARK, Apart, Publishes
 from lakestream.protocol.subjects import subscribable, valid_literal
 
 if TYPE_CHECKING:
@@ -54,14 +55,8 @@ CLOSE_WAIT_NS = 2_000_000_000
 FIRST_PING_NS = 2_000_000_000
 """Time of the first PING after the connection is made (2 s): it measures the round trip."""
 
-AT_ONCE_BYTES = 1024
-"""Reads up to this size (1 KiB) never wait for another turn: they are not those of a flood."""
-
 ENDED_AT_ONCE = 1000
 """Subscriptions of a closed connection that end in one go (1,000, a few ms)."""
-
-COMMANDS = 4
-"""Commands that are handled between two looks at the time; a run of publishes is one."""
 
 TOO_MANY_SUBS = "maximum subscriptions exceeded"
 """Text of -ERR for a SUB beyond max_subscriptions."""
@@ -167,13 +162,7 @@ class Connection(Outbox, Arrival):
         self._protocol = 0
         self._first_pong = True
         self._connected = False  # a CONNECT was accepted
-        self._held: list[Command | Publishes] | None = None
-        """Commands behind a CONNECT that is not decided yet; None: there is none."""
-        self._late: list[Command | Publishes] | None = None
-        """Commands that wait for another turn of the event loop; None: there are none."""
-        self._counted = False  # an incomplete message is counted
-        self._unread: list[bytes] = []
-        """Bytes behind `_held` or `_late` that the transport had read already."""
+        self._inbox = Inbox(self._parser, self.hub.turn)
         self._pings_out = 0
         self._subscribed = 0
         self._settled = (0, 0)  # messages and subscriptions of this client at its last PING
@@ -279,85 +268,27 @@ class Connection(Outbox, Arrival):
     def data_received(self, data: bytes) -> None:
         self.last_ns = self.owner.clock.now()
         self._pings_out = 0
-        if self._late is not None or self._held is not None or self._unread:
-            self._unread.append(data)
-        elif len(data) > AT_ONCE_BYTES and self.hub.turn.is_over():
-            self._unread.append(data)
-            self._wait_for_turn([])
-        else:
-            self._take(data)
+        self._inbox.feed(self, data)
 
-    def _take(self, data: bytes) -> None:
-        """Handle the commands that these bytes complete."""
-        commands = self._parser.feed(data)
-        if self.tracer is not None:
-            self.tracer.inbound(single(commands))
-        self._work(commands, len(data))
-        held = self._parser.held
-        if (held > COUNTED_BYTES or self._counted) and not self.close_reason:
-            self._counted = held > COUNTED_BYTES
-            self.owner.incomplete.holds(self, held if self._counted else 0)
-
-    def _work(self, commands: Sequence[Command | Publishes], size: int) -> None:
-        """Handle commands, then write what they bring the client."""
+    # ------------------------------------------------------------------ input
+    def begin_reading(self) -> None:
         self._reading = True
-        try:
-            self._handle(commands, size)
-        finally:
-            self._reading = False
-            if self._dirty:
-                self.flush()
 
-    def _handle(self, commands: Sequence[Command | Publishes], size: int) -> None:
-        """Handle commands. Those for which this turn has no time are kept for later ones."""
-        publish, turn = self._publish, self.hub.turn
-        turn.overrun = None
-        rest, total = iter(commands), len(commands)
-        for number, command in enumerate(rest, 1):
-            if type(command) is Publish:
-                publish(command)
-            elif type(command) is Publishes:
-                stopped = self._publish_run(command)
-                if stopped < len(command) and not self.close_reason:
-                    self._wait_for_turn([command.rest(stopped), *rest])
-            else:
-                assert not isinstance(command, Publishes)
-                self._control(command)
-                if self._held is not None:
-                    self._held.extend(rest)
-            if self.close_reason:
-                return
-            if not number % COMMANDS and number < total and self._late is None and turn.is_over():
-                self._wait_for_turn(list(rest))
-        turn.read(size)
-        if turn.overrun is not None:
-            self.stall(turn.overrun)
+    def end_reading(self) -> None:
+        self._reading = False
+        if self._dirty:
+            self.flush()
 
-    def _wait_for_turn(self, commands: list[Command | Publishes]) -> None:
-        """Read no more until a later turn has handled these commands, and what was read behind them."""
+    def pause(self) -> None:
         if self.transport is not None:
             self.transport.pause_reading()
-        self._late = commands
-        self.hub.turn.wait(self._go_on_late)
 
-    def _go_on_late(self) -> None:
-        """Handle what has waited for this turn."""
-        commands, self._late = self._late, None
-        if self.close_reason or commands is None:
-            self._unread.clear()
-            return
-        if commands:
-            self._work(commands, 0)
-        while self._unread and self._late is None and self._held is None and not self.close_reason:
-            if self.hub.turn.is_over():
-                self._wait_for_turn([])
-            else:
-                self._take(self._unread.pop(0))
-        self._resume_reading()
+    def resume(self) -> None:
+        if not self._inbox.waits:
+            super().resume()
 
-    def _resume_reading(self) -> None:
-        if self._held is None and self._late is None:
-            super()._resume_reading()
+    def holds(self, size: int) -> None:
+        self.owner.incomplete.holds(self, size)
 
     def eof_received(self) -> bool:
         return False
@@ -374,10 +305,7 @@ class Connection(Outbox, Arrival):
     def _leave(self) -> None:
         """Remove the client from its account and end its subscriptions."""
         self._login_end.cancel()
-        if self._counted:
-            self._counted = False
-            self.owner.incomplete.holds(self, 0)
-            self._parser.end()
+        self._inbox.end(self)
         for timer in (self._timer, self._auth_timer):
             if timer is not None:
                 timer.cancel()
@@ -405,8 +333,8 @@ class Connection(Outbox, Arrival):
             self.send(self.owner.info(self, lame_duck=lame_duck))
 
     # ------------------------------------------------------------------ verbs
-    def _publish_run(self, run: Publishes) -> int:
-        """Publish a run of messages, as `_publish` does each of them, while the turn lasts. Return the first message
+    def publish_run(self, run: Publishes) -> int:
+        """Publish a run of messages, as `publish` does each of them, while the turn lasts. Return the first message
         that was not published, else their number."""
         if not self.ready or self._verbose or self._pedantic:
             return self._publish_each(run, 0, len(run))
@@ -420,7 +348,7 @@ class Connection(Outbox, Arrival):
 
     def _publish_each(self, run: Publishes, begin: int, end: int) -> int:
         for at in range(begin, end):
-            self._publish(run.message(at))
+            self.publish(run.message(at))
             if self.close_reason or (not at % COMMANDS and self.hub.turn.is_over()):
                 return at + 1
         return end
@@ -440,7 +368,7 @@ class Connection(Outbox, Arrival):
             self.in_bytes -= run.bytes_of(hub.stopped, end)
         return hub.stopped
 
-    def _publish(self, command: Publish) -> None:
+    def publish(self, command: Publish) -> None:
         if not self.ready:
             self._fail("Authorization Violation", "Authentication Failure")
             return
@@ -503,7 +431,7 @@ class Connection(Outbox, Arrival):
         if self._no_responders:
             self.receive(sub, reply, b"", frames.no_responders(subject), b"", self.client)
 
-    def _control(self, command: Command) -> None:
+    def control(self, command: Command) -> None:
         match command:
             case Ping():
                 self._on_ping()
@@ -583,28 +511,16 @@ class Connection(Outbox, Arrival):
 
     def _wait(self, credentials: Credentials, later: Later) -> None:
         """Wait for a decision about credentials. Meanwhile the connection is not read, and commands that came wait."""
-        self._held = []
-        if self.transport is not None:
-            self.transport.pause_reading()
+        self._inbox.hold(self)
         authenticator = self.owner.authenticator_for(self.kind)
 
-        def done(outcome: Outcome) -> None:
-            held, self._held = self._held or [], None
-            if self.close_reason:
-                return
+        def decide(outcome: Outcome) -> None:
             if authenticator is not self.owner.authenticator_for(self.kind):  # a reload may have changed the user
                 self._connect(dict(credentials.connect))
             else:
                 self._decided(credentials, outcome)
-            if self._held is not None:
-                self._held.extend(held)
-            elif not self.close_reason:
-                self._handle(held, 0)
-                if self._unread and self._late is None and self._held is None:
-                    self._wait_for_turn([])
-                self._resume_reading()
 
-        later.start(done)
+        later.start(lambda outcome: self._inbox.decided(self, lambda: decide(outcome)))
 
     def _decided(self, credentials: Credentials, outcome: Outcome) -> None:
         if isinstance(outcome, Login):

@@ -90,9 +90,9 @@ class Accepted(Receiver, ABC):
 
     def _go_on(self) -> None:
         self._stalled = False
-        self._resume_reading()
+        self.resume()
 
-    def _resume_reading(self) -> None:
+    def resume(self) -> None:
         """Read again, unless something else holds the connection up."""
         if not self._stalled and self.transport is not None and not self.transport.is_closing():
             self.transport.resume_reading()

@@ -348,7 +348,7 @@ class AcceptedLeaf(Accepted, Arrival):
             self.fail(error.error, "Protocol Violation")
         except Ended as ended:
             self._ended(ended)
-        self._resume_reading()
+        self.resume()
 
     def _decided(self, credentials: Credentials, outcome: Outcome) -> None:
         held, self._held = self._held or [], None
@@ -422,9 +422,9 @@ class AcceptedLeaf(Accepted, Arrival):
     def complain(self, text: str) -> None:
         self.write(frames.error(text))
 
-    def _resume_reading(self) -> None:
+    def resume(self) -> None:
         if self._held is None:
-            super()._resume_reading()
+            super().resume()
 
     def write(self, data: bytes) -> None:
         transport = self.transport

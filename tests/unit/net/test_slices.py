@@ -7,8 +7,9 @@ from itertools import pairwise
 import pytest
 
 from lakestream.config.account_options import User
-from lakestream.net.connection import AT_ONCE_BYTES, ENDED_AT_ONCE
+from lakestream.net.connection import ENDED_AT_ONCE
 from lakestream.net.hub import SINGLE
+from lakestream.net.inbox import AT_ONCE_BYTES
 from lakestream.net.turn import SLICE_NS
 from tests.unit.net.test_guarded_runs import World
 from tests.wire import pub

@@ -1,0 +1,184 @@
+"""The input of a client connection.
+
+Belongs here: commands in the order in which they came: parsed, handled while the turn of the event loop has time for
+them, and kept while it has not or while a decision about the client is awaited. The effect of a command is
+connection.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from lakestream.net.incomplete import COUNTED_BYTES
+from lakestream.net.interest.subscription import Congested
+from lakestream.net.tracer import Tracer
+from lakestream.net.turn import Turn
+from lakestream.protocol.commands import Command, Publish
+from lakestream.protocol.parser import Parser
+from lakestream.protocol.publishes import Publishes, single
+
+AT_ONCE_BYTES = 1024
+"""Reads up to this size (1 KiB) never wait for another turn: they are not those of a flood."""
+
+COMMANDS = 4
+"""Commands that are handled between two looks at the time; a run of publishes is one."""
+
+
+class Reader(Protocol):
+    """A client connection, as its input uses it."""
+
+    close_reason: str
+    tracer: Tracer | None
+
+    def publish(self, command: Publish) -> None:
+        """Publish a message."""
+
+    def publish_run(self, run: Publishes) -> int:
+        """Publish messages while the turn lasts; return the first one that was not published, else their number."""
+
+    def control(self, command: Command) -> None:
+        """Handle any other command."""
+
+    def begin_reading(self) -> None:
+        """Gather what commands bring the client."""
+
+    def end_reading(self) -> None:
+        """Write what they brought."""
+
+    def pause(self) -> None:
+        """Read no more for now."""
+
+    def resume(self) -> None:
+        """Read again, unless something else holds the connection up."""
+
+    def stall(self, receiver: Congested) -> None:
+        """Stop reading until a receiver has drained."""
+
+    def holds(self, size: int) -> None:
+        """Count the bytes of an incomplete message; 0: none."""
+
+
+class Inbox:
+    """The commands of one client, which each call names: it would be a reference cycle otherwise.
+
+    Args:
+        turn: the turn of the event loop that all clients share.
+    """
+
+    def __init__(self, parser: Parser, turn: Turn) -> None:
+        self._parser, self._turn = parser, turn
+        self._held: list[Command | Publishes] | None = None
+        """Commands behind one whose decision is awaited; None: there is none."""
+        self._late: list[Command | Publishes] | None = None
+        """Commands that wait for another turn of the event loop; None: there are none."""
+        self._unread: list[bytes] = []
+        """Bytes behind `_held` or `_late` that the transport had read already."""
+        self._counted = False  # an incomplete message is counted
+
+    @property
+    def waits(self) -> bool:
+        """Return True while commands wait: the client is not to be read."""
+        return self._held is not None or self._late is not None
+
+    def feed(self, reader: Reader, data: bytes) -> None:
+        """Handle the commands that these bytes complete, or keep the bytes."""
+        if self._late is not None or self._held is not None or self._unread:
+            self._unread.append(data)
+        elif len(data) > AT_ONCE_BYTES and self._turn.is_over():
+            self._unread.append(data)
+            self._wait_for_turn(reader, [])
+        else:
+            self._take(reader, data)
+
+    def end(self, reader: Reader) -> None:
+        """Forget an incomplete message: the connection is over."""
+        if self._counted:
+            self._counted = False
+            reader.holds(0)
+            self._parser.end()
+
+    # ------------------------------------------------------------------ decisions
+    def hold(self, reader: Reader) -> None:
+        """Keep the commands that follow until `decided`."""
+        self._held = []
+        reader.pause()
+
+    def decided(self, reader: Reader, decide: Callable[[], None]) -> None:
+        """Call `decide`, then handle what was kept, unless another decision is awaited now."""
+        held, self._held = self._held or [], None
+        if reader.close_reason:
+            return
+        decide()
+        if self._held is not None:
+            self._held.extend(held)
+        elif not reader.close_reason:
+            self._handle(reader, held, 0)
+            if self._unread and not self.waits:
+                self._wait_for_turn(reader, [])
+            reader.resume()
+
+    # ------------------------------------------------------------------ commands
+    def _take(self, reader: Reader, data: bytes) -> None:
+        commands = self._parser.feed(data)
+        if reader.tracer is not None:
+            reader.tracer.inbound(single(commands))
+        self._work(reader, commands, len(data))
+        held = self._parser.held
+        if (held > COUNTED_BYTES or self._counted) and not reader.close_reason:
+            self._counted = held > COUNTED_BYTES
+            reader.holds(held if self._counted else 0)
+
+    def _work(self, reader: Reader, commands: Sequence[Command | Publishes], size: int) -> None:
+        """Handle commands, then write what they bring the client."""
+        reader.begin_reading()
+        try:
+            self._handle(reader, commands, size)
+        finally:
+            reader.end_reading()
+
+    def _handle(self, reader: Reader, commands: Sequence[Command | Publishes], size: int) -> None:
+        """Handle commands. Those for which this turn has no time are kept for later ones."""
+        turn = self._turn
+        turn.overrun = None
+        rest, total = iter(commands), len(commands)
+        for number, command in enumerate(rest, 1):
+            if type(command) is Publish:
+                reader.publish(command)
+            elif type(command) is Publishes:
+                stopped = reader.publish_run(command)
+                if stopped < len(command) and not reader.close_reason:
+                    self._wait_for_turn(reader, [command.rest(stopped), *rest])
+            else:
+                assert not isinstance(command, Publishes)
+                reader.control(command)
+                if self._held is not None:
+                    self._held.extend(rest)
+            if reader.close_reason:
+                return
+            if not number % COMMANDS and number < total and self._late is None and turn.is_over():
+                self._wait_for_turn(reader, list(rest))
+        turn.read(size)
+        if turn.overrun is not None:
+            reader.stall(turn.overrun)
+
+    def _wait_for_turn(self, reader: Reader, commands: list[Command | Publishes]) -> None:
+        """Read no more until a later turn has handled these commands, and what was read behind them."""
+        reader.pause()
+        self._late = commands
+        self._turn.wait(lambda: self._go_on(reader))
+
+    def _go_on(self, reader: Reader) -> None:
+        """Handle what has waited for this turn."""
+        commands, self._late = self._late, None
+        if reader.close_reason or commands is None:
+            self._unread.clear()
+            return
+        if commands:
+            self._work(reader, commands, 0)
+        while self._unread and not self.waits and not reader.close_reason:
+            if self._turn.is_over():
+                self._wait_for_turn(reader, [])
+            else:
+                self._take(reader, self._unread.pop(0))
+        reader.resume()
