@@ -19,6 +19,7 @@ from lakestream.account.api.system import SystemApi
 from lakestream.account.api.transfer import TransferApi
 from lakestream.account.engine import Engine
 from lakestream.account.engines import Engines
+from lakestream.account.schemas.requests import SchemaApi
 from lakestream.account.use import ElsewhereUse
 from lakestream.config.errors import StartError
 from lakestream.config.options import JetStreamOptions, LakeOptions, Options
@@ -72,6 +73,7 @@ class Served:
         self.transfers = TransferApi(engine)
         self.verifications = VerifyApi(engine, verifier)
         self.flushes = FlushApi(engine, keeper)
+        self.schemas = SchemaApi(engine)
         self._services = services
 
     def close(self) -> None:
@@ -79,6 +81,7 @@ class Served:
         self.transfers.close()
         self.flushes.close()
         self.verifications.close()
+        self.schemas.close()
         for service in self._services:
             service.cancel()
 
