@@ -164,7 +164,7 @@ def diff(
             return
         names = [f"{name}@{answer[side]['version']}" for side in ("old", "new")]
         before, after = [_visible_text(_answer(link, f"GET.{each}", None)["text"]).splitlines() for each in names]
-    for line in difflib.unified_diff(before, after, *names, lineterm=""):
+    for line in difflib.unified_diff(before, after, names[0], names[1], lineterm=""):
         print(line)
     for mode, reader, writer in (("backward", names[1], names[0]), ("forward", names[0], names[1])):
         broken = [each for each in answer[mode] if not each["compatible"]]

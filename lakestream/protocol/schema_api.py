@@ -6,7 +6,7 @@ its clients (cli/schema) agree. docs/typed-tables.md describes them.
     $LAKE.API.SCHEMA.ADD.<name>       body: Definition. Register a version.
     $LAKE.API.SCHEMA.CHECK.<name>     body: Definition. The same without registering.
     $LAKE.API.SCHEMA.LIST             body: Page, or empty. Names with their versions.
-    $LAKE.API.SCHEMA.GET.<name>       one version: `<name>` (the latest), `<name>@3` or `<name>.3`.
+    $LAKE.API.SCHEMA.GET.<name>       body: Lookup, or empty. `<name>` (the latest version), `<name>@3`, `<name>.3`.
     $LAKE.API.SCHEMA.DIFF.<name>      body: Versions, or empty. Differences of two versions.
     $LAKE.API.SCHEMA.DELETE.<name>    body: Deletion, or empty.
 
@@ -49,6 +49,12 @@ class Page(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The body of LIST: number of schemas to leave out."""
 
     offset: int = 0
+
+
+class Lookup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of GET. `check`: fail if the schema cannot be used."""
+
+    check: bool = False
 
 
 class Versions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

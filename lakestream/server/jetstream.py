@@ -19,6 +19,8 @@ from lakestream.account.api.system import SystemApi
 from lakestream.account.api.transfer import TransferApi
 from lakestream.account.engine import Engine
 from lakestream.account.engines import Engines
+from lakestream.account.schemas import bucket
+from lakestream.account.schemas.definitions import AccountDefinitions
 from lakestream.account.schemas.requests import SchemaApi
 from lakestream.account.use import ElsewhereUse
 from lakestream.config.errors import StartError
@@ -156,6 +158,9 @@ class JetStream:
             shared.lake = self.keeper = keeper = LakeKeeper(lake_root(options), options.lake, clock, work, log, probes)
             store_dir = self._options.store_dir
             self.address = LakeAddress(keeper.root, store_dir, files, keeper.presence, clock, work, log)
+        self._definitions: dict[str, AccountDefinitions] = {}
+        """Schemas by which publishes are checked, by account."""
+        shared.definitions = self._definitions_of
         node: Callable[[Shared, Engines], MetaNode] = solo_node
         if not isinstance(cluster, Standalone):
             node = self._member(cluster)
@@ -164,6 +169,20 @@ class JetStream:
         """This server's part in the streams of all nodes."""
         root, own = self.keeper.root if self.keeper is not None else "", self._options
         self._verifier = Verifier(self.node, root, own.verify_rate, own.max_verifications, self._background)
+
+    def _definitions_of(self, account: str) -> AccountDefinitions:
+        found = self._definitions.get(account)
+        if found is None:
+            shared = self.engines.shared
+
+            def uid() -> str:
+                assignment = self.node.find(account, bucket.STREAM)
+                return "" if assignment is None else assignment.uid
+
+            found = self._definitions[account] = AccountDefinitions(
+                account, shared.options.server_name, shared.bus_of(account), shared.clock, shared.io, uid, self._log
+            )
+        return found
 
     def _background(self) -> Io:
         """Return threads for verifications. They are daemons, and end with the process."""
@@ -270,6 +289,8 @@ class JetStream:
     async def stop(self) -> None:
         """Stop serving, once writes in flight have reached the disk and their acks the clients."""
         self._verifier.stop()
+        for definitions in self._definitions.values():
+            definitions.stop()
         if self.keeper is not None:
             self.keeper.stop()
         await self._drain()

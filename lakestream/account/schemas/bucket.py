@@ -11,12 +11,11 @@ name versions. The numbers begin again only in a bucket that was purged or delet
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from lakestream.protocol import headers
 from lakestream.schemas.errors import BadSchema
-from lakestream.schemas.framing import fingerprint
 from lakestream.schemas.schema import MAX_VERSIONS, Schema, parse_document
 
 BUCKET = "SCHEMAS"
@@ -69,7 +68,6 @@ class Registered:
         self._highest: dict[str, int] = {}
         self._sizes: dict[str, int] = {}
         self._by_id: dict[int, Schema] = {}
-        self._fingerprints: dict[bytes, Schema] | None = None
 
     def clear(self) -> None:
         """Forget everything: the bucket is another one."""
@@ -101,14 +99,10 @@ class Registered:
         """Return the version with this id, of Confluent's wire format."""
         return self._by_id.get(number)
 
-    def by_fingerprint(self, value: bytes) -> Schema | None:
-        """Return the Avro schema with this fingerprint, of the single-object encoding."""
-        if self._fingerprints is None:
-            self._fingerprints = {}
-            for versions in self._versions.values():
-                for schema in versions:
-                    self._note_fingerprint(schema)
-        return self._fingerprints.get(value)
+    def schemas(self) -> Iterator[Schema]:
+        """Iterate over all versions of all schemas."""
+        for versions in self._versions.values():
+            yield from versions
 
     def next_version(self, name: str) -> int:
         """Return the number of the next version of a schema."""
@@ -144,8 +138,6 @@ class Registered:
         self.size += len(payload)
         if schema.id:
             self._by_id.setdefault(schema.id, schema)
-        if self._fingerprints is not None:
-            self._note_fingerprint(schema)
         return schema
 
     def _delete(self, name: str) -> None:
@@ -153,15 +145,6 @@ class Registered:
             if self._by_id.get(schema.id) is schema:
                 del self._by_id[schema.id]
         self.size -= self._sizes.pop(name, 0)
-        self._fingerprints = None
-
-    def _note_fingerprint(self, schema: Schema) -> None:
-        assert self._fingerprints is not None
-        if schema.format == "avro":
-            try:
-                self._fingerprints.setdefault(fingerprint(schema.text), schema)
-            except Exception as error:  # of the library, about a text that a client wrote to the bucket itself
-                self._log(f"schema {schema.reference} has no fingerprint: {error}")
 
 
 def _version(schema: Schema) -> int:

@@ -26,8 +26,9 @@ from lakestream.protocol.api.errors import ApiError, api_error, for_clients
 from lakestream.protocol.api.jsonio import dumps
 from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.protocol.gotime import format_time
-from lakestream.protocol.schema_api import PREFIX, Definition, Deletion, Page, Versions
+from lakestream.protocol.schema_api import PREFIX, Definition, Deletion, Lookup, Page, Versions
 from lakestream.schemas import naming
+from lakestream.schemas.codec import codec_of
 from lakestream.schemas.compatibility import Conflict, differences
 from lakestream.schemas.differences import Difference
 from lakestream.schemas.errors import BadSchema
@@ -59,6 +60,7 @@ class Publish(msgspec.Struct, frozen=True):
 
 _PUB_ACK = msgspec.json.Decoder(Publish)
 _DEFINITION, _PAGE = msgspec.json.Decoder(Definition), msgspec.json.Decoder(Page)
+_LOOKUP = msgspec.json.Decoder(Lookup)
 _VERSIONS, _DELETION = msgspec.json.Decoder(Versions), msgspec.json.Decoder(Deletion)
 Registration = Callable[[str, Schema], None]
 """Called with an account and a version that is registered."""
@@ -100,12 +102,16 @@ class SchemaApi:
         if not reply:
             return
         verb, _, name = subject.decode("utf-8", "replace").removeprefix(PREFIX).partition(".")
-        stream = self._found()
-        if stream is not None and not stream.leading:
-            return
-        if stream is None and not self._answers_without():
-            return
         kind = verb.lower() if verb in self._handlers else "request"
+        stream, assignment = self._found(), self._engine.node.find(self._engine.account, STREAM)
+        if stream is None or not stream.leading:
+            if not self._engine.node.meta.leading:
+                return
+            if assignment is not None:
+                if not self._engine.node.stream_leader(assignment.uid):
+                    error = api_error(20005, err="the bucket has no leader now; try again")
+                    self._answer(reply, kind, {"error": error.as_dict()})
+                return
         if self._waiting >= MAX_WAITING:
             error = api_error(20005, err=f"{MAX_WAITING} requests wait already; try again later")
             self._answer(reply, kind, {"error": error.as_dict()})
@@ -114,11 +120,6 @@ class SchemaApi:
 
     def _found(self) -> Stream | None:
         return self._engine.streams.get(STREAM)
-
-    def _answers_without(self) -> bool:
-        """Return True if this node answers as there is no bucket."""
-        node = self._engine.node
-        return node.meta.leading and node.find(self._engine.account, STREAM) is None
 
     async def _serve(self, verb: str, name: str, reply: bytes, header: bytes, body: bytes, kind: str) -> None:
         self._waiting += 1
@@ -261,6 +262,8 @@ class SchemaApi:
 
     async def _get(self, stream: Stream | None, name: str, body: bytes) -> dict[str, Any]:
         found = self._named(name)
+        if _decoded(body, _LOOKUP).check:
+            await in_thread(self._io, lambda: codec_of(found))
         latest = self._state.find(found.name)
         return {**_shown(found), "text": found.text, "latest": latest is found}
 

@@ -10,6 +10,7 @@ meets none.
     lakestream.time_travel          off, 12h, 30d …         how long old versions stay readable (maintenance)
     lakestream.on_delete            drop | keep             the table of a deleted stream
     lakestream.json_schema          price DOUBLE, qty INT   typed view of JSON payloads
+    lakestream.validate             off | reject | tag      the check of publishes (stream/features/validation.py)
     lakestream.clone                auto | always | never   whether a mirror's table begins as a clone of its origin's
     lakestream.clone_as_of          2026-05-01, 1000 …      a mirror of its origin at a time, or at a sequence
     lakestream.properties.<name>    any                     a Delta table property
@@ -45,6 +46,7 @@ TIME_TRAVEL_PROPERTY = "lakestream.time_travel"
 ON_DELETE_PROPERTY = "lakestream.on_delete"
 PARTITION_KEY = "lakestream.partition"
 LAKE_KEY = "lakestream.lake"
+VALIDATE_KEY = "lakestream.validate"
 CLONE_KEY = "lakestream.clone"
 CLONE_AS_OF_KEY = "lakestream.clone_as_of"
 CLONED_PROPERTY = "lakestream.cloned"
@@ -181,9 +183,11 @@ def parse(metadata: Mapping[str, str]) -> StreamPolicy:
     schema = values.pop(JSON_SCHEMA_PROPERTY, None)
     clone = _one_of(values, CLONE_KEY, ("auto", "always", "never"))
     clone_as_of = values.pop(CLONE_AS_OF_KEY, None)
+    _one_of(values, VALIDATE_KEY, (OFF, "reject", "tag"))
+    values.pop("lakestream.schema", None)
     if values:
         known = ", ".join((LAKE_KEY, RETENTION_PROPERTY, PARTITION_KEY, TIME_TRAVEL_PROPERTY, ON_DELETE_PROPERTY))
-        more = f"{JSON_SCHEMA_PROPERTY}, {CLONE_KEY}, {CLONE_AS_OF_KEY}, {PROPERTIES}*"
+        more = f"{JSON_SCHEMA_PROPERTY}, {CLONE_KEY}, {CLONE_AS_OF_KEY}, {VALIDATE_KEY}, {PROPERTIES}*"
         raise BadPolicy(min(values), f"no such setting; there are {known}, {more}")
     return StreamPolicy(
         archive=retention == "archive",

@@ -170,6 +170,11 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
         """Return True if the stream has a table where there is a lake."""
         return in_lake(self.storage, self.metadata)
 
+    @property
+    def validates(self) -> bool:
+        """Return True if publishes are checked against their schemas."""
+        return self.metadata.get(VALIDATE, "off") != "off"
+
 
 class StreamConfigRequest(StreamConfig, frozen=True, kw_only=True):
     """The body of STREAM.CREATE and STREAM.UPDATE."""

@@ -25,7 +25,7 @@ from lakestream.stream.core.effect import Effect
 from lakestream.stream.core.feature import Feature, Hooks
 from lakestream.stream.core.operations import Purge, UpdateStream
 from lakestream.stream.core.pipeline import Pipeline, nothing_left
-from lakestream.stream.core.publish import Duplicate, NotHere, Publish, PublishRules
+from lakestream.stream.core.publish import Duplicate, NotHere, NotReady, Postponed, Publish, PublishRules
 from lakestream.stream.core.reader import Reader
 from lakestream.stream.core.view import ProposedView
 
@@ -269,9 +269,10 @@ class Proposer:
                     self._defer(message)
                     return
                 raise refused
-        except NotHere as missing:
+        except Postponed as missing:
+            message.header, message.payload, message.tail, message.after = came
             self._defer(message)
-            self.fetch(missing.seq)
+            self.procure(missing)
             return
         except ApiError as error:
             self.reject(message, error)
@@ -463,6 +464,21 @@ class Proposer:
         if not self._fetching:
             self._fetching = True
             self._clock.spawn(self._fetch(seq))
+
+    def procure(self, missing: Postponed) -> None:
+        """Have what a rule needs; then what waits is judged again."""
+        if isinstance(missing, NotHere):
+            self.fetch(missing.seq)
+        elif isinstance(missing, NotReady) and not self._fetching:
+            self._fetching = True
+            missing.wait(self._procured)
+
+    def _procured(self, error: ApiError | None) -> None:
+        self._fetching = False
+        if error is not None:
+            self._refuse_deferred(error)
+        elif not self._pipeline.operations:
+            self.resume()
 
     async def _fetch(self, seq: int) -> None:
         try:
