@@ -45,6 +45,7 @@ from lakestream.runtime import LoopClock, ThreadIo
 from lakestream.server.lake.address import LakeAddress
 from lakestream.server.lake.api import FlushApi
 from lakestream.server.lake.keeper import LakeKeeper
+from lakestream.server.lake.schema_export import SchemaExport
 from lakestream.server.verification import Verifier, VerifyApi
 from lakestream.spans import Spans, configured, open_spans
 from lakestream.stream.core.proposer import BufferLimits
@@ -69,13 +70,19 @@ class Served:
     """JetStream of one account: the engine, its API, and the requests of lake readers."""
 
     def __init__(
-        self, engine: Engine, api: Api, keeper: LakeKeeper | None, verifier: Verifier, services: Sequence[Subscribed]
+        self,
+        engine: Engine,
+        api: Api,
+        keeper: LakeKeeper | None,
+        export: SchemaExport | None,
+        verifier: Verifier,
+        services: Sequence[Subscribed],
     ) -> None:
         self.engine, self.api = engine, api
         self.transfers = TransferApi(engine)
         self.verifications = VerifyApi(engine, verifier)
         self.flushes = FlushApi(engine, keeper)
-        self.schemas = SchemaApi(engine)
+        self.schemas = SchemaApi(engine, export)
         self._services = services
 
     def close(self) -> None:
@@ -127,6 +134,7 @@ class JetStream:
         `SystemApi`."""
         self._system_api: SystemApi | None = None
         self.keeper: LakeKeeper | None = None
+        self._schema_export: SchemaExport | None = None
         self.address: LakeAddress | None = None
         """The server's file in the lake."""
         if self._options.temporary_store:
@@ -156,6 +164,7 @@ class JetStream:
             # Threads of its own, which are daemons: neither the log nor the end of the process waits for the lake.
             work, probes = threads(LAKE_THREADS), threads(1)
             shared.lake = self.keeper = keeper = LakeKeeper(lake_root(options), options.lake, clock, work, log, probes)
+            self._schema_export = SchemaExport(keeper.root, keeper.presence, clock, work, log)
             store_dir = self._options.store_dir
             self.address = LakeAddress(keeper.root, store_dir, files, keeper.presence, clock, work, log)
         self._definitions: dict[str, AccountDefinitions] = {}
@@ -249,7 +258,9 @@ class JetStream:
                 engine = self.engines.serve(account.name, account.jetstream)
                 if served is None:
                     services = [serve(account.name, engine.bus) for serve in self._services]
-                    self.served[account.name] = Served(engine, api, self.keeper, self._verifier, services)
+                    self.served[account.name] = Served(
+                        engine, api, self.keeper, self._schema_export, self._verifier, services
+                    )
             elif served is not None:
                 self.engines.withdraw(account.name)
                 served.close()

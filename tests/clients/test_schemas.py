@@ -12,6 +12,8 @@ import pytest
 from nats.aio.client import Client
 from nats.js.api import KeyValueConfig
 
+from lakestream.lake.files import schemas
+from lakestream.lake.files.lake import open_storage
 from tests.conftest import StartServer
 
 V1 = '{"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]}'
@@ -241,3 +243,50 @@ async def test_accounts_have_registries_of_their_own(start_server: StartServer) 
 
 async def _quiet(_: Exception) -> None:
     return None
+
+
+async def test_the_lake_has_each_version_when_its_registration_is_answered(start_server: StartServer) -> None:
+    server = start_server(config=ACCOUNTS)
+    ann = await nats.connect(server.url, user="ann", password="pw")
+    first = await add(ann, "orders", V1)
+    storage = open_storage(str(server.store / "lake"))
+    found = schemas.read_schema(storage, "A", "orders", 1)
+    assert found is not None
+    assert (found.text, found.id) == (V1, first["id"])
+    assert schemas.schema_of_id(storage, "A", first["id"]) == found
+    assert schemas.names(storage, "$G") == []
+    await add(ann, "p", PROTO, format="protobuf")
+    proto = schemas.read_schema(storage, "A", "p", 1)
+    assert proto is not None
+    assert proto.descriptors
+    server.kill()
+    (server.store / "lake" / "accounts" / "A" / "schemas" / "orders" / "1.json").unlink()
+    server.start()
+    async with asyncio.timeout(20):
+        while schemas.read_schema(storage, "A", "orders", 1) is None:
+            await asyncio.sleep(0.05)
+    await ann.close()
+
+
+async def test_a_registration_does_not_need_the_lake(start_server: StartServer) -> None:
+    server = start_server()
+    client = await nats.connect(server.url)
+    lake, away = server.store / "lake", server.store / "away"
+    async with asyncio.timeout(20):
+        while not lake.is_dir():
+            await asyncio.sleep(0.05)
+    lake.rename(away)
+    assert (await add(client, "orders", V1))["version"] == 1
+    assert not lake.exists()
+    away.rename(lake)
+    storage = open_storage(str(lake))
+    async with asyncio.timeout(30):
+        while schemas.read_schema(storage, "$G", "orders", 1) is None:
+            await asyncio.sleep(0.05)
+    await client.close()
+
+
+async def test_a_server_without_a_lake_has_a_registry(start_server: StartServer) -> None:
+    client = await nats.connect(start_server(config="lake { enabled: false }").url)
+    assert (await add(client, "orders", V1))["version"] == 1
+    await client.close()

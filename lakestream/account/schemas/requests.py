@@ -11,8 +11,9 @@ begun again: so no version and no id is given twice, whichever nodes believe to 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -20,7 +21,7 @@ from lakestream.account.engine import Engine
 from lakestream.account.schemas import registration
 from lakestream.account.schemas.bucket import STREAM, SUBJECTS, Registered, stream_config
 from lakestream.account.schemas.calls import NoAnswer, ask, in_thread
-from lakestream.ports import ClientInfo, Subscribed
+from lakestream.ports import ClientInfo, Subscribed, Timer
 from lakestream.protocol import headers, schema_api
 from lakestream.protocol.api.errors import ApiError, api_error, for_clients
 from lakestream.protocol.api.jsonio import dumps
@@ -44,6 +45,10 @@ ATTEMPTS = 8
 """Maximum number of attempts to write a registration while others write to the bucket."""
 READ_MSGS, READ_BYTES = 1_000, 8 << 20
 """Size of one read of the bucket."""
+EXPORT_WAIT_S = 2.0
+"""Maximum time for which a registration waits until the lake has it (2 s)."""
+LOOK_NS = 2_000_000_000
+"""Interval of checks whether the bucket has something to be exported (2 s)."""
 REPLICAS = 3
 """Replicas of the bucket in a cluster of so many servers or more; with fewer it has one."""
 _AGAIN = headers.build([(b"Lakestream-Schema-Bucket", b"created")])
@@ -62,25 +67,31 @@ _PUB_ACK = msgspec.json.Decoder(Publish)
 _DEFINITION, _PAGE = msgspec.json.Decoder(Definition), msgspec.json.Decoder(Page)
 _LOOKUP = msgspec.json.Decoder(Lookup)
 _VERSIONS, _DELETION = msgspec.json.Decoder(Versions), msgspec.json.Decoder(Deletion)
-Registration = Callable[[str, Schema], None]
-"""Called with an account and a version that is registered."""
+
+
+class Export(Protocol):
+    """Copies registered schemas to where programs find them without a server."""
+
+    def put(self, account: str, schema: Schema, done: Callable[[], None]) -> None:
+        """Copy a version; call `done` once it is there. It may be there already."""
 
 
 class SchemaApi:
     """Serves the requests of one account.
 
     Args:
-        registered: called with each version that this node registers, and with those that it finds when it begins to
-            answer.
+        export: gets all versions from the node that leads the bucket's stream.
     """
 
-    def __init__(self, engine: Engine, registered: Registration = lambda account, schema: None) -> None:
-        self._engine, self._registered = engine, registered
+    def __init__(self, engine: Engine, export: Export | None = None) -> None:
+        self._engine, self._export = engine, export
         self._bus, self._clock, self._io = engine.bus, engine.clock, engine.io
         self._state = Registered(engine.log.warn)
         self._uid = ""
         self._applied = 0
         """Number of messages in the state."""
+        self._exporting: dict[int, asyncio.Event] = {}
+        """Versions by id that are being exported."""
         self._turn = asyncio.Lock()
         self._waiting = 0
         self._handlers: dict[str, Callable[[Stream | None, str, bytes], Awaitable[dict[str, Any]]]] = {
@@ -92,10 +103,28 @@ class SchemaApi:
             "DELETE": self._delete,
         }
         self._subscription: Subscribed = self._bus.subscribe(f"{PREFIX}>".encode(), self._asked)
+        self._timer: Timer | None = None
+        if export is not None:
+            self._look()
 
     def close(self) -> None:
         """Stop listening."""
         self._subscription.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look(self) -> None:
+        """Export what others have written to the bucket, and what was registered before this node led it."""
+        self._timer = self._clock.call_later(LOOK_NS, self._look)
+        stream = self._found()
+        if stream is None or not stream.leading:
+            return
+        if not self._turn.locked() and (stream.uid, stream.store.last_seq) != (self._uid, self._state.last_seq):
+            self._clock.spawn(self._catch_up(stream))
+
+    async def _catch_up(self, stream: Stream) -> None:
+        async with self._turn:
+            await self._read(stream)
 
     # ------------------------------------------------------------------ taking requests
     def _asked(self, subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:
@@ -192,11 +221,28 @@ class SchemaApi:
             records = await stream.reader.fetch_run(state.last_seq + 1, READ_MSGS, READ_BYTES)
             for record in records:
                 schema = state.apply(record.seq, record.subject, record.header, record.data)
-                if schema is not None:
-                    self._registered(self._engine.account, schema)
+                if schema is not None and self._export is not None:
+                    self._export.put(self._engine.account, schema, self._exported(schema))
             self._applied += len(records)
             if not records:
                 state.last_seq = through  # its last messages were removed
+
+    def _exported(self, schema: Schema) -> Callable[[], None]:
+        """Return what is called once a version is exported."""
+        self._exporting[schema.id] = waiting = asyncio.Event()
+
+        def done() -> None:
+            waiting.set()
+            if self._exporting.get(schema.id) is waiting:
+                del self._exporting[schema.id]
+
+        return done
+
+    async def _wait_for_export(self, schema: Schema) -> None:
+        waiting = self._exporting.get(schema.id)
+        if waiting is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(waiting.wait(), EXPORT_WAIT_S)
 
     async def _ask(self, subject: str, body: bytes, header: bytes = b"") -> bytes:
         return await ask(self._bus, self._clock, subject.encode(), body, header)
@@ -232,6 +278,7 @@ class SchemaApi:
                 await self._read(stream)
                 registered = self._state.find(name, ready.schema.version)
                 if registered is not None:
+                    await self._wait_for_export(registered)
                     return {**_shown(registered), "created_version": True}
             await self._read(stream)
         raise api_error(20005, err=f"the bucket changed {ATTEMPTS} times meanwhile; try again")
