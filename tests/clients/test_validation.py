@@ -262,3 +262,22 @@ async def test_one_misfit_refuses_a_whole_atomic_batch(client: Client) -> None:
         error = json.loads(answer.data).get("error")
         assert (error and error["err_code"]) == code
     assert (await js.stream_info("S")).state.messages == 2
+
+
+@pytest.mark.parametrize("mode", ["reject", "tag"])
+async def test_messages_that_come_together_are_checked_each(client: Client, mode: str) -> None:
+    await made(client, "S", mode=mode)
+    await client.publish("S.a", GOOD)  # the codec is loaded
+    inbox = client.new_inbox()
+    answers = await client.subscribe(inbox)
+    for wrong in ((), (0,), (99,), (50, 51, 70)):
+        for number in range(100):
+            await client.publish("S.a", NO_ID if number in wrong else GOOD, reply=inbox)
+        found = [json.loads((await answers.next_msg(timeout=20)).data) for _ in range(100)]
+        refused = sum("error" in each for each in found)
+        assert refused == (len(wrong) if mode == "reject" else 0)
+    info = await client.jetstream().stream_info("S")
+    assert info.state.messages == (396 if mode == "reject" else 401)
+    if mode == "tag":
+        headers = [(await client.jetstream().get_msg("S", seq)).headers for seq in (101, 102, 103)]
+        assert headers == [None, {"Lakestream-Misfit": "id: required"}, None]

@@ -97,6 +97,10 @@ class Proposer:
         self._fetching = False
         self.guarded = self._guards = False
         """True if every message has to pass the rules, those without headers too."""
+        self._passes: tuple[Feature, ...] = ()
+        """Features that may let a run pass; only where nothing else of the configuration guards."""
+        self._settled_rules = True
+        """False while every message has to pass the rules because of what is in flight, or as there is little room."""
         self._prepared: tuple[Feature, ...] = ()
         self._config = StreamConfig()
         self.rules: PublishRules
@@ -107,7 +111,9 @@ class Proposer:
         self._config, hooks = config, self._hooks
         refuses = config.sealed or config.max_msg_size > 0 or limits.refuses_new(config) or config.no_ack
         refuses = refuses or self._buffer.exact
-        self._guards = refuses or any(each.judges_every_message() for each in hooks.judges_every_message)
+        judges = [each for each in hooks.judges_every_message if each.judges_every_message()]
+        self._guards = refuses or bool(judges)
+        self._passes = () if refuses or not set(judges) <= set(hooks.passes_run) else tuple(judges)
         self.guarded = self.guarded or self._guards
         self._prepared = hooks.prepared
         suffixes = tuple(each.reply_suffix for each in hooks.features if each.reply_suffix)
@@ -131,7 +137,9 @@ class Proposer:
 
     def ingest_run(self, run: Publishes, begin: int, end: int) -> bool:
         """Take publishes that no rule looks at one by one; return False if one may, or there is no room for them."""
-        if self.guarded or self._deferred or self._prepared or run.payload_bytes > self._max_bytes:
+        if self._deferred or self._prepared or run.payload_bytes > self._max_bytes:
+            return False
+        if self.guarded and not self._pass_run(run, begin, end):
             return False
         pipeline = self._pipeline
         # Invariant 5: times never go backwards in a stream, whatever the clock does. Messages that came together can
@@ -145,6 +153,11 @@ class Proposer:
         pipeline.hold(batch.add_run(seq, now, run, begin, end))
         pipeline.next_seq, pipeline.last_time = seq + end - begin, batch.last_time
         return True
+
+    def _pass_run(self, run: Publishes, begin: int, end: int) -> bool:
+        """Return True if no rule has to look at a message of a run by itself."""
+        passes = self._passes
+        return bool(passes) and self._settled_rules and all(each.passes_run(run, begin, end) for each in passes)
 
     def _append(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, time_ns: int = 0) -> int:
         """Put a message (from `time_ns`, or now) that passed every rule into the open batch; its sequence, or 0."""
@@ -440,7 +453,7 @@ class Proposer:
 
     def guard(self) -> None:
         """Let every message pass the rules: an operation in flight may move the sequence or change them."""
-        self.guarded = True
+        self.guarded, self._settled_rules = True, False
 
     def _defer(self, message: Publish) -> None:
         self.defer(lambda: self.decide(message), message.reply, message.size)
@@ -494,7 +507,8 @@ class Proposer:
 
     def resume(self, fetched: dict[int, Record | None] | None = None) -> None:
         """Judge what waited, in order: no operation is in flight any more. `fetched`: messages that are at hand now."""
-        self.guarded = self._guards or self.weighed()
+        self._settled_rules = not self.weighed()
+        self.guarded = self._guards or not self._settled_rules
         if not self._deferred or self._fetching:
             return
         self.view.fetched |= fetched or {}
@@ -533,7 +547,7 @@ class Proposer:
         self._deferred, self._deferred_bytes = [], 0
         for reply in filter(None, replies):
             self._decline(reply)
-        self.guarded = self._guards
+        self.guarded, self._settled_rules = self._guards, True
         self._pipeline.rewind()
 
     # ------------------------------------------------------------------ answers

@@ -18,6 +18,7 @@ from typing import Protocol
 
 from lakestream.protocol import headers
 from lakestream.protocol.api.errors import ApiError, api_error
+from lakestream.protocol.publishes import WIDTH, Publishes
 from lakestream.schemas import naming
 from lakestream.schemas.errors import BadSchema, Misfit
 from lakestream.schemas.naming import Naming
@@ -91,6 +92,18 @@ class Validation(Feature):
 
     def judges_every_message(self) -> bool:
         return self._mode != OFF
+
+    def passes_run(self, run: Publishes, begin: int, end: int) -> bool:
+        rules, misfit, places, buf = self._rules, self._definitions.misfit, run.places, run.buf
+        subjects = run.subjects
+        try:
+            for at in range(begin, end):
+                payload = places[at * WIDTH + 2]
+                if misfit(rules, subjects[at], b"", buf[payload : payload + places[at * WIDTH + 3]]) is not None:
+                    return False
+        except NotReady:
+            return False
+        return True
 
     def check(self, view: View, message: Publish) -> None:
         """Refuse a publish that does not fit, or tag it. Raise ApiError, NotReady."""
