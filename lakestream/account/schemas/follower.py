@@ -8,9 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from lakestream.account.schemas.bucket import STREAM, Registered
+from lakestream.account.schemas.calls import NoAnswer, ask
 from lakestream.ports import Bus, Clock, Timer
 from lakestream.protocol.api.errors import ApiError
+from lakestream.protocol.decoding import DECODE_ERRORS
+from lakestream.protocol.schema_api import PREFIX
 from lakestream.schemas.schema import Schema
 from lakestream.stream.core.batch import Run
 from lakestream.stream.core.config import StreamSource
@@ -21,6 +26,15 @@ LOOK_NS = 250_000_000
 """Interval of checks whether there is a bucket, and whether the session goes on (250 ms)."""
 SILENT_NS = 8_000_000_000
 """Silence after which the session is replaced, so that long pauses between its attempts do not count (8 s)."""
+
+
+class _List(msgspec.Struct, frozen=True):
+    """The used field of an answer to LIST; -1: there is an error."""
+
+    total: int = -1
+
+
+_LIST = msgspec.json.Decoder(_List)
 
 
 class _AlwaysSafe:
@@ -60,7 +74,7 @@ class Follower:
         self._uid = ""
         self._caught_up = False
         self._timer: Timer | None = None
-        self._stopped = False
+        self._stopped = self._asking = False
 
     @property
     def is_current(self) -> bool:
@@ -89,9 +103,9 @@ class Follower:
             return
         self._timer = self._clock.call_later(LOOK_NS, self._look)
         uid = self._find()
-        if uid != self._uid or (not uid and not self._caught_up):
+        if uid != self._uid:
             self._end()
-            self._uid, self._caught_up = uid, not uid
+            self._uid, self._caught_up = uid, False
             self.state.clear()
             if uid:
                 self._read()
@@ -99,6 +113,20 @@ class Follower:
         elif self._session is not None and self._is_silent(self._session):
             self._end()
             self._read()
+        if not uid and not self._caught_up and not self._asking:
+            self._asking = True
+            self._clock.spawn(self._ask_for_absence())
+
+    async def _ask_for_absence(self) -> None:
+        """Ask the registry whether there are no schemas: after a start this node may not know of the bucket yet."""
+        try:
+            answer = _LIST.decode(await ask(self._bus, self._clock, f"{PREFIX}LIST".encode(), b""))
+        except (NoAnswer, *DECODE_ERRORS):
+            return
+        finally:
+            self._asking = False
+        if answer.total == 0 and not self._uid and not self._stopped:
+            self._is_caught_up()
 
     def _read(self) -> None:
         self._session = Session(self._origin, self, self._bus, self._clock, _AlwaysSafe())
