@@ -192,11 +192,14 @@ def parse(metadata: Mapping[str, str]) -> StreamPolicy:
     clone = _one_of(values, CLONE_KEY, ("auto", "always", "never"))
     clone_as_of = values.pop(CLONE_AS_OF_KEY, None)
     named = values.pop(SCHEMA_KEY, None)
-    data = _one_of(values, DATA_KEY, ("keep",))
+    data = _one_of(values, DATA_KEY, ("keep", DROP_DATA))
     if values:
         known = ", ".join((LAKE_KEY, RETENTION_PROPERTY, PARTITION_KEY, TIME_TRAVEL_PROPERTY, ON_DELETE_PROPERTY))
         more = f"{JSON_SCHEMA_PROPERTY}, {SCHEMA_KEY}, {DATA_KEY}, {CLONE_KEY}, {CLONE_AS_OF_KEY}, {PROPERTIES}*"
         raise BadPolicy(min(values), f"no such setting; there are {known}, {more}")
+    if data == DROP_DATA and (named is None or schema is not None):
+        reason = f"{DROP_DATA} needs {SCHEMA_KEY}, and excludes {JSON_SCHEMA_PROPERTY}, a view of the payloads"
+        raise BadPolicy(DATA_KEY, reason)
     return StreamPolicy(
         archive=retention == "archive",
         partition=partition,

@@ -241,6 +241,32 @@ def taken_back(array: pa.Array, new: Type, inside: Sequence[Place]) -> pa.Array:
     return pa.MapArray.from_arrays(array.offsets, keys, items, type=arrow, mask=array.is_null())
 
 
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """Return a type that every library and function knows instead: no views, no dictionaries, no large ones."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if pa.types.is_string_view(kind) or pa.types.is_large_string(kind):
+        return pa.string()
+    if pa.types.is_binary_view(kind) or pa.types.is_large_binary(kind):
+        return pa.binary()
+    if pa.types.is_map(kind):
+        return pa.map_(plain_type(kind.key_type), plain_type(kind.item_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(each.name, plain_type(each.type), each.nullable) for each in kind])
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_list_view(kind):
+        return pa.list_(plain_type(kind.value_type))
+    return kind
+
+
+def plain(rows: pa.Table) -> pa.Table:
+    """Return rows in such types."""
+    wanted = pa.schema([(field.name, plain_type(field.type)) for field in rows.schema])
+    if wanted.equals(rows.schema):
+        return rows
+    columns = [column.cast(field.type) for column, field in zip(rows.columns, wanted, strict=True)]
+    return pa.table(columns, schema=wanted)
+
+
 # The log
 
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
 from lakestream.lake.delta.schema import doubled
+from lakestream.lake.delta.typed_columns import plain_type
 from lakestream.lake.files.lake import open_storage
 
 __all__ = ["arrow", "batches", "reader", "to_pandas"]
@@ -70,20 +71,4 @@ def _cast(found: Iterable[pa.RecordBatch], wanted: pa.Schema) -> Iterator[pa.Rec
 
 def _plain(field: pa.Field) -> pa.Field:
     """Return the field with a type that every library knows: no views, no dictionaries."""
-    return pa.field(field.name, _plain_type(field.type), field.nullable)
-
-
-def _plain_type(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    if pa.types.is_string_view(kind) or pa.types.is_large_string(kind):
-        return pa.string()
-    if pa.types.is_binary_view(kind) or pa.types.is_large_binary(kind):
-        return pa.binary()
-    if pa.types.is_map(kind):
-        return pa.map_(_plain_type(kind.key_type), _plain_type(kind.item_type))
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(each.name, _plain_type(each.type), each.nullable) for each in kind])
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_list_view(kind):
-        return pa.list_(_plain_type(kind.value_type))
-    return kind
+    return pa.field(field.name, plain_type(field.type), field.nullable)
