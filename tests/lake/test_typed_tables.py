@@ -283,9 +283,11 @@ async def test_a_table_follows_two_evolutions_of_a_schema(spark: Any, server: Se
     assert {row["rule"] for row in misfits} == {case.misfit[1]}
     assert server.page("/varz")["lake"]["misfits"] == {"ORDERS": len(case.texts)}
 
-    # And NATS clients get their bytes.
+    # And NATS clients get their bytes. The readers have kept the event loop from answering the server.
+    await client.close()
+    client = await nats.connect(server.url)
     assert await read_back(client) == sent
-    direct = await js.get_msg("ORDERS", 1, direct=True)
+    direct = await client.jetstream().get_msg("ORDERS", 1, direct=True)
     assert direct.data == sent[1]
     await client.close()
 
