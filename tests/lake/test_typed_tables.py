@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -22,7 +21,7 @@ from nats.js.api import ConsumerConfig, DeliverPolicy
 
 from lakestream.lake.files import paths, schemas
 from lakestream.lake.files.lake import open_storage
-from lakestream.schemas.codec import prepared
+from lakestream.lake.files.storage import Storage
 from lakestream.schemas.protobuf.model import message_of, read_files
 from lakestream.schemas.schema import Format, Schema
 from tests.lake.foreign import Readers
@@ -223,13 +222,13 @@ async def test_a_table_follows_two_evolutions_of_a_schema(spark: Any, server: Se
     client = await nats.connect(server.url)
     js = client.jetstream()
     metadata = {"lakestream.schema": case.rules, "lakestream.data": data}
-    await js.add_stream(name="ORDERS", subjects=["orders.>"], allow_direct=True, metadata=metadata)
     sent: dict[int, bytes] = {}
     rows: dict[int, tuple[int, Value] | None] = {}
     ends: list[tuple[int, int]] = []  # of each stage: version of the table, last sequence
     for version, text in enumerate(case.texts, 1):
-        schema = prepared(Schema("orders", version, case.format, text, id=version, created_ns=time.time_ns()))
-        schemas.write_schema(storage, "$G", schema)
+        schema = await registered(client, storage, case.format, text)
+        if version == 1:
+            await js.add_stream(name="ORDERS", subjects=["orders.>"], allow_direct=True, metadata=metadata)
         for number in range(COUNT):
             value: Value | None = case.values(version, number)
             assert value is not None
@@ -290,6 +289,18 @@ async def test_a_table_follows_two_evolutions_of_a_schema(spark: Any, server: Se
     direct = await client.jetstream().get_msg("ORDERS", 1, direct=True)
     assert direct.data == sent[1]
     await client.close()
+
+
+async def registered(client: Client, storage: Storage, format: Format, text: str) -> Schema:
+    """Register a version, and return it as the lake has it."""
+    asked = {"format": format, "text": text, "compatibility": "none"}
+    answer = await client.request("$LAKE.API.SCHEMA.ADD.orders", json.dumps(asked).encode(), timeout=60)
+    found = json.loads(answer.data)
+    assert "error" not in found, found
+    schema = schemas.schema_of_id(storage, "$G", found["id"])
+    assert schema is not None
+    assert schema.version == found["version"]
+    return schema
 
 
 async def read_back(client: Client) -> dict[int, bytes]:
