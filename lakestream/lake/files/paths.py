@@ -158,6 +158,14 @@ def stream_of(lake: str, path: str) -> tuple[str, str]:
     return account, name_of(parts[1])
 
 
+def lake_of(table: str) -> tuple[str, str]:
+    """Return (lake's root, account) of a stream's table, also of a retained one."""
+    parts = table.split("/")[:-2]
+    if len(parts) > 2 and parts[-2] == ACCOUNTS:
+        return "/".join(parts[:-2]), name_of(parts[-1])
+    return "/".join(parts), DEFAULT_ACCOUNT
+
+
 def segment_name(first_index: int, last_index: int) -> str:
     """Return the file name of a staged segment that holds the log entries `first_index` to `last_index`."""
     return f"{first_index:020d}-{last_index:020d}.seg"
