@@ -17,10 +17,11 @@ from lakestream.cli.config_command import config
 from lakestream.cli.demo import demo
 from lakestream.cli.doctor import doctor
 from lakestream.cli.flags import SECTIONS
-from lakestream.cli.jobs import clone, compact, maintain
+from lakestream.cli.jobs import clone, compact, maintain, replay
 from lakestream.cli.move.command import move
 from lakestream.cli.repair import repair
 from lakestream.cli.restore import restore
+from lakestream.cli.schema import schema
 from lakestream.cli.sql import sql
 from lakestream.cli.status import status
 from lakestream.cli.terminal import quiet_asyncio
@@ -103,6 +104,8 @@ app.command("import", rich_help_panel=DATA)(import_)
 app.command(rich_help_panel=DATA)(export)
 app.command(rich_help_panel=DATA)(restore)
 app.command(rich_help_panel=DATA)(move)
+schema.command()(replay)
+app.add_typer(schema, name="schema", rich_help_panel=DATA)
 app.command(rich_help_panel=LOOK)(doctor)
 app.command(rich_help_panel=LOOK)(verify)
 app.command(rich_help_panel=LOOK)(repair)

@@ -1,7 +1,7 @@
 """The Spark programs as commands.
 
 Belongs here: the location of `jobs/*.py` (in a checkout, or as the wheel installs them), their command lines,
-`lakestream compact`, `lakestream maintain` and `lakestream clone`.
+`lakestream compact`, `lakestream maintain`, `lakestream clone` and `lakestream schema replay`.
 """
 
 from __future__ import annotations
@@ -157,6 +157,17 @@ def clone(
     values = {"--stream": stream, "--target": target, "--account": account, "--version": version, "--as-of": as_of}
     options = [f"{name}={value}" for name, value in values.items() if value is not None]
     _become("clone.py", lake, options + (["--json"] if as_json else []))
+
+
+def replay(
+    stream: Annotated[str, typer.Argument(metavar="STREAM", help="Stream whose misfits are decoded again.")],
+    lake: LakeOption = None,
+    account: Annotated[str | None, typer.Option(metavar="NAME", help="Account of the stream (default: $G).")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Decode the messages that did not fit their schema again, after it was mended, with Spark."""
+    options = [f"--stream={stream}", *([] if account is None else [f"--account={account}"])]
+    _become("replay.py", lake, options + (["--json"] if as_json else []))
 
 
 def _become(

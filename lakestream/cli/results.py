@@ -99,7 +99,7 @@ def _cell(value: Any, missing: str) -> str:
     return json.dumps(shown, ensure_ascii=False)
 
 
-def _visible(text: str) -> str:
+def visible(text: str) -> str:
     """Return control characters as escapes."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
@@ -149,7 +149,7 @@ def write_table(result: Rows, out: TextIO) -> None:
 def _text(value: Any) -> Text:
     from rich.text import Text
 
-    return Text("NULL", style="dim") if value is None else Text(_visible(_cell(value, "")))
+    return Text("NULL", style="dim") if value is None else Text(visible(_cell(value, "")))
 
 
 def _table(result: Rows, cells: list[list[Text]]) -> Table:

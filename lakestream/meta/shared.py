@@ -28,6 +28,7 @@ from lakestream.stream.core.pipeline import Uncommitted
 from lakestream.stream.core.proposer import BufferLimits
 from lakestream.stream.core.storage_use import StorageUse
 from lakestream.stream.features.batches import BatchLimits, BatchRoom
+from lakestream.stream.features.validation import Definitions, NoDefinitions
 
 
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -180,6 +181,8 @@ class Shared:
         self.uncommitted = Uncommitted(options.max_uncommitted)
         self.spans: Spans | None = None
         """Exports the spans of traced messages; None: traces are off."""
+        self.definitions: Callable[[str], Definitions] = lambda account: NoDefinitions()
+        """Returns the schemas of an account."""
         self.ack_seconds = Histogram(SECONDS)
         """Times from publish to pub ack of all streams."""
         self.restores = RestoreRoom()

@@ -72,6 +72,7 @@ class Site:
             uncommitted=shared.uncommitted,
             ack_seconds=shared.ack_seconds,
             spans=shared.spans,
+            definitions=shared.definitions(create.account),
         )
 
     def lake_through(self, replica: Held, done: Callable[[int], None]) -> None:

@@ -19,6 +19,9 @@ from lakestream.account.api.system import SystemApi
 from lakestream.account.api.transfer import TransferApi
 from lakestream.account.engine import Engine
 from lakestream.account.engines import Engines
+from lakestream.account.schemas import bucket
+from lakestream.account.schemas.definitions import AccountDefinitions
+from lakestream.account.schemas.requests import SchemaApi
 from lakestream.account.use import ElsewhereUse
 from lakestream.config.errors import StartError
 from lakestream.config.options import JetStreamOptions, LakeOptions, Options
@@ -42,6 +45,7 @@ from lakestream.runtime import LoopClock, ThreadIo
 from lakestream.server.lake.address import LakeAddress
 from lakestream.server.lake.api import FlushApi
 from lakestream.server.lake.keeper import LakeKeeper
+from lakestream.server.lake.schema_export import SchemaExport
 from lakestream.server.verification import Verifier, VerifyApi
 from lakestream.spans import Spans, configured, open_spans
 from lakestream.stream.core.proposer import BufferLimits
@@ -66,12 +70,19 @@ class Served:
     """JetStream of one account: the engine, its API, and the requests of lake readers."""
 
     def __init__(
-        self, engine: Engine, api: Api, keeper: LakeKeeper | None, verifier: Verifier, services: Sequence[Subscribed]
+        self,
+        engine: Engine,
+        api: Api,
+        keeper: LakeKeeper | None,
+        export: SchemaExport | None,
+        verifier: Verifier,
+        services: Sequence[Subscribed],
     ) -> None:
         self.engine, self.api = engine, api
         self.transfers = TransferApi(engine)
         self.verifications = VerifyApi(engine, verifier)
         self.flushes = FlushApi(engine, keeper)
+        self.schemas = SchemaApi(engine, export)
         self._services = services
 
     def close(self) -> None:
@@ -79,6 +90,7 @@ class Served:
         self.transfers.close()
         self.flushes.close()
         self.verifications.close()
+        self.schemas.close()
         for service in self._services:
             service.cancel()
 
@@ -122,6 +134,7 @@ class JetStream:
         `SystemApi`."""
         self._system_api: SystemApi | None = None
         self.keeper: LakeKeeper | None = None
+        self._schema_export: SchemaExport | None = None
         self.address: LakeAddress | None = None
         """The server's file in the lake."""
         if self._options.temporary_store:
@@ -152,8 +165,12 @@ class JetStream:
             # Threads of its own, which are daemons: neither the log nor the end of the process waits for the lake.
             work, probes = threads(LAKE_THREADS), threads(1)
             shared.lake = self.keeper = keeper = LakeKeeper(lake_root(options), options.lake, clock, work, log, probes)
+            self._schema_export = SchemaExport(keeper.root, keeper.presence, clock, work, log)
             store_dir = self._options.store_dir
             self.address = LakeAddress(keeper.root, store_dir, files, keeper.presence, clock, work, log)
+        self._definitions: dict[str, AccountDefinitions] = {}
+        """Schemas by which publishes are checked, by account."""
+        shared.definitions = self._definitions_of
         node: Callable[[Shared, Engines], MetaNode] = solo_node
         if not isinstance(cluster, Standalone):
             node = self._member(cluster)
@@ -162,6 +179,20 @@ class JetStream:
         """This server's part in the streams of all nodes."""
         root, own = self.keeper.root if self.keeper is not None else "", self._options
         self._verifier = Verifier(self.node, root, own.verify_rate, own.max_verifications, self._background)
+
+    def _definitions_of(self, account: str) -> AccountDefinitions:
+        found = self._definitions.get(account)
+        if found is None:
+            shared = self.engines.shared
+
+            def uid() -> str:
+                assignment = self.node.find(account, bucket.STREAM)
+                return "" if assignment is None else assignment.uid
+
+            found = self._definitions[account] = AccountDefinitions(
+                account, shared.options.server_name, shared.bus_of(account), shared.clock, shared.io, uid, self._log
+            )
+        return found
 
     def _background(self) -> Io:
         """Return threads for verifications. They are daemons, and end with the process."""
@@ -228,7 +259,9 @@ class JetStream:
                 engine = self.engines.serve(account.name, account.jetstream)
                 if served is None:
                     services = [serve(account.name, engine.bus) for serve in self._services]
-                    self.served[account.name] = Served(engine, api, self.keeper, self._verifier, services)
+                    self.served[account.name] = Served(
+                        engine, api, self.keeper, self._schema_export, self._verifier, services
+                    )
             elif served is not None:
                 self.engines.withdraw(account.name)
                 served.close()
@@ -268,6 +301,8 @@ class JetStream:
     async def stop(self) -> None:
         """Stop serving, once writes in flight have reached the disk and their acks the clients."""
         self._verifier.stop()
+        for definitions in self._definitions.values():
+            definitions.stop()
         if self.keeper is not None:
             self.keeper.stop()
         await self._drain()

@@ -38,6 +38,7 @@ from lakestream.stream.features.subject_transform import SubjectTransform
 from lakestream.stream.features.time_travel import Past, TimeTravel
 from lakestream.stream.features.traces import Traces
 from lakestream.stream.features.ttl import Ttl
+from lakestream.stream.features.validation import Definitions, NoDefinitions, Validation
 from lakestream.stream.mirroring.mirroring import Mirroring
 
 
@@ -59,6 +60,7 @@ class Stream(StreamCore):
         features: Sequence[MakeFeature] | None = None,
         ack_seconds: Histogram | None = None,
         spans: Spans | None = None,
+        definitions: Definitions | None = None,
     ) -> None:
         """Open a stream over `store`; see `StreamCore`.
 
@@ -68,8 +70,10 @@ class Stream(StreamCore):
             features: instead of `FEATURES`.
             ack_seconds: observes times from publish to pub ack; shared by the server's streams.
             spans: exports the spans of traced messages.
+            definitions: the schemas of the account, if the server has a registry.
         """
         self.ack_seconds, self.exporter = ack_seconds or Histogram(SECONDS), spans
+        self.definitions = definitions or NoDefinitions()
         self.batches = batches or BatchRoom()
         made = FEATURES if features is None else features
         super().__init__(create, store, bus, clock, io, domain, alone, buffer, uncommitted, made)
@@ -93,6 +97,7 @@ MakeFeature = Callable[[Stream], Feature]
 """Makes one feature of a stream, which has the features before it in the list."""
 
 FEATURES: tuple[MakeFeature, ...] = (
+    lambda s: Validation(s.definitions),
     lambda s: Ages(s.clock, s.store),
     lambda s: Dedupe(s.clock, s.store, s.feature(Ages)),
     lambda s: EXPECTED,

@@ -158,7 +158,7 @@ def pieces(spark: SparkSession, lake: str, staged: Staged, scratch: Path, whole:
     found = {
         "decode, one process": timed(lambda: [each for part in parts for each in segments.decode(part.path)]),
         "decode and write Parquet, one process": timed(in_driver),
-        "decode and write Parquet in Spark": timed(lambda: compaction._written(batch, layout)),
+        "decode and write Parquet in Spark": timed(lambda: compaction._written(batch, layout, None)),
     }
     if layout.kind == "bucket":
         found["bounds of buckets"] = timed(lambda: compaction._bounds(batch, len(layout.bounds) + 1, False))

@@ -38,7 +38,7 @@ from lakestream.config import (
     websocket,
 )
 from lakestream.config.values import Rule
-from lakestream.protocol.api.errors import ERRORS
+from lakestream.protocol.api.errors import ERRORS, OWN_ERRORS
 from tests.docs.anchors import anchor
 from tests.docs.blocks import ROOT
 
@@ -254,6 +254,7 @@ def configuration() -> str:
 def errors() -> str:
     """Return the page of error codes and of the texts of -ERR."""
     rows = [(str(number), str(kind.code), code(kind.description)) for number, kind in ERRORS.items()]
+    own = [(str(number), str(kind.code), code(kind.description)) for number, kind in OWN_ERRORS.items()]
     texts = [(code(text), where) for text, where in sorted(_client_errors().items(), key=lambda pair: pair[0].lower())]
     return f"""{NOTE}
 # Errors
@@ -269,6 +270,11 @@ are nats-server's; `{{…}}` stands for what differs. `code` is 400 for wrong re
 and 503 for what the server cannot do now.
 
 {table(("err_code", "code", "description"), rows)}
+## lakestream
+
+These codes are of [schemas](../typed-tables.md); nats-server has none of them.
+
+{table(("err_code", "code", "description"), own)}
 ## `-ERR` of client connections
 
 `{{…}}` stands for what differs. Most of these end the connection; a violation of permissions does not.

@@ -26,6 +26,7 @@ from lakestream.account.api.find import find, info_of
 from lakestream.account.api.subject_pages import SUBJECTS_LIMIT, Page
 from lakestream.account.backup.restore_target import AssignAsked, RestoreTargets
 from lakestream.account.engine import Engine
+from lakestream.account.schemas import settings
 from lakestream.meta.assignments import Applied, Assignment, AssignStream, ChangeStream
 from lakestream.meta.meta import failure
 from lakestream.meta.node import CALL_TIMEOUT_NS, decode_failure, encode_failure
@@ -69,6 +70,10 @@ _STREAM_CONFIG = msgspec.json.Decoder(StreamConfig)
 
 Complete = Callable[[StreamConfig, StreamConfig | None], StreamConfig]
 """Adds defaults to a requested configuration; takes that of the existing stream, too, if there is one."""
+
+
+Change = Callable[[Request, StreamConfigRequest, Callable[[], None]], None]
+"""Goes on with a request for a new configuration; the last argument is called after its answer."""
 
 
 class ChangeAsked(msgspec.Struct, frozen=True):
@@ -139,7 +144,32 @@ class StreamApi:
         if wanted.name != name:
             raise api_error(10056)
         stream_rules.check_create(wanted)
-        self._in_turn(name, request, lambda finished: self._create_next(request, wanted, finished))
+        self._in_turn(name, request, lambda finished: self._with_schemas(request, wanted, finished, self._create_next))
+
+    def _with_schemas(
+        self, request: Request, wanted: StreamConfigRequest, finished: Callable[[], None], then: Change
+    ) -> None:
+        """Call `then` once the schemas that a stream names were looked up."""
+        metadata, node = wanted.metadata, self._node
+        if not settings.concerns(metadata):
+            then(request, wanted, finished)
+            return
+        existing = node.find(self._engine.account, wanted.name)
+        before = {} if existing is None else node.config_of(existing).metadata
+
+        async def work() -> None:
+            bus, clock, is_mirror = self._engine.bus, self._engine.clock, wanted.mirror is not None
+            try:
+                await settings.check(bus, clock, metadata, before, is_mirror)
+                then(request, wanted, finished)
+            except ApiError as error:
+                request.fail(error)
+                finished()
+            except Exception as error:  # a bug must not block the later requests for good
+                request.crash(error)
+                finished()
+
+        self._engine.clock.spawn(work())
 
     def _create_next(self, request: Request, wanted: StreamConfigRequest, finished: Callable[[], None]) -> None:
         node, account = self._node, self._engine.account
@@ -253,7 +283,7 @@ class StreamApi:
         if wanted.name != name:
             self._checked(wanted)
             raise api_error(10056)
-        self._in_turn(name, request, lambda finished: self._update_next(request, wanted, finished))
+        self._in_turn(name, request, lambda finished: self._with_schemas(request, wanted, finished, self._update_next))
 
     def _update_next(self, request: Request, wanted: StreamConfigRequest, finished: Callable[[], None]) -> None:
         checked = self._checked(wanted, self._engine.shared.lake.updated)

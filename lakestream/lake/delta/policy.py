@@ -10,6 +10,9 @@ meets none.
     lakestream.time_travel          off, 12h, 30d …         how long old versions stay readable (maintenance)
     lakestream.on_delete            drop | keep             the table of a deleted stream
     lakestream.json_schema          price DOUBLE, qty INT   typed view of JSON payloads
+    lakestream.schema               orders@latest …         schemas of payloads (schemas/naming.py): typed columns
+    lakestream.data                 keep | drop-when-typed  whether rows keep payloads that typed columns give back
+    lakestream.validate             off | reject | tag      the check of publishes (stream/features/validation.py)
     lakestream.clone                auto | always | never   whether a mirror's table begins as a clone of its origin's
     lakestream.clone_as_of          2026-05-01, 1000 …      a mirror of its origin at a time, or at a sequence
     lakestream.properties.<name>    any                     a Delta table property
@@ -37,6 +40,8 @@ from lakestream.lake.delta.schema import JSON_SCHEMA_PROPERTY, SUBJECT_LIMIT, SU
 from lakestream.lake.delta.time_travel import TimeTravelError, instant
 from lakestream.lake.errors import BadPolicy
 from lakestream.protocol.decoding import DECODE_ERRORS
+from lakestream.schemas import naming
+from lakestream.schemas.errors import BadSchema
 
 PREFIX = "lakestream."
 PROPERTIES = "lakestream.properties."
@@ -45,6 +50,10 @@ TIME_TRAVEL_PROPERTY = "lakestream.time_travel"
 ON_DELETE_PROPERTY = "lakestream.on_delete"
 PARTITION_KEY = "lakestream.partition"
 LAKE_KEY = "lakestream.lake"
+SCHEMA_KEY = "lakestream.schema"
+DATA_KEY = "lakestream.data"
+DROP_DATA = "drop-when-typed"
+VALIDATE_KEY = "lakestream.validate"
 CLONE_KEY = "lakestream.clone"
 CLONE_AS_OF_KEY = "lakestream.clone_as_of"
 CLONED_PROPERTY = "lakestream.cloned"
@@ -131,7 +140,8 @@ class AsOfAsked(msgspec.Struct, frozen=True):
 
 class StreamPolicy(msgspec.Struct, frozen=True):
     """Parsed metadata of one stream. `time_travel_ns`: None leaves it to the maintainer's own setting. `clone` (auto,
-    always, never) and `clone_as_of` are for mirrors. Not `lake`: the stream has no table."""
+    always, never) and `clone_as_of` are for mirrors. Not `lake`: the stream has no table. `schema` is the rule by which
+    messages have schemas; with `drop_data` rows whose typed columns give the payload back do not keep it."""
 
     archive: bool = False
     partition: Partition = Partition()
@@ -142,6 +152,8 @@ class StreamPolicy(msgspec.Struct, frozen=True):
     clone: str = "auto"
     clone_as_of: AsOfAsked | None = None
     lake: bool = True
+    schema: str | None = None
+    drop_data: bool = False
 
     def table_properties(self) -> dict[str, str]:
         """Return the table properties that follow from the policy, without those at their defaults."""
@@ -181,10 +193,17 @@ def parse(metadata: Mapping[str, str]) -> StreamPolicy:
     schema = values.pop(JSON_SCHEMA_PROPERTY, None)
     clone = _one_of(values, CLONE_KEY, ("auto", "always", "never"))
     clone_as_of = values.pop(CLONE_AS_OF_KEY, None)
+    named = values.pop(SCHEMA_KEY, None)
+    data = _one_of(values, DATA_KEY, ("keep", DROP_DATA))
+    _one_of(values, VALIDATE_KEY, (OFF, "reject", "tag"))
     if values:
         known = ", ".join((LAKE_KEY, RETENTION_PROPERTY, PARTITION_KEY, TIME_TRAVEL_PROPERTY, ON_DELETE_PROPERTY))
-        more = f"{JSON_SCHEMA_PROPERTY}, {CLONE_KEY}, {CLONE_AS_OF_KEY}, {PROPERTIES}*"
+        of_schemas = f"{SCHEMA_KEY}, {DATA_KEY}, {VALIDATE_KEY}"
+        more = f"{JSON_SCHEMA_PROPERTY}, {of_schemas}, {CLONE_KEY}, {CLONE_AS_OF_KEY}, {PROPERTIES}*"
         raise BadPolicy(min(values), f"no such setting; there are {known}, {more}")
+    if data == DROP_DATA and (named is None or schema is not None):
+        reason = f"{DROP_DATA} needs {SCHEMA_KEY}, and excludes {JSON_SCHEMA_PROPERTY}, a view of the payloads"
+        raise BadPolicy(DATA_KEY, reason)
     return StreamPolicy(
         archive=retention == "archive",
         partition=partition,
@@ -195,6 +214,8 @@ def parse(metadata: Mapping[str, str]) -> StreamPolicy:
         clone=clone,
         clone_as_of=None if clone_as_of is None else _as_of(clone_as_of),
         lake=lake != OFF,
+        schema=None if named is None else _naming(named),
+        drop_data=data == DROP_DATA,
     )
 
 
@@ -278,6 +299,14 @@ def _schema(text: str) -> str:
     from lakestream.lake.delta import json_schema
 
     return json_schema.parse(text.strip()).text
+
+
+def _naming(text: str) -> str:
+    try:
+        naming.parse(text)
+    except BadSchema as error:
+        raise BadPolicy(SCHEMA_KEY, str(error)) from None
+    return text.strip()
 
 
 def _property(key: str, value: str) -> str:

@@ -50,6 +50,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     departed: int = -1
     deletes: int = 0
     undone: list[tuple[int, int]] = []
+    misfits: int = 0
 
 
 _PROGRESS = msgspec.json.Decoder(Progress)

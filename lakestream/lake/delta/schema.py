@@ -127,6 +127,11 @@ def layout_of(columns: Sequence[str], fields: Iterable[Any]) -> Layout | None:
     return None
 
 
+def is_partition_value(column: str) -> bool:
+    """Return True for a column that only a layout adds: `bucket`, `token1` …"""
+    return column == "bucket" or (column.startswith("token") and column[5:].isascii() and column[5:].isdecimal())
+
+
 def bucket_of(subject: str, bounds: Sequence[str]) -> int:
     """Return the bucket of a subject: the number of bounds at or below it, by UTF-8 bytes (as Spark compares)."""
     # Code points order as their UTF-8 does.

@@ -20,14 +20,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from lakestream.lake.delta.actions import Add, MetaData, Remove, TableProtocol, statistics
 from lakestream.lake.delta.log import Commit, Log
 from lakestream.lake.delta.position import APPLICATION, progress_of
-from lakestream.lake.delta.schema import END, UID_PROPERTY
+from lakestream.lake.delta.schema import END, UID_PROPERTY, doubled
+from lakestream.lake.delta.typed_columns import FORMAT_COLUMN, SCHEMA_COLUMN, is_own
 from lakestream.lake.errors import DamagedLog
 from lakestream.lake.files.storage import Entry, Storage
 from lakestream.protocol.decoding import DECODE_ERRORS
@@ -236,25 +237,37 @@ class Strangers:
         known = joined(run for each in earlier for run in (*each.changed, *each.inserted))
         return msgspec.structs.replace(commit, change=Change(_without(changed, known), _without(inserted, known)))
 
-    def _open(self, version: int) -> Any:
+    def _open(self, version: int) -> _Version:
         from deltalake import DeltaTable, QueryBuilder
 
         options = self._storage.delta_options()
-        return QueryBuilder().register("t", DeltaTable(self._table, version=version, storage_options=options or None))
+        table = DeltaTable(self._table, version=version, storage_options=options or None)
+        names = [field.name for field in table.schema().fields]
+        # Payloads may be in typed columns, which other programs change too.
+        typed = [doubled(name) for name in names if not is_own(name)] if FORMAT_COLUMN in names else []
+        more = [SCHEMA_COLUMN, FORMAT_COLUMN, *typed] if FORMAT_COLUMN in names else []
+        return _Version(QueryBuilder().register("t", table), ", ".join([_COLUMNS, *more]))
 
 
-def _query(version: Any, first: int, last: int, limit: int) -> dict[int, list[Any]]:
+class _Version(NamedTuple):
+    """A version of a table for queries, and the columns that messages are made of."""
+
+    query: Any
+    columns: str
+
+
+def _query(version: _Version, first: int, last: int, limit: int) -> dict[int, list[Any]]:
     """Return the rows of a version with these sequences by sequence, at most `limit`."""
     import pyarrow as pa
 
-    sql = f"SELECT {_COLUMNS} FROM t WHERE seq >= {first} AND seq <= {last} ORDER BY seq LIMIT {limit}"
+    sql = f"SELECT {version.columns} FROM t WHERE seq >= {first} AND seq <= {last} ORDER BY seq LIMIT {limit}"
     found: dict[int, list[Any]] = {}
-    for row in pa.table(version.execute(sql).read_all()).to_pylist():
+    for row in pa.table(version.query.execute(sql).read_all()).to_pylist():
         found.setdefault(row["seq"], []).append(row)
     return found
 
 
-def _pairs(one: Any, other: Any, run: Run) -> Iterator[tuple[dict[int, list[Any]], dict[int, list[Any]]]]:
+def _pairs(one: _Version, other: _Version, run: Run) -> Iterator[tuple[dict[int, list[Any]], dict[int, list[Any]]]]:
     """Yield the rows of two versions by sequence, over the same ranges of sequences."""
     at, last = run
     while at <= last:
@@ -268,7 +281,7 @@ def _pairs(one: Any, other: Any, run: Run) -> Iterator[tuple[dict[int, list[Any]
         at = end + 1
 
 
-def _differing(before: Any, after: Any, run: Run) -> tuple[list[Run], list[Run]]:
+def _differing(before: _Version, after: _Version, run: Run) -> tuple[list[Run], list[Run]]:
     """Return (sequences whose rows of `before` are missing or other in `after`, sequences that only `after` has)."""
     changed: list[Run] = []
     inserted: list[Run] = []
@@ -279,7 +292,7 @@ def _differing(before: Any, after: Any, run: Run) -> tuple[list[Run], list[Run]]
     return changed, inserted
 
 
-def _common(then: Any, now: Any, run: Run) -> list[Run]:
+def _common(then: _Version, now: _Version, run: Run) -> list[Run]:
     """Return the sequences of which both versions have the same row."""
     pairs = _pairs(then, now, run)
     return [(seq, seq) for left, right in pairs for seq in left if any(row in left[seq] for row in right.get(seq, ()))]

@@ -10,6 +10,8 @@ Belongs here: every path under the lake's root, and the encoding of names in the
     segments/<STREAM>/<uid>/clone.json                        request: the stream's table begins as a clone
     segments/<STREAM>/<uid>/damaged.json                      request: repair the stream's table
     accounts/<ACCOUNT>/segments/<STREAM>/<uid>/...            the same for another account
+    schemas/<NAME>/<version>.json                             version of a schema (schemas.py)
+    accounts/<ACCOUNT>/schemas/<NAME>/<version>.json          the same for another account
     _compactor/                                               the compactor's checkpoint, of older releases
     _lake.json                                                the lake's id
     _servers/<node>.json                                      address of a running server of the lake
@@ -33,6 +35,7 @@ OBJECT_SCHEME = "s3"
 STREAMS = "streams"
 SEGMENTS = "segments"
 ACCOUNTS = "accounts"
+SCHEMAS = "schemas"
 CHECKPOINT = "_compactor"
 REMOVED = "_removed"
 KEPT = "kept"
@@ -155,6 +158,14 @@ def stream_of(lake: str, path: str) -> tuple[str, str]:
     return account, name_of(parts[1])
 
 
+def lake_of(table: str) -> tuple[str, str]:
+    """Return (lake's root, account) of a stream's table, also of a retained one."""
+    parts = table.split("/")[:-2]
+    if len(parts) > 2 and parts[-2] == ACCOUNTS:
+        return "/".join(parts[:-2]), name_of(parts[-1])
+    return "/".join(parts), DEFAULT_ACCOUNT
+
+
 def segment_name(first_index: int, last_index: int) -> str:
     """Return the file name of a staged segment that holds the log entries `first_index` to `last_index`."""
     return f"{first_index:020d}-{last_index:020d}.seg"
@@ -184,6 +195,16 @@ def server(lake: str, node: str) -> str:
 def server_file(lake: str) -> str:
     """Return the path of the file by which readers found the server in releases that knew only one."""
     return f"{normalise(lake)}/{SERVER_FILE}"
+
+
+def schemas(lake: str, account: str = DEFAULT_ACCOUNT) -> str:
+    """Return the directory of an account's schemas."""
+    return f"{_account_root(lake, account)}/{SCHEMAS}"
+
+
+def schema(lake: str, name: str, version: int, account: str = DEFAULT_ACCOUNT) -> str:
+    """Return the path of the document of one version of a schema."""
+    return f"{schemas(lake, account)}/{directory_name(name)}/{version}.json"
 
 
 def removed(lake: str, uid: str) -> str:

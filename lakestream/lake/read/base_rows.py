@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, QueryBuilder
 
-from lakestream.lake.delta.schema import HEADER_LINE, REMOVED_COLUMN
+from lakestream.lake.delta.payloads import Payloads, completed
+from lakestream.lake.delta.schema import HEADER_LINE, REMOVED_COLUMN, doubled
 from lakestream.lake.errors import HistoryUnavailable
 from lakestream.lake.files.lake import open_storage
 from lakestream.log.format.files import Files
@@ -82,6 +83,9 @@ def _parts(table: str, origin: Origin) -> Iterator[Iterator[pa.RecordBatch]]:
         if delta.version() <= origin.version:
             raise
     query = QueryBuilder(_CONFIG).register("t", delta)
+    columns = _COLUMNS.split(", ")
+    payloads = Payloads(table, delta.schema().to_json())
+    names = ", ".join([*columns, *map(doubled, payloads.needed(columns))])
     where = f"seq <= {origin.through}"
     if any(field.name == REMOVED_COLUMN for field in delta.schema().fields):
         where += f" AND {REMOVED_COLUMN} IS NULL"
@@ -94,7 +98,8 @@ def _parts(table: str, origin: Origin) -> Iterator[Iterator[pa.RecordBatch]]:
     step = max(PART_ROWS, (high - low + 1) * PART_ROWS // count)
     for first in range(low, high + 1, step):
         condition = f"seq >= {first} AND seq < {first + step} AND {where}"
-        yield map(pa.record_batch, query.execute(f"SELECT {_COLUMNS} FROM t WHERE {condition}"))
+        found = map(pa.record_batch, query.execute(f"SELECT {names} FROM t WHERE {condition}"))
+        yield (completed(payloads, batch, columns) for batch in found)
 
 
 class _Subjects:

@@ -21,8 +21,10 @@ from lakestream.lake.delta import batches, segments
 from lakestream.lake.delta import departures as departure_files
 from lakestream.lake.delta.batches import Ending
 from lakestream.lake.delta.departures import Dead
+from lakestream.lake.delta.payloads import Payloads
+from lakestream.lake.delta.payloads import completed as with_payloads
 from lakestream.lake.delta.position import Progress
-from lakestream.lake.delta.schema import END, REMOVED_COLUMN, Layout, bucket_of, table_schema
+from lakestream.lake.delta.schema import END, REMOVED_COLUMN, Layout, bucket_of, doubled, table_schema
 from lakestream.lake.delta.segments import alive
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files.lake import open_storage
@@ -284,13 +286,16 @@ def table_batches(
     # A table that no longer is an archive loses the rows of messages that the stream no longer has.
     ended = f"{REMOVED_COLUMN} IS NULL" if view.drops_ended else ""
     condition = " AND ".join(f"({part})" for part in (where, ended) if part)
-    query = QueryBuilder({"datafusion.execution.parquet.pushdown_filters": "true"}).register("t", _pinned(view))
+    delta = _pinned(view)
+    query = QueryBuilder({"datafusion.execution.parquet.pushdown_filters": "true"}).register("t", delta)
+    payloads = Payloads(view.table, delta.schema().to_json())
+    selected_names = ", ".join([*_stored(view, names), *map(doubled, payloads.needed(names))])
     for first, last in spans:
         within = f"seq >= {first} AND seq <= {last}" + (f" AND {condition}" if condition else "")
-        sql = f"SELECT {', '.join(_stored(view, names))} FROM t WHERE {within}"
+        sql = f"SELECT {selected_names} FROM t WHERE {within}"
         try:
             for found in query.execute(sql):
-                batch = _living(pa.record_batch(found), wanted, view)
+                batch = _living(with_payloads(payloads, pa.record_batch(found), names), wanted, view)
                 if batch.num_rows:
                     yield batch if len(names) == len(columns) else batch.select(list(columns))
         except Exception as error:  # the query engine raises bare Exception

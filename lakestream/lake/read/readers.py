@@ -14,6 +14,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
 from lakestream.lake.delta.schema import doubled
+from lakestream.lake.delta.typed_columns import plain_type
 from lakestream.lake.files.lake import open_storage
 
 __all__ = ["arrow", "batches", "reader", "to_pandas"]
@@ -70,13 +71,4 @@ def _cast(found: Iterable[pa.RecordBatch], wanted: pa.Schema) -> Iterator[pa.Rec
 
 def _plain(field: pa.Field) -> pa.Field:
     """Return the field with a type that every library knows: no views, no dictionaries."""
-    kind = field.type
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    if pa.types.is_string_view(kind) or pa.types.is_large_string(kind):
-        kind = pa.string()
-    elif pa.types.is_binary_view(kind) or pa.types.is_large_binary(kind):
-        kind = pa.binary()
-    elif pa.types.is_map(kind):
-        kind = pa.map_(pa.string(), pa.list_(pa.string()))
-    return pa.field(field.name, kind, field.nullable)
+    return pa.field(field.name, plain_type(field.type), field.nullable)

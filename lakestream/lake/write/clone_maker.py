@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -28,6 +29,7 @@ from lakestream.lake.delta import departures as departure_files
 from lakestream.lake.delta.clones import Clone, CloneRefused, lacks_files
 from lakestream.lake.delta.departures import Dead
 from lakestream.lake.delta.log import Log, log_directory
+from lakestream.lake.delta.payloads import Payloads, completed
 from lakestream.lake.delta.policy import CLONED_PROPERTY, MANAGED_PROPERTIES, StreamPolicy
 from lakestream.lake.delta.position import PositionWatch, Progress, application
 from lakestream.lake.delta.schema import (
@@ -43,6 +45,7 @@ from lakestream.lake.delta.schema import (
     fits_partition,
     quoted,
     subject_text,
+    ticked,
 )
 from lakestream.lake.delta.time_travel import NotATable, TimeTravelError
 from lakestream.lake.errors import StillCloned
@@ -191,13 +194,18 @@ class CloneMaker:
         """Copy the rows that the request selects, under the subjects that it gives them."""
         picker = _Picker(asked.selections)
         rows = self._spark.read.format("delta").option("versionAsOf", point.version)
-        frame = (
-            rows.load(self._storage.spark_path(point.table)).select(*TABLE_COLUMNS).where(_prefilter(asked.selections))
-        )
+        schema = Log(self._storage, point.table).state(point.version).metadata.schema_string
+        payloads = Payloads(point.table, schema)
+        # The copy has no typed columns, so it needs all payloads.
+        more = payloads.needed(TABLE_COLUMNS)
+        names = [*TABLE_COLUMNS, *map(ticked, more)]
+        frame = rows.load(self._storage.spark_path(point.table)).select(*names).where(_prefilter(asked.selections))
         for condition in point.conditions:
             frame = frame.where(f"NOT coalesce({condition}, false)")
         if point.dead:
-            frame = frame.join(_dead_frame(self._spark, point.dead), "seq", "left_anti").select(*TABLE_COLUMNS)
+            frame = frame.join(_dead_frame(self._spark, point.dead), "seq", "left_anti").select(*names)
+        if more:
+            frame = frame.mapInArrow(partial(_with_payloads, table=point.table, schema=schema), TABLE_DDL)
         picked = frame.mapInArrow(picker, TABLE_DDL)
         layout = self._layout(picked, wanted)
         self._check()
@@ -327,6 +335,13 @@ def _picked(rules: Sequence[tuple[bytes, Transform | None]], subject: bytes) -> 
         if matches(pattern, subject):
             return subject if transform is None else transform.apply(subject)
     return None
+
+
+def _with_payloads(batches: Iterable[pa.RecordBatch], table: str, schema: str) -> Iterator[pa.RecordBatch]:
+    """Spark task: rows of a table in, the same with all payloads out."""
+    payloads = Payloads(table, schema)
+    for batch in batches:
+        yield completed(payloads, batch, TABLE_COLUMNS)
 
 
 def _prefilter(selections: Sequence[Picked]) -> str:

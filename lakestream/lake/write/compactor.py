@@ -83,13 +83,14 @@ def clear_checkpoint(directory: str) -> None:
 
 
 class BatchReport(msgspec.Struct, frozen=True):
-    """Result of a batch: number of streams, messages, seconds, errors by stream, and commits by table."""
+    """Result of a batch: number of streams, messages, seconds, errors by stream, commits and misfits by table."""
 
     streams: int
     rows: int
     seconds: float
     failures: dict[str, str]
     commits: dict[str, int] = {}
+    misfits: dict[str, int] = {}
 
 
 class _Tally:
@@ -98,11 +99,13 @@ class _Tally:
     def __init__(self) -> None:
         self.rows: Counter[str] = Counter()
         self.commits: Counter[str] = Counter()
+        self.misfits: Counter[str] = Counter()
         self.failures: dict[str, str] = {}
 
     def report(self, seconds: float) -> BatchReport:
         """Return the counters as a report."""
-        return BatchReport(len(self.rows), self.rows.total(), seconds, self.failures, dict(self.commits))
+        rows, commits, misfits = self.rows, dict(self.commits), dict(self.misfits)
+        return BatchReport(len(rows), rows.total(), seconds, self.failures, commits, misfits)
 
 
 class _Failure(msgspec.Struct):
@@ -448,6 +451,8 @@ class Compactor:
         if outcome.commits:
             tally.rows[directory] += outcome.rows
             tally.commits[self._streams[directory].table] += outcome.commits
+            if outcome.misfits:
+                tally.misfits[self._streams[directory].table] += outcome.misfits
         self._reached[directory] = outcome.position
         if (behind := self._is_behind(directory, tally)) is None:
             return False

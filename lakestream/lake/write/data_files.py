@@ -3,6 +3,9 @@
 Belongs here: distributing decoded messages over a table's partitions, their order in a file, Parquet files, and the
 statistics that the commit states of them. stream_compaction.py runs this in Spark tasks or in the driver, and commits.
 
+Typed columns are those that the messages at hand have; files begin anew where further ones appear, and readers take a
+column that a file lacks as NULL.
+
 Messages are gathered up to `SPOOL_BYTES`, sorted by an integer key (partition, run of sequences, subject), and written
 as one row group of each partition's file. Numbers, bounds and null counts are those of the columns in memory, so no
 file is read again.
@@ -115,7 +118,8 @@ class _File:
         bounds = self.bounds
         bounds.rows += len(rows)
         for name, column in zip(rows.column_names, rows.columns, strict=True):
-            if name not in self.values:
+            # A struct would have a count for each of its fields.
+            if name not in self.values and not pa.types.is_struct(column.type):
                 bounds.nulls[name] = bounds.nulls.get(name, 0) + column.null_count
 
     def close(self) -> Written:
@@ -162,7 +166,10 @@ class DataFiles:
         # As Delta does: where a file's directory does not tell the partition, its columns do. Polars relies on that.
         told = [] if random else layout.columns
         columns = [column for column in columns if column not in layout.columns]
-        self._schema = table_schema([*columns, *(column for column in layout.columns if column not in told)])
+        self._partitions_in_files = [column for column in layout.columns if column not in told]
+        self._plain = table_schema([*columns, *self._partitions_in_files])
+        self._own = {*columns, *layout.columns, *TABLE_COLUMNS, REMOVED_COLUMN}
+        self._schema = self._plain  # of the files that are open
         self._values_of: dict[str, Values] = {}
         self._held: list[pa.RecordBatch] = []
         self._bytes = 0
@@ -194,6 +201,7 @@ class DataFiles:
         """Sort the messages at hand and write them as one row group of each partition."""
         columns = _joined(self._held)
         self._held, self._bytes = [], 0
+        self._take_schema(columns)
         subjects = columns["subject"].dictionary_encode()
         texts: list[str] = subjects.dictionary.to_pylist()
         by_text = sorted(range(len(texts)), key=texts.__getitem__)  # code points order as their UTF-8 does
@@ -228,6 +236,17 @@ class DataFiles:
             if len(listed) > self._open_files:
                 self._written.append(self._open.pop(values).close())
 
+    def _take_schema(self, columns: dict[str, Any]) -> None:
+        """Give the files the typed columns of these messages; open ones that lack some are closed."""
+        typed = {name: column.type for name, column in columns.items() if name not in self._own}
+        if typed.keys() <= set(self._schema.names):
+            return
+        self._close_all()
+        known = {field.name: field.type for field in self._schema if field.name not in self._plain.names}
+        first = len(self._plain) - len(self._partitions_in_files)
+        fields = [*self._plain][:first] + [pa.field(*each) for each in {**known, **typed}.items()]
+        self._schema = pa.schema(fields + [*self._plain][first:])
+
     def _place(self, subject: str) -> Values:
         """Return the partition of a subject."""
         found = self._values_of.get(subject)
@@ -254,10 +273,12 @@ class DataFiles:
         constant = dict(zip(self._layout.columns, values, strict=True))
         names = [name for name in self._schema.names if name not in constant]
         if int(rows[-1]) - start + 1 == count and bool((np.diff(rows) == 1).all()):
-            found = {name: columns[name].slice(start, count) for name in names}
+            found = {name: columns[name].slice(start, count) for name in names if name in columns}
         else:
             at = pa.array(rows)
-            found = {name: columns[name].take(at) for name in names}
+            found = {name: columns[name].take(at) for name in names if name in columns}
+        # Open files may have columns of earlier messages.
+        found.update((name, pa.nulls(count, self._schema.field(name).type)) for name in names if name not in found)
         for name in self._schema.names[len(names) :]:
             value = constant[name]
             kind = self._schema.field(name).type
@@ -287,8 +308,13 @@ def partition_values(subject: str, layout: Layout) -> Values:
 
 def _joined(batches: Sequence[pa.RecordBatch]) -> dict[str, Any]:
     """Return the columns of the batches, each in one piece, with the column `time`."""
-    names = batches[0].schema.names
-    columns = {name: pa.concat_arrays([batch.column(at) for batch in batches]) for at, name in enumerate(names)}
+    kinds = {field.name: field.type for batch in batches for field in batch.schema}
+    columns = {
+        name: pa.concat_arrays(
+            [batch.column(name) if name in batch.schema.names else pa.nulls(batch.num_rows, kind) for batch in batches]
+        )
+        for name, kind in kinds.items()
+    }
     micros = pc.divide(columns["time_ns"], pa.scalar(1000, pa.int64()))
     return {**columns, "time": micros.cast(pa.timestamp("us", "UTC"))}
 

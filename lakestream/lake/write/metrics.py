@@ -43,6 +43,12 @@ FAILURES = Family(
 )
 FAILING = Family("lakestream_compaction_failing_streams", GAUGE, "Streams whose last compaction failed.")
 MESSAGES = Family("lakestream_compaction_messages_total", COUNTER, "Messages written to tables since the start.")
+MISFITS = Family(
+    "lakestream_compaction_misfits_total",
+    COUNTER,
+    "Messages of the stream that did not fit their schema, since the start.",
+    _STREAM,
+)
 BATCHES = Family(
     "lakestream_compaction_batch_duration_seconds", HISTOGRAM, "Duration of each batch that did something, in seconds."
 )
@@ -64,6 +70,7 @@ FAMILIES = (
     FAILURES,
     FAILING,
     MESSAGES,
+    MISFITS,
     BATCHES,
     LAST,
     MAINTAINED,
@@ -93,6 +100,7 @@ class CompactorMetrics:
         self._lock = threading.Lock()
         self._commits: Counter[tuple[str, str]] = Counter()
         self._failures: Counter[tuple[str, str]] = Counter()
+        self._misfits: Counter[tuple[str, str]] = Counter()
         self._maintained: Counter[str] = Counter()
         self._messages = 0
         self._last = 0.0
@@ -105,6 +113,8 @@ class CompactorMetrics:
             self._messages += batch.rows
             for table, commits in batch.commits.items():
                 _count(self._commits, paths.stream_of(self._lake, table), commits)
+            for table, misfits in batch.misfits.items():
+                _count(self._misfits, paths.stream_of(self._lake, table), misfits)
             for directory in batch.failures:
                 _count(self._failures, paths.stream_of(self._lake, directory), 1)
             if batch.commits:
@@ -121,7 +131,8 @@ class CompactorMetrics:
         sheet.put(INFO, 1, {"version": __version__})
         sheet.put(ACTIVE, float(self.active))
         with self._lock:
-            for family, counts in ((COMMITS, self._commits), (FAILURES, self._failures)):
+            by_stream = ((COMMITS, self._commits), (FAILURES, self._failures), (MISFITS, self._misfits))
+            for family, counts in by_stream:
                 for (account, stream), count in counts.items():
                     sheet.put(family, count, {"account": account, "stream_name": stream})
             for result in ("ok", "error"):

@@ -45,15 +45,18 @@ from lakestream.lake.delta.schema import (
     Layout,
     choose_bounds,
 )
+from lakestream.lake.delta.typed_columns import EMPTY, of_table
 from lakestream.lake.errors import BadSegment, DamagedTable, LakeError, StillCloned, UnfitSubject
 from lakestream.lake.files import clone_request, locks, paths, quarantine, staging
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.locks import Lock
 from lakestream.lake.files.staging import StagedStream
 from lakestream.lake.write import repair
-from lakestream.lake.write.data_files import DataFiles, Values, Written, partition_values
+from lakestream.lake.write.data_files import Values, partition_values
+from lakestream.lake.write.misfits import MisfitTable
 from lakestream.lake.write.spans import Commit, CommitSpans
 from lakestream.lake.write.table import ExistingTable, StreamTable
+from lakestream.lake.write.tasks import Columns, Output, WriteTask, joined
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,8 +69,6 @@ DRIVER_BYTES = 4 * 1024 * 1024
 
 BUSY_SECONDS = 5.0
 """Maximum time for which a commit waits for the table's maintenance before other streams get their turn."""
-
-_WRITTEN = msgspec.json.Decoder(Written)
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -85,12 +86,14 @@ class Options(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """Result of compacting a stream: commits, their segments and messages, and the position reached."""
+    """Result of compacting a stream: commits, their segments and messages, the position reached, and the messages that
+    do not fit their schema."""
 
     commits: int = 0
     segments: int = 0
     rows: int = 0
     position: int = 0
+    misfits: int = 0
 
 
 class StreamCompaction:
@@ -122,6 +125,8 @@ class StreamCompaction:
         self._watch = PositionWatch(self.table, self._identity.uid)
         self._fence: Lock | None = None
         self._cleared = False  # True once rows removed by the last commit have been deleted
+        self._misfits = MisfitTable(spark, self._storage, stream.identity, self.table)
+        self._misfits_committed = 0  # by the last commit
 
     @classmethod
     def of_deleted(
@@ -221,7 +226,11 @@ class StreamCompaction:
                 label = (self._identity.account, self._identity.name, self._identity.uid)
                 spans.export(Commit(*label, position, began_ns, time.time_ns()), traced)
             outcome = Outcome(
-                outcome.commits + 1, outcome.segments + len(parts), outcome.rows + self._watch.rows, position
+                outcome.commits + 1,
+                outcome.segments + len(parts),
+                outcome.rows + self._watch.rows,
+                position,
+                outcome.misfits + self._misfits_committed,
             )
         if damaged is not None and not outcome.commits:
             raise damaged
@@ -271,6 +280,7 @@ class StreamCompaction:
                 return False
             if self._table.is_cloned():
                 raise StillCloned(self.table)
+            self._misfits.remove()
             self._table.remove(found.uid)
             return True
 
@@ -327,15 +337,16 @@ class StreamCompaction:
             self._table.adapt(found, batch.policy)
         if batch.departures is not None and len(batch.departures):
             departure_files.write(self._storage, self.table, batch.progress.last_index, batch.departures)
+        schema = found.schema if found is not None else None
         try:
-            self._append(batch, layout, position)
+            self._append(batch, layout, position, schema)
         except Exception as error:
             unfit = isinstance(error, UnfitSubject) or "UnfitSubject" in str(error)  # of a task: only its text is left
             if layout.kind == "bucket" or not unfit:
                 raise
             layout = Layout("bucket", bounds=self._bounds(batch, DEFAULT_BUCKETS, True))
             self._rewrite(layout)
-            self._append(batch, layout, position)
+            self._append(batch, layout, position, schema)
         if batch.departures is not None:
             before = self._watch.progress
             for condition in batches.departures_deleted(batch, before.floor if before else 0):
@@ -359,10 +370,12 @@ class StreamCompaction:
     def _end_rows(self, batch: Batch, position: int, found: ExistingTable) -> None:
         """Delete rows of removed messages; in an archive, mark them."""
         before = self._watch.progress
-        for condition in batches.deletions(position, before, batch.unwritten):
+        gone = batches.deletions(position, before, batch.unwritten)
+        for condition in gone:
             self._table.delta().delete(condition)
         if runs := batches.erasures(position, before, batch.shredded):
             erasures.leave_note(self._storage, self.table, self._identity.uid, batch.progress.last_index, runs)
+            self._misfits.delete(gone)
         if found.archive and not batch.policy.archive:
             self._table.delta().delete(f"{REMOVED_COLUMN} IS NOT NULL")
         if batch.policy.archive and not found.archive_column:
@@ -370,32 +383,76 @@ class StreamCompaction:
         for update in batches.updates(position, before, batch.endings):
             self._table.delta().update(update.condition, {update.column: update.value})
 
-    def _append(self, batch: Batch, layout: Layout, position: int) -> None:
-        """Append the batch's rows, unless the table's position is not `position` any more."""
+    def _append(self, batch: Batch, layout: Layout, position: int, schema: str | None) -> None:
+        """Append the batch's rows, unless the table's position is not `position` any more.
+
+        Args:
+            schema: JSON of the columns that the table had before; None: it is new.
+        """
         began_ms = time.time_ns() // 1_000_000
-        files = self._written(batch, layout)
+        written, columns = self._written(batch, layout, schema)
         if self._fence is not None:
             self._fence.check()
+        # Misfits first: the stream's own commit is the one that is not repeated.
+        self._misfits_committed = self._misfits.commit(written.misfits, batch.progress)
         app = application(self._identity.uid)
         transaction = self._table.begin(app)
         if (self._watch.read() or 0) != position:
             return
-        txn = app, batch.progress.last_index
-        self._table.append(transaction, files, layout, txn, _stated(batch.progress, began_ms))
+        txn, before = (app, batch.progress.last_index), self._watch.progress
+        misfits = self._misfits_committed + (before.misfits if before is not None else 0)
+        progress = msgspec.structs.replace(batch.progress, misfits=misfits)
+        wider = None if columns is None else columns.widen
+        self._table.append(transaction, written.files, layout, txn, _stated(progress, began_ms), wider)
 
-    def _written(self, batch: Batch, layout: Layout) -> list[Written]:
-        """Write the batch's messages into new files of the table; each task has a run of whole segments."""
+    def _written(self, batch: Batch, layout: Layout, schema: str | None) -> tuple[Output, Columns | None]:
+        """Write the batch's messages into new files of the table; each task has a run of whole segments.
+
+        Return them with the typed columns that they need, None for a stream without schemas.
+        """
         as_partitions = layout.kind != "bucket"
         decode = partial(segments.decode, dead=batch.unwritten, as_partitions=as_partitions, endings=batch.endings)
-        task = _WriteTask(
-            _Task(batch, decode), self.table, layout, batch.endings is not None, self._table.has_random_prefixes()
+        task = WriteTask(
+            [(part.path, part.after) for part in batch.parts],
+            decode,
+            self.table,
+            layout,
+            batch.endings is not None,
+            self._table.has_random_prefixes(),
         )
+        columns = self._columns(batch, schema)
+        if columns is None:
+            return self._run(batch, task), None
+        # A version of a schema that is new in this table ends the first attempt, with the columns that it needs.
+        while True:
+            written = self._run(batch, task.typed(columns))
+            if not written.needed:
+                return written, columns
+            columns = columns.extended(written.needed)
+
+    def _run(self, batch: Batch, task: WriteTask) -> Output:
+        """Run a task over the segments of a batch, here or in several tasks of Spark."""
         if batch.size <= DRIVER_BYTES:
             return task.write(range(len(batch.parts)))
         tasks = min(self._options.tasks, len(batch.parts), 1 + batch.size // TASK_BYTES)
         numbers = self._spark.range(0, len(batch.parts), 1, tasks)
-        files = [row.file for row in numbers.mapInArrow(task, "file string").collect()]
-        return [_WRITTEN.decode(file) for file in files]
+        return joined(row.output for row in numbers.mapInArrow(task, "output string").collect())
+
+    def _columns(self, batch: Batch, schema: str | None) -> Columns | None:
+        """Return the typed columns of the table as they are; None for a stream without schemas."""
+        rules = batch.policy.schema
+        if rules is None:
+            return None
+        reached = self._misfits.reached()
+        return Columns(
+            lake=self._storage.root,
+            account=self._identity.account,
+            rules=rules,
+            table=EMPTY if schema is None else of_table(schema),
+            drop_data=batch.policy.drop_data,
+            misfits=self._misfits.path,
+            misfits_after=0 if reached is None else reached.last_seq,
+        )
 
     # The layout
 
@@ -459,23 +516,6 @@ class _Task:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return self.rows(number for batch in batches for number in batch.column(0).to_pylist())
-
-
-class _WriteTask:
-    """Spark task: numbers of segments in, the files with their messages out. Pickled, like `_Task`."""
-
-    def __init__(self, decode: _Task, table: str, layout: Layout, archive: bool, random: bool) -> None:
-        self._decode = decode
-        self._table, self._layout, self._archive, self._random = table, layout, archive, random
-
-    def write(self, numbers: Iterable[int]) -> list[Written]:
-        """Write the messages of these segments into files."""
-        return DataFiles(self._table, self._layout, self._archive, self._random).write(self._decode.rows(numbers))
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        written = self.write(number for batch in batches for number in batch.column(0).to_pylist())
-        files = pa.array([msgspec.json.encode(file).decode() for file in written], pa.string())
-        yield pa.RecordBatch.from_arrays([files], names=["file"])
 
 
 def _sampled(path: str, after: int, most: int) -> Iterator[pa.RecordBatch]:

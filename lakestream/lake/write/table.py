@@ -39,6 +39,7 @@ from lakestream.lake.delta.schema import (
     TABLE_DDL,
     UID_PROPERTY,
     Layout,
+    is_partition_value,
     layout_of,
     quoted,
 )
@@ -86,6 +87,8 @@ class ExistingTable(msgspec.Struct, frozen=True):
     layout: Layout | None
     archive_column: bool
     properties: dict[str, str]
+    schema: str = '{"type":"struct","fields":[]}'
+    """JSON of its columns."""
 
     @property
     def decided_for(self) -> str | None:
@@ -156,7 +159,8 @@ class StreamTable:
         created = int(metadata.configuration.get(CREATED_PROPERTY) or 0)
         layout = layout_of(metadata.partition_columns, fields)
         archive_column = any(field.name == REMOVED_COLUMN for field in fields)
-        return ExistingTable(uid, created, layout, archive_column, dict(metadata.configuration))
+        schema = delta.schema().to_json()
+        return ExistingTable(uid, created, layout, archive_column, dict(metadata.configuration), schema)
 
     def _require_whole_log(self, error: Exception) -> None:
         """Raise DamagedLog if a commit is missing between others, which is why deltalake refuses the table."""
@@ -243,7 +247,7 @@ class StreamTable:
         """
         if layout.kind != "bucket":
             self._sql(f"SET TBLPROPERTIES ('{RANDOM_PREFIXES}' = 'true')")
-        kept = [name for name in self.frame().columns if name != "bucket" and not name.startswith("token")]
+        kept = [name for name in self.frame().columns if not is_partition_value(name)]
         rows = self.spread(self.frame().select(*kept), layout)
         writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
         if metadata is not None:
@@ -273,10 +277,27 @@ class StreamTable:
         return transaction
 
     def append(
-        self, transaction: Any, files: Sequence[Written], layout: Layout, txn: tuple[str, int], metadata: str
+        self,
+        transaction: Any,
+        files: Sequence[Written],
+        layout: Layout,
+        txn: tuple[str, int],
+        metadata: str,
+        wider: Callable[[str], str] | None = None,
     ) -> None:
-        """Commit new files with a transaction identifier (application, version) and userMetadata."""
+        """Commit new files with a transaction identifier (application, version) and userMetadata.
+
+        Args:
+            transaction: from `begin`.
+            files: the new files.
+            layout: the table's.
+            txn: the transaction identifier.
+            metadata: the commit's userMetadata.
+            wider: returns the JSON of the table's schema with further columns, which the same commit adds.
+        """
         application, version = txn
+        if wider is not None:
+            transactions.change_schema(self._spark, transaction, wider)
         metrics = {
             "numFiles": len(files),
             "numOutputRows": sum(msgspec.json.decode(file.stats)["numRecords"] for file in files),

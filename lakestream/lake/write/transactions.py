@@ -6,7 +6,7 @@ Belongs here: beginning one, actions from their JSON, and the commit. What is co
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -39,6 +39,26 @@ def begin(spark: SparkSession, spark_path: str) -> Any:
     # Delta uses the thread's session, which would have other settings.
     there.SparkSession.setActiveSession(spark._jsparkSession)
     return there.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, spark_path).startTransaction()
+
+
+def change_schema(spark: SparkSession, transaction: Any, change: Callable[[str], str]) -> None:
+    """Have a transaction's commit change the table's schema.
+
+    Args:
+        transaction: from `begin`.
+        change: returns the JSON of the schema that the table should have, from that of the schema that it has.
+    """
+    found = msgspec.json.decode(transaction.metadata().json())["metaData"]
+    schema = change(found["schemaString"])
+    if schema != found["schemaString"]:
+        describe(spark, transaction, {**found, "schemaString": schema})
+
+
+def describe(spark: SparkSession, transaction: Any, metadata: Mapping[str, Any]) -> None:
+    """Have a transaction's commit change the table's metadata, or create the table with it. `metadata`: the fields of
+    the `metaData` action."""
+    read = jvm(spark).org.apache.spark.sql.delta.actions.Action
+    transaction.updateMetadata(read.fromJson(msgspec.json.encode({"metaData": metadata}).decode()), False)
 
 
 def commit(spark: SparkSession, transaction: Any, changes: Sequence[Mapping[str, Any]], operation: Any) -> None:

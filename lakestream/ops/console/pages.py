@@ -136,7 +136,7 @@ class AccountPages:
             return {name: value for name, value in found.items() if "/" not in name}  # no stream's name has a slash
 
         return {"compactor": page["compactor"]} | {
-            name: own(page[name]) for name in ("lag", "lag_seconds", "last_commit", "errors")
+            name: own(page[name]) for name in ("lag", "lag_seconds", "last_commit", "misfits", "errors")
         }
 
     def _jsz(self, account: Account, query: Query) -> dict[str, Any]:

@@ -43,11 +43,13 @@ MAX_COMMITS = 50
 
 class StreamLag(msgspec.Struct, frozen=True):
     """Lag of a stream's table: messages, and age of the oldest of them in ns; both 0 when the table has all.
-    `committed_ns` is the time of the last compaction, ns since the epoch; 0: never, or unknown."""
+    `committed_ns` is the time of the last compaction, ns since the epoch; 0: never, or unknown. `misfits`: messages of
+    the table that do not fit their schema."""
 
     messages: int = 0
     age_ns: int = 0
     committed_ns: int = 0
+    misfits: int = 0
 
 
 class Outage(msgspec.Struct, frozen=True):

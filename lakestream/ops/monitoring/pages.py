@@ -459,6 +459,7 @@ def lake_of(keeper: Lag) -> dict[str, Any]:
         "lag": {name: each.messages for name, each in lag.items()},
         "lag_seconds": {name: round(each.age_ns / SECOND, 3) for name, each in lag.items()},
         "last_commit": {name: format_time(each.committed_ns) for name, each in lag.items() if each.committed_ns},
+        "misfits": {name: each.misfits for name, each in lag.items() if each.misfits},
         "errors": keeper.troubles(),
     }
     return page if outage is None else page | {"outage": outage_of(outage)}

@@ -186,7 +186,7 @@ def _varz(page: Part, query: Query, parts: Sequence[Part]) -> None:
     lakes = [part["lake"] for part in parts if "lake" in part]
     if lakes:
         lake = dict(lakes[0])
-        for name in ("lag", "lag_seconds", "last_commit", "errors"):
+        for name in ("lag", "lag_seconds", "last_commit", "misfits", "errors"):
             lake[name] = {stream: value for each in lakes for stream, value in each[name].items()}
         page["lake"] = lake
 

@@ -1,7 +1,7 @@
 """JetStream's error codes, and errors for clients.
 
-Belongs here: the table of all codes of API level 5 (nats-server 2.15), the `error` object of a response, and the
-text of any error for clients. A code is raised where its rule is.
+Belongs here: the table of all codes of API level 5 (nats-server 2.15), that of lakestream's own codes, the `error`
+object of a response, and the text of any error for clients. A code is raised where its rule is.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ApiError(PublicError):
 
     Args:
         code: the HTTP-like class of the error (400, 404, 500, 503 …).
-        err_code: the JetStream error code (10002 to 10228); 0: none.
+        err_code: the JetStream error code (10002 to 10228), or one of `OWN_ERRORS`; 0: none.
         description: the text for people.
     """
 
@@ -79,7 +79,7 @@ def api_error(err_code: int, **fields: object) -> ApiError:
     inner = fields.get("err")
     if isinstance(inner, ApiError):
         return inner
-    kind = ERRORS[err_code]
+    kind = ERRORS[err_code] if err_code < OWN else OWN_ERRORS[err_code]
     return ApiError(
         kind.code, err_code, kind.description.format(**fields) if "{" in kind.description else kind.description
     )
@@ -322,6 +322,19 @@ ERRORS: dict[int, ErrorKind] = {
     10228: ErrorKind(500, "stream source consumer stalled on flow control"),
 }
 """Every code that nats-server 2.15.1 defines, also unused ones."""
+
+OWN = 20000
+"""Codes from here on are lakestream's own."""
+
+OWN_ERRORS: dict[int, ErrorKind] = {
+    20001: ErrorKind(404, "schema not found: {reference}"),
+    20002: ErrorKind(400, "schema not valid: {err}"),
+    20003: ErrorKind(409, "schema not compatible: {err}"),
+    20004: ErrorKind(409, "schema in use: {err}"),
+    20005: ErrorKind(503, "schemas temporarily unavailable: {err}"),
+    20006: ErrorKind(400, "message does not fit its schema: {misfit}"),
+}
+"""Codes that nats-server does not have: of the schema registry, and of publishes that it makes the server refuse."""
 
 
 def for_clients(error: BaseException | None) -> str:

@@ -108,6 +108,23 @@ def message_of(files: descriptor_pb2.FileDescriptorSet, name: str = "") -> Descr
         raise BadSchema(f"there is no message {name[:80]!r}", remedy="write its full name, with the package") from None
 
 
+def name_at(files: descriptor_pb2.FileDescriptorSet, path: tuple[int, ...]) -> str:
+    """Return the full name of a message by its path, as Confluent's wire format has it: indexes of messages in the last
+    file, and of those inside of each other.
+
+    Raises:
+        BadSchema: there is no such message.
+    """
+    last = files.file[-1]
+    found, names = last.message_type, [last.package] if last.package else []
+    for at in path:
+        if not 0 <= at < len(found):
+            raise BadSchema(f"it has no message at the path {list(path)}", last.name[:80])
+        names.append(found[at].name)
+        found = found[at].nested_type
+    return ".".join(names)
+
+
 def parts_of(message: Descriptor) -> tuple[Part, ...]:
     """Return the fields of a message with their columns."""
     return _Mapping().parts(message, (message.full_name,), 1)

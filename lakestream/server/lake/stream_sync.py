@@ -105,6 +105,7 @@ class StreamSync:
         self.last_seq = 0
         """The last sequence of the table's last commit."""
         self.committed_ns = 0
+        self.misfits = 0
         self.asking = False
         self.on_deleted: Callable[[], None] | None = None
         """Callback for a stream that was deleted while a task was running."""
@@ -164,7 +165,7 @@ class StreamSync:
                 age = max(0, now_ns - (store.time_of(store.live.next_at_or_after(self.last_seq + 1)) or now_ns))
             except LogError:  # the log reports the error itself
                 age = 0
-        return StreamLag(behind, age, self.committed_ns)
+        return StreamLag(behind, age, self.committed_ns, self.misfits)
 
     def has_unstaged_schema(self) -> bool:
         """Return True if readers cannot know yet the typed columns that the stream names (lake/sql/typed.py)."""
@@ -238,6 +239,7 @@ class StreamSync:
         progress = self._watch.progress
         self.last_seq = progress.last_seq if progress is not None else _seq_at(sealed, position or 0, floor)
         self.committed_ns = self._watch.committed_ms * 1_000_000
+        self.misfits = progress.misfits if progress is not None else 0
         damaged = position is not None and whole and bool(self._files.damaged)
         held = position if whole and not damaged and not self._files.is_vacuumed else None
         if damaged:

@@ -22,6 +22,8 @@ REQUIRED_LEVEL = "_nats.req.level"
 """Metadata that names the API level which a configuration needs."""
 LAKE = "lakestream.lake"
 """Metadata with which a stream stays out of the lake: `off`."""
+SCHEMA, VALIDATE = "lakestream.schema", "lakestream.validate"
+"""Metadata that names the schemas of a stream's messages, and asks for the check of publishes."""
 LAST_SEQ = 1 << 62
 """The highest sequence at which a stream begins, or that it is given by an archive or a purge: what is published later
 needs room behind it, and no table holds a sequence of 2^63."""
@@ -167,6 +169,11 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
     def in_lake(self) -> bool:
         """Return True if the stream has a table where there is a lake."""
         return in_lake(self.storage, self.metadata)
+
+    @property
+    def validates(self) -> bool:
+        """Return True if publishes are checked against their schemas."""
+        return self.metadata.get(VALIDATE, "off") != "off"
 
 
 class StreamConfigRequest(StreamConfig, frozen=True, kw_only=True):

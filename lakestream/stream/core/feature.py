@@ -12,7 +12,7 @@ of a message's way:
     configure                 the configuration is known, or has changed
     arrived, renamed,         a message with headers came, or one that the configuration may refuse or change
       takes_over
-    rules                     publish rules: see publish.py
+    rules, passes_run         publish rules: see publish.py; messages of a run that need not be judged one by one
     opened, prepared, taken   the message gets its sequence and goes into a batch
     before_flush,             proposals are handed to the group
       before_write
@@ -36,6 +36,7 @@ from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
+from lakestream.protocol.publishes import Publishes
 from lakestream.stream.core.batch import After
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.effect import Effect, EffectReader, Effects
@@ -88,6 +89,10 @@ class Feature:
 
     def judges_every_message(self) -> bool:
         """Return True if messages without headers have to pass the rules too."""
+        return False
+
+    def passes_run(self, run: Publishes, begin: int, end: int) -> bool:
+        """Return True if none of these messages has to be judged by itself, although `judges_every_message`."""
         return False
 
     def applies_single_messages(self) -> bool:
@@ -225,6 +230,7 @@ class Hooks(msgspec.Struct):
 
     features: list[Feature]
     judges_every_message: Of = ()
+    passes_run: Of = ()
     applies_single_messages: Of = ()
     arrived: Of = ()
     renamed: Of = ()

@@ -25,7 +25,7 @@ from lakestream.stream.core.effect import Effect
 from lakestream.stream.core.feature import Feature, Hooks
 from lakestream.stream.core.operations import Purge, UpdateStream
 from lakestream.stream.core.pipeline import Pipeline, nothing_left
-from lakestream.stream.core.publish import Duplicate, NotHere, Publish, PublishRules
+from lakestream.stream.core.publish import Duplicate, NotHere, NotReady, Postponed, Publish, PublishRules
 from lakestream.stream.core.reader import Reader
 from lakestream.stream.core.view import ProposedView
 
@@ -97,6 +97,10 @@ class Proposer:
         self._fetching = False
         self.guarded = self._guards = False
         """True if every message has to pass the rules, those without headers too."""
+        self._passes: tuple[Feature, ...] = ()
+        """Features that may let a run pass; only where nothing else of the configuration guards."""
+        self._settled_rules = True
+        """False while every message has to pass the rules because of what is in flight, or as there is little room."""
         self._prepared: tuple[Feature, ...] = ()
         self._config = StreamConfig()
         self.rules: PublishRules
@@ -107,7 +111,9 @@ class Proposer:
         self._config, hooks = config, self._hooks
         refuses = config.sealed or config.max_msg_size > 0 or limits.refuses_new(config) or config.no_ack
         refuses = refuses or self._buffer.exact
-        self._guards = refuses or any(each.judges_every_message() for each in hooks.judges_every_message)
+        judges = [each for each in hooks.judges_every_message if each.judges_every_message()]
+        self._guards = refuses or bool(judges)
+        self._passes = () if refuses or not set(judges) <= set(hooks.passes_run) else tuple(judges)
         self.guarded = self.guarded or self._guards
         self._prepared = hooks.prepared
         suffixes = tuple(each.reply_suffix for each in hooks.features if each.reply_suffix)
@@ -131,7 +137,9 @@ class Proposer:
 
     def ingest_run(self, run: Publishes, begin: int, end: int) -> bool:
         """Take publishes that no rule looks at one by one; return False if one may, or there is no room for them."""
-        if self.guarded or self._deferred or self._prepared or run.payload_bytes > self._max_bytes:
+        if self._deferred or self._prepared or run.payload_bytes > self._max_bytes:
+            return False
+        if self.guarded and not self._pass_run(run, begin, end):
             return False
         pipeline = self._pipeline
         # Invariant 5: times never go backwards in a stream, whatever the clock does. Messages that came together can
@@ -145,6 +153,11 @@ class Proposer:
         pipeline.hold(batch.add_run(seq, now, run, begin, end))
         pipeline.next_seq, pipeline.last_time = seq + end - begin, batch.last_time
         return True
+
+    def _pass_run(self, run: Publishes, begin: int, end: int) -> bool:
+        """Return True if no rule has to look at a message of a run by itself."""
+        passes = self._passes
+        return bool(passes) and self._settled_rules and all(each.passes_run(run, begin, end) for each in passes)
 
     def _append(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, time_ns: int = 0) -> int:
         """Put a message (from `time_ns`, or now) that passed every rule into the open batch; its sequence, or 0."""
@@ -269,9 +282,10 @@ class Proposer:
                     self._defer(message)
                     return
                 raise refused
-        except NotHere as missing:
+        except Postponed as missing:
+            message.header, message.payload, message.tail, message.after = came
             self._defer(message)
-            self.fetch(missing.seq)
+            self.procure(missing)
             return
         except ApiError as error:
             self.reject(message, error)
@@ -439,7 +453,7 @@ class Proposer:
 
     def guard(self) -> None:
         """Let every message pass the rules: an operation in flight may move the sequence or change them."""
-        self.guarded = True
+        self.guarded, self._settled_rules = True, False
 
     def _defer(self, message: Publish) -> None:
         self.defer(lambda: self.decide(message), message.reply, message.size)
@@ -464,6 +478,21 @@ class Proposer:
             self._fetching = True
             self._clock.spawn(self._fetch(seq))
 
+    def procure(self, missing: Postponed) -> None:
+        """Have what a rule needs; then what waits is judged again."""
+        if isinstance(missing, NotHere):
+            self.fetch(missing.seq)
+        elif isinstance(missing, NotReady) and not self._fetching:
+            self._fetching = True
+            missing.wait(self._procured)
+
+    def _procured(self, error: ApiError | None) -> None:
+        self._fetching = False
+        if error is not None:
+            self._refuse_deferred(error)
+        elif not self._pipeline.operations:
+            self.resume()
+
     async def _fetch(self, seq: int) -> None:
         try:
             found = await self._reader.fetch(seq)
@@ -478,7 +507,8 @@ class Proposer:
 
     def resume(self, fetched: dict[int, Record | None] | None = None) -> None:
         """Judge what waited, in order: no operation is in flight any more. `fetched`: messages that are at hand now."""
-        self.guarded = self._guards or self.weighed()
+        self._settled_rules = not self.weighed()
+        self.guarded = self._guards or not self._settled_rules
         if not self._deferred or self._fetching:
             return
         self.view.fetched |= fetched or {}
@@ -520,7 +550,7 @@ class Proposer:
         replies += [reply for _, reply in self._take_deferred()]
         for reply in filter(None, replies):
             self._decline(reply)
-        self.guarded = self._guards
+        self.guarded, self._settled_rules = self._guards, True
         self._pipeline.rewind()
 
     # ------------------------------------------------------------------ answers

@@ -107,7 +107,19 @@ class Duplicate(msgspec.Struct, frozen=True):
     seq: int
 
 
-class NotHere(Exception):
+class Postponed(Exception):
+    """A rule cannot decide yet."""
+
+
+class NotReady(Postponed):
+    """A rule needs what this node is about to load: judge again when `wait` calls back, refuse if that is an error."""
+
+    def __init__(self, wait: Callable[[Callable[[ApiError | None], None]], None]) -> None:
+        super().__init__("it is being loaded")
+        self.wait = wait
+
+
+class NotHere(Postponed):
     """A rule needs the message with this sequence, which only the lake has: fetch it and judge again."""
 
     def __init__(self, seq: int) -> None:
@@ -128,8 +140,8 @@ class PublishRule(msgspec.Struct, frozen=True):
     """
 
     check: Callable[[View, Publish, Given], Duplicate | None]
-    """Raises ApiError to refuse the message, NotHere to have a message of the lake fetched and be asked again. May
-    rewrite header and payload. `Given`: values of the header block as it came."""
+    """Raises ApiError to refuse the message, Postponed to be asked again. May rewrite header and payload. `Given`:
+    values of the header block as it came."""
     headers: frozenset[bytes] | None = None
     """Checked only if one of these headers is given (`Nats-…`, not empty). `ANY`: if the block has headers of the
     protocol at all; None: for every message that is judged."""
@@ -149,7 +161,7 @@ class PublishRules:
         self._for_every_message = tuple(each for each in rules if each.headers is None)
 
     def check(self, view: View, message: Publish, member: bool = False) -> Effect | Duplicate:
-        """Apply every rule. Raise ApiError with the code of the first that fails, NotHere.
+        """Apply every rule. Raise ApiError with the code of the first that fails, Postponed.
 
         `member`: of a batch, which nats-server judges in the order of rules of replicated streams.
         """

@@ -20,7 +20,7 @@ from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.effect import Effect, Given
 from lakestream.stream.core.pipeline import Pipeline
 from lakestream.stream.core.proposer import Proposer
-from lakestream.stream.core.publish import MAX_HEADER_BYTES, Duplicate, NotHere, Publish, PublishRule, View
+from lakestream.stream.core.publish import MAX_HEADER_BYTES, Duplicate, Postponed, Publish, PublishRule, View
 from lakestream.stream.features.batches import (
     MAX_ID_CHARS,
     MAX_STAGED_BYTES,
@@ -212,9 +212,9 @@ class Atomic(Batches[_Staged]):
             return
         try:
             accepted = self._judge(batch)
-        except NotHere as missing:
+        except Postponed as missing:
             proposer.defer(again, reply, batch.size)
-            proposer.fetch(missing.seq)
+            proposer.procure(missing)
         except _Later:
             proposer.defer(again, reply, batch.size)
         except ApiError as error:
@@ -227,7 +227,7 @@ class Atomic(Batches[_Staged]):
             proposer.take_whole(accepted)
 
     def _judge(self, batch: _Staged) -> list[tuple[Publish, Effect]]:
-        """Return every member with its effect. Raise ApiError with the first that fails, NotHere, _Later."""
+        """Return every member with its effect. Raise ApiError with the first that fails, Postponed, _Later."""
         config, proposed = self._config, self._proposer.view
         if config.sealed:
             raise api_error(10109)
@@ -260,7 +260,7 @@ class Atomic(Batches[_Staged]):
 
 def _unconditional(config: StreamConfig, header: bytes) -> bool:
     """Return True if no rule can refuse a member: its header block has batch headers only."""
-    if config.allow_msg_counter or len(header) > MAX_HEADER_BYTES:
+    if config.allow_msg_counter or config.validates or len(header) > MAX_HEADER_BYTES:
         return False
     return header.count(b"\r\nNats-") == header.count(b"\r\nNats-Batch-")
 

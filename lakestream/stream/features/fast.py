@@ -20,7 +20,7 @@ from lakestream.stream.core.effect import Effect
 from lakestream.stream.core.operations import Progress
 from lakestream.stream.core.pipeline import Pipeline
 from lakestream.stream.core.proposer import Proposer
-from lakestream.stream.core.publish import Duplicate, NotHere, Publish
+from lakestream.stream.core.publish import Duplicate, Postponed, Publish
 from lakestream.stream.features.batches import (
     MAX_ID_CHARS,
     Batches,
@@ -279,9 +279,9 @@ class Fast(Batches[_Fast]):
             refused = proposer.view.room(judged.subject, length, bool(outcome.rollup))
             if refused is not None and not proposer.view.pending_msgs():
                 raise refused
-        except NotHere as missing:
+        except Postponed as missing:
             proposer.defer(again, message.reply, message.size)
-            proposer.fetch(missing.seq)
+            proposer.procure(missing)
         except ApiError as error:
             self._refused(batch, member, message, error)
         else:

@@ -26,7 +26,6 @@ from lakestream.protocol.api.jsonio import dumps
 from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.protocol.domain_subjects import LINK_QUEUE
 from lakestream.stream.core.batch import Run
-from lakestream.stream.core.pipeline import Pipeline
 from lakestream.stream.core.proposer import NOT_NOW
 from lakestream.stream.mirroring.origin import Origin, Start
 from lakestream.stream.mirroring.runs import run_of
@@ -100,6 +99,13 @@ class Taker(Protocol):
         """Store messages that came together; return how many, from the first on. The others come again by `take`."""
 
 
+class Commits(Protocol):
+    """Tells when what was taken is committed; a stream's pipeline."""
+
+    def when_safe(self, then: Callable[[], None]) -> None:
+        """Call `then` once every message taken so far is committed."""
+
+
 _Seq = Annotated[int, msgspec.Meta(ge=0, lt=LAST_SEQ)]
 
 
@@ -149,7 +155,7 @@ _answer = msgspec.json.Decoder(_Answer)
 class Session:
     """Reads one origin from `begin` to `end`, in the event loop."""
 
-    def __init__(self, origin: Origin, taker: Taker, bus: Bus, clock: Clock, pipeline: Pipeline) -> None:
+    def __init__(self, origin: Origin, taker: Taker, bus: Bus, clock: Clock, pipeline: Commits) -> None:
         self._origin, self._taker = origin, taker
         self._bus, self._clock, self._pipeline = bus, clock, pipeline
         self.lag = 0

@@ -25,6 +25,7 @@ from lakestream.lake.delta.actions import Action, Add, Bounds, DeletionVector, M
 from lakestream.lake.delta.ends import End, stated
 from lakestream.lake.delta.log import Log
 from lakestream.lake.delta.schema import END, REMOVED_COLUMN, subject_text
+from lakestream.lake.delta.typed_columns import FORMAT_COLUMN
 from lakestream.lake.errors import HistoryUnavailable
 from lakestream.lake.files.storage import Storage
 from lakestream.protocol.subjects import Filters, is_literal
@@ -115,10 +116,11 @@ _SCHEMA = msgspec.json.Decoder(_Schema)
 
 class Shape(msgspec.Struct, frozen=True):
     """Properties of the table as a whole. `direct`: its files can be read directly; `archive`: it has an archive's
-    column."""
+    column; `schema`: the JSON of its columns if rows may lack their payload, else ""."""
 
     direct: bool = True
     archive: bool = False
+    schema: str = ""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -307,6 +309,7 @@ def _shape(data: MetaData, direct: bool) -> Shape:
     return Shape(
         direct and not mapped,
         any(field.name == REMOVED_COLUMN for field in fields),
+        data.schema_string if any(field.name == FORMAT_COLUMN for field in fields) else "",
     )
 
 

@@ -26,7 +26,8 @@ from lakestream.lake.delta.actions import locate
 from lakestream.lake.delta.departures import Dead
 from lakestream.lake.delta.ends import stated
 from lakestream.lake.delta.log import Log
-from lakestream.lake.delta.schema import literal, table_schema
+from lakestream.lake.delta.payloads import Payloads, completed
+from lakestream.lake.delta.schema import doubled, literal, table_schema
 from lakestream.lake.delta.segments import alive
 from lakestream.lake.delta.time_travel import (
     KEEP_MORE,
@@ -80,7 +81,7 @@ class TablePast:
         self._storage = open_storage(table)
         self._lock = threading.Lock()
         self._log: CommitLog | None = None
-        self._open: OrderedDict[int, QueryBuilder] = OrderedDict()
+        self._open: OrderedDict[int, tuple[QueryBuilder, Payloads]] = OrderedDict()
         self._left: OrderedDict[tuple[int, Point], Any] = OrderedDict()
 
     def was(
@@ -225,10 +226,11 @@ class TablePast:
         return Dead(runs=runs)
 
     def _query(self, version: int, columns: Sequence[str], where: str) -> Iterator[pa.RecordBatch]:
-        sql = f"SELECT {', '.join(columns)} FROM t WHERE {where}"
+        query, payloads = self._pinned(version)
+        names = ", ".join([*columns, *map(doubled, payloads.needed(columns))])
         try:
-            for found in self._pinned(version).execute(sql):
-                yield _plain(pa.record_batch(found))
+            for found in query.execute(f"SELECT {names} FROM t WHERE {where}"):
+                yield _plain(completed(payloads, pa.record_batch(found), columns))
         except LakeError:
             raise
         except Exception as error:  # the query engine raises bare Exception
@@ -236,7 +238,7 @@ class TablePast:
                 raise HistoryUnavailable(f"{self._table} at version {version} could not be read: {error}") from error
             raise _gone(self._table, version) from error
 
-    def _pinned(self, version: int) -> QueryBuilder:
+    def _pinned(self, version: int) -> tuple[QueryBuilder, Payloads]:
         with self._lock:
             if version in self._open:
                 self._open.move_to_end(version)
@@ -247,7 +249,7 @@ class TablePast:
         except DeltaError as error:
             raise _gone(self._table, version) from error
         self._check(version, table)
-        query = QueryBuilder(_CONFIG).register("t", table)
+        query = QueryBuilder(_CONFIG).register("t", table), Payloads(self._table, table.schema().to_json())
         with self._lock:
             self._open[version] = query
             while len(self._open) > OPEN_VERSIONS:

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from lakestream.lake.delta import deletion_vectors
 from lakestream.lake.delta.actions import locate
+from lakestream.lake.delta.payloads import Payloads
 from lakestream.lake.delta.schema import REMOVED_COLUMN, join_headers, table_schema
 from lakestream.lake.errors import DamagedFile
 from lakestream.lake.files.storage import Storage
@@ -25,6 +26,7 @@ from lakestream.log.format.record import Record
 
 COLUMNS = ("seq", "time_ns", "subject", "subject_bytes", "headers", "header_block", "data")
 """Columns of a record."""
+_CHECKED = frozenset((*COLUMNS, REMOVED_COLUMN))
 LIGHT = ("seq", "time_ns", "subject", "subject_bytes")
 """Columns that locate a message."""
 
@@ -45,11 +47,19 @@ class Pick:
 
 
 def read_file(
-    storage: Storage, table: str, file: FileEntry, pick: Pick, columns: Sequence[str], archive: bool
+    storage: Storage,
+    table: str,
+    file: FileEntry,
+    pick: Pick,
+    columns: Sequence[str],
+    archive: bool,
+    payloads: Payloads | None = None,
 ) -> Any | None:
-    """Return the wanted rows of one file as a pyarrow Table of `columns`; None when there are none.
+    """Return the wanted rows of one file as a pyarrow Table of `columns`; None when there are none. `payloads`: None if
+    all rows of the table keep theirs.
 
     Raises:
+        PayloadUnknown: the schema of a row is missing.
         FileNotFoundError: the file has gone.
         TooLarge: it has to be read in parts.
         DamagedFile: it is not as it was written: each page has a checksum, and the footer one in the table's log.
@@ -65,6 +75,7 @@ def read_file(
             if sum(data.row_group(at).total_byte_size for at in range(data.num_row_groups)) > DECODED_MOST:
                 raise TooLarge(path)
             names = [*columns, REMOVED_COLUMN] if archive else list(columns)
+            names += payloads.needed(columns) if payloads is not None else []
             found = parquet.read(columns=names, use_threads=False)
     except FileNotFoundError:
         raise
@@ -87,14 +98,16 @@ def read_file(
         keep = _both(keep, _of_subjects(found.column("subject"), pick.wanted))
     if keep is not None and not keep.all():
         found = found.filter(pa.array(keep))
-    return _shaped(found, file, columns) if found.num_rows else None
+    if not found.num_rows:
+        return None
+    return _shaped(found if payloads is None else payloads.complete(found), file, columns)
 
 
 def _check(path: str, file: FileEntry, found: Any) -> None:
     """Raise DamagedFile unless rows have the types that a table has: a damaged footer may tell of others."""
     if file.rows and found.num_rows != file.rows:
         raise DamagedFile(path, f"it has {found.num_rows} rows instead of {file.rows}")
-    for field in table_schema(found.column_names):
+    for field in table_schema(name for name in found.column_names if name in _CHECKED):
         column = found.column(field.name)
         if not _is_stored_as(column.type, field.type):
             raise DamagedFile(path, f"its column {field.name} is {column.type} instead of {field.type}")

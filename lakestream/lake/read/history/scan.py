@@ -20,7 +20,8 @@ import numpy as np
 import pyarrow as pa
 
 from lakestream.lake.delta.actions import locate
-from lakestream.lake.delta.schema import REMOVED_COLUMN, literal
+from lakestream.lake.delta.payloads import Payloads
+from lakestream.lake.delta.schema import REMOVED_COLUMN, doubled, literal
 from lakestream.lake.files.storage import Storage
 from lakestream.lake.read.history.cache import Slab
 from lakestream.lake.read.history.index import FileEntry, Snapshot, Wanted
@@ -84,7 +85,8 @@ class TableScan:
     def __init__(self, table: str, storage: Storage) -> None:
         self._table = table
         self._storage = storage
-        self._sql = SqlTable(table, storage)
+        self._payloads = _TablePayloads(table)
+        self._sql = SqlTable(table, storage, self._payloads)
         self._stretch = 1  # correction of the density by file statistics
         self._row_bytes = 0  # measured size of a row
 
@@ -265,10 +267,10 @@ class TableScan:
 
     def _direct(self, snapshot: Snapshot, files: Sequence[FileEntry], pick: Pick, columns: Sequence[str]) -> Any:
         """Return rows of whole small files. Raises FileNotFoundError and TooLarge."""
-        archive = snapshot.shape.archive
+        archive, payloads = snapshot.shape.archive, self._payloads.of(snapshot)
 
         def read(file: FileEntry) -> Any | None:
-            return read_file(self._storage, self._table, file, pick, columns, archive)
+            return read_file(self._storage, self._table, file, pick, columns, archive, payloads)
 
         if self._storage.local or len(files) == 1:
             parts = [read(file) for file in files]
@@ -291,17 +293,36 @@ def _span(files: Sequence[FileEntry], first: int, rows: int) -> int:
     return max(rows, rows * width // held)
 
 
+class _TablePayloads:
+    """Payloads of a table whose columns grow."""
+
+    def __init__(self, table: str) -> None:
+        self._table = table
+        self._known: tuple[str, Payloads] | None = None
+
+    def of(self, snapshot: Snapshot) -> Payloads | None:
+        """Return the payloads of a version; None if all rows keep theirs."""
+        schema, known = snapshot.shape.schema, self._known
+        if not schema:
+            return None
+        if known is None or known[0] != schema:
+            known = self._known = (schema, Payloads(self._table, schema))
+        return known[1]
+
+
 class SqlTable:
     """A table open for DataFusion. Safe for use by several threads.
 
     Args:
         table: path or URL of the table.
         storage: where it is.
+        payloads: of its versions.
     """
 
-    def __init__(self, table: str, storage: Storage) -> None:
+    def __init__(self, table: str, storage: Storage, payloads: _TablePayloads) -> None:
         self._table = table
         self._storage = storage
+        self._payloads = payloads
         self._lock = threading.Lock()
         self._checked: set[str] = set()
         self._delta: DeltaTable | None = None
@@ -309,8 +330,12 @@ class SqlTable:
 
     def rows(self, snapshot: Snapshot, pick: Pick, columns: Sequence[str], limit: int = 0) -> Any:
         """Return the wanted rows in sequence order, as a pyarrow Table; at most `limit`, 0 for all."""
-        sql = f"SELECT {', '.join(columns)} FROM t WHERE {_condition(snapshot, pick)} ORDER BY seq"
-        return self._ask(snapshot, pick, f"{sql} LIMIT {limit}" if limit else sql)
+        payloads = self._payloads.of(snapshot)
+        more = [] if payloads is None else payloads.needed(columns)
+        names = ", ".join([*columns, *map(doubled, more)])
+        sql = f"SELECT {names} FROM t WHERE {_condition(snapshot, pick)} ORDER BY seq"
+        found = self._ask(snapshot, pick, f"{sql} LIMIT {limit}" if limit else sql)
+        return payloads.complete(found).select(list(columns)) if payloads is not None and more else found
 
     def lowest_since(self, snapshot: Snapshot, first: int, last: int, time_ns: int) -> int:
         """Return the lowest sequence of a range whose time is at or after `time_ns`; 0: none."""

@@ -74,7 +74,9 @@ def test_maintenance_counts_tables_that_needed_some() -> None:
 
 def test_every_metric_that_needs_no_spark_is_collected() -> None:
     counted = CompactorMetrics(LAKE)
-    counted.note(BatchReport(1, 1, 0.1, {paths.staging(LAKE, "S", "u"): "no"}, {paths.table(LAKE, "S"): 1}), 1.0)
+    table = paths.table(LAKE, "S")
+    counted.note(BatchReport(1, 1, 0.1, {paths.staging(LAKE, "S", "u"): "no"}, {table: 1}, {table: 2}), 1.0)
+    assert _values(counted)["lakestream_compaction_misfits_total", "$G", "S"] == 2
     names = {name for name, *_ in _values(counted)}
     assert names == {family.name for family in metrics.FAMILIES if "jvm" not in family.name}
 

@@ -1,0 +1,67 @@
+"""Requests of the server itself to the API of an account.
+
+Belongs here: awaiting one answer over the account's bus, and work in threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar, cast
+
+from lakestream.ports import Bus, ClientInfo, Clock, Io
+from lakestream.protocol.nuid import nuid
+
+T = TypeVar("T")
+
+TIMEOUT_NS = 5_000_000_000
+"""Time to wait for an answer (5 s)."""
+_INBOX = b"$JSC.R.%b"
+
+
+class NoAnswer(Exception):
+    """Raised when no answer came within `TIMEOUT_NS`, or nothing listens to the subject."""
+
+
+async def ask(bus: Bus, clock: Clock, subject: bytes, body: bytes, header: bytes = b"") -> bytes:
+    """Publish a request and return the body of its answer.
+
+    Raises:
+        NoAnswer: there is none. The request may have been processed.
+    """
+    answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def answered(subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
+        if not answer.done():
+            answer.set_result(payload)
+
+    def late() -> None:
+        if not answer.done():
+            answer.set_exception(NoAnswer("no answer came in time"))
+
+    inbox = _INBOX % nuid().encode()
+    subscription = bus.subscribe(inbox, answered)
+    timer = clock.call_later(TIMEOUT_NS, late)
+    try:
+        if not bus.publish(subject, inbox, header, body):
+            raise NoAnswer("nothing listens to the request's subject")
+        return await answer
+    finally:
+        timer.cancel()
+        subscription.cancel()
+
+
+async def in_thread(io: Io, work: Callable[[], T]) -> T:
+    """Run `work` in a thread; return its result, or raise its error."""
+    waiting: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+    def done(result: T | None, error: BaseException | None) -> None:
+        if waiting.done():
+            return
+        if error is not None:
+            waiting.set_exception(error)
+        else:
+            waiting.set_result(cast(T, result))
+
+    io.submit(work, done)
+    return await waiting

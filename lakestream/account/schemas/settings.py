@@ -1,0 +1,83 @@
+"""The check of a stream's `lakestream.schema` and `lakestream.validate`, when it is created or updated.
+
+Belongs here: the grammar of both, and the question to the registry whether the schemas that a stream names can be used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from lakestream.account.schemas.calls import NoAnswer, ask
+from lakestream.ports import Bus, Clock
+from lakestream.protocol.api.errors import ApiError, api_error, invalid
+from lakestream.protocol.schema_api import PREFIX, Lookup
+from lakestream.schemas import naming
+from lakestream.schemas.errors import BadSchema
+from lakestream.schemas.schema import Reference
+from lakestream.stream.core.config import SCHEMA, VALIDATE
+from lakestream.stream.features.validation import MODES, OFF
+
+_BODY = msgspec.json.encode(Lookup(check=True))
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    error: dict[str, Any] | None = None
+
+
+_ANSWER = msgspec.json.Decoder(_Answer)
+
+
+def concerns(metadata: Mapping[str, str]) -> bool:
+    """Return True if there is something to check."""
+    return SCHEMA in metadata or VALIDATE in metadata
+
+
+def references(metadata: Mapping[str, str], is_mirror: bool) -> tuple[Reference, ...]:
+    """Return the schemas that a stream's metadata names.
+
+    Raises:
+        ApiError: 10052, a value is outside of its grammar.
+    """
+    mode, rules = metadata.get(VALIDATE, OFF), metadata.get(SCHEMA)
+    if mode not in MODES:
+        raise invalid(f"{VALIDATE}: {mode[:40]!r} is not one of {', '.join(MODES)}")
+    if mode != OFF and rules is None:
+        raise invalid(f"{VALIDATE}: needs {SCHEMA}, which names the schemas of messages")
+    if mode != OFF and is_mirror:
+        raise invalid(f"{VALIDATE}: a mirror holds what its origin holds; validate there")
+    try:
+        return naming.parse(rules).references() if rules is not None else ()
+    except BadSchema as error:
+        raise invalid(f"{SCHEMA}: {error}") from None
+
+
+async def check(
+    bus: Bus, clock: Clock, metadata: Mapping[str, str], before: Mapping[str, str], is_mirror: bool
+) -> None:
+    """Check the metadata of a stream that is created or updated.
+
+    Args:
+        before: of the existing stream; schemas that it names are not looked up again.
+
+    Raises:
+        ApiError: a value is wrong (10052), or a schema is unknown (20001), unusable (20002), or cannot be looked up
+            now (20005).
+    """
+    wanted = references(metadata, is_mirror)
+    try:
+        known = references(before, False)
+    except ApiError:
+        known = ()
+    for reference in wanted:
+        if reference in known:
+            continue
+        try:
+            answer = _ANSWER.decode(await ask(bus, clock, f"{PREFIX}GET.{reference}".encode(), _BODY))
+        except NoAnswer as error:
+            raise api_error(20005, err=f"{reference} cannot be looked up: {error}") from None
+        if answer.error is not None:
+            said = answer.error
+            raise ApiError(said.get("code", 500), said.get("err_code", 0), f"{SCHEMA}: {said.get('description')}")

@@ -1,0 +1,202 @@
+"""The table of misfits of a stream: messages whose payloads do not fit their schema.
+
+Belongs here: writing its files and committing them. The table lies beside the stream's as `<STREAM>_misfits`, with a
+row for each misfit: seq, time, subject, schema, field, rule, reason. The message itself is in the stream's table, with
+NULLs in typed columns.
+
+The rows of a batch are committed before the stream's own commit. The commit states the progress of the batch, as the
+stream's does, so that a repetition after a crash writes only the rows of messages that are not there yet.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from lakestream.lake.delta import ends
+from lakestream.lake.delta.log import log_directory
+from lakestream.lake.delta.position import PositionWatch, Progress, application
+from lakestream.lake.delta.typed_rows import MISFIT_SCHEMA
+from lakestream.lake.files.lake import open_storage
+from lakestream.lake.files.staging import StreamIdentity
+from lakestream.lake.files.storage import Storage
+from lakestream.lake.write import transactions
+from lakestream.lake.write.data_files import Written
+from lakestream.lake.write.rewrite import forget_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MISFITS_OF = "lakestream.misfits_of"
+"""Property of a table of misfits: the uid of its stream."""
+SUFFIX = "_misfits"
+FILE_ROWS = 100_000
+"""Maximum number of misfits that are held in memory before they become a file."""
+_PROPERTIES = {"delta.enableInCommitTimestamps": "true", "delta.checkpointInterval": "50"}
+
+
+def misfits_table(table: str) -> str:
+    """Return the path of the table of misfits of a stream's table."""
+    return f"{table}{SUFFIX}"
+
+
+class MisfitFiles:
+    """Writes misfits into files of their table, which no commit names yet.
+
+    Args:
+        table: the table of misfits.
+        after_seq: misfits up to this sequence are in the table already.
+    """
+
+    def __init__(self, table: str, after_seq: int = 0) -> None:
+        self._table, self._after = table, after_seq
+        self._storage = open_storage(table)
+        self._held: list[pa.RecordBatch] = []
+        self._rows = 0
+        self._written: list[Written] = []
+
+    def add(self, misfits: pa.RecordBatch) -> None:
+        """Write misfits, in sequence order."""
+        if misfits.num_rows and misfits.column("seq")[0].as_py() <= self._after:
+            misfits = misfits.filter(pc.greater(misfits.column("seq"), self._after))
+        if misfits.num_rows:
+            self._held.append(misfits)
+            self._rows += misfits.num_rows
+            if self._rows >= FILE_ROWS:
+                self._flush()
+
+    def close(self) -> list[Written]:
+        """Return the files, complete and durable."""
+        if self._held:
+            self._flush()
+        return self._written
+
+    def _flush(self) -> None:
+        rows = pa.Table.from_batches(self._held, MISFIT_SCHEMA)
+        self._held, self._rows = [], 0
+        name = f"part-{len(self._written):05}-{uuid.uuid4()}.c000.snappy.parquet"
+        with self._storage.writing(f"{self._table}/{name}") as content:
+            sink = ends.EndWriter(content)
+            writer = pq.ParquetWriter(sink, MISFIT_SCHEMA, store_schema=False, write_page_checksum=True)
+            writer.write_table(rows)
+            sink.begin_end()
+            writer.close()
+            size, tags = content.tell(), sink.end.tags()
+        seqs = pc.min_max(rows.column("seq")).as_py()
+        stats = {
+            "numRecords": len(rows),
+            "minValues": {"seq": seqs["min"]},
+            "maxValues": {"seq": seqs["max"]},
+            "nullCount": {field: rows.column(field).null_count for field in rows.column_names},
+        }
+        now_ms = time.time_ns() // 1_000_000
+        self._written.append(Written(name, {}, size, now_ms, msgspec.json.encode(stats).decode(), tags))
+
+
+class MisfitTable:
+    """The table of misfits of one stream, changed through Spark under the lock of the stream's table.
+
+    Args:
+        spark: a session with Delta.
+        storage: the lake.
+        identity: the stream.
+        table: the stream's table.
+    """
+
+    def __init__(self, spark: SparkSession, storage: Storage, identity: StreamIdentity, table: str) -> None:
+        self._spark, self._storage, self._identity = spark, storage, identity
+        self._stream_table = table
+        self._path = ""
+
+    @property
+    def path(self) -> str:
+        """Return the path of the table, which need not exist: the first of `<STREAM>_misfits`, `<STREAM>_misfits_` …
+        that no other table takes."""
+        if not self._path:
+            path = misfits_table(self._stream_table)
+            while self._owner(path) not in (None, self._identity.uid):
+                path += "_"
+            self._path = path
+        return self._path
+
+    def reached(self) -> Progress | None:
+        """Return the progress of the last commit with misfits."""
+        watch = PositionWatch(self.path, self._identity.uid)
+        watch.read()
+        return watch.progress
+
+    def commit(self, files: Sequence[Written], progress: Progress) -> int:
+        """Commit the misfits of a batch; return their number."""
+        if not files:
+            return 0
+        app = application(self._identity.uid)
+        transaction = transactions.begin(self._spark, self._storage.spark_path(self.path))
+        if self._owner(self.path) is None:
+            # The files are there already, which CREATE TABLE would refuse.
+            transactions.describe(self._spark, transaction, self._metadata())
+        rows: int = sum(msgspec.json.decode(file.stats)["numRecords"] for file in files)
+        identifier = {"appId": app, "version": progress.last_index, "lastUpdated": time.time_ns() // 1_000_000}
+        changes = [{"txn": identifier}, *({"add": msgspec.to_builtins(file)} for file in files)]
+        metrics = {
+            "numFiles": len(files),
+            "numOutputRows": rows,
+            "numOutputBytes": sum(file.size for file in files),
+        }
+        stated = msgspec.json.encode(progress).decode()
+        transactions.append(self._spark, transaction, changes, [], stated, metrics)
+        return rows
+
+    def delete(self, conditions: Sequence[str]) -> None:
+        """Delete the misfits of messages that leave the table, given as SQL."""
+        from delta.tables import DeltaTable
+
+        if conditions and self._owner(self.path) is not None:
+            table = DeltaTable.forPath(self._spark, self._storage.spark_path(self.path))
+            for condition in conditions:
+                table.delete(condition)
+
+    def remove(self) -> None:
+        """Remove the table of a stream that is deleted."""
+        path = misfits_table(self._stream_table)
+        while (owner := self._owner(path)) is not None:
+            if owner == self._identity.uid:
+                self._storage.delete_tree(log_directory(path))
+                forget_table(self._spark, self._storage.spark_path(path))
+                self._storage.delete_tree(path)
+                return
+            path += "_"
+
+    def _owner(self, path: str) -> str | None:
+        """Return the uid of the stream whose misfits a table has, "" for any other table, None if there is none."""
+        if not self._storage.names(log_directory(path)):
+            return None
+        from deltalake import DeltaTable
+        from deltalake.exceptions import TableNotFoundError
+
+        try:
+            metadata = DeltaTable(path, storage_options=self._storage.delta_options()).metadata()
+        except TableNotFoundError:
+            return None
+        return str(metadata.configuration.get(MISFITS_OF, ""))
+
+    def _metadata(self) -> dict[str, object]:
+        """Return the `metaData` action of a new table."""
+        fields = []
+        for field in MISFIT_SCHEMA:
+            kind = {"int64": "long", "string": "string"}.get(str(field.type), "timestamp")
+            fields.append({"name": field.name, "type": kind, "nullable": True, "metadata": {}})
+        return {
+            "id": str(uuid.uuid4()),
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": msgspec.json.encode({"type": "struct", "fields": fields}).decode(),
+            "partitionColumns": [],
+            "configuration": {**_PROPERTIES, MISFITS_OF: self._identity.uid},
+            "createdTime": time.time_ns() // 1_000_000,
+        }

@@ -1,0 +1,190 @@
+"""Replay of misfits: their rows get typed columns, once a schema is mended.
+
+Belongs here: decoding the messages of a table of misfits again, from the payloads that their rows keep. Now the rule
+`orders@latest` means the latest version of today. What fits gets its columns in one MERGE of the table, with new
+columns in a commit before it; then its rows leave the table of misfits. A crash in between repeats no change: rows that
+have a schema are only taken off the list.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+
+from lakestream.lake.delta import policy
+from lakestream.lake.delta.batches import CONDITION_TERMS
+from lakestream.lake.delta.schema import message_schema, ticked
+from lakestream.lake.delta.time_travel import CommitLog
+from lakestream.lake.delta.typed_columns import FORMAT_COLUMN, SCHEMA_COLUMN, of_table, plain
+from lakestream.lake.delta.typed_rows import TypedRows
+from lakestream.lake.errors import LakeError
+from lakestream.lake.files import locks
+from lakestream.lake.files.lake import open_storage
+from lakestream.lake.files.staging import StagedStream
+from lakestream.lake.write import transactions
+from lakestream.lake.write.misfits import MisfitTable
+from lakestream.lake.write.table import StreamTable
+from lakestream.lake.write.tasks import Columns
+from lakestream.schemas import naming
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOCK_SECONDS = 30.0
+"""Maximum time to wait for the table's lock."""
+REPLAY_ROWS = CONDITION_TERMS
+"""Misfits that are decoded together; each such group is a commit."""
+
+
+class Replayed(msgspec.Struct, frozen=True):
+    """Result of a replay: the misfits that were listed, those that have columns now, and those whose message the table
+    has no more."""
+
+    misfits: int = 0
+    mended: int = 0
+    gone: int = 0
+
+
+class NoReplay(LakeError):
+    """Raised when the misfits of a stream cannot be replayed now."""
+
+
+class Replay:
+    """Replays the misfits of one stream.
+
+    Args:
+        spark: a session with Delta.
+        lake: the lake's root.
+        stream: the stream's staging directory, as scanned.
+        clock: returns the time, ns since the epoch.
+    """
+
+    def __init__(
+        self, spark: SparkSession, lake: str, stream: StagedStream, clock: Callable[[], int] = time.time_ns
+    ) -> None:
+        self._spark = transactions.own_session(spark)
+        self._storage = open_storage(lake)
+        self._identity = stream.identity
+        self._clock = clock
+        self._table = StreamTable(self._spark, self._storage, stream.identity)
+        self._misfits = MisfitTable(self._spark, self._storage, stream.identity, self._table.path)
+
+    def run(self) -> Replayed:
+        """Replay all misfits.
+
+        Raises:
+            NoReplay: the stream has no schemas, or no table, or its compaction is under way.
+            TableBusy: the table stays locked.
+        """
+        rules = policy.of_config(bytes(self._identity.config)).schema
+        if rules is None:
+            raise NoReplay(f"stream {self._identity.name} has no schemas: set {policy.SCHEMA_KEY} in its metadata")
+        done = Replayed()
+        listed = self._listed()
+        for at in range(0, len(listed), REPLAY_ROWS):
+            with locks.held(self._spark, self._storage.root, self._table.path, LOCK_SECONDS) as lock:
+                found = self._replay(rules, listed[at : at + REPLAY_ROWS], lock)
+            done = Replayed(done.misfits + found.misfits, done.mended + found.mended, done.gone + found.gone)
+        return done
+
+    def _listed(self) -> list[int]:
+        """Return the sequences of all misfits, ascending."""
+        if self._misfits.reached() is None:
+            return []
+        found = self._rows_of(self._misfits.path, "SELECT DISTINCT seq FROM t ORDER BY seq")
+        seqs: list[int] = found.column("seq").to_pylist()
+        return seqs
+
+    def _replay(self, rules: str, seqs: Sequence[int], lock: locks.Lock) -> Replayed:
+        """Replay some misfits, with the table's lock held."""
+        found = self._table.find()
+        if found is None or found.uid != self._identity.uid:
+            raise NoReplay(f"stream {self._identity.name} has no table")
+        log = CommitLog(self._table.path)
+        if log.uncleared(log.latest) is not None:
+            raise NoReplay("the compaction of the stream is not complete; try again when it is")
+        rows = self._messages(seqs)
+        has_schemas = f'"{SCHEMA_COLUMN}"' in found.schema
+        there = set(rows.column("seq").to_pylist())
+        columns = Columns(
+            lake=self._storage.root,
+            account=self._identity.account,
+            rules=rules,
+            table=of_table(found.schema),
+            drop_data=False,
+            misfits=self._misfits.path,
+        )
+        mended, fitting = self._typed(columns, rows)
+        if fitting.num_rows:
+            lock.check()
+            if mended.table != columns.table or not has_schemas:
+                self._widen(mended)
+            self._merge(fitting)
+        settled = {*fitting.column("seq").to_pylist(), *(seq for seq in seqs if seq not in there)}
+        if settled:
+            self._misfits.delete([f"seq IN ({', '.join(map(str, sorted(settled)))})"])
+        return Replayed(len(seqs), fitting.num_rows, len(settled) - fitting.num_rows)
+
+    def _messages(self, seqs: Sequence[int]) -> pa.Table:
+        """Return the messages with these sequences that have no schema, as the typed rows of today take them."""
+        names = [name for name in message_schema().names if name != "time_ns"]
+        listed = ", ".join(map(str, seqs))
+        sql = f"SELECT {', '.join(names)} FROM t WHERE seq >= {seqs[0]} AND seq <= {seqs[-1]} AND seq IN ({listed})"
+        if f'"{SCHEMA_COLUMN}"' in self._schema():
+            sql += f" AND {SCHEMA_COLUMN} IS NULL"
+        if f'"{FORMAT_COLUMN}"' in self._schema():
+            sql += f" AND {FORMAT_COLUMN} IS NULL"
+        rows = self._rows_of(self._table.path, f"{sql} ORDER BY seq")
+        now = pa.repeat(pa.scalar(self._clock(), pa.int64()), rows.num_rows)
+        rows = rows.append_column("time_ns", now).select(message_schema().names)
+        return rows.cast(message_schema())
+
+    def _schema(self) -> str:
+        found = self._table.find()
+        return "" if found is None else found.schema
+
+    def _typed(self, columns: Columns, rows: pa.Table) -> tuple[Columns, pa.Table]:
+        """Return the columns that the table needs, and the messages that fit: seq, schema, and typed columns."""
+        batches: list[pa.RecordBatch] = rows.combine_chunks().to_batches()
+        while True:
+            typed = TypedRows(columns.catalog(), naming.parse(columns.rules), columns.table, drop_data=False)
+            found = [typed.add(batch).rows for batch in batches]
+            if not typed.needed:
+                break
+            columns = columns.extended(typed.needed)
+        own = [field.column for field in columns.table.fields]
+        parts = [pa.Table.from_batches([batch]) for batch in found]
+        if not parts:
+            return columns, pa.table({"seq": pa.array([], pa.int64())})
+        whole = pa.concat_tables(parts, promote_options="default")
+        whole = whole.select(["seq", SCHEMA_COLUMN, *(name for name in own if name in whole.column_names)])
+        return columns, whole.filter(whole.column(SCHEMA_COLUMN).is_valid())
+
+    def _widen(self, columns: Columns) -> None:
+        """Add columns to the table, in a commit without rows."""
+        transaction = transactions.begin(self._spark, self._table.spark_path)
+        transactions.change_schema(self._spark, transaction, columns.widen)
+        of = transactions.jvm(self._spark).org.apache.spark.sql.delta
+        transactions.commit(
+            self._spark, transaction, [], getattr(getattr(of, "DeltaOperations$ManualUpdate$"), "MODULE$")
+        )
+
+    def _merge(self, rows: pa.Table) -> None:
+        """Write the columns of these messages into their rows."""
+        source = self._spark.createDataFrame(rows)
+        pairs = {ticked(name): f"s.{ticked(name)}" for name in rows.column_names if name != "seq"}
+        low, high = rows.column("seq")[0].as_py(), rows.column("seq")[-1].as_py()
+        # The range lets Delta skip files.
+        matched = f"t.seq = s.seq AND t.seq >= {low} AND t.seq <= {high}"
+        merge = self._table.delta().alias("t").merge(source.alias("s"), matched)
+        merge.whenMatchedUpdate(f"t.{SCHEMA_COLUMN} IS NULL", pairs).execute()
+
+    def _rows_of(self, table: str, sql: str) -> pa.Table:
+        from deltalake import DeltaTable, QueryBuilder
+
+        delta = DeltaTable(table, storage_options=self._storage.delta_options() or None)
+        return plain(pa.table(QueryBuilder().register("t", delta).execute(sql).read_all()))

@@ -1,0 +1,289 @@
+"""Tests of the compaction of typed columns: crashes, layouts, deletions, clones, other programs, random evolutions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, QueryBuilder
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lakestream.lake.delta import typed_columns
+from lakestream.lake.files import clone_request, scan, schemas
+from lakestream.lake.files.clone_request import Picked
+from lakestream.lake.files.lake import open_storage
+from lakestream.lake.files.staging import StagedStream
+from lakestream.lake.read.history.cache import BlockCache
+from lakestream.lake.read.history.history import TableHistory
+from lakestream.lake.read.history.past import open_past
+from lakestream.lake.write.maintainer import Maintainer
+from lakestream.lake.write.replay import NoReplay, Replay, Replayed
+from lakestream.lake.write.stream_compaction import Options, StreamCompaction
+from lakestream.lake.write.table import StreamTable
+from lakestream.log.format.record import Record
+from lakestream.schemas.codec import codec_of
+from lakestream.schemas.schema import Schema
+from tests.lake.model import T0, StreamModel
+from tests.lake.tables import ALL
+from tests.lake.test_clones import MirrorModel, make
+from tests.lake.test_maintenance import NOW
+from tests.unit import schemas_world
+
+pytestmark = pytest.mark.lake
+
+N = {"n": {"type": "integer"}, "text": {"type": "string"}}
+DROP = {"lakestream.schema": "orders", "lakestream.data": "drop-when-typed"}
+
+
+class Stream:
+    """Stream with schemas, and its table."""
+
+    def __init__(self, spark: Any, lake: Path, log: Path, metadata: dict[str, str], name: str = "ORDERS") -> None:
+        self.spark, self.lake = spark, lake
+        self.model = StreamModel(log, name, f"UID{name}")
+        self.model.configure(metadata)
+        self.table = self.model.table(lake)
+        self.storage = open_storage(str(lake))
+
+    def register(self, version: int, properties: dict[str, Any], **more: Any) -> None:
+        text = json.dumps({"type": "object", "properties": properties} | more)
+        schemas.write_schema(self.storage, "$G", Schema("orders", version, "json", text, created_ns=version))
+
+    def publish(self, *payloads: Any, subject: bytes = b"o") -> list[Record]:
+        encoded = [each if isinstance(each, bytes) else json.dumps(each).encode() for each in payloads]
+        return self.model.publish([(subject, b"", each) for each in encoded])
+
+    def staged(self) -> StagedStream:
+        uid = self.model.identity.uid
+        return next(each for each in scan.Scanner(str(self.lake)).scan() if each.identity.uid == uid)
+
+    def compact(self, **options: Any) -> int:
+        """Compact what is staged; return the number of misfits."""
+        self.model.stage(self.lake)
+        return StreamCompaction(self.spark, str(self.lake), self.staged(), Options(**options)).run().misfits
+
+    def rows(self, columns: str, table: str = "") -> list[tuple[Any, ...]]:
+        query = QueryBuilder().register("t", DeltaTable(table or self.table))
+        found = pa.table(query.execute(f"SELECT seq, {columns} FROM t ORDER BY seq").read_all()).to_pylist()
+        return [tuple(row.values()) for row in found]
+
+    def misfits(self) -> list[tuple[Any, ...]]:
+        return self.rows("schema, rule", f"{self.table}_misfits")
+
+    def check(self) -> None:
+        """Assert that the server reads the stream from the table, byte for byte, in each of its ways."""
+        wanted = self.model.expected()
+        assert TableHistory(self.table, BlockCache(0)).read(1, ALL, 1_000_000) == wanted
+        assert TableHistory(self.table, BlockCache(0)).read_many([each.seq for each in wanted]) == wanted
+
+
+@pytest.fixture
+def stream(spark: Any, lake: Path, tmp_path: Path) -> Stream:
+    found = Stream(spark, lake, tmp_path / "log", {"lakestream.schema": "orders"})
+    found.register(1, N)
+    return found
+
+
+class Crash(Exception):
+    """Raised to end a commit in the middle."""
+
+
+def test_a_crash_between_misfits_and_rows_lists_no_misfit_twice(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crash(*_: Any) -> None:
+        raise Crash
+
+    stream.publish({"n": 1}, {"n": "x"})
+    with monkeypatch.context() as broken:
+        broken.setattr(StreamTable, "append", crash)
+        with pytest.raises(Crash):
+            stream.compact()
+    assert stream.misfits() == [(2, "orders@1", "type")]
+    stream.publish({"n": "y"}, {"n": 2})
+    assert stream.compact() == 1  # one commit, of which some misfits are listed already
+    assert stream.misfits() == [(2, "orders@1", "type"), (3, "orders@1", "type")]
+    assert stream.rows("n") == [(1, 1), (2, None), (3, None), (4, 2)]
+    stream.check()
+
+
+def test_a_table_that_is_there_gets_the_columns(spark: Any, lake: Path, tmp_path: Path) -> None:
+    stream = Stream(spark, lake, tmp_path / "log", {})
+    before = stream.publish({"n": 1})
+    stream.compact()
+    names = [field.name for field in DeltaTable(stream.table).schema().fields]
+    assert "schema" not in names, "nothing changes for streams without schemas"
+    stream.model.configure({"lakestream.schema": "orders"})
+    stream.register(1, N)
+    stream.publish({"n": 2})
+    stream.compact()
+    assert stream.rows("schema, n") == [(before[0].seq, None, None), (2, "orders@1", 2)]
+    stream.model.configure({})
+    stream.publish({"n": 3})
+    stream.compact()
+    assert stream.rows("schema, n")[-1] == (3, None, None)
+    stream.check()
+
+
+def test_columns_survive_another_layout_and_maintenance(spark: Any, lake: Path, tmp_path: Path) -> None:
+    stream = Stream(spark, lake, tmp_path / "log", DROP)
+    properties = N | {
+        "tokens": {"type": "integer"},
+        "at": {"type": "object", "properties": {"zip": {"type": "string"}}},
+    }
+    stream.register(1, properties)
+    for subject in range(6):
+        stream.publish({"n": subject, "tokens": 7, "at": {"zip": "1"}}, b"{", subject=b"s%d" % subject)
+        stream.compact(subject_limit=4)
+    assert DeltaTable(stream.table).metadata().partition_columns == ["bucket"]
+    wanted = [(2 * n + 1, n, 7, {"zip": "1"}, None) for n in range(6)]
+    assert [row for row in stream.rows("n, tokens, at, data") if row[1] is not None] == wanted
+    stream.check()
+    stream.model.remove([1, 4], erase=True)
+    stream.compact()
+    done = Maintainer(spark, str(lake), NOW).once()
+    assert [each.failure for each in done] == [None]
+    stream.check()
+
+
+def test_the_misfits_of_securely_deleted_messages_leave_the_list(stream: Stream) -> None:
+    stream.publish({"n": "secret"}, {"n": "other"})
+    stream.compact()
+    stream.model.remove([1], shred=True)
+    stream.publish({"n": 1})
+    stream.compact()
+    assert stream.misfits() == [(2, "orders@1", "type")]
+
+
+def test_another_table_at_the_place_of_misfits_stays(spark: Any, lake: Path, tmp_path: Path, stream: Stream) -> None:
+    other = Stream(spark, lake, tmp_path / "other", {}, "ORDERS_misfits")
+    other.publish({"a": 1})
+    other.compact()
+    stream.publish({"n": "x"})
+    assert stream.compact() == 1
+    assert stream.rows("rule", f"{stream.table}_misfits_") == [(1, "type")]
+    other.check()
+
+
+def test_the_misfits_go_with_the_table(stream: Stream) -> None:
+    stream.publish({"n": "x"})
+    stream.compact()
+    path = Path(f"{stream.table}_misfits")
+    assert path.is_dir()
+    compaction = StreamCompaction.of_deleted(stream.spark, str(stream.lake), stream.staged())
+    assert compaction.drop_table()
+    assert not path.exists()
+    assert not Path(stream.table).exists()
+
+
+def test_misfits_are_replayed_when_the_schema_is_mended(stream: Stream) -> None:
+    stream.model.configure({})
+    stream.publish({"n": 0})
+    stream.compact()
+    untyped = Replay(stream.spark, str(stream.lake), stream.staged())
+    with pytest.raises(NoReplay):
+        untyped.run()
+    stream.model.configure({"lakestream.schema": "orders"})
+    stream.publish({"n": 1}, {"n": "x"}, {"n": [1]}, b"{", {"n": "y"})
+    assert stream.compact() == 4
+    stream.model.remove([6], erase=True)
+    stream.compact()
+    replay = Replay(stream.spark, str(stream.lake), stream.staged())
+    assert replay.run() == Replayed(4, 0, 1)
+    stream.register(2, {"n": {"type": ["string", "array"]}, "more": {"type": "string"}})
+    text = json.dumps({"properties": {"n": {"anyOf": [{"type": "string"}, {"type": "integer"}]}}})
+    schemas.write_schema(stream.storage, "$G", Schema("orders", 3, "json", text, created_ns=3))
+    assert replay.run() == Replayed(3, 1, 0)
+    assert stream.rows("schema, n, n_string") == [
+        (1, None, None, None),
+        (2, "orders@1", 1, None),
+        (3, "orders@3", None, '"x"'),
+        (4, None, None, None),
+        (5, None, None, None),
+    ]
+    assert stream.misfits() == [(4, "orders@1", "type"), (5, "orders@1", "json")]
+    assert replay.run() == Replayed(2, 0, 0)
+    stream.check()
+    stream.publish({"n": "z"})
+    stream.compact()
+    stream.check()
+
+
+def test_a_mirror_gets_payloads_that_are_not_kept(spark: Any, lake: Path, tmp_path: Path) -> None:
+    stream = Stream(spark, lake, tmp_path / "log", DROP)
+    stream.register(1, N)
+    stream.publish({"n": 1}, {"n": 2, "text": "größe"}, {"n": "x"}, subject=b"a.1")
+    stream.publish({"n": 3}, subject=b"b.1")
+    stream.compact()
+    assert [data is None for _, data in stream.rows("data")] == [True, True, False, True]
+    for name, more in (("ALL", {}), ("SOME", {"selections": [Picked("a.>")]})):
+        mirror = MirrorModel(tmp_path / name, name, f"UID{name}")
+        answer = make(spark, lake, mirror, stream.model, **more)
+        assert answer.state == "made", answer.reason
+        held = [record for record in stream.model.expected() if not more or record.subject == b"a.1"]
+        mirror.begin(held, answer.last_seq)
+        assert TableHistory(mirror.table(lake)).read(1, ALL, 1_000_000) == held
+        clone_request.settle(str(lake), mirror.identity)
+
+
+def test_the_past_and_live_views_have_payloads_that_are_not_kept(spark: Any, lake: Path, tmp_path: Path) -> None:
+    stream = Stream(spark, lake, tmp_path / "log", DROP | {"lakestream.time_travel": "7d"})
+    stream.register(1, N)
+    stream.publish(*({"n": n, "text": "x"} for n in range(20)))
+    stream.compact()
+    stream.publish({"n": 20})
+    stream.model.stage(lake)
+    found = open_past(str(lake), "ORDERS", T0 + 100 * 1_000_003)
+    assert [record for block in found.messages() for record in block] == stream.model.expected()
+    some = open_past(str(lake), "ORDERS", T0 + 5 * 1_000_003)
+    assert [record for block in some.messages() for record in block] == stream.model.expected()[:5]
+
+
+@pytest.mark.heavy
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_a_table_is_what_a_decoder_of_single_messages_gives(
+    spark: Any, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    place = tmp_path_factory.mktemp("random")
+    (place / "lake").mkdir()
+    metadata = {
+        "lakestream.schema": "orders",
+        "lakestream.data": data.draw(st.sampled_from(["keep", DROP["lakestream.data"]])),
+    }
+    stream = Stream(spark, place / "lake", place / "log", metadata)
+    sent: list[tuple[int, dict[str, Any], bytes]] = []
+    for version, schema in enumerate(data.draw(st.lists(schemas_world.schemas(), min_size=2, max_size=4)), 1):
+        created = T0 + (len(sent) + 1) * 1_000_003
+        document = Schema("orders", version, "json", json.dumps(schema), created_ns=created)
+        schemas.write_schema(stream.storage, "$G", document)
+        payloads = data.draw(st.lists(schemas_world.payloads(schema), min_size=1, max_size=6))
+        sent += [(version, schema, payload) for payload in payloads]
+        stream.publish(*payloads)
+        stream.compact()
+    stream.check()
+    columns = typed_columns.of_table(DeltaTable(stream.table).schema().to_json())
+    query = QueryBuilder().register("t", DeltaTable(stream.table))
+    found = typed_columns.plain(pa.table(query.execute("SELECT * FROM t ORDER BY seq").read_all()))
+    misfits = []
+    for row, (version, schema, payload) in enumerate(sent):
+        codec = codec_of(Schema("orders", version, "json", json.dumps(schema)))
+        alone = codec.decode([payload])
+        if alone.misfits:
+            misfits.append((row + 1, f"orders@{version}", alone.misfits[0].misfit.rule))
+            assert found.column("schema")[row].as_py() is None
+            continue
+        assert found.column("schema")[row].as_py() == f"orders@{version}"
+        wide, places = typed_columns.place(columns, codec.record)
+        assert wide is columns
+        for field, at, array in zip(codec.record.fields, places, alone.columns.columns, strict=True):
+            value = found.column(at.column).combine_chunks().take(pa.array([row]))
+            assert typed_columns.taken_back(value, field.type, at.inside).to_pylist() == array.to_pylist()
+        empty = {field.column for field in columns.fields} - {each.column for each in places}
+        assert all(found.column(name)[row].as_py() is None for name in empty)
+    if misfits:
+        assert stream.misfits() == misfits
