@@ -162,6 +162,7 @@ def scenarios() -> list[Scenario]:
         8,
     )
     refused = own(request("$JS.API.DIRECT.GET.FLOOD", {"multi_last": ["flood.>"]}) * 50, 8)
+    wild = own(request("$JS.API.DIRECT.GET.FLOOD", {"multi_last": [f"*.{number}" for number in range(900)]}) * 50, 8)
     batch = own(request("$JS.API.DIRECT.GET.FLOOD", {"seq": 1, "batch": 100_000}) * 20, 8)
     pulls = own(request("$JS.API.CONSUMER.MSG.NEXT.FLOOD.C0", {"batch": 1000, "expires": 30_000_000_000}) * 200, 8)
     filters = [f"flood.{'x' * 150}.{number}.>" for number in range(3000)]
@@ -391,6 +392,14 @@ def scenarios() -> list[Scenario]:
             ("413",),
             ("413",),
             prepare=filled(100_000, allow_direct=True),
+        ),
+        Scenario(
+            "multi-last-wild",
+            "multi_last with 900 patterns that begin with a wildcard, for 20,000 subjects, by 8 clients",
+            [(blast, {"connections": 8, "chunk": wild, "first": INBOX})],
+            192 * MIB,
+            "1 MiB unsent of each client; 256 requests of 20 KiB that wait, one snapshot of the subjects",
+            prepare=filled(20_000, allow_direct=True),
         ),
         Scenario(
             "batch-gets",

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from lakestream.account.get import query
+from lakestream.account.get import query, search
 from lakestream.account.get.batch import PIECE_BYTES, MessageHeaders, Run, status, unreadable
 from lakestream.account.get.query import MsgGetRequest
 from lakestream.log.format.errors import LogError
@@ -23,6 +23,7 @@ from lakestream.protocol.api.request import level_refused, prefixes
 from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.protocol.gotime import time_ns
 from lakestream.protocol.publishes import WIDTH, Publishes
+from lakestream.protocol.subjects import Steps
 from lakestream.stream.assembly import Stream
 from lakestream.stream.core.reader import HistoryUnavailableError
 from lakestream.stream.features.time_travel import Found, Past
@@ -42,6 +43,12 @@ MAX_IN_PAST: Final = 64
 MAX_SENDING: Final = 1024
 """Maximum number of batches of one stream that are being sent; further ones fail with 429. Each holds the sequences of
 up to 1,024 messages while its client does not read."""
+
+MAX_SEARCHES: Final = 256
+"""Maximum number of multi_last requests of one stream that wait for a search in steps; further ones fail with 429."""
+
+SEARCH_NS: Final = 4_000_000
+"""Time that a multi_last request may take at once (4 ms); then it is begun anew in steps."""
 
 NOT_FOUND: Final = status(404, b"Message Not Found")
 NO_RESULTS: Final = status(404, b"No Results")
@@ -129,6 +136,7 @@ class Gets:
         self._max_bytes = max_bytes
         self._headers = MessageHeaders(shown or stream.name)
         self._behind = behind
+        self._searches = search.Searches(stream.bus)
         self._in_lake = self._in_past = self._sending = 0
 
     # ------------------------------------------------------------------ the newest message of a subject
@@ -292,8 +300,37 @@ class Gets:
     def _multi_through(self, reply: bytes, asked: MsgGetRequest, through: int) -> None:
         """Send the last message with sequence ≤ `through` of every requested subject."""
         patterns = [pattern.encode() for pattern in asked.multi_last]
-        found = query.multi_last(self._stream.store, patterns, through, MAX_RESULTS)
-        self._send_multi(reply, asked, found, through)
+        store, until = self._stream.store, self._stream.clock.steady() + SEARCH_NS
+        late = lambda: self._stream.clock.steady() > until  # noqa: E731
+        try:
+            found = query.multi_last(store, patterns, through, MAX_RESULTS, late)
+        except query.TooSlowError:
+            self._search(reply, asked, patterns, through)
+        else:
+            self._send_multi(reply, asked, found, through)
+
+    def _search(self, reply: bytes, asked: MsgGetRequest, patterns: Sequence[bytes], through: int) -> None:
+        """Send the same after a search in steps, or refuse it."""
+        if len(self._searches) >= MAX_SEARCHES:
+            self._say(reply, BUSY)
+            return
+        store, bounded = self._stream.store, asked.up_to_seq or asked.up_to_time is not None
+
+        def begin() -> Steps[search.Found]:
+            last, earlier = through if bounded else store.last_seq, store.subjects.last_at_or_before
+            return search.newest(store.subjects.snapshot(), patterns, MAX_RESULTS, last, earlier)
+
+        def done(outcome: search.Found | Exception) -> None:
+            if self._stream.closed:
+                return
+            if isinstance(outcome, Exception):
+                self._say(reply, unreadable(outcome))
+                if not isinstance(outcome, LogError):
+                    raise outcome  # an unexpected error: log it, too
+            else:
+                self._send_multi(reply, asked, outcome.seqs, outcome.through)
+
+        self._searches.add(reply, begin, done)
 
     async def _multi_of_the_past(self, reply: bytes, asked: MsgGetRequest, past: Past) -> None:
         """Send the last message of every requested subject as of the given point, including ones deleted since."""

@@ -6,7 +6,7 @@ messages themselves, in the log or the lake, are not read here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
 
 import msgspec
@@ -15,6 +15,9 @@ from lakestream.log.store.store import Store
 from lakestream.protocol.api.jsonio import Int, Time, Uint64
 
 ALL = b">"
+
+COMPARED_AT_ONCE = 50_000
+"""Most comparisons of patterns that begin with a wildcard with subjects that are made at once (50,000, about 10 ms)."""
 
 
 class MsgGetRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,13 +95,30 @@ def count_from(store: Store, pattern: bytes, start: int) -> int:
     return sum(index.count_range(subject, start, last) for subject in index.matching(pattern))
 
 
-def multi_last(store: Store, patterns: Iterable[bytes], through: int, limit: int) -> list[int] | None:
+class TooSlowError(Exception):
+    """Raised when a search would take longer than a turn of the event loop has time for: use search.py."""
+
+
+def multi_last(
+    store: Store, patterns: Sequence[bytes], through: int, limit: int, late: Callable[[], bool]
+) -> list[int] | None:
     """Return the newest sequence ≤ `through` of every matching subject, ascending; None if there are more than `limit`.
 
     Invariant: no sequence above `through` is in the result, whatever came since.
+
+    Args:
+        late: returns True once the search has taken too long.
+
+    Raises:
+        TooSlowError: it took too long, or will.
     """
     newest: set[int] = set()
+    unrooted = sum(pattern[:1] in (b"*", b">") and pattern != ALL for pattern in patterns)
+    if unrooted * len(store.subjects) > COMPARED_AT_ONCE:
+        raise TooSlowError
     for pattern in patterns:
+        if late():
+            raise TooSlowError
         for some in _newest(store, pattern, through):
             newest.update(some)
             newest.discard(0)
@@ -106,6 +126,8 @@ def multi_last(store: Store, patterns: Iterable[bytes], through: int, limit: int
             # match millions of subjects.
             if len(newest) > limit:
                 return None
+            if late():
+                raise TooSlowError
     found = sorted(newest)
     assert not found or found[-1] <= through, f"sequence {found[-1]} is beyond {through}"
     return found

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lakestream.account.get import batch as direct_batch
-from lakestream.account.get import direct, query
+from lakestream.account.get import direct, query, search
 from lakestream.log.format.record import Record
 from lakestream.protocol.gotime import format_time
 from tests.unit.api_world import ApiWorld
@@ -364,7 +364,17 @@ ALL_LAST = [(8, 2, 0), (9, 1, 8), (10, 0, 9)]
         ({"multi_last": ["a.*"], "up_to_seq": 4, "batch": 1}, [(2, 2, 0)], 4),
     ],
 )
-def test_multi_last(world: ApiWorld, body: Any, messages: list[Answer], up_to: int) -> None:
+@pytest.mark.parametrize("hurried", [False, True], ids=["at once", "in steps"])
+def test_multi_last(
+    world: ApiWorld,
+    body: Any,
+    messages: list[Answer],
+    up_to: int,
+    hurried: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if hurried:
+        hurry(monkeypatch)
     assert got(world.direct("A", body)) == several(*messages, up_to=up_to)
 
 
@@ -376,10 +386,72 @@ def test_multi_last(world: ApiWorld, body: Any, messages: list[Answer], up_to: i
         {"multi_last": ["a..b"]},
         {"multi_last": ["a.*"], "up_to_seq": 99},
         {"multi_last": ["a.*"], "up_to_time": "2000-01-01T00:00:00Z"},
+        {"multi_last": ["a.*.>", "a.1..b"]},
     ],
 )
-def test_multi_last_without_results(world: ApiWorld, body: Any) -> None:
+@pytest.mark.parametrize("hurried", [False, True], ids=["at once", "in steps"])
+def test_multi_last_without_results(world: ApiWorld, body: Any, hurried: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if hurried:
+        hurry(monkeypatch)
     assert world.direct("A", body) == NO_RESULTS
+
+
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every search take too long to be made at once, and one step look at one subject."""
+    monkeypatch.setattr(direct, "SEARCH_NS", -1)
+    monkeypatch.setattr(search, "SUBJECTS_AT_ONCE", 1)
+    monkeypatch.setattr(search, "PATTERNS_AT_ONCE", 1)
+
+
+def test_a_search_in_steps_lets_others_in_between_and_shows_one_moment(
+    world: ApiWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """900 patterns over 20,000 subjects kept the event loop for 13 s."""
+    hurry(monkeypatch)
+    steps: list[bytes] = []
+    when_writable = world.hub.when_writable
+
+    def step(to: bytes, callback: Any) -> None:
+        steps.append(to)
+        if len(steps) == 5:
+            world.hub.publish(b"a.1", b"", b"", b"m11")
+            world.hub.publish(b"a.new", b"", b"", b"m12")
+        when_writable(to, callback)
+
+    monkeypatch.setattr(world.hub, "when_writable", step)
+    reply = world.send("$JS.API.DIRECT.GET.A", {"multi_last": ["*.0", "*.1", "*.2", "*.new"]})
+    world.settle()
+    assert got(world.answers(reply)) == several(*ALL_LAST, up_to=10)
+    assert len(steps) > 7
+    assert [data for _, data in world.direct("A", {"multi_last": ["*.1", "*.new"]})] == [b"m11", b"m12", b""]
+
+
+def test_many_comparisons_are_not_begun_at_once(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = world.stream("A").store
+    with pytest.raises(query.TooSlowError):
+        query.multi_last(store, [b"*.1"] * query.COMPARED_AT_ONCE, store.last_seq, 10, lambda: False)
+    assert query.multi_last(store, [b"a.1"] * query.COMPARED_AT_ONCE, store.last_seq, 10, lambda: False) == [10]
+
+
+def test_the_search_of_a_client_that_has_gone_is_not_made(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    hurry(monkeypatch)
+    begun: list[object] = []
+    newest = search.newest
+    monkeypatch.setattr(search, "newest", lambda *some: begun.append(some) or newest(*some))
+    request = b'{"multi_last":["*.1"]}'
+    world.hub.publish(b"$JS.API.DIRECT.GET.A", b"_INBOX.gone", b"", request)
+    assert len(world.direct("A", {"multi_last": ["*.1"]})) == 2
+    assert len(begun) == 1
+
+
+def test_searches_beyond_the_limit_are_refused(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    hurry(monkeypatch)
+    monkeypatch.setattr(direct, "MAX_SEARCHES", 3)
+    replies = [world.send("$JS.API.DIRECT.GET.A", {"multi_last": ["*.1"]}) for _ in range(5)]
+    world.settle()
+    statuses = [world.answers(reply)[0][0].split()[1] for reply in replies]
+    assert statuses.count(b"429") == 2
+    assert len(world.direct("A", {"multi_last": ["*.1"]})) == 2
 
 
 def test_multi_last_all_below_seq_is_only_its_end(world: ApiWorld) -> None:
@@ -422,7 +494,7 @@ def test_too_many_subjects_are_refused_without_looking_at_all_of_them(
             yield looked[-1:]
 
     monkeypatch.setattr(type(store.subjects), "some_matching", some_matching)
-    assert query.multi_last(store, [b"a.*"], store.last_seq, 1) is None
+    assert query.multi_last(store, [b"a.*"], store.last_seq, 1, lambda: False) is None
     assert len(looked) == 2
 
 

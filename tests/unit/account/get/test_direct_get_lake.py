@@ -275,7 +275,7 @@ def test_queries_agree_with_a_plain_list(
         if seq <= at and any(fits(pattern, subject) for pattern in patterns):
             lasts[subject] = seq
     expected = sorted(lasts.values())
-    found = query.multi_last(store, [pattern.encode() for pattern in patterns], at, limit)
+    found = query.multi_last(store, [pattern.encode() for pattern in patterns], at, limit, lambda: False)
     assert found == (expected if len(expected) <= limit else None)
 
 
