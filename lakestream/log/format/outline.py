@@ -14,6 +14,7 @@ import os
 import struct
 from array import array
 from collections.abc import Sequence
+from typing import Protocol
 from zlib import crc32
 
 import msgspec
@@ -22,7 +23,7 @@ from lakestream.log.format.errors import CorruptLog
 from lakestream.log.format.files import Files
 from lakestream.log.format.packed import read_plain
 from lakestream.log.format.record import TIME_AT, subjects_at
-from lakestream.log.format.runs import Runs
+from lakestream.log.format.runs import Runs, stretches
 from lakestream.log.format.segment import Segment, read_footer
 from lakestream.native import check_records
 
@@ -30,6 +31,11 @@ SUFFIX = ".outline"
 VERSION = 1
 MERGE_ROWS = 1 << 17
 """An outline is merged with the next one until it has this many rows."""
+PRUNE_ROWS = 1024
+"""An outline with at least this many rows is written again with those that are needed, once they are a quarter or
+fewer."""
+PRUNED_AT_ONCE = 8
+"""Maximum number of older outlines that are written again at once; the others follow the next time."""
 
 _MAGIC = b"LKOL"
 _HEAD = struct.Struct("<4sIIII")
@@ -141,6 +147,16 @@ class Outline:
             self.times.extend(other.times[row : row + rows])
             row += rows
 
+    def only(self, seqs: Sequence[int]) -> Outline:
+        """Return an outline of these messages (ascending), which have rows here, without empty rows between them."""
+        made = Outline()
+        made.runs = Runs.of([(first, last - first + 1) for first, last in stretches(seqs)])
+        rows = self.runs.rows_of(seqs)
+        made.ids.extend(made._number(self.names[self.ids[row]]) for row in rows)
+        made.sizes.extend(self.sizes[row] for row in rows)
+        made.times.extend(self.times[row] for row in rows)
+        return made
+
     def _number(self, name: bytes) -> int:
         number = self._numbers.get(name)
         if number is None:
@@ -185,15 +201,29 @@ def write_outline(
     return info
 
 
+class Needed(Protocol):
+    """The sequences whose rows are needed, as index/sequences.py has them."""
+
+    def count(self, low: int, high: int) -> int:
+        """Return the number of members `low` through `high`, inclusive."""
+
+    def members(self, low: int, limit: int, high: int) -> Sequence[int]:
+        """Return the first `limit` members `low` through `high`, ascending."""
+
+
 def outline_segments(
-    files: Files, directory: str, segments: Sequence[Segment], before: Sequence[OutlineFile] = ()
+    files: Files,
+    directory: str,
+    segments: Sequence[Segment],
+    before: Sequence[OutlineFile] = (),
+    needed: Needed | None = None,
 ) -> list[OutlineFile]:
     """Write outlines of sealed segments into a directory; return all outlines there are then.
 
-    `before` are those of the entries before them; the newest of these is replaced if it is short. Block. Raise OSError,
-    CorruptLog.
+    `before` are those of the entries before them; the newest of these is replaced if it is short, and others if few of
+    their rows are needed. None: all are. Block. Raise OSError, CorruptLog.
     """
-    made = list(before)
+    made = list(before) if needed is None else _pruned(files, before, needed)
     outline, first_index = Outline(), segments[0].first_index if segments else 0
     if made and made[-1].info.rows < MERGE_ROWS and made[-1].info.last_index:  # not one of a base
         short = made.pop()
@@ -203,10 +233,39 @@ def outline_segments(
         outline.add_segment(files, segment.path)
         if outline.runs.rows >= MERGE_ROWS or segment is segments[-1]:
             path = outline_path(directory, first_index)
+            outline = _only_needed(outline, needed)
             info = write_outline(files, path, first_index, segment.last_index, outline, segment.last_seq)
             made.append(OutlineFile(path, info))
             outline, first_index = Outline(), segment.last_index + 1
     return made
+
+
+def _pruned(files: Files, before: Sequence[OutlineFile], needed: Needed) -> list[OutlineFile]:
+    """Write those outlines again of which few rows are needed; return all that are there then."""
+    made = list(before)
+    sparse = [at for at, file in enumerate(made) if file.info.last_index and _is_sparse(file.info, needed)]
+    for at in sparse[:PRUNED_AT_ONCE]:  # those of a base have no index, and stay as they are
+        path, info = made[at].path, made[at].info
+        outline = _only_needed(read_outline(files, path), needed)
+        info = write_outline(files, path, info.first_index, info.last_index, outline, info.last_seq)
+        made[at] = OutlineFile(path, info)
+    return made
+
+
+def _is_sparse(info: OutlineInfo, needed: Needed) -> bool:
+    return info.rows >= PRUNE_ROWS and needed.count(info.first_seq, info.last_seq) * 4 <= info.rows
+
+
+def _only_needed(outline: Outline, needed: Needed | None) -> Outline:
+    """Return an outline of the needed rows if they are few, else the same one."""
+    runs = outline.runs
+    if needed is None or runs.rows < PRUNE_ROWS:
+        return outline
+    first, last = runs.firsts[0], runs.next_seq - 1
+    count = needed.count(first, last)
+    if count * 4 > runs.rows:
+        return outline
+    return outline.only([seq for seq in needed.members(first, count, last) if outline.row(seq) >= 0])
 
 
 def read_outline_info(files: Files, path: str) -> OutlineInfo:

@@ -19,7 +19,7 @@ from lakestream.log.format.errors import CorruptLog, LogClosed, LogError
 from lakestream.log.format.files import Files, Io, UnsyncedFiles
 from lakestream.log.format.frame import HEADER_SIZE as FRAME_HEADER
 from lakestream.log.format.frame import Frame, Kind
-from lakestream.log.format.outline import OutlineFile, outline_segments
+from lakestream.log.format.outline import Needed, OutlineFile, outline_segments
 from lakestream.log.format.runs import note_runs
 from lakestream.log.format.segment import LOG_DIRECTORY, Header, SealedSegment, Segment
 from lakestream.log.index.sequences import SequenceSet
@@ -33,6 +33,7 @@ from lakestream.log.store.export import Export, Pin
 from lakestream.log.store.figures import WriteFigures
 from lakestream.log.store.log import Appended, SealState
 from lakestream.log.store.memory import MemoryStore
+from lakestream.log.store.pruning import needed_rows
 from lakestream.log.store.repair import adopt, take_over
 from lakestream.log.store.root import discard, leave
 from lakestream.log.store.segment_log import LogOptions, SegmentLog, describe
@@ -148,6 +149,7 @@ class SegmentStore(Store):
         self._checkpoint_index = 0
         self._size = 0  # of the last checkpoint
         self._floor = 0  # the first sequence there: a replay repeats later removals
+        self._there: tuple[bytes, bytes | None] | None = None  # live sequences and departures there, to prune outlines
         self._extra: int | None = None  # hash of the owner's part in it; None: the one that the store was opened with
         self._seen_bytes = 0  # log.appended_bytes at the last checkpoint
         self._seals = 0  # since the last checkpoint
@@ -173,6 +175,7 @@ class SegmentStore(Store):
         removed.shredded = state.shredded
         removed.departures = None if state.departures is None else Departures.from_bytes(state.departures)
         self._checkpoint_index, self._size, self._floor, self.based = state.index, size, state.first_seq, state.based
+        self._there = state.live, state.departures
         self._shredder.restored(state.shredded)
 
     # ------------------------------------------------------------------ findings at opening
@@ -392,6 +395,7 @@ class SegmentStore(Store):
             if size is not None:
                 self._checkpoint_index, self._size, self._extra = snapshot.state.index, size, hash(extra)
                 self._floor = snapshot.state.first_seq
+                self._there = snapshot.state.live, snapshot.state.departures
             elif not self.closed:
                 _logger.error("%s: no checkpoint was written, the log is kept longer: %s", self.directory, error)
             if done is not None:
@@ -469,7 +473,10 @@ class SegmentStore(Store):
             gone = [outline.path for outline in dead] + [segment.path for segment in leaving]
             self.io.submit(lambda: self._remove(leaving, gone), lambda _, error: self._dropped(error))
 
-        self.io.submit(lambda: self._outline(leaving, kept), outlined)
+        there, self._there = self._there, None  # once for each checkpoint: it takes as long as one
+        staying = self.log.segments[len(leaving) :]
+        footers = [each.footer.departures for each in staying if each.footer is not None]
+        self.io.submit(lambda: self._outline(leaving, kept, needed_rows(there, footers)), outlined)
         return [describe(segment) for segment in leaving]
 
     def _dropped(self, error: BaseException | None) -> None:
@@ -493,10 +500,10 @@ class SegmentStore(Store):
             kept = max(min(kept, len(sealed) - self._shredder.leaving(sealed)), 1)
         return [segment for segment in sealed[: len(sealed) - kept] if segment.last_index <= index]
 
-    def _outline(self, leaving: list[Segment], outlines: list[OutlineFile]) -> list[OutlineFile]:
+    def _outline(self, leaving: list[Segment], outlines: list[OutlineFile], needed: Needed | None) -> list[OutlineFile]:
         """Write outlines of segments; return all outlines there are then. Block."""
         with self._lock_open():
-            return outline_segments(self.log.files, self.log.directory, leaving, outlines)
+            return outline_segments(self.log.files, self.log.directory, leaving, outlines, needed)
 
     def _remove(self, leaving: list[Segment], paths: list[str]) -> None:
         """Remove what is outlined or dead. Block. A leftover is removed by recovery."""

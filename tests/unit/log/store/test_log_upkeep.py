@@ -11,6 +11,7 @@ import pytest
 
 from lakestream.log.format import outline as outline_module
 from lakestream.log.format.errors import CorruptLog, LogClosed, StoreVersionError
+from lakestream.log.format.files import Files
 from lakestream.log.format.record import record_length
 from lakestream.log.store import segment_store as upkeep_module
 from lakestream.log.store.checkpoint import HEAD_SIZE, VERSION
@@ -152,6 +153,60 @@ def test_outlines_of_what_was_removed_since_the_checkpoint_stay_for_the_replay(
     stream.publish(message(81))
     stream.store.drop_through(1 << 60)
     assert many[0] not in outlines(tmp_path)
+
+
+def rows_of(directory: Path) -> int:
+    """Return the rows of all outlines in a stream's log."""
+    paths = [str(directory / "log" / name) for name in outlines(directory)]
+    return sum(outline_module.read_outline_info(Files(), path).rows for path in paths)
+
+
+@pytest.mark.parametrize("merged", [8, 1 << 17])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_one_message_that_stays_does_not_keep_the_rows_of_all_later_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restarted: bool, merged: int
+) -> None:
+    """A bucket with a key that is never written again, and others that are overwritten."""
+    monkeypatch.setattr(outline_module, "MERGE_ROWS", merged)
+    monkeypatch.setattr(outline_module, "PRUNE_ROWS", 4)
+    stream, model = MiniStream(str(tmp_path), SMALL), Model()
+    for number in range(1, 201):
+        for target in (stream, model):
+            target.publish(message(number))
+            if number > 5:
+                target.operate("remove", number - 3)
+        if number % 20 == 0:
+            stream.store.checkpoint(b"")
+            stream.store.drop_through(1 << 60)
+            if restarted:
+                stream = MiniStream(str(tmp_path), SMALL)
+            model.check(stream.store, local=False)
+    assert rows_of(tmp_path) < 40
+    model.check(MiniStream(str(tmp_path), SMALL).store, local=False)
+
+
+def test_rows_of_what_was_removed_since_the_checkpoint_stay_for_the_replay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outline_module, "MERGE_ROWS", 8)
+    monkeypatch.setattr(outline_module, "PRUNE_ROWS", 4)
+    options = LogOptions(seal_bytes=600, seal_age_ns=1 << 60, retain_segments=3)
+    stream, model = filled(str(tmp_path), options)
+    stream.store.checkpoint(b"")
+    for target in (stream, model):
+        for seq in range(2, 40):
+            target.operate("remove", seq)
+    assert stream.store.drop_through(1 << 60)
+    assert rows_of(tmp_path) > 30
+    stream = MiniStream(str(tmp_path), options)  # killed: the removals are repeated
+    model.check(stream.store, local=False)
+    stream.store.checkpoint(b"")
+    for target in (stream, model):
+        for number in range(61, 81):
+            target.publish(message(number))
+    assert stream.store.drop_through(1 << 60)
+    assert rows_of(tmp_path) < 30
+    model.check(MiniStream(str(tmp_path), options).store, local=False)
 
 
 def test_a_purge_beyond_all_that_has_left_keeps_the_newest_outline(tmp_path: Path) -> None:
