@@ -21,6 +21,8 @@ LATER = 60
 CHECKPOINT_COMMITS = 3
 """Commits between two checkpoints of a table, in cases about checkpoints."""
 BACK = "no message is passed over, doubled or other; status names it; all resumes once it is back, without a restart"
+OLDER = "until then nothing leaves the log"
+"""Words of `status` about a table that is missing, or older than what has left the log."""
 UNNOTICED = "nothing is noticed, by running programs or by restarted ones"
 _CHECKPOINT = "*.checkpoint*.parquet"
 
@@ -98,7 +100,7 @@ def _older_lake(site: Site) -> None:
     site.place.rename(newer)
     older.rename(site.place)
     try:
-        _named(site, traffic, "until then nothing leaves the log")
+        _named(site, traffic, OLDER)
         site.goes_on(traffic)
         reads_truly(site, traffic, set())
     finally:
@@ -148,9 +150,9 @@ def _hint(harm: Callable[[Path], object]) -> Callable[[Path], object]:
 
 
 _BROUGHT_BACK: dict[str, tuple[str, Callable[[Path], object], str, bool]] = {
-    "table-deleted": ("directory of a table deleted", shutil.rmtree, "holds nothing of the stream", False),
-    "log-deleted": ("`_delta_log` deleted", lambda table: shutil.rmtree(_log(table)), "holds nothing", False),
-    "commits-deleted": ("newest three commits deleted", _newest_commits, "until then nothing leaves the log", False),
+    "table-deleted": ("directory of a table deleted", shutil.rmtree, OLDER, False),
+    "log-deleted": ("`_delta_log` deleted", lambda table: shutil.rmtree(_log(table)), OLDER, False),
+    "commits-deleted": ("newest three commits deleted", _newest_commits, OLDER, False),
     "data-deleted": ("first data file deleted", lambda table: _data(table)[0].unlink(), "it is missing", True),
     "data-cut": ("first data file cut in half", lambda table: _cut(_data(table)[0]), "bytes instead of", True),
 }

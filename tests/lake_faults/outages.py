@@ -195,9 +195,9 @@ def _store(*faults: Fault, away: bool = True, streams: int = 1) -> Callable[[Sit
     """
 
     def run(site: Site) -> None:
-        others = [site.traffic(pause_s=1.0) for _ in range(1, streams)]
         traffic = site.traffic()
         site.in_table(traffic, site.history)
+        others = [site.traffic(pause_s=1.0) for _ in range(1, streams)]
         proxy = _proxy(site)
         since = time.monotonic()
         proxy.fail(*faults) if faults else proxy.refuse()
@@ -225,7 +225,7 @@ def _commits(fault: Fault) -> Callable[[Site], None]:
         site.in_table(traffic, site.history)
         proxy, since = _proxy(site), time.monotonic()
         proxy.fail(fault)
-        site.until(lambda: proxy.hits >= 3, "commits fail", 60)
+        site.until(lambda: proxy.hits >= 3, "commits fail")
         site.goes_on(traffic, since)
         site.reads_history(traffic)
         proxy.pass_all()
