@@ -51,7 +51,7 @@ ACK_S = 10.0
 """Longest time for a pub ack, s: below any timeout of a lake's client, above what a busy machine needs."""
 ANSWER_S = 15.0
 """Longest time for an answer to a read of history while the lake is away, s."""
-SETTLE_S = 180.0
+SETTLE_S = 300.0
 """Longest time in which everything resumes, s, on a busy machine."""
 PAUSE_S = 0.02
 """Pause between two messages of a publisher, s."""

@@ -212,6 +212,8 @@ def _store(*faults: Fault, away: bool = True, streams: int = 1) -> Callable[[Sit
             if frame.data != traffic.acked[1] and "Nats-Retry-After" not in frame.headers:
                 raise Broken(f"a read of history has no data, and no time to try again: {frame.header.decode()!r}")
         proxy.pass_all()
+        for other in others:
+            other.end()
         _resumes(site, traffic, since)
 
     return run

@@ -209,13 +209,27 @@ class Log:
 
     # ------------------------------------------------------------------ checkpoints
 
+    @property
+    def hint(self) -> str:
+        """Return the path of the file that names the newest checkpoint."""
+        return f"{self.directory}/_last_checkpoint"
+
+    def is_readable(self, checkpoint: int) -> bool:
+        """Return True if a checkpoint's files decode."""
+        try:
+            for _ in self.read_parts(self.parts(checkpoint), tuple(_COLUMNS)):
+                pass
+        except (DamagedLog, FileNotFoundError):
+            return False
+        return True
+
     def newest_checkpoint(self) -> tuple[int, list[str]]:
         """Return version and files of the newest checkpoint; (-1, []) when there is none.
 
         The hint file spares the listing where it is of use.
         """
         try:
-            hint = _HINT.decode(self._storage.read(f"{self.directory}/_last_checkpoint"))
+            hint = _HINT.decode(self._storage.read(self.hint))
         except (FileNotFoundError, *DECODE_ERRORS):
             hint = None
         # The hint is valid while its own commit exists: then later commits were not cleaned up either.

@@ -23,7 +23,7 @@ REMEDIES = {
     "[DELTA_TRUNCATED_TRANSACTION_LOG": _COMMITS,
     "[DELTA_STATE_RECOVER_ERROR": _COMMITS,
 }
-"""What to do, by what the error says: its class, or words of deltalake. `{table}` is the table's path."""
+"""Remedies by a part of the error's text: its class, or words of deltalake. `{table}` is the table's path."""
 
 
 def with_remedy(reason: str, table: str) -> str:

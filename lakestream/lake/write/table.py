@@ -136,17 +136,18 @@ class StreamTable:
         """
         if not self._storage.names(log_directory(self.path)):
             return None
-        from deltalake import DeltaTable
-        from deltalake.exceptions import DeltaError, TableNotFoundError
+        from deltalake.exceptions import TableNotFoundError
 
         try:
-            delta = DeltaTable(self.path, storage_options=self._storage.delta_options())
-            metadata, fields = delta.metadata(), delta.schema().fields
+            delta = self._opened()
         except TableNotFoundError:  # the log directory is there, but no commit in it yet
             return None
-        except DeltaError as error:
+        except Exception as error:  # deltalake raises bare Exception, too
             self._require_whole_log(error)
-            raise
+            if not self._drop_damaged_checkpoints():
+                raise
+            delta = self._opened()
+        metadata, fields = delta.metadata(), delta.schema().fields
         uid = metadata.configuration.get(UID_PROPERTY)
         if uid is None:
             held = PositionWatch(self.path, self._identity.uid).read() is not None
@@ -161,6 +162,25 @@ class StreamTable:
         archive_column = any(field.name == REMOVED_COLUMN for field in fields)
         schema = delta.schema().to_json()
         return ExistingTable(uid, created, layout, archive_column, dict(metadata.configuration), schema)
+
+    def _opened(self) -> Any:
+        from deltalake import DeltaTable
+
+        return DeltaTable(self.path, storage_options=self._storage.delta_options())
+
+    def _drop_damaged_checkpoints(self) -> bool:
+        """Delete the checkpoints that cannot be read, and the hint that may name one; return True if there were any.
+
+        Nothing is lost: it is done only if the log has all commits from the first one on.
+        """
+        log = Log(self._storage, self.path)
+        if log.commits != list(range(len(log.commits))):
+            return False
+        damaged = [version for version in log.checkpoints if not log.is_readable(version)]
+        self._storage.delete_all(part for version in damaged for part in log.parts(version))
+        hinted = self._storage.exists(log.hint)
+        self._storage.delete(log.hint)
+        return hinted or bool(damaged)
 
     def _require_whole_log(self, error: Exception) -> None:
         """Raise DamagedLog if a commit is missing between others, which is why deltalake refuses the table."""
