@@ -85,7 +85,7 @@ class SchemaApi:
 
     def __init__(self, engine: Engine, export: Export | None = None) -> None:
         self._engine, self._export = engine, export
-        self._bus, self._clock, self._io = engine.bus, engine.clock, engine.io
+        self._bus, self._clock, self._io = engine.bus, engine.clock, engine.io.lane(background=True)
         self._state = Registered(engine.log.warn)
         self._uid = ""
         self._applied = 0
@@ -305,7 +305,8 @@ class SchemaApi:
         for each in names[offset : offset + schema_api.LIST_LIMIT]:
             versions = self._state.versions(each)
             shown.append({**_shown(versions[-1]), "versions": [schema.version for schema in versions]})
-        return {"total": len(names), "offset": offset, "limit": schema_api.LIST_LIMIT, "schemas": shown}
+        page = {"total": len(names), "offset": offset, "limit": schema_api.LIST_LIMIT}
+        return page | {"revision": self._state.revision, "schemas": shown}
 
     async def _get(self, stream: Stream | None, name: str, body: bytes) -> dict[str, Any]:
         found = self._named(name)
