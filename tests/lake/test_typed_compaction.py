@@ -20,6 +20,7 @@ from lakestream.lake.files.staging import StagedStream
 from lakestream.lake.read.history.cache import BlockCache
 from lakestream.lake.read.history.history import TableHistory
 from lakestream.lake.read.history.past import open_past
+from lakestream.lake.sql.session import Session
 from lakestream.lake.write.maintainer import Maintainer
 from lakestream.lake.write.replay import NoReplay, Replay, Replayed
 from lakestream.lake.write.stream_compaction import Options, StreamCompaction
@@ -241,6 +242,34 @@ def test_the_past_and_live_views_have_payloads_that_are_not_kept(spark: Any, lak
     assert [record for block in found.messages() for record in block] == stream.model.expected()
     some = open_past(str(lake), "ORDERS", T0 + 5 * 1_000_003)
     assert [record for block in some.messages() for record in block] == stream.model.expected()[:5]
+
+
+def test_sql_has_typed_columns_of_messages_that_are_not_compacted(stream: Stream) -> None:
+    """SQL over a stream has the columns of its table, and those that the next compaction will add."""
+    stream.publish({"n": 1})
+    stream.model.stage(stream.lake)
+
+    def rows(columns: str) -> list[tuple[Any, ...]]:
+        with Session(str(stream.lake)) as session:
+            return session.query(f"SELECT seq, {columns} FROM delta.`streams/ORDERS` ORDER BY seq").fetchall()
+
+    assert rows("schema, n") == [(1, "orders@1", 1)], "there is no table yet"
+    stream.compact()
+    assert rows("schema, n") == [(1, "orders@1", 1)]
+    text = json.dumps({"properties": {"n": {"type": "string"}, "größe": {"type": "integer"}}})
+    schemas.write_schema(stream.storage, "$G", Schema("orders", 2, "json", text, created_ns=T0 + 2 * 1_000_003))
+    stream.publish({"n": "x", "größe": 5}, {"n": 7})
+    stream.model.stage(stream.lake)
+    assert rows("schema, n, n_string, `größe`") == [
+        (1, "orders@1", 1, None, None),
+        (2, "orders@2", None, "x", 5),
+        (3, None, None, None, None),
+    ]
+    stream.compact()
+    assert rows("schema, n, n_string, `größe`")[1] == (2, "orders@2", None, "x", 5)
+    with Session(str(stream.lake)) as session:
+        found = session.query("SELECT seq, rule FROM delta.`streams/ORDERS_misfits`").fetchall()
+    assert found == [(3, "type")]
 
 
 @pytest.mark.heavy
