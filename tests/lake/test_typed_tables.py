@@ -303,6 +303,13 @@ async def registered(client: Client, storage: Storage, format: Format, text: str
     return schema
 
 
+async def register(client: Client, format: Format, text: str) -> int:
+    """Register a version of the schema `orders`, unless it is registered; return its number."""
+    body = json.dumps({"format": format, "text": text, "compatibility": "none"}).encode()
+    answer = json.loads((await client.request("$LAKE.API.SCHEMA.ADD.orders", body, timeout=30)).data)
+    return int(answer["version"])
+
+
 async def read_back(client: Client) -> dict[int, bytes]:
     """Return the payloads of all messages from an ordered consumer, by sequence."""
     js = client.jetstream()
