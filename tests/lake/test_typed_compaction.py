@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 from hypothesis import HealthCheck, given, settings
@@ -159,6 +160,8 @@ def test_the_misfits_of_securely_deleted_messages_leave_the_list(stream: Stream)
     stream.publish({"n": 1})
     stream.compact()
     assert stream.misfits() == [(2, "orders@1", "type")]
+    files = [path for path in Path(f"{stream.table}_misfits").rglob("*.parquet") if "_delta_log" not in path.parts]
+    assert [pq.read_table(path).column("seq").to_pylist() for path in files] == [[2]], "older versions have it neither"
 
 
 def test_another_table_at_the_place_of_misfits_stays(spark: Any, lake: Path, tmp_path: Path, stream: Stream) -> None:
