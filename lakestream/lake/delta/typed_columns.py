@@ -15,13 +15,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-import pyarrow as pa
 
 from lakestream.lake.delta.schema import REMOVED_COLUMN, TABLE_COLUMNS, is_partition_value
 from lakestream.schemas.columns import Field, List, Map, Record, Scalar, Type, arrow_type, walk
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 SCHEMA_COLUMN = "schema"
 """Column with the reference (`orders@3`) of the version that a row's typed columns follow; NULL: they are NULL."""
@@ -193,6 +195,8 @@ def reshaped(array: pa.Array, new: Type, wide: Type, inside: Sequence[Place]) ->
         wide: the column's type.
         inside: the places of fields inside.
     """
+    import pyarrow as pa
+
     arrow = arrow_type(wide)
     if array.type == arrow or isinstance(new, Scalar):
         return array
@@ -219,6 +223,8 @@ def reshaped(array: pa.Array, new: Type, wide: Type, inside: Sequence[Place]) ->
 
 def taken_back(array: pa.Array, new: Type, inside: Sequence[Place]) -> pa.Array:
     """Return a column's values with the type of a field: the reverse of `reshaped`. Types of text may be other ones."""
+    import pyarrow as pa
+
     arrow = arrow_type(new)
     if array.type == arrow:
         return array
@@ -243,6 +249,8 @@ def taken_back(array: pa.Array, new: Type, inside: Sequence[Place]) -> pa.Array:
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
     """Return a type that every library and function knows instead: no views, no dictionaries, no large ones."""
+    import pyarrow as pa
+
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     if pa.types.is_string_view(kind) or pa.types.is_large_string(kind):
@@ -260,6 +268,8 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 
 def plain(rows: pa.Table) -> pa.Table:
     """Return rows in such types."""
+    import pyarrow as pa
+
     wanted = pa.schema([(field.name, plain_type(field.type)) for field in rows.schema])
     if wanted.equals(rows.schema):
         return rows
