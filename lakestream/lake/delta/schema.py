@@ -16,7 +16,7 @@ columns (`subject`, `time`, `headers`) are text and may lose information; in tha
     token1 …       string                      a token of the subject, only in tables by tokens; partition columns
     removed_time_ns long                       only in archives: time of removal from the stream; null: not removed
     schema         string                      only with schemas: the version that the typed columns follow
-    data_format    string                      only with schemas: how typed columns give the payload; null: `data` has it
+    data_format    string                      only with schemas: spelling of a payload that is not in `data`
 """
 
 from __future__ import annotations
