@@ -15,25 +15,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
+import pyarrow as pa
 
-from lakestream.lake.delta.schema import REMOVED_COLUMN, TABLE_COLUMNS, is_partition_value
+from lakestream.lake.delta.schema import is_own
 from lakestream.schemas.columns import Field, List, Map, Record, Scalar, Type, arrow_type, walk
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-SCHEMA_COLUMN = "schema"
-"""Column with the reference (`orders@3`) of the version that a row's typed columns follow; NULL: they are NULL."""
-FORMAT_COLUMN = "data_format"
-"""Column with the spelling of a payload that is not kept; NULL: `data` has it."""
 MAX_TABLE_FIELDS = 4_000
 """Maximum number of typed columns of a table, including nested ones. Messages of a version that needs more are misfits
 with the rule `columns`."""
 
-_OWN = frozenset((*TABLE_COLUMNS, REMOVED_COLUMN, SCHEMA_COLUMN, FORMAT_COLUMN))
 _DELTA = {
     "boolean": "boolean",
     "integer": "long",
@@ -58,11 +51,6 @@ class Place(msgspec.Struct, frozen=True):
 
     column: str
     inside: tuple[Place, ...] = ()
-
-
-def is_own(column: str) -> bool:
-    """Return True for a column that every table has or that follows from its layout."""
-    return column in _OWN or is_partition_value(column)
 
 
 def of_table(schema: str) -> Record:
@@ -195,8 +183,6 @@ def reshaped(array: pa.Array, new: Type, wide: Type, inside: Sequence[Place]) ->
         wide: the column's type.
         inside: the places of fields inside.
     """
-    import pyarrow as pa
-
     arrow = arrow_type(wide)
     if array.type == arrow or isinstance(new, Scalar):
         return array
@@ -223,8 +209,6 @@ def reshaped(array: pa.Array, new: Type, wide: Type, inside: Sequence[Place]) ->
 
 def taken_back(array: pa.Array, new: Type, inside: Sequence[Place]) -> pa.Array:
     """Return a column's values with the type of a field: the reverse of `reshaped`. Types of text may be other ones."""
-    import pyarrow as pa
-
     arrow = arrow_type(new)
     if array.type == arrow:
         return array
@@ -249,8 +233,6 @@ def taken_back(array: pa.Array, new: Type, inside: Sequence[Place]) -> pa.Array:
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
     """Return a type that every library and function knows instead: no views, no dictionaries, no large ones."""
-    import pyarrow as pa
-
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     if pa.types.is_string_view(kind) or pa.types.is_large_string(kind):
@@ -268,8 +250,6 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 
 def plain(rows: pa.Table) -> pa.Table:
     """Return rows in such types."""
-    import pyarrow as pa
-
     wanted = pa.schema([(field.name, plain_type(field.type)) for field in rows.schema])
     if wanted.equals(rows.schema):
         return rows

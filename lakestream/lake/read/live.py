@@ -23,9 +23,8 @@ from lakestream.lake.delta.departures import Dead
 from lakestream.lake.delta.log import log_directory
 from lakestream.lake.delta.policy import ON_DELETE_PROPERTY, RETENTION_PROPERTY, of_config
 from lakestream.lake.delta.position import Progress, application
-from lakestream.lake.delta.schema import REMOVED_COLUMN, TABLE_COLUMNS, UID_PROPERTY, Layout, layout_of
+from lakestream.lake.delta.schema import REMOVED_COLUMN, SCHEMA_COLUMN, TABLE_COLUMNS, UID_PROPERTY, Layout, layout_of
 from lakestream.lake.delta.time_travel import CommitLog, NotATable
-from lakestream.lake.delta.typed_columns import SCHEMA_COLUMN
 from lakestream.lake.errors import LakeError, SegmentGap
 from lakestream.lake.files import paths, quarantine, staging
 from lakestream.lake.files.lake import open_storage

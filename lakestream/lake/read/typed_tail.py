@@ -9,9 +9,9 @@ from __future__ import annotations
 import pyarrow as pa
 
 from lakestream.lake.delta import typed_columns
-from lakestream.lake.delta.schema import table_schema
+from lakestream.lake.delta.schema import FORMAT_COLUMN, SCHEMA_COLUMN, table_schema
 from lakestream.lake.delta.schema_catalog import SchemaCatalog
-from lakestream.lake.delta.typed_columns import EMPTY, FORMAT_COLUMN, SCHEMA_COLUMN, NoColumns
+from lakestream.lake.delta.typed_columns import EMPTY, NoColumns
 from lakestream.lake.delta.typed_rows import TypedRows
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read.live_rows import LiveView
