@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lakestream.lake.delta import typed_columns
+from lakestream.lake.errors import TableBusy
 from lakestream.lake.files import clone_request, scan, schemas
 from lakestream.lake.files.clone_request import Picked
 from lakestream.lake.files.lake import open_storage
@@ -172,6 +173,26 @@ def test_another_table_at_the_place_of_misfits_stays(spark: Any, lake: Path, tmp
     assert stream.compact() == 1
     assert stream.rows("rule", f"{stream.table}_misfits_") == [(1, "type")]
     other.check()
+
+
+def test_a_stream_that_takes_the_place_of_misfits_keeps_its_table(
+    spark: Any, lake: Path, tmp_path: Path, stream: Stream
+) -> None:
+    stream.publish({"n": 1})
+    stream.model.stage(lake)
+    compaction = StreamCompaction(spark, str(lake), stream.staged())
+    compaction.run()  # without misfits, so their table is not there yet
+    other = Stream(spark, lake, tmp_path / "other", {}, "ORDERS_misfits")
+    other.publish({"a": 1})
+    other.compact()
+    stream.publish({"n": "x"})
+    stream.model.stage(lake)
+    with pytest.raises(TableBusy):
+        compaction.run()
+    assert compaction.run().misfits == 1
+    assert stream.rows("rule", f"{stream.table}_misfits_") == [(2, "type")]
+    other.check()
+    stream.check()
 
 
 def test_the_misfits_go_with_the_table(stream: Stream) -> None:

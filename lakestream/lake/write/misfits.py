@@ -24,6 +24,7 @@ from lakestream.lake.delta import ends
 from lakestream.lake.delta.log import log_directory
 from lakestream.lake.delta.position import PositionWatch, Progress, application
 from lakestream.lake.delta.typed_rows import MISFIT_SCHEMA
+from lakestream.lake.errors import TableBusy
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.staging import StreamIdentity
 from lakestream.lake.files.storage import Storage
@@ -135,12 +136,20 @@ class MisfitTable:
         return watch.progress
 
     def commit(self, files: Sequence[Written], progress: Progress) -> int:
-        """Commit the misfits of a batch; return their number."""
+        """Commit the misfits of a batch; return their number.
+
+        Raises:
+            TableBusy: another stream has taken the place of the table since; the next attempt finds another one.
+        """
         if not files:
             return 0
+        owner = self._owner(self.path)
+        if owner not in (None, self._identity.uid):
+            taken, self._path = self._path, ""
+            raise TableBusy(taken)
         app = application(self._identity.uid)
         transaction = transactions.begin(self._spark, self._storage.spark_path(self.path))
-        if self._owner(self.path) is None:
+        if owner is None:
             # The files are there already, which CREATE TABLE would refuse.
             transactions.describe(self._spark, transaction, self._metadata())
         rows: int = sum(msgspec.json.decode(file.stats)["numRecords"] for file in files)
