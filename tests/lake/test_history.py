@@ -7,7 +7,6 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
@@ -18,7 +17,6 @@ from lakestream.lake.read.history import scan as history_scan
 from lakestream.lake.read.history.cache import BlockCache
 from lakestream.lake.read.history.history import TableHistory
 from lakestream.lake.read.history.index import TableIndex
-from lakestream.lake.write import table as tables_of_streams
 from lakestream.lake.write.stream_compaction import Options, StreamCompaction
 from lakestream.log.format.record import Record
 from tests.lake.model import StreamModel
@@ -129,28 +127,6 @@ def test_reads_go_on_while_files_are_rewritten_and_vacuumed(spark: Any, lake: Pa
     thread.join()
     assert failures == []
     assert history.read(1, ALL, 10_000) == model.expected()
-
-
-def test_a_large_commit_lies_in_runs_of_sequences(
-    spark: Any, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A large commit is written in runs of sequences.
-
-    Sorted by subject as a whole, it would spread every range of sequences over all its files.
-    """
-    monkeypatch.setattr(tables_of_streams, "RUN_SEQS", 50)
-    model = StreamModel(tmp_path / "log")
-    grow(model, lake, 1, 80)
-    compact(spark, lake, model)
-    path = model.table(lake)
-    files = TableIndex(path, open_storage(path)).refresh().files
-    for file in files:
-        rows = pq.ParquetFile(locate(path, file.path)).read(columns=["seq", "subject"]).to_pylist()
-        places = [(row["seq"] // 50, row["subject"], row["seq"]) for row in rows]
-        assert places == sorted(places)
-        assert len({run for run, _, _ in places}) >= 4
-    history = TableHistory(path, BlockCache(0))
-    assert history.read(1, ALL, 1000) == model.expected()
 
 
 def test_what_only_the_archive_has_is_no_history(spark: Any, lake: Path, tmp_path: Path) -> None:
