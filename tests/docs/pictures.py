@@ -201,10 +201,36 @@ def time_travel() -> str:
     return picture.svg()
 
 
+def typed_tables() -> str:
+    """Draw how a payload becomes columns, and where one that does not fit is listed."""
+    picture = Picture("From payloads to columns")
+    publish = picture.box(Box(12, 60, 170, "publish", ('{"order_id": "o1",', ' "price": 9.5}'), ORANGE))
+    check = picture.box(Box(222, 60, 150, "lakestream.validate", ("reject, tag or off",), BLUE))
+    log = picture.box(Box(412, 60, 130, "log", ("the bytes as they", "were published"), GREEN))
+    compactor = picture.box(Box(582, 60, 158, "compactor", ("decodes columns", "by schema version"), BLUE))
+    schemas = picture.box(Box(222, 190, 150, "bucket SCHEMAS", ("orders@1, orders@2", "JSON, Avro, Protobuf"), PURPLE))
+    table = picture.box(Box(412, 326, 328, "streams/ORDERS", ("seq, time, subject, headers, schema, data",), GREEN))
+    picture.text(
+        table.middle, table.bottom + 18, "order_id, price  +  coupon (since orders@2)", anchor="middle", bold=True
+    )
+    misfits = picture.box(Box(12, 326, 360, "streams/ORDERS_misfits", ("seq, schema, field, rule, reason",), GREEN))
+    y = publish.y + 30
+    picture.arrow((publish.right, y), (check.x, y))
+    picture.arrow((check.right, y), (log.x, y))
+    picture.arrow((log.right, y), (compactor.x, y))
+    picture.arrow((schemas.middle, schemas.y), (schemas.middle, check.bottom))
+    picture.arrow((schemas.right, schemas.y + 30), (630, schemas.y + 30), (630, compactor.bottom))
+    picture.arrow((700, compactor.bottom), (700, table.y), label="rows", at=(722, 220))
+    picture.arrow((660, compactor.bottom), (660, 304), (misfits.middle, 304), (misfits.middle, misfits.y))
+    picture.text(400, 297, "what does not fit: also a row with NULL columns", size=11, anchor="middle")
+    return picture.svg()
+
+
 PICTURES: dict[str, Callable[[], str]] = {
     "architecture.svg": architecture,
     "message.svg": message,
     "time-travel.svg": time_travel,
+    "typed-tables.svg": typed_tables,
 }
 
 
