@@ -83,6 +83,11 @@ class Writer:
         return found if len(found) <= MAX_SKELETON else None
 
 
+def _is_plain(of: Type) -> bool:
+    """Return True for a scalar whose place is `$` alone: that of an instant has its digits and its zone too."""
+    return isinstance(of, Scalar) and of.kind != "instant"
+
+
 class _Maker:
     """One walk over a payload, guided by its types. `strings`, `numbers`: styles that are still possible."""
 
@@ -120,7 +125,7 @@ class _Maker:
     def _value(self, of: Type) -> str:
         if self._is("null"):
             self._at += 4
-            return "$" if isinstance(of, Scalar) and of.kind != "instant" else "null"
+            return "$" if _is_plain(of) else "null"
         if isinstance(of, Record):
             return self._record(of)
         if isinstance(of, List):
@@ -148,7 +153,7 @@ class _Maker:
         lead = self._take("[") + self._space()
         if self._is("]"):
             self._at += 1
-            return f"[$[$$,{self._comma()}$]]" if lead == "[" and isinstance(of.of, Scalar) else f"{lead}]"
+            return f"[$[$$,{self._comma()}$]]" if lead == "[" and _is_plain(of.of) else f"{lead}]"
         elements, separators, tail = set(), set(), ""
         while True:
             elements.add(self._value(of.of))
@@ -164,7 +169,7 @@ class _Maker:
         if self._is("}"):
             self._at += 1
             colon = ": " if self._comma() == ", " else ":"
-            return f"{{${{{colon}$$,{self._comma()}$}}}}" if lead == "{" and isinstance(of.of, Scalar) else f"{lead}}}"
+            return f"{{${{{colon}$$,{self._comma()}$}}}}" if lead == "{" and _is_plain(of.of) else f"{lead}}}"
         elements, separators, names, tail = set(), set(), set(), ""
         while True:
             names.add(self._string())

@@ -19,6 +19,7 @@ from tests.unit.schemas_world import Misfit, expected, payloads, schemas
 
 pytestmark = pytest.mark.unit
 
+INSTANT = {"type": "string", "format": "date-time"}
 ORDER: dict[str, Any] = {
     "type": "object",
     "properties": {
@@ -183,6 +184,20 @@ def test_a_stored_format_gives_the_same_bytes_in_all_versions() -> None:
 def test_a_text_that_is_no_format_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r".*"):
         ORDERS.encode(ORDERS.decode([b'{"order_id":"x"}']).columns, pa.array([text]))
+
+
+@pytest.mark.parametrize(
+    "of", [{"type": "array", "items": INSTANT}, {"type": "object", "additionalProperties": INSTANT}]
+)
+def test_empty_lists_and_maps_of_instants_are_given_back(of: dict[str, Any]) -> None:
+    """An empty one does not show how its instants are spelled."""
+    codec = JsonCodec(json.dumps({"type": "object", "properties": {"id": of}}))
+    full = b'{"id":["2026-05-01T12:34:56Z"]}' if of["type"] == "array" else b'{"id":{"a":"2026-05-01T12:34:56Z"}}'
+    payloads = [b'{"id":[]}' if of["type"] == "array" else b'{"id":{}}', full, b"{}"]
+    columns = codec.decode(payloads).columns
+    formats = codec.formats(columns, payloads)
+    assert formats.null_count == 0
+    assert codec.encode(columns, formats).to_pylist() == payloads
 
 
 @settings(max_examples=200, deadline=None)
