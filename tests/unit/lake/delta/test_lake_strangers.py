@@ -192,6 +192,47 @@ def test_runs_are_joined_and_limited() -> None:
     assert (found[0][0], found[-1][1]) == (many[0][0], many[-1][1])
 
 
+def undo(commit: ForeignCommit, left: Change, newest: int) -> str:
+    """Return the description of a change whose sequences all have messages."""
+    held = left.changed
+    return strangers.described("t", commit, left, held, sum(last - first + 1 for first, last in held), newest)
+
+
+def test_a_change_that_no_commit_has_followed_is_undone_by_restoring_the_version_before() -> None:
+    said = undo(ForeignCommit(7, "WRITE", 1, 30), Change([(5, 5)], [(40, 41)]), 7)
+    assert "in Spark SQL with RESTORE TABLE delta.`t` TO VERSION AS OF 6; or accept it" in said
+
+
+def test_rows_that_were_doubled_or_changed_are_all_replaced_once_the_compactor_has_committed() -> None:
+    said = undo(ForeignCommit(7, "WRITE", 1, 30), Change([(5, 5), (8, 9)]), 9)
+    where = "seq BETWEEN 5 AND 5 OR seq BETWEEN 8 AND 9"
+    command = f"INSERT INTO delta.`t` REPLACE WHERE {where} SELECT * FROM delta.`t` VERSION AS OF 6 WHERE {where}; or"
+    assert command in said
+    assert strangers.AND_WITH not in said
+
+
+def test_inserted_rows_are_deleted_once_the_compactor_has_committed() -> None:
+    said = undo(ForeignCommit(7, "WRITE", 1, 30), Change([], [(40, 41)]), 9)
+    assert "in Spark SQL with MERGE INTO delta.`t` t USING" in said
+    assert "VERSION AS OF 7 WHERE seq BETWEEN 40 AND 41) o" in said
+    assert "WHEN MATCHED THEN DELETE (docs/" in said
+    both = undo(ForeignCommit(7, "WRITE", 1, 30), Change([(5, 5)], [(40, 41)]), 9)
+    assert [each.count("MERGE") for each in both.split(strangers.AND_WITH)] == [0, 1]
+
+
+def test_rows_that_may_have_changed_are_not_deleted_by_the_undo() -> None:
+    said = undo(ForeignCommit(7, "WRITE", 1, 30), Change([(1, 30)], compared=False), 9)
+    assert "REPLACE WHERE" not in said
+    assert "WHEN NOT MATCHED THEN INSERT *" in said
+
+
+def test_a_change_of_many_runs_has_no_command_once_the_compactor_has_committed() -> None:
+    many = [(seq, seq) for seq in range(0, 3 * strangers.NAMED_RUNS, 2)]
+    assert "put the rows of VERSION AS OF 6 back" in undo(ForeignCommit(7, "WRITE", 1, 30), Change(many), 9)
+    said = undo(ForeignCommit(7, "WRITE", 1, 30), Change([], many), 9)
+    assert "delete the rows that are in VERSION AS OF 7 and not in 6" in said
+
+
 FIELDS = [{"name": name} for name in strangers.MESSAGE_COLUMNS]
 OBSTACLES: dict[str, tuple[list[dict[str, str]], TableProtocol, str]] = {
     "none": (FIELDS, TableProtocol(3, ["deletionVectors"]), ""),
