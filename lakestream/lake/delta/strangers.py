@@ -19,7 +19,8 @@ Source: Delta protocol, "Add File and Remove File" (dataChange), "Commit Provena
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import msgspec
@@ -55,6 +56,8 @@ MESSAGE_COLUMNS = ("seq", "time_ns", "subject", "subject_bytes", "headers", "hea
 """Columns of a table without which no message is read."""
 NAMED_RUNS = 10
 """Maximum number of runs of sequences that a text names."""
+MAX_GONE = 1000
+"""Maximum number of sequences without messages that a text leaves out of its runs."""
 AND_WITH = "; and with "
 """Text between two commands that undo a change together."""
 _NAME = re.compile(r"^foreign-(\d{1,20})\.json$")
@@ -298,6 +301,24 @@ def _common(then: _Version, now: _Version, run: Run) -> list[Run]:
     """Return the sequences of which both versions have the same row."""
     pairs = _pairs(then, now, run)
     return [(seq, seq) for left, right in pairs for seq in left if any(row in left[seq] for row in right.get(seq, ()))]
+
+
+def with_messages(runs: Sequence[Run], missing: Callable[[int, int], Iterable[int]]) -> Sequence[Run]:
+    """Return runs without the sequences that have no message, so that no row of a deleted message is put back.
+
+    They are returned as they are if more than `NAMED_RUNS` would be left, or more than `MAX_GONE` sequences left out.
+
+    Args:
+        runs: ascending runs.
+        missing: returns the sequences without messages from one to another, inclusive.
+    """
+    if len(runs) > NAMED_RUNS:
+        return runs
+    gone = list(islice((seq for run in runs for seq in missing(*run)), MAX_GONE + 1))
+    if len(gone) > MAX_GONE:
+        return runs
+    left = _without(runs, joined((seq, seq) for seq in gone))
+    return left if len(left) <= NAMED_RUNS else runs
 
 
 def described(table: str, commit: ForeignCommit, left: Change, held: Sequence[Run], count: int, newest: int) -> str:

@@ -22,6 +22,7 @@ from lakestream.lake.delta.verify import Budget, TableFiles
 from lakestream.lake.files import staging
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.storage import Storage
+from lakestream.log.index.sequences import SequenceSet
 
 pytestmark = pytest.mark.unit
 
@@ -224,6 +225,18 @@ def test_rows_that_may_have_changed_are_not_deleted_by_the_undo() -> None:
     said = undo(ForeignCommit(7, "WRITE", 1, 30), Change([(1, 30)], compared=False), 9)
     assert "REPLACE WHERE" not in said
     assert "WHEN NOT MATCHED THEN INSERT *" in said
+
+
+def test_rows_of_deleted_messages_are_not_put_back_by_the_undo() -> None:
+    live = SequenceSet()
+    live.add_run(1, 100)
+    assert strangers.with_messages([(5, 5), (8, 12)], live.iter_missing) == [(5, 5), (8, 12)]
+    live.discard_all([9, 10, 50])
+    assert strangers.with_messages([(5, 5), (8, 12)], live.iter_missing) == [(5, 5), (8, 8), (11, 12)]
+    runs = [(1, 40), (60, 1 << 40)]
+    assert strangers.with_messages(runs, live.iter_missing) == runs, "too many sequences have no message"
+    live.discard_all(range(60, 100, 2))
+    assert strangers.with_messages([(60, 100)], live.iter_missing) == [(60, 100)], "too many runs are left"
 
 
 def test_a_change_of_many_runs_has_no_command_once_the_compactor_has_committed() -> None:
