@@ -21,7 +21,7 @@ from lakestream.account.engine import Engine
 from lakestream.account.engines import Engines
 from lakestream.account.schemas import bucket
 from lakestream.account.schemas.definitions import AccountDefinitions
-from lakestream.account.schemas.requests import SchemaApi
+from lakestream.account.schemas.requests import LOOK_NS, SchemaApi
 from lakestream.account.use import ElsewhereUse
 from lakestream.config.errors import StartError
 from lakestream.config.options import JetStreamOptions, LakeOptions, Options
@@ -126,7 +126,8 @@ class JetStream:
     ) -> None:
         assert options.jetstream is not None  # Invariant: see the arguments.
         self._options, self._accounts, self._io, self._log = options.jetstream, accounts, io, log
-        self._services, self._threads = services, threads
+        self._services, self._threads, self._clock = services, threads, clock
+        self._stopping = False
         self.served: dict[str, Served] = {}
         """Accounts with JetStream, by name."""
         self.apis: dict[str, Api] = {}
@@ -296,10 +297,20 @@ class JetStream:
         self.node.start()
         if self.keeper is not None:
             self.keeper.start()
+            self._clock.call_later(LOOK_NS, self._look_for_schemas)
+
+    def _look_for_schemas(self) -> None:
+        """Have the lake get what was registered: one timer for all accounts, of which few have schemas."""
+        if self._stopping:
+            return
+        for served in list(self.served.values()):
+            served.schemas.look()
+        self._clock.call_later(LOOK_NS, self._look_for_schemas)
 
     # ------------------------------------------------------------------ end
     async def stop(self) -> None:
         """Stop serving, once writes in flight have reached the disk and their acks the clients."""
+        self._stopping = True
         self._verifier.stop()
         for definitions in self._definitions.values():
             definitions.stop()

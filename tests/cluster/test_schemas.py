@@ -78,7 +78,15 @@ async def test_the_leader_of_a_stream_validates_wherever_the_registry_is(start_c
         with pytest.raises(APIError, match="id: required"):
             await published(js, b"{}")
     cluster.wait_current("KV_SCHEMAS")
-    gone = cluster.stream_leader("KV_SCHEMAS")
+    registry = cluster.stream_leader("KV_SCHEMAS")
+    cluster.lead("S", next(node for node in cluster.nodes if node is not registry))
+    for number in range(8):  # a version counts from the answer to its registration on, though the leader is elsewhere
+        text = V1.replace('"id": {"type": "string"}', f'"id": {{"type": "string"}}, "f{number}": {{}}')
+        version = (await registered(client, "orders", text))["version"]
+        await js.publish("S.a", b'{"id": "a"}', headers={"Nats-Schema": f"orders@{version}"})
+    with pytest.raises(APIError, match="orders@64 is not registered"):
+        await js.publish("S.a", b'{"id": "a"}', headers={"Nats-Schema": "orders@64"})
+    gone = registry
     await asyncio.to_thread(gone.kill)
     await asyncio.to_thread(until, lambda: cluster.stream_leader("S") not in (None, gone), "another leader", SETTLE_S)
     await registered(client, "orders", V1.replace('"string"', '"integer"'))

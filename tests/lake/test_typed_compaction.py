@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 from hypothesis import HealthCheck, given, settings
@@ -20,6 +21,7 @@ from lakestream.lake.files.staging import StagedStream
 from lakestream.lake.read.history.cache import BlockCache
 from lakestream.lake.read.history.history import TableHistory
 from lakestream.lake.read.history.past import open_past
+from lakestream.lake.sql.session import Session
 from lakestream.lake.write.maintainer import Maintainer
 from lakestream.lake.write.replay import NoReplay, Replay, Replayed
 from lakestream.lake.write.stream_compaction import Options, StreamCompaction
@@ -61,9 +63,10 @@ class Stream:
         uid = self.model.identity.uid
         return next(each for each in scan.Scanner(str(self.lake)).scan() if each.identity.uid == uid)
 
-    def compact(self, **options: Any) -> int:
-        """Compact what is staged; return the number of misfits."""
-        self.model.stage(self.lake)
+    def compact(self, seal: bool = True, **options: Any) -> int:
+        """Compact what was published, or only what is staged; return the number of misfits."""
+        if seal:
+            self.model.stage(self.lake)
         return StreamCompaction(self.spark, str(self.lake), self.staged(), Options(**options)).run().misfits
 
     def rows(self, columns: str, table: str = "") -> list[tuple[Any, ...]]:
@@ -157,6 +160,8 @@ def test_the_misfits_of_securely_deleted_messages_leave_the_list(stream: Stream)
     stream.publish({"n": 1})
     stream.compact()
     assert stream.misfits() == [(2, "orders@1", "type")]
+    files = [path for path in Path(f"{stream.table}_misfits").rglob("*.parquet") if "_delta_log" not in path.parts]
+    assert [pq.read_table(path).column("seq").to_pylist() for path in files] == [[2]], "older versions have it neither"
 
 
 def test_another_table_at_the_place_of_misfits_stays(spark: Any, lake: Path, tmp_path: Path, stream: Stream) -> None:
@@ -241,6 +246,34 @@ def test_the_past_and_live_views_have_payloads_that_are_not_kept(spark: Any, lak
     assert [record for block in found.messages() for record in block] == stream.model.expected()
     some = open_past(str(lake), "ORDERS", T0 + 5 * 1_000_003)
     assert [record for block in some.messages() for record in block] == stream.model.expected()[:5]
+
+
+def test_sql_has_typed_columns_of_messages_that_are_not_compacted(stream: Stream) -> None:
+    """SQL over a stream has the columns of its table, and those that the next compaction will add."""
+    stream.publish({"n": 1})
+    stream.model.stage(stream.lake)
+
+    def rows(columns: str) -> list[tuple[Any, ...]]:
+        with Session(str(stream.lake)) as session:
+            return session.query(f"SELECT seq, {columns} FROM delta.`streams/ORDERS` ORDER BY seq").fetchall()
+
+    assert rows("schema, n") == [(1, "orders@1", 1)], "there is no table yet"
+    stream.compact(seal=False)
+    assert rows("schema, n") == [(1, "orders@1", 1)]
+    text = json.dumps({"properties": {"n": {"type": "string"}, "größe": {"type": "integer"}}})
+    schemas.write_schema(stream.storage, "$G", Schema("orders", 2, "json", text, created_ns=T0 + 2 * 1_000_003))
+    stream.publish({"n": "x", "größe": 5}, {"n": 7})
+    stream.model.stage(stream.lake)
+    assert rows("schema, n, n_string, `größe`") == [
+        (1, "orders@1", 1, None, None),
+        (2, "orders@2", None, "x", 5),
+        (3, None, None, None, None),
+    ]
+    stream.compact(seal=False)
+    assert rows("schema, n, n_string, `größe`")[1] == (2, "orders@2", None, "x", 5)
+    with Session(str(stream.lake)) as session:
+        found = session.query("SELECT seq, rule FROM delta.`streams/ORDERS_misfits`").fetchall()
+    assert found == [(3, "type")]
 
 
 @pytest.mark.heavy

@@ -55,7 +55,8 @@ def stream_config(replicas: int) -> dict[str, Any]:
 class Registered:
     """The schemas of an account after some of its bucket's messages.
 
-    Attributes: `last_seq`: sequence of the last message applied; `size`: bytes of the documents.
+    Attributes: `last_seq`: sequence through which the bucket was read; `revision`: that of the last message applied;
+    `size`: bytes of the documents.
     """
 
     def __init__(self, log: Log = lambda text: None) -> None:
@@ -63,7 +64,7 @@ class Registered:
         self._clear()
 
     def _clear(self) -> None:
-        self.last_seq = self.size = 0
+        self.last_seq = self.revision = self.size = 0
         self._versions: dict[str, list[Schema]] = {}
         self._highest: dict[str, int] = {}
         self._sizes: dict[str, int] = {}
@@ -111,7 +112,7 @@ class Registered:
     # ------------------------------------------------------------------ messages of the bucket
     def apply(self, seq: int, subject: bytes, header: bytes, payload: bytes) -> Schema | None:
         """Apply a message of the bucket; return the version that it registers, if it does."""
-        self.last_seq = max(self.last_seq, seq)
+        self.last_seq, self.revision = max(self.last_seq, seq), max(self.revision, seq)
         name = subject.decode("utf-8", "replace").removeprefix(SUBJECTS)
         if header and headers.get(header, MARKER) in MARKERS:
             self._delete(name)

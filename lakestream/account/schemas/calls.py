@@ -9,10 +9,25 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar, cast
 
+import msgspec
+
 from lakestream.ports import Bus, ClientInfo, Clock, Io
+from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.protocol.nuid import nuid
+from lakestream.protocol.schema_api import PREFIX, Page
 
 T = TypeVar("T")
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """The used fields of an answer to LIST. `total`: -1 if there is an error; `revision`: of the bucket."""
+
+    total: int = -1
+    revision: int = 0
+
+
+_LISTED = msgspec.json.Decoder(Listed)
+_NO_SCHEMAS = msgspec.json.encode(Page(offset=1 << 30))
 
 TIMEOUT_NS = 5_000_000_000
 """Time to wait for an answer (5 s)."""
@@ -49,6 +64,21 @@ async def ask(bus: Bus, clock: Clock, subject: bytes, body: bytes, header: bytes
     finally:
         timer.cancel()
         subscription.cancel()
+
+
+async def list_nothing(bus: Bus, clock: Clock) -> Listed:
+    """Return the number of schemas of an account, and the revision of its bucket.
+
+    Raises:
+        NoAnswer: the registry does not answer, or with an error.
+    """
+    try:
+        answer = _LISTED.decode(await ask(bus, clock, f"{PREFIX}LIST".encode(), _NO_SCHEMAS))
+    except DECODE_ERRORS as error:
+        raise NoAnswer(f"the answer does not decode: {error}") from None
+    if answer.total < 0:
+        raise NoAnswer("the registry answers with an error")
+    return answer
 
 
 async def in_thread(io: Io, work: Callable[[], T]) -> T:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import msgspec
 
 from lakestream.account.schemas.bucket import Registered
+from lakestream.account.schemas.calls import NoAnswer, list_nothing
 from lakestream.account.schemas.follower import Follower
 from lakestream.logging import Logger
 from lakestream.ports import Bus, Clock, Io
@@ -53,7 +54,7 @@ class AccountDefinitions:
     def __init__(
         self, account: str, reader: str, bus: Bus, clock: Clock, io: Io, uid: Callable[[], str], log: Logger
     ) -> None:
-        self._clock, self._io = clock, io
+        self._bus, self._clock, self._io = bus, clock, io.lane(background=True)
         self._state = Registered()  # the registry logs what is ignored
         self._follower = Follower(account, reader, bus, clock, uid, self._state, self._changed)
         self._begun = False
@@ -66,6 +67,10 @@ class AccountDefinitions:
         """Callbacks, with the time by which they are called."""
         self._straight: dict[Reference, Fits] = {}
         """Checks of rules without a prefix, until the schemas change."""
+        self._comparing = self._certain = False
+        """True while the registry is asked for its revision; and while it is known that this copy has all of it."""
+        self._behind: int | None = None
+        """Revision of the registry that messages with unknown schemas wait for."""
         self._log = log
 
     def need(self) -> None:
@@ -98,11 +103,9 @@ class AccountDefinitions:
         self._require()
         schema = self._state.find(reference.name, reference.version)
         if schema is None:
-            misfit = _unknown(str(reference))
-            fits: Fits = lambda payload: misfit  # noqa: E731
-        else:
-            fits = self._codec(schema)
-        self._straight[reference] = fits
+            misfit = self._unknown(str(reference))
+            return lambda payload: misfit
+        fits = self._straight[reference] = self._codec(schema)
         return fits
 
     def _fits(self, reference: Reference | None, prefix: Prefix | None, payload: bytes) -> Misfit | None:
@@ -114,7 +117,7 @@ class AccountDefinitions:
             assert prefix is not None, "a message names its schema in one way or the other"
             schema, shown = self._prefixed(prefix)
         if schema is None:
-            return _unknown(shown)
+            return self._unknown(shown)
         if prefix is not None and schema.format == "protobuf" and not prefix.fingerprint:
             prefix = framing.split_path(prefix, payload)
         fits = self._codec(schema, prefix.path if prefix is not None else ())
@@ -128,6 +131,35 @@ class AccountDefinitions:
         if found is None:
             self._index()
         return found, f"fingerprint {prefix.fingerprint.hex()}"
+
+    # ------------------------------------------------------------------ unknown schemas
+    def _unknown(self, shown: str) -> Misfit:
+        """Return the misfit of an unknown schema. Raise NotReady until it is certain that this copy is not behind."""
+        if not self._certain:
+            if not self._comparing:
+                self._comparing = True
+                self._clock.spawn(self._compare())
+            raise NotReady(self._wait)
+        return Misfit("", RULE, f"{shown} is not registered")
+
+    async def _compare(self) -> None:
+        """Have what waits judged again once this copy has what the registry has now."""
+        try:
+            self._behind = (await list_nothing(self._bus, self._clock)).revision
+        except NoAnswer:
+            self._behind = 0  # what is not known here is refused meanwhile
+        self._comparing = False
+        self._go_on_if_caught_up()
+
+    def _go_on_if_caught_up(self) -> None:
+        if self._behind is None or self._state.revision < self._behind:
+            return
+        self._behind = None
+        self._certain = True
+        try:
+            self._call()
+        finally:
+            self._certain = False
 
     def _require(self) -> None:
         if not self._follower.is_current:
@@ -186,6 +218,7 @@ class AccountDefinitions:
             if key not in self._codecs and key not in self._making:
                 self._make(key, schema)  # its stream's next message would wait for it
         self._go_on()
+        self._go_on_if_caught_up()
 
     def _wait(self, then: Callable[[ApiError | None], None]) -> None:
         """Call `then` when something may be ready, or with an error when nothing was for too long."""
@@ -193,7 +226,9 @@ class AccountDefinitions:
         self._clock.call_later(MAX_WAIT_NS, lambda: self._late(then))
 
     def _late(self, then: Callable[[ApiError | None], None]) -> None:
-        if self._waiting.pop(then, None) is not None:
+        deadline = self._waiting.get(then)
+        if deadline is not None and deadline <= self._clock.steady():  # else it waits for something else by now
+            del self._waiting[then]
             then(api_error(20005, err="the schemas of the account cannot be read now"))
 
     def _go_on(self) -> None:
@@ -224,7 +259,3 @@ def _fingerprinted(schemas: list[Schema]) -> dict[bytes, Schema]:
         except Exception:  # of the library, about a text that a client wrote to the bucket itself
             continue
     return found
-
-
-def _unknown(shown: str) -> Misfit:
-    return Misfit("", RULE, f"{shown} is not registered")

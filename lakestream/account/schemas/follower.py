@@ -8,14 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
-
 from lakestream.account.schemas.bucket import STREAM, Registered
-from lakestream.account.schemas.calls import NoAnswer, ask
+from lakestream.account.schemas.calls import NoAnswer, list_nothing
 from lakestream.ports import Bus, Clock, Timer
 from lakestream.protocol.api.errors import ApiError
-from lakestream.protocol.decoding import DECODE_ERRORS
-from lakestream.protocol.schema_api import PREFIX
 from lakestream.schemas.schema import Schema
 from lakestream.stream.core.batch import Run
 from lakestream.stream.core.config import StreamSource
@@ -26,15 +22,6 @@ LOOK_NS = 250_000_000
 """Interval of checks whether there is a bucket, and whether the session goes on (250 ms)."""
 SILENT_NS = 8_000_000_000
 """Silence after which the session is replaced, so that long pauses between its attempts do not count (8 s)."""
-
-
-class _List(msgspec.Struct, frozen=True):
-    """The used field of an answer to LIST; -1: there is an error."""
-
-    total: int = -1
-
-
-_LIST = msgspec.json.Decoder(_List)
 
 
 class _AlwaysSafe:
@@ -120,8 +107,8 @@ class Follower:
     async def _ask_for_absence(self) -> None:
         """Ask the registry whether there are no schemas: after a start this node may not know of the bucket yet."""
         try:
-            answer = _LIST.decode(await ask(self._bus, self._clock, f"{PREFIX}LIST".encode(), b""))
-        except (NoAnswer, *DECODE_ERRORS):
+            answer = await list_nothing(self._bus, self._clock)
+        except NoAnswer:
             return
         finally:
             self._asking = False

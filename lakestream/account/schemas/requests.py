@@ -21,7 +21,7 @@ from lakestream.account.engine import Engine
 from lakestream.account.schemas import registration
 from lakestream.account.schemas.bucket import STREAM, SUBJECTS, Registered, stream_config
 from lakestream.account.schemas.calls import NoAnswer, ask, in_thread
-from lakestream.ports import ClientInfo, Subscribed, Timer
+from lakestream.ports import ClientInfo, Subscribed
 from lakestream.protocol import headers, schema_api
 from lakestream.protocol.api.errors import ApiError, api_error, for_clients
 from lakestream.protocol.api.jsonio import dumps
@@ -48,7 +48,7 @@ READ_MSGS, READ_BYTES = 1_000, 8 << 20
 EXPORT_WAIT_S = 2.0
 """Maximum time for which a registration waits until the lake has it (2 s)."""
 LOOK_NS = 2_000_000_000
-"""Interval of checks whether the bucket has something to be exported (2 s)."""
+"""Interval at which `look` is to be called (2 s)."""
 REPLICAS = 3
 """Replicas of the bucket in a cluster of so many servers or more; with fewer it has one."""
 _AGAIN = headers.build([(b"Lakestream-Schema-Bucket", b"created")])
@@ -85,7 +85,7 @@ class SchemaApi:
 
     def __init__(self, engine: Engine, export: Export | None = None) -> None:
         self._engine, self._export = engine, export
-        self._bus, self._clock, self._io = engine.bus, engine.clock, engine.io
+        self._bus, self._clock, self._io = engine.bus, engine.clock, engine.io.lane(background=True)
         self._state = Registered(engine.log.warn)
         self._uid = ""
         self._applied = 0
@@ -103,19 +103,13 @@ class SchemaApi:
             "DELETE": self._delete,
         }
         self._subscription: Subscribed = self._bus.subscribe(f"{PREFIX}>".encode(), self._asked)
-        self._timer: Timer | None = None
-        if export is not None:
-            self._look()
 
     def close(self) -> None:
         """Stop listening."""
         self._subscription.cancel()
-        if self._timer is not None:
-            self._timer.cancel()
 
-    def _look(self) -> None:
+    def look(self) -> None:
         """Export what others have written to the bucket, and what was registered before this node led it."""
-        self._timer = self._clock.call_later(LOOK_NS, self._look)
         stream = self._found()
         if stream is None or not stream.leading:
             return
@@ -305,7 +299,8 @@ class SchemaApi:
         for each in names[offset : offset + schema_api.LIST_LIMIT]:
             versions = self._state.versions(each)
             shown.append({**_shown(versions[-1]), "versions": [schema.version for schema in versions]})
-        return {"total": len(names), "offset": offset, "limit": schema_api.LIST_LIMIT, "schemas": shown}
+        page = {"total": len(names), "offset": offset, "limit": schema_api.LIST_LIMIT}
+        return page | {"revision": self._state.revision, "schemas": shown}
 
     async def _get(self, stream: Stream | None, name: str, body: bytes) -> dict[str, Any]:
         found = self._named(name)

@@ -12,8 +12,9 @@ from typing import Any
 import pyarrow as pa
 
 from lakestream.lake.delta import typed_columns
+from lakestream.lake.delta.schema import FORMAT_COLUMN, SCHEMA_COLUMN
 from lakestream.lake.delta.schema_catalog import SchemaCatalog
-from lakestream.lake.delta.typed_columns import FORMAT_COLUMN, SCHEMA_COLUMN, plain
+from lakestream.lake.delta.typed_columns import plain
 from lakestream.lake.delta.typed_rows import given_back
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files import paths

@@ -15,6 +15,8 @@ columns (`subject`, `time`, `headers`) are text and may lose information; in tha
     bucket         int                         range of subjects, only in bucketed tables; partition column
     token1 …       string                      a token of the subject, only in tables by tokens; partition columns
     removed_time_ns long                       only in archives: time of removal from the stream; null: not removed
+    schema         string                      only with schemas: the version that the typed columns follow
+    data_format    string                      only with schemas: spelling of a payload that is not in `data`
 """
 
 from __future__ import annotations
@@ -47,6 +49,10 @@ BOUNDS_METADATA = "lakestream.bounds"
 """Metadata of the column `bucket`: the bounds of the buckets. As part of the schema, they change with the data."""
 
 REMOVED_COLUMN = "removed_time_ns"
+SCHEMA_COLUMN = "schema"
+"""Column with the reference (`orders@3`) of the version that a row's typed columns follow; NULL: they are NULL."""
+FORMAT_COLUMN = "data_format"
+"""Column with the spelling of a payload that is not kept; NULL: `data` has it."""
 
 TABLE_DDL = (
     "subject string, seq bigint, time timestamp, time_ns bigint, headers map<string, array<string>>, data binary, "
@@ -58,6 +64,7 @@ TABLE_COLUMNS = tuple(
 """Columns that every table has, in order."""
 REMOVED_DDL = f", {REMOVED_COLUMN} bigint"
 """Additional column of archives."""
+_OWN = frozenset((*TABLE_COLUMNS, REMOVED_COLUMN, SCHEMA_COLUMN, FORMAT_COLUMN))
 
 END = (1 << 63) - 1
 """Above every sequence."""
@@ -130,6 +137,11 @@ def layout_of(columns: Sequence[str], fields: Iterable[Any]) -> Layout | None:
 def is_partition_value(column: str) -> bool:
     """Return True for a column that only a layout adds: `bucket`, `token1` …"""
     return column == "bucket" or (column.startswith("token") and column[5:].isascii() and column[5:].isdecimal())
+
+
+def is_own(column: str) -> bool:
+    """Return True for a column that every table has or that follows from its layout."""
+    return column in _OWN or is_partition_value(column)
 
 
 def bucket_of(subject: str, bounds: Sequence[str]) -> int:

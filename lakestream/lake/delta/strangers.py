@@ -28,8 +28,7 @@ import msgspec
 from lakestream.lake.delta.actions import Add, MetaData, Remove, TableProtocol, statistics
 from lakestream.lake.delta.log import Commit, Log
 from lakestream.lake.delta.position import APPLICATION, progress_of
-from lakestream.lake.delta.schema import END, UID_PROPERTY, doubled
-from lakestream.lake.delta.typed_columns import FORMAT_COLUMN, SCHEMA_COLUMN, is_own
+from lakestream.lake.delta.schema import END, FORMAT_COLUMN, SCHEMA_COLUMN, UID_PROPERTY, doubled, is_own
 from lakestream.lake.errors import DamagedLog
 from lakestream.lake.files.storage import Entry, Storage
 from lakestream.protocol.decoding import DECODE_ERRORS

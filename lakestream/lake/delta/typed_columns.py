@@ -20,18 +20,13 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from lakestream.lake.delta.schema import REMOVED_COLUMN, TABLE_COLUMNS, is_partition_value
+from lakestream.lake.delta.schema import is_own
 from lakestream.schemas.columns import Field, List, Map, Record, Scalar, Type, arrow_type, walk
 
-SCHEMA_COLUMN = "schema"
-"""Column with the reference (`orders@3`) of the version that a row's typed columns follow; NULL: they are NULL."""
-FORMAT_COLUMN = "data_format"
-"""Column with the spelling of a payload that is not kept; NULL: `data` has it."""
 MAX_TABLE_FIELDS = 4_000
 """Maximum number of typed columns of a table, including nested ones. Messages of a version that needs more are misfits
 with the rule `columns`."""
 
-_OWN = frozenset((*TABLE_COLUMNS, REMOVED_COLUMN, SCHEMA_COLUMN, FORMAT_COLUMN))
 _DELTA = {
     "boolean": "boolean",
     "integer": "long",
@@ -56,11 +51,6 @@ class Place(msgspec.Struct, frozen=True):
 
     column: str
     inside: tuple[Place, ...] = ()
-
-
-def is_own(column: str) -> bool:
-    """Return True for a column that every table has or that follows from its layout."""
-    return column in _OWN or is_partition_value(column)
 
 
 def of_table(schema: str) -> Record:

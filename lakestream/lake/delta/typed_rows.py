@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakestream.lake.delta import typed_columns
-from lakestream.lake.delta.schema import join_headers
+from lakestream.lake.delta.schema import FORMAT_COLUMN, SCHEMA_COLUMN, join_headers
 from lakestream.lake.delta.schema_catalog import SchemaCatalog, Version
-from lakestream.lake.delta.typed_columns import FORMAT_COLUMN, SCHEMA_COLUMN, NoColumns, Place
+from lakestream.lake.delta.typed_columns import NoColumns, Place
 from lakestream.protocol import headers
 from lakestream.schemas import naming
 from lakestream.schemas.arrow import Decoded

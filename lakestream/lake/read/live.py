@@ -23,7 +23,7 @@ from lakestream.lake.delta.departures import Dead
 from lakestream.lake.delta.log import log_directory
 from lakestream.lake.delta.policy import ON_DELETE_PROPERTY, RETENTION_PROPERTY, of_config
 from lakestream.lake.delta.position import Progress, application
-from lakestream.lake.delta.schema import REMOVED_COLUMN, TABLE_COLUMNS, UID_PROPERTY, Layout, layout_of
+from lakestream.lake.delta.schema import REMOVED_COLUMN, SCHEMA_COLUMN, TABLE_COLUMNS, UID_PROPERTY, Layout, layout_of
 from lakestream.lake.delta.time_travel import CommitLog, NotATable
 from lakestream.lake.errors import LakeError, SegmentGap
 from lakestream.lake.files import paths, quarantine, staging
@@ -160,6 +160,7 @@ class _Table(msgspec.Struct, frozen=True):
     archive: bool
     kept: bool
     uncleared: Progress | None
+    typed: str = ""
 
 
 def _plan(storage: Storage, stream: str, account: str, answer: Flushed | None) -> LiveView:
@@ -231,6 +232,8 @@ def _plan(storage: Storage, stream: str, account: str, answer: Flushed | None) -
         uncleared=uncleared,
         departures=_departures(batch, before),
         shredded=tuple(batch.shredded) if batch is not None else (),
+        typed=table.typed if table is not None else "",
+        rules=(batch.policy.schema or "") if batch is not None else "",
     )
 
 
@@ -282,6 +285,7 @@ def _look(storage: Storage, path: str, uid: str) -> _Table | None:
         archive=properties.get(RETENTION_PROPERTY) == "archive",
         kept=properties.get(ON_DELETE_PROPERTY) == "keep",
         uncleared=uncleared,
+        typed=delta.schema().to_json() if SCHEMA_COLUMN in names else "",
     )
 
 

@@ -95,6 +95,10 @@ class LiveView(msgspec.Struct, frozen=True, kw_only=True):
     uncleared: Dead = Dead()
     departures: Departures | None = None
     shredded: tuple[tuple[int, int], ...] = ()
+    typed: str = ""
+    """JSON of the table's columns, if it has typed ones (typed_tail.py)."""
+    rules: str = ""
+    """The stream's `lakestream.schema`, for the uncompacted messages."""
 
     def at(self, point: Point) -> LiveView:
         """Return the view with messages that were removed after a point; messages stored after it are for the reader to
@@ -150,7 +154,9 @@ class LiveView(msgspec.Struct, frozen=True, kw_only=True):
     def expressions(self, columns: Sequence[str]) -> list[str]:
         """Return columns of the view as SQL over the table."""
         removed = self.removed_sql() if REMOVED_COLUMN in columns else None
-        return [f"{removed} AS {name}" if name == REMOVED_COLUMN else name for name in columns]
+        own = {*self.columns}
+        plain = [name if name in own else doubled(name) for name in columns]
+        return [f"{removed} AS {name}" if name == REMOVED_COLUMN else name for name in plain]
 
     def tail_batches(self, first: int = 1, last: int = END) -> Iterator[pa.RecordBatch]:
         """Yield the uncompacted messages with first ≤ seq ≤ last, in sequence order, as `table_schema(columns)`.

@@ -14,11 +14,11 @@ import pyarrow as pa
 
 from lakestream.lake.delta import departures as departure_files
 from lakestream.lake.delta.departures import Dead
-from lakestream.lake.delta.schema import REMOVED_COLUMN, Layout, table_schema
+from lakestream.lake.delta.schema import REMOVED_COLUMN, Layout
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files import paths, staging
 from lakestream.lake.files.lake import open_storage
-from lakestream.lake.read import live
+from lakestream.lake.read import live, typed_tail
 from lakestream.lake.read.flush import DEFAULT_TIMEOUT_S, Credentials, FlushFailed, StreamNotFound
 from lakestream.lake.read.live_rows import LiveView
 from lakestream.lake.sql.dialect import SqlError, TableAt, scan
@@ -185,7 +185,7 @@ class LiveStreams:
         table, seen = None if view.version is None else self._place(view.table, view.version), view
         selects: list[str] = []
         arrow: dict[str, Any] = {}
-        rows = pa.Table.from_batches(view.tail_batches(), table_schema(view.columns))
+        rows = typed_tail.tail(view)
         as_it_is = REMOVED_COLUMN if REMOVED_COLUMN in view.table_columns else None
         if table is not None and (rows.num_rows or view.hidden_sql() or view.removed_sql() != as_it_is):
             where = ""
@@ -195,7 +195,8 @@ class LiveStreams:
                 dead = Dead(view.hidden.floor)
                 view = msgspec.structs.replace(view, hidden=dead)
                 where = f"seq NOT IN (SELECT seq FROM gone_{number})"
-            selects.append(view.table_sql(scan(table), where=where))
+            names = [*view.columns, *typed_tail.table_columns(view)]
+            selects.append(view.table_sql(scan(table), names, where))
         if table is None or rows.num_rows:
             arrow[f"tail_{number}"] = rows
             selects.append(f"SELECT * FROM tail_{number}")

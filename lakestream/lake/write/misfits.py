@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 MISFITS_OF = "lakestream.misfits_of"
 """Property of a table of misfits: the uid of its stream."""
 SUFFIX = "_misfits"
+RETENTION_CHECK = "spark.databricks.delta.retentionDurationCheck.enabled"
+"""Setting without which Delta's VACUUM keeps the files of the last week."""
 FILE_ROWS = 100_000
 """Maximum number of misfits that are held in memory before they become a file."""
 _PROPERTIES = {"delta.enableInCommitTimestamps": "true", "delta.checkpointInterval": "50"}
@@ -153,14 +155,22 @@ class MisfitTable:
         transactions.append(self._spark, transaction, changes, [], stated, metrics)
         return rows
 
-    def delete(self, conditions: Sequence[str]) -> None:
-        """Delete the misfits of messages that leave the table, given as SQL."""
+    def delete(self, conditions: Sequence[str], shred: bool = False) -> None:
+        """Delete misfits, given as SQL conditions. With `shred`, no file has them afterwards, also none of an older
+        version: the reason of a misfit may quote the payload."""
         from delta.tables import DeltaTable
 
-        if conditions and self._owner(self.path) is not None:
-            table = DeltaTable.forPath(self._spark, self._storage.spark_path(self.path))
-            for condition in conditions:
-                table.delete(condition)
+        if not conditions or self._owner(self.path) is None:
+            return
+        table = DeltaTable.forPath(self._spark, self._storage.spark_path(self.path))
+        for condition in conditions:
+            table.delete(condition)
+        if shred:
+            self._spark.conf.set(RETENTION_CHECK, "false")
+            try:
+                table.vacuum(0)
+            finally:
+                self._spark.conf.unset(RETENTION_CHECK)
 
     def remove(self) -> None:
         """Remove the table of a stream that is deleted."""

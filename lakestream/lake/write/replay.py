@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from lakestream.lake.delta import policy
 from lakestream.lake.delta.batches import CONDITION_TERMS
-from lakestream.lake.delta.schema import message_schema, ticked
+from lakestream.lake.delta.schema import FORMAT_COLUMN, SCHEMA_COLUMN, message_schema, ticked
 from lakestream.lake.delta.time_travel import CommitLog
-from lakestream.lake.delta.typed_columns import FORMAT_COLUMN, SCHEMA_COLUMN, of_table, plain
+from lakestream.lake.delta.typed_columns import of_table, plain
 from lakestream.lake.delta.typed_rows import TypedRows
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files import locks

@@ -375,7 +375,7 @@ class StreamCompaction:
             self._table.delta().delete(condition)
         if runs := batches.erasures(position, before, batch.shredded):
             erasures.leave_note(self._storage, self.table, self._identity.uid, batch.progress.last_index, runs)
-            self._misfits.delete(gone)
+            self._misfits.delete(gone, shred=True)
         if found.archive and not batch.policy.archive:
             self._table.delta().delete(f"{REMOVED_COLUMN} IS NOT NULL")
         if batch.policy.archive and not found.archive_column:

@@ -13,9 +13,9 @@ import msgspec
 import pyarrow as pa
 
 from lakestream.lake.delta import typed_columns
-from lakestream.lake.delta.schema import Layout
+from lakestream.lake.delta.schema import FORMAT_COLUMN, SCHEMA_COLUMN, Layout
 from lakestream.lake.delta.schema_catalog import SchemaCatalog
-from lakestream.lake.delta.typed_columns import FORMAT_COLUMN, SCHEMA_COLUMN, NoColumns
+from lakestream.lake.delta.typed_columns import NoColumns
 from lakestream.lake.delta.typed_rows import TypedRows
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.write.data_files import DataFiles, Written

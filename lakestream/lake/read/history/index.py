@@ -24,8 +24,7 @@ import pyarrow.parquet as pq
 from lakestream.lake.delta.actions import Action, Add, Bounds, DeletionVector, MetaData, locate, statistics
 from lakestream.lake.delta.ends import End, stated
 from lakestream.lake.delta.log import Log
-from lakestream.lake.delta.schema import END, REMOVED_COLUMN, subject_text
-from lakestream.lake.delta.typed_columns import FORMAT_COLUMN
+from lakestream.lake.delta.schema import END, FORMAT_COLUMN, REMOVED_COLUMN, subject_text
 from lakestream.lake.errors import HistoryUnavailable
 from lakestream.lake.files.storage import Storage
 from lakestream.protocol.subjects import Filters, is_literal

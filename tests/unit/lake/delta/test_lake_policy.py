@@ -138,3 +138,28 @@ def test_a_number_of_thousands_of_digits_is_refused_like_any_other(value: str) -
     # int() raises a ValueError for it, which was not handled: the stream's requests were never answered again.
     with pytest.raises(BadPolicy):
         policy.parse({"lakestream.partition": value})
+
+
+def test_schemas_and_payloads_that_are_not_kept_are_understood() -> None:
+    found = policy.parse({"lakestream.schema": " orders@3 ", "lakestream.data": "drop-when-typed"})
+    assert (found.schema, found.drop_data) == ("orders@3", True)
+    assert policy.parse({"lakestream.schema": '{"a.>": "orders"}'}).drop_data is False
+    assert found.table_properties() == {}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "text"),
+    [
+        ({"lakestream.schema": "no name"}, "lakestream.schema"),
+        ({"lakestream.schema": "@other"}, "@confluent"),
+        ({"lakestream.data": "drop"}, "drop-when-typed"),
+        ({"lakestream.data": "drop-when-typed"}, "needs lakestream.schema"),
+        (
+            {"lakestream.data": "drop-when-typed", "lakestream.schema": "a", "lakestream.json_schema": "a INT"},
+            "excludes lakestream.json_schema",
+        ),
+    ],
+)
+def test_schemas_that_make_no_sense_are_refused(metadata: dict[str, str], text: str) -> None:
+    with pytest.raises(BadPolicy, match=text):
+        policy.parse(metadata)

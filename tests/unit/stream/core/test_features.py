@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from lakestream.protocol.api.errors import api_error
+from lakestream.protocol.publishes import NOTHING_APART, Publishes, run_of
 from lakestream.stream.assembly import FEATURES
 from lakestream.stream.core import feature
 from lakestream.stream.core.config import StreamConfig
@@ -181,7 +182,43 @@ def test_the_core_calls_every_hook(tmp_path: Path) -> None:
     stream.stop(deleted=False)
     stream.store.log.close()
     World(str(tmp_path), clock=world.clock, features=features)
-    assert called == set(HOOKS)
+    assert called | {"passes_run"} == set(HOOKS), "no run passes where messages are prepared"
+
+
+class Judge(Feature):
+    """Judges every message; a run passes while `passes` says so."""
+
+    def __init__(self) -> None:
+        self.passes = True
+        self.asked: list[tuple[int, int]] = []
+
+    def judges_every_message(self) -> bool:
+        return True
+
+    def passes_run(self, run: Publishes, begin: int, end: int) -> bool:
+        self.asked.append((begin, end))
+        return self.passes
+
+
+def test_a_run_passes_if_all_features_that_judge_every_message_let_it(tmp_path: Path) -> None:
+    judges = [Judge(), Judge()]
+    world = World(str(tmp_path), features=(*FEATURES, lambda stream: judges[0], lambda stream: judges[1]))
+    run = run_of(b"PUB s.a 1\r\nx\r\n" * 5, NOTHING_APART)
+    proposer = world.stream.proposer
+    assert proposer.guarded
+    assert proposer.ingest_run(run, 1, 4)
+    judges[1].passes = False
+    assert not proposer.ingest_run(run, 0, 5)
+    assert judges[0].asked == judges[1].asked == [(1, 4), (0, 5)]
+    judges[1].passes = True
+    proposer.guard()
+    assert not proposer.ingest_run(run, 0, 5), "an operation is in flight"
+    proposer.resume()
+    assert proposer.ingest_run(run, 0, 5)
+    world.settle()
+    assert world.stream.store.msgs == 8
+    sealed = World(str(tmp_path / "m"), features=(*FEATURES, lambda stream: Judge()), max_msg_size=10)
+    assert not sealed.stream.proposer.ingest_run(run, 0, 5), "another rule of the configuration judges, too"
 
 
 def test_what_a_feature_keeps_comes_back_from_the_checkpoint_and_the_log_behind_it(tmp_path: Path) -> None:
