@@ -13,6 +13,7 @@ import pytest
 from nats.errors import TimeoutError as NatsTimeout
 from nats.js.errors import APIError, ServerError
 
+from lakestream.lake.delta.strangers import AND_WITH
 from lakestream.lake.files import paths
 from lakestream.lake.write.compactor import BatchReport
 from tests.lake.test_end_to_end import CONFIG, Compaction, eventually, publish, replay
@@ -109,6 +110,57 @@ async def test_a_deletion_by_another_program_is_accepted_by_deleting_the_message
         return await asyncio.to_thread(errors, server) == {}
 
     await eventually(settled)
+    assert await replay(client) == expected
+    await client.close()
+    compaction.stop()
+
+
+async def test_rows_that_another_program_inserts_are_removed_by_the_printed_commands_after_later_commits(
+    spark: Any, server: Server
+) -> None:
+    compaction = Sweeps(spark, server)
+    table = paths.table(compaction.lake, "HIST")
+    client = await nats.connect(server.url)
+    await client.jetstream().add_stream(name="HIST", subjects=["HIST.>"], allow_direct=True)
+    expected = await publish(client, 1, 100)
+    await compaction.until_caught_up("HIST")
+    columns = "time, time_ns, headers, header_block, subject, subject_bytes"
+    inserted = ", ".join(
+        f"({seq}, {source}, {data})"
+        for seq, source, data in (
+            (50, 7, "cast('of another program' as binary)"),
+            (60, 60, "NULL"),  # the same row again
+            (110, 7, "cast('of another program' as binary)"),  # a message gets this sequence later
+            (1 << 40, 7, "cast('of another program' as binary)"),
+        )
+    )
+    spark.sql(
+        f"INSERT INTO delta.`{table}` (seq, data, {columns}) SELECT v.seq, coalesce(v.data, t.data), "
+        f"{columns} FROM delta.`{table}` t JOIN VALUES {inserted} AS v(seq, source, data) ON t.seq = v.source"
+    )
+    spark.sql(f"UPDATE delta.`{table}` SET data = cast('changed' as binary) WHERE seq BETWEEN 70 AND 72")
+    await until_error(server, "HIST", "deleted or changed the rows of 2 messages with sequences from 50 to 60")
+    await client.jetstream().delete_msg("HIST", 71)
+    del expected[71]
+    expected |= await publish(client, 101, 20)
+
+    async def committed() -> bool:
+        await compaction.report()
+        return (await asyncio.to_thread(errors, server))["HIST"].count("INSERT INTO") == 2
+
+    await eventually(committed)
+    said = (await asyncio.to_thread(errors, server))["HIST"]
+    for commands in re.findall(r"in Spark SQL with (.*?); or accept it", said):
+        for command in commands.split(AND_WITH):
+            spark.sql(command)
+
+    async def settled() -> bool:
+        return await asyncio.to_thread(errors, server) == {}
+
+    await eventually(settled)
+    await compaction.until_caught_up("HIST")
+    found = spark.sql(f"SELECT seq, data FROM delta.`{table}` ORDER BY seq").collect()
+    assert [(row.seq, bytes(row.data)) for row in found] == [(seq, data) for seq, (_, data, _) in expected.items()]
     assert await replay(client) == expected
     await client.close()
     compaction.stop()

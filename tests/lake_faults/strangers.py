@@ -17,8 +17,9 @@ from typing import Any
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from lakestream.lake.delta.strangers import AND_WITH
 from lakestream.lake.spark import session as sessions
-from tests.lake_faults.cases import Broken, Case, Site, reads_truly
+from tests.lake_faults.cases import Broken, Case, Site, Traffic, reads_truly
 
 HISTORY = 150
 """Messages that have left the log when another program comes."""
@@ -29,9 +30,10 @@ MENDED = "publishing goes on; what it deletes of a commit under way is committed
 NAMED = "no message is passed over, doubled or other; status names the command that undoes it, and it does"
 REFUSED = "publishing goes on; no message is passed over, doubled or other; status says what to do, and that helps"
 _UNDO = re.compile(r"in Spark SQL with (.*?)(?:; or accept it| \(docs/)")
-_VALUES = (
-    "(subject, seq, time, time_ns, headers, data, header_block, subject_bytes) SELECT subject, {seq}L, time, time_ns, "
-    "headers, cast('of another program' as binary), header_block, subject_bytes FROM {{t}} WHERE seq = 7"
+_INSERT = (
+    "INSERT INTO {{t}} (subject, seq, time, time_ns, headers, data, header_block, subject_bytes) "
+    "SELECT subject, {seq}L, time, time_ns, headers, cast('of another program' as binary), header_block, subject_bytes "
+    "FROM {{t}} WHERE seq = 7"
 )
 
 
@@ -85,13 +87,22 @@ def harmless(change: Callable[[Site, str], object]) -> Callable[[Site], None]:
     return run
 
 
-def undone(change: Callable[[Site, str], object], changed: set[int]) -> Callable[[Site], None]:
-    """Return a case of what changes these messages: it is named, and the command that status prints undoes it."""
+def undone(change: Callable[[Site, str], object], changed: set[int], committed: bool = False) -> Callable[[Site], None]:
+    """Return a case of what changes these messages: it is named, and the commands that status prints undo it.
+
+    Args:
+        change: what another program does to the table.
+        changed: sequences whose rows it deletes, changes or doubles.
+        committed: the compactor commits before it is undone, so that RESTORE would undo that commit, too.
+    """
 
     def run(site: Site) -> None:
         traffic = site.traffic()
         site.in_table(traffic, HISTORY)
         change(site, site.table(traffic))
+        if committed:
+            last = traffic.last + 1
+            site.until(lambda: last in _sequences(site, traffic), f"the table has message {last}")
         site.until(lambda: "was changed by another program" in site.warnings(), "status names the change", 60)
         site.goes_on(traffic)
         reads_truly(site, traffic, changed)
@@ -99,13 +110,17 @@ def undone(change: Callable[[Site, str], object], changed: set[int]) -> Callable
             found = _UNDO.search(site.warnings())
             if found is None:
                 break
-            sql(found[1])(site, "")
+            sql(*found[1].split(AND_WITH))(site, "")
             with contextlib.suppress(Broken):
                 site.until(lambda: "was changed by another" not in site.warnings(), "the warning goes", 30)
         site.follows(traffic)
         reads_truly(site, traffic, set())
 
     return run
+
+
+def _sequences(site: Site, traffic: Traffic) -> set[int]:
+    return {seq for seq, _ in site.rows(traffic)}
 
 
 def _accepted(site: Site) -> None:
@@ -210,17 +225,16 @@ _CHANGES: dict[str, tuple[str, Callable[[Site, str], object], set[int]]] = {
     "update": ("UPDATE with another size", sql("UPDATE {t} SET data = cast('other' as binary) WHERE seq = 30"), {30}),
     "update-same-size": ("UPDATE with the same size", sql(_SAME_SIZE), {30, 31}),
     "merge": ("MERGE that deletes and updates", sql(_MERGE), {30, 31}),
-    "insert-existing": ("INSERT of a sequence that exists", sql("INSERT INTO {t} " + _VALUES.format(seq=30)), {30}),
-    "insert-beyond": (
-        "INSERT of sequences beyond the last",
-        sql("INSERT INTO {t} " + _VALUES.format(seq=1 << 40)),
-        set(),
-    ),
     "restore": ("RESTORE to an older version", sql("RESTORE TABLE {t} TO VERSION AS OF 1"), set(range(100, HISTORY))),
+}
+_INSERTS: dict[str, tuple[str, Callable[[Site, str], object], set[int]]] = {
+    "insert-existing": ("INSERT of a sequence that exists", sql(_INSERT.format(seq=30)), {30}),
+    "insert-beyond": ("INSERT of sequences beyond the last", sql(_INSERT.format(seq=1 << 40)), set()),
 }
 CASES = (
     *(_case(name, fault, HARMLESS, harmless(change)) for name, (fault, change) in _HARMLESS.items()),
     *(_case(name, fault, NAMED, undone(change, changed)) for name, (fault, change, changed) in _CHANGES.items()),
+    *(_case(name, fault, NAMED, undone(change, changed, True)) for name, (fault, change, changed) in _INSERTS.items()),
     _case("delete-accepted", "DELETE by Spark, then of the same messages in the stream", REFUSED, _accepted),
     Case(
         "vacuum",

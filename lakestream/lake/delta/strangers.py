@@ -19,7 +19,8 @@ Source: Delta protocol, "Add File and Remove File" (dataChange), "Commit Provena
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import msgspec
@@ -54,6 +55,10 @@ MESSAGE_COLUMNS = ("seq", "time_ns", "subject", "subject_bytes", "headers", "hea
 """Columns of a table without which no message is read."""
 NAMED_RUNS = 10
 """Maximum number of runs of sequences that a text names."""
+MAX_GONE = 1000
+"""Maximum number of sequences without messages that a text leaves out of its runs."""
+AND_WITH = "; and with "
+"""Text between two commands that undo a change together."""
 _NAME = re.compile(r"^foreign-(\d{1,20})\.json$")
 _COLUMNS = "seq, time_ns, subject, subject_bytes, headers, header_block, sha256(data) AS data"
 
@@ -297,6 +302,24 @@ def _common(then: _Version, now: _Version, run: Run) -> list[Run]:
     return [(seq, seq) for left, right in pairs for seq in left if any(row in left[seq] for row in right.get(seq, ()))]
 
 
+def with_messages(runs: Sequence[Run], missing: Callable[[int, int], Iterable[int]]) -> Sequence[Run]:
+    """Return runs without the sequences that have no message, so that no row of a deleted message is put back.
+
+    They are returned as they are if more than `NAMED_RUNS` would be left, or more than `MAX_GONE` sequences left out.
+
+    Args:
+        runs: ascending runs.
+        missing: returns the sequences without messages from one to another, inclusive.
+    """
+    if len(runs) > NAMED_RUNS:
+        return runs
+    gone = list(islice((seq for run in runs for seq in missing(*run)), MAX_GONE + 1))
+    if len(gone) > MAX_GONE:
+        return runs
+    left = _without(runs, joined((seq, seq) for seq in gone))
+    return left if len(left) <= NAMED_RUNS else runs
+
+
 def described(table: str, commit: ForeignCommit, left: Change, held: Sequence[Run], count: int, newest: int) -> str:
     """Describe a change that concerns a stream, with what to do, in one line.
 
@@ -316,17 +339,45 @@ def described(table: str, commit: ForeignCommit, left: Change, held: Sequence[Ru
     said = f"{table} was changed by another program: version {version} ({commit.operation}) {' and '.join(what)}"
     if version >= newest:
         undo = f"undo it in Spark SQL with RESTORE TABLE delta.`{table}` TO VERSION AS OF {newest - 1}"
-    elif held and len(held) <= NAMED_RUNS:
-        where = " OR ".join(f"seq BETWEEN {first} AND {last}" for first, last in held)
-        undo = (
-            f"undo it in Spark SQL with MERGE INTO delta.`{table}` t USING (SELECT * FROM delta.`{table}` "
-            f"VERSION AS OF {version - 1} WHERE {where}) o ON t.seq = o.seq WHEN MATCHED THEN UPDATE SET * "
-            "WHEN NOT MATCHED THEN INSERT *"
-        )
     else:
-        undo = f"put the rows of VERSION AS OF {version - 1} back"
+        undo = _remedy(table, version, held, left)
     accept = "; or accept it, by deleting these messages in the stream" if held else ""
     return f"{said}; {undo}{accept} (docs/lake.md, Changes by other programs)"
+
+
+def _remedy(table: str, version: int, held: Sequence[Run], left: Change) -> str:
+    """Return what undoes a change that the compactor's commits have followed.
+
+    Args:
+        table: the table's path.
+        version: the version that made the change.
+        held: the sequences that have messages and whose rows are missing, changed or doubled.
+        left: what is left of the change.
+    """
+    if len(held) > NAMED_RUNS:
+        return f"put the rows of VERSION AS OF {version - 1} back"
+    if len(left.inserted) > NAMED_RUNS:
+        return f"delete the rows that are in VERSION AS OF {version} and not in {version - 1}"
+    commands = []
+    before, where = f"SELECT * FROM delta.`{table}` VERSION AS OF {version - 1}", _where(held)
+    if held and left.compared:  # replaces all rows of a sequence, of which a MERGE would update each
+        commands.append(f"INSERT INTO delta.`{table}` REPLACE WHERE {where} {before} WHERE {where}")
+    elif held:  # any row of the files, and rows that came later must stay
+        commands.append(
+            f"MERGE INTO delta.`{table}` t USING ({before} WHERE {where}) o ON t.seq = o.seq "
+            "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+        )
+    if left.inserted:  # a message may have got the same sequence since: only rows with the same content go
+        commands.append(
+            f"MERGE INTO delta.`{table}` t USING (SELECT * FROM delta.`{table}` VERSION AS OF {version} "
+            f"WHERE {_where(left.inserted)}) o ON t.seq = o.seq AND t.time_ns <=> o.time_ns "
+            "AND t.subject <=> o.subject AND t.data <=> o.data WHEN MATCHED THEN DELETE"
+        )
+    return "undo it in Spark SQL with " + AND_WITH.join(commands)
+
+
+def _where(runs: Iterable[Run]) -> str:
+    return " OR ".join(f"seq BETWEEN {first} AND {last}" for first, last in runs)
 
 
 class _Field(msgspec.Struct, frozen=True):

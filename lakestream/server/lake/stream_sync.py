@@ -18,7 +18,7 @@ import msgspec
 from lakestream.lake.delta import verify
 from lakestream.lake.delta.position import PositionWatch, application
 from lakestream.lake.delta.schema import JSON_SCHEMA_PROPERTY
-from lakestream.lake.delta.strangers import Change, ForeignCommit, Run, Strangers, described, joined
+from lakestream.lake.delta.strangers import Change, ForeignCommit, Run, Strangers, described, joined, with_messages
 from lakestream.lake.delta.verify import Budget, TableFiles
 from lakestream.lake.errors import BadSegment, LakeError, OlderLake, OlderStore
 from lakestream.lake.files import paths, quarantine, staging
@@ -289,7 +289,7 @@ class StreamSync:
         while any(commit.version == newest - 1 for commit, _ in changes):
             newest -= 1
         for commit, left in changes:
-            held = [run for run in left.changed if live.count(*run)]
+            held = with_messages([run for run in left.changed if live.count(*run)], live.iter_missing)
             if not held and not left.inserted:
                 self.undone.add(commit.version)
                 continue

@@ -22,6 +22,7 @@ from lakestream.lake.delta.verify import Budget, TableFiles
 from lakestream.lake.files import staging
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.storage import Storage
+from lakestream.log.index.sequences import SequenceSet
 
 pytestmark = pytest.mark.unit
 
@@ -190,6 +191,59 @@ def test_runs_are_joined_and_limited() -> None:
     found = strangers.joined(many)
     assert len(found) <= strangers.MAX_RUNS
     assert (found[0][0], found[-1][1]) == (many[0][0], many[-1][1])
+
+
+def undo(commit: ForeignCommit, left: Change, newest: int) -> str:
+    """Return the description of a change whose sequences all have messages."""
+    held = left.changed
+    return strangers.described("t", commit, left, held, sum(last - first + 1 for first, last in held), newest)
+
+
+def test_a_change_that_no_commit_has_followed_is_undone_by_restoring_the_version_before() -> None:
+    said = undo(ForeignCommit(7, "WRITE", 1, 30), Change([(5, 5)], [(40, 41)]), 7)
+    assert "in Spark SQL with RESTORE TABLE delta.`t` TO VERSION AS OF 6; or accept it" in said
+
+
+def test_rows_that_were_doubled_or_changed_are_all_replaced_once_the_compactor_has_committed() -> None:
+    said = undo(ForeignCommit(7, "WRITE", 1, 30), Change([(5, 5), (8, 9)]), 9)
+    where = "seq BETWEEN 5 AND 5 OR seq BETWEEN 8 AND 9"
+    command = f"INSERT INTO delta.`t` REPLACE WHERE {where} SELECT * FROM delta.`t` VERSION AS OF 6 WHERE {where}; or"
+    assert command in said
+    assert strangers.AND_WITH not in said
+
+
+def test_inserted_rows_are_deleted_once_the_compactor_has_committed() -> None:
+    said = undo(ForeignCommit(7, "WRITE", 1, 30), Change([], [(40, 41)]), 9)
+    assert "in Spark SQL with MERGE INTO delta.`t` t USING" in said
+    assert "VERSION AS OF 7 WHERE seq BETWEEN 40 AND 41) o" in said
+    assert "WHEN MATCHED THEN DELETE (docs/" in said
+    both = undo(ForeignCommit(7, "WRITE", 1, 30), Change([(5, 5)], [(40, 41)]), 9)
+    assert [each.count("MERGE") for each in both.split(strangers.AND_WITH)] == [0, 1]
+
+
+def test_rows_that_may_have_changed_are_not_deleted_by_the_undo() -> None:
+    said = undo(ForeignCommit(7, "WRITE", 1, 30), Change([(1, 30)], compared=False), 9)
+    assert "REPLACE WHERE" not in said
+    assert "WHEN NOT MATCHED THEN INSERT *" in said
+
+
+def test_rows_of_deleted_messages_are_not_put_back_by_the_undo() -> None:
+    live = SequenceSet()
+    live.add_run(1, 100)
+    assert strangers.with_messages([(5, 5), (8, 12)], live.iter_missing) == [(5, 5), (8, 12)]
+    live.discard_all([9, 10, 50])
+    assert strangers.with_messages([(5, 5), (8, 12)], live.iter_missing) == [(5, 5), (8, 8), (11, 12)]
+    runs = [(1, 40), (60, 1 << 40)]
+    assert strangers.with_messages(runs, live.iter_missing) == runs, "too many sequences have no message"
+    live.discard_all(range(60, 100, 2))
+    assert strangers.with_messages([(60, 100)], live.iter_missing) == [(60, 100)], "too many runs are left"
+
+
+def test_a_change_of_many_runs_has_no_command_once_the_compactor_has_committed() -> None:
+    many = [(seq, seq) for seq in range(0, 3 * strangers.NAMED_RUNS, 2)]
+    assert "put the rows of VERSION AS OF 6 back" in undo(ForeignCommit(7, "WRITE", 1, 30), Change(many), 9)
+    said = undo(ForeignCommit(7, "WRITE", 1, 30), Change([], many), 9)
+    assert "delete the rows that are in VERSION AS OF 7 and not in 6" in said
 
 
 FIELDS = [{"name": name} for name in strangers.MESSAGE_COLUMNS]
