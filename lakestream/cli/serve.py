@@ -105,18 +105,12 @@ Make = Callable[[Options, "Logger", "Worker | None"], "Node"]
 
 def run(options: Options, log: Logger, make: Make | None = None) -> int:
     """Run a server (its nodes of `make`, if given) until it is told to stop; returns the exit code."""
-    if options.jetstream is not None:
-        try:
-            check_directory(options.jetstream.store_dir)  # before what takes long to import
-            if options.workers == 1 and os.path.isdir(os.path.join(options.jetstream.store_dir, "workers")):
-                from lakestream.server.workers.stores import distribute
-
-                for line in distribute(options.jetstream.store_dir, 1):
-                    log.info(line)
-        except StartError as error:
-            _fail(error, options, log)
-            log.close()
-            return 1
+    try:
+        _prepare(options, log)
+    except StartError as error:
+        _fail(error, options, log)
+        log.close()
+        return 1
     if options.workers == 1:
         return _run_node(options, log, make, None)
     import lakestream.server.node  # once, for all workers
@@ -130,6 +124,22 @@ def run(options: Options, log: Logger, make: Make | None = None) -> int:
         return 1
     finally:
         log.close()
+
+
+def _prepare(options: Options, log: Logger) -> None:
+    """Check directories, and distribute the streams of former workers, before what takes long to import. Raise
+    StartError."""
+    if options.jetstream is not None:
+        check_directory(options.jetstream.store_dir)
+        if options.workers == 1 and os.path.isdir(os.path.join(options.jetstream.store_dir, "workers")):
+            from lakestream.server.workers.stores import distribute
+
+            for line in distribute(options.jetstream.store_dir, 1):
+                log.info(line)
+    if options.pid_file and not os.path.isdir(os.path.dirname(options.pid_file) or os.curdir):
+        from lakestream.ops.ports_file import write_pid_file
+
+        write_pid_file(options.pid_file)  # fails, as it would later
 
 
 def _run_node(options: Options, log: Logger, make: Make | None, worker: Worker | None) -> int:

@@ -198,12 +198,14 @@ async def test_a_lake_of_an_older_release_names_its_server_in_one_file(server: S
     await js.publish("A", b"1")
     (path,) = named(server)
     path.rename(lake / "_server.json")
-    (lake / "_lake.json").unlink()
     view = await asyncio.to_thread(lambda: live.open_view(str(lake), "A"))
     assert (view.flushed, seqs(view)) == (True, [1])
     await client.close()
     server.wanted_port = server.port
     server.kill()
+    (lake / "_lake.json").unlink()  # both are unknown to older releases
+    for note in server.store.rglob("lake.id"):
+        note.unlink()
     server.start()
     assert not (lake / "_server.json").exists(), "the server is named in a file of its own now"
     assert len(named(server)) == 1

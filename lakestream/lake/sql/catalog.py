@@ -292,7 +292,7 @@ class Snapshot:
         if travel.kind in ("MESSAGES", "SEQUENCE"):
             return self._as_of(msgspec.structs.replace(mention, name=of_stream(mention.name)), travel)
         if travel.kind == "TIMESTAMP" and self._catalog.means_messages(mention.name):
-            return self._as_of(mention, travel)
+            return self._as_of(mention, msgspec.structs.replace(travel, kind="MESSAGES"))
         log = self._log(mention)
         if travel.kind == "VERSION":
             version = self._number(travel.value, mention)
