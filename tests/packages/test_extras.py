@@ -21,6 +21,7 @@ MODULE_OF = {
     "nats-py": "nats",
     "opentelemetry-exporter-otlp-proto-http": "opentelemetry",
     "opentelemetry-sdk": "opentelemetry",
+    "protobuf": "google",
     "pynacl": "nacl",
 }
 """Modules of distributions that have another name."""

@@ -132,8 +132,15 @@ class SimTable(StreamTable):
         return Log(self._storage, self.path).state().version, application
 
     def append(
-        self, transaction: Any, files: Sequence[Written], layout: Layout, txn: tuple[str, int], metadata: str
+        self,
+        transaction: Any,
+        files: Sequence[Written],
+        layout: Layout,
+        txn: tuple[str, int],
+        metadata: str,
+        wider: Callable[[str], str] | None = None,
     ) -> None:
+        assert wider is None, "schemas are not simulated"
         read, application = transaction
         rows = sum(msgspec.json.decode(file.stats)["numRecords"] for file in files)
         identifier = {**msgspec.to_builtins(Transaction(*txn)), "lastUpdated": _now_ms()}
