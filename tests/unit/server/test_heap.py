@@ -102,7 +102,7 @@ def test_memory_of_reads_of_tables_is_returned(tmp_path: Path) -> None:
     if platform.libc_ver()[0] != "glibc":
         assert not heap.share_with_pyarrow()
         return
-    assert left_by_readers("shared", tmp_path) < 4 << 20
+    assert left_by_readers("shared", tmp_path) < 16 << 20  # 32 MiB and more stay otherwise
 
 
 def test_an_allocator_of_pyarrow_that_was_chosen_stays(monkeypatch: pytest.MonkeyPatch) -> None:
