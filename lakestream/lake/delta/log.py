@@ -188,9 +188,11 @@ class Log:
 
         Raises:
             FileNotFoundError: there is no such commit, or no longer.
-            DamagedLog: the file does not decode.
+            DamagedLog: the file does not decode, or is empty, which no writer makes it.
         """
         content, entry = self._storage.read_entry(self.path(version))
+        if not content:
+            raise DamagedLog(self.path(version), "it is empty")
         try:
             actions = [_ACTION.decode(line) for line in content.splitlines() if line.startswith(lines) and line]
         except DECODE_ERRORS as error:

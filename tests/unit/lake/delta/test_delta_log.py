@@ -97,10 +97,12 @@ def test_the_time_of_a_commit_is_in_it_or_that_of_its_file(tmp_path: Path) -> No
     assert some.info == CommitInfo()
 
 
-def test_a_cut_commit_is_an_error_with_its_path(tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", ['{"add":{"path"', ""])
+def test_a_cut_commit_is_an_error_with_its_path(tmp_path: Path, content: str) -> None:
+    """An empty one would be a commit without progress: readers of earlier states would miss messages."""
     directory = tmp_path / "_delta_log"
     directory.mkdir()
-    (directory / f"{0:020d}.json").write_text('{"add":{"path"')
+    (directory / f"{0:020d}.json").write_text(content)
     with pytest.raises(DamagedLog, match=r"0{20}\.json is damaged"):
         log(tmp_path).commit(0)
 
