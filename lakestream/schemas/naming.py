@@ -26,7 +26,16 @@ from lakestream.schemas.errors import BadSchema, Unfit
 from lakestream.schemas.framing import Prefix
 from lakestream.schemas.schema import Reference, parse_reference
 
+SCHEMA_KEY, VALIDATE_KEY = "lakestream.schema", "lakestream.validate"
+"""Metadata of a stream: the rules, and the check of its publishes by them."""
+OFF, REJECT, WITH_TAG = "off", "reject", "tag"
+VALIDATIONS = (OFF, REJECT, WITH_TAG)
+"""Values of `VALIDATE_KEY`; OFF is the default."""
 HEADER = b"Nats-Schema"
+DELETIONS = (b"KV-Operation", b"Nats-Marker-Reason")
+"""Headers of messages without a payload that stand for a deletion: they have no schema."""
+UNKNOWN = "schema"
+"""Rule of the misfits whose schema cannot be found or used."""
 MAX_RULES = 100
 """Maximum number of subject patterns."""
 BY_CONFLUENT, BY_SINGLE_OBJECT, BY_HEADER = "@confluent", "@single-object", "@header"

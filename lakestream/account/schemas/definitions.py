@@ -20,12 +20,10 @@ from lakestream.schemas import framing, naming
 from lakestream.schemas.codec import codec_of
 from lakestream.schemas.errors import BadSchema, Misfit, Unfit
 from lakestream.schemas.framing import Prefix
-from lakestream.schemas.naming import Naming
+from lakestream.schemas.naming import UNKNOWN, Naming
 from lakestream.schemas.schema import Reference, Schema
 from lakestream.stream.core.publish import NotReady
 
-RULE = "schema"
-"""Rule of misfits whose schema is not registered, or cannot be used."""
 MAX_CODECS = 256
 """Maximum number of codecs of an account; the one that was made first goes for another."""
 MAX_WAIT_NS = 5_000_000_000
@@ -140,7 +138,7 @@ class AccountDefinitions:
                 self._comparing = True
                 self._clock.spawn(self._compare())
             raise NotReady(self._wait)
-        return Misfit("", RULE, f"{shown} is not registered")
+        return Misfit("", UNKNOWN, f"{shown} is not registered")
 
     async def _compare(self) -> None:
         """Have what waits judged again once this copy has what the registry has now."""
@@ -182,7 +180,7 @@ class AccountDefinitions:
         def made(fits: Fits | None, error: BaseException | None) -> None:
             self._making.discard(key)
             if fits is None:
-                misfit = Misfit("", RULE, f"{schema.reference} cannot be used: {error}"[:300])
+                misfit = Misfit("", UNKNOWN, f"{schema.reference} cannot be used: {error}"[:300])
                 fits = lambda payload: misfit  # noqa: E731
                 if not isinstance(error, BadSchema):
                     self._log.error(f"schema {schema.reference} cannot be read: {error}")

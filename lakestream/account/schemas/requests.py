@@ -33,9 +33,9 @@ from lakestream.schemas.codec import codec_of
 from lakestream.schemas.compatibility import Conflict, differences
 from lakestream.schemas.differences import Difference
 from lakestream.schemas.errors import BadSchema
+from lakestream.schemas.naming import SCHEMA_KEY
 from lakestream.schemas.schema import Schema, check_name, parse_reference
 from lakestream.stream.assembly import Stream
-from lakestream.stream.core.config import SCHEMA
 
 T = TypeVar("T")
 
@@ -352,7 +352,7 @@ class SchemaApi:
             if stream is None or self._state.find(name) is None:
                 raise api_error(20001, reference=name)
             if not asked.force and (users := self._users(name)):
-                raise api_error(20004, err=f"{', '.join(users)}: lakestream.schema names {name}; see force")
+                raise api_error(20004, err=f"{', '.join(users)}: {SCHEMA_KEY} names {name}; see force")
             if await self._write(stream, name, b"", [(b"KV-Operation", b"DEL")]):
                 await self._read(stream)
                 return {"success": True}
@@ -363,7 +363,7 @@ class SchemaApi:
         """Return the streams that name a schema."""
         node, found = self._engine.node, []
         for assignment in node.assignments(self._engine.account):
-            text = node.config_of(assignment).metadata.get(SCHEMA, "")
+            text = node.config_of(assignment).metadata.get(SCHEMA_KEY, "")
             try:
                 references = naming.parse(text).references() if text else ()
             except BadSchema:

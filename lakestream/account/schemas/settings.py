@@ -16,9 +16,8 @@ from lakestream.protocol.api.errors import ApiError, api_error, invalid
 from lakestream.protocol.schema_api import PREFIX, Lookup
 from lakestream.schemas import naming
 from lakestream.schemas.errors import BadSchema
+from lakestream.schemas.naming import OFF, SCHEMA_KEY, VALIDATE_KEY, VALIDATIONS
 from lakestream.schemas.schema import Reference
-from lakestream.stream.core.config import SCHEMA, VALIDATE
-from lakestream.stream.features.validation import MODES, OFF
 
 _BODY = msgspec.json.encode(Lookup(check=True))
 
@@ -32,7 +31,7 @@ _ANSWER = msgspec.json.Decoder(_Answer)
 
 def concerns(metadata: Mapping[str, str]) -> bool:
     """Return True if there is something to check."""
-    return SCHEMA in metadata or VALIDATE in metadata
+    return SCHEMA_KEY in metadata or VALIDATE_KEY in metadata
 
 
 def references(metadata: Mapping[str, str], is_mirror: bool) -> tuple[Reference, ...]:
@@ -41,17 +40,17 @@ def references(metadata: Mapping[str, str], is_mirror: bool) -> tuple[Reference,
     Raises:
         ApiError: 10052, a value is outside of its grammar.
     """
-    mode, rules = metadata.get(VALIDATE, OFF), metadata.get(SCHEMA)
-    if mode not in MODES:
-        raise invalid(f"{VALIDATE}: {mode[:40]!r} is not one of {', '.join(MODES)}")
+    mode, rules = metadata.get(VALIDATE_KEY, OFF), metadata.get(SCHEMA_KEY)
+    if mode not in VALIDATIONS:
+        raise invalid(f"{VALIDATE_KEY}: {mode[:40]!r} is not one of {', '.join(VALIDATIONS)}")
     if mode != OFF and rules is None:
-        raise invalid(f"{VALIDATE}: needs {SCHEMA}, which names the schemas of messages")
+        raise invalid(f"{VALIDATE_KEY}: needs {SCHEMA_KEY}, which names the schemas of messages")
     if mode != OFF and is_mirror:
-        raise invalid(f"{VALIDATE}: a mirror holds what its origin holds; validate there")
+        raise invalid(f"{VALIDATE_KEY}: a mirror holds what its origin holds; validate there")
     try:
         return naming.parse(rules).references() if rules is not None else ()
     except BadSchema as error:
-        raise invalid(f"{SCHEMA}: {error}") from None
+        raise invalid(f"{SCHEMA_KEY}: {error}") from None
 
 
 async def check(
@@ -80,4 +79,4 @@ async def check(
             raise api_error(20005, err=f"{reference} cannot be looked up: {error}") from None
         if answer.error is not None:
             said = answer.error
-            raise ApiError(said.get("code", 500), said.get("err_code", 0), f"{SCHEMA}: {said.get('description')}")
+            raise ApiError(said.get("code", 500), said.get("err_code", 0), f"{SCHEMA_KEY}: {said.get('description')}")

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from lakestream.lake.delta import typed_columns
-from lakestream.lake.delta.schema import FORMAT_COLUMN, SCHEMA_COLUMN
+from lakestream.lake.delta.schema import FORMAT_COLUMN, SCHEMA_COLUMN, column_names
 from lakestream.lake.delta.schema_catalog import SchemaCatalog
 from lakestream.lake.delta.typed_columns import plain
 from lakestream.lake.delta.typed_rows import given_back
@@ -43,7 +43,7 @@ class Payloads:
     def __init__(self, table: str, schema: str) -> None:
         self._path = table
         self._columns = typed_columns.of_table(schema)
-        self._has_formats = f'"{FORMAT_COLUMN}"' in schema
+        self._has_formats = FORMAT_COLUMN in column_names(schema)
         self._catalog: SchemaCatalog | None = None
 
     def needed(self, columns: Sequence[str]) -> list[str]:

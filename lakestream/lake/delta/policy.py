@@ -42,6 +42,7 @@ from lakestream.lake.errors import BadPolicy
 from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.schemas import naming
 from lakestream.schemas.errors import BadSchema
+from lakestream.schemas.naming import OFF, SCHEMA_KEY, VALIDATE_KEY, VALIDATIONS
 
 PREFIX = "lakestream."
 PROPERTIES = "lakestream.properties."
@@ -50,10 +51,8 @@ TIME_TRAVEL_PROPERTY = "lakestream.time_travel"
 ON_DELETE_PROPERTY = "lakestream.on_delete"
 PARTITION_KEY = "lakestream.partition"
 LAKE_KEY = "lakestream.lake"
-SCHEMA_KEY = "lakestream.schema"
 DATA_KEY = "lakestream.data"
 DROP_DATA = "drop-when-typed"
-VALIDATE_KEY = "lakestream.validate"
 CLONE_KEY = "lakestream.clone"
 CLONE_AS_OF_KEY = "lakestream.clone_as_of"
 CLONED_PROPERTY = "lakestream.cloned"
@@ -66,7 +65,6 @@ MANAGED_PROPERTIES = (
     PARTITION_KEY,
 )
 """Table properties that follow from the metadata; a table lacks those whose keys are not set."""
-OFF = "off"
 MAX_TOKENS = 4
 """Maximum number of subject tokens by which a table may be partitioned."""
 MAX_TOKEN = 32
@@ -195,7 +193,7 @@ def parse(metadata: Mapping[str, str]) -> StreamPolicy:
     clone_as_of = values.pop(CLONE_AS_OF_KEY, None)
     named = values.pop(SCHEMA_KEY, None)
     data = _one_of(values, DATA_KEY, ("keep", DROP_DATA))
-    _one_of(values, VALIDATE_KEY, (OFF, "reject", "tag"))
+    _one_of(values, VALIDATE_KEY, VALIDATIONS)
     if values:
         known = ", ".join((LAKE_KEY, RETENTION_PROPERTY, PARTITION_KEY, TIME_TRAVEL_PROPERTY, ON_DELETE_PROPERTY))
         of_schemas = f"{SCHEMA_KEY}, {DATA_KEY}, {VALIDATE_KEY}"

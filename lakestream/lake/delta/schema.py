@@ -134,6 +134,11 @@ def layout_of(columns: Sequence[str], fields: Iterable[Any]) -> Layout | None:
     return None
 
 
+def column_names(schema: str) -> list[str]:
+    """Return the columns of a table, without the fields of structs. `schema`: the JSON of its schema, as in the log."""
+    return [field["name"] for field in msgspec.json.decode(schema)["fields"]]
+
+
 def is_partition_value(column: str) -> bool:
     """Return True for a column that only a layout adds: `bucket`, `token1` …"""
     return column == "bucket" or (column.startswith("token") and column[5:].isascii() and column[5:].isdecimal())

@@ -19,11 +19,9 @@ from lakestream.schemas import framing
 from lakestream.schemas.codec import Codec, codec_of
 from lakestream.schemas.errors import BadSchema, Unfit
 from lakestream.schemas.framing import Prefix
-from lakestream.schemas.naming import Named
+from lakestream.schemas.naming import UNKNOWN, Named
 from lakestream.schemas.schema import Reference, Schema
 
-RULE = "schema"
-"""Rule of the misfits whose schema cannot be found or read."""
 CODECS = 128
 """Maximum number of codecs that a process keeps."""
 
@@ -76,10 +74,10 @@ class SchemaCatalog:
         try:
             schema = schemas.read_schema(self._storage, self._account, name, number)
             if schema is None:
-                raise Unfit("", RULE, f"the lake has no schema {name}@{number}")
+                raise Unfit("", UNKNOWN, f"the lake has no schema {name}@{number}")
             found = self._found[name, number] = Version(schema, _codec(schema))
         except (BadSchema, DamagedSchema) as error:
-            raise self._keep((name, number), Unfit("", RULE, f"{name}@{number}: {error}")) from None
+            raise self._keep((name, number), Unfit("", UNKNOWN, f"{name}@{number}: {error}")) from None
         except Unfit as missing:
             raise self._keep((name, number), missing) from None
         return found
@@ -111,7 +109,7 @@ class SchemaCatalog:
                 found.append((latest, number))
             self._versions[name] = found
         if not found:
-            raise Unfit("", RULE, f"the lake has no schema {name}")
+            raise Unfit("", UNKNOWN, f"the lake has no schema {name}")
         return found
 
     def latest(self, name: str, time_ns: int) -> Version:
@@ -160,10 +158,10 @@ class SchemaCatalog:
             elif schema is None:
                 schema = schemas.schema_of_id(self._storage, self._account, prefix.id)
         except DamagedSchema as error:
-            raise self._keep(("", key), Unfit("", RULE, str(error))) from None
+            raise self._keep(("", key), Unfit("", UNKNOWN, str(error))) from None
         if schema is None:
             what = f"fingerprint {prefix.fingerprint.hex()}" if prefix.fingerprint else f"id {prefix.id}"
-            raise self._keep(("", key), Unfit("", RULE, f"the lake has no schema with {what}"))
+            raise self._keep(("", key), Unfit("", UNKNOWN, f"the lake has no schema with {what}"))
         if prefix.fingerprint:
             self._fingerprints[prefix.fingerprint] = schema
         else:
@@ -186,7 +184,7 @@ class SchemaCatalog:
                 other = msgspec.structs.replace(schema, message=name)
                 found = Version(schema, _codec(other), message=name)
         except BadSchema as error:
-            raise Unfit("", RULE, f"{schema.reference}: {error}") from None
+            raise Unfit("", UNKNOWN, f"{schema.reference}: {error}") from None
         self._paths[schema, path] = found
         return found
 

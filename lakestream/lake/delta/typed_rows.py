@@ -28,14 +28,12 @@ from lakestream.schemas.codec import encode_rows
 from lakestream.schemas.columns import Record, arrow_type
 from lakestream.schemas.errors import Misfit, Unfit
 from lakestream.schemas.framing import CONFLUENT, prefixed
-from lakestream.schemas.naming import BY_CONFLUENT, BY_HEADER, BY_SINGLE_OBJECT, Naming, Rule
+from lakestream.schemas.naming import BY_CONFLUENT, BY_HEADER, BY_SINGLE_OBJECT, DELETIONS, Naming, Rule
 from lakestream.schemas.schema import Reference
 
-MARKS = (b"KV-Operation", b"Nats-Marker-Reason")
-"""Headers of messages that stand for a deletion."""
 _PREFIX_BYTES = {BY_CONFLUENT: 6, BY_SINGLE_OBJECT: 10}
 """Bytes by which payloads of a rule are told apart; with Confluent's id comes the first byte of Protobuf's path."""
-_LOOKED_AT = pa.array([name.decode() for name in (naming.HEADER, *MARKS)])
+_LOOKED_AT = pa.array([name.decode() for name in (naming.HEADER, *DELETIONS)])
 
 MISFIT_SCHEMA = pa.schema(
     [
@@ -247,7 +245,7 @@ class TypedRows:
             raw = batch.column("subject_bytes")[row].as_py()
             subject = batch.column("subject")[row].as_py().encode() if raw is None else raw
             payload, time_ns = batch.column("data")[row].as_py(), batch.column("time_ns")[row].as_py()
-            if not payload and any(headers.get(block, mark) is not None for mark in MARKS):
+            if not payload and any(headers.get(block, name) is not None for name in DELETIONS):
                 put(None, b"", None, np.array([row]))
                 continue
             try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from lakestream.lake.delta import typed_columns
-from lakestream.lake.delta.schema import FORMAT_COLUMN, SCHEMA_COLUMN, table_schema
+from lakestream.lake.delta.schema import FORMAT_COLUMN, SCHEMA_COLUMN, column_names, is_own, table_schema
 from lakestream.lake.delta.schema_catalog import SchemaCatalog
 from lakestream.lake.delta.typed_columns import EMPTY, NoColumns
 from lakestream.lake.delta.typed_rows import TypedRows
@@ -22,8 +22,8 @@ def table_columns(view: LiveView) -> list[str]:
     """Return the columns of the table that a query of the view has, in addition to the view's own."""
     if not view.typed:
         return []
-    names = [field.column for field in typed_columns.of_table(view.typed).fields]
-    return [SCHEMA_COLUMN, *([FORMAT_COLUMN] if f'"{FORMAT_COLUMN}"' in view.typed else []), *names]
+    names = column_names(view.typed)
+    return [name for name in names if name in (SCHEMA_COLUMN, FORMAT_COLUMN) or not is_own(name)]
 
 
 def tail(view: LiveView) -> pa.Table:

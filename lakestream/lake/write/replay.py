@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from lakestream.lake.delta import policy
 from lakestream.lake.delta.batches import CONDITION_TERMS
-from lakestream.lake.delta.schema import FORMAT_COLUMN, SCHEMA_COLUMN, message_schema, ticked
+from lakestream.lake.delta.schema import FORMAT_COLUMN, SCHEMA_COLUMN, column_names, message_schema, ticked
 from lakestream.lake.delta.time_travel import CommitLog
 from lakestream.lake.delta.typed_columns import of_table, plain
 from lakestream.lake.delta.typed_rows import TypedRows
@@ -30,6 +30,7 @@ from lakestream.lake.write.misfits import MisfitTable
 from lakestream.lake.write.table import StreamTable
 from lakestream.lake.write.tasks import Columns
 from lakestream.schemas import naming
+from lakestream.schemas.naming import SCHEMA_KEY
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,7 +83,7 @@ class Replay:
         """
         rules = policy.of_config(bytes(self._identity.config)).schema
         if rules is None:
-            raise NoReplay(f"stream {self._identity.name} has no schemas: set {policy.SCHEMA_KEY} in its metadata")
+            raise NoReplay(f"stream {self._identity.name} has no schemas: set {SCHEMA_KEY} in its metadata")
         done = Replayed()
         listed = self._listed()
         for at in range(0, len(listed), REPLAY_ROWS):
@@ -107,8 +108,8 @@ class Replay:
         log = CommitLog(self._table.path)
         if log.uncleared(log.latest) is not None:
             raise NoReplay("the compaction of the stream is not complete; try again when it is")
-        rows = self._messages(seqs)
-        has_schemas = f'"{SCHEMA_COLUMN}"' in found.schema
+        present = column_names(found.schema)
+        rows = self._messages(seqs, present)
         there = set(rows.column("seq").to_pylist())
         columns = Columns(
             lake=self._storage.root,
@@ -121,7 +122,7 @@ class Replay:
         mended, fitting = self._typed(columns, rows)
         if fitting.num_rows:
             lock.check()
-            if mended.table != columns.table or not has_schemas:
+            if mended.table != columns.table or SCHEMA_COLUMN not in present:
                 self._widen(mended)
             self._merge(fitting)
         settled = {*fitting.column("seq").to_pylist(), *(seq for seq in seqs if seq not in there)}
@@ -129,23 +130,23 @@ class Replay:
             self._misfits.delete([f"seq IN ({', '.join(map(str, sorted(settled)))})"])
         return Replayed(len(seqs), fitting.num_rows, len(settled) - fitting.num_rows)
 
-    def _messages(self, seqs: Sequence[int]) -> pa.Table:
-        """Return the messages with these sequences that have no schema, as the typed rows of today take them."""
+    def _messages(self, seqs: Sequence[int], present: Sequence[str]) -> pa.Table:
+        """Return the messages with these sequences that have no schema, as the typed rows of today take them.
+
+        Args:
+            seqs: ascending.
+            present: the columns of the table.
+        """
         names = [name for name in message_schema().names if name != "time_ns"]
         listed = ", ".join(map(str, seqs))
         sql = f"SELECT {', '.join(names)} FROM t WHERE seq >= {seqs[0]} AND seq <= {seqs[-1]} AND seq IN ({listed})"
-        if f'"{SCHEMA_COLUMN}"' in self._schema():
-            sql += f" AND {SCHEMA_COLUMN} IS NULL"
-        if f'"{FORMAT_COLUMN}"' in self._schema():
-            sql += f" AND {FORMAT_COLUMN} IS NULL"
+        for column in (SCHEMA_COLUMN, FORMAT_COLUMN):
+            if column in present:
+                sql += f" AND {column} IS NULL"
         rows = self._rows_of(self._table.path, f"{sql} ORDER BY seq")
         now = pa.repeat(pa.scalar(self._clock(), pa.int64()), rows.num_rows)
         rows = rows.append_column("time_ns", now).select(message_schema().names)
         return rows.cast(message_schema())
-
-    def _schema(self) -> str:
-        found = self._table.find()
-        return "" if found is None else found.schema
 
     def _typed(self, columns: Columns, rows: pa.Table) -> tuple[Columns, pa.Table]:
         """Return the columns that the table needs, and the messages that fit: seq, schema, and typed columns."""

@@ -12,6 +12,7 @@ from typing import Annotated, ClassVar
 import msgspec
 
 from lakestream.protocol.api.jsonio import Duration, Int, Int32, Int64, Time, Uint64, enum
+from lakestream.schemas.naming import OFF, VALIDATE_KEY
 
 Retention = Annotated[str, enum("server.RetentionPolicy", "limits", "interest", "workqueue")]
 Discard = Annotated[str, enum("server.DiscardPolicy", "old", "new", fold=True)]
@@ -22,8 +23,6 @@ REQUIRED_LEVEL = "_nats.req.level"
 """Metadata that names the API level which a configuration needs."""
 LAKE = "lakestream.lake"
 """Metadata with which a stream stays out of the lake: `off`."""
-SCHEMA, VALIDATE = "lakestream.schema", "lakestream.validate"
-"""Metadata that names the schemas of a stream's messages, and asks for the check of publishes."""
 LAST_SEQ = 1 << 62
 """The highest sequence at which a stream begins, or that it is given by an archive or a purge: what is published later
 needs room behind it, and no table holds a sequence of 2^63."""
@@ -173,7 +172,7 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def validates(self) -> bool:
         """Return True if publishes are checked against their schemas."""
-        return self.metadata.get(VALIDATE, "off") != "off"
+        return self.metadata.get(VALIDATE_KEY, OFF) != OFF
 
 
 class StreamConfigRequest(StreamConfig, frozen=True, kw_only=True):

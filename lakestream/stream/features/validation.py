@@ -21,8 +21,8 @@ from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.publishes import WIDTH, Publishes
 from lakestream.schemas import naming
 from lakestream.schemas.errors import BadSchema, Misfit
-from lakestream.schemas.naming import Naming
-from lakestream.stream.core.config import SCHEMA, VALIDATE, StreamConfig
+from lakestream.schemas.naming import DELETIONS, OFF, SCHEMA_KEY, VALIDATE_KEY, WITH_TAG, Naming
+from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.effect import Given
 from lakestream.stream.core.feature import Feature
 from lakestream.stream.core.publish import MAX_HEADER_BYTES, NotReady, Publish, PublishRule, View
@@ -31,9 +31,7 @@ TAG = b"Lakestream-Misfit"
 """Header of a stored message that does not fit: `<field>: <rule>`."""
 MAX_TAG = 300
 """Maximum length of the header's value, in bytes."""
-OFF, REJECT, WITH_TAG = "off", "reject", "tag"
-MODES = (OFF, REJECT, WITH_TAG)
-_MARKERS = (b"\r\nKV-Operation:", b"\r\nNats-Marker-Reason:")
+_MARKERS = tuple(b"\r\n%b:" % name for name in DELETIONS)
 
 
 class Definitions(Protocol):
@@ -63,7 +61,7 @@ class NoDefinitions:
 
 def _check(view: View, message: Publish, given: Given) -> None:
     # Asked of every message with headers of the protocol, also where nothing is validated.
-    if VALIDATE in view.config.metadata:
+    if VALIDATE_KEY in view.config.metadata:
         view.feature(Validation).check(view, message)
 
 
@@ -82,9 +80,9 @@ class Validation(Feature):
         self._rules = Naming(())
 
     def configure(self, config: StreamConfig) -> None:
-        self._mode = config.metadata.get(VALIDATE, OFF)
+        self._mode = config.metadata.get(VALIDATE_KEY, OFF)
         try:
-            self._rules = naming.parse(config.metadata.get(SCHEMA, naming.BY_HEADER))
+            self._rules = naming.parse(config.metadata.get(SCHEMA_KEY, naming.BY_HEADER))
         except BadSchema:  # of a backup, or of an older version: no message has a schema by its rules
             self._rules = Naming(())
         if self._mode != OFF:

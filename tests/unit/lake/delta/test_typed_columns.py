@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
 from lakestream.lake.delta import typed_columns
+from lakestream.lake.delta.payloads import Payloads
+from lakestream.lake.delta.schema import FORMAT_COLUMN, SCHEMA_COLUMN, column_names
 from lakestream.lake.delta.typed_columns import EMPTY, MAX_TABLE_FIELDS, NoColumns, place, placed
 from lakestream.schemas.columns import (
     BYTES,
@@ -181,3 +184,12 @@ def test_values_come_back_from_wider_columns(of: Type, values: list[Any]) -> Non
     assert found.type == arrow_type(wide)
     assert found.is_null().to_pylist() == array.is_null().to_pylist()
     assert typed_columns.taken_back(found, of, at.inside).to_pylist() == array.to_pylist()
+
+
+def test_a_field_of_a_struct_is_no_column_of_the_table() -> None:
+    text = {"type": "string", "nullable": True, "metadata": {}}
+    fields = [{"name": name, **text} for name in (FORMAT_COLUMN, SCHEMA_COLUMN)]
+    document = {"name": "document", "type": {"type": "struct", "fields": fields}, "nullable": True, "metadata": {}}
+    schema = msgspec.json.encode({"type": "struct", "fields": [{"name": "data", **text}, document]}).decode()
+    assert column_names(schema) == ["data", "document"]
+    assert Payloads("/lake/streams/ORDERS", schema).needed(["data"]) == []
