@@ -57,8 +57,10 @@ class Turns:
         self._loop, self._log = loop, log
         self._closing: list[Callable[[], None]] = []
         self._writing: list[Callable[[], None]] = []
+        self._next: list[Callable[[], None]] = []
         self._asked = False  # the loop will call `_end`
         self._ending = False  # `_end` runs
+        self._waited = False  # `_begin` has waited for an end
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         """Call at the end of this turn; of the next one, if this one ends already."""
@@ -70,6 +72,22 @@ class Turns:
         self._writing.append(callback)
         if not self._ending:
             self._ask()
+
+    def call_next(self, callback: Callable[[], None]) -> None:
+        """Call at the beginning of the next turn, which comes after the end of this one: what takes long does not delay
+        the output of what the sockets have brought before."""
+        self._next.append(callback)
+        if len(self._next) == 1:
+            self._loop.call_soon(self._begin)
+
+    def _begin(self) -> None:
+        if self._asked and not self._waited:  # the end of the turn is behind this callback
+            self._waited = True
+            self._loop.call_soon(self._begin)
+            return
+        self._waited = False
+        callbacks, self._next = self._next, []
+        self._call(callbacks)
 
     def _ask(self) -> None:
         if not self._asked:
@@ -155,17 +173,18 @@ class LoopClock:
 
 
 class IoWaits:
-    """Work that waited for a thread, times in ns.
+    """Work of threads, times in ns.
 
     Attributes:
-        waits: pieces of work that waited.
+        waits: pieces of work that waited for a thread.
         total_ns, max_ns: of their waits.
+        done: pieces of work that are done, without those of background lanes.
     """
 
-    __slots__ = ("max_ns", "total_ns", "waits")
+    __slots__ = ("done", "max_ns", "total_ns", "waits")
 
     def __init__(self) -> None:
-        self.waits = self.total_ns = self.max_ns = 0
+        self.waits = self.total_ns = self.max_ns = self.done = 0
 
     def add(self, waits: int, total_ns: int, max_ns: int) -> None:
         """Count waits."""
@@ -186,6 +205,11 @@ class Lane(Io):
         self._io = io
         self.slow = False
         self.slow_until = 0
+
+    @property
+    def background(self) -> bool:
+        """Return True if nobody waits for the lane's work."""
+        return self.slow_until == _NEVER
 
     def submit(
         self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None], brief: Brief = Brief.NO
@@ -219,7 +243,8 @@ class _Threads:
         ] = SimpleQueue()
         self.waits: list[IoWaits] = []  # each counted by its thread alone
         self._threads: list[threading.Thread] = []
-        self.put, self.waiting = self._work.put, self._work.qsize
+        self._given = 0
+        self.waiting = self._work.qsize
         for _ in range(begin):
             self._start()
 
@@ -229,6 +254,17 @@ class _Threads:
         self.waits.append(waits)
         self._threads.append(thread)
         thread.start()
+
+    def put(
+        self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None], lane: Lane, now_ns: int
+    ) -> None:
+        """Let a thread do a piece of work."""
+        self._given += not lane.background
+        self._work.put((work, done, now_ns, lane))
+
+    def busy(self) -> bool:
+        """Return True if some work is not done, leaving aside that of background lanes."""
+        return self._given != sum([each.done for each in self.waits])
 
     def room(self) -> None:
         """Make sure that a thread is free for the next piece of work, if there may be another."""
@@ -249,6 +285,7 @@ class _Threads:
             except BaseException as error:
                 wrong = error
             ended_ns = now()
+            waits.done += not lane.background
             lane.took(ended_ns, ended_ns - began_ns)
             if self._grows:
                 self._free.release()
@@ -261,7 +298,7 @@ class _Threads:
     def close(self) -> None:
         """Wait for work under way and end the threads."""
         for _ in self._threads:
-            self.put(None)
+            self._work.put(None)
         for thread in self._threads:
             thread.join()
 
@@ -270,7 +307,8 @@ class ThreadIo(Io):
     """`Io` over a bounded number of threads.
 
     Every write takes this way: a queue and a callback cost a third of an executor's futures. Brief work runs in the
-    event loop, one piece in a turn and only while the disk is fast: two thread switches cost as much as the sync.
+    event loop, one piece in a turn and only while the disk is fast and has nothing else to do: two thread switches cost
+    as much as the sync, but behind a large write a small sync takes as long as that.
     Lanes whose work is slow share other threads, so that those with a fast disk do not wait for them.
 
     Args:
@@ -315,11 +353,11 @@ class ThreadIo(Io):
             if self._slow is None:
                 self._slow = _Threads(self._loop.call_soon_threadsafe, SLOW_THREADS, "lakestream-slow-io", 0)
             self._slow.room()
-            self._slow.put((work, done, time.monotonic_ns(), lane))
+            self._slow.put(work, done, lane, time.monotonic_ns())
             return
-        taken = self._later or (self._done and brief is Brief.NOW)
-        if not brief or taken or time.monotonic_ns() < self._threads_until:
-            self._threads.put((work, done, time.monotonic_ns(), lane))
+        now_ns = time.monotonic_ns()
+        if not brief or self._later or (self._done and brief is Brief.NOW) or self._is_disk_busy(now_ns):
+            self._threads.put(work, done, lane, now_ns)
         elif brief is Brief.NOW:
             self._do_brief(lane, work, done)
         else:
@@ -328,6 +366,11 @@ class ThreadIo(Io):
                 self._loop.call_soon(self._do_later, lane, work, done)
             else:  # messages of this turn are written at the end of the next
                 self._loop.call_soon(self._loop.call_soon, self._do_later, lane, work, done)
+
+    def _is_disk_busy(self, now_ns: int) -> bool:
+        """Return True if brief work is likely to take long: the disk was slow, or has other work."""
+        slow = self._slow
+        return now_ns < self._threads_until or self._threads.busy() or (slow is not None and slow.busy())
 
     def _do_later(
         self, lane: Lane, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]

@@ -58,6 +58,9 @@ class Imports(Protocol):
 SINGLE = 4
 """Messages of a run that are routed one by one between two looks at the time."""
 
+AT_ONCE = 16
+"""Messages of a run that an internal subscriber takes one by one between two looks at the time."""
+
 
 @runtime_checkable
 class Inbox(Protocol):
@@ -145,15 +148,18 @@ class _Intake(_Internal):
         super().__init__(handler, log, system, many)
         self._run = run
 
-    def receive_run(self, sub: Subscription, run: Publishes, begin: int, end: int, client: ClientInfo) -> None:
+    def receive_run(self, sub: Subscription, run: Publishes, begin: int, end: int, client: ClientInfo) -> int:
         try:
-            if self._run(run, begin, end):
-                return
+            if not run.one_by_one and self._run(run, begin, end):
+                return end
         except Exception as error:
             self._log.exception(f"internal subscriber of {sub.subject!r} failed on some messages", error)
-            return
-        for each in run.messages(begin, end):
+            return end
+        run.one_by_one = True
+        stop = min(end, begin + AT_ONCE)
+        for each in run.messages(begin, stop):
             self.receive(sub, each.subject, each.reply, b"", each.payload, client)
+        return stop
 
 
 class _Handle:
@@ -261,8 +267,15 @@ class Hub:
         single = 0
         for match, first, stop in self._parts(run, begin, end):
             if stop - first > 1 and match.columnar:
-                if not self._route_part(match, origin, client, run, first, stop):
-                    yield first, stop
+                while first < stop:
+                    taken = self._route_part(match, origin, client, run, first, stop)
+                    if not taken:
+                        yield first, stop
+                        break
+                    first = taken
+                    if sliced and first < stop and self.turn.is_over():
+                        self.stopped = first
+                        return
                 continue
             for at in range(first, stop):
                 each = run.message(at)
@@ -293,19 +306,19 @@ class Hub:
         yield same, begin, end
 
     @staticmethod
-    def _route_part(
-        match: Match, origin: Sink | None, client: ClientInfo, run: Publishes, begin: int, end: int
-    ) -> bool:
-        """Hand a part of a run to the subscriptions of its match, which take it as a whole; return False without
-        any."""
-        found = False
+    def _route_part(match: Match, origin: Sink | None, client: ClientInfo, run: Publishes, begin: int, end: int) -> int:
+        """Hand messages of a part of a run to the subscriptions of its match, as many as the first one takes at once.
+        Return the message behind them; 0: there is no subscription."""
+        stop = 0
         for sub in match.takers:
             sink = sub.sink
             if sink is origin and not sink.echo:
                 continue
-            found = True
-            cast(Columnar, sink).receive_run(sub, run, begin, end, client)
-        return found
+            at = cast(Columnar, sink).receive_run(sub, run, begin, stop or end, client)
+            stop = stop or at
+            while at < stop:
+                at = cast(Columnar, sink).receive_run(sub, run, at, stop, client)
+        return stop
 
     def brought(
         self,
@@ -386,7 +399,9 @@ class Hub:
             if here.columnar:
                 subs, left = self._meant(here, groups)
                 for sub in subs:
-                    cast(Columnar, sub.sink).receive_run(sub, run, begin, end, client)
+                    at = begin
+                    while at < end:
+                        at = cast(Columnar, sub.sink).receive_run(sub, run, at, end, client)
                 if left:
                     unserved.extend((at, left) for at in range(begin, end))
                 continue

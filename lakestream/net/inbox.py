@@ -73,7 +73,7 @@ class Inbox:
         self._late: list[Command | Publishes] | None = None
         """Commands that wait for another turn of the event loop; None: there are none."""
         self._unread: list[bytes] = []
-        """Bytes behind `_held` or `_late` that the transport had read already."""
+        """Bytes behind `_held`, `_late` or what was parsed that the transport had read already."""
         self._counted = False  # an incomplete message is counted
 
     @property
@@ -90,6 +90,8 @@ class Inbox:
             self._wait_for_turn(reader, [])
         else:
             self._take(reader, data)
+            if self._unread and not self.waits and not reader.close_reason:
+                self._wait_for_turn(reader, [])
 
     def end(self, reader: Reader) -> None:
         """Forget an incomplete message: the connection is over."""
@@ -120,10 +122,12 @@ class Inbox:
 
     # ------------------------------------------------------------------ commands
     def _take(self, reader: Reader, data: bytes) -> None:
-        commands = self._parser.feed(data)
+        commands, rest = self._parser.feed(data), self._parser.rest
+        if rest:
+            self._unread.insert(0, rest)
         if reader.tracer is not None:
             reader.tracer.inbound(single(commands))
-        self._work(reader, commands, len(data))
+        self._work(reader, commands, len(data) - len(rest))
         held = self._parser.held
         if (held > COUNTED_BYTES or self._counted) and not reader.close_reason:
             self._counted = held > COUNTED_BYTES

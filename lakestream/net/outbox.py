@@ -220,17 +220,18 @@ class Outbox(Accepted):
                 append(MSG % (subject, sid, length, payload))
         return size + headers
 
-    def receive_run(self, sub: Subscription, run: Publishes, begin: int, end: int, client: ClientInfo) -> None:
+    def receive_run(self, sub: Subscription, run: Publishes, begin: int, end: int, client: ClientInfo) -> int:
         guard = self.guard
         if self.tracer is not None or (guard is not None and guard.filtering):
             for each in run.messages(begin, end):
                 self.receive(sub, each.subject, each.reply, b"", each.payload, client)
-            return
+            return end
         if not self.close_reason:
             if guard is not None and guard.answering:
                 guard.received(run.replies(begin, end))
             frames = frame_run(run.buf, run.subjects, run.places, begin, end, sub.sid)
             self._gather(sub, frames, end - begin, run.bytes_of(begin, end))
+        return end
 
     @property
     def takes_acks(self) -> bool:

@@ -18,8 +18,8 @@ TURN_BYTES = 16 << 20
 many subscribers do not keep other clients waiting."""
 
 
-SLICE_NS = 4_000_000
-"""Time in one turn of the event loop (4 ms) after which the large reads of clients wait for the next turn, and commands
+SLICE_NS = 2_000_000
+"""Time in one turn of the event loop (2 ms) after which the large reads of clients wait for the next turn, and commands
 that are handled one by one, so that a flood does not keep other clients waiting."""
 
 
@@ -36,6 +36,7 @@ class Turn:
     Args:
         call_soon: runs a callback in the next turn.
         call_last: runs a callback at the end of the turn; `call_soon` by default.
+        call_next: runs a callback at the beginning of the next turn; `call_soon` by default.
         steady: returns the time (ns) by which turns are limited; None: they are not.
 
     Attributes:
@@ -48,6 +49,7 @@ class Turn:
         self,
         call_soon: Callable[[Callable[[], None]], object],
         call_last: Callable[[Callable[[], None]], object] | None = None,
+        call_next: Callable[[Callable[[], None]], object] | None = None,
         steady: Callable[[], int] | None = None,
     ) -> None:
         self.overrun: Congested | None = None
@@ -56,6 +58,7 @@ class Turn:
         self._until = 0  # 0: nothing has asked for the time in this turn
         self._waiting: deque[Callable[[], None]] = deque()
         self._last = call_last or call_soon
+        self._later = call_next or call_soon
         self._dirty: list[Flushable] = []
         self._spent = 0
 
@@ -84,7 +87,7 @@ class Turn:
         if self._until:
             return self._steady() > self._until
         self._until = self._steady() + SLICE_NS
-        self.soon(self._next)
+        self._later(self._next)
         return False
 
     def wait(self, callback: Callable[[], None]) -> None:

@@ -53,6 +53,7 @@ class Publishes(msgspec.Struct, gc=False):
         places: WIDTH numbers for each: offset and length of the reply, offset and length of the payload.
         payload_bytes: sum of the payloads' lengths.
         renamed: `subjects` are others than those in `buf`.
+        one_by_one: a receiver looks at each message by itself.
     """
 
     buf: bytes
@@ -61,6 +62,7 @@ class Publishes(msgspec.Struct, gc=False):
     places: array[int]
     payload_bytes: int
     renamed: bool = False
+    one_by_one: bool = False
 
     def __len__(self) -> int:
         return len(self.subjects)
@@ -100,7 +102,8 @@ class Publishes(msgspec.Struct, gc=False):
         """Return the messages from `begin` on."""
         places = self.places[begin * WIDTH :]
         starts = [0, *(at - begin for at in self.starts if at > begin)]
-        return Publishes(self.buf, self.subjects[begin:], starts, places, sum(places[3::WIDTH]), self.renamed)
+        subjects, size = self.subjects[begin:], sum(places[3::WIDTH])
+        return Publishes(self.buf, subjects, starts, places, size, self.renamed, self.one_by_one)
 
     def with_subjects(self, names: Mapping[bytes, bytes]) -> Publishes:
         """Return the same messages, each under the subject that `names` has for its own."""

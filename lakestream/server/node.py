@@ -139,7 +139,8 @@ class Node:
         self.unsent = Unsent(lambda: self.options, self.clock, lambda: self.io.submit(trim, lambda _, __: None))
         self.incomplete = Incomplete(lambda: self.options)
         Trimmer(self.clock, self.io, self._machine.resident).start()
-        self.accounts = Accounts(options, Turn(loop.call_soon, turns.call_last, self.clock.steady), self.log)
+        turn = Turn(loop.call_soon, turns.call_last, turns.call_next, self.clock.steady)
+        self.accounts = Accounts(options, turn, self.log)
         self.hub = self.accounts.default.hub
         worker = self._worker
         self.logins = Logins(

@@ -101,11 +101,12 @@ class ColumnarClient(Client):
 
     runs = 0
 
-    def receive_run(self, sub: Subscription, run: Publishes, begin: int, end: int, client: ClientInfo) -> None:
+    def receive_run(self, sub: Subscription, run: Publishes, begin: int, end: int, client: ClientInfo) -> int:
         assert not sub.maximum
         self.runs += 1
         for each in run.messages(begin, end):
             self.receive(sub, each.subject, each.reply, b"", each.payload, client)
+        return end
 
 
 def pub(subject: bytes, reply: bytes, payload: bytes) -> bytes:

@@ -124,6 +124,30 @@ async def test_a_slow_disk_is_used_from_threads(io: Io) -> None:
     assert await io.run(nothing, Brief.NOW) != HERE
 
 
+async def test_brief_work_waits_in_no_loop_while_the_disk_has_other_work() -> None:
+    """A small sync behind a large write takes as long as that: the other clients would wait, too."""
+    threads = ThreadIo(asyncio.get_running_loop(), threads=2)
+    large, small, release = Io(threads.lane()), Io(threads.lane()), threading.Event()
+    held = asyncio.ensure_future(large.run(release.wait, Brief.NO))
+    await asyncio.sleep(0)
+    assert await small.run(nothing, Brief.NOW) != HERE
+    release.set()
+    await held
+    assert await small.run(nothing, Brief.NOW) == HERE
+    threads.close()
+
+
+async def test_background_work_leaves_brief_work_in_the_loop() -> None:
+    threads = ThreadIo(asyncio.get_running_loop(), threads=2)
+    background, release = Io(threads.lane(background=True)), threading.Event()
+    held = asyncio.ensure_future(background.run(release.wait, Brief.NO))
+    await asyncio.sleep(0)
+    assert await Io(threads.lane()).run(nothing, Brief.NOW) == HERE
+    release.set()
+    await held
+    threads.close()
+
+
 async def test_work_on_a_fast_disk_does_not_wait_for_slow_disks() -> None:
     """A lane whose work was slow gets other threads, however many such lanes there are."""
     threads = ThreadIo(asyncio.get_running_loop(), threads=2)
@@ -211,6 +235,32 @@ async def test_what_a_batch_asks_for_comes_in_the_next_turn() -> None:
         turns.call_soon(lambda: turns.call_soon(lambda: seen.append("later")))
 
     assert await turns_order(begin) == ["next", "later"]
+
+
+async def test_the_next_turn_begins_behind_the_end_of_this_one() -> None:
+    def begin(turns: Turns, seen: list[str]) -> None:
+        turns.call_next(lambda: seen.append("a flood"))
+        turns.call_last(lambda: seen.append("output"))
+
+    assert await turns_order(begin) == ["output", "next", "a flood"]
+
+
+async def test_the_next_turn_waits_for_one_end_only() -> None:
+    """Clients that ask again and again do not keep others waiting for good."""
+    loop = asyncio.get_running_loop()
+    turns, seen = Turns(loop, Logger()), list[str]()
+
+    def read() -> None:
+        seen.append("read")
+        turns.call_last(lambda: seen.append("output"))
+        if len(seen) < 20:
+            loop.call_soon(read)
+
+    turns.call_next(lambda: seen.append("a flood"))
+    read()
+    while len(seen) < 20:
+        await asyncio.sleep(0)
+    assert "a flood" in seen[:6]
 
 
 async def test_a_failure_at_the_end_of_a_turn_is_logged_and_stops_nothing_else() -> None:

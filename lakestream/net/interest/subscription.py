@@ -47,8 +47,10 @@ class Sink(Congested, Protocol):
 class Columnar(Protocol):
     """A sink that takes publishes in columns."""
 
-    def receive_run(self, sub: Subscription, run: Publishes, begin: int, end: int, client: ClientInfo) -> None:
-        """Take the messages `begin` to before `end` of a run for the subscription `sub`, which has no `maximum`."""
+    def receive_run(self, sub: Subscription, run: Publishes, begin: int, end: int, client: ClientInfo) -> int:
+        """Take messages of a run from `begin` on, at most to before `end`, for the subscription `sub`, which has no
+        `maximum`. Return the first one that was not taken, else `end`: a sink that takes them one by one takes few at
+        once, so that the caller can look at the time."""
 
 
 class Carrier(Sink, Protocol):

@@ -106,13 +106,14 @@ class RemoteAccount(Remote):
     def receive_many(self, sub: Subscription, messages: Sequence[Delivery]) -> None:
         self.carry(sub.queue, sub.subject, messages)
 
-    def receive_run(self, sub: Subscription, run: Publishes, begin: int, end: int, client: ClientInfo) -> None:
+    def receive_run(self, sub: Subscription, run: Publishes, begin: int, end: int, client: ClientInfo) -> int:
         if not self.node.runs:
             for each in run.messages(begin, end):
                 self.receive(sub, each.subject, each.reply, b"", each.payload, client)
-            return
+            return end
         record = RoutedRun(run.commands(begin, end), [sub.queue] if sub.queue else None)
         self.node.gather(self, record, run.bytes_of(begin, end), end - begin)
+        return end
 
     @property
     def takes_acks(self) -> bool:

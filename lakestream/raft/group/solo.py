@@ -27,6 +27,10 @@ from lakestream.raft.group.group import (
     unapplied,
 )
 
+AT_ONCE = 1_024
+"""Messages of one write that are committed at once; the others follow in later turns of the event loop, so that a slow
+disk with much to write does not delay other streams."""
+
 
 class SoloGroup(Group):
     """The group of a log that only this node holds. It always leads."""
@@ -173,15 +177,27 @@ class SoloGroup(Group):
         ]
 
     def _written(self, committed: list[Committed] | None, error: BaseException | None) -> None:
-        self._log.busy = False
         if committed is None:
+            self._log.busy = False
             self._fail(error)
         else:
-            self._last_index = committed[-1].frame.index
-            if not self._stopped:
-                self._owner.on_commit(committed)
-        if self._resting:
+            self._commit(committed)
+        if self._resting and not self._log.busy:
             self._rest()
+
+    def _commit(self, entries: list[Committed]) -> None:
+        """Commit entries that are durable, in parts. The log stays busy until the last one."""
+        part, rest = _parted(entries) if self._log.durable else (entries, [])
+        self._last_index = part[-1].frame.index
+        self._log.busy = bool(rest)
+        try:
+            if not self._stopped:
+                self._owner.on_commit(part)
+        finally:
+            if rest and (self._stopped or self.failed is not None):
+                self._log.busy = False
+            elif rest:
+                self._io.submit(lambda: rest, self._written)
 
     def _synced(self, error: BaseException | None) -> None:
         self._log.busy = False
@@ -220,6 +236,16 @@ class SoloGroup(Group):
             raise
         finally:
             self._draining = False
+
+
+def _parted(entries: list[Committed]) -> tuple[list[Committed], list[Committed]]:
+    """Return the first entries, with up to `AT_ONCE` messages, and the others."""
+    messages = 0
+    for at, entry in enumerate(entries):
+        messages += max(entry.frame.count, 1)
+        if at and messages > AT_ONCE:
+            return entries[:at], entries[at:]
+    return entries, []
 
 
 class SoloMember(Member):

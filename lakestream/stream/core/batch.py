@@ -17,8 +17,8 @@ from lakestream.native import encode_run
 from lakestream.protocol.publishes import Publishes
 from lakestream.stream.core.effect import Effect
 
-MAX_BATCH_BYTES = 8 << 20
-"""A batch that reaches this size (8 MiB) is closed and another begun, so that no frame grows without bound."""
+MAX_BATCH_BYTES = 1 << 20
+"""A batch that reaches this size (1 MiB) is closed and another begun: it is applied in one go."""
 
 STEP_NS = 100
 """Time between two messages that came together (100 ns): less than it takes to receive them."""

@@ -22,8 +22,8 @@ from lakestream.stream.core.feature import Hooks
 from lakestream.stream.core.operations import Operation, Progress, Purge, Removing, UpdateStream, encode
 from lakestream.stream.core.state import Asked, Done, Foreign
 
-WRITE_BYTES = 16 << 20
-"""Messages that one write of a stream without replicas takes (16 MiB): what a slow disk has let gather is not applied
+WRITE_BYTES = 4 << 20
+"""Messages that one write of a stream without replicas takes (4 MiB): what a slow disk has let gather is not applied
 all at once, which would delay other streams."""
 
 OPERATION_BYTES = 1 << 20

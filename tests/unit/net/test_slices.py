@@ -8,9 +8,11 @@ import pytest
 
 from lakestream.config.account_options import User
 from lakestream.net.connection import ENDED_AT_ONCE
-from lakestream.net.hub import SINGLE
+from lakestream.net.hub import AT_ONCE, SINGLE
 from lakestream.net.inbox import AT_ONCE_BYTES
 from lakestream.net.turn import SLICE_NS
+from lakestream.protocol.parser import ONE_BY_ONE
+from lakestream.protocol.publishes import Publishes
 from tests.unit.net.test_guarded_runs import World
 from tests.wire import pub
 
@@ -81,6 +83,40 @@ def test_large_reads_take_turns_when_a_turn_is_over() -> None:
         world.turn()
     assert b"b.1" in world.world.sockets[1].written
     assert served < len(world.served) < 100
+
+
+def test_a_run_that_a_subscriber_takes_one_by_one_is_served_in_slices_and_in_order() -> None:
+    world = Slow()
+    asked: list[int] = []
+
+    def run(run: Publishes, begin: int, end: int) -> bool:
+        asked.append(end - begin)
+        return False
+
+    world.flood.hub.subscribe(b"singly", world._serve, run=run)
+    world.flood.data_received(b"".join(pub("singly", b"%d" % at) for at in range(100)))
+    assert len(world.served) == AT_ONCE
+    numbers = world.rounds()
+    assert all(after - before <= AT_ONCE for before, after in pairwise(numbers))
+    assert len(world.served) == world.flood.in_msgs == 100
+    assert asked == [100], "a run that was refused as a whole is not offered again"
+
+
+def test_small_commands_of_a_large_read_are_parsed_in_parts() -> None:
+    world = Slow()
+    subs = 3 * ONE_BY_ONE
+    world.flood.data_received(b"".join(b"SUB many.%d %d\r\n" % (at, at) for at in range(subs)) + pub("slow.last"))
+    graph = world.flood.hub.interest_graph
+
+    def begun() -> int:
+        return sum(bool(graph.match(b"many.%d" % at).plain) for at in range(subs))
+
+    assert begun() == ONE_BY_ONE
+    world.quiet.data_received(b"PING\r\n")
+    assert b"PONG" in world.world.sockets[1].written
+    world.rounds()
+    assert begun() == subs
+    assert world.served == [b"slow.last"]
 
 
 def test_what_is_read_behind_late_commands_stays_behind_them() -> None:

@@ -18,7 +18,7 @@ from lakestream.log.store.segment_store import open_store
 from lakestream.log.store.store import Store
 from lakestream.raft.core.messages import Install, Membership
 from lakestream.raft.group.group import Callbacks, Committed, MemberProgress, Proposal
-from lakestream.raft.group.solo import SoloGroup, SoloGroups
+from lakestream.raft.group.solo import AT_ONCE, SoloGroup, SoloGroups
 from tests.faults.files import FaultyFiles
 from tests.unit.logkit import HeldIo
 
@@ -61,6 +61,54 @@ def held(directory: Path, **options: object) -> tuple[Recorder, HeldIo, FaultyFi
 
 def noop(context: object, body: bytes | list[bytes] = b"") -> Proposal:
     return Proposal(Kind.NOOP, body, 0, context)
+
+
+def many(context: object) -> Proposal:
+    """Return an entry that counts for more than half of what is committed at once."""
+    return Proposal(Kind.NOOP, b"", AT_ONCE // 2 + 1, context)
+
+
+def test_a_large_write_is_committed_in_parts_and_nothing_is_written_meanwhile(tmp_path: Path) -> None:
+    recorder, io, files = held(tmp_path)
+    syncs = files.calls["sync"]
+    recorder.group.propose([many("a"), many("b"), noop("c")])
+    io.run()()
+    assert [entry.context for entry in recorder.commits.pop()] == ["a"]
+    assert recorder.group.in_flight
+    assert (recorder.group.last_index, recorder.group.commit_index) == (1, 1)
+    recorder.group.sync()  # waits for the end of the write
+    io.run()()
+    assert [entry.context for entry in recorder.commits.pop()] == ["b", "c"]
+    assert not recorder.group.in_flight
+    assert recorder.group.last_index == 3
+    assert files.calls["sync"] == syncs + 1
+    recorder.group.propose([noop("d")])
+    io.run()()
+    assert [entry.context for entry in recorder.commits.pop()] == ["d"]
+
+
+def test_a_group_that_is_stopped_in_a_large_write_is_at_rest_after_the_part(tmp_path: Path) -> None:
+    recorder, io, _ = held(tmp_path)
+    ended: list[bool] = []
+    recorder.group.propose([many("a"), many("b")])
+    io.run()()
+    recorder.group.stop(lambda: ended.append(True))
+    assert not ended
+    io.run()()
+    assert ended
+    assert recorder.group.at_rest
+    assert [entry.context for commit in recorder.commits for entry in commit] == ["a"]
+
+
+def test_a_part_that_cannot_be_applied_ends_a_large_write(tmp_path: Path) -> None:
+    recorder, io, _ = held(tmp_path)
+    recorder.commit = lambda entries: recorder.group.give_up(ValueError("no room"))  # type: ignore[method-assign]
+    recorder.group.propose([many("a"), many("b")])
+    io.run()()
+    assert recorder.group.at_rest
+    assert "no room" in str(recorder.failures)
+    with pytest.raises(LogError):
+        recorder.group.propose([noop("c")])
 
 
 def test_entries_are_handed_out_only_when_they_are_durable(tmp_path: Path) -> None:
