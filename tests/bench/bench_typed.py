@@ -6,7 +6,8 @@ Orders of about 275 bytes with ten fields (tests/bench/bench_schemas.py), in seg
 of three tables in a process of its own, with the compactor as jobs/compact.py runs it (Spark with local[2], a heap of
 512 MiB), warmed up on other streams: without a schema, with one, and with `lakestream.data: drop-when-typed`. Prints
 messages a second from staged to committed, the CPU time it took, and bytes per message in the table; and the seconds of
-a sum by country in DuckDB, of typed columns and of the payloads' JSON. Needs Java 17 or newer.
+a sum by country in DuckDB, of typed columns and of the payloads' JSON. The last line has the bytes per message of the
+same orders in the store of nats-server. Needs Java 17 or newer.
 
 Figures: the table, docs/typed-tables.md#cost
 """
@@ -36,6 +37,8 @@ from lakestream.schemas.schema import Schema
 from tests.bench.bench_compaction import stage_again
 from tests.bench.bench_schemas import JSON_SCHEMA, compact, order
 from tests.bench.lake_streams import Publisher, cpu_seconds, table_files
+from tests.servers import Kind, Server
+from tests.wire import Wire, pub
 
 KINDS: dict[str, dict[str, str]] = {
     "untyped": {},
@@ -45,6 +48,8 @@ KINDS: dict[str, dict[str, str]] = {
 WARM_MESSAGES = 100_000
 WARM_ROUNDS = 2
 SUBJECTS = 10
+STORED = 100_000
+"""Orders that nats-server stores."""
 TYPED_SUM = "SELECT country, sum(price) FROM t GROUP BY country ORDER BY country"
 JSON_SUM = """SELECT j->>'country', sum((j->>'price')::DOUBLE) FROM (SELECT decode(data)::JSON AS j FROM t)
 GROUP BY 1 ORDER BY 1"""
@@ -98,6 +103,22 @@ def measure(messages: int, kind: str) -> dict[str, Any]:
         return found | {"sum": query_seconds(table, TYPED_SUM if metadata else JSON_SUM)}
 
 
+def stored_bytes() -> float:
+    """Return the bytes per message of orders in the store of a nats-server that was stopped."""
+    with tempfile.TemporaryDirectory() as scratch:
+        server = Server(Kind.REAL, Path(scratch) / "store")
+        server.start()
+        with Wire(server.address, {}, 60) as wire:
+            wire.api("STREAM.CREATE.ORDERS", {"name": "ORDERS", "subjects": ["orders.*"]})
+            wire.send(b"".join(pub(f"orders.{at % SUBJECTS}", each) for at, each in enumerate(orders(0, STORED))))
+            wire.ping()
+            while wire.api("STREAM.INFO.ORDERS")["state"]["messages"] < STORED:
+                time.sleep(0.1)
+        server.stop()
+        blocks = Path(scratch).glob("store/jetstream/$G/streams/ORDERS/msgs/*.blk")
+        return sum(each.stat().st_size for each in blocks) / STORED
+
+
 def query_seconds(table: str, sql: str) -> float:
     """Return the least of three runs of a query over the table `t` in DuckDB."""
     connection = duckdb.connect()
@@ -132,6 +153,7 @@ def main() -> None:
             f"{found['sum']:>20.3f}",
             flush=True,
         )
+    print(f"nats-server: {stored_bytes():.1f} bytes a message in its store")
 
 
 if __name__ == "__main__":
