@@ -344,8 +344,10 @@ def _rewritten(statement: Statement, locate: Locate) -> str:
         elif _is_as_of(table.this):
             _place_table(table, _as_of(table.this, statement.offset), locate)
     for column in tree.find_all(exp.Column):
-        if column.args.get("db") is not None and column.text("db").lower() in ("delta", *buckets.VIEWS):
-            column.set("db", None)
+        for part in ("catalog", "db"):  # the first one of four names, of which the last is a field of a struct
+            if column.text(part).lower() in ("delta", *buckets.VIEWS):
+                column.set(part, None)
+                break
     for node in reversed(list(tree.walk())):  # children before their parents
         if isinstance(node, exp.Expression) and (value := _spark_values(node)) is not node:
             node.replace(value)
