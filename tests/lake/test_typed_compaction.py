@@ -12,6 +12,7 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyspark.sql import functions
 
 from lakestream.lake.delta import typed_columns
 from lakestream.lake.errors import TableBusy
@@ -35,6 +36,7 @@ from tests.lake.tables import ALL
 from tests.lake.test_clones import MirrorModel, make
 from tests.lake.test_maintenance import NOW
 from tests.unit import schemas_world
+from tests.unit.lake.write import test_file_statistics as statistics
 
 pytestmark = pytest.mark.lake
 
@@ -295,6 +297,80 @@ def test_sql_has_typed_columns_of_messages_that_are_not_compacted(stream: Stream
     with Session(str(stream.lake)) as session:
         found = session.query("SELECT seq, rule FROM delta.`streams/ORDERS_misfits`").fetchall()
     assert found == [(3, "type")]
+
+
+def files_read(rows: Any) -> int:
+    """Return the number of files that Spark reads for a query."""
+    return len(rows.inputFiles())
+
+
+def test_files_are_skipped_by_typed_columns(stream: Stream) -> None:
+    """Spark and DuckDB read only the files whose statistics allow a condition on a typed column."""
+    text, at = {"type": "string"}, {"zip": {"type": "string"}, "when": {"type": "string", "format": "date-time"}}
+    stream.register(1, N | {"day": text | {"format": "date"}, "at": {"type": "object", "properties": at}})
+    for number in range(4):
+        inner = {"zip": f"{number}000", "when": f"2026-05-0{number + 1}T12:00:00.123456Z"}
+        more = {"text": "größer " * 9 + str(number), "day": f"2026-05-0{number + 1}", "at": inner}
+        stream.publish({"n": 10 * number} | more, {"n": 10 * number + 9}, {"n": "x"})
+        stream.compact()
+    table = stream.spark.read.format("delta").load(stream.storage.spark_path(stream.table))
+    assert files_read(table) == 4
+    for condition, files, seqs in (
+        ("n = 19", 1, [5]),
+        ("n > 19", 2, [7, 8, 10, 11]),
+        ("n IS NULL AND seq = 3", 1, [3]),
+        ("day = DATE '2026-05-02'", 1, [4]),
+        ("at.zip = '2000'", 1, [7]),
+        ("at.when <= TIMESTAMP '2026-05-01 12:00:00.123456'", 1, [1]),
+        ("text LIKE 'größer%' AND n = 0", 1, [1]),
+        ("text > 'h'", 0, []),
+        ("schema = 'orders@2'", 0, []),
+    ):
+        found = table.where(condition)
+        assert (files_read(found), sorted(row.seq for row in found.collect())) == (files, seqs), condition
+    with Session(str(stream.lake), committed=True) as session:
+        query = f"SELECT seq FROM delta_scan('{stream.table}') WHERE n = 19"
+        [(_, plan)] = session._connection.execute(f"EXPLAIN ANALYZE {query}").fetchall()
+        assert "Scanning Files: 1/4" in plan
+    done = Maintainer(stream.spark, str(stream.lake), NOW).once()
+    assert [each.failure for each in done] == [None]
+    assert [row.seq for row in table.where("n = 19").collect()] == [5]
+
+
+def test_the_columns_beyond_the_limit_of_delta_have_no_statistics(spark: Any, lake: Path, tmp_path: Path) -> None:
+    stream = Stream(spark, lake, tmp_path / "log", {"lakestream.schema": "orders"})
+    names = [f"c{number}" for number in range(40)]
+    stream.register(1, {name: {"type": "integer"} for name in names})
+    stream.publish(dict.fromkeys(names, 7))
+    stream.compact()
+    stream.model.configure(
+        {"lakestream.schema": "orders", "lakestream.properties.delta.dataSkippingNumIndexedCols": "-1"}
+    )
+    stream.publish(dict.fromkeys(names, 8))
+    stream.compact()
+    log = sorted(Path(stream.table, "_delta_log").glob("*.json"))
+    adds = [json.loads(line)["add"] for path in log for line in path.read_text().splitlines() if '"add"' in line]
+    first, second = (json.loads(add["stats"])["maxValues"] for add in adds)
+    own = ("seq", "time", "time_ns", "headers", "data", "header_block", "subject_bytes", "schema")
+    assert [name for name in names if name in first] == names[: 32 - len(own)]
+    assert [name for name in names if name in second] == names
+    table = stream.spark.read.format("delta").load(stream.storage.spark_path(stream.table))
+    assert [row.seq for row in table.where("c39 = 8").collect()] == [2]
+
+
+def test_spark_finds_every_row_by_statistics(spark: Any, tmp_path: Path) -> None:
+    rows = statistics.rows_at_edges()
+    statistics.committed(tmp_path, list(statistics.separate(tmp_path, rows)))
+    table = spark.read.format("delta").load(str(tmp_path))
+    for number, row in enumerate(rows, 1):
+        for path in [*((name,) for name in statistics.ORDERED), *(("in", name) for name in statistics.INNER)]:
+            value = statistics.value_of(row, path)
+            if value is not None:
+                column = functions.col(".".join(f"`{name}`" for name in path))
+                exact = functions.lit(value)
+                for condition in (column == exact, column <= exact, column >= exact):
+                    found = table.where(condition).select("seq").collect()
+                    assert number in [each.seq for each in found], (path, value)
 
 
 @pytest.mark.heavy
