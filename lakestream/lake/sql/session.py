@@ -164,6 +164,10 @@ class Session:
         """Return True if a text asks for the names of all streams."""
         return any(statement.kind == "tables" for statement in dialect.parse(text))
 
+    def parameters(self, text: str) -> list[str]:
+        """Return the names of the parameters of a text."""
+        return dialect.parameters(dialect.parse(text))
+
     # ---- questions
 
     def run(self, text: str) -> Iterator[Result]:
