@@ -10,7 +10,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import fastavro
-from google.protobuf import descriptor_pb2, message_factory, text_format
+from google.protobuf import (
+    descriptor_pb2,
+    duration_pb2,
+    message_factory,
+    struct_pb2,
+    text_format,
+    timestamp_pb2,
+    wrappers_pb2,
+)
 
 from lakestream.schemas.codec import Codec, codec_of
 from lakestream.schemas.compatibility import find_conflicts
@@ -110,9 +118,29 @@ message_type {
 """
 
 
+KNOWN = """
+name: "k" syntax: "proto3" dependency: "google/protobuf/timestamp.proto" dependency: "google/protobuf/struct.proto"
+dependency: "google/protobuf/wrappers.proto" dependency: "google/protobuf/duration.proto"
+message_type {
+  name: "K"
+  field { name: "t" number: 1 type: TYPE_MESSAGE type_name: ".google.protobuf.Timestamp" label: LABEL_OPTIONAL }
+  field { name: "s" number: 2 type: TYPE_MESSAGE type_name: ".google.protobuf.Struct" label: LABEL_OPTIONAL }
+  field { name: "w" number: 3 type: TYPE_MESSAGE type_name: ".google.protobuf.Int64Value" label: LABEL_OPTIONAL }
+  field { name: "k" number: 4 type: TYPE_MESSAGE type_name: ".K" label: LABEL_OPTIONAL }
+  field { name: "d" number: 5 type: TYPE_MESSAGE type_name: ".google.protobuf.Duration" label: LABEL_OPTIONAL }
+}
+"""
+PROTOS = (PROTO, TREE, KNOWN)
+
+
 def _file_set(text: str) -> bytes:
     file = text_format.Parse(text, descriptor_pb2.FileDescriptorProto())
-    found: bytes = descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()
+    modules = (timestamp_pb2, struct_pb2, wrappers_pb2, duration_pb2)
+    imports = [descriptor_pb2.FileDescriptorProto() for _ in modules]
+    for module, proto in zip(modules, imports, strict=True):
+        module.DESCRIPTOR.CopyToProto(proto)
+    files = [each for each in imports if each.name in file.dependency]
+    found: bytes = descriptor_pb2.FileDescriptorSet(file=[*files, file]).SerializeToString()
     return found
 
 
@@ -161,7 +189,7 @@ def _avro_codecs() -> list[Codec]:
 
 @functools.cache
 def _proto_sets() -> list[str]:
-    return [base64.b64encode(_file_set(text)).decode() for text in (PROTO, TREE)]
+    return [base64.b64encode(_file_set(text)).decode() for text in PROTOS]
 
 
 @functools.cache
@@ -193,6 +221,7 @@ AVRO_VALUES: tuple[tuple[int, Any], ...] = (
 PROTO_VALUES: tuple[tuple[int, dict[str, Any]], ...] = (
     (0, {"a": -1, "b": ["x", ""], "i": [{"n": -3}, {}], "e": 1, "u": 1 << 63, "m": {"k": {"n": 1}}, "r": b"\xff"}),
     (0, {"x": -0.0, "e": 7}),
+    (2, {"t": {"seconds": 5, "nanos": 7}, "w": {"value": 3}, "k": {"d": {"seconds": -1}, "s": {"a": [1, None]}}}),
     (1, {"v": 1, "k": [{"v": 2}, {"v": 3, "k": [{"v": 4}]}], "f": [1.5, float("inf")]}),
 )
 
@@ -257,7 +286,7 @@ TARGETS = (
         "descriptor sets of Protobuf, as they are registered",
         _proto_schema,
         (BadSchema,),
-        lambda: [_file_set(text) for text in (PROTO, TREE)],
+        lambda: [_file_set(text) for text in PROTOS],
         (b"\x0a\x01f", b".p.M", b"proto2", b"google/protobuf/timestamp.proto", b".google.protobuf.Timestamp"),
     ),
     Target(
@@ -278,7 +307,7 @@ TARGETS = (
     ),
     Target(
         "proto_payloads",
-        "Protobuf payloads by two schemas: alone, in a batch, and back",
+        "Protobuf payloads by three schemas: alone, in a batch, and back",
         lambda data: _payloads(_proto_codecs(), data),
         (Unfit,),
         _proto_seeds,

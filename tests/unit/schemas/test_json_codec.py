@@ -262,6 +262,15 @@ def test_a_payload_that_is_no_such_json_is_a_misfit(payload: bytes, rule: str) -
     assert misfit.rule == rule
 
 
+@pytest.mark.parametrize("payload", [b'9e999{"}', b'{"qty": 9e999,}', b"[9e999" + b"[" * 2000])
+def test_a_number_beyond_a_double_hides_no_error_behind_it(payload: bytes) -> None:
+    """The fast decoder stops at the number."""
+    misfit = ORDERS.fits(payload)
+    assert misfit is not None
+    assert misfit.rule in ("json", "depth")
+    assert [each.misfit.rule for each in ORDERS.decode([payload]).misfits] == [misfit.rule]
+
+
 def test_numbers_beyond_a_double_are_only_refused_where_a_column_needs_them() -> None:
     assert ORDERS.fits(b'{"order_id":"x","unknown":1e999,"extra":-1e999}') is None
     assert ORDERS.fits(b'{"order_id":"x","unknown":1e999,"qty":1.0}') is None
