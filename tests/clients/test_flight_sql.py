@@ -126,7 +126,8 @@ def test_statements_have_parameters(server: Server) -> None:
         assert cursor.fetchall() == [(3, "2")]
         cursor.execute(query, (2, "orders.0"))
         assert cursor.fetchall() == []
-        cursor.execute("SELECT :name AS a, :none AS b, ? AS c", {"none": None, "1": 2.5, "name": "it's; --"})
+        values = pa.RecordBatch.from_pylist([{"none": None, "1": 2.5, "name": "it's; --"}])
+        cursor.execute("SELECT :name AS a, :none AS b, ? AS c", values)
         assert cursor.fetchall() == [("it's; --", None, 2.5)]
         day = datetime.datetime(2026, 5, 1, 12, tzinfo=datetime.UTC)
         cursor.execute(

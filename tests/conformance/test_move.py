@@ -175,8 +175,8 @@ async def test_streams_consumers_and_buckets_move_to_lakestream(old: Server, new
         await acked(old.url, "ORDERS", "billing", (2, 3, 6, 8), 7)
         client = await nats.connect(old.url)
         bucket = await client.jetstream().create_key_value(bucket="B", history=3)
-        for value in (b"1", b"2"):
-            await bucket.put("k", value)
+        revision = await bucket.create("k", b"1")
+        await bucket.update("k", b"2", last=revision)  # with headers that no mirror has
         objects = await client.jetstream().create_object_store("FILES")
         await objects.put("a", b"x" * 300_000)
         await client.close()

@@ -372,7 +372,8 @@ class Mover:
             compared += count
             self._output.progress("compared", name, compared, max(total, compared), time.monotonic())
 
-        origin, count = await compare.compare(self._old, self._new, name, how, advance)
+        exact = self._ways[name] is Way.BACKUP
+        origin, count = await compare.compare(self._old, self._new, name, how, advance, exact)
         self._verified[name] = origin.last_seq
         self._output.say(
             "verified",
