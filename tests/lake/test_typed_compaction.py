@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any, get_args
 
@@ -307,7 +308,7 @@ def files_read(rows: Any) -> int:
 def test_files_are_skipped_by_typed_columns(stream: Stream) -> None:
     """Spark and DuckDB read only the files whose statistics allow a condition on a typed column."""
     text, at = {"type": "string"}, {"zip": {"type": "string"}, "when": {"type": "string", "format": "date-time"}}
-    stream.register(1, N | {"day": text | {"format": "date"}, "at": {"type": "object", "properties": at}})
+    stream.register(2, N | {"day": text | {"format": "date"}, "at": {"type": "object", "properties": at}})
     for number in range(4):
         inner = {"zip": f"{number}000", "when": f"2026-05-0{number + 1}T12:00:00.123456Z"}
         more = {"text": "größer " * 9 + str(number), "day": f"2026-05-0{number + 1}", "at": inner}
@@ -324,7 +325,7 @@ def test_files_are_skipped_by_typed_columns(stream: Stream) -> None:
         ("at.when <= TIMESTAMP '2026-05-01 12:00:00.123456'", 1, [1]),
         ("text LIKE 'größer%' AND n = 0", 1, [1]),
         ("text > 'h'", 0, []),
-        ("schema = 'orders@2'", 0, []),
+        ("schema = 'orders@1'", 0, []),
     ):
         found = table.where(condition)
         assert (files_read(found), sorted(row.seq for row in found.collect())) == (files, seqs), condition
@@ -358,6 +359,14 @@ def test_the_columns_beyond_the_limit_of_delta_have_no_statistics(spark: Any, la
     assert [row.seq for row in table.where("c39 = 8").collect()] == [2]
 
 
+def literal_of(value: Any) -> Any:
+    """Return a value as Spark has it; PySpark's own way converts early times by another calendar."""
+    if isinstance(value, datetime):
+        micros = (value - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+        return functions.expr(f"timestamp_micros({micros})")
+    return functions.expr(f"DATE '{value.isoformat()}'") if isinstance(value, date) else functions.lit(value)
+
+
 def test_spark_finds_every_row_by_statistics(spark: Any, tmp_path: Path) -> None:
     rows = statistics.rows_at_edges()
     statistics.committed(tmp_path, list(statistics.separate(tmp_path, rows)))
@@ -367,7 +376,7 @@ def test_spark_finds_every_row_by_statistics(spark: Any, tmp_path: Path) -> None
             value = statistics.value_of(row, path)
             if value is not None:
                 column = functions.col(".".join(f"`{name}`" for name in path))
-                exact = functions.lit(value)
+                exact = literal_of(value)
                 for condition in (column == exact, column <= exact, column >= exact):
                     found = table.where(condition).select("seq").collect()
                     assert number in [each.seq for each in found], (path, value)
