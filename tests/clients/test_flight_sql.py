@@ -147,7 +147,7 @@ def test_statements_have_parameters(server: Server) -> None:
         with pytest.raises(Error, match="more than 1,048,576 bytes"):
             cursor.execute("SELECT ?", ("x" * (2 << 20),))
         with pytest.raises(Error, match="one row of parameters"):
-            cursor.executemany("SELECT ?", [(1,), (2,)])
+            cursor.execute("SELECT ?", pa.RecordBatch.from_pylist([{"1": 1}, {"1": 2}]))
         with pytest.raises(Error, match="column 8"):
             cursor.execute("SELECT nothing, ?", (1,))
 
