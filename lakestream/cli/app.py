@@ -20,7 +20,7 @@ from lakestream.cli.flags import SECTIONS
 from lakestream.cli.jobs import clone, compact, maintain, replay
 from lakestream.cli.move.command import move
 from lakestream.cli.repair import repair
-from lakestream.cli.restore import restore
+from lakestream.cli.restore import restore, restore_schemas
 from lakestream.cli.schema import schema
 from lakestream.cli.sql import sql
 from lakestream.cli.status import status
@@ -105,6 +105,7 @@ app.command(rich_help_panel=DATA)(export)
 app.command(rich_help_panel=DATA)(restore)
 app.command(rich_help_panel=DATA)(move)
 schema.command()(replay)
+schema.command("restore")(restore_schemas)
 app.add_typer(schema, name="schema", rich_help_panel=DATA)
 app.command(rich_help_panel=LOOK)(doctor)
 app.command(rich_help_panel=LOOK)(verify)

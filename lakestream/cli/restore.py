@@ -1,6 +1,6 @@
-"""`lakestream restore`: restore a stream from the lake.
+"""`lakestream restore`: restore a stream from the lake; `lakestream schema restore`: the schemas of an account.
 
-Belongs here: the command's options and exit codes (0 done, 1 failed, 130 after Ctrl-C), and sending messages to a
+Belongs here: the commands' options and exit codes (0 done, 1 failed, 130 after Ctrl-C), and sending messages to a
 server as a backup, in the flow of `$JS.API.STREAM.RESTORE`. Messages of the past are found in
 lake/read/history/past.py; the format of an archive is in account/backup/archive.py.
 """
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lakestream.account.backup import archive
+from lakestream.account.schemas.bucket import STREAM, SUBJECTS, stream_config
 from lakestream.cli.link import Link, TransferFailed, exits
 from lakestream.cli.server_options import DEFAULT_SERVER, Server, with_server
 from lakestream.cli.sql import LakeOption, default_lake
@@ -77,6 +78,43 @@ def restore(
         past = open_past(root, stream, instant(as_of), account, server=_asked(server.url), credentials=server.login)
         with Link(server) as link:
             _restore(link, past, to or stream, subject, unlimited, as_json)
+
+
+@with_server
+def restore_schemas(
+    server: Server,
+    account: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="The account in the lake; the schemas come to the account of the server's user.",
+        ),
+    ] = DEFAULT_ACCOUNT,
+    lake: LakeOption = None,
+    replicas: Annotated[int, typer.Option("--replicas", min=1, max=5, help="Replicas of the bucket.")] = 1,
+    as_json: JsonOption = False,
+) -> None:
+    """Make the bucket of schemas again from the lake, with all versions and ids. Exit code 1: there is one, or none."""
+    from lakestream.lake.files import schemas
+    from lakestream.lake.files.lake import open_storage
+
+    with exits("interrupted; nothing was restored"):
+        storage = open_storage(lake or str(default_lake()))
+        found = list(schemas.everything(storage, account))
+        if not found:
+            raise TransferFailed(f"the lake {storage.root} has no schemas of account {account}")
+        records = [
+            Record(each.id, each.created_ns, f"{SUBJECTS}{each.name}".encode(), b"", each.document()) for each in found
+        ]
+        with Link(server) as link:
+            if link.stream(STREAM) is not None:
+                raise TransferFailed(f"the account has schemas: delete its stream {STREAM} first to bring these back")
+            send(link, stream_config(replicas), _state(records[0].seq), [records])
+        names = sorted({each.name for each in found})
+    if as_json:
+        print_json({"schemas": names, "versions": len(found), "last_id": found[-1].id})
+        return
+    print(f"{len(names):,} schemas with {len(found):,} versions restored; the last id is {found[-1].id:,}")
 
 
 def _asked(server: str) -> str | None:

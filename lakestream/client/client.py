@@ -31,7 +31,7 @@ from lakestream.client.sql import Answer, ask
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files.paths import DEFAULT_ACCOUNT
 from lakestream.protocol.decoding import DECODE_ERRORS
-from lakestream.protocol.sql import Request
+from lakestream.protocol.sql import Request, Value
 from lakestream.protocol.subjects import is_literal
 
 if TYPE_CHECKING:
@@ -313,7 +313,7 @@ class Client:
         self,
         query: str,
         *,
-        parameters: Mapping[str, bool | int | float | str | None] | None = None,
+        parameters: Mapping[str, Value] | Sequence[Value] | None = None,
         as_of: int | str | None = None,
         max_rows: int = 0,
         stream: str = "",
@@ -324,7 +324,7 @@ class Client:
 
         Args:
             query: one statement of Spark's SQL.
-            parameters: values of `:name` in it.
+            parameters: values of `:name` in it, or a list of those of `?`.
             as_of: a time, as the second argument of as_of; ns since the epoch, or a text.
             max_rows: rows that are wanted; 0: all.
             stream: the only stream that it reads, for users who may read no other.
@@ -334,7 +334,8 @@ class Client:
         Raises:
             QueryFailed, NoAnswer.
         """
-        request = Request(query, format, dict(parameters or {}), max_rows, as_of, stale)
+        values = dict(parameters or {}) if isinstance(parameters, Mapping | None) else list(parameters)
+        request = Request(query, format, values, max_rows, as_of, stale)
         return await ask(self.nats, request, stream)
 
     # ------------------------------------------------------------------ the lake

@@ -1,24 +1,23 @@
 """The program that serves Flight SQL: `python -m lakestream.client.flight`.
 
 Belongs here: calls of Flight as queries over NATS. Each login is a connection to the server as that user, so users,
-permissions and limits are the server's own. The program has no access to the lake. A ticket is the query itself.
+permissions and limits are the server's own. The program has no access to the lake, and keeps nothing of a query: a
+ticket is the query itself, and so is the handle of a prepared statement, with its parameters.
+flight_logins.py has the logins.
 
 Its input begins with a line of JSON (`Settings`), and it ends with its input. It writes the bound port as a line.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
-import hashlib
+import datetime
+import math
 import os
 import re
-import secrets
-import ssl
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -28,18 +27,16 @@ from pyarrow import flight
 
 from lakestream import __version__
 from lakestream.client.errors import ClientError, QueryFailed
+from lakestream.client.flight_logins import Logins, Settings
 from lakestream.client.loop_thread import LoopThread
 from lakestream.client.sql import Answer, ask
-from lakestream.protocol import flight_sql
+from lakestream.protocol import flight_sql, sql
+from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.protocol.flight_sql import BadMessage
-from lakestream.protocol.sql import Request
+from lakestream.protocol.sql import Request, Value
 
-MAX_SESSIONS = 256
-"""Logins at the same time; the one that was not used for longest ends."""
-IDLE_S = 1800.0
-"""Time after which a login ends that is not used (30 min)."""
-LOGIN_S = 10
-"""Time for a login, in seconds."""
+MAX_PARAMETERS = 1 << 20
+"""Maximum size of the parameters of a statement, in bytes (1 MiB)."""
 CATALOG, SCHEMA, TABLE = "lakestream", "delta", "TABLE"
 
 _CATALOGS = pa.schema([pa.field("catalog_name", pa.string(), nullable=False)])
@@ -81,124 +78,17 @@ _INFOS: dict[int, str | bool] = {
 }
 
 
-class Settings(msgspec.Struct, frozen=True):
-    """The first line of the input. `certificate`: PEM files of certificate and key; () without TLS. `secure`: the
-    server's port for clients has TLS."""
+class Prepared(msgspec.Struct, frozen=True):
+    """A prepared statement: its handle, as JSON. `names`: of its parameters."""
 
-    host: str
-    port: int
-    server: str
-    certificate: tuple[str, ...] = ()
-    secure: bool = False
+    sql: str
+    names: list[str] = []
+    parameters: dict[str, Value] = {}
 
 
 _SETTINGS = msgspec.json.Decoder(Settings)
-
-
-class Session:
-    """A login: a connection to the server."""
-
-    def __init__(self, nats: Any) -> None:
-        self.nats = nats
-        self.used = time.monotonic()
-
-
-class Sessions:
-    """The logins, by tokens that are made here."""
-
-    def __init__(self, settings: Settings, thread: LoopThread) -> None:
-        self._settings, self._thread = settings, thread
-        self._by_token: dict[str, Session] = {}
-        self._tokens: dict[bytes, str] = {}
-        """Tokens by the digest of the credentials that a client sends with each call."""
-        self._lock = threading.Lock()
-
-    def find(self, authorization: str) -> tuple[str, Session]:
-        """Return token and session for the field `authorization` of a call.
-
-        Raises:
-            FlightUnauthenticatedError: the server rejects the login, or the session has ended.
-        """
-        kind, _, value = authorization.partition(" ")
-        bearer = value if kind.lower() == "bearer" else ""
-        digest = hashlib.sha256(authorization.encode()).digest()
-        with self._lock:
-            token = bearer if bearer in self._by_token else self._tokens.get(digest, "")
-            session = self._by_token.get(token)
-            if session is not None and not session.nats.is_closed:
-                session.used = time.monotonic()
-                return token, session
-        login = {"token": bearer} if bearer else _basic(value) if kind.lower() == "basic" else {}
-        session = Session(self._connect(login))
-        with self._lock:
-            token = secrets.token_urlsafe(32)
-            self._by_token[token] = session
-            self._tokens[digest] = token
-            self._clean()
-        return token, session
-
-    def _connect(self, login: dict[str, str]) -> Any:
-        import nats
-
-        async def quiet(_: Exception) -> None:
-            return  # failures are reported by the calls
-
-        options: dict[str, Any] = dict(login)
-        if self._settings.secure:
-            # The server on this machine started this program and told it its own address.
-            context = ssl.create_default_context()
-            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-            options["tls"] = context
-        try:
-            return self._thread.run(
-                nats.connect(
-                    self._settings.server,
-                    name="lakestream flight",
-                    allow_reconnect=False,
-                    max_reconnect_attempts=1,
-                    reconnect_time_wait=0,
-                    connect_timeout=LOGIN_S,
-                    error_cb=quiet,
-                    **options,
-                )
-            )
-        except Exception:
-            raise flight.FlightUnauthenticatedError("the server rejects the login") from None
-
-    def _clean(self) -> None:
-        """End logins that are too old, too many or closed."""
-        now = time.monotonic()
-        by_use = sorted(self._by_token.items(), key=lambda item: item[1].used, reverse=True)
-        for number, (token, session) in enumerate(by_use):
-            if number >= MAX_SESSIONS or now - session.used > IDLE_S or session.nats.is_closed:
-                del self._by_token[token]
-                self._thread.submit(session.nats.close())
-        self._tokens = {digest: token for digest, token in self._tokens.items() if token in self._by_token}
-
-
-def _basic(value: str) -> dict[str, str]:
-    try:
-        user, _, password = base64.b64decode(value + "=" * (-len(value) % 4), validate=True).decode().partition(":")
-    except (binascii.Error, UnicodeDecodeError):
-        raise flight.FlightUnauthenticatedError("the login is not valid") from None
-    return {"user": user, "password": password}
-
-
-class _Login(flight.ServerMiddleware):  # type: ignore[misc]
-    def __init__(self, token: str, session: Session) -> None:
-        self._token, self.session = token, session
-
-    def sending_headers(self) -> dict[str, str]:
-        return {"authorization": f"Bearer {self._token}"}
-
-
-class _Logins(flight.ServerMiddlewareFactory):  # type: ignore[misc]
-    def __init__(self, sessions: Sessions) -> None:
-        self._sessions = sessions
-
-    def start_call(self, info: Any, headers: dict[str, list[str]]) -> _Login:
-        given = next((values for name, values in headers.items() if name.lower() == "authorization"), [""])
-        return _Login(*self._sessions.find(given[0]))
+_PREPARED = msgspec.json.Decoder(Prepared)
+_INTEGERS = range(-(1 << 63), 1 << 64)
 
 
 class _Handshakes(flight.ServerAuthHandler):  # type: ignore[misc]
@@ -223,7 +113,7 @@ class Gateway(flight.FlightServerBase):  # type: ignore[misc]
             f"{scheme}://{host}:{settings.port}",
             auth_handler=_Handshakes(),
             tls_certificates=[pair] if pair else None,
-            middleware={"login": _Logins(Sessions(settings, thread))},
+            middleware={"login": Logins(settings, thread)},
         )
 
     # ------------------------------------------------------------------ calls of Flight
@@ -239,7 +129,7 @@ class Gateway(flight.FlightServerBase):  # type: ignore[misc]
         name, body = _command(ticket.ticket)
         if (query := _query(name, body)) is None:
             return flight.RecordBatchStream(self._metadata(context, name, body))
-        batches = self._batches(self._ask(context, Request(query, "arrow")))
+        batches = self._batches(self._ask(context, Request(query.sql, "arrow", query.parameters)))
         first = next(batches)
         return flight.GeneratorStream(first.schema, _all(first, batches))
 
@@ -253,9 +143,31 @@ class Gateway(flight.FlightServerBase):  # type: ignore[misc]
             raise NotImplementedError(f"the action {action.type} is not supported")
         _, body = _command(action.body.to_pybytes())
         query = _called(lambda: flight_sql.text(body, 1)) or ""
-        schema = self._described(context, query)
-        values = {1: query.encode(), 2: schema.serialize().to_pybytes()}
+        head = self._head(context, Prepared(query))
+        values = {1: msgspec.json.encode(Prepared(query, head.parameters)), 2: _schema(head).serialize().to_pybytes()}
+        if head.parameters:
+            wanted = pa.schema([(name, pa.string()) for name in head.parameters])
+            values[3] = wanted.serialize().to_pybytes()
         yield flight.Result(pa.py_buffer(flight_sql.pack("ActionCreatePreparedStatementResult", values)))
+
+    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        """Take the parameters of a prepared statement, and answer with the handle that has them."""
+        name, body = _command(descriptor.command)
+        if name != "CommandPreparedStatementQuery" or (query := _query(name, body)) is None:
+            raise NotImplementedError(f"the command {name} is not supported")
+        rows: list[list[Any]] = []
+        size = 0
+        columns = reader.schema.names
+        for chunk in reader:
+            size += chunk.data.nbytes
+            if size > MAX_PARAMETERS:
+                raise pa.ArrowInvalid(f"the parameters have more than {MAX_PARAMETERS:,} bytes")
+            rows += [[column[row].as_py() for column in chunk.data.columns] for row in range(chunk.data.num_rows)]
+        if len(rows) != 1:
+            raise pa.ArrowInvalid(f"a query takes one row of parameters, not {len(rows)}")
+        values = _parameters(query.names, columns, rows[0])
+        handle = msgspec.json.encode(Prepared(query.sql, query.names, values))
+        writer.write(pa.py_buffer(flight_sql.message({1: handle})))
 
     # ------------------------------------------------------------------ queries
     def _ask(self, context: Any, request: Request) -> Answer:
@@ -279,12 +191,13 @@ class Gateway(flight.FlightServerBase):  # type: ignore[misc]
     def _schema(self, context: Any, name: str, body: bytes) -> Any:
         if (query := _query(name, body)) is None:
             return self._metadata(context, name, body, rows=False).schema
-        return self._described(context, query)
+        return _schema(self._head(context, query))
 
-    def _described(self, context: Any, query: str) -> Any:
-        answer = self._ask(context, Request(query, "arrow", describe=True))
+    def _head(self, context: Any, query: Prepared) -> sql.Head:
+        """Return the description of a query."""
+        answer = self._ask(context, Request(query.sql, "arrow", query.parameters, describe=True))
         self._thread.run(answer.cancel())
-        return pa.ipc.read_schema(pa.py_buffer(answer.head.schema))
+        return answer.head
 
     # ------------------------------------------------------------------ metadata
     def _metadata(self, context: Any, name: str, body: bytes, *, rows: bool = True) -> Any:
@@ -314,8 +227,8 @@ class Gateway(flight.FlightServerBase):  # type: ignore[misc]
             names = [each for each in names if _is_like(flight_sql.text(body, 3), each)]
         columns: list[list[Any]] = [[value] * len(names) for value in (CATALOG, SCHEMA)] + [names, [TABLE] * len(names)]
         if with_schemas:
-            found = [self._described(context, f"SELECT * FROM {SCHEMA}.`{name}`") for name in names]
-            columns.append([each.serialize().to_pybytes() for each in found])
+            found = [self._head(context, Prepared(f"SELECT * FROM {SCHEMA}.`{name}`")) for name in names]
+            columns.append([_schema(each).serialize().to_pybytes() for each in found])
         return pa.table(columns, schema=shape)
 
 
@@ -324,11 +237,48 @@ def _command(body: bytes | None) -> tuple[str, bytes]:
     return found
 
 
-def _query(name: str, body: bytes) -> str | None:
-    """Return the text of a query; None for other commands. The handle of a prepared statement is its text."""
+def _query(name: str, body: bytes) -> Prepared | None:
+    """Return a query; None for other commands."""
     if name not in ("CommandStatementQuery", "CommandPreparedStatementQuery"):
         return None
-    return _called(lambda: flight_sql.text(body, 1)) or ""
+    text = _called(lambda: flight_sql.text(body, 1)) or ""
+    if name == "CommandStatementQuery":
+        return Prepared(text)
+    try:
+        return _PREPARED.decode(text)
+    except DECODE_ERRORS:
+        raise pa.ArrowInvalid("this is no handle of a prepared statement") from None
+
+
+def _schema(head: sql.Head) -> Any:
+    return pa.ipc.read_schema(pa.py_buffer(head.schema))
+
+
+def _parameters(names: Sequence[str], columns: Sequence[str], values: Sequence[Any]) -> dict[str, Value]:
+    """Return the values of parameters by name: that of the column, or else by their order.
+
+    Raises:
+        ArrowInvalid: their number is another one, or a value cannot be a parameter.
+    """
+    if len(columns) != len(names):
+        raise pa.ArrowInvalid(f"the query has {len(names)} parameters, not {len(columns)}")
+    by = columns if set(columns) == set(names) else names
+    return {name: _parameter(name, value) for name, value in zip(by, values, strict=True)}
+
+
+def _parameter(name: str, value: Any) -> Value:
+    """Return a value as a request has it: what JSON has no type for is a text, which SQL converts where it is used."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value if value in _INTEGERS else str(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, datetime.datetime | datetime.date | datetime.time):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    raise pa.ArrowInvalid(f"parameter {name}: a {type(value).__name__} cannot be one; use a text, a number or a time")
 
 
 async def _next(batches: Any) -> Any:

@@ -96,7 +96,7 @@ def unpack(body: bytes) -> tuple[str, bytes]:
 
 def pack(name: str, values: Mapping[int, bytes]) -> bytes:
     """Return an Any with a message of these fields."""
-    return _encoded({1: (TYPE_URL + name).encode(), 2: _encoded(values)})
+    return message({1: (TYPE_URL + name).encode(), 2: message(values)})
 
 
 def _text(value: bytes) -> str:
@@ -106,7 +106,8 @@ def _text(value: bytes) -> str:
         raise BadMessage(str(error)) from None
 
 
-def _encoded(values: Mapping[int, bytes]) -> bytes:
+def message(values: Mapping[int, bytes]) -> bytes:
+    """Return a message of these fields."""
     return b"".join(_size(number << 3 | _BYTES) + _size(len(value)) + value for number, value in values.items())
 
 

@@ -147,6 +147,12 @@ def new_key(kind: int) -> KeyPair:
     return KeyPair(_text(kind, private.public_key().public_bytes_raw()), private)
 
 
+def new_seed(kind: int = USER) -> str:
+    """Return the seed of a new Ed25519 key."""
+    raw = bytes([_SEED | kind >> 5, (kind & 31) << 3]) + os.urandom(32)
+    return base64.b32encode(raw + _checksum(raw)).rstrip(b"=").decode()
+
+
 def new_curve_key() -> CurveKey:
     """Return a new X25519 key."""
     from nacl import bindings

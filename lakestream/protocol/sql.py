@@ -48,16 +48,20 @@ CANCELLED, TIMED_OUT, TOO_LARGE, TOO_MANY, UNAVAILABLE, FORBIDDEN, FAILED, WRONG
 """Codes of errors; lake/sql/child.py adds 404 for an unknown stream."""
 
 
+Value = bool | int | float | str | None
+
+
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The body of a request, as JSON; a body that is not a JSON object is the text of the query.
 
-    `max_rows`: rows that are wanted, 0: all. `as_of`: see `dialect.Bindings`. `stale`: answer even if the newest
-    messages of a stream could not be staged. `describe`: answer with the columns alone.
+    `parameters`: values of `:name`, or a list of those of `?`. `max_rows`: rows that are wanted, 0: all. `as_of`: see
+    `dialect.Bindings`. `stale`: answer even if the newest messages of a stream could not be staged. `describe`: answer
+    with the columns alone; without values parameters are NULL then.
     """
 
     sql: str
     format: Literal["json", "arrow"] = "json"
-    parameters: dict[str, bool | int | float | str | None] = {}
+    parameters: dict[str, Value] | list[Value] = {}
     max_rows: int = 0
     as_of: int | str | None = None
     stale: bool = False
@@ -73,8 +77,8 @@ class Column(msgspec.Struct, frozen=True):
 
 class Head(msgspec.Struct, frozen=True):
     """The first response. `window`: batches that come without an acknowledgement. `cancel`: a message to this subject
-    ends the query. `stale`: streams whose newest messages may be missing. `schema`: of Arrow, for
-    `describe`."""
+    ends the query. `stale`: streams whose newest messages may be missing. For `describe`: `schema`: of Arrow;
+    `parameters`: names of those in the query."""
 
     type: str
     account: str
@@ -86,6 +90,7 @@ class Head(msgspec.Struct, frozen=True):
     cancel: str
     stale: list[str] = []
     schema: bytes = b""
+    parameters: list[str] = []
 
 
 _REQUEST = msgspec.json.Decoder(Request)
@@ -96,6 +101,13 @@ def decode_request(body: bytes) -> Request:
     if body.lstrip()[:1] == b"{":
         return _REQUEST.decode(body)
     return Request(body.decode())
+
+
+def by_name(parameters: dict[str, Value] | list[Value]) -> dict[str, Value]:
+    """Return the values of parameters by name; the name of the first `?` is 1."""
+    if isinstance(parameters, dict):
+        return parameters
+    return {str(number): value for number, value in enumerate(parameters, 1)}
 
 
 def encode_headers(values: Mapping[str, str | int]) -> bytes:

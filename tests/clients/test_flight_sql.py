@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
 
 import adbc_driver_flightsql.dbapi as adbc
 import pyarrow as pa
@@ -12,6 +15,7 @@ from adbc_driver_manager import Error
 from pyarrow import flight
 
 from lakestream.protocol import flight_sql
+from tests.keys import Operator, user_key
 from tests.servers import Kind, Server
 from tests.wire import Wire
 
@@ -21,12 +25,13 @@ CONFIG = """
 accounts {
   A { jetstream: enabled, users: [
     { user: ann, password: pw }
+    { nkey: USER }
     { user: none, password: pw, permissions { publish: { deny: "$LAKE.API.SQL" } } } ] }
   B { jetstream: enabled, users: [{ user: bob, password: pw }] }
 }
 lake { seal_age: "1h" }
 sql { flight: "127.0.0.1:-1", max_rows: 100000 }
-"""
+""".replace("USER", user_key("flight").public)
 ROWS = 3
 
 
@@ -112,6 +117,81 @@ def test_users_and_permissions_are_those_of_the_server(server: Server) -> None:
     with connected(server, "none") as connection, connection.cursor() as cursor:  # noqa: SIM117
         with pytest.raises(Error, match="ermissions Violation"):
             cursor.execute("SELECT 1")
+
+
+def test_statements_have_parameters(server: Server) -> None:
+    with connected(server) as connection, connection.cursor() as cursor:
+        query = "SELECT seq, CAST(data AS STRING) AS d FROM delta.`streams/ORDERS` WHERE seq > ? AND subject = ?"
+        cursor.execute(query, (1, "orders.2"))
+        assert cursor.fetchall() == [(3, "2")]
+        cursor.execute(query, (2, "orders.0"))
+        assert cursor.fetchall() == []
+        values = pa.RecordBatch.from_pylist([{"none": None, "1": 2.5, "name": "it's; --"}])
+        cursor.execute("SELECT :name AS a, :none AS b, ? AS c", values)
+        assert cursor.fetchall() == [("it's; --", None, 2.5)]
+        day = datetime.datetime(2026, 5, 1, 12, tzinfo=datetime.UTC)
+        cursor.execute(
+            "SELECT count(*) FROM delta.`streams/ORDERS` WHERE time > ? AND time > ? AND seq < ? AND ?",
+            (day, day.date(), Decimal("2.50"), True),
+        )
+        assert cursor.fetchone() == (2,)
+        cursor.execute("SELECT CAST(? AS DOUBLE) AS a", (float("inf"),))
+        assert cursor.fetchone() == (float("inf"),)
+        schema = cursor.adbc_prepare("SELECT 1 AS a, :a AS b, ? AS c")
+        assert schema is not None
+        assert schema.names == ["1", "a"]
+        with pytest.raises(Error, match="the query has 1 parameters, not 2"):
+            cursor.execute("SELECT ?", (1, 2))
+        with pytest.raises(Error, match="a bytes cannot be one"):
+            cursor.execute("SELECT ?", (b"x",))
+        with pytest.raises(Error, match="more than 1,048,576 bytes"):
+            cursor.execute("SELECT ?", ("x" * (2 << 20),))
+        with pytest.raises(Error, match="one row of parameters"):
+            cursor.execute("SELECT ?", pa.RecordBatch.from_pylist([{"1": 1}, {"1": 2}]))
+        with pytest.raises(Error, match="column 8"):
+            cursor.execute("SELECT nothing, ?", (1,))
+
+
+def test_a_user_with_a_key_logs_in_with_its_seed(server: Server) -> None:
+    key = user_key("flight")
+    with connected(server, key.public, key.seed) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) >= ? FROM delta.`streams/ORDERS`", (ROWS,))
+        assert cursor.fetchone() == (True,)
+    for seed, reason in ((user_key("other").seed, "another key"), ("pw", "is its seed")):
+        with pytest.raises(Error, match=reason), connected(server, key.public, seed) as connection:
+            connection.cursor().execute("SELECT 1")
+
+
+def test_users_of_operator_mode_log_in_with_their_tokens(tmp_path: Path) -> None:
+    operator = Operator()
+    more = 'lake { seal_age: "1h" }\nsql { flight: "127.0.0.1:-1" }\n'
+    server = Server(Kind.OURS, tmp_path / "store", config=operator.config + more)
+    server.start(timeout=90)
+    try:
+        plain, token = operator.token, operator.user_token(bearer_token=True)
+        query = "SELECT 1 AS a"
+        with connected(server, plain, operator.user.seed) as connection, connection.cursor() as cursor:
+            cursor.execute(query)
+            assert cursor.fetchone() == (1,)
+        header = {"adbc.flight.sql.authorization_header": f"Bearer {token}"}
+        with adbc.connect(uri(server), db_kwargs=header, autocommit=True) as connection:
+            cursor = connection.cursor()
+            cursor.execute(query)
+            assert cursor.fetchone() == (1,)
+            cursor.close()
+        refused = [
+            {"username": plain, "password": user_key("other").seed},
+            {"adbc.flight.sql.authorization_header": f"Bearer {plain}"},
+            {"adbc.flight.sql.authorization_header": f"Bearer {token[:-4]}AAAA"},
+        ]
+        for login in refused:
+            with (
+                pytest.raises(Error, match="rejects the login"),
+                adbc.connect(uri(server), db_kwargs=login, autocommit=True) as connection,
+            ):
+                connection.cursor().execute(query)
+    finally:
+        server.kill()
 
 
 def test_a_plain_flight_client_logs_in_once(server: Server) -> None:

@@ -70,6 +70,34 @@ def test_versions_are_added_checked_compared_and_deleted(server: Server, tmp_pat
     assert "No such file" in schema("add", "orders", str(tmp_path / "absent"), code=1)
 
 
+def test_schemas_come_back_from_the_lake(server: Server, tmp_path: Path) -> None:
+    """With versions and ids, on a server with an empty store; the deleted ones too, since rows of tables name them."""
+    for name, text in {"v1.json": V1, "v2.json": V2, "a.avsc": AVRO}.items():
+        (tmp_path / name).write_text(text)
+    schema("add", "orders", str(tmp_path / "v1.json"), "--compatibility", "full_transitive")
+    schema("add", "a", str(tmp_path / "a.avsc"))
+    schema("rm", "a")
+    schema("add", "orders", str(tmp_path / "v2.json"), "--compatibility", "none")
+    lake = str(server.store / "lake")
+    assert "has schemas" in schema("restore", "--lake", lake, code=1)
+    with Wire(server.address) as wire:
+        before = [wire.request(f"$LAKE.API.SCHEMA.GET.orders@{version}").json() for version in (1, 2)]
+    server.kill()
+    other = Server(Kind.OURS, tmp_path / "other")
+    other.start()
+    try:
+        assert "no schemas of account B" in schema("restore", "--lake", lake, "--account", "B", code=1)
+        url = ("--server", other.url)
+        assert schema("restore", "--lake", lake, *url) == "2 schemas with 3 versions restored; the last id is 4\n"
+        with Wire(other.address) as wire:
+            assert [wire.request(f"$LAKE.API.SCHEMA.GET.orders@{version}").json() for version in (1, 2)] == before
+            assert wire.request("$LAKE.API.SCHEMA.GET.a@1").json()["id"] == 2
+        added = schema("add", "orders", str(tmp_path / "v1.json"), "--compatibility", "none", *url)
+        assert added == "orders@3 registered: id 5, none\n"
+    finally:
+        other.kill()
+
+
 def test_a_descriptor_set_is_sent_in_base64(server: Server, tmp_path: Path) -> None:
     from lakestream.schemas.protobuf.protoc import compile_proto
 

@@ -175,8 +175,8 @@ async def test_streams_consumers_and_buckets_move_to_lakestream(old: Server, new
         await acked(old.url, "ORDERS", "billing", (2, 3, 6, 8), 7)
         client = await nats.connect(old.url)
         bucket = await client.jetstream().create_key_value(bucket="B", history=3)
-        for value in (b"1", b"2"):
-            await bucket.put("k", value)
+        revision = await bucket.create("k", b"1")
+        await bucket.update("k", b"2", last=revision)  # with headers that no mirror has
         objects = await client.jetstream().create_object_store("FILES")
         await objects.put("a", b"x" * 300_000)
         await client.close()
@@ -521,6 +521,74 @@ async def test_streams_move_from_lakestream_to_lakestream(start_server: StartSer
         assert messages(here, "ORDERS") == origin
     assert await rest(new.url, "ORDERS", "billing", 1) == [6]
     assert new.page("/varz").get("remote_servers") in (None, [])
+
+
+TEXT = json.dumps({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]})
+WIDER = TEXT.replace('"n": {', '"t": {"type": "string"}, "n": {')
+
+
+def typed(wire: Wire) -> dict[str, Any]:
+    """Register two versions of a schema, and create streams that name it; return the registry."""
+    for text in (TEXT, WIDER):
+        body = json.dumps({"format": "json", "text": text, "compatibility": "full"}).encode()
+        assert "error" not in wire.request("$LAKE.API.SCHEMA.ADD.orders", body).json()
+    for stream, version in (("ANY", "latest"), ("ORDERS", "1")):
+        metadata = {"lakestream.schema": f"orders@{version}", "lakestream.validate": "reject"}
+        create(wire, stream, subjects=[f"{stream.lower()}.>"], metadata=metadata)
+        publish(wire, f"{stream.lower()}.a", b'{"n":1}', b'{"n":2}')
+    return registry(wire)
+
+
+def registry(wire: Wire) -> dict[str, Any]:
+    """Return the versions of the schema with ids, compatibility and texts."""
+    versions = [wire.request(f"$LAKE.API.SCHEMA.GET.orders@{version}").json() for version in (1, 2)]
+    return {"versions": versions, "names": wire.request("$LAKE.API.SCHEMA.LIST").json()["total"]}
+
+
+def check_typed(wire: Wire, before: dict[str, Any]) -> None:
+    """Assert that a server has the schemas, and validates by them."""
+    assert registry(wire) == before
+    for stream in ("any", "orders"):
+        assert wire.request(f"{stream}.a", b'{"n":"x"}').json()["error"]["err_code"] == 20006
+        assert wire.request(f"{stream}.a", b'{"n":3}').json()["seq"] == 3
+    body = json.dumps({"format": "json", "text": WIDER.replace('"t"', '"u"'), "compatibility": "none"}).encode()
+    added = wire.request("$LAKE.API.SCHEMA.ADD.orders", body).json()
+    assert (added["version"], added["id"]) == (3, before["versions"][1]["id"] + 1)
+
+
+@heavy
+@pytest.mark.parametrize("by", ["mirror", "backup"])
+def test_schemas_move_before_the_streams_that_name_them(lake: Server, new: Server, by: str) -> None:
+    with Wire(lake.address) as there:
+        before = typed(there)
+    alone = Move(lake.url, new.url, "ORDERS", "--dry-run")
+    assert alone.end() == 1
+    assert "no schema orders@1: move KV_SCHEMAS" in alone.named("obstacle")[0]["what"]
+    run = move(lake, new, "*", "--by", by, "--verify", "full", *QUICK)
+    made = [event["stream"] for event in run.events if event["event"] in ("created", "restored")]
+    assert (made[0], sorted(made[1:])) == ("KV_SCHEMAS", ["ANY", "ORDERS"])
+    lake.kill()
+    with Wire(new.address) as here:
+        check_typed(here, before)
+
+
+@heavy
+def test_schemas_move_to_nats_server_and_back(lake: Server, hub: Server, new: Server) -> None:
+    """There they are a bucket like any other."""
+    with Wire(lake.address) as there:
+        before = typed(there)
+    move(lake, hub, "*", "--by", "backup", "--verify", "full", *QUICK)
+    with Wire(hub.address) as between:
+        assert between.api("STREAM.INFO.ORDERS")["config"]["metadata"]["lakestream.validate"] == "reject"
+        assert between.request("orders.a", b'{"n":"x"}').json()["seq"] == 3, "nothing is validated"
+        assert between.api("STREAM.MSG.DELETE.ORDERS", {"seq": 3})["success"]
+    missing = Move(hub.url, new.url, "ANY", "--dry-run")
+    assert missing.end() == 1
+    move(hub, new, "*", "--verify", "full", *QUICK)
+    with Wire(new.address) as here:
+        assert registry(here) == before
+        assert here.request("any.a", b'{"n":"x"}').json()["error"]["err_code"] == 20006
+        assert here.request("any.a", b'{"n":3}').json()["seq"] == 3
 
 
 @heavy

@@ -122,6 +122,115 @@ async def test_a_bucket_is_a_table_of_its_keys(spark: Any, server: Server, js: J
         spark.sql("SELECT * FROM kv.settings VERSION AS OF 0")
 
 
+Typed = tuple[str, Any, str | None]
+"""Key, `value` as a dictionary (None: NULL), and the version of its schema."""
+
+
+@pytest.mark.parametrize("data", ["keep", "drop-when-typed"])
+async def test_a_bucket_with_a_schema_has_typed_values(
+    spark: Any, server: Server, js: JetStreamContext, data: str
+) -> None:
+    """Present values, by revision, by time and the history, while versions of the schema come: in DuckDB also of
+    revisions that are not compacted yet."""
+    price = {"price": {"type": "number"}, "note": {"type": ["string", "null"]}}
+    tags = {"tags": {"type": "array", "items": {"type": "string"}}}
+
+    async def register(properties: dict[str, Any]) -> None:
+        text = json.dumps({"type": "object", "properties": properties})
+        body = json.dumps({"format": "json", "text": text}).encode()
+        answer = json.loads((await js._nc.request("$LAKE.API.SCHEMA.ADD.prices", body, timeout=30)).data)
+        assert "error" not in answer, answer
+
+    await register(price)
+    metadata = {"lakestream.schema": "prices@latest", "lakestream.data": data}
+    config: dict[str, Any] = {"subjects": ["$KV.prices.>"], "max_msgs_per_subject": 3, "allow_rollup_hdrs": True}
+    with Wire(server.address) as wire:
+        wire.api("STREAM.CREATE.KV_prices", {"name": "KV_prices", "allow_direct": True, "metadata": metadata} | config)
+    bucket = await js.key_value("prices")
+    now: dict[str, tuple[Any, str | None]] = {}
+    moments: dict[int, list[Typed]] = {}
+    history: list[tuple[str, Any, str | None, str]] = []
+    payloads: dict[int, bytes] = {}
+
+    async def put(key: str, payload: bytes, value: Any, schema: str | None) -> None:
+        revision = await bucket.put(key, payload)
+        now[key] = (value, schema)
+        payloads[revision] = payload
+        moments[revision] = [(key, *now[key]) for key in sorted(now)]
+        history.append((key, value, schema, "PUT"))
+
+    async def remove(key: str) -> None:
+        await bucket.delete(key)
+        now.pop(key)
+        history.append((key, None, None, "DEL"))
+        moments[(await js.stream_info("KV_prices")).state.last_seq] = [(key, *now[key]) for key in sorted(now)]
+
+    async def some(begin: int) -> None:
+        for number in range(begin, begin + 3):
+            value = {"price": number + 0.5, "note": "x" * number if number % 2 else None}
+            await put(f"car.{number % 2}", json.dumps(value, separators=(",", ":")).encode(), value, "prices@1")
+        await put("odd", b'{"price": "dear"}', None, None)
+        await put(f"gone.{begin}", b'{"price":1.0,"note":"-"}', {"price": 1.0, "note": "-"}, "prices@1")
+        await remove(f"gone.{begin}")
+
+    def shown(value: Any, columns: tuple[str, ...]) -> Any:
+        return None if value is None else dict.fromkeys(columns) | value
+
+    def wanted(moment: list[Typed], columns: tuple[str, ...]) -> list[Typed]:
+        return [(key, shown(value, columns), schema) for key, value, schema in moment]
+
+    def compare(*columns: str) -> None:
+        last = moments[max(moments)]
+        kept = [each for at, each in enumerate(history) if sum(one[0] == each[0] for one in history[at:]) <= 3]
+        with Session(server.store / "lake", server=Asked(server.url)) as session:
+            typed = "SELECT key, value, schema FROM"
+            assert rows(session, f"{typed} kv.prices ORDER BY key") == wanted(last, columns)
+            for revision, moment in moments.items():
+                found = rows(session, f"{typed} kv.prices VERSION AS OF {revision} ORDER BY key")
+                names = columns if found and "tags" in (found[0][1] or found[-1][1] or {}) else columns[:2]
+                assert found == wanted(moment, names), revision
+            at = rows(session, "SELECT max(created) + INTERVAL 1 MICROSECOND AS at FROM kv_history.prices")[0][0]
+            assert rows(session, f"{typed} kv.prices TIMESTAMP AS OF '{at}' ORDER BY key") == wanted(last, columns)
+            query = "SELECT key, value, schema, operation FROM kv_history.prices ORDER BY revision"
+            assert rows(session, query) == [(key, shown(value, columns), *more) for key, value, *more in kept]
+            dear = rows(session, "SELECT key FROM kv.prices WHERE value.price > 2 ORDER BY key")
+            assert dear == [(key,) for key, value, _ in last if value and value["price"] > 2]
+
+    tables = Tables(spark, server)
+    await some(0)
+    await asyncio.to_thread(compare, "price", "note")
+    await tables.until_in_table("KV_prices")
+    await some(3)
+    await asyncio.to_thread(compare, "price", "note")
+    await register(price | tags)
+    tagged = {"price": 9.0, "note": None, "tags": ["a", "b"]}
+    await put("tagged", json.dumps(tagged, separators=(",", ":")).encode(), tagged, "prices@2")
+    await asyncio.to_thread(compare, "price", "note", "tags")
+    await tables.until_in_table("KV_prices")
+    await asyncio.to_thread(compare, "price", "note", "tags")
+
+    spark.conf.set("spark.lakestream.lake", str(server.store / "lake"))
+    columns = ("price", "note", "tags")
+
+    def by_spark(name: str) -> list[Typed]:
+        found = spark.sql(f"SELECT key, value, schema FROM {name} ORDER BY key").collect()
+        return [(row.key, None if row.value is None else row.value.asDict(True), row.schema) for row in found]
+
+    last = max(moments)
+    assert by_spark("kv.prices") == wanted(moments[last], columns)
+    assert by_spark(f"kv.prices VERSION AS OF {last - 1}") == wanted(moments[last - 1], columns)
+    at = spark.sql("SELECT max(created) + INTERVAL 1 MICROSECOND AS at FROM kv_history.prices").first().at
+    assert by_spark(f"kv.prices TIMESTAMP AS OF '{at}'") == wanted(moments[last], columns)
+    found = spark.sql("SELECT key, value.price FROM kv.prices WHERE value.price > 2 ORDER BY key").collect()
+    assert [tuple(row) for row in found] == [(key, v["price"]) for key, v, _ in moments[last] if v and v["price"] > 2]
+    found = spark.sql("SELECT revision, data, value, operation FROM kv_history.prices").collect()
+    for row in found:
+        if row.operation == "PUT":
+            dropped = data != "keep" and row.value is not None
+            assert row.data == (None if dropped else payloads[row.revision]), row.revision
+    assert (await bucket.get("tagged")).value == payloads[last], "clients get the bytes in any case"
+
+
 async def test_a_removal_by_ttl_is_a_deleted_key(server: Server, js: JetStreamContext) -> None:
     config = {"name": "KV_short", "subjects": ["$KV.short.>"], "max_msgs_per_subject": 1, "allow_direct": True}
     more = {"allow_rollup_hdrs": True, "allow_msg_ttl": True, "subject_delete_marker_ttl": 60_000_000_000}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,6 +13,7 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyspark.sql import functions
 
 from lakestream.lake.delta import typed_columns
 from lakestream.lake.errors import TableBusy
@@ -29,12 +31,13 @@ from lakestream.lake.write.stream_compaction import Options, StreamCompaction
 from lakestream.lake.write.table import StreamTable
 from lakestream.log.format.record import Record
 from lakestream.schemas.codec import codec_of
-from lakestream.schemas.schema import Schema
+from lakestream.schemas.schema import Format, Schema
 from tests.lake.model import T0, StreamModel
 from tests.lake.tables import ALL
 from tests.lake.test_clones import MirrorModel, make
 from tests.lake.test_maintenance import NOW
-from tests.unit import schemas_world
+from tests.unit.lake.write import test_file_statistics as statistics
+from tests.unit.versions_world import named, versions
 
 pytestmark = pytest.mark.lake
 
@@ -297,47 +300,129 @@ def test_sql_has_typed_columns_of_messages_that_are_not_compacted(stream: Stream
     assert found == [(3, "type")]
 
 
+def files_read(rows: Any) -> int:
+    """Return the number of files that Spark reads for a query."""
+    return len(rows.inputFiles())
+
+
+def test_files_are_skipped_by_typed_columns(stream: Stream) -> None:
+    """Spark and DuckDB read only the files whose statistics allow a condition on a typed column."""
+    text, at = {"type": "string"}, {"zip": {"type": "string"}, "when": {"type": "string", "format": "date-time"}}
+    stream.register(2, N | {"day": text | {"format": "date"}, "at": {"type": "object", "properties": at}})
+    for number in range(4):
+        inner = {"zip": f"{number}000", "when": f"2026-05-0{number + 1}T12:00:00.123456Z"}
+        more = {"text": "größer " * 9 + str(number), "day": f"2026-05-0{number + 1}", "at": inner}
+        stream.publish({"n": 10 * number} | more, {"n": 10 * number + 9}, {"n": "x"})
+        stream.compact()
+    table = stream.spark.read.format("delta").load(stream.storage.spark_path(stream.table))
+    assert files_read(table) == 4
+    for condition, files, seqs in (
+        ("n = 19", 1, [5]),
+        ("n > 19", 2, [7, 8, 10, 11]),
+        ("n IS NULL AND seq = 3", 1, [3]),
+        ("day = DATE '2026-05-02'", 1, [4]),
+        ("at.zip = '2000'", 1, [7]),
+        ("at.when <= TIMESTAMP '2026-05-01 12:00:00.123456'", 1, [1]),
+        ("text LIKE 'größer%' AND n = 0", 1, [1]),
+        ("text > 'h'", 0, []),
+        ("schema = 'orders@1'", 0, []),
+    ):
+        found = table.where(condition)
+        assert (files_read(found), sorted(row.seq for row in found.collect())) == (files, seqs), condition
+    with Session(str(stream.lake), committed=True) as session:
+        query = f"SELECT seq FROM delta_scan('{stream.table}') WHERE n = 19"
+        [(_, plan)] = session._connection.execute(f"EXPLAIN ANALYZE {query}").fetchall()
+        assert "Scanning Files: 1/4" in plan
+    done = Maintainer(stream.spark, str(stream.lake), NOW).once()
+    assert [each.failure for each in done] == [None]
+    assert [row.seq for row in table.where("n = 19").collect()] == [5]
+
+
+def test_the_columns_beyond_the_limit_of_delta_have_no_statistics(spark: Any, lake: Path, tmp_path: Path) -> None:
+    stream = Stream(spark, lake, tmp_path / "log", {"lakestream.schema": "orders"})
+    names = [f"c{number}" for number in range(40)]
+    stream.register(1, {name: {"type": "integer"} for name in names})
+    stream.publish(dict.fromkeys(names, 7))
+    stream.compact()
+    stream.model.configure(
+        {"lakestream.schema": "orders", "lakestream.properties.delta.dataSkippingNumIndexedCols": "-1"}
+    )
+    stream.publish(dict.fromkeys(names, 8))
+    stream.compact()
+    log = sorted(Path(stream.table, "_delta_log").glob("*.json"))
+    adds = [json.loads(line)["add"] for path in log for line in path.read_text().splitlines() if '"add"' in line]
+    first, second = (json.loads(add["stats"])["maxValues"] for add in adds)
+    own = ("seq", "time", "time_ns", "headers", "data", "header_block", "subject_bytes", "schema")
+    assert [name for name in names if name in first] == names[: 32 - len(own)]
+    assert [name for name in names if name in second] == names
+    table = stream.spark.read.format("delta").load(stream.storage.spark_path(stream.table))
+    assert [row.seq for row in table.where("c39 = 8").collect()] == [2]
+
+
+def literal_of(value: Any) -> Any:
+    """Return a value as Spark has it; PySpark's own way converts early times by another calendar."""
+    if isinstance(value, datetime):
+        micros = (value - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+        return functions.expr(f"timestamp_micros({micros})")
+    return functions.expr(f"DATE '{value.isoformat()}'") if isinstance(value, date) else functions.lit(value)
+
+
+def test_spark_finds_every_row_by_statistics(spark: Any, tmp_path: Path) -> None:
+    rows = statistics.rows_at_edges()
+    statistics.committed(tmp_path, list(statistics.separate(tmp_path, rows)))
+    table = spark.read.format("delta").load(str(tmp_path))
+    for number, row in enumerate(rows, 1):
+        for path in [*((name,) for name in statistics.ORDERED), *(("in", name) for name in statistics.INNER)]:
+            value = statistics.value_of(row, path)
+            if value is not None:
+                column = functions.col(".".join(f"`{name}`" for name in path))
+                exact = literal_of(value)
+                for condition in (column == exact, column <= exact, column >= exact):
+                    found = table.where(condition).select("seq").collect()
+                    assert number in [each.seq for each in found], (path, value)
+
+
 @pytest.mark.heavy
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.data())
+@pytest.mark.parametrize("format", get_args(Format))
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
 def test_a_table_is_what_a_decoder_of_single_messages_gives(
-    spark: Any, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+    spark: Any, tmp_path_factory: pytest.TempPathFactory, format: Format, data: st.DataObject
 ) -> None:
+    """Random versions and payloads, a commit of the compactor for each version, and decoders that are not ours."""
     place = tmp_path_factory.mktemp("random")
     (place / "lake").mkdir()
-    metadata = {
-        "lakestream.schema": "orders",
-        "lakestream.data": data.draw(st.sampled_from(["keep", DROP["lakestream.data"]])),
-    }
-    stream = Stream(spark, place / "lake", place / "log", metadata)
-    sent: list[tuple[int, dict[str, Any], bytes]] = []
-    for version, schema in enumerate(data.draw(st.lists(schemas_world.schemas(), min_size=2, max_size=4)), 1):
+    dropped = data.draw(st.booleans())
+    stream = Stream(spark, place / "lake", place / "log", DROP if dropped else {"lakestream.schema": "orders"})
+    sent: list[tuple[Schema, bytes, dict[str, Any] | None]] = []
+    for number, version in enumerate(data.draw(st.lists(versions(format), min_size=2, max_size=4)), 1):
         created = T0 + (len(sent) + 1) * 1_000_003
-        document = Schema("orders", version, "json", json.dumps(schema), created_ns=created)
-        schemas.write_schema(stream.storage, "$G", document)
-        payloads = data.draw(st.lists(schemas_world.payloads(schema), min_size=1, max_size=6))
-        sent += [(version, schema, payload) for payload in payloads]
-        stream.publish(*payloads)
+        schema = Schema("orders", number, format, version.text, created_ns=created)
+        schemas.write_schema(stream.storage, "$G", schema)
+        payloads = data.draw(st.lists(version.payloads, min_size=1, max_size=6))
+        sent += [(schema, payload, fields) for payload, fields in payloads]
+        stream.publish(*(payload for payload, _ in payloads))
         stream.compact()
     stream.check()
     columns = typed_columns.of_table(DeltaTable(stream.table).schema().to_json())
     query = QueryBuilder().register("t", DeltaTable(stream.table))
     found = typed_columns.plain(pa.table(query.execute("SELECT * FROM t ORDER BY seq").read_all()))
-    misfits = []
-    for row, (version, schema, payload) in enumerate(sent):
-        codec = codec_of(Schema("orders", version, "json", json.dumps(schema)))
-        alone = codec.decode([payload])
-        if alone.misfits:
-            misfits.append((row + 1, f"orders@{version}", alone.misfits[0].misfit.rule))
+    for row, (schema, payload, fields) in enumerate(sent):
+        if fields is None:
             assert found.column("schema")[row].as_py() is None
+            assert found.column("data")[row].as_py() == payload
             continue
-        assert found.column("schema")[row].as_py() == f"orders@{version}"
-        wide, places = typed_columns.place(columns, codec.record)
+        assert found.column("schema")[row].as_py() == schema.reference
+        record = codec_of(schema).record
+        wide, places = typed_columns.place(columns, record)
         assert wide is columns
-        for field, at, array in zip(codec.record.fields, places, alone.columns.columns, strict=True):
+        read = {}
+        for field, at in zip(record.fields, places, strict=True):
             value = found.column(at.column).combine_chunks().take(pa.array([row]))
-            assert typed_columns.taken_back(value, field.type, at.inside).to_pylist() == array.to_pylist()
+            read[field.name] = named(field.type, typed_columns.taken_back(value, field.type, at.inside)[0].as_py())
+        assert read == fields
         empty = {field.column for field in columns.fields} - {each.column for each in places}
         assert all(found.column(name)[row].as_py() is None for name in empty)
-    if misfits:
-        assert stream.misfits() == misfits
+        assert dropped or found.column("data")[row].as_py() == payload
+    misfits = [(row, schema.reference) for row, (schema, _, fields) in enumerate(sent, 1) if fields is None]
+    assert not misfits or [row[:2] for row in stream.misfits()] == misfits

@@ -6,6 +6,7 @@ Belongs here: states, and messages byte for byte, of a sample or all of them.
 from __future__ import annotations
 
 import asyncio
+import base64
 import enum
 import random
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from typing import Any
 from lakestream.cli.link import TransferFailed
 from lakestream.cli.move.plan import Seen, differs
 from lakestream.cli.move.sides import Connection, Refused
+from lakestream.stream.mirroring.origin import stored_header
 
 SAMPLE = 500
 """Messages that are compared by default, besides the first and the last one."""
@@ -36,9 +38,12 @@ class Different(TransferFailed):
 
 
 async def compare(
-    old: Connection, new: Connection, name: str, how: Verify, advance: Callable[[int], None]
+    old: Connection, new: Connection, name: str, how: Verify, advance: Callable[[int], None], exact: bool
 ) -> tuple[Seen, int]:
     """Compare a stream with its copy; return the origin and the number of compared messages. `advance` is told of each.
+
+    Args:
+        exact: the copy has all headers; mirrors leave out those that concern only the stream of the publish.
 
     Raises:
         Different, Refused, Unreachable.
@@ -56,15 +61,18 @@ async def compare(
         await asyncio.sleep(0.2)
     if not origin.messages or how is Verify.STATE:
         return origin, 0
-    comparison = _Comparison(old, new, origin, advance)
+    comparison = _Comparison(old, new, origin, advance, exact)
     await (comparison.everything() if how is Verify.FULL else comparison.sample())
     return origin, comparison.compared
 
 
 class _Comparison:
-    def __init__(self, old: Connection, new: Connection, origin: Seen, advance: Callable[[int], None]) -> None:
+    def __init__(
+        self, old: Connection, new: Connection, origin: Seen, advance: Callable[[int], None], exact: bool
+    ) -> None:
         self._old, self._new, self._origin, self._advance = old, new, origin, advance
         config = origin.config
+        self._exact = exact
         self._expire = bool(config.get("max_age") or config.get("allow_msg_ttl"))
         self.compared = 0
 
@@ -128,6 +136,9 @@ class _Comparison:
             if error.code == 10037:
                 return None
             raise
+        if not self._exact:
+            header = stored_header(base64.b64decode(found.pop("hdrs", "")))
+            found |= {"hdrs": header} if header else {}
         return found
 
 

@@ -11,13 +11,18 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from lakestream.account.schemas.bucket import STREAM as SCHEMAS
 from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.protocol.subjects import matches
+from lakestream.schemas import naming
+from lakestream.schemas.errors import BadSchema
+from lakestream.schemas.naming import SCHEMA_KEY, VALIDATE_KEY
+from lakestream.schemas.schema import Reference
 
 MARK = "lakestream-move"
 """Key of the mark in the metadata of the new stream."""
@@ -162,6 +167,15 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
         except DECODE_ERRORS:
             return None
 
+    @property
+    def schemas(self) -> tuple[Reference, ...]:
+        """Return the schemas that its metadata names."""
+        text = (self.config.get("metadata") or {}).get(SCHEMA_KEY)
+        try:
+            return naming.parse(text).references() if text else ()
+        except BadSchema:
+            return ()
+
     def moved_from(self, origin: Seen) -> bool:
         """Return True if the move of a stream to this one is complete."""
         return self.mark is not None and self.mark.origin == origin.created and self.mark.stage is Stage.DONE
@@ -190,6 +204,7 @@ def next_step(
     verified: bool,
     restored: bool = False,
     others: int = 0,
+    schemas: bool = True,
 ) -> Step:
     """Return the next step for a stream.
 
@@ -200,14 +215,15 @@ def next_step(
         restored: this run has seen the end of the restore. A nats-server shows a stream while it is restored, and keeps
             what came of it.
         others: consumers of a queue at the origin that move, and are still there.
+        schemas: those that it names are on the new server, as far as they move with it.
 
     Raises:
         Blocked: the new server has another stream of that name, or one that moves in another way.
     """
     if target is None:
         if way is Way.BACKUP:
-            return Step.BACKUP if quiet else Step.WAIT_PUBLISHERS
-        return Step.CREATE
+            return Step.WAIT_PUBLISHERS if not quiet else Step.BACKUP if schemas else Step.WAIT
+        return Step.CREATE if schemas else Step.WAIT
     mark = target.mark
     if mark is None:
         raise Blocked(f"the new server has a stream {target.name} already; delete or rename it")
@@ -239,6 +255,14 @@ def next_step(
     if not quiet:
         return Step.WAIT_PUBLISHERS
     return Step.CUT if verified else Step.VERIFY
+
+
+def have_arrived(origin: Seen, target: Seen | None) -> bool:
+    """Return True if the new server has all schemas of the bucket that moves."""
+    mark = target.mark if target is not None else None
+    if target is None or mark is None:
+        return False
+    return mark.stage in (Stage.CUT, Stage.DONE) or (mark.stage is Stage.MIRROR and copied(origin, target))
 
 
 def copied(origin: Seen, target: Seen) -> bool:
@@ -292,6 +316,7 @@ def remarked(target: Seen, stage: Stage) -> dict[str, Any]:
 def mirror_config(origin: Seen, api: str, most_replicas: int) -> dict[str, Any]:
     """Return the configuration of a mirror. `api`: prefix of the origin's API on the new server."""
     config = _without(moved_config(origin, Stage.MIRROR, most_replicas), _NOT_IN_A_MIRROR)
+    config["metadata"] = _without(config["metadata"], (VALIDATE_KEY,))  # mirrors do not validate
     return {**config, "mirror": {"name": origin.name, "external": {"api": api}}}
 
 
@@ -413,11 +438,20 @@ _NEEDED_BY = {
 
 
 def obstacles(
-    way: Way, origin: Seen, target: Seen | None, old: Side, new: Side, taken: Iterable[str], durables: int, take: bool
+    way: Way,
+    origin: Seen,
+    target: Seen | None,
+    old: Side,
+    new: Side,
+    taken: Iterable[str],
+    durables: int,
+    take: bool,
+    missing: Sequence[Reference] = (),
 ) -> list[Obstacle]:
     """Return what stands in the way of one stream.
 
     Args:
+        missing: schemas that the stream names, and the new server will not have.
         taken: streams of the new server with overlapping subjects.
         durables: durable consumers of the origin.
         take: the consumers of queues may be deleted there.
@@ -446,6 +480,9 @@ def obstacles(
     if way is Way.SOURCE and not own:
         stops += _queue(origin, durables, take)
         notes.append(f"{config['retention']}: its messages are taken out of the old stream and get new sequences")
+    if missing:
+        names = ", ".join(map(str, missing))
+        stops.append(f"the new server has no schema {names}: move {SCHEMAS} with the stream, or register it")
     stops += _permissions(way, name, old, new)
     stops += _room(origin, new)
     if new.max_payload < old.max_payload and not 0 < int(config.get("max_msg_size") or -1) <= new.max_payload:

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from lakestream.account.schemas.bucket import STREAM as SCHEMAS
 from lakestream.cli.link import TransferFailed
 from lakestream.cli.move import backup, compare, plan
 from lakestream.cli.move.compare import Verify
@@ -21,6 +22,7 @@ from lakestream.cli.move.output import Output
 from lakestream.cli.move.plan import Obstacle, Seen, Side, Stage, Step, Way
 from lakestream.cli.move.sides import Connection, Refused, Unreachable
 from lakestream.cli.terminal import seconds, size
+from lakestream.schemas.schema import Reference
 
 TICK_S = 0.2
 """Interval at which both servers are looked at."""
@@ -128,7 +130,15 @@ class Mover:
             for subject in origin.config.get("subjects") or () if target is None else ():
                 taken.update(await self._new.names(subject))
             some = plan.obstacles(
-                way, origin, target, self._old_side, self._new_side, taken, len(consumers), self._options.take_consumers
+                way,
+                origin,
+                target,
+                self._old_side,
+                self._new_side,
+                taken,
+                len(consumers),
+                self._options.take_consumers,
+                await self._missing(origin) if target is None else (),
             )
             found += some
             if target is None:
@@ -165,6 +175,13 @@ class Mover:
         )
         return found
 
+    async def _missing(self, origin: Seen) -> list[Reference]:
+        """Return the schemas that a stream names, and that neither the new server has nor the move brings."""
+        if not self._new_side.lakestream:
+            return []
+        source = self._old if SCHEMAS in self._names and SCHEMAS not in self._done else self._new
+        return [each for each in origin.schemas if not await source.has_schema(each)]
+
     @property
     def _needs_link(self) -> bool:
         return any(way is not Way.BACKUP for name, way in self._ways.items() if name not in self._done)
@@ -188,7 +205,7 @@ class Mover:
                 seen = await self._look()
                 now = time.monotonic()
                 quiet.note({name: origin.last_seq for name, (origin, _, _) in seen.items()}, now)
-                steps = {name: self._step(name, *each, quiet=False) for name, each in seen.items()}
+                steps = self._steps(seen, quiet=False)
                 before, ready = ready, not any(step in _BUSY for step in steps.values())
                 if ready and not before:
                     quiet.restart(now)
@@ -197,7 +214,7 @@ class Mover:
                     self._still_published(quiet.moved, now - told_at >= STILL_S)
                     told_at = now if now - told_at >= STILL_S else told_at
                 if ready and quiet.is_over(now):
-                    steps = {name: self._step(name, *each, quiet=True) for name, each in seen.items()}
+                    steps = self._steps(seen, quiet=True)
                 if all(step is Step.DONE for step in steps.values()):
                     self._finished(seen)
                     return
@@ -227,17 +244,22 @@ class Mover:
 
         return dict(await asyncio.gather(*(look(name) for name in self._names)))
 
-    def _step(self, name: str, origin: Seen, target: Seen | None, others: int, *, quiet: bool) -> Step:
-        verified = self._verified.get(name) == origin.last_seq
-        return plan.next_step(
-            self._ways[name],
-            origin,
-            target,
-            quiet=quiet,
-            verified=verified,
-            restored=name in self._restored,
-            others=others,
-        )
+    def _steps(self, seen: Mapping[str, tuple[Seen, Seen | None, int]], *, quiet: bool) -> dict[str, Step]:
+        """Return the next step of each stream. Those that name schemas wait for the bucket of these."""
+        arrived = SCHEMAS not in seen or plan.have_arrived(*seen[SCHEMAS][:2])
+        return {
+            name: plan.next_step(
+                self._ways[name],
+                origin,
+                target,
+                quiet=quiet,
+                verified=self._verified.get(name) == origin.last_seq,
+                restored=name in self._restored,
+                others=others,
+                schemas=arrived or not origin.schemas,
+            )
+            for name, (origin, target, others) in seen.items()
+        }
 
     def _ready(self, steps: Mapping[str, Step]) -> None:
         if not any(step is Step.WAIT_PUBLISHERS for step in steps.values()):
@@ -350,7 +372,8 @@ class Mover:
             compared += count
             self._output.progress("compared", name, compared, max(total, compared), time.monotonic())
 
-        origin, count = await compare.compare(self._old, self._new, name, how, advance)
+        exact = self._ways[name] is Way.BACKUP
+        origin, count = await compare.compare(self._old, self._new, name, how, advance, exact)
         self._verified[name] = origin.last_seq
         self._output.say(
             "verified",

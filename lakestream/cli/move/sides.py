@@ -7,15 +7,19 @@ move at the same time.
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from lakestream.account.schemas.bucket import STREAM, SUBJECTS
 from lakestream.cli.link import TransferFailed
 from lakestream.cli.move.plan import Seen, Side, as_json
 from lakestream.cli.server_options import Server
 from lakestream.lake.read.flush import plain_url
+from lakestream.schemas.errors import BadSchema
+from lakestream.schemas.schema import Reference, parse_document
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -193,6 +197,16 @@ class Connection:
             found += consumers
             if not consumers or len(found) >= int(page.get("total", 0)):
                 return found
+
+    async def has_schema(self, schema: Reference) -> bool:
+        """Return True if the bucket of schemas has a schema. A nats-server knows no registry, but has the bucket."""
+        try:
+            wanted = {"last_by_subj": f"{SUBJECTS}{schema.name}"}
+            message = (await self.api(f"STREAM.MSG.GET.{STREAM}", wanted))["message"]
+            latest = parse_document(base64.b64decode(message.get("data", "")))
+        except (Refused, BadSchema):  # no bucket, no such key, or a marker of its deletion
+            return False
+        return latest.version >= (schema.version or 1)
 
     # ------------------------------------------------------------------ facts
     async def links(self) -> dict[str, Any] | None:

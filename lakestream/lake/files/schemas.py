@@ -152,6 +152,20 @@ def names(storage: Storage, account: str) -> list[str]:
     return sorted(paths.name_of(name) for name in found if name not in (IDS, FINGERPRINTS))
 
 
+def everything(storage: Storage, account: str) -> list[Schema]:
+    """Return all versions of all schemas of an account that have an id, by it.
+
+    Raises:
+        DamagedSchema: a file does not decode.
+    """
+    found = (
+        read_schema(storage, account, name, version)
+        for name in names(storage, account)
+        for version in versions(storage, account, name)
+    )
+    return sorted((schema for schema in found if schema is not None and schema.id), key=lambda schema: schema.id)
+
+
 def _found(storage: Storage, account: str, path: str) -> Schema | None:
     place = _place(storage, path)
     return None if place is None else read_schema(storage, account, place.name, place.version)

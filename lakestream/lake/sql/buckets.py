@@ -5,6 +5,7 @@ Spark (Buckets.java).
 
     kv.<bucket>           the value of each key: key, value, revision, created
     kv_history.<bucket>   each revision that the bucket still has, also with operation: PUT, DEL or PURGE
+                          both, if the stream has typed columns: schema and data, and `value` is a struct of them
     obj.<store>           the objects: name, size, chunks, digest, modified, description, metadata, headers, link, nuid,
                           revision
 
@@ -13,8 +14,10 @@ Sources: ADR-8 (key-value buckets), ADR-20 (object stores).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal, get_args
 
+from lakestream.lake.delta.schema import SCHEMA_COLUMN, doubled, is_own
 from lakestream.lake.files import paths
 
 View = Literal["kv", "kv_history", "obj"]
@@ -26,8 +29,8 @@ _OPERATION = (
     "WHEN headers['Nats-Marker-Reason'] IS NOT NULL THEN 'PURGE' ELSE 'PUT' END"
 )
 _REVISIONS = (
-    r"SELECT regexp_replace(subject, '^\$KV\.[^.]+\.', '') AS key, data AS value, seq AS revision, time AS created, "
-    f"{_OPERATION} AS operation FROM {{rows}} WHERE starts_with(subject, '$KV.')"
+    r"SELECT regexp_replace(subject, '^\$KV\.[^.]+\.', '') AS key, {value} AS value, seq AS revision, time AS created, "
+    f"{_OPERATION} AS operation{{more}} FROM {{rows}} WHERE starts_with(subject, '$KV.')"
 )
 _NEWEST = "QUALIFY row_number() OVER (PARTITION BY {by} ORDER BY revision DESC) = 1"
 _OBJECTS = (
@@ -62,13 +65,25 @@ def names_of(stream: str) -> list[str]:
     return found
 
 
-def select(view: View, rows: str) -> str:
-    """Return the SELECT of a view. `rows`: the FROM item with the rows of the stream."""
+def select(view: View, rows: str, columns: Iterable[str] = ()) -> str:
+    """Return the SELECT of a view.
+
+    Args:
+        rows: the FROM item with the rows of the stream.
+        columns: the columns of these rows.
+    """
     if view == "obj":
         newest = _OBJECTS.format(rows=rows) + " " + _NEWEST.format(by="subject")
         return f"SELECT * EXCLUDE (subject, deleted) FROM ({newest}) WHERE NOT deleted"
-    revisions = _REVISIONS.format(rows=rows)
+    typed = [doubled(column) for column in columns if not is_own(column)]
+    value, more = "data", ""
+    if typed:
+        fields = ", ".join(f"{column} := {column}" for column in typed)
+        value = f"CASE WHEN {SCHEMA_COLUMN} IS NOT NULL THEN struct_pack({fields}) END"
+        more = f", {SCHEMA_COLUMN}, data"
+    revisions = _REVISIONS.format(rows=rows, value=value, more=more)
     if view == "kv_history":
         return revisions
-    newest = f"{revisions} {_NEWEST.format(by='key')}"
+    # Of the finished rows: a typed column may have the name of one of theirs.
+    newest = f"SELECT * FROM ({revisions}) {_NEWEST.format(by='key')}"
     return f"SELECT * EXCLUDE (operation) FROM ({newest}) WHERE operation = 'PUT'"

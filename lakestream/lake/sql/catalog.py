@@ -69,6 +69,7 @@ class Catalog:
     Args:
         lake: the lake's root.
         evaluate: returns the value of a constant expression in DuckDB's SQL; None when it has none.
+        columns: returns the names of a SELECT's columns, which may read the Arrow tables beside it.
         live_streams: opens live views; None for the tables alone.
         prepare: creates a schema's functions in DuckDB.
         place: returns the relation for a table's path and version.
@@ -80,6 +81,7 @@ class Catalog:
         self,
         lake: str,
         evaluate: Callable[[str], object],
+        columns: Callable[[str, dict[str, Any]], list[str]],
         live_streams: LiveStreams | None,
         prepare: Callable[[JsonSchema], None] = lambda _: None,
         place: Callable[[str, int], TableAt] = TableAt,
@@ -91,6 +93,7 @@ class Catalog:
         self.root = paths.root(lake)
         self.storage = open_storage(self.root)
         self.evaluate = evaluate
+        self.columns = columns
         self.live_streams = live_streams
         self.prepare = prepare
         self.place = place
@@ -283,7 +286,8 @@ class Snapshot:
 
     def _locate(self, mention: Mention) -> TableAt | Selection:
         if mention.view is not None:
-            return Selection(buckets.select(mention.view, _source(self.locate(_rows_of(mention)))))
+            rows = _source(self.locate(_rows_of(mention)))
+            return Selection(buckets.select(mention.view, rows, self._columns(rows)))
         if (view := self._typed(mention)) is not None:
             return view
         travel = mention.travel
@@ -326,6 +330,10 @@ class Snapshot:
         if suffix == typed.MISFITS_SUFFIX:
             return Selection(typed.misfits_sql(found, source))
         return Selection(typed.view_sql(found, source, table.columns, doubled))
+
+    def _columns(self, source: str) -> list[str]:
+        """Return the columns of a FROM item."""
+        return self._catalog.columns(f"SELECT * FROM {source}", self.arrow)
 
     def _log(self, mention: Mention) -> CommitLog:
         if (log := self._logs.get(mention.name)) is None:
@@ -391,11 +399,7 @@ class Snapshot:
         if found.version is None:
             return Selection(f"SELECT * FROM {scan(self._table(log.table, log.latest))} WHERE false")
         table = self._table(log.table, found.version)
-        columns = f"DESCRIBE SELECT * FROM {scan(table)}"
-        archive = self._catalog.evaluate(
-            f"(SELECT count(*) FROM ({columns}) WHERE column_name = {literal(REMOVED_COLUMN)})"
-        )
-        held = _held(point, bool(archive))
+        held = _held(point, REMOVED_COLUMN in self._columns(scan(table)))
         gone = departure_files.gone_as_of(self._catalog.storage, log.table, found)
         if gone.runs:
             import pyarrow as pa

@@ -101,10 +101,12 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Columns(msgspec.Struct, frozen=True):
-    """The columns of a result that comes in batches. `schema`: of Arrow, as a message; only where no rows follow."""
+    """The columns of a result that comes in batches. Only where no rows follow: `schema`: of Arrow, as a message;
+    `parameters`: names of those in the query."""
 
     columns: list[dict[str, str]]
     schema: bytes = b""
+    parameters: list[str] = []
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -173,7 +175,7 @@ def _serve(session: Session, ask: Ask, began: float, next_message: Callable[[], 
     """Answer one query. Raises LakeError and others for one that fails."""
     from lakestream.lake.sql.dialect import Bindings
 
-    bindings = Bindings(ask.parameters, ask.as_of)
+    bindings = Bindings(ask.parameters, ask.as_of, unbound=ask.describe and not ask.parameters)
     _send(out, Mentioned(session.streams(ask.query, bindings), session.lists(ask.query)))
     if not _judgement.decode(next_message()).go:
         return
@@ -206,7 +208,8 @@ def _send_batches(session: Session, ask: Ask, bindings: Bindings, wanted: _Wante
 
     if ask.describe:
         shape = session.shape(ask.query, bindings)
-        _send(out, Columns(_columns(shape.columns, shape.types), schema_of(shape)))
+        columns = _columns(shape.columns, shape.types)
+        _send(out, Columns(columns, schema_of(shape), session.parameters(ask.query)))
         wanted.begun = True
         if wanted.more():
             _send(out, Summary(0, False))

@@ -15,12 +15,13 @@ import contextlib
 import json
 import re
 from collections.abc import Callable, Mapping
-from typing import Literal
+from typing import ClassVar, Literal
 
 import msgspec
 import sqlglot
-from sqlglot import exp
+from sqlglot import Token, TokenType, exp
 from sqlglot.errors import ParseError, SqlglotError, TokenError
+from sqlglot.parsers.spark import SparkParser
 
 from lakestream.lake.delta.schema import literal
 from lakestream.lake.errors import LakeError
@@ -105,12 +106,14 @@ Value = bool | int | float | str | None
 class Bindings(msgspec.Struct, frozen=True):
     """Values that a query gets beside its text.
 
-    `parameters`: of `:name` by name. `as_of`: a time, as the second argument of as_of; every stream without a time of
+    `parameters`: of `:name` by name; the first `?` of a text has the name 1. `unbound`: those without a value are NULL.
+    `as_of`: a time, as the second argument of as_of; every stream without a time of
     its own is read as of it. None: as it is now.
     """
 
     parameters: Mapping[str, Value] = {}
     as_of: int | str | None = None
+    unbound: bool = False
 
 
 NO_BINDINGS = Bindings()
@@ -217,7 +220,7 @@ def _parse_one(part: str, offset: int, text: str) -> Statement:
 
 def _tree(part: str, offset: int, text: str) -> exp.Expression:
     try:
-        tree = sqlglot.parse_one(part, read=DIALECT)
+        tree = _parsed(part, text[:offset].count("?") if "?" in part else 0)
     except ParseError as error:
         raise _bad(error, part, offset, text) from None
     except TokenError:
@@ -230,6 +233,38 @@ def _tree(part: str, offset: int, text: str) -> exp.Expression:
             table = version.find_ancestor(exp.Table)
             place = int(table.this.meta.get("start", 0)) if table is not None else 0
             raise BadSql("AS OF needs a version or a time behind it", text, offset + place)
+    return tree
+
+
+class _Parser(SparkParser):
+    """Parser that names the parameters `?` by the text of their tokens."""
+
+    PLACEHOLDER_PARSERS: ClassVar = {
+        **SparkParser.PLACEHOLDER_PARSERS,
+        TokenType.PLACEHOLDER: lambda self: self.expression(exp.Placeholder(this=self._prev.text)),
+    }
+
+
+def _parsed(part: str, before: int) -> exp.Expr:
+    """Return the tree of a statement, in which each `?` is a parameter with a number. Raises SqlglotError.
+
+    Args:
+        before: the number of parameters before it.
+    """
+    if "?" not in part:
+        return sqlglot.parse_one(part, read=DIALECT)
+    dialect = sqlglot.Dialect.get_or_raise(DIALECT)
+    tokens: list[Token] = []
+    number = before
+    for token in dialect.tokenize(part):
+        if token.token_type is not TokenType.PLACEHOLDER:
+            tokens.append(token)
+            continue
+        number += 1
+        tokens.append(Token(token.token_type, str(number), token.line, token.col, token.start, token.end))
+    (tree,) = _Parser(dialect=dialect).parse(tokens, part)
+    if tree is None:
+        raise ParseError(f"No expression was parsed from {part!r}")
     return tree
 
 
@@ -278,17 +313,24 @@ def bound(statements: list[Statement], bindings: Bindings, text: str) -> list[St
         tree = statement.tree.copy()
         for mark in list(tree.find_all(exp.Placeholder)):
             name = str(mark.this or "")
-            if name not in bindings.parameters:
-                what = f"the parameter :{name} has no value" if name else "write a parameter as :name, not as ?"
-                raise BadSql(what, text)
+            if name not in bindings.parameters and not bindings.unbound:
+                raise BadSql(f"the parameter :{name} has no value", text)
             used.add(name)
-            mark.replace(exp.convert(bindings.parameters[name]))
+            mark.replace(exp.convert(bindings.parameters.get(name)))
         if bindings.as_of is not None and statement.kind in ("query", "explain"):
             _set_time(tree, bindings.as_of)
         changed.append(msgspec.structs.replace(statement, tree=tree))
     if left := sorted(bindings.parameters.keys() - used):
         raise BadSql(f"the query has no parameter :{left[0]}", text)
     return changed
+
+
+def parameters(statements: list[Statement]) -> list[str]:
+    """Return the names of the parameters of some statements: numbers in their order, then names in that of the
+    alphabet."""
+    marks = (mark for statement in statements for mark in statement.tree.find_all(exp.Placeholder))
+    found = {str(mark.this or "") for mark in marks}
+    return sorted(found, key=lambda name: (not name.isdecimal(), len(name) * name.isdecimal(), name))
 
 
 def _set_time(tree: exp.Expression, moment: int | str) -> None:
@@ -344,8 +386,10 @@ def _rewritten(statement: Statement, locate: Locate) -> str:
         elif _is_as_of(table.this):
             _place_table(table, _as_of(table.this, statement.offset), locate)
     for column in tree.find_all(exp.Column):
-        if column.args.get("db") is not None and column.text("db").lower() in ("delta", *buckets.VIEWS):
-            column.set("db", None)
+        for part in ("catalog", "db"):  # the first one of four names, of which the last is a field of a struct
+            if column.text(part).lower() in ("delta", *buckets.VIEWS):
+                column.set(part, None)
+                break
     for node in reversed(list(tree.walk())):  # children before their parents
         if isinstance(node, exp.Expression) and (value := _spark_values(node)) is not node:
             node.replace(value)

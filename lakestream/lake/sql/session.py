@@ -130,7 +130,9 @@ class Session:
         def prepare(schema: JsonSchema) -> None:
             prepare_duckdb(self._connection, schema)
 
-        self._catalog = Catalog(self.root, self._value, live_streams, prepare, place, account, timestamps)
+        self._catalog = Catalog(
+            self.root, self._value, self._columns, live_streams, prepare, place, account, timestamps
+        )
 
     def close(self) -> None:
         """Close DuckDB; results not read yet are lost."""
@@ -161,6 +163,10 @@ class Session:
     def lists(self, text: str) -> bool:
         """Return True if a text asks for the names of all streams."""
         return any(statement.kind == "tables" for statement in dialect.parse(text))
+
+    def parameters(self, text: str) -> list[str]:
+        """Return the names of the parameters of a text."""
+        return dialect.parameters(dialect.parse(text))
 
     # ---- questions
 
@@ -306,6 +312,13 @@ class Session:
         except duckdb.Error:
             return None
         return row[0] if row else None
+
+    def _columns(self, sql: str, arrow: dict[str, Any]) -> list[str]:
+        """Return the names of the columns of a query of our own."""
+        try:
+            return [str(row[0]) for row in self._interruptible(f"DESCRIBE {sql}", arrow).fetchall()]
+        except duckdb.Error as error:
+            raise SqlError(_first_line(str(error))) from None
 
 
 def _moment(at_ns: int) -> datetime:

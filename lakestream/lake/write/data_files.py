@@ -1,7 +1,8 @@
 """Data files of one commit, written from Arrow without Spark's row format.
 
-Belongs here: distributing decoded messages over a table's partitions, their order in a file, Parquet files, and the
-statistics that the commit states of them. stream_compaction.py runs this in Spark tasks or in the driver, and commits.
+Belongs here: distributing decoded messages over a table's partitions, their order in a file, and Parquet files.
+file_statistics.py has the statistics that the commit states of them. stream_compaction.py runs this in Spark tasks or
+in the driver, and commits.
 
 Typed columns are those that the messages at hand have; files begin anew where further ones appear, and readers take a
 column that a file lacks as NULL.
@@ -10,7 +11,7 @@ Messages are gathered up to `SPOOL_BYTES`, sorted by an integer key (partition, 
 as one row group of each partition's file. Numbers, bounds and null counts are those of the columns in memory, so no
 file is read again.
 
-Source: Delta protocol, "Add File and Remove File", "Per-file Statistics".
+Source: Delta protocol, "Add File and Remove File".
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from lakestream.lake.delta.policy import PAGE_SETTING, RUN_SEQS
 from lakestream.lake.delta.schema import REMOVED_COLUMN, TABLE_COLUMNS, Layout, bucket_of, escaped, table_schema
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.storage import Storage
+from lakestream.lake.write.file_statistics import FileStatistics, Path
 
 SPOOL_BYTES = 32 * 1024 * 1024
 """Size of the messages that are sorted together; about three times as much is in memory."""
@@ -43,16 +45,12 @@ OPEN_FILES = 64
 """Maximum number of files that stay open for further messages; with more partitions each spool has files of its own."""
 PREFIX_CHARS = 2
 """Length of the random directory names of tables by subject or tokens, Delta's default."""
-BOUND_CHARS = 256
-"""Length at which bounds of subjects are cut, the same as in `DELTA` (spark/session.py)."""
-MOST = "\U0010ffff"
-"""Follows an upper bound that was cut: no character is greater."""
 
 _UNQUOTED = "/=-_.~$&'()*+,;:@!"
 """Characters that a path in the log has as they are."""
 _PAGE_ROWS = int(PAGE_SETTING[1])
 _BOUNDED = ("subject", "seq", "time", "time_ns", REMOVED_COLUMN)
-"""Columns with bounds in the statistics of files, row groups and pages; of the others nulls are counted."""
+"""Columns of every table with bounds in the statistics of files, row groups and pages, beside typed ones."""
 
 Values = tuple[str | None, ...]
 """Values of the partition columns, as the log spells them."""
@@ -70,42 +68,24 @@ class Written(msgspec.Struct, frozen=True, rename="camel"):
     data_change: bool = True
 
 
-class _Bounds(msgspec.Struct):
-    """Statistics of a file while it is written."""
-
-    rows: int = 0
-    least: dict[str, Any] = {}
-    most: dict[str, Any] = {}
-    nulls: dict[str, int] = {}
-
-    def widen(self, column: str, least: Any, most: Any) -> None:
-        """Include a row group's bounds of a column."""
-        self.least[column] = min(self.least.get(column, least), least)
-        self.most[column] = max(self.most.get(column, most), most)
-
-    def stated(self) -> str:
-        """Return the statistics as the log spells them."""
-        least, most = dict(self.least), dict(self.most)
-        if "subject" in least:
-            least["subject"] = least["subject"][:BOUND_CHARS]
-            if len(most["subject"]) > BOUND_CHARS:
-                most["subject"] = most["subject"][:BOUND_CHARS] + MOST
-        for bounds in (least, most):
-            if "time_ns" in bounds:
-                bounds["time"] = _milliseconds(bounds["time_ns"])
-        stats = {"numRecords": self.rows, "minValues": least, "maxValues": most, "nullCount": self.nulls}
-        return msgspec.json.encode({**stats, "tightBounds": True}).decode()
-
-
 class _File:
     """A data file that is open for row groups."""
 
-    def __init__(self, storage: Storage, table: str, relative: str, values: dict[str, str | None], schema: Any) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        table: str,
+        relative: str,
+        values: dict[str, str | None],
+        schema: Any,
+        indexed: Sequence[Path],
+    ) -> None:
         self.relative, self.values = relative, values
-        self.bounds = _Bounds()
+        self.statistics = FileStatistics(indexed)
         self._closing = ExitStack()
         self._content = self._closing.enter_context(storage.writing(f"{table}/{relative}"))
         bounded = [name for name in _BOUNDED if name in schema.names]
+        bounded += [".".join(path) for path in indexed if path[0] in schema.names]
         self._sink = ends.EndWriter(self._content)
         self._writer = pq.ParquetWriter(
             self._sink, schema, write_statistics=bounded, write_page_index=True, store_schema=False,
@@ -115,12 +95,7 @@ class _File:
     def write(self, rows: pa.Table) -> None:
         """Append a row group."""
         self._writer.write_table(rows, row_group_size=len(rows))
-        bounds = self.bounds
-        bounds.rows += len(rows)
-        for name, column in zip(rows.column_names, rows.columns, strict=True):
-            # A struct would have a count for each of its fields.
-            if name not in self.values and not pa.types.is_struct(column.type):
-                bounds.nulls[name] = bounds.nulls.get(name, 0) + column.null_count
+        self.statistics.add(rows, tuple(self.values))
 
     def close(self) -> Written:
         """End the file, durably."""
@@ -129,7 +104,7 @@ class _File:
         size, tags = self._content.tell(), self._sink.end.tags()
         self._closing.close()
         path, now_ms = quote(self.relative, safe=_UNQUOTED), time.time_ns() // 1_000_000
-        return Written(path, self.values, size, now_ms, self.bounds.stated(), tags)
+        return Written(path, self.values, size, now_ms, self.statistics.stated(), tags)
 
     def abandon(self) -> None:
         """Close the file, whatever was written."""
@@ -146,6 +121,7 @@ class DataFiles:
         archive: it has the column of the time of removal.
         random: directories have random names (`delta.randomizeFilePrefixes`), else those of the partition's values.
         spool_bytes, open_files: see the constants.
+        indexed: typed columns with statistics (`file_statistics.indexed`).
     """
 
     def __init__(
@@ -156,11 +132,13 @@ class DataFiles:
         random: bool = True,
         spool_bytes: int = SPOOL_BYTES,
         open_files: int = OPEN_FILES,
+        indexed: Sequence[Path] = (),
     ) -> None:
         self._table = table
         self._storage = open_storage(table)
         self._layout = layout
         self._spool_bytes, self._open_files = spool_bytes, open_files
+        self._indexed = indexed
         columns = [*TABLE_COLUMNS, *([REMOVED_COLUMN] if archive else [])]
         self._random = random
         # As Delta does: where a file's directory does not tell the partition, its columns do. Polars relies on that.
@@ -225,14 +203,14 @@ class DataFiles:
             values = listed[part[start]]
             file = self._open.get(values) or self._begin(values)
             file.write(self._taken(columns, rows, values))
-            file.bounds.widen("seq", int(seqs[rows].min()), int(seqs[rows].max()))
-            file.bounds.widen("time_ns", int(times[rows].min()), int(times[rows].max()))
+            file.statistics.widen("seq", int(seqs[rows].min()), int(seqs[rows].max()))
+            file.statistics.widen("time_ns", int(times[rows].min()), int(times[rows].max()))
             if self._layout.kind != "subject":
-                file.bounds.widen("subject", texts[rank[rows].min()], texts[rank[rows].max()])
+                file.statistics.widen("subject", texts[rank[rows].min()], texts[rank[rows].max()])
             if REMOVED_COLUMN in columns:
                 bounds = pc.min_max(columns[REMOVED_COLUMN].take(pa.array(rows))).as_py()
                 if bounds["min"] is not None:
-                    file.bounds.widen(REMOVED_COLUMN, bounds["min"], bounds["max"])
+                    file.statistics.widen(REMOVED_COLUMN, bounds["min"], bounds["max"])
             if len(listed) > self._open_files:
                 self._written.append(self._open.pop(values).close())
 
@@ -263,7 +241,8 @@ class DataFiles:
             directory = "/".join(f"{column}={escaped(value)}" for column, value in zip(columns, values, strict=True))
         name = f"{directory}/part-{self._number:05}-{uuid.uuid4()}.c000.snappy.parquet"
         self._number += 1
-        found = _File(self._storage, self._table, name, dict(zip(columns, values, strict=True)), self._schema)
+        constant = dict(zip(columns, values, strict=True))
+        found = _File(self._storage, self._table, name, constant, self._schema, self._indexed)
         self._open[values] = found
         return found
 
@@ -332,9 +311,3 @@ def _order(part: Any, rank: Any, seqs: Any, layout: Layout) -> Any:
     if int(key.max()) < 1 << 16:
         key = key.astype(np.uint16)  # numpy sorts these by radix
     return np.argsort(key, kind="stable")
-
-
-def _milliseconds(time_ns: int) -> str:
-    """Return a time as the statistics of a timestamp column spell it: UTC, cut to ms."""
-    micros = abs(time_ns) // 1000 * (1 if time_ns >= 0 else -1)
-    return str(np.datetime64(micros // 1000, "ms")) + "Z"

@@ -60,7 +60,8 @@ class MisfitFiles:
 
     def __init__(self, table: str, after_seq: int = 0) -> None:
         self._table, self._after = table, after_seq
-        self._storage = open_storage(table)
+        # Not the table itself: it begins with these files, while the directory of the streams has to be there.
+        self._storage = open_storage(table.rpartition("/")[0])
         self._held: list[pa.RecordBatch] = []
         self._rows = 0
         self._written: list[Written] = []

@@ -51,7 +51,7 @@ from lakestream.lake.files import clone_request, locks, paths, quarantine, stagi
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.locks import Lock
 from lakestream.lake.files.staging import StagedStream
-from lakestream.lake.write import repair
+from lakestream.lake.write import file_statistics, repair
 from lakestream.lake.write.data_files import Values, partition_values
 from lakestream.lake.write.misfits import MisfitTable
 from lakestream.lake.write.spans import Commit, CommitSpans
@@ -452,6 +452,7 @@ class StreamCompaction:
             drop_data=batch.policy.drop_data,
             misfits=self._misfits.path,
             misfits_after=0 if reached is None else reached.last_seq,
+            indexed=file_statistics.count_of(batch.policy.properties),
         )
 
     # The layout

@@ -13,12 +13,14 @@ import msgspec
 import pyarrow as pa
 
 from lakestream.lake.delta import typed_columns
-from lakestream.lake.delta.schema import FORMAT_COLUMN, SCHEMA_COLUMN, Layout
+from lakestream.lake.delta.schema import FORMAT_COLUMN, SCHEMA_COLUMN, TABLE_COLUMNS, Layout
 from lakestream.lake.delta.schema_catalog import SchemaCatalog
 from lakestream.lake.delta.typed_columns import NoColumns
 from lakestream.lake.delta.typed_rows import TypedRows
 from lakestream.lake.files.lake import open_storage
+from lakestream.lake.write import file_statistics
 from lakestream.lake.write.data_files import DataFiles, Written
+from lakestream.lake.write.file_statistics import INDEXED, Path
 from lakestream.lake.write.misfits import MisfitFiles
 from lakestream.schemas import naming
 from lakestream.schemas.columns import Record
@@ -46,7 +48,7 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes: `lake`, `account`: of the schemas; `rules`: `lakestream.schema` of the stream; `table`: the columns;
     `drop_data`: rows whose payload can be given back do not keep it; `misfits`: the table of misfits, which has those
-    up to the sequence `misfits_after`.
+    up to the sequence `misfits_after`; `indexed`: the table's `dataSkippingNumIndexedCols`.
     """
 
     lake: str
@@ -56,6 +58,7 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
     drop_data: bool
     misfits: str
     misfits_after: int = 0
+    indexed: int = INDEXED
 
     def catalog(self) -> SchemaCatalog:
         """Return the schemas."""
@@ -68,6 +71,12 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
             with contextlib.suppress(NoColumns):  # its messages are misfits
                 table, _ = typed_columns.placed(table, typed_columns.of_table(needed[reference]))
         return msgspec.structs.replace(self, table=table)
+
+    def statistics(self, layout: Layout, archive: bool) -> tuple[Path, ...]:
+        """Return the columns with statistics that only tables with schemas have."""
+        own = len(TABLE_COLUMNS) + archive + 1 + self.drop_data
+        typed = file_statistics.indexed(self.table, own - ("subject" in layout.columns), self.indexed)
+        return ((SCHEMA_COLUMN,), *typed)
 
     def widen(self, schema: str) -> str:
         """Return the JSON of a table's schema with these columns."""
@@ -113,10 +122,11 @@ class WriteTask:
     def write(self, numbers: Iterable[int]) -> Output:
         """Write the messages of these segments into files."""
         rows = (batch for number in numbers for batch in self._decode(*self._parts[number]))
-        files = DataFiles(self._table, self._layout, self._archive, self._random)
-        if self._columns is None:
-            return Output(files.write(rows))
         columns = self._columns
+        if columns is None:
+            return Output(DataFiles(self._table, self._layout, self._archive, self._random).write(rows))
+        indexed = columns.statistics(self._layout, self._archive)
+        files = DataFiles(self._table, self._layout, self._archive, self._random, indexed=indexed)
         typed = TypedRows(columns.catalog(), naming.parse(columns.rules), columns.table, columns.drop_data)
         misfits = MisfitFiles(columns.misfits, columns.misfits_after)
         written = files.write(_typed(rows, typed, misfits))

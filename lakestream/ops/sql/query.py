@@ -54,6 +54,7 @@ class _Columns(msgspec.Struct, frozen=True):
 
     columns: list[sql.Column]
     schema: bytes = b""
+    parameters: list[str] = []
 
 
 _COLUMNS = msgspec.json.Decoder(_Columns)
@@ -208,7 +209,7 @@ class Query:
                 "max_rows": wanted,
                 "batch_bytes": min(options.batch_bytes, most),
                 "max_batch_bytes": most,
-                "parameters": request.parameters,
+                "parameters": sql.by_name(request.parameters),
                 "as_of": request.as_of,
                 "describe": request.describe,
             }
@@ -302,6 +303,7 @@ class Query:
             f"{sql.CANCEL}{self.id}",
             stale,
             columns.schema,
+            columns.parameters,
         )
         self._send(b"", {sql.PART: "columns"}, msgspec.json.encode(head))
 

@@ -153,7 +153,10 @@ class JsonCodec:
             if "out of range" not in str(error):
                 raise Unfit("", "json", str(error)) from None
             # Only where a column is a DOUBLE does the size of a number matter.
-            found = json.loads(payload, parse_float=_finite, parse_int=_integer)
+            try:
+                found = json.loads(payload, parse_float=_finite, parse_int=_integer)
+            except (ValueError, RecursionError) as wrong:  # behind the number
+                raise Unfit("", "json", str(wrong)) from None
         for broken in self._validator.iter_errors(found):
             path = ""
             for part in broken.instance_path:

@@ -16,7 +16,17 @@ import binascii
 from typing import Any
 
 import msgspec
-from google.protobuf import descriptor_pb2, descriptor_pool
+from google.protobuf import (
+    any_pb2,
+    descriptor_pb2,
+    descriptor_pool,
+    duration_pb2,
+    empty_pb2,
+    field_mask_pb2,
+    struct_pb2,
+    timestamp_pb2,
+    wrappers_pb2,
+)
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError
 
@@ -30,6 +40,11 @@ WRAPPERS = {
 }
 TIMESTAMP = "google.protobuf.Timestamp"
 FREE = {f"google.protobuf.{name}" for name in ("Struct", "Value", "ListValue", "Any")}
+_WELL_KNOWN = {
+    message.name: message
+    for module in (any_pb2, duration_pb2, empty_pb2, field_mask_pb2, struct_pb2, timestamp_pb2, wrappers_pb2)
+    for message in module.DESCRIPTOR.message_types_by_name.values()
+}
 _KINDS = {
     FieldDescriptor.CPPTYPE_INT32: columns.INTEGER,
     FieldDescriptor.CPPTYPE_INT64: columns.INTEGER,
@@ -79,6 +94,8 @@ def message_of(files: descriptor_pb2.FileDescriptorSet, name: str = "") -> Descr
         BadSchema: a file does not fit the others, or there is no such message.
     """
     pool = descriptor_pool.DescriptorPool()
+    for file in files.file:
+        _check_well_known(file)
     pending = list(files.file)
     known = {file.name for file in pending}
     added: set[str] = set()
@@ -106,6 +123,31 @@ def message_of(files: descriptor_pb2.FileDescriptorSet, name: str = "") -> Descr
         return pool.FindMessageTypeByName(name)
     except KeyError:
         raise BadSchema(f"there is no message {name[:80]!r}", remedy="write its full name, with the package") from None
+
+
+def _check_well_known(file: descriptor_pb2.FileDescriptorProto) -> None:
+    """Check that a file has no other messages under the names of well-known ones, whose fields are relied on.
+
+    Raises:
+        BadSchema: it has.
+    """
+    if file.package != "google.protobuf":
+        return
+    for message in file.message_type:
+        known = _WELL_KNOWN.get(message.name)
+        if known is None:
+            continue
+        proto = descriptor_pb2.DescriptorProto()
+        known.CopyToProto(proto)
+        if _shape(message) != _shape(proto):
+            raise BadSchema(f"google.protobuf.{message.name} is another message there", file.name[:80])
+
+
+def _shape(message: descriptor_pb2.DescriptorProto) -> Any:
+    """Return what decoding depends on."""
+    fields = [(f.name, f.number, f.type, f.type_name, f.label, f.oneof_index) for f in message.field]
+    inner = [(each.name, _shape(each)) for each in message.nested_type]
+    return sorted(fields, key=repr), inner, message.options.map_entry, len(message.oneof_decl)
 
 
 def name_at(files: descriptor_pb2.FileDescriptorSet, path: tuple[int, ...]) -> str:
@@ -142,7 +184,7 @@ class _Mapping:
         if self._count > MAX_FIELDS:
             raise BadSchema(f"there are more than {MAX_FIELDS} fields", field.full_name[:80])
         if is_map(field):
-            keys, values = (field.message_type.fields_by_name[name] for name in ("key", "value"))
+            keys, values = _entry(field)
             key = _KINDS.get(keys.cpp_type, columns.STRING)
             if key == columns.UINT64:
                 key = columns.STRING  # Delta has no maps with DECIMAL keys in all readers
@@ -166,6 +208,19 @@ class _Mapping:
             return Part(field, JSON)
         parts = self.parts(inner, (*stack, inner.full_name), depth + 1)
         return Part(field, columns_of(parts), parts)
+
+
+def _entry(field: FieldDescriptor) -> tuple[FieldDescriptor, FieldDescriptor]:
+    """Return the fields of a map's key and value.
+
+    Raises:
+        BadSchema: the entry has others; only a descriptor set that no compiler has written can have these.
+    """
+    found = field.message_type.fields
+    names = [(each.name, each.number, is_repeated(each)) for each in found]
+    if names != [("key", 1, False), ("value", 2, False)] or not is_repeated(field):
+        raise BadSchema("a map has repeated entries of a key and a value", field.full_name[:80])
+    return found[0], found[1]
 
 
 def is_map(field: FieldDescriptor) -> bool:

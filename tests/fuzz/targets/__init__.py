@@ -25,6 +25,12 @@ MODULES = {
     "jwt": "texts",
     "sql": "texts",
     "api": "api",
+    "json_schemas": "schemas",
+    "avro_schemas": "schemas",
+    "proto_schemas": "schemas",
+    "json_payloads": "schemas",
+    "avro_payloads": "schemas",
+    "proto_payloads": "schemas",
 }
 """The module of each target."""
 

@@ -33,6 +33,12 @@ def test_signatures_are_those_of_the_standard(raw: bytes, message: bytes) -> Non
     assert pair.public.startswith("U")
 
 
+@pytest.mark.parametrize("kind", [nkeys.USER, nkeys.ACCOUNT, nkeys.OPERATOR])
+def test_a_new_seed_is_that_of_a_key(kind: int) -> None:
+    seeds = {nkeys.new_seed(kind) for _ in range(2)}
+    assert len({key_pair(seed, kind).public for seed in seeds}) == 2
+
+
 @pytest.mark.parametrize(
     ("seed", "told"),
     [

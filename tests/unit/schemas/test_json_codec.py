@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -12,10 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lakestream.schemas.columns import List, Map, Record, Scalar, Type
+from lakestream.schemas.columns import List, Scalar
 from lakestream.schemas.errors import BadSchema
 from lakestream.schemas.json_schema.codec import JsonCodec
 from tests.unit.schemas_world import Misfit, expected, payloads, schemas
+from tests.unit.versions_world import named
 
 pytestmark = pytest.mark.unit
 
@@ -66,21 +66,6 @@ ORDERS = JsonCodec(json.dumps(ORDER))
 
 def compact(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
-
-
-def named(of: Type, value: Any) -> Any:
-    """Return a column's value with fields by their names in the payload."""
-    if value is None:
-        return None
-    if isinstance(of, Record):
-        return {field.name: named(field.type, value[field.column]) for field in of.fields}
-    if isinstance(of, List):
-        return [named(of.of, part) for part in value]
-    if isinstance(of, Map):
-        return {key: named(of.of, part) for key, part in value}
-    if of.kind == "json":
-        return (json.loads(value, parse_float=Decimal),)
-    return value
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
@@ -260,6 +245,15 @@ def test_a_payload_that_is_no_such_json_is_a_misfit(payload: bytes, rule: str) -
     misfit = ORDERS.fits(payload)
     assert misfit is not None
     assert misfit.rule == rule
+
+
+@pytest.mark.parametrize("payload", [b'9e999{"}', b'{"qty": 9e999,}', b"[9e999" + b"[" * 2000])
+def test_a_number_beyond_a_double_hides_no_error_behind_it(payload: bytes) -> None:
+    """The fast decoder stops at the number."""
+    misfit = ORDERS.fits(payload)
+    assert misfit is not None
+    assert misfit.rule in ("json", "depth")
+    assert [each.misfit.rule for each in ORDERS.decode([payload]).misfits] == [misfit.rule]
 
 
 def test_numbers_beyond_a_double_are_only_refused_where_a_column_needs_them() -> None:

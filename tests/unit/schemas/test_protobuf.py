@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from google.protobuf import descriptor_pb2, message_factory
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -174,3 +174,55 @@ def test_a_descriptor_set_that_cannot_be_used_is_refused() -> None:
             ProtobufCodec(text)
     with pytest.raises(BadSchema, match="no message"):
         ProtobufCodec(descriptors(), "shop.Nothing")
+
+
+def descriptor_set(text: str, *names: str) -> str:
+    """Return a descriptor set in base64, with some well-known files."""
+    file = text_format.Parse(text, descriptor_pb2.FileDescriptorProto())
+    known = [descriptor_pb2.FileDescriptorProto() for _ in names]
+    for name, proto in zip(names, known, strict=True):
+        descriptor_pool.Default().FindFileByName(name).CopyToProto(proto)
+    return base64.b64encode(descriptor_pb2.FileDescriptorSet(file=[*known, file]).SerializeToString()).decode()
+
+
+ENTRY = """
+name: "f" syntax: "proto3" message_type {{
+  name: "M"
+  field {{ name: "m" number: 1 type: TYPE_MESSAGE type_name: ".M.E" label: {label} }}
+  nested_type {{ name: "E" options {{ map_entry: true }} {fields} }}
+}}
+"""
+KEY = 'field { name: "key" number: 1 type: %s label: LABEL_OPTIONAL }'
+VALUE = 'field { name: "value" number: 2 type: TYPE_INT32 label: LABEL_OPTIONAL }'
+STAMP_FILE = "google/protobuf/timestamp.proto"
+STAMP = """
+name: "google/protobuf/timestamp.proto" package: "google.protobuf" syntax: "proto3"
+message_type { name: "Timestamp" field { name: "seconds" number: 1 type: TYPE_STRING label: LABEL_OPTIONAL } }
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (
+            ENTRY.format(label="LABEL_REPEATED", fields=KEY % "TYPE_STRING" + VALUE.replace("value", "v")),
+            "entries of a key and a value",
+        ),
+        (ENTRY.format(label="LABEL_OPTIONAL", fields=KEY % "TYPE_STRING" + VALUE), "entries of a key and a value"),
+        (ENTRY.format(label="LABEL_REPEATED", fields=KEY % "TYPE_DOUBLE" + VALUE), "map key"),
+        (STAMP, "Timestamp is another message"),
+    ],
+)
+def test_a_descriptor_set_that_no_compiler_writes_is_refused(text: str, reason: str) -> None:
+    with pytest.raises(BadSchema, match=reason):
+        ProtobufCodec(descriptor_set(text))
+
+
+def test_well_known_messages_are_those_of_the_library() -> None:
+    text = """
+    name: "f" syntax: "proto3" dependency: "google/protobuf/timestamp.proto" message_type {
+      name: "M"
+      field { name: "t" number: 1 type: TYPE_MESSAGE type_name: ".google.protobuf.Timestamp" label: LABEL_OPTIONAL }
+    }"""
+    codec = ProtobufCodec(descriptor_set(text, STAMP_FILE))
+    assert codec.value(b"\x0a\x02\x08\x05") == (5_000_000,)

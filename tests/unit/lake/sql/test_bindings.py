@@ -23,12 +23,31 @@ def test_values_become_literals() -> None:
     assert found.tree.sql(dialect="duckdb") == "SELECT 'x'' OR :b --', -1, NULL, TRUE, 'x'' OR :b --'"
 
 
+def test_question_marks_are_numbered_in_the_order_of_the_text() -> None:
+    text = "WITH c AS (SELECT ? AS w) SELECT ? AS a, '?' FROM c WHERE w = :x AND w > ? ORDER BY ? LIMIT ? -- ?"
+    values = {str(number): number for number in range(1, 6)}
+    assert dialect.parameters(dialect.parse(text)) == ["1", "2", "3", "4", "5", "x"]
+    found = bound(text, values | {"x": "it"}).tree.sql(dialect="duckdb", comments=False)
+    assert found == (
+        "WITH c AS (SELECT 1 AS w) SELECT 2 AS a, '?' FROM c WHERE w = 'it' AND w > 3 ORDER BY 4 NULLS FIRST LIMIT 5"
+    )
+    several = dialect.parse("SELECT ?; SELECT ?, ?")
+    assert [dialect.parameters([each]) for each in several] == [["1"], ["2", "3"]]
+    with pytest.raises(BadSql, match="column 12"):
+        dialect.parse("SELECT ? ? FROM")
+
+
+def test_parameters_without_values_are_null_where_a_query_is_described() -> None:
+    (found,) = dialect.bound(dialect.parse("SELECT :a, ?"), Bindings(unbound=True), "SELECT :a, ?")
+    assert found.tree.sql() == "SELECT NULL, NULL"
+
+
 @pytest.mark.parametrize(
     ("text", "parameters", "reason"),
     [
         ("SELECT :a", {}, "the parameter :a has no value"),
         ("SELECT :a", {"a": 1, "b": 2}, "the query has no parameter :b"),
-        ("SELECT ?", {"a": 1}, "write a parameter as :name"),
+        ("SELECT ?", {"a": 1}, "the parameter :1 has no value"),
     ],
 )
 def test_values_and_parameters_have_to_agree(text: str, parameters: dict[str, Any], reason: str) -> None:

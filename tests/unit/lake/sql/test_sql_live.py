@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from lakestream.lake.delta.position import Progress
 from lakestream.lake.delta.schema import table_schema
-from lakestream.lake.files import staging
+from lakestream.lake.files import schemas, staging
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read import live
 from lakestream.lake.sql.catalog import Snapshot
@@ -22,6 +23,7 @@ from lakestream.lake.sql.dialect import parse, rewrite
 from lakestream.lake.sql.session import Session, SqlError, UnknownStream
 from lakestream.lake.sql.uncompacted import MANY_REMOVED, Server
 from lakestream.protocol.instants import rfc3339
+from lakestream.schemas.schema import Schema
 from tests.lake.model import T0, StreamModel
 
 pytestmark = pytest.mark.unit
@@ -275,6 +277,47 @@ def test_typed_columns(lake: Lake, session: Session) -> None:
     assert seqs(session, "delta.`streams/ORDERS_json_misfits`") == [2, 5]
     with pytest.raises(UnknownStream):
         session.query("SELECT * FROM delta.`streams/OTHER_json`")
+
+
+def test_a_bucket_with_a_schema_has_typed_values(tmp_path: Path) -> None:
+    """Also where a field has the name of a column of the bucket's table."""
+    (tmp_path / "lake").mkdir()
+    model = StreamModel(tmp_path / "log", "KV_prices", "UIDP")
+    model.configure({"lakestream.schema": "prices"})
+    fields = {"price": {"type": "number"}, "key": {"type": "string"}, "revision": {"type": "integer"}}
+    text = json.dumps({"type": "object", "properties": fields})
+    schemas.write_schema(open_storage(str(tmp_path / "lake")), "$G", Schema("prices", 1, "json", text, created_ns=1))
+    deletion = b"NATS/1.0\r\nKV-Operation: DEL\r\n\r\n"
+    model.publish(
+        [
+            (b"$KV.prices.a", b"", b'{"price": 1, "key": "same", "revision": 9}'),
+            (b"$KV.prices.b", b"", b'{"price": 2.5, "key": "same", "revision": 8}'),
+            (b"$KV.prices.c", b"", b'{"price": "x"}'),
+            (b"$KV.prices.d", b"", b"{}"),
+            (b"$KV.prices.d", deletion, b""),
+        ]
+    )
+    model.stage(tmp_path / "lake")
+    with Session(str(tmp_path / "lake")) as session:
+        found = session.query("SELECT * FROM kv.prices ORDER BY key")
+        assert found.columns == ("key", "value", "revision", "created", "schema", "data")
+        assert found.types[1] == 'STRUCT(price DOUBLE, "key" VARCHAR, revision BIGINT)'
+        found = session.query(
+            "SELECT key, value.price, value.key, value.revision, revision FROM kv.prices ORDER BY key"
+        )
+        assert found.fetchall() == [
+            ("a", 1.0, "same", 9, 1),
+            ("b", 2.5, "same", 8, 2),
+            ("c", None, None, None, 3),
+        ]
+        query = "SELECT key, value IS NULL, schema, operation, data FROM kv_history.prices WHERE revision > 2"
+        assert session.query(f"{query} ORDER BY revision").fetchall() == [
+            ("c", True, None, "PUT", b'{"price": "x"}'),
+            ("d", False, "prices@1", "PUT", b"{}"),
+            ("d", True, None, "DEL", b""),
+        ]
+        past = session.query("SELECT key, kv.prices.value.price FROM kv.prices VERSION AS OF 1").fetchall()
+        assert past == [("a", 1.0)]
 
 
 def files_read(session: Session, query: str) -> int:

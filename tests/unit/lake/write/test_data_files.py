@@ -22,7 +22,7 @@ from lakestream.lake.errors import BadSegment, DamagedFile
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read.history.index import FileEntry
 from lakestream.lake.read.history.rows import COLUMNS, Pick, read_file
-from lakestream.lake.write import data_files
+from lakestream.lake.write import file_statistics
 from lakestream.lake.write.data_files import DataFiles, Written
 
 BUCKETS = Layout("bucket", bounds=("b", "m.1", "é"))
@@ -133,8 +133,8 @@ def _check_statistics(file: Written, rows: list[dict[str, Any]], layout: Layout)
         return
     least, most = stats["minValues"]["subject"], stats["maxValues"]["subject"]
     assert all(least <= row["subject"] <= most for row in rows)
-    assert max(len(least), len(most) - 1) <= data_files.BOUND_CHARS
-    if all(len(row["subject"]) <= data_files.BOUND_CHARS for row in rows):
+    assert max(len(least), len(most) - 1) <= file_statistics.SUBJECT_CHARS
+    if all(len(row["subject"]) <= file_statistics.SUBJECT_CHARS for row in rows):
         assert (least, most) == (min(row["subject"] for row in rows), max(row["subject"] for row in rows))
 
 

@@ -1,8 +1,13 @@
 package io.lakestream.spark;
 
+import java.util.ArrayList;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
+import java.util.Set;
+import java.util.regex.Pattern;
+import java.util.stream.Collectors;
+import java.util.stream.Stream;
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.classic.Dataset;
 
@@ -17,15 +22,18 @@ import org.apache.spark.sql.classic.Dataset;
 final class Buckets {
   private static final Map<String, String> STREAMS = Map.of("kv", "KV_", "kv_history", "KV_", "obj", "OBJ_");
   private static final String NEWEST = "row_number() OVER (PARTITION BY subject ORDER BY revision DESC) AS place";
-  private static final String[] REVISIONS = {
-    "subject",
-    "regexp_replace(subject, r'^\\$KV\\.[^.]+\\.', '') AS key",
-    "data AS value",
-    "seq AS revision",
-    "time AS created",
-    "CASE WHEN headers['KV-Operation'] IS NOT NULL THEN headers['KV-Operation'][0]"
-        + " WHEN headers['Nats-Marker-Reason'] IS NOT NULL THEN 'PURGE' ELSE 'PUT' END AS operation"
-  };
+  private static final String KEY = "regexp_replace(subject, r'^\\$KV\\.[^.]+\\.', '') AS key";
+  private static final String OPERATION =
+      "CASE WHEN headers['KV-Operation'] IS NOT NULL THEN headers['KV-Operation'][0]"
+          + " WHEN headers['Nats-Marker-Reason'] IS NOT NULL THEN 'PURGE' ELSE 'PUT' END AS operation";
+
+  /** Columns that the tables of streams have beside typed ones (lakestream/lake/delta/schema.py). */
+  private static final Set<String> OWN =
+      Set.of(
+          "subject", "seq", "time", "time_ns", "headers", "data", "header_block", "subject_bytes", "bucket",
+          "removed_time_ns", "schema", "data_format");
+
+  private static final Pattern TOKEN = Pattern.compile("token[0-9]+");
   private static final String INFO =
       "from_json(decode(data, 'utf-8'), 'name STRING, size BIGINT, chunks BIGINT, digest STRING, description STRING,"
           + " metadata MAP<STRING, STRING>, headers MAP<STRING, ARRAY<STRING>>, nuid STRING, deleted BOOLEAN,"
@@ -68,11 +76,28 @@ final class Buckets {
           .where("NOT deleted")
           .drop("subject", "deleted", "place");
     }
-    Dataset<Row> revisions = messages.where("startswith(subject, '$KV.')").selectExpr(REVISIONS);
+    Dataset<Row> revisions = messages.where("startswith(subject, '$KV.')").selectExpr(revisions(messages.columns()));
     if (view.equalsIgnoreCase("kv_history")) {
       return revisions.drop("subject");
     }
     return newest(revisions).where("operation = 'PUT'").drop("subject", "operation", "place");
+  }
+
+  /** Returns the columns of a bucket over those of its stream's table: with typed ones, `value` is a struct of them. */
+  private static String[] revisions(String[] columns) {
+    List<String> found = new ArrayList<>(List.of("subject", KEY));
+    String fields =
+        Stream.of(columns)
+            .filter(name -> !OWN.contains(name) && !TOKEN.matcher(name).matches())
+            .map(name -> "`" + name.replace("`", "``") + "`")
+            .collect(Collectors.joining(", "));
+    boolean typed = !fields.isEmpty();
+    found.add(typed ? "CASE WHEN schema IS NOT NULL THEN struct(" + fields + ") END AS value" : "data AS value");
+    found.addAll(List.of("seq AS revision", "time AS created", OPERATION));
+    if (typed) {
+      found.addAll(List.of("schema", "data"));
+    }
+    return found.toArray(String[]::new);
   }
 
   private static Dataset<Row> newest(Dataset<Row> rows) {
