@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import duckdb
 import pytest
+from typer.testing import CliRunner, Result
 
+from lakestream.cli.app import app
 from lakestream.lake.catalogs.address import CatalogAddress, parse
 from lakestream.lake.catalogs.catalog import CatalogAway
 from lakestream.lake.catalogs.opening import open_catalog
@@ -25,13 +24,13 @@ from tests.unity_server import UnityServer
 
 pytestmark = [pytest.mark.lake, pytest.mark.smoke]
 
-SECRET = "a-token"
+BEARER = "for-these-tests"
 
 
 @pytest.fixture
 def unity(monkeypatch: pytest.MonkeyPatch) -> Iterator[UnityServer]:
-    monkeypatch.setenv(TOKEN, SECRET)
-    server = UnityServer(SECRET)
+    monkeypatch.setenv(TOKEN, BEARER)
+    server = UnityServer(BEARER)
     yield server
     server.close()
 
@@ -87,7 +86,7 @@ def connected(unity: UnityServer) -> duckdb.DuckDBPyConnection:
     reader = duckdb.connect(config={"autoinstall_known_extensions": False, "allow_unsigned_extensions": False})
     for name in ("httpfs", "delta", "unity_catalog"):
         reader.execute(f"LOAD '{extension_path(name)}'")
-    reader.execute(f"CREATE SECRET (TYPE UC, TOKEN '{SECRET}', ENDPOINT 'http://{unity.address}', AWS_REGION 'x')")
+    reader.execute(f"CREATE SECRET (TYPE UC, TOKEN '{BEARER}', ENDPOINT 'http://{unity.address}', AWS_REGION 'x')")
     reader.execute("ATTACH 'unity' AS unity (TYPE UC_CATALOG)")
     return reader
 
@@ -119,7 +118,7 @@ def test_a_wrong_token_a_missing_catalog_and_no_server_are_named(
     monkeypatch.setenv(TOKEN_FILE, str(file))
     with pytest.raises(CatalogAway, match="cannot be read"):
         synced(made, at(unity))
-    file.write_text(f"{SECRET}\n")
+    file.write_text(f"{BEARER}\n")
     assert synced(made, at(unity)).entries == 1
     with pytest.raises(Exception, match="catalog none not found"):
         synced(made, at(unity, "/none/events"))
@@ -131,24 +130,23 @@ def test_a_wrong_token_a_missing_catalog_and_no_server_are_named(
 def test_the_commands_show_and_make_the_entries(unity: UnityServer, made: CatalogLake) -> None:
     made.write("ORDERS")
 
-    def run(*words: str) -> tuple[int, str, str]:
-        environ = {**os.environ, "LAKESTREAM_CATALOGS": str(at(unity)), "LAKESTREAM_LAKE": made.root}
-        command = [sys.executable, "-m", "lakestream", "catalog", *words]
-        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=120)
-        return done.returncode, done.stdout, done.stderr
+    def run(*words: str) -> Result:
+        environ = {"LAKESTREAM_CATALOGS": str(at(unity)), "LAKESTREAM_LAKE": made.root}
+        return CliRunner().invoke(app, ["catalog", *words], env=environ)
 
-    code, out, _ = run("ls", "--json")
-    assert code == 0
-    [listed] = json.loads(out)
+    done = run("ls", "--json")
+    assert done.exit_code == 0
+    [listed] = json.loads(done.stdout)
     assert [(each["name"], each["state"]) for each in listed["entries"]] == [("orders", "missing")]
     assert unity.objects["tables"] == {}
-    code, out, _ = run("sync")
-    assert (code, out.splitlines()[0]) == (0, f"{at(unity)}: 1 registered: 1 created, 0 altered, 0 dropped")
-    code, out, _ = run("ls")
-    assert code == 0
-    assert "events.orders" in out
-    assert "registered" in out
-    code, _, err = run("ls", "--catalog", "unity+http://127.0.0.1:1/unity")
-    assert code == 1
-    assert "cannot be used" in err
-    assert run("ls", "--catalog", "x")[0] == 2
+    done = run("sync")
+    assert done.exit_code == 0
+    assert done.stdout.splitlines()[0] == f"{at(unity)}: 1 registered: 1 created, 0 altered, 0 dropped"
+    done = run("ls")
+    assert done.exit_code == 0
+    assert "events.orders" in done.stdout
+    assert "registered" in done.stdout
+    done = run("ls", "--catalog", "unity+http://127.0.0.1:1/unity")
+    assert done.exit_code == 1
+    assert "cannot be used" in done.stderr
+    assert run("ls", "--catalog", "x").exit_code == 2

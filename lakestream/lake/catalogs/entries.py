@@ -9,7 +9,7 @@ import hashlib
 import re
 from collections.abc import Collection, Mapping
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import msgspec
 
@@ -119,12 +119,12 @@ def is_below(database: str, name: str) -> bool:
 
 def plain_location(location: str) -> str:
     """Return a location in one spelling, to compare those of several programs."""
-    parts = urlsplit(location)
-    if parts.scheme == "file":
-        return unquote(parts.path).rstrip("/")
-    if parts.scheme in ("s3a", "s3n"):
-        location = f"s3{location[len(parts.scheme) :]}"
-    return location.rstrip("/")
+    scheme, colon, rest = location.partition(":")
+    if colon and scheme == "file":
+        return "/" + unquote(rest).strip("/")  # not urlsplit: programs write `#` and `?` as they are, or encoded
+    if colon and scheme in ("s3a", "s3n"):
+        scheme = "s3"
+    return f"{scheme}{colon}{rest}".rstrip("/")
 
 
 def cut(text: str, most: int) -> str:

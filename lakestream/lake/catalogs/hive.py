@@ -162,7 +162,7 @@ def _location(path: str) -> str:
 def _entry(table: Any) -> Entry:
     properties = dict(table.parameters or {})
     descriptor = table.sd
-    location, columns = "", []
+    location, columns = "", list[Any]()
     if descriptor is not None:
         options = (descriptor.serdeInfo.parameters or {}) if descriptor.serdeInfo is not None else {}
         location, columns = options.get("path") or descriptor.location or "", descriptor.cols or []

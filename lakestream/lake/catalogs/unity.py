@@ -116,13 +116,13 @@ class UnityCatalog(Catalog):
 
     def _all(self, kind: str, **arguments: str) -> Iterator[dict[str, Any]]:
         """Yield all objects of a kind, page by page."""
-        token = ""
+        after = ""
         while True:
-            query = urlencode({**arguments, **({"page_token": token} if token else {})})
+            query = urlencode({**arguments, **({"page_token": after} if after else {})})
             page = self._ask("GET", f"/{kind}?{query}", None, f"list {kind}")
             yield from page.get(kind) or ()
-            token = page.get("next_page_token") or ""
-            if not (token and page.get(kind)):
+            after = page.get("next_page_token") or ""
+            if not (after and page.get(kind)):
                 return
 
     def _ask(self, method: str, path: str, body: Any, what: str, accepted: str = "") -> dict[str, Any]:

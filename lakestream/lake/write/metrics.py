@@ -127,7 +127,8 @@ class CompactorMetrics:
         self._failures: Counter[tuple[str, str]] = Counter()
         self._misfits: Counter[tuple[str, str]] = Counter()
         self._maintained: Counter[str] = Counter()
-        self._synced: dict[str, Synced] = {}
+        self._catalog_ok: dict[str, bool] = {}
+        self._entries: dict[str, int] = {}
         self._changes: Counter[tuple[str, str]] = Counter()
         self._catalog_failures: Counter[str] = Counter()
         self._messages = 0
@@ -157,7 +158,9 @@ class CompactorMetrics:
     def note_catalog(self, result: Synced) -> None:
         """Count the changes of a pass over a catalog."""
         with self._lock:
-            self._synced[result.catalog] = result
+            self._catalog_ok[result.catalog] = not result.reason
+            if not result.error:
+                self._entries[result.catalog] = result.entries
             for kind in CHANGES:
                 self._changes[result.catalog, kind] += result.count(kind)
             self._catalog_failures[result.catalog] += bool(result.reason)
@@ -184,9 +187,9 @@ class CompactorMetrics:
     def _collect_catalogs(self, sheet: Sheet) -> None:
         """Add the catalogs; one without an attempt yet is not up. Invariant: `_lock` is held."""
         for catalog in self._catalogs:
-            last, labels = self._synced.get(catalog), {"catalog": catalog}
-            sheet.put(CATALOG_UP, float(last is not None and not last.reason), labels)
-            sheet.put(CATALOG_ENTRIES, last.entries if last is not None else 0, labels)
+            labels = {"catalog": catalog}
+            sheet.put(CATALOG_UP, float(self._catalog_ok.get(catalog, False)), labels)
+            sheet.put(CATALOG_ENTRIES, self._entries.get(catalog, 0), labels)
             sheet.put(CATALOG_FAILURES, self._catalog_failures[catalog], labels)
             for kind in CHANGES:
                 sheet.put(CATALOG_CHANGES, self._changes[catalog, kind], {**labels, "change": kind})

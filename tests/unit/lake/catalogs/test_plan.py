@@ -139,7 +139,17 @@ def test_names_in_a_catalog() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other"), [("file:/a%20b/c", "/a b/c"), ("s3a://b/p", "s3://b/p/"), ("file:///x/", "file:/x")]
+    ("one", "other"),
+    [
+        ("file:/a%20b/c", "/a b/c"),
+        ("s3a://b/p", "s3://b/p/"),
+        ("file:///x/", "file:/x"),
+        ("file:/a #1?/b", "file:///a%20%231%3F/b"),
+    ],
 )
 def test_one_place_in_two_spellings(one: str, other: str) -> None:
     assert plain_location(one) == plain_location(other)
+
+
+def test_places_after_odd_characters_differ() -> None:
+    assert plain_location("file:/a #1/b") != plain_location("file:/a #1/c")
