@@ -19,7 +19,7 @@ SETTINGS = {
     "javax.jdo.option.ConnectionURL": "jdbc:derby:memory:metastore;create=true",
     "datanucleus.schema.autoCreateAll": "true",
     "hive.metastore.schema.verification": "false",
-    "hive.metastore.event.db.notification.api.auth": "false",
+    "hive.async.log.enabled": "false",  # for which a JAR is missing
 }
 
 
@@ -38,10 +38,9 @@ class HiveServer:
             self.port: int = free.getsockname()[1]
         settings = {**SETTINGS, "hive.metastore.warehouse.dir": str(base / "warehouse")}
         home = Path(pyspark.__file__).parent / "jars"
-        command = [jars.find_java().program, *JAVA, f"-Dderby.system.home={base}", "-cp", f"{home}/*"]
+        options = [f"-D{name}={value}" for name, value in settings.items()]
+        command = [jars.find_java().program, *JAVA, f"-Dderby.system.home={base}", *options, "-cp", f"{home}/*"]
         command += ["org.apache.hadoop.hive.metastore.HiveMetaStore", "-p", str(self.port)]
-        for name, value in settings.items():
-            command += ["--hiveconf", f"{name}={value}"]
         with self.log.open("wb") as output:
             self._process = subprocess.Popen(command, cwd=base, stdout=output, stderr=output, env=dict(os.environ))
 

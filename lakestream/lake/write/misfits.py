@@ -26,6 +26,7 @@ from lakestream.lake.delta.position import PositionWatch, Progress, application
 from lakestream.lake.delta.schema import MISFITS_PROPERTY
 from lakestream.lake.delta.typed_rows import MISFIT_SCHEMA
 from lakestream.lake.errors import TableBusy
+from lakestream.lake.files import paths
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.staging import StreamIdentity
 from lakestream.lake.files.storage import Storage
@@ -59,7 +60,7 @@ class MisfitFiles:
 
     def __init__(self, table: str, after_seq: int = 0) -> None:
         self._table, self._after = table, after_seq
-        self._storage = open_storage(table)
+        self._storage = open_storage(paths.lake_of(table)[0])  # that of the table needs its directory
         self._held: list[pa.RecordBatch] = []
         self._rows = 0
         self._written: list[Written] = []
