@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from pymetastore.metastore import HMS
 
 from lakestream.lake.catalogs.address import CatalogAddress, parse
 from lakestream.lake.catalogs.entries import Entry
@@ -141,7 +142,7 @@ def test_a_compactor_keeps_entries_that_another_spark_reads(world: World) -> Non
     assert seen["tables"] == ["mine", "orders", "orders_misfits"]
     assert seen["typed"] == [[1, "o1", 9.5, None], [2, None, None, None], [3, "o2", 12.0, "Paris"]]
     assert seen["nested"] == [["10115", None]]
-    assert seen["misfits"] == [[2, "type"]]
+    assert seen["misfits"] == [[2, "required"]]
     assert seen["version"] == [[2]]
     assert seen["account"] == [[1]]
     assert seen["provider"] == ["delta"]
@@ -158,14 +159,14 @@ def test_a_compactor_keeps_entries_that_another_spark_reads(world: World) -> Non
 
 def compare_with_sparks_own(world: World) -> None:
     """Assert that an entry has what Spark states for a Delta table that it registers itself."""
-    catalog = HiveCatalog(world.address)
-    tables = catalog._client.get_table_objects_by_name("events", ["mine", "orders"])
-    catalog.close()
-    [theirs, ours] = sorted(tables, key=lambda table: str(table.tableName))
+    with HMS.create("127.0.0.1", world.hive.port) as metastore:
+        theirs, ours = (metastore.client.get_table("events", name) for name in ("mine", "orders"))
     assert ours.tableType == theirs.tableType == "EXTERNAL_TABLE"
     for name in ("EXTERNAL", "spark.sql.sources.provider"):
         assert ours.parameters[name] == theirs.parameters[name]
-    formats = [(each.sd.inputFormat, each.sd.outputFormat, each.sd.serdeInfo.serializationLib) for each in tables]
+    formats = [
+        (each.sd.inputFormat, each.sd.outputFormat, each.sd.serdeInfo.serializationLib) for each in (theirs, ours)
+    ]
     assert formats == [(INPUT_FORMAT, OUTPUT_FORMAT, SERDE)] * 2
     assert theirs.sd.serdeInfo.parameters["path"] == f"file:{world.base / 'elsewhere'}"
     assert ours.sd.serdeInfo.parameters["path"] == f"file:{paths.table(world.lake, 'ORDERS')}"

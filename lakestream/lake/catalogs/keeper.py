@@ -146,6 +146,9 @@ class CatalogKeeper:
                 result = sync(catalog, target.address, found, self._stop.is_set)
         except (LakeError, ImportError) as error:
             result = Synced(str(target.address), complete=False, error=str(error))
+        except Exception as error:  # of a client's library: the other catalogs and the compactor go on
+            text = f"catalog {target.address}: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            result = Synced(str(target.address), complete=False, error=text)
         self._settle(target, result, found)
         self._report(result)
         return result

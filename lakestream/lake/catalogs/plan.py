@@ -6,7 +6,7 @@ among their properties) are never changed, and their names are never taken.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import msgspec
 
@@ -41,7 +41,13 @@ class Change(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-def plan(tables: Iterable[Table], existing: Sequence[Entry], lake: str, render: Render) -> list[Change]:
+def plan(
+    tables: Iterable[Table],
+    existing: Sequence[Entry],
+    lake: str,
+    render: Render,
+    unread: Collection[str] = (),
+) -> list[Change]:
     """Return a decision on each table and on each entry of the lake, drops first, then by the tables' paths.
 
     An entry keeps its name, also where another stream would get it today.
@@ -51,13 +57,14 @@ def plan(tables: Iterable[Table], existing: Sequence[Entry], lake: str, render: 
         existing: all entries of the database.
         lake: the lake's id.
         render: spelling of entries in this catalog.
+        unread: keys of tables that are there and could not be read: their entries stay.
     """
     wanted = {table.key: table for table in tables}
     found: dict[str, Entry] = {}
     others, drops = [], []
     for entry in sorted(existing, key=lambda each: each.name):
         key = entry.properties.get(TABLE_PROPERTY, "")
-        if entry.properties.get(LAKE_PROPERTY) != lake:
+        if entry.properties.get(LAKE_PROPERTY) != lake or key in unread:
             others.append(entry)
         elif key not in wanted or key in found:
             drops.append(Change(DROP, entry))

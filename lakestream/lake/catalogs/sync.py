@@ -94,7 +94,7 @@ def plans(catalog: Catalog, address: CatalogAddress, found: Tables) -> Iterator[
     there = {name for name in catalog.databases() if is_below(address.database, name)}
     for database in sorted({*wanted, *there}):
         existing = catalog.entries(database) if database in there else []
-        changes = plan(wanted.get(database, ()), existing, found.lake, catalog.render)
+        changes = plan(wanted.get(database, ()), existing, found.lake, catalog.render, found.unread)
         yield Planned(database, database in there, changes)
 
 

@@ -7,6 +7,7 @@ is read again when a commit to it is announced, or at a full read; only commits 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -58,11 +59,37 @@ _MISFIT_COMMENTS = {
 
 
 class Tables(msgspec.Struct, frozen=True):
-    """Result of a read: the lake's id, its tables by path, and errors by the path of a table."""
+    """Result of a read: the lake's id, its tables by path, and errors by the path of a table.
+
+    `unread` has the keys of tables that are there and not among `tables`: their entries stay as they are.
+    """
 
     lake: str
     tables: tuple[Table, ...]
     troubles: dict[str, str] = {}
+    unread: frozenset[str] = frozenset()
+
+
+class _Field(msgspec.Struct, frozen=True):
+    """Field of a Delta schema."""
+
+    name: str
+    type: Any
+    nullable: bool = True
+    metadata: dict[str, Any] = {}
+
+
+class _Schema(msgspec.Struct, frozen=True):
+    fields: list[_Field] = []
+
+
+class _MetaData(msgspec.Struct, frozen=True, rename="camel"):
+    """Parts of a metaData action that entries show."""
+
+    schema_string: str = "{}"
+    description: str | None = None
+    partition_columns: list[str] = []
+    configuration: dict[str, str] = {}
 
 
 class _Known(msgspec.Struct):
@@ -70,7 +97,11 @@ class _Known(msgspec.Struct):
 
     version: int
     tag: str | None
-    metadata: dict[str, Any]
+    metadata: _MetaData
+    fields: list[_Field]
+
+
+_SCHEMA = msgspec.json.Decoder(_Schema)
 
 
 class LakeTables:
@@ -100,6 +131,7 @@ class LakeTables:
         """
         places = list(self._places())
         troubles: dict[str, str] = {}
+        unread: set[str] = set()
         for path in places[:]:
             if path in self._known and changed is not None and path not in changed:
                 continue
@@ -107,12 +139,14 @@ class LakeTables:
                 if not self._look(path):
                     places.remove(path)
             except (OSError, LakeError, *DECODE_ERRORS) as error:
-                troubles[path] = f"{path}: {str(error).splitlines()[0]}"
+                troubles[path] = f"{path}: {str(error).partition(chr(10))[0] or type(error).__name__}"
                 if path not in self._known:
                     places.remove(path)
+                    unread.add(path)
         self._known = {path: self._known[path] for path in places}
         for path in places[MAX_TABLES:]:
             troubles[path] = f"{path} is not registered: a lake registers at most {MAX_TABLES} tables"
+            unread.add(path)
         found = self._described(places[:MAX_TABLES])
         # Last: where the lake has vanished meanwhile, its tables only seem to be gone.
         lake = read_id(self._storage)
@@ -120,7 +154,7 @@ class LakeTables:
             if not is_lake(self._storage):
                 raise NotALake(self._root)
             lake = identify(self._storage)
-        return Tables(lake, tuple(found), troubles)
+        return Tables(lake, tuple(found), troubles, frozenset(map(self._key, unread)))
 
     def _places(self) -> Iterator[str]:
         """Yield the directories of tables, sorted by account."""
@@ -138,16 +172,23 @@ class LakeTables:
         newest = max(log.commits[-1:] + log.checkpoints[-1:], default=-1)
         if newest < 0:
             return False
-        metadata = None
+        tag = log.tag(newest)
         if known is not None and known.version <= newest and log.tag(known.version) == known.tag:
-            try:
-                metadata = log.metadata_between(known.version, newest) or known.metadata
-            except FileNotFoundError:
-                metadata = None
-        if metadata is None:
-            metadata = log.metadata_of(newest)
-        self._known[path] = _Known(newest, log.tag(newest), metadata)
+            with suppress(FileNotFoundError):  # a commit has been cleaned up
+                if (changed := log.metadata_between(known.version, newest)) is None:
+                    self._known[path] = msgspec.structs.replace(known, version=newest, tag=tag)
+                    return True
+                self._know(path, newest, tag, changed)
+                return True
+        self._know(path, newest, tag, log.metadata_of(newest))
         return True
+
+    def _know(self, path: str, version: int, tag: str | None, found: dict[str, Any]) -> None:
+        metadata = msgspec.convert(found, _MetaData)
+        self._known[path] = _Known(version, tag, metadata, _SCHEMA.decode(metadata.schema_string).fields)
+
+    def _key(self, path: str) -> str:
+        return path.removeprefix(f"{self._root}/")
 
     def _described(self, places: list[str]) -> Iterator[Table]:
         descriptions = {
@@ -158,13 +199,12 @@ class LakeTables:
         names = {
             (paths.stream_of(self._root, path)[0], uid): _stream(path, self._known[path].metadata)
             for path in places
-            if (uid := _properties(self._known[path].metadata).get(UID_PROPERTY))
+            if (uid := self._known[path].metadata.configuration.get(UID_PROPERTY))
         }
         for path in places:
             metadata = self._known[path].metadata
             account = paths.stream_of(self._root, path)[0]
-            key, stream = path.removeprefix(f"{self._root}/"), _stream(path, metadata)
-            given = _properties(metadata)
+            key, stream, given = self._key(path), _stream(path, metadata), metadata.configuration
             properties = {TABLE_PROPERTY: key, ACCOUNT_PROPERTY: account}
             if (origin := given.get(MISFITS_PROPERTY)) is not None:
                 of = names.get((account, origin), "")
@@ -173,10 +213,10 @@ class LakeTables:
             else:
                 uid = given.get(UID_PROPERTY, "")
                 properties |= {STREAM_PROPERTY: stream, UID_PROPERTY: uid, TIME_NS_PROPERTY: "time_ns"}
-                comment = descriptions.get((account, uid)) or metadata.get("description") or f"Stream {stream}"
+                comment = descriptions.get((account, uid)) or metadata.description or f"Stream {stream}"
                 comments = _COMMENTS
             properties |= {TIME_PROPERTY: "time", SEQUENCE_PROPERTY: "seq"}
-            columns = _columns(metadata, comments)
+            columns = tuple(_column(each, comments) for each in self._known[path].fields)
             names_there = {column.name for column in columns}
             hints = (TIME_PROPERTY, TIME_NS_PROPERTY, SEQUENCE_PROPERTY)
             kept = {
@@ -184,17 +224,12 @@ class LakeTables:
                 for name, value in properties.items()
                 if value and (name not in hints or value in names_there)
             }
-            partitions = tuple(metadata.get("partitionColumns") or ())
-            yield Table(key, path, account, stream, comment, columns, partitions, kept)
+            yield Table(key, path, account, stream, comment, columns, tuple(metadata.partition_columns), kept)
 
 
-def _properties(metadata: dict[str, Any]) -> dict[str, str]:
-    return metadata.get("configuration") or {}
-
-
-def _stream(path: str, metadata: dict[str, Any]) -> str:
+def _stream(path: str, metadata: _MetaData) -> str:
     """Return the name of the stream of a table, by its properties if it has them: directories may be cut."""
-    return _properties(metadata).get(STREAM_PROPERTY) or paths.name_of(path.rpartition("/")[2])
+    return metadata.configuration.get(STREAM_PROPERTY) or paths.name_of(path.rpartition("/")[2])
 
 
 def _description(config: msgspec.Raw) -> str:
@@ -205,14 +240,6 @@ def _description(config: msgspec.Raw) -> str:
     return str(found.get("description") or "") if isinstance(found, dict) else ""
 
 
-def _columns(metadata: dict[str, Any], comments: dict[str, str]) -> tuple[Column, ...]:
-    fields = msgspec.json.decode(metadata.get("schemaString") or '{"fields": []}')["fields"]
-    return tuple(
-        Column(
-            each["name"],
-            each["type"],
-            str((each.get("metadata") or {}).get("comment") or comments.get(each["name"], "")),
-            each.get("nullable", True),
-        )
-        for each in fields
-    )
+def _column(field: _Field, comments: dict[str, str]) -> Column:
+    comment = str(field.metadata.get("comment") or comments.get(field.name, ""))
+    return Column(field.name, field.type, comment, field.nullable)

@@ -48,7 +48,7 @@ def register(
     found = LakeTables(lake).read()
     tables = [table for table in found.tables if table.account == account]
     done = []
-    for change in plan(tables, catalog.entries(database), found.lake, catalog.render):
+    for change in plan(tables, catalog.entries(database), found.lake, catalog.render, found.unread):
         if change.kind == DROP:
             catalog.drop(database, change.entry.name)
             continue

@@ -82,6 +82,12 @@ def test_properties_of_other_programs_stay_and_do_not_count() -> None:
     assert "lakestream.old" not in altered.entry.properties
 
 
+def test_the_entry_of_a_table_that_cannot_be_read_stays() -> None:
+    [change] = plan([table("ORDERS")], [], LAKE, RENDER)
+    assert plan([], [change.entry], LAKE, RENDER, unread={"streams/ORDERS"}) == []
+    assert kinds(plan([], [change.entry], LAKE, RENDER)) == {"orders": DROP}
+
+
 def test_an_entry_follows_a_lake_that_moves() -> None:
     [change] = plan([table("ORDERS")], [], LAKE, RENDER)
     moved = msgspec.structs.replace(table("ORDERS"), path="/srv/streams/ORDERS")

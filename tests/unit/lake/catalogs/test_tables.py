@@ -136,6 +136,9 @@ def test_a_table_whose_log_is_damaged_stays_as_it_was(lake: str) -> None:
     found = reader.read()
     assert found.tables == first.tables
     assert list(found.troubles) == [path]
+    assert found.unread == frozenset()
+    found = LakeTables(lake).read()
+    assert (found.tables, found.unread) == ((), {"streams/ORDERS"}), "its entry stays, if it has one"
 
 
 def test_a_lake_that_vanishes_is_no_lake_without_tables(lake: str) -> None:
