@@ -2,7 +2,7 @@
 
 Belongs here: the schedule, in one thread: a look at the tables after commits and in between, a pass over each catalog
 when the tables have changed, and now and then in any case. A catalog that fails is tried again after a growing pause;
-neither the compactor nor another catalog waits for it.
+the compactor never waits for it, and other catalogs only for its time limits.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class CatalogKeeper:
     Args:
         lake: the lake's root.
         catalogs: their addresses.
-        report: called after each pass that has changed something or failed, in another thread.
+        report: called after each pass over a catalog, in another thread.
         complain: gets a line when an error begins, and when it has ended.
         active: false while another compactor works; then nothing happens here.
         connect: connects to a catalog.
@@ -155,6 +155,7 @@ class CatalogKeeper:
 
     def _settle(self, target: _Target, result: Synced, found: Tables) -> None:
         if reason := result.reason:
+            target.done = None
             target.pause = min(max(target.pause * 2, FIRST_RETRY_SECONDS), LONGEST_RETRY_SECONDS)
             target.due = time.monotonic() + target.pause
             if reason != target.error:
