@@ -4,7 +4,7 @@ Belongs here: the requests to a metastore, and the layout of an entry there. Spa
 properties of the table, and the location among those of the SerDe; other readers use the location of the storage. The
 columns are for people, and for tools that show them: engines read the table's log.
 
-A metastore of Hive 2.3 or later, without Kerberos and TLS.
+Metastores with Kerberos or TLS are not supported. The requests are those of Hive 2.3, with which they are tested.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class HiveCatalog(Catalog):
     def create(self, database: str, entry: Entry, table: Table) -> None:
         """Create an entry."""
         with self._errors(f"create {database}.{entry.name}"):
-            made = _filled(ttypes.Table(entry.name, database, sd=ttypes.StorageDescriptor()), entry)
+            made = _filled(ttypes.Table(entry.name, database, partitionKeys=[]), entry)
             self._client.create_table_with_environment_context(made, _context())
 
     def alter(self, database: str, entry: Entry, table: Table) -> None:
@@ -116,7 +116,7 @@ class HiveCatalog(Catalog):
             raise _away(self._address, error) from None
         except TApplicationException as error:
             raise CatalogAway(
-                self._address, str(error.message), "use a metastore of Hive 2.3 or later, or a catalog of another kind"
+                self._address, str(error.message), "it has not the requests of Hive 2.3: use another catalog"
             ) from None
         except TException as error:
             raise CatalogRefused(self._address, what, _message(error)) from None
@@ -176,12 +176,16 @@ def _filled(table: Any, entry: Entry) -> Any:
     kept = {name: value for name, value in (table.parameters or {}).items() if name not in own(table.parameters or {})}
     table.parameters = {**kept, **entry.properties, "comment": entry.comment}
     table.tableType = "EXTERNAL_TABLE"
-    table.partitionKeys = []
-    descriptor = table.sd
-    descriptor.cols = [ttypes.FieldSchema(each.name, each.type, each.comment) for each in entry.columns or ()]
-    descriptor.location = entry.location
-    descriptor.inputFormat, descriptor.outputFormat = INPUT_FORMAT, OUTPUT_FORMAT
-    descriptor.parameters = descriptor.parameters or {}
-    descriptor.bucketCols, descriptor.sortCols, descriptor.numBuckets = [], [], -1
-    descriptor.serdeInfo = ttypes.SerDeInfo(None, SERDE, {"path": entry.location, "serialization.format": "1"})
+    before = table.sd.parameters if table.sd is not None else None
+    table.sd = ttypes.StorageDescriptor(
+        cols=[ttypes.FieldSchema(each.name, each.type, each.comment) for each in entry.columns or ()],
+        location=entry.location,
+        inputFormat=INPUT_FORMAT,
+        outputFormat=OUTPUT_FORMAT,
+        numBuckets=-1,
+        serdeInfo=ttypes.SerDeInfo(None, SERDE, {"path": entry.location, "serialization.format": "1"}),
+        bucketCols=[],
+        sortCols=[],
+        parameters=before or {},
+    )
     return table

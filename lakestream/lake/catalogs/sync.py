@@ -68,11 +68,6 @@ class Synced(msgspec.Struct, frozen=True):
         parts = ((CREATE, "created"), (ALTER, "altered"), (DROP, "dropped"))
         return ", ".join(f"{self.count(kind)} {word}" for kind, word in parts)
 
-    @property
-    def foreign(self) -> list[Placed]:
-        """Return the tables that other programs have registered."""
-        return [each for each in self.changes if each.change.kind == FOREIGN]
-
 
 class Planned(msgspec.Struct, frozen=True):
     """Decisions on the entries of a database. `exists`: the database is there."""
