@@ -4,7 +4,8 @@
     python jobs/compact.py --lake ./data/lake                    (a Spark of its own on this machine)
     spark-submit jobs/compact.py --lake /mnt/lake --once         (the Spark that spark-submit was configured for)
 
-Belongs here: the command line and the loop. lakestream.lake.write.compactor and upkeep do the work.
+Belongs here: the command line and the loop. lakestream.lake.write.compactor and upkeep do the work, and
+lakestream.lake.catalogs.keeper keeps the tables registered in catalogs.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +25,8 @@ if (ROOT / "lakestream").is_dir():
     sys.path.insert(0, str(ROOT))  # run from a checkout, installed or not
 
 from lakestream.extras import ExtraMissing  # noqa: E402
+from lakestream.lake.catalogs import address  # noqa: E402
+from lakestream.lake.catalogs.address import CatalogAddress  # noqa: E402
 from lakestream.lake.errors import StorageFailed  # noqa: E402
 from lakestream.lake.files import paths  # noqa: E402
 from lakestream.lake.spark import job  # noqa: E402
@@ -34,6 +38,8 @@ from lakestream.spans import Spans, configured, open_spans  # noqa: E402
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from lakestream.lake.catalogs.keeper import CatalogKeeper
+    from lakestream.lake.catalogs.sync import Synced
     from lakestream.lake.spark.session import Rest
     from lakestream.lake.write.compactor import BatchReport, Compactor
     from lakestream.lake.write.maintainer import Done
@@ -81,6 +87,13 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         help="interval of the maintenance of jobs/maintain.py; 0: never (default: %(default)g)",
     )
     parser.add_argument(
+        "--catalog",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="keep the tables registered in this catalog; may be repeated (default: those of $LAKESTREAM_CATALOGS)",
+    )
+    parser.add_argument(
         "--metrics",
         type=job.listening,
         metavar="[HOST:]PORT",
@@ -101,10 +114,11 @@ def main(arguments: list[str] | None = None) -> int:
     def work(stop: threading.Event) -> int:
         if options.exit_with_parent:
             threading.Thread(target=_watch_parent, args=(stop,), name="parent", daemon=True).start()
-        metrics = CompactorMetrics(paths.root(options.lake))
+        catalogs = address.given(options.catalog, os.environ)
+        metrics = CompactorMetrics(paths.root(options.lake), catalogs)
         serving = job.serve_metrics(options.metrics, metrics.collect)
         try:
-            return run(options, stop, metrics)
+            return run(options, stop, metrics, catalogs)
         finally:
             if serving is not None:
                 serving.close()
@@ -112,7 +126,12 @@ def main(arguments: list[str] | None = None) -> int:
     return job.run("compactor", work)
 
 
-def run(options: argparse.Namespace, stop: threading.Event, metrics: CompactorMetrics) -> int:
+def run(
+    options: argparse.Namespace,
+    stop: threading.Event,
+    metrics: CompactorMetrics,
+    catalogs: Sequence[CatalogAddress],
+) -> int:
     """Start Spark, take the compactor's lock, work until `stop` (or until done, with --once).
 
     With --once and nothing to do Spark is not started.
@@ -121,9 +140,12 @@ def run(options: argparse.Namespace, stop: threading.Event, metrics: CompactorMe
 
     lake = paths.root(options.lake)
     lakes.require(lake, options.create)
+    keeper = _keeper(lake, catalogs, metrics)
     began, moved = time.monotonic(), 0
     if options.once and not _has_work(lake):
         _say_result(options.json, 0, 0, time.monotonic() - began)
+        if keeper is not None:
+            keeper.once()
         return 0
     spark = metrics.spark = job.start_spark("lakestream compactor", lake, options, stop)
     from lakestream.lake.delta.batches import Backlog
@@ -147,6 +169,8 @@ def run(options: argparse.Namespace, stop: threading.Event, metrics: CompactorMe
         metrics.note(batch, time.time())
         if upkeep is not None:
             upkeep.note(batch.commits)
+        if keeper is not None:
+            keeper.note([*batch.commits, *batch.removed])
 
     spans = _open_spans(lake)
 
@@ -174,10 +198,14 @@ def run(options: argparse.Namespace, stop: threading.Event, metrics: CompactorMe
                 backlog = Backlog(lake)
                 with watched("compact", backlog.total, backlog.done):
                     failures = compactor.once().failures
+                if keeper is not None:
+                    keeper.once()
                 if not moved:
                     _say_result(options.json, 0, 0, time.monotonic() - began)
                 return 1 if failures or stop.is_set() else 0
             outages.working()
+            if keeper is not None:
+                keeper.start()
             try:
                 return _serve(compactor, upkeep, rest, options.interval, stop)
             except Exception as error:
@@ -189,9 +217,25 @@ def run(options: argparse.Namespace, stop: threading.Event, metrics: CompactorMe
             compactor = metrics.compactor = make()
     finally:
         metrics.spark = None
+        if keeper is not None:
+            keeper.stop()
         _close(compactor, upkeep, spark)
         if spans is not None:
             spans.close()
+
+
+def _keeper(lake: str, catalogs: Sequence[CatalogAddress], metrics: CompactorMetrics) -> CatalogKeeper | None:
+    """Return the keeper of the catalogs' entries, if there are any."""
+    if not catalogs:
+        return None
+    from lakestream.lake.catalogs.keeper import CatalogKeeper
+
+    def report(result: Synced) -> None:
+        metrics.note_catalog(result)
+        if any(result.count(kind) for kind in ("create", "alter", "drop")):
+            say(f"catalog {result.catalog}: {result.describe()}")
+
+    return CatalogKeeper(lake, catalogs, report, complain, active=lambda: metrics.active)
 
 
 def _open_spans(lake: str) -> Spans | None:

@@ -13,6 +13,7 @@ from typer.core import TyperCommand
 
 from lakestream import __version__
 from lakestream.cli.bench import bench
+from lakestream.cli.catalog import catalog
 from lakestream.cli.config_command import config
 from lakestream.cli.demo import demo
 from lakestream.cli.doctor import doctor
@@ -116,3 +117,4 @@ app.command(rich_help_panel=LOOK)(bench)
 app.command(rich_help_panel=LAKE)(compact)
 app.command(rich_help_panel=LAKE)(maintain)
 app.command(rich_help_panel=LAKE)(clone)
+app.add_typer(catalog, name="catalog", rich_help_panel=LAKE)

@@ -19,6 +19,16 @@ from lakestream.cli.sql import LakeOption, default_lake
 from lakestream.cli.terminal import JsonOption, complain
 from lakestream.lake.errors import JavaMissing, LakeError
 
+CatalogOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--catalog",
+        metavar="URL",
+        envvar="LAKESTREAM_CATALOGS",
+        help="Catalog to register the tables in: hive://HOST/DATABASE, glue://REGION/DATABASE or "
+        "unity://HOST/CATALOG/SCHEMA. May be repeated.",
+    ),
+]
 JsonLinesOption = Annotated[bool, typer.Option("--json", help="Print results as JSON, an object a line.")]
 
 
@@ -80,12 +90,14 @@ def compact(
     metrics: Annotated[
         str | None, typer.Option(metavar="[HOST:]PORT", help="Serve metrics for Prometheus at this address, /metrics.")
     ] = None,
+    catalog: CatalogOption = None,
     as_json: JsonLinesOption = False,
 ) -> None:
     """Run the compactor: write staged messages into the streams' Delta tables with Spark."""
     options = [name for name, given in (("--once", once), ("--create", create), ("--json", as_json)) if given]
     options += [] if maintain_every is None else [f"--maintain-every={maintain_every}"]
     options += [] if metrics is None else [f"--metrics={metrics}"]
+    options += [f"--catalog={each}" for each in catalog or ()]
     _become("compact.py", lake, options, needs_java=not once)  # with nothing to do it needs no Java
 
 

@@ -172,6 +172,7 @@ def flags_of(options: LakeOptions) -> list[str]:
         host = options.compactor_metrics_host
         shown = f"[{host}]" if ":" in host else host
         flags.append(f"--metrics={shown}:{options.compactor_metrics_port}")
+    flags += [f"--catalog={each}" for each in options.catalogs]
     return flags
 
 

@@ -225,7 +225,8 @@ class LakeOptions(msgspec.Struct, frozen=True, kw_only=True):
     maintains the tables every `maintain_every_ns` (0: never). A staged segment that its table holds stays for
     `staged_grace_ns`, for running readers, but at most `staged_grace_bytes` of a stream. `defaults` are those of
     streams' metadata by patterns of their names. The compactor of
-    `lakestream up` serves its metrics at `compactor_metrics_host` and `_port`; port 0: nowhere.
+    `lakestream up` serves its metrics at `compactor_metrics_host` and `_port`; port 0: nowhere. It keeps the tables
+    registered in `catalogs`, given by their addresses.
     """
 
     enabled: bool = True
@@ -240,6 +241,7 @@ class LakeOptions(msgspec.Struct, frozen=True, kw_only=True):
     defaults: dict[str, dict[str, str]] = {}
     compactor_metrics_host: str = "127.0.0.1"
     compactor_metrics_port: int = 0
+    catalogs: tuple[str, ...] = ()
 
 
 class OtelOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -392,6 +392,17 @@ def _as_metadata(key: str, item: Item) -> str:
     return item.raw if isinstance(item.value, bool) else as_text(key, item)
 
 
+def _catalogs(key: str, item: Item) -> tuple[str, ...]:
+    """Convert an address of a catalog, or a list of them."""
+    from lakestream.lake.catalogs.address import BadCatalog, parse_all  # needed by few servers
+
+    found = tuple(as_text(key, each) for each in item.value) if isinstance(item.value, list) else (as_text(key, item),)
+    try:
+        return tuple(each.text for each in parse_all(found))
+    except BadCatalog as error:
+        raise item.error(str(error)) from None
+
+
 LAKE: dict[str, Rule] = {
     "enabled": ("enabled", as_boolean),
     "url": ("url", _lake_url),
@@ -403,6 +414,7 @@ LAKE: dict[str, Rule] = {
     "staged_grace_bytes": ("staged_grace_bytes", as_bytes),
     "maintain_every": ("maintain_every_ns", as_pause),
     "defaults": ("defaults", _lake_defaults),
+    "catalogs": ("catalogs", _catalogs),
     "compactor_metrics": ("*", address("compactor_metrics_host", "compactor_metrics_port")),
 }
 

@@ -412,6 +412,9 @@ def _parameter(each: Any) -> tuple[str, str, str]:
 ENVIRONMENT: dict[str, str] = {
     "NATS_URL": "the server, for commands that connect to one",
     "LAKESTREAM_LAKE": "the lake, for commands that read one, and for Spark's own programs",
+    "LAKESTREAM_CATALOGS": "catalogs in which tables are registered, separated by blanks, for `compact` and `catalog`",
+    "LAKESTREAM_UNITY_TOKEN": "the token for Unity Catalog",
+    "LAKESTREAM_UNITY_TOKEN_FILE": "a file with it",
     "LAKESTREAM_NATIVE": "`off`: the loops over messages run in Python though the compiled module is there",
     "LAKESTREAM_CACHE": "directory of downloaded JARs; else `$XDG_CACHE_HOME/lakestream`, else `~/.cache/lakestream`",
     "LAKESTREAM_IVY_SETTINGS": "settings file of Ivy, for JARs from a repository of your own",

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.lake.read.metastore import MAX_NAME, table_name
 from tests.lake.conftest import job
 
 pytestmark = pytest.mark.lake
@@ -47,10 +46,3 @@ def test_a_hive_metastore_leads_to_the_tables_whatever_happens_to_them(tmp_path:
     assert seen["left"] == sorted(["orders", second[1], "gr__e", "other"])
     assert seen["database"] == [["ORDERS", "orders"], ["a_b", "a_b"], ["größe", "gr__e"]]
     assert seen["there"] == [1, 2]
-
-
-def test_names_in_a_metastore() -> None:
-    assert table_name("ORDERS") == "orders"
-    assert table_name("KV_air-ports") == "kv_air_ports"
-    assert len(table_name("x" * 200)) == MAX_NAME
-    assert table_name("x" * 200 + "y") != table_name("x" * 200 + "z")

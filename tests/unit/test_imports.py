@@ -14,6 +14,7 @@ pytestmark = pytest.mark.unit
 
 HEAVY = {
     "bcrypt",
+    "boto3",
     "click",
     "cryptography",
     "delta",
@@ -28,6 +29,7 @@ HEAVY = {
     "pandas",
     "prometheus_client",
     "pyarrow",
+    "pymetastore",
     "pyspark",
     "rich",
     "sqlglot",

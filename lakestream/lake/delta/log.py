@@ -300,6 +300,18 @@ class Log:
                 return value
         raise DamagedLog(self.path(version), "there is no metaData action up to it")
 
+    def metadata_between(self, version: int, through: int) -> dict[str, Any] | None:
+        """Return the last metaData action of the commits after `version` up to `through`; None if none has one.
+
+        Raises:
+            FileNotFoundError: the log has lost one of these commits.
+        """
+        for number in range(through, version, -1):
+            for line in self._storage.read(self.path(number)).splitlines():
+                if line.startswith(b'{"metaData"'):
+                    return dict(msgspec.json.decode(line)["metaData"])
+        return None
+
     def tombstones(self, version: int) -> Iterator[Remove]:
         """Yield the files that have left the table by a version, as far back as its checkpoint remembers.
 

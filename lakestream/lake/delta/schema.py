@@ -45,6 +45,8 @@ STREAM_PROPERTY = "lakestream.stream"
 CREATED_PROPERTY = "lakestream.created_ns"
 JSON_SCHEMA_PROPERTY = "lakestream.json_schema"
 """Table property with the stream's `lakestream.json_schema`."""
+MISFITS_PROPERTY = "lakestream.misfits_of"
+"""Property of a table of misfits: the uid of its stream."""
 BOUNDS_METADATA = "lakestream.bounds"
 """Metadata of the column `bucket`: the bounds of the buckets. As part of the schema, they change with the data."""
 

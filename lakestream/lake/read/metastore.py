@@ -1,36 +1,29 @@
-"""Catalog entries for the tables of streams.
+"""Catalog entries by a Spark session.
 
-Belongs here: registering tables in the catalog of a Spark session (a Hive metastore, or another one). A catalog entry
-is a name and a location: schema, versions and rows stay in the table, so an entry follows every commit by itself, and
-dropping it leaves the table as it is.
+Belongs here: the catalog of a session (a Hive metastore, or another one) behind the interface of lake/catalogs/, and
+registering the tables of one account there. Spark reads columns from the tables' logs, so these entries have none.
 """
 
 from __future__ import annotations
 
-import hashlib
-import re
-from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakestream.lake.delta.log import has_log
+from lakestream.lake.catalogs.catalog import Catalog
+from lakestream.lake.catalogs.entries import Entry, Table, own
+from lakestream.lake.catalogs.plan import ALTER, CREATE, DROP, plan
+from lakestream.lake.catalogs.tables import LakeTables
 from lakestream.lake.delta.schema import quoted, ticked
 from lakestream.lake.files import paths
 from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-MAX_NAME = 100
-"""Maximum length of a table's name in characters; a metastore allows 128. A longer one is cut and ends in a hash."""
-
-_ODD = re.compile(r"[^a-z0-9_]")
-
 
 class Registered(msgspec.Struct, frozen=True):
-    """A stream's table in the catalog: stream, name in the catalog, and location as Spark spells it."""
+    """A table in the catalog: stream, name in the catalog, and location as Spark spells it."""
 
     stream: str
     name: str
@@ -40,75 +33,111 @@ class Registered(msgspec.Struct, frozen=True):
 def register(
     spark: SparkSession, lake: str, database: str = "default", account: str = paths.DEFAULT_ACCOUNT
 ) -> list[Registered]:
-    """Create an entry in a database of the catalog for each stream's table of an account, and drop those of tables that
-    are gone.
+    """Create an entry in a database of the session's catalog for each table of an account, and drop the entries of
+    tables that are gone.
 
-    The entry of stream ORDERS is `orders`. Characters that a metastore does not accept become `_`; where two streams
-    would have one name, the later one gets a hash suffix. Other tables of the database stay. Call it again when streams
-    were created or deleted.
+    Names and rules are those of all catalogs: the entry of stream ORDERS is `orders`, and only entries that this
+    function has made are changed. Call it again when streams were created or deleted.
 
     Raises:
         UnsupportedLake: the lake's address.
+        NotALake: there is no lake.
     """
-    storage = open_storage(lake)
-    spark.sql(f"CREATE DATABASE IF NOT EXISTS {ticked(database)}")
-    existing = _existing(spark, database)
-    wanted = {storage.spark_path(path): stream for stream, path in _tables(storage, account)}
-    below = _plain(storage.spark_path(paths.table(storage.root, "x", account))).rpartition("/")[0] + "/"
-    for name, location in list(existing.items()):
-        if location.startswith(below) and location not in map(_plain, wanted):
-            spark.sql(f"DROP TABLE IF EXISTS {ticked(database)}.{ticked(name)}")
-            del existing[name]
-    by_location = {location: name for name, location in existing.items()}
-    found = []
-    for location, stream in wanted.items():
-        if (known := by_location.get(_plain(location))) is not None:
-            name = known
-        else:
-            name = table_name(stream)
-            if name in existing:
-                name = _hashed(name, stream)
-            spark.sql(f"CREATE TABLE {ticked(database)}.{ticked(name)} USING delta LOCATION {quoted(location)}")
-            existing[name] = _plain(location)
-        found.append(Registered(stream, name, location))
-    return found
+    catalog = SessionCatalog(spark, lake)
+    catalog.create_database(database, "")
+    found = LakeTables(lake).read()
+    tables = [table for table in found.tables if table.account == account]
+    done = []
+    for change in plan(tables, catalog.entries(database), found.lake, catalog.render, found.unread):
+        if change.kind == DROP:
+            catalog.drop(database, change.entry.name)
+            continue
+        assert change.table is not None
+        if change.kind == CREATE:
+            catalog.create(database, change.entry, change.table)
+        elif change.kind == ALTER:
+            catalog.alter(database, change.entry, change.table)
+        if change.entry.name:
+            done.append(Registered(change.table.stream, change.entry.name, catalog.location(change.table)))
+    return done
 
 
-def table_name(stream: str) -> str:
-    """Return a stream's name as a metastore accepts it: lower case letters, digits and `_`."""
-    name = _ODD.sub("_", stream.lower())
-    return name if len(name) <= MAX_NAME else _hashed(name, stream)
+class SessionCatalog(Catalog):
+    """The catalog `spark_catalog` of a session.
 
+    Args:
+        spark: the session.
+        lake: the lake's root.
+    """
 
-def _hashed(name: str, stream: str) -> str:
-    return f"{name[: MAX_NAME - 9]}_{hashlib.sha256(stream.encode()).hexdigest()[:8]}"
+    def __init__(self, spark: SparkSession, lake: str) -> None:
+        self._spark = spark
+        self._storage = open_storage(lake)
 
+    def databases(self) -> list[str]:
+        """Return the names of all databases."""
+        return [each.name for each in self._spark.catalog.listDatabases()]
 
-def _tables(storage: Storage, account: str) -> list[tuple[str, str]]:
-    """Return (stream, path) of each table, by name. The name of a stream that was too long for a directory is cut."""
-    streams = paths.table(storage.root, "x", account).rpartition("/")[0]
-    return [
-        (paths.name_of(name), f"{streams}/{name}")
-        for name in storage.directories(streams)
-        if has_log(storage, f"{streams}/{name}")
-    ]
+    def create_database(self, database: str, comment: str) -> None:
+        """Create a database, unless it exists."""
+        self._spark.sql(f"CREATE DATABASE IF NOT EXISTS {ticked(database)}")
 
+    def entries(self, database: str) -> list[Entry]:
+        """Return all entries of a database, from the catalog alone: the data may be gone."""
+        names = self._external.listTables(database)
+        found = []
+        for number in range(names.size()):
+            table = self._external.getTable(database, names.apply(number))
+            location = table.storage().locationUri()
+            where = location.get().toString() if location.isDefined() else ""
+            found.append(Entry(names.apply(number), where, properties=self._properties(table)))
+        return found
 
-def _existing(spark: SparkSession, database: str) -> dict[str, str]:
-    """Return the names in the database with their locations, from the catalog alone: the data may be gone."""
-    jvm_catalog = spark._jsparkSession.sessionState().catalog().externalCatalog()
-    found = {}
-    names = jvm_catalog.listTables(database)
-    for number in range(names.size()):
-        location = jvm_catalog.getTable(database, names.apply(number)).storage().locationUri()
-        if location.isDefined():
-            found[names.apply(number)] = _plain(location.get().toString())
-    return found
+    def render(self, table: Table, name: str) -> Entry:
+        """Return the entry that a table should have."""
+        return Entry(name, self.location(table), properties=dict(table.properties))
 
+    def location(self, table: Table) -> str:
+        """Return the location of a table as Spark spells it."""
+        return self._storage.spark_path(table.path)
 
-def _plain(location: str) -> str:
-    """Return a location in one spelling."""
-    parts = urlsplit(location)
-    if parts.scheme == "file":
-        return unquote(parts.path)
-    return location.rstrip("/")
+    def create(self, database: str, entry: Entry, table: Table) -> None:
+        """Create an entry, then its properties: Spark compares those of CREATE TABLE with the table's own."""
+        name = f"{ticked(database)}.{ticked(entry.name)}"
+        self._spark.sql(f"CREATE TABLE {name} USING delta LOCATION {quoted(entry.location)}")
+        self._mark(database, entry)
+
+    def alter(self, database: str, entry: Entry, table: Table) -> None:
+        """Replace an entry."""
+        self.drop(database, entry.name)
+        self.create(database, entry, table)
+
+    def drop(self, database: str, name: str) -> None:
+        """Drop an entry, unless it is gone."""
+        self._spark.sql(f"DROP TABLE IF EXISTS {ticked(database)}.{ticked(name)}")
+
+    def close(self) -> None:
+        """Do nothing: the session is the caller's."""
+
+    @property
+    def _external(self) -> Any:
+        return self._spark._jsparkSession.sessionState().catalog().externalCatalog()
+
+    def _properties(self, table: Any) -> dict[str, str]:
+        found: dict[str, str] = {}
+        pairs = table.properties().iterator()
+        while pairs.hasNext():
+            pair = pairs.next()
+            found[pair._1()] = pair._2()
+        return own(found)
+
+    def _mark(self, database: str, entry: Entry) -> None:
+        """Set the properties of an entry, and nothing in the table."""
+        table = self._external.getTable(database, entry.name)
+        properties = table.properties()
+        for name, value in entry.properties.items():
+            properties = properties.updated(name, value)
+        fields = {
+            table.productElementName(number): table.productElement(number) for number in range(table.productArity())
+        }
+        self._external.alterTable(table.copy(*{**fields, "properties": properties}.values()))

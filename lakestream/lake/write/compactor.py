@@ -83,7 +83,10 @@ def clear_checkpoint(directory: str) -> None:
 
 
 class BatchReport(msgspec.Struct, frozen=True):
-    """Result of a batch: number of streams, messages, seconds, errors by stream, commits and misfits by table."""
+    """Result of a batch: number of streams, messages, seconds, errors by stream, commits and misfits by table.
+
+    `removed`: the tables of streams that were deleted.
+    """
 
     streams: int
     rows: int
@@ -91,6 +94,7 @@ class BatchReport(msgspec.Struct, frozen=True):
     failures: dict[str, str]
     commits: dict[str, int] = {}
     misfits: dict[str, int] = {}
+    removed: list[str] = []
 
 
 class _Tally:
@@ -101,11 +105,12 @@ class _Tally:
         self.commits: Counter[str] = Counter()
         self.misfits: Counter[str] = Counter()
         self.failures: dict[str, str] = {}
+        self.removed: list[str] = []
 
     def report(self, seconds: float) -> BatchReport:
         """Return the counters as a report."""
         rows, commits, misfits = self.rows, dict(self.commits), dict(self.misfits)
-        return BatchReport(len(rows), rows.total(), seconds, self.failures, commits, misfits)
+        return BatchReport(len(rows), rows.total(), seconds, self.failures, commits, misfits, self.removed)
 
 
 class _Failure(msgspec.Struct):
@@ -394,7 +399,7 @@ class Compactor:
                 looked = now
                 self._join(turns, self._newcomers(set(turns.values())), tally)
         report = tally.report(time.monotonic() - began)
-        if report.streams or report.failures:
+        if report.streams or report.failures or report.removed:
             self._report(report)
         return report
 
@@ -506,6 +511,7 @@ class Compactor:
                 self._streams[stream.directory] = last
                 return True
             last.clean_up()
+            tally.removed.append(last.table)
         except StillCloned as error:
             self._clones.release(error.table)  # retried afterwards
             self._postpone(stream.directory, FIRST_RETRY_SECONDS)

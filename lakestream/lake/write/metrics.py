@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lakestream import __version__
+from lakestream.lake.catalogs.plan import CHANGES
 from lakestream.lake.files import paths
 from lakestream.metrics.family import COUNTER, GAUGE, HISTOGRAM, Family, Sheet
 from lakestream.metrics.histogram import Histogram
@@ -19,6 +21,8 @@ from lakestream.metrics.histogram import Histogram
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from lakestream.lake.catalogs.address import CatalogAddress
+    from lakestream.lake.catalogs.sync import Synced
     from lakestream.lake.write.compactor import BatchReport, Compactor
     from lakestream.lake.write.maintainer import Done
 
@@ -58,6 +62,21 @@ LAST = Family(
     "Time of the last commit, since the epoch; 0: none yet.",
 )
 MAINTAINED = Family("lakestream_maintenance_tables_total", COUNTER, "Tables maintained since the start.", ("result",))
+CATALOG_UP = Family(
+    "lakestream_catalog_up",
+    GAUGE,
+    "1 if the tables are registered in the catalog as they are, 0 if the last attempt failed.",
+    ("catalog",),
+)
+CATALOG_ENTRIES = Family(
+    "lakestream_catalog_entries", GAUGE, "Entries of the lake in the catalog, by the last attempt.", ("catalog",)
+)
+CATALOG_CHANGES = Family(
+    "lakestream_catalog_changes_total", COUNTER, "Changes of entries in the catalog.", ("catalog", "change")
+)
+CATALOG_FAILURES = Family(
+    "lakestream_catalog_failures_total", COUNTER, "Failed attempts; each is repeated.", ("catalog",)
+)
 JVM_USED = Family("jvm_memory_used_bytes", GAUGE, "Memory that the JVM uses, in bytes.", ("area",))
 JVM_COMMITTED = Family("jvm_memory_committed_bytes", GAUGE, "Memory that the JVM has reserved, in bytes.", ("area",))
 JVM_MAX = Family("jvm_memory_max_bytes", GAUGE, "Limit of the JVM's memory, in bytes; -1: none.", ("area",))
@@ -74,6 +93,10 @@ FAMILIES = (
     BATCHES,
     LAST,
     MAINTAINED,
+    CATALOG_UP,
+    CATALOG_ENTRIES,
+    CATALOG_CHANGES,
+    CATALOG_FAILURES,
     JVM_USED,
     JVM_COMMITTED,
     JVM_MAX,
@@ -88,10 +111,12 @@ class CompactorMetrics:
 
     Args:
         lake: the lake's root.
+        catalogs: the catalogs in which the tables are registered.
     """
 
-    def __init__(self, lake: str) -> None:
+    def __init__(self, lake: str, catalogs: Sequence[CatalogAddress] = ()) -> None:
         self._lake = lake
+        self._catalogs = [str(each) for each in catalogs]
         self.compactor: Compactor | None = None
         """Set once it exists."""
         self.spark: SparkSession | None = None
@@ -102,6 +127,10 @@ class CompactorMetrics:
         self._failures: Counter[tuple[str, str]] = Counter()
         self._misfits: Counter[tuple[str, str]] = Counter()
         self._maintained: Counter[str] = Counter()
+        self._catalog_ok: dict[str, bool] = {}
+        self._entries: dict[str, int] = {}
+        self._changes: Counter[tuple[str, str]] = Counter()
+        self._catalog_failures: Counter[str] = Counter()
         self._messages = 0
         self._last = 0.0
         self._batches = Histogram(BATCH_SECONDS)
@@ -126,6 +155,16 @@ class CompactorMetrics:
             with self._lock:
                 self._maintained["error" if done.failure is not None else "ok"] += 1
 
+    def note_catalog(self, result: Synced) -> None:
+        """Count the changes of a pass over a catalog."""
+        with self._lock:
+            self._catalog_ok[result.catalog] = not result.reason
+            if not result.error:
+                self._entries[result.catalog] = result.entries
+            for kind in CHANGES:
+                self._changes[result.catalog, kind] += result.count(kind)
+            self._catalog_failures[result.catalog] += bool(result.reason)
+
     def collect(self, sheet: Sheet) -> None:
         """Fill the sheet."""
         sheet.put(INFO, 1, {"version": __version__})
@@ -137,12 +176,23 @@ class CompactorMetrics:
                     sheet.put(family, count, {"account": account, "stream_name": stream})
             for result in ("ok", "error"):
                 sheet.put(MAINTAINED, self._maintained[result], {"result": result})
+            self._collect_catalogs(sheet)
             sheet.put(MESSAGES, self._messages)
             sheet.put(LAST, self._last)
         sheet.put(FAILING, self.compactor.failing if self.compactor is not None else 0)
         sheet.put(BATCHES, self._batches.read())
         if self.spark is not None:
             _jvm(sheet, self.spark)
+
+    def _collect_catalogs(self, sheet: Sheet) -> None:
+        """Add the catalogs; one without an attempt yet is not up. Invariant: `_lock` is held."""
+        for catalog in self._catalogs:
+            labels = {"catalog": catalog}
+            sheet.put(CATALOG_UP, float(self._catalog_ok.get(catalog, False)), labels)
+            sheet.put(CATALOG_ENTRIES, self._entries.get(catalog, 0), labels)
+            sheet.put(CATALOG_FAILURES, self._catalog_failures[catalog], labels)
+            for kind in CHANGES:
+                sheet.put(CATALOG_CHANGES, self._changes[catalog, kind], {**labels, "change": kind})
 
 
 def _count(counts: Counter[tuple[str, str]], key: tuple[str, str], count: int) -> None:

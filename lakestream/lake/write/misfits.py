@@ -23,8 +23,10 @@ import pyarrow.parquet as pq
 from lakestream.lake.delta import ends
 from lakestream.lake.delta.log import log_directory
 from lakestream.lake.delta.position import PositionWatch, Progress, application
+from lakestream.lake.delta.schema import MISFITS_PROPERTY
 from lakestream.lake.delta.typed_rows import MISFIT_SCHEMA
 from lakestream.lake.errors import TableBusy
+from lakestream.lake.files import paths
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.staging import StreamIdentity
 from lakestream.lake.files.storage import Storage
@@ -35,8 +37,6 @@ from lakestream.lake.write.rewrite import forget_table
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-MISFITS_OF = "lakestream.misfits_of"
-"""Property of a table of misfits: the uid of its stream."""
 SUFFIX = "_misfits"
 RETENTION_CHECK = "spark.databricks.delta.retentionDurationCheck.enabled"
 """Setting without which Delta's VACUUM keeps the files of the last week."""
@@ -60,8 +60,7 @@ class MisfitFiles:
 
     def __init__(self, table: str, after_seq: int = 0) -> None:
         self._table, self._after = table, after_seq
-        # Not the table itself: it begins with these files, while the directory of the streams has to be there.
-        self._storage = open_storage(table.rpartition("/")[0])
+        self._storage = open_storage(paths.lake_of(table)[0])  # that of the table needs its directory
         self._held: list[pa.RecordBatch] = []
         self._rows = 0
         self._written: list[Written] = []
@@ -204,7 +203,7 @@ class MisfitTable:
             metadata = DeltaTable(path, storage_options=self._storage.delta_options()).metadata()
         except TableNotFoundError:
             return None
-        return str(metadata.configuration.get(MISFITS_OF, ""))
+        return str(metadata.configuration.get(MISFITS_PROPERTY, ""))
 
     def _metadata(self) -> dict[str, object]:
         """Return the `metaData` action of a new table."""
@@ -217,6 +216,6 @@ class MisfitTable:
             "format": {"provider": "parquet", "options": {}},
             "schemaString": msgspec.json.encode({"type": "struct", "fields": fields}).decode(),
             "partitionColumns": [],
-            "configuration": {**_PROPERTIES, MISFITS_OF: self._identity.uid},
+            "configuration": {**_PROPERTIES, MISFITS_PROPERTY: self._identity.uid},
             "createdTime": time.time_ns() // 1_000_000,
         }

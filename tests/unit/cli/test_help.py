@@ -66,7 +66,8 @@ def test_commands_whose_results_scripts_read_have_json() -> None:
 
 def test_the_page_of_commands_names_every_command() -> None:
     page = (Path(__file__).parents[3] / "docs" / "commands.md").read_text(encoding="utf-8")
-    assert [name for name, _ in commands() if f"`{name}`" not in page and name not in ("", "config", "schema")] == []
+    groups = ("", "catalog", "config", "schema")
+    assert [name for name, _ in commands() if f"`{name}`" not in page and name not in groups] == []
 
 
 def completed(line: str) -> list[str]:

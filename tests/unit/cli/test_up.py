@@ -506,6 +506,7 @@ compactor ready"""
         ("compactor_metrics: 9464", ["--metrics=127.0.0.1:9464"]),
         ('compactor_metrics: "0.0.0.0:9464"', ["--metrics=0.0.0.0:9464"]),
         ('compactor_metrics: "[::1]:9464"', ["--metrics=[::1]:9464"]),
+        ('catalogs: ["hive://a", "glue://b"]', ["--catalog=hive://a", "--catalog=glue://b"]),
     ],
 )
 def test_the_compactor_gets_its_settings_of_the_file(tmp_path: Path, text: str, metrics: list[str]) -> None:

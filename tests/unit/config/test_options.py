@@ -100,6 +100,11 @@ def _jetstream(options: Options) -> JetStreamOptions:
             'lake { compactor_metrics: "0.0.0.0:9464" }',
             {"lake": LakeOptions(compactor_metrics_host="0.0.0.0", compactor_metrics_port=9464)},
         ),
+        ('lake { catalogs: "hive://metastore/events" }', {"lake": LakeOptions(catalogs=("hive://metastore/events",))}),
+        (
+            'lake { catalogs: ["hive://metastore:9083", "glue://eu-central-1"] }',
+            {"lake": LakeOptions(catalogs=("hive://metastore:9083", "glue://eu-central-1"))},
+        ),
         ('otel { endpoint: "http://127.0.0.1:4318" }', {"otel": OtelOptions(endpoint="http://127.0.0.1:4318")}),
         (
             "lake { staged_grace: 0, staged_grace_bytes: 2M }",

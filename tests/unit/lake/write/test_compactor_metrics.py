@@ -7,6 +7,10 @@ from typing import Any
 
 import pytest
 
+from lakestream.lake.catalogs.address import parse
+from lakestream.lake.catalogs.entries import Entry
+from lakestream.lake.catalogs.plan import CREATE, Change
+from lakestream.lake.catalogs.sync import Placed, Synced
 from lakestream.lake.files import paths
 from lakestream.lake.spark import job
 from lakestream.lake.write import metrics
@@ -72,8 +76,25 @@ def test_maintenance_counts_tables_that_needed_some() -> None:
     assert found["lakestream_maintenance_tables_total", "error"] == 1
 
 
+def test_catalogs_are_up_after_a_pass_without_errors() -> None:
+    hive = parse("hive://a")
+    counted = CompactorMetrics(LAKE, [hive])
+    assert _values(counted)["lakestream_catalog_up", "hive://a"] == 0
+    made = Placed("lakestream", Change(CREATE, Entry("orders", "/lake/streams/ORDERS")))
+    counted.note_catalog(Synced("hive://a", (made,)))
+    found = _values(counted)
+    assert found["lakestream_catalog_up", "hive://a"] == found["lakestream_catalog_entries", "hive://a"] == 1
+    assert found["lakestream_catalog_changes_total", "hive://a", "create"] == 1
+    counted.note_catalog(Synced("hive://a", complete=False, error="away"))
+    found = _values(counted)
+    assert found["lakestream_catalog_up", "hive://a"] == 0
+    assert (
+        found["lakestream_catalog_entries", "hive://a"] == found["lakestream_catalog_failures_total", "hive://a"] == 1
+    )
+
+
 def test_every_metric_that_needs_no_spark_is_collected() -> None:
-    counted = CompactorMetrics(LAKE)
+    counted = CompactorMetrics(LAKE, [parse("hive://a")])
     table = paths.table(LAKE, "S")
     counted.note(BatchReport(1, 1, 0.1, {paths.staging(LAKE, "S", "u"): "no"}, {table: 1}, {table: 2}), 1.0)
     assert _values(counted)["lakestream_compaction_misfits_total", "$G", "S"] == 2

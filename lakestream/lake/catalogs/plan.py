@@ -1,0 +1,117 @@
+"""Differences between the tables of a lake and the entries of a catalog.
+
+Belongs here: deciding which entries are created, altered and dropped. No I/O. Entries of others (without the lake's id
+among their properties) are never changed, and their names are never taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+import msgspec
+
+from lakestream.lake.catalogs.entries import (
+    LAKE_PROPERTY,
+    TABLE_PROPERTY,
+    Entry,
+    Table,
+    free_name,
+    own,
+    plain_location,
+)
+
+NONE, CREATE, ALTER, DROP, FOREIGN = "registered", "create", "alter", "drop", "foreign"
+"""Kinds of changes. NONE: the entry is as it should be. FOREIGN: another program has registered the table."""
+
+CHANGES = (CREATE, ALTER, DROP)
+
+Render = Callable[[Table, str], Entry]
+"""Returns the entry that a table should have under a name."""
+
+
+class Change(msgspec.Struct, frozen=True):
+    """Decision on one entry: its kind, the entry as it should be (DROP, FOREIGN: as it is), and its table, if any.
+
+    `reason`: parts of an entry that differ, or the program that has its place.
+    """
+
+    kind: str
+    entry: Entry
+    table: Table | None = None
+    reason: str = ""
+
+
+def plan(
+    tables: Iterable[Table],
+    existing: Sequence[Entry],
+    lake: str,
+    render: Render,
+    unread: Collection[str] = (),
+) -> list[Change]:
+    """Return a decision on each table and on each entry of the lake, drops first, then by the tables' paths.
+
+    An entry keeps its name, also where another stream would get it today.
+
+    Args:
+        tables: tables that belong into this database.
+        existing: all entries of the database.
+        lake: the lake's id.
+        render: spelling of entries in this catalog.
+        unread: keys of tables that are there and could not be read: their entries stay.
+    """
+    wanted = {table.key: table for table in tables}
+    found: dict[str, Entry] = {}
+    others, drops = [], []
+    for entry in sorted(existing, key=lambda each: each.name):
+        key = entry.properties.get(TABLE_PROPERTY, "")
+        if entry.properties.get(LAKE_PROPERTY) != lake or key in unread:
+            others.append(entry)
+        elif key not in wanted or key in found:
+            drops.append(Change(DROP, entry))
+        else:
+            found[key] = entry
+    taken = {entry.name.lower() for entry in (*others, *found.values())}
+    places = {plain_location(entry.location): entry for entry in others if entry.location}
+    decided = []
+    for key, table in sorted(wanted.items()):
+        change = _decide(table, found.get(key), taken, places, lambda *of: _marked(render(*of), lake))
+        taken.add(change.entry.name)
+        decided.append(change)
+    return drops + decided
+
+
+def _marked(entry: Entry, lake: str) -> Entry:
+    return msgspec.structs.replace(entry, properties={**entry.properties, LAKE_PROPERTY: lake})
+
+
+def _decide(table: Table, found: Entry | None, taken: set[str], places: dict[str, Entry], render: Render) -> Change:
+    if found is not None:
+        entry = render(table, found.name)
+        if not (reason := difference(found, entry)):
+            return Change(NONE, found, table)
+        kept = {name: value for name, value in found.properties.items() if name not in own(found.properties)}
+        return Change(ALTER, msgspec.structs.replace(entry, properties={**kept, **entry.properties}), table, reason)
+    entry = render(table, name := free_name(table, taken))
+    if (other := places.get(plain_location(entry.location))) is not None:
+        return Change(FOREIGN, other, table, f"another program has registered it as {other.name}")
+    if not name:
+        return Change(FOREIGN, entry, table, "other programs have taken its names")
+    return Change(CREATE, entry, table)
+
+
+def difference(found: Entry, wanted: Entry) -> str:
+    """Return the parts in which an entry differs from the wanted one, as text; "" if it is the same.
+
+    Properties of other programs do not count.
+    """
+    parts = []
+    if plain_location(found.location) != plain_location(wanted.location):
+        parts.append("location")
+    if found.columns != wanted.columns:
+        parts.append("columns")
+    if found.comment != wanted.comment:
+        parts.append("comment")
+    unequal = any(found.properties.get(name) != value for name, value in wanted.properties.items())
+    if unequal or own(found.properties).keys() - wanted.properties.keys():
+        parts.append("properties")
+    return ", ".join(parts)

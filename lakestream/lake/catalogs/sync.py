@@ -1,0 +1,138 @@
+"""Synchronisation of a catalog with a lake.
+
+Belongs here: one pass over a catalog: reading its entries, and making the changes that `plan.py` decides on. Passes may
+be repeated and may run at the same time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from lakestream.lake.catalogs.address import CatalogAddress
+from lakestream.lake.catalogs.catalog import Catalog, CatalogRefused
+from lakestream.lake.catalogs.entries import Table, database_of, is_below
+from lakestream.lake.catalogs.plan import ALTER, CREATE, DROP, FOREIGN, NONE, Change, plan
+from lakestream.lake.catalogs.tables import Tables
+
+SYNC_SECONDS = 60.0
+"""Time after which a pass begins no further change; the next one goes on."""
+MAX_SHOWN = 3
+"""Maximum number of refused changes in the text of a result."""
+
+
+class Placed(msgspec.Struct, frozen=True):
+    """Decision on an entry, and the database that the entry is in. `error`: the change has failed."""
+
+    database: str
+    change: Change
+    error: str = ""
+
+
+class Synced(msgspec.Struct, frozen=True):
+    """Result of a pass. `complete`: nothing is left to do but what has failed. `error`: the reason for an early end."""
+
+    catalog: str
+    changes: tuple[Placed, ...] = ()
+    complete: bool = True
+    error: str = ""
+    seconds: float = 0.0
+
+    def count(self, kind: str) -> int:
+        """Count the decisions of a kind that have not failed."""
+        return sum(each.change.kind == kind and not each.error for each in self.changes)
+
+    @property
+    def entries(self) -> int:
+        """Return the number of entries that are as they should be."""
+        return sum(self.count(kind) for kind in (NONE, CREATE, ALTER))
+
+    @property
+    def failures(self) -> list[str]:
+        """Return the errors of single entries."""
+        return [each.error for each in self.changes if each.error]
+
+    @property
+    def reason(self) -> str:
+        """Return why the catalog is not as it should be, in one line; "" if it is."""
+        if self.error:
+            return self.error
+        found = self.failures
+        more = f", and {len(found) - MAX_SHOWN} more" if len(found) > MAX_SHOWN else ""
+        return "; ".join(found[:MAX_SHOWN]) + more
+
+    def describe(self) -> str:
+        """Return the changes in one line."""
+        parts = ((CREATE, "created"), (ALTER, "altered"), (DROP, "dropped"))
+        return ", ".join(f"{self.count(kind)} {word}" for kind, word in parts)
+
+
+class Planned(msgspec.Struct, frozen=True):
+    """Decisions on the entries of a database. `exists`: the database is there."""
+
+    database: str
+    exists: bool
+    changes: list[Change]
+
+
+def plans(catalog: Catalog, address: CatalogAddress, found: Tables) -> Iterator[Planned]:
+    """Yield the decisions for the databases of all accounts, also of accounts that are gone.
+
+    Raises:
+        CatalogAway, CatalogRefused: an entry or a list cannot be read.
+    """
+    wanted: dict[str, list[Table]] = {}
+    for table in found.tables:
+        wanted.setdefault(database_of(address.database, table.account), []).append(table)
+    there = {name for name in catalog.databases() if is_below(address.database, name)}
+    for database in sorted({*wanted, *there}):
+        existing = catalog.entries(database) if database in there else []
+        changes = plan(wanted.get(database, ()), existing, found.lake, catalog.render, found.unread)
+        yield Planned(database, database in there, changes)
+
+
+def sync(
+    catalog: Catalog,
+    address: CatalogAddress,
+    found: Tables,
+    stopped: Callable[[], bool] = lambda: False,
+    seconds: float = SYNC_SECONDS,
+) -> Synced:
+    """Make the entries of a catalog those of the lake.
+
+    A refused change is in the result, and the others are made.
+
+    Raises:
+        CatalogAway: the catalog does not answer any more.
+        CatalogRefused: its entries cannot be read, or a database cannot be created.
+    """
+    began = time.monotonic()
+    done: list[Placed] = []
+    complete = True
+    for planned in plans(catalog, address, found):
+        database = planned.database
+        if not planned.exists:
+            catalog.create_database(database, "Tables of streams, kept by lakestream")
+        for change in planned.changes:
+            if change.kind in (NONE, FOREIGN):
+                done.append(Placed(database, change))
+            elif stopped() or time.monotonic() - began > seconds:
+                complete = False
+            else:
+                done.append(_apply(catalog, database, change))
+    return Synced(str(address), tuple(done), complete, seconds=time.monotonic() - began)
+
+
+def _apply(catalog: Catalog, database: str, change: Change) -> Placed:
+    try:
+        if change.kind == DROP:
+            catalog.drop(database, change.entry.name)
+        else:
+            assert change.table is not None
+            make = catalog.create if change.kind == CREATE else catalog.alter
+            make(database, change.entry, change.table)
+    except CatalogRefused as error:
+        return Placed(database, change, str(error))
+    return Placed(database, change)

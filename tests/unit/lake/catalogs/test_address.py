@@ -1,0 +1,55 @@
+"""Addresses of catalogs."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakestream.lake.catalogs.address import MAX_CATALOGS, VARIABLE, BadCatalog, given, parse, parse_all
+
+
+def test_addresses_of_each_kind() -> None:
+    hive = parse("hive://one,two:9084/events")
+    assert (hive.kind, hive.hosts, hive.database) == ("hive", ("one:9083", "two:9084"), "events")
+    assert parse("hive://[::1]:9083").hosts == ("[::1]:9083",)
+    glue = parse("glue://eu-central-1/events?catalog_id=123456789012&endpoint=http://127.0.0.1:5000")
+    assert (glue.hosts, glue.catalog, glue.endpoint) == (("eu-central-1",), "123456789012", "http://127.0.0.1:5000")
+    unity = parse("unity://uc.example:8443/main/events?token_file=/run/secrets/uc")
+    assert (unity.hosts, unity.catalog, unity.database, unity.secure) == (("uc.example:8443",), "main", "events", True)
+    assert unity.token_file == "/run/secrets/uc"
+    assert not parse("unity+http://localhost:8080/unity").secure
+    assert parse("glue://us-east-1").database == "lakestream"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("thrift://host", "no kind"),
+        ("host:9083", "no kind"),
+        ("hive://" + "user:secret" + "@host/db", "credentials"),
+        ("hive:///db", "no host"),
+        ("hive://host/a/b", "database"),
+        ("hive://host/Events", "database"),
+        ("hive://host?x=1", "options"),
+        ("glue://", "no region"),
+        ("glue://r/db?endpoint=ftp://x", "endpoint"),
+        ("glue://r/db?endpoint=http://" + "a:b" + "@x", "endpoint"),
+        ("unity://host", "catalog is missing"),
+        ("unity://host/c/s/t", "database"),
+        ("unity://host/c?token=secret", "options"),
+        ("unity://host/c?token_file=", "options"),
+    ],
+)
+def test_a_wrong_address_is_refused_without_its_secrets(text: str, reason: str) -> None:
+    with pytest.raises(BadCatalog, match=reason) as raised:
+        parse(text)
+    assert "user:secret" not in str(raised.value)
+
+
+def test_several_addresses() -> None:
+    assert [each.kind for each in given([], {VARIABLE: "hive://h glue://r"})] == ["hive", "glue"]
+    assert [each.kind for each in given(["glue://r"], {VARIABLE: "hive://h"})] == ["glue"]
+    assert given([], {}) == ()
+    with pytest.raises(BadCatalog, match="twice"):
+        parse_all(["hive://h", "hive://h"])
+    with pytest.raises(BadCatalog, match="at most"):
+        parse_all([f"hive://h{number}" for number in range(MAX_CATALOGS + 1)])
