@@ -15,7 +15,7 @@ RUN := $(VENV)/.installed-run
 INSTALLED := $(VENV)/.installed
 COMPILED := $(VENV)/.compiled
 # An installation takes the dependencies from the first and compiles the others.
-BUILT_FROM := pyproject.toml setup.py $(wildcard lakestream/native/*.pyx lakestream/native/*.h)
+BUILT_FROM := pyproject.toml setup.py tests/sharing_client.txt $(wildcard lakestream/native/*.pyx lakestream/native/*.h)
 ARGS ?=
 ALL ?=
 # Test processes of each stage. Those that start servers mostly wait for them, so there are more. Lake tests run in one
@@ -80,6 +80,7 @@ $(RUN): $(SERVER)
 $(INSTALLED): $(BUILT_FROM) | $(BIN)/python
 	@echo "== install: server, Spark and developer tools (once, 2 GB)"
 	$(call pip_install,-e '.[dev]')
+	$(call pip_install,--no-deps -r tests/sharing_client.txt)
 	@$(BIN)/python -c 'from lakestream import native; raise SystemExit(not native.NATIVE)' || \
 		CC="$(CURDIR)/$(BIN)/python -m ziglang cc" $(BIN)/python -W ignore setup.py -q build_ext --inplace
 	@touch $(SERVER) $(RUN) $@

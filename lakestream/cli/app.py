@@ -23,6 +23,7 @@ from lakestream.cli.move.command import move
 from lakestream.cli.repair import repair
 from lakestream.cli.restore import restore, restore_schemas
 from lakestream.cli.schema import schema
+from lakestream.cli.sharing import sharing
 from lakestream.cli.sql import sql
 from lakestream.cli.status import status
 from lakestream.cli.terminal import quiet_asyncio
@@ -108,6 +109,7 @@ app.command(rich_help_panel=DATA)(move)
 schema.command()(replay)
 schema.command("restore")(restore_schemas)
 app.add_typer(schema, name="schema", rich_help_panel=DATA)
+app.add_typer(sharing, name="sharing", rich_help_panel=DATA)
 app.command(rich_help_panel=LOOK)(doctor)
 app.command(rich_help_panel=LOOK)(verify)
 app.command(rich_help_panel=LOOK)(repair)

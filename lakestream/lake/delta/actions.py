@@ -3,7 +3,7 @@
 Belongs here: the records of one log line, file statistics, and the paths that actions name. Fields keep the protocol's
 names in snake case; kinds and fields that lakestream does not use decode to nothing.
 
-Source: Delta protocol, "Actions", "Per-file Statistics", "Deletion Vectors".
+Source: Delta protocol, "Actions", "Add CDC File", "Per-file Statistics", "Deletion Vectors".
 """
 
 from __future__ import annotations
@@ -61,10 +61,20 @@ class Remove(msgspec.Struct, frozen=True, rename="camel"):
     """A data file that left the table; in a checkpoint, a tombstone."""
 
     path: str
+    partition_values: dict[str, str | None] | None = None
+    size: int | None = None
     deletion_timestamp: int | None = None
     deletion_vector: DeletionVector | None = None
     stats: str | None = None
     data_change: bool = True
+
+
+class AddCdc(msgspec.Struct, frozen=True, rename="camel"):
+    """A file of the change data feed: the changed rows of one commit, with `_change_type`."""
+
+    path: str
+    partition_values: dict[str, str | None] = {}
+    size: int = 0
 
 
 class MetaData(msgspec.Struct, frozen=True, rename="camel"):
@@ -105,6 +115,7 @@ class Action(msgspec.Struct, frozen=True, rename="camel"):
 
     add: Add | None = None
     remove: Remove | None = None
+    cdc: AddCdc | None = None
     meta_data: MetaData | None = None
     protocol: TableProtocol | None = None
     txn: Transaction | None = None

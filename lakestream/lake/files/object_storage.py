@@ -17,7 +17,7 @@ import os
 import re
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, BinaryIO, TypeVar, cast
 
@@ -191,6 +191,16 @@ class ObjectStorage(Storage):
 
             self._do("read", path, ask)
             yield target
+
+    def sign(self, files: Sequence[str], seconds: int) -> Names:
+        keys = [self._key(path) for path in files]
+        if not keys:
+            return []
+
+        def ask(store: S3Store, key: str) -> Names:
+            return list(obstore.sign(store, "GET", keys, expires_in=timedelta(seconds=seconds)))
+
+        return self._do("sign", files[0], ask)
 
     def delete(self, path: str) -> None:
         self.delete_all([path])

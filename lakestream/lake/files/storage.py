@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import BinaryIO, TypeAlias
 
@@ -144,6 +144,14 @@ class Storage(ABC):
     @abstractmethod
     def fetch(self, path: str) -> AbstractContextManager[str]:
         """Return a context with the path of a local file that has the content of `path`."""
+
+    def sign(self, files: Sequence[str], seconds: int) -> Names:
+        """Return URLs with which anyone can read these files for a time, in the same order. No request is made.
+
+        Raises:
+            NotImplementedError: this is a directory, whose files have no URLs.
+        """
+        raise NotImplementedError(f"{self.root}: the files of a directory have no URLs")
 
     @abstractmethod
     def delete(self, path: str) -> None:
