@@ -85,7 +85,11 @@ def build(target: Path, program: str) -> None:
     version = compiler_version(program)
     if int(version) < int(RELEASE):
         raise SystemExit(f"{program} is version {version}; the JAR needs javac {RELEASE} or newer")
-    classpath = [os.path.join(os.path.dirname(pyspark.__file__), "jars", "*"), *jars.ensure_delta()]
+    classpath = [
+        os.path.join(os.path.dirname(pyspark.__file__), "jars", "*"),
+        *jars.ensure_delta(),
+        *jars.ensure_cloud("azure"),
+    ]
     with tempfile.TemporaryDirectory() as work:
         command = [program, "--release", RELEASE, "-proc:none", "-encoding", "UTF-8", "-g:source,lines"]
         command += ["-Xlint:all,-classfile,-path", "-Werror", "-d", work, "-cp", os.pathsep.join(classpath)]

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files import paths
+from lakestream.lake.files.lake import open_storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,7 +59,7 @@ def session(
     returns a session of its own, with its own temporary views, on the same Spark.
 
     Args:
-        lake: the lake's root: a directory, a file: URL, or s3://bucket/prefix. `default_lake()` when not given.
+        lake: the lake's root: a directory, a file: URL, or a URL of a cloud. `default_lake()` when not given.
         app: the application's name.
         cores: threads that run tasks (2).
         heap_mib: the JVM's heap in MiB (512), at least 450.
@@ -84,10 +85,11 @@ def session(
         lake=root,
         extra=extra,
     )
-    if spark.conf.get(LAKE_SETTING, None) not in (None, root):
+    spelled = open_storage(root).spark_path(root)
+    if spark.conf.get(LAKE_SETTING, None) not in (None, spelled):
         spark = spark.newSession()
         _activate(spark)
-    spark.conf.set(LAKE_SETTING, root)
+    spark.conf.set(LAKE_SETTING, spelled)
     datasource.register(spark, root)
     spark_functions.register_views(spark, root)
     return spark

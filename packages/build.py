@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT))
 
 import sbom  # noqa: E402
 
-from lakestream.lake.spark import jars  # noqa: E402
+from lakestream.lake.spark import jars, pins  # noqa: E402
 
 
 def main() -> None:
@@ -65,7 +65,7 @@ def collect(package: Path) -> None:
     for path in jars.ensure_delta():
         copied = Path(shutil.copy2(path, package))
         digest = hashlib.sha256(copied.read_bytes()).hexdigest()
-        if digest != jars.FILES[copied.name].sha256:
+        if digest != pins.DELTA.files[copied.name].sha256:
             sys.exit(f"{path} has SHA-256 {digest}, not the pinned one; remove it and build again")
 
 

@@ -29,7 +29,7 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from lakestream.lake.spark import jars  # noqa: E402
+from lakestream.lake.spark import jars, pins  # noqa: E402
 
 ALLOWED = {
     *("0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "CC0-1.0", "CNRI-Python", "ISC", "MIT", "MIT-0", "MIT-CMU"),
@@ -60,17 +60,6 @@ READ = {
 }
 """Licences from the licence files of packages whose metadata does not name one clearly."""
 
-JARS_LICENCE = "Apache-2.0"
-"""Licence of every pinned JAR: Delta, Hadoop, the AWS SDK and its accelerator for S3, and lakestream's own."""
-
-GROUPS = {
-    "delta-": "io.delta",
-    "hadoop-": "org.apache.hadoop",
-    "bundle": "software.amazon.awssdk",
-    "analyticsaccelerator-": "software.amazon.s3.analyticsaccelerator",
-}
-"""Maven groups of the JARs, by the beginning of their names."""
-
 PAGE = ROOT / "docs" / "reference" / "licences.md"
 VENDORED = ROOT / "lakestream" / "ops" / "console" / "static" / "vendor" / "README.md"
 _VERSION = re.compile(r"(.+?)-(\d[\w.]*)\.jar")
@@ -89,14 +78,19 @@ class Component(NamedTuple):
     licence: str
     part: str = ""
     sha256: str = ""
+    group: str = ""
 
     @property
     def purl(self) -> str:
         """Return the package URL."""
         if self.kind == "jar":
-            group = next((group for begin, group in GROUPS.items() if self.name.startswith(begin)), "")
-            return f"pkg:{f'maven/{group}' if group else 'generic'}/{self.name}@{self.version}"
+            return f"pkg:{f'maven/{self.group}' if self.group else 'generic'}/{self.name}@{self.version}"
         return f"pkg:{'pypi' if self.kind == 'python' else 'npm'}/{self.name.replace('@', '%40')}@{self.version}"
+
+
+def pinned() -> dict[str, pins.Pin]:
+    """Return the JARs that are fetched, by their names."""
+    return {name: pin for package in (pins.DELTA, *pins.CLOUDS.values()) for name, pin in package.files.items()}
 
 
 def normal(name: str) -> str:
@@ -165,14 +159,16 @@ def components(dev: bool = False) -> list[Component]:
         found.append(
             Component("python", name, each.version, licence_of(name, each.metadata), "" if name in runtime else "dev")
         )
-    for file, pin in (jars.FILES | jars.S3_FILES).items():
+    for file, pin in pinned().items():
         match = _VERSION.fullmatch(file)
         assert match is not None, file
-        found.append(Component("jar", match[1], match[2], JARS_LICENCE, sha256=pin.sha256))
+        if pin.licence not in ALLOWED:
+            raise LicenceError(f"{file}: licence {pin.licence} is not allowed")
+        found.append(Component("jar", match[1], match[2], pin.licence, sha256=pin.sha256, group=pin.group))
     own = Path(jars.own())
     found.append(
         Component(
-            "jar", own.stem, project["version"], JARS_LICENCE, sha256=hashlib.sha256(own.read_bytes()).hexdigest()
+            "jar", own.stem, project["version"], "Apache-2.0", sha256=hashlib.sha256(own.read_bytes()).hexdigest()
         )
     )
     return found + vendored()

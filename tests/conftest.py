@@ -14,6 +14,8 @@ from typing import Any
 import hypothesis
 import pytest
 
+from tests.clouds.azure_server import AzureServer
+from tests.clouds.gcs_server import GcsServer
 from tests.conformance.harness import compare
 from tests.pairs import FLAGS, Pair, Setup
 from tests.recordings import Recordings, Referee, plain
@@ -157,6 +159,24 @@ def server(pair: Pair) -> Server:
 def s3_server() -> Iterator[S3Server]:
     """Yield an S3-compatible server with an empty bucket, shared by one module."""
     server = S3Server()
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def gcs_server() -> Iterator[GcsServer]:
+    """Yield a server with the APIs of Google Cloud Storage, shared by one module."""
+    server = GcsServer()
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def azure_server() -> Iterator[AzureServer]:
+    """Yield an emulator of Azure Blob Storage, shared by one module."""
+    server = AzureServer()
     server.start()
     yield server
     server.stop()

@@ -6,13 +6,12 @@ keeps its objects in memory.
 
 from __future__ import annotations
 
-import os
 import secrets
 import subprocess
 import sys
 import urllib.request
-from pathlib import Path
-from typing import Any
+
+from tests.store_server import StoreServer
 
 _PROGRAM = """
 import logging, sys, time
@@ -27,13 +26,14 @@ server.stop()
 """
 
 AWS_VARIABLES = ("AWS_PROFILE", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL_S3", "AWS_SESSION_TOKEN")
-"""Variables that could direct a client to another server or account; `S3Server.environ` removes them."""
+"""Variables that could direct a client to another server or account; `environ` removes them."""
 
 
-class S3Server:
+class S3Server(StoreServer):
     """S3 server with one bucket and generated credentials."""
 
     bucket = "lakes"
+    others = AWS_VARIABLES
 
     def __init__(self) -> None:
         self.access_key = f"AKIA{secrets.token_hex(8).upper()}"
@@ -73,18 +73,6 @@ class S3Server:
             "AWS_ALLOW_HTTP": "true",
         }
 
-    def environ(self, **more: str) -> dict[str, str]:
-        """Return a complete environment for a child process."""
-        kept = {name: value for name, value in os.environ.items() if name not in AWS_VARIABLES}
-        return {**kept, **self.variables(), **more}
-
-    def enter(self, monkeypatch: Any) -> None:
-        """Set the variables in this process."""
-        for name in AWS_VARIABLES:
-            monkeypatch.delenv(name, raising=False)
-        for name, value in self.variables().items():
-            monkeypatch.setenv(name, value)
-
     def url(self, name: str) -> str:
         """Return the URL of a lake root in the bucket."""
         return f"s3://{self.bucket}/{name}"
@@ -93,12 +81,3 @@ class S3Server:
         """Put an empty object, whose key may end in a slash."""
         path = url.removeprefix("s3://")
         urllib.request.urlopen(urllib.request.Request(f"{self.endpoint}/{path}", data=b"", method="PUT")).close()
-
-    def seen_in(self, *files: Path) -> list[str]:
-        """Return the lines of log files that contain a credential."""
-        return [
-            f"{path}: {line[:200]}"
-            for path in files
-            for line in path.read_text(errors="replace").splitlines()
-            if any(secret in line for secret in self.secrets)
-        ]

@@ -32,6 +32,7 @@ from lakestream.config.options import FREE_PORT, Options, RemoteTls, TlsOptions
 from lakestream.extras import MODULES
 from lakestream.lake.errors import JavaMissing, LakeError
 from lakestream.lake.files import paths
+from lakestream.lake.files.clouds.known import cloud_of
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.storage import Storage
 
@@ -149,13 +150,13 @@ def java(options: Options) -> Iterator[Finding]:
     except JavaMissing as error:
         text, _, remedy = str(error).partition(": ")
         yield _fail("java", text, remedy)
-    remote = not paths.is_local(lake_of(options))
+    cloud = cloud_of(lake_of(options))
     if not os.path.isfile(jars.own()):
         yield _fail("jars", f"{jars.own()} is missing", "reinstall lakestream")
-    elif jars.are_cached(remote):
+    elif jars.are_cached("" if cloud is None else cloud.name):
         yield _ok("jars", f"Delta's JARs are in {jars.directory()}")
     else:
-        command = f"python -m lakestream.lake.spark.jars{' --s3' if remote else ''}"
+        command = f"python -m lakestream.lake.spark.jars{'' if cloud is None else f' --{cloud.name}'}"
         yield _warn(
             "jars", f"Delta's JARs are not in {jars.directory()}", f"the first start fetches them; or: {command}"
         )
@@ -176,7 +177,8 @@ def lake(options: Options) -> Iterator[Finding]:
         yield _ok("lake", "off: streams stay in their logs")
         return
     root = lake_of(options)
-    local = paths.is_local(root)
+    cloud = cloud_of(root)
+    local = cloud is None
     place = _existing(root) if local else root
     name = f"_doctor-{secrets.token_hex(6)}"
     probe = f"{place}/{name}"
@@ -191,9 +193,9 @@ def lake(options: Options) -> Iterator[Finding]:
         )
         remedy = (
             f"let this user write to {place}, or name another lake (lake.url, --lake)"
-            if local
-            else "check the address, the network, and the credentials in the environment (AWS_ACCESS_KEY_ID, "
-            "AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL) with the rights to list, read, write and delete"
+            if cloud is None
+            else f"check the address, the network, and the credentials in the environment ({cloud.address}) with the "
+            "rights to list, read, write and delete"
         )
         yield _fail("lake", f"{root}: {reason}", remedy)
     finally:

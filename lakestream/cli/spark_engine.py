@@ -23,6 +23,7 @@ from pyspark.sql.types import DataType
 from lakestream.lake.delta.log import LOG_DIRECTORY
 from lakestream.lake.errors import JarsMissing
 from lakestream.lake.files import paths
+from lakestream.lake.files.lake import open_storage
 from lakestream.lake.spark import jars
 from lakestream.lake.sql.catalog import UnknownStream
 from lakestream.lake.sql.dialect import BadSql, SqlError, Timestamps, split
@@ -89,7 +90,7 @@ class SparkEngine:
     """Spark over the streams of one lake. Times are read and shown in UTC.
 
     Args:
-        lake: the lake's root: a directory, a file: URL, or s3://bucket/prefix.
+        lake: the lake's root: a directory, a file: URL, or a URL of a cloud.
         keep: leave Spark running at the end, when the caller had started it.
         timestamps: the meaning of TIMESTAMP AS OF on a stream's table.
 
@@ -124,7 +125,7 @@ class SparkEngine:
         """Return the names of all stream tables, as written between backticks after `delta.`, sorted."""
         assert self._spark._jvm is not None
         hadoop = self._spark._jvm.org.apache.hadoop.fs
-        root = hadoop.Path(re.sub("^s3:", "s3a:", self.root))
+        root = hadoop.Path(open_storage(self.root).spark_path(self.root))
         store = root.getFileSystem(self._spark._jsparkSession.sessionState().newHadoopConf())
 
         def below(directory: Any) -> list[Any]:

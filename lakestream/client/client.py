@@ -77,7 +77,7 @@ async def connect(
 
     Args:
         servers: URL of the server, or several.
-        lake: the lake's root, a path or `s3://bucket/prefix` as this machine sees it; by default as the server
+        lake: the lake's root, a path or a URL of a cloud as this machine sees it; by default as the server
             names it.
         domain: JetStream domain.
         timeout: seconds without an answer after which a request fails.

@@ -364,7 +364,7 @@ def _jetstream(key: str, item: Item) -> dict[str, Any]:
 
 
 def _lake_url(key: str, item: Item) -> str:
-    """Convert a directory or s3://bucket/prefix."""
+    """Convert a directory or a URL of a cloud."""
     url = as_text(key, item)
     try:
         paths.root(url)

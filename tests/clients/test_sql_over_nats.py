@@ -17,6 +17,7 @@ import pytest
 
 from lakestream.client import QueryFailed, connect
 from tests.servers import Kind, Server
+from tests.store_server import StoreServer
 from tests.wire import Frame, Wire, WireTimeout
 
 pytestmark = pytest.mark.conformance
@@ -38,6 +39,7 @@ sql {
 """
 ENDLESS = "SELECT count(*) FROM range(10000000000) a, range(1000000) b"
 WAIT_S = 90.0
+CLOUDS = ["s3_server", "gcs_server", pytest.param("azure_server", marks=pytest.mark.heavy)]
 
 
 class Result(NamedTuple):
@@ -147,6 +149,39 @@ def test_a_query_reads_what_was_just_acknowledged(ann: Session) -> None:
     assert ann.ask("SELECT seq FROM delta.`streams/ORDERS` WHERE seq > 100").batches == []
     assert ann.ask("SELECT 1 FROM delta.`streams/OTHER`").rows == [{"1": 1}]
     assert {row["table"] for row in ann.ask("SHOW TABLES").rows} == {"delta.`streams/ORDERS`", "delta.`streams/OTHER`"}
+
+
+@pytest.mark.parametrize("fixture", CLOUDS)
+def test_a_lake_in_an_object_store_is_answered(
+    fixture: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store: StoreServer = request.getfixturevalue(fixture)
+    store.enter(monkeypatch)
+    config = CONFIG.replace("lake {", f'lake {{ url: "{store.url(tmp_path.name)}",')
+    server = Server(Kind.OURS, tmp_path / "store", config=config, args=["-m", "-1"])
+    server.start()
+    try:
+        ann = Session(server)
+        ann.fill("ORDERS", 300)
+        Session(server, "bob").fill("SECRET", 2)
+        count = "SELECT count(*) AS n, max(seq) AS last FROM delta.`streams/ORDERS`"
+        assert ann.ask(count).rows == [{"n": 300, "last": 300}]
+        ann.wire.request("orders.new", b"{}")
+        assert ann.ask(count).rows == [{"n": 301, "last": 301}], "every acknowledged message is there"
+        for text, code in (
+            ("SELECT * FROM delta.`streams/SECRET`", 404),
+            ("SELECT * FROM delta.`accounts/B/streams/SECRET`", 404),
+            ("SELECT * FROM read_text('lake://x')", 403),
+            ("SELECT * FROM duckdb_secrets()", 403),
+            ("SELECT getenv('AWS_SECRET_ACCESS_KEY')", 400),
+            ("ATTACH 'lake://x'", 400),
+        ):
+            found = ann.ask(text)
+            assert found.code == code, (text, found.end)
+            assert not [secret for secret in store.secrets if secret in str(found)]
+        assert not [secret for secret in store.secrets if secret in server.log()]
+    finally:
+        server.kill()
 
 
 def test_requests_have_parameters_a_time_and_a_number_of_rows(ann: Session) -> None:

@@ -34,7 +34,7 @@ def cluster(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> It
 
 def compact(cluster: Cluster, lake: str, executors: int) -> Job:
     """Compact once on the cluster and wait for the end."""
-    command = cluster.submit(job(), PROPERTIES, jars.ensure(s3=True), executors)
+    command = cluster.submit(job(), PROPERTIES, jars.ensure("s3"), executors)
     running = Job(lake, "--once", program=["env", *_changes(cluster.environ), *command])
     try:
         assert running.end(SECONDS) == 0, running.lines

@@ -24,14 +24,26 @@ from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 from py4j.protocol import Py4JJavaError
 
 from lakestream.lake.delta.actions import to_z85
-from lakestream.lake.files import s3
+from lakestream.lake.files.clouds.known import cloud_of
+from lakestream.lake.files.lake import open_storage
 from lakestream.lake.spark import jars
 from tests.lake.tables import version
-from tests.s3_server import S3Server
+from tests.store_server import StoreServer
 
 pytestmark = pytest.mark.lake
 
-NEEDED = ("hadoop-client", "jackson-core", "py4j", "slf4j-api", "jcl-over-slf4j", "log4j", "scala-library", "commons-")
+NEEDED = (
+    "hadoop-client",
+    "jackson-",
+    "httpc",
+    "netty-",
+    "py4j",
+    "slf4j-api",
+    "jcl-over-slf4j",
+    "log4j",
+    "scala-library",
+    "commons-",
+)
 VERSIONS = 50
 COMMITS = int(os.environ.get("LAKESTREAM_COMMIT_RACES", "5"))
 
@@ -55,10 +67,10 @@ def plain_java_errors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def jvm(*options: str, s3: bool = False) -> Iterator[Any]:
+def jvm(*options: str, cloud: str = "") -> Iterator[Any]:
     """Yield a Java process with Hadoop, Delta and our classes, without Spark."""
     brought = Path(pyspark.__file__).parent / "jars"
-    classes = [str(path) for path in sorted(brought.iterdir()) if path.name.startswith(NEEDED)] + jars.ensure(s3)
+    classes = [str(path) for path in sorted(brought.iterdir()) if path.name.startswith(NEEDED)] + jars.ensure(cloud)
     found = jars.find_java()
     port, process = launch_gateway(
         classpath=os.pathsep.join(classes),
@@ -133,30 +145,47 @@ def test_two_processes_never_both_write_a_version(tmp_path: Path, options: tuple
     assert [path.name for path in log.iterdir() if path.suffix == ".tmp"] == []
 
 
-def test_two_drivers_never_both_write_a_version_of_an_object_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = S3Server()
-    server.start()
-    try:
-        server.enter(monkeypatch)
-        with jvm(s3=True) as java_process:
-            loaded = java_process.org.apache.hadoop.conf.Configuration()
-            for name, value in s3.settings().items():
-                if value:
-                    loaded.set(name.removeprefix("spark.hadoop."), value)
-            store = java_process.io.lakestream.delta.ConditionalS3LogStore(loaded)
-            write = writer(java_process, store, loaded)
-            log = f"s3a://{server.bucket}/lake/streams/ORDERS/_delta_log"
-            first, second = race((write, write), [f"{log}/{number:020d}.json" for number in range(VERSIONS)])
-            assert [one != other for one, other in zip(first, second, strict=True)] == [True] * VERSIONS
-            assert write(f"{log}/{0:020d}.json", "first") is first[0], (
-                "a repeated write of our own is ours, not a conflict"
-            )
+@pytest.mark.parametrize("fixture", ["s3_server", "gcs_server", "azure_server"])
+def test_two_drivers_never_both_write_a_version_of_an_object_store(
+    fixture: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server: StoreServer = request.getfixturevalue(fixture)
+    server.enter(monkeypatch)
+    lake = server.url("lake")
+    cloud, storage = cloud_of(lake), open_storage(lake)
+    assert cloud is not None
+    table = f"{lake}/streams/ORDERS"
+    with jvm(cloud=cloud.name) as java_process:
+        loaded = java_process.org.apache.hadoop.conf.Configuration()
+        for name, value in cloud.spark_settings().items():
+            if value:
+                loaded.set(name.removeprefix("spark.hadoop."), value)
+        stores = java_process.io.lakestream.delta
+        store = {
+            "s3": stores.ConditionalS3LogStore,
+            "gcs": stores.ConditionalGcsLogStore,
+            "azure": stores.ConditionalAzureLogStore,
+        }[cloud.name](loaded)
+        write = writer(java_process, store, loaded)
+        log = f"{storage.spark_path(table)}/_delta_log"
+        directory = java_process.org.apache.hadoop.fs.Path(log)
+        directory.getFileSystem(loaded).mkdirs(directory)  # as Delta does before the first commit
+        files = [f"{number:020d}.json" for number in range(VERSIONS)]
+        first, second = race((write, write), [f"{log}/{name}" for name in files])
+        assert [one != other for one, other in zip(first, second, strict=True)] == [True] * VERSIONS
+        winners = [b"first\n" if won else b"second\n" for won in first]
+        assert [storage.read(f"{table}/_delta_log/{name}") for name in files] == winners
+        assert write(f"{log}/{0:020d}.json", "first") is first[0], "a repeated write of our own is ours, no conflict"
+        named = {entry.name for entry in storage.list(f"{table}/_delta_log") if entry.size}
+        assert named == set(files), "nothing else is left"
+        # deltalake's commits and Spark's exclude each other.
+        assert storage.create(f"{table}/_delta_log/{VERSIONS:020d}.json", b"other")
+        assert not write(f"{log}/{VERSIONS:020d}.json", "first")
+        if cloud.name == "s3":
             loaded.set("fs.s3a.create.conditional.enabled", "false")
             loaded.set("fs.s3a.impl.disable.cache", "true")
             with pytest.raises(Py4JJavaError, match="need conditional writes: hadoop-aws"):
-                write(f"{log}/{VERSIONS:020d}.json", "first")
-    finally:
-        server.stop()
+                write(f"{log}/{VERSIONS + 1:020d}.json", "first")
 
 
 def test_files_that_may_be_replaced_are_replaced_whole(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
-from lakestream.lake.spark import jars
 from packages import audit, sbom
 from tests.packages import secrets
 
@@ -83,11 +82,11 @@ def test_the_bill_of_materials_is_valid_and_has_the_jars(every: list[sbom.Compon
     text = sbom.bill(every, sbom.version())
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     listed = {each["name"]: each for each in json.loads(text)["components"]}
-    for name in ("delta-spark_4.2_2.13", "hadoop-aws", "bundle", "lakestream-spark"):
+    for name in ("delta-spark_4.2_2.13", "hadoop-aws", "hadoop-gcp", "hadoop-azure", "sts", "lakestream-spark"):
         assert listed[name]["licenses"] == [{"license": {"id": "Apache-2.0"}}]
         assert len(listed[name]["hashes"][0]["content"]) == 64
-    pins = {pin.sha256 for pin in (jars.FILES | jars.S3_FILES).values()}
-    assert pins <= {each["hashes"][0]["content"] for each in listed.values() if "hashes" in each}
+    hashes = {each["hashes"][0]["content"] for each in listed.values() if "hashes" in each}
+    assert {pin.sha256 for pin in sbom.pinned().values()} <= hashes
     assert {"pyspark", "msgspec", "htm", "uplot"} <= set(listed)
     assert listed["pytest"]["scope"] == "excluded"
 

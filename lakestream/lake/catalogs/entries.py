@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 import msgspec
 
+from lakestream.lake.files.clouds.urls import canonical
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 
 MAX_NAME = 100
@@ -122,9 +123,7 @@ def plain_location(location: str) -> str:
     scheme, colon, rest = location.partition(":")
     if colon and scheme == "file":
         return "/" + unquote(rest).strip("/")  # not urlsplit: programs write `#` and `?` as they are, or encoded
-    if colon and scheme in ("s3a", "s3n"):
-        scheme = "s3"
-    return f"{scheme}{colon}{rest}".rstrip("/")
+    return canonical(location) if "://" in location else location.rstrip("/")
 
 
 def cut(text: str, most: int) -> str:

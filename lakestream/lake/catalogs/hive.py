@@ -23,6 +23,7 @@ from lakestream.lake.catalogs.address import CatalogAddress
 from lakestream.lake.catalogs.catalog import REQUEST_SECONDS, Catalog, CatalogAway, CatalogRefused
 from lakestream.lake.catalogs.entries import Entry, Field, Table, cut, own
 from lakestream.lake.catalogs.types import hive_fields
+from lakestream.lake.files.clouds.known import cloud_of
 
 MAX_COMMENT = 255
 """Maximum length of a column's comment; a metastore keeps 256 characters."""
@@ -156,7 +157,8 @@ def _context() -> Any:
 
 def _location(path: str) -> str:
     """Return a table's path as Hadoop reads it: not percent-encoded."""
-    return f"file:{path}" if "://" not in path else f"s3a://{path.partition('://')[2]}"
+    cloud = cloud_of(path)
+    return f"file:{path}" if cloud is None else cloud.spark_path(path)
 
 
 def _entry(table: Any) -> Entry:

@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from lakestream.lake.errors import BadDeletionVector
+from lakestream.lake.files.clouds import urls
 from lakestream.protocol.decoding import DECODE_ERRORS
 
 _UUID_LENGTH = 20
@@ -175,8 +176,8 @@ def locate(table: str, path: str) -> str:
     scheme, colon, rest = path.partition(":")
     if colon and scheme == "file":
         return unquote(urlsplit(path).path)
-    if colon and scheme in ("s3", "s3a", "s3n"):
-        return "s3:" + unquote(rest)
+    if rest.startswith("//") and scheme in urls.SPELLINGS:
+        return urls.canonical(f"{scheme}:{unquote(rest)}")
     return unquote(path) if path.startswith("/") else f"{table}/{unquote(path)}"
 
 

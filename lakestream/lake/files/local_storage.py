@@ -51,6 +51,11 @@ class LocalStorage(Storage):
             file.seek(max(0, whole - size))
             return file.read(size), whole
 
+    def read_range(self, path: str, start: int, size: int) -> bytes:
+        with open(path, "rb") as file:
+            file.seek(start)
+            return file.read(size)
+
     def stat(self, path: str) -> Entry | None:
         try:
             return _entry(path, os.stat(path))

@@ -1,12 +1,9 @@
-"""A lake in an object store that speaks S3.
+"""A lake in an object store.
 
-Belongs here: the operations of storage.py over `obstore` (the Rust `object_store` crate), and the texts of its errors.
-Credentials come from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN), a web identity, the
-container or the instance, as object_store resolves them; the store's address from AWS_ENDPOINT_URL, AWS_REGION and
-AWS_ALLOW_HTTP. This module never holds a secret, and never passes on the text of an answer, which may name the access
-key and the signed request.
-
-Source: Amazon S3 API, "Conditional writes" (If-None-Match, If-Match), "ListObjectsV2".
+Belongs here: the operations of storage.py over `obstore` (the Rust `object_store` crate), and the texts of its errors;
+clouds/ has what differs between the clouds. Credentials and addresses come from the environment or the instance, as
+object_store resolves them. This module never holds a secret, and never passes on the text of an answer, which may name
+the access key and the signed request.
 """
 
 from __future__ import annotations
@@ -23,11 +20,12 @@ from typing import Any, BinaryIO, TypeVar, cast
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, PreconditionError
-from obstore.store import S3Store
+from obstore.store import ObjectStore
 
 from lakestream.lake.errors import LakeError, StorageFailed
-from lakestream.lake.files import s3
-from lakestream.lake.files.storage import Entries, Entry, Names, Storage
+from lakestream.lake.files.clouds.cloud import Cloud
+from lakestream.lake.files.clouds.known import cloud_of
+from lakestream.lake.files.storage import SINGLE_PUT_BYTES, Entries, Entry, Names, Storage
 
 T = TypeVar("T")
 
@@ -36,30 +34,30 @@ RETRY_SECONDS = 30
 """Seconds for which a request is retried. Callers retry after a longer pause, so nothing is lost by giving up."""
 TIMEOUT = "60s"
 CONNECT_TIMEOUT = "10s"
-SINGLE_PUT_BYTES = 64 * 1024 * 1024
-"""Files up to this size are uploaded in one request, the only kind that can be conditional; a segment is smaller."""
 DELETE_BATCH = 1000
 CHUNK_BYTES = 4 * 1024 * 1024
 
 _STATUS = re.compile(r"status code: (\d{3}[A-Za-z \-]*)")
 _CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,64})</Code>")
+_INSECURE = "it is not https (set {insecure}=true if that is meant)"
 _TRANSPORT = (
     ("tcp connect error", "no connection"),
     ("dns error", "its host name is unknown"),
     ("operation timed out", "no answer in time"),
     ("TimedOut", "no answer in time"),
-    ("URL scheme is not allowed", "it is not https (set AWS_ALLOW_HTTP=true if that is meant)"),
-    ("builder error", "it is not https (set AWS_ALLOW_HTTP=true if that is meant)"),
+    ("URL scheme is not allowed", _INSECURE),
+    ("builder error", _INSECURE),
     ("error sending request", "no connection"),
 )
 _DENIED = ("403", "401", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken")
+_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 
 BRIEF_RETRIES = 1
 BRIEF_RETRY_SECONDS = 3
 BRIEF_TIMEOUT = "4s"
 """The same for requests that only look whether the store answers."""
 
-_stores: dict[tuple[int, str, str, bool], S3Store] = {}
+_stores: dict[tuple[int, str, str, bool], ObjectStore] = {}
 _stores_lock = threading.Lock()
 
 
@@ -71,8 +69,11 @@ class ObjectStorage(Storage):
     def __init__(self, root: str, brief: bool = False) -> None:
         self.root = root
         self._brief = brief
+        cloud = cloud_of(root)
+        assert cloud is not None, "Invariant: the root is a canonical URL"
+        self.cloud = cloud
         self._bucket = root.partition("://")[2].partition("/")[0]
-        self._start = f"s3://{self._bucket}/"
+        self._start = f"{cloud.scheme}://{self._bucket}/"
 
     def __repr__(self) -> str:
         return f"ObjectStorage({self.root!r})"
@@ -82,7 +83,7 @@ class ObjectStorage(Storage):
 
     def read_entry(self, path: str) -> tuple[bytes, Entry]:
 
-        def ask(store: S3Store, key: str) -> tuple[bytes, Entry]:
+        def ask(store: ObjectStore, key: str) -> tuple[bytes, Entry]:
             found = obstore.get(store, key)
             return found.bytes().to_bytes(), self._entry(found.meta)
 
@@ -90,7 +91,7 @@ class ObjectStorage(Storage):
 
     def read_end(self, path: str, size: int) -> tuple[bytes, int]:
 
-        def ask(store: S3Store, key: str) -> tuple[bytes, int]:
+        def ask(store: ObjectStore, key: str) -> tuple[bytes, int]:
             whole = obstore.head(store, key)["size"]
             if not whole:
                 return b"", 0
@@ -98,6 +99,13 @@ class ObjectStorage(Storage):
             return obstore.get_range(store, key, start=start, end=whole).to_bytes(), whole
 
         return self._do("read", path, ask)
+
+    def read_range(self, path: str, start: int, size: int) -> bytes:
+        if size <= 0:
+            return b""
+        return self._do(
+            "read", path, lambda store, key: obstore.get_range(store, key, start=start, length=size).to_bytes()
+        )
 
     def stat(self, path: str) -> Entry | None:
 
@@ -115,9 +123,11 @@ class ObjectStorage(Storage):
     def tree(self, directory: str) -> Entries:
         """List all objects below a directory, one request for each thousand."""
 
-        def ask(store: S3Store, key: str) -> Entries:
+        def ask(store: ObjectStore, key: str) -> Entries:
             found = (self._entry(each) for chunk in obstore.list(store, key, chunk_size=1000) for each in chunk)
-            return sorted(entry for entry in found if not self._is_marker(entry, directory))
+            entries = sorted(entry for entry in found if not self._is_marker(entry, directory))
+            above = {entry.path.rpartition("/")[0] for entry in entries}
+            return [entry for entry in entries if entry.size or entry.path not in above]
 
         return self._do("list", directory, ask)
 
@@ -134,9 +144,20 @@ class ObjectStorage(Storage):
 
     def swap(self, path: str, data: bytes, tag: str | None) -> str | None:
         """Replace an object by compare-and-swap; a broken connection has the same effect as in `create`."""
-        mode = "create" if tag is None else {"e_tag": tag}
+
+        def ask(store: ObjectStore, key: str) -> str | None:
+            if tag is None:
+                return self._put(store, key, data, "create")
+            mode: dict[str, str | None] = {"e_tag": tag}
+            if self.cloud.revision == "version":
+                found = obstore.head(store, key)
+                if _tag(found) != tag:
+                    return None
+                mode = {"version": found["version"]}
+            return self._put(store, key, data, mode)
+
         try:
-            return self._do("replace", path, lambda store, key: self._put(store, key, data, mode))
+            return self._do("replace", path, ask)
         except FileNotFoundError:
             return None
 
@@ -184,7 +205,7 @@ class ObjectStorage(Storage):
         with tempfile.TemporaryDirectory(prefix="lakestream-") as directory:
             target = os.path.join(directory, path.rpartition("/")[2])
 
-            def ask(store: S3Store, key: str) -> None:
+            def ask(store: ObjectStore, key: str) -> None:
                 with open(target, "wb") as file:
                     for chunk in obstore.get(store, key).stream(min_chunk_size=CHUNK_BYTES):
                         file.write(chunk)
@@ -197,7 +218,7 @@ class ObjectStorage(Storage):
         if not keys:
             return []
 
-        def ask(store: S3Store, key: str) -> Names:
+        def ask(store: Any, key: str) -> Names:  # some kinds of store sign nothing
             return list(obstore.sign(store, "GET", keys, expires_in=timedelta(seconds=seconds)))
 
         return self._do("sign", files[0], ask)
@@ -210,25 +231,28 @@ class ObjectStorage(Storage):
         for at in range(0, len(waiting), DELETE_BATCH):
             some = waiting[at : at + DELETE_BATCH]
 
-            def ask(store: S3Store, key: str, some: Names = some) -> None:
+            def ask(store: ObjectStore, key: str, some: Names = some) -> None:
                 obstore.delete(store, some)
 
-            with contextlib.suppress(FileNotFoundError):
+            try:
                 self._do("delete", f"{self._start}{some[0]}", ask)
+            except FileNotFoundError:
+                if len(some) > 1:  # where each object is a request of its own, the rest may be there still
+                    for each in some:
+                        self.delete(f"{self._start}{each}")
 
     def delete_tree(self, directory: str) -> None:
         self.delete_all(entry.path for entry in self.tree(directory))
 
     def spark_path(self, path: str) -> str:
-        """Return the path for Hadoop's S3 client, s3a."""
-        return "s3a://" + path.removeprefix("s3://")
+        return self.cloud.spark_path(path)
 
     def delta_options(self) -> dict[str, str]:
-        return {"timeout": TIMEOUT, "connect_timeout": CONNECT_TIMEOUT}
+        return {"timeout": TIMEOUT, "connect_timeout": CONNECT_TIMEOUT, **self.cloud.delta_options()}
 
     # Requests
 
-    def _do(self, what: str, path: str, ask: Callable[[S3Store, str], T]) -> T:
+    def _do(self, what: str, path: str, ask: Callable[[ObjectStore, str], T]) -> T:
         """Make a request.
 
         Raises:
@@ -237,37 +261,39 @@ class ObjectStorage(Storage):
         """
         key = self._key(path)
         try:
-            return ask(_store(self._bucket, self._brief), key)
+            return ask(_store(self.cloud, self._bucket, self._brief), key)
         except LakeError:
             raise
         except OSError as error:
             if error.errno is not None:
                 raise  # of this machine's own files
             absent = isinstance(error, FileNotFoundError)
-            reason = describe(error)
+            reason = describe(error, self.cloud)
         except Exception as error:
-            absent, reason = False, describe(error)
+            absent, reason = False, describe(error, self.cloud)
         # Outside of the handlers, so that the original error does not become the context.
-        if absent and "NoSuchBucket" not in reason:
+        if absent and not any(code in reason for code in _NO_BUCKET):
             raise FileNotFoundError(path)
         raise StorageFailed(what, path, reason)
 
-    def _put(self, store: S3Store, key: str, data: bytes, mode: Any) -> str | None:
+    def _put(self, store: ObjectStore, key: str, data: bytes, mode: Any) -> str | None:
         try:
-            return obstore.put(store, key, data, mode=mode, use_multipart=False)["e_tag"] or ""
+            return _tag(obstore.put(store, key, data, mode=mode, use_multipart=False))
         except (AlreadyExistsError, PreconditionError):
             return None
 
-    def _put_parts(self, store: S3Store, key: str, local_file: str | os.PathLike[str]) -> None:
+    def _put_parts(self, store: ObjectStore, key: str, local_file: str | os.PathLike[str]) -> None:
         with open(local_file, "rb") as file:
             obstore.put(store, key, file, use_multipart=True, chunk_size=2 * CHUNK_BYTES, max_concurrency=4)
 
     def _children(self, directory: str) -> tuple[Entries, Names]:
-        def ask(store: S3Store, key: str) -> tuple[Entries, Names]:
+        def ask(store: ObjectStore, key: str) -> tuple[Entries, Names]:
             found = obstore.list_with_delimiter(store, key)
             entries = [self._entry(each) for each in found["objects"]]
             names = [each.rstrip("/").rpartition("/")[2] for each in found["common_prefixes"]]
-            return [each for each in entries if not self._is_marker(each, directory)], names
+            markers = {f"{self._start}{each.rstrip('/')}" for each in found["common_prefixes"]}
+            files = [each for each in entries if not self._is_marker(each, directory)]
+            return [each for each in files if each.size or each.path not in markers], names
 
         return self._do("list", directory, ask)
 
@@ -278,7 +304,7 @@ class ObjectStorage(Storage):
     def _entry(self, meta: Any) -> Entry:
         modified: datetime = meta["last_modified"]
         modified_ns = int(modified.timestamp()) * 1_000_000_000 + modified.microsecond * 1000
-        return Entry(f"{self._start}{meta['path']}", meta["size"], meta["e_tag"] or "", modified_ns)
+        return Entry(f"{self._start}{meta['path']}", meta["size"], _tag(meta), modified_ns)
 
     def _key(self, path: str) -> str:
         if not path.startswith(self._start):
@@ -287,43 +313,42 @@ class ObjectStorage(Storage):
         return path[len(self._start) :].rstrip("/")
 
 
-def describe(error: BaseException) -> str:
+def _tag(meta: Any) -> str:
+    """Return an object's entity tag; listings of some stores omit the quotes."""
+    found = meta["e_tag"] or ""
+    return found if not found or found.endswith('"') else f'"{found}"'
+
+
+def describe(error: BaseException, cloud: Cloud) -> str:
     """Return an error's text without anything of the request or the answer but its code."""
     text = str(error)
-    if "169.254.169.254" in text or "MissingAccessKey" in text or "MissingSecret" in text or "Missing Access" in text:
-        return "no credentials: neither in the environment (AWS_ACCESS_KEY_ID) nor from the instance"
+    if any(word in text for word in cloud.absent):
+        return f"no credentials: {cloud.credentials}"
     status, code = _STATUS.search(text), _CODE.search(text)
     if status or code:
         parts = [status.group(1).strip() if status else "", code.group(1) if code else ""]
         said = " ".join(part for part in parts if part)
         if any(word in said for word in _DENIED):
-            return f"{said}: do the credentials (AWS_ACCESS_KEY_ID or the instance's role) allow it?"
+            return f"{said}: do the credentials ({cloud.credentials}) allow it?"
         return said
     for sign, meaning in _TRANSPORT:
         if sign in text:
-            return meaning
+            return meaning.format(insecure=cloud.insecure)
     return type(error).__name__
 
 
-def allows_http() -> bool:
-    """Return True if the environment permits an endpoint without TLS, in any spelling that object_store knows."""
-    return os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true", "yes", "on", "y")
-
-
-def _store(bucket: str, brief: bool = False) -> S3Store:
+def _store(cloud: Cloud, bucket: str, brief: bool = False) -> ObjectStore:
     """Return this process's connections to a bucket. A forked process makes its own."""
-    which = (os.getpid(), bucket, s3.endpoint() or "", brief)
+    which = (os.getpid(), f"{cloud.scheme}://{bucket}", cloud.endpoint() or "", brief)
     with _stores_lock:
         found = _stores.get(which)
         if found is None:
-            from obstore.store import S3Store
-
             timeout, connect = (BRIEF_TIMEOUT, BRIEF_TIMEOUT) if brief else (TIMEOUT, CONNECT_TIMEOUT)
             retries, seconds = (BRIEF_RETRIES, BRIEF_RETRY_SECONDS) if brief else (MAX_RETRIES, RETRY_SECONDS)
-            found = S3Store(
+            found = cloud.store(
                 bucket,
-                client_options={"timeout": timeout, "connect_timeout": connect, "allow_http": allows_http()},
-                retry_config={"max_retries": retries, "retry_timeout": timedelta(seconds=seconds)},
+                {"timeout": timeout, "connect_timeout": connect, "allow_http": cloud.allows_http()},
+                {"max_retries": retries, "retry_timeout": timedelta(seconds=seconds)},
             )
             _stores[which] = found
         return found

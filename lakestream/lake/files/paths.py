@@ -27,11 +27,10 @@ import re
 from urllib.parse import unquote, urlsplit
 
 from lakestream.lake.errors import UnsupportedLake
+from lakestream.lake.files.clouds import urls
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 
 DEFAULT_ACCOUNT = GLOBAL_ACCOUNT
-OBJECT_SCHEME = "s3"
-"""URL scheme of a lake in an object store."""
 STREAMS = "streams"
 SEGMENTS = "segments"
 ACCOUNTS = "accounts"
@@ -54,9 +53,8 @@ hash."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9_\-$\u0080-\U0010ffff]")
 _SPELLED = re.compile(r"~([0-9A-Fa-f]{2})")
 _PERCENT = re.compile(r"%[0-9A-Fa-f]{2}")
-_BUCKET = re.compile(r"^[A-Za-z0-9][A-Za-z0-9.\-_]{1,254}$")
 _ODD = re.compile(r"[^A-Za-z0-9_\-.$~=\u0080-\U0010ffff]")
-_PLAIN = re.compile(r"^[A-Za-z0-9_\-.$=:/]*$")
+_PLAIN = re.compile(r"^[A-Za-z0-9_\-.$=:/@]*$")
 _SEGMENT = re.compile(r"^(\d{20})-(\d{20})\.seg$")
 
 
@@ -85,9 +83,7 @@ def normalise(lake: str) -> str:
     if lake.startswith("file:"):
         return os.path.abspath(unquote(urlsplit(lake).path))
     if "://" in lake:
-        scheme, _, rest = lake.partition("://")
-        scheme = scheme.lower()
-        return f"{'s3' if scheme == 's3a' else scheme}://{rest.rstrip('/')}"
+        return urls.canonical(lake)
     return os.path.abspath(os.path.expanduser(lake))
 
 
@@ -102,7 +98,7 @@ def is_plain(path: str) -> bool:
 
 
 def root(lake: str) -> str:
-    """Return the lake's root as an absolute path, or as a URL `s3://bucket/prefix` (`s3a://` is accepted too).
+    """Return the lake's root as an absolute path, or as a canonical URL of a cloud (clouds/urls.py).
 
     Raises:
         UnsupportedLake: an address of another kind, or one whose spelling some tool that reads tables would not keep.
@@ -110,14 +106,8 @@ def root(lake: str) -> str:
     found = normalise(lake)
     if is_local(found):
         return local_root(found)
-    scheme, _, rest = found.partition("://")
-    if "@" in rest:
-        raise UnsupportedLake(f"{scheme}://…", "credentials belong into the environment, not into the address")
-    if scheme != OBJECT_SCHEME:
-        raise UnsupportedLake(found, "it must be a directory (a path or a file: URL) or s3://bucket/prefix")
-    bucket, _, prefix = rest.partition("/")
-    if not _BUCKET.match(bucket):
-        raise UnsupportedLake(found, f"{bucket!r} is no name of a bucket")
+    urls.check_authority(found)
+    prefix = found.partition("://")[2].partition("/")[2]
     for part in prefix.split("/"):
         if prefix and (not part or part in (".", "..") or _ODD.search(part) or _PERCENT.search(part)):
             raise UnsupportedLake(found, f"{part!r} cannot be part of its prefix; letters, digits, _ - . $ ~ can")

@@ -18,6 +18,10 @@ from typing import BinaryIO, TypeAlias
 
 import msgspec
 
+SINGLE_PUT_BYTES = 64 * 1024 * 1024
+"""Files up to this size are uploaded to an object store in one request, the only kind that can be conditional; a
+segment is smaller."""
+
 
 class Entry(msgspec.Struct, frozen=True, order=True):
     """A file: path, size in bytes, `tag` (identifies this content of the path), and modification time."""
@@ -60,6 +64,10 @@ class Storage(ABC):
     @abstractmethod
     def read_end(self, path: str, size: int) -> tuple[bytes, int]:
         """Return the last `size` bytes of a file (all of a smaller one), and the file's whole size."""
+
+    @abstractmethod
+    def read_range(self, path: str, start: int, size: int) -> bytes:
+        """Return `size` bytes of a file from an offset on, fewer at its end."""
 
     @abstractmethod
     def stat(self, path: str) -> Entry | None:

@@ -1,13 +1,15 @@
-"""Java and the JARs that Spark needs: two of Delta, and lakestream's own.
+"""Java and the JARs that Spark needs: two of Delta, lakestream's own, and those of a cloud.
 
-Belongs here: finding Java (JAVA_HOME, then PATH), names, checksums and places of the JARs, and fetching them. Delta's
-are those of the package `lakestream-jars` (packages/jars) if it is installed. Otherwise they are fetched once, through
-Spark's own dependency resolution (Ivy), so that a site's mirror, proxy and Ivy settings apply; later starts use the
-cached files and no network. lakestream's own is part of the package (its sources are in jvm/). The settings for stock
-Spark programs are found here too, because the same command lines need them.
+Belongs here: finding Java (JAVA_HOME, then PATH), the places of the JARs, and fetching them; pins.py has their names
+and checksums. Delta's are those of the package `lakestream-jars` (packages/jars) if it is installed. Otherwise they are
+fetched once, through Spark's own dependency resolution (Ivy), so that a site's mirror, proxy and Ivy settings apply;
+later starts use the cached files and no network. lakestream's own is part of the package (its sources are in jvm/). The
+settings for stock Spark programs are found here too, because the same command lines need them.
 
     python -m lakestream.lake.spark.jars                fetch if need be, print the paths joined by commas (for --jars)
-    python -m lakestream.lake.spark.jars --s3           the same with Hadoop's client for S3 and the AWS SDK (690 MB)
+    python -m lakestream.lake.spark.jars --s3           the same with Hadoop's client for S3 and the AWS SDK (13 MB)
+    python -m lakestream.lake.spark.jars --gcs          the same with Hadoop's client for Google Cloud Storage (35 MB)
+    python -m lakestream.lake.spark.jars --azure        the same with Hadoop's client for Azure (1 MB)
     python -m lakestream.lake.spark.jars --class-path   print them as a class path (for --driver-class-path)
     python -m lakestream.lake.spark.jars --conf         print where spark_conf/local/spark-defaults.conf is
 """
@@ -28,7 +30,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -36,41 +38,11 @@ import msgspec
 import lakestream
 from lakestream import extras
 from lakestream.lake.errors import JarsMissing, JavaMissing
+from lakestream.lake.spark.pins import CLOUDS, DELTA, Package, Pin
 
-SCALA = "2.13"
-DELTA = "4.4.0"
-PACKAGE = f"io.delta:delta-spark_4.2_{SCALA}:{DELTA}"
-
-
-class Pin(msgspec.Struct, frozen=True):
-    """Expected content of a JAR: its length in bytes and its SHA-256 in hex."""
-
-    size: int
-    sha256: str
-
-
-FILES = {
-    f"delta-spark_4.2_{SCALA}-{DELTA}.jar": Pin(
-        9515916, "27d4fd8b1f879535c573ed1c718177d6a27f24d3e626ba02e216369725721ead"
-    ),
-    f"delta-storage-{DELTA}.jar": Pin(113863, "c46735481fa8e326b0957be02b4420cbcab4b325bb08009b7f2045a95133f1cc"),
-}
 WHEEL = "lakestream_jars"
 """Optional package that contains Delta's JARs, for machines without network (packages/jars)."""
 OWN = "lakestream-spark.jar"
-HADOOP = "3.5.0"
-AWS_SDK = "2.35.4"
-S3_PACKAGE = f"org.apache.hadoop:hadoop-aws:{HADOOP}"
-S3_FILES = {
-    f"hadoop-aws-{HADOOP}.jar": Pin(938071, "66bd9eefb938b1a1657487324b63c13df2d8b17164a1dd24e0ef37b905bc5baa"),
-    f"bundle-{AWS_SDK}.jar": Pin(686119507, "db4b55f24ad1b4e70f17eb1717a4de76a8dadc5a27d764be7c44ff67b2c1c677"),
-    "analyticsaccelerator-s3-1.3.1.jar": Pin(
-        2473459, "4959a9747cbb479c73c3ffbcd479bee5b014f8b2880994585a8693fb9d24675e"
-    ),
-}
-# Spark brings these in versions of its own, or only Unity Catalog needs them.
-_EXCLUDED = "io.unitycatalog:*,org.apache.*:*,com.*:*,*:delta-kernel*"
-_S3_EXCLUDED = "org.apache.hadoop:hadoop-c*,org.wildfly.openssl:*"
 TIMEOUT_SECONDS = 1800
 """Time limit of a download."""
 _POLL_SECONDS = 0.2
@@ -99,11 +71,11 @@ def own() -> str:
     return str(Path(lakestream.__file__).resolve().parent / "lake" / "jvm" / OWN)
 
 
-def ensure(s3: bool = False) -> list[str]:
+def ensure(cloud: str = "") -> list[str]:
     """Return the paths of all JARs that a Spark session over a lake needs, fetching missing ones.
 
     Args:
-        s3: the lake is in an object store.
+        cloud: the name of the lake's cloud (`pins.CLOUDS`); "" for a lake in a directory.
 
     Raises:
         JavaMissing: some have to be fetched and there is no Java 17 or newer.
@@ -111,22 +83,22 @@ def ensure(s3: bool = False) -> list[str]:
     """
     if not os.path.isfile(own()):
         raise JarsMissing(f"{own()} is missing: reinstall lakestream, or build it in a checkout with `make jar`")
-    return [*ensure_delta(), own(), *(ensure_s3() if s3 else [])]
+    return [*ensure_delta(), own(), *(ensure_cloud(cloud) if cloud else [])]
 
 
 def ensure_delta() -> list[str]:
     """Return the paths of Delta's JARs, fetching missing ones. Errors: see `ensure`."""
-    return _ensure(PACKAGE, FILES, _EXCLUDED)
+    return _ensure(DELTA)
 
 
-def ensure_s3() -> list[str]:
-    """Return the paths of Hadoop's client for S3 and of the AWS SDK, fetching missing ones. Errors: see `ensure`."""
-    return _ensure(S3_PACKAGE, S3_FILES, _S3_EXCLUDED)
+def ensure_cloud(cloud: str) -> list[str]:
+    """Return the paths of Hadoop's client for a cloud, fetching missing ones. Errors: see `ensure`."""
+    return _ensure(CLOUDS[cloud])
 
 
-def are_cached(s3: bool = False) -> bool:
-    """Return True if a Spark session starts without fetching a JAR; `s3` as for `ensure`."""
-    return _kept(FILES) is not None and (not s3 or _kept(S3_FILES) is not None)
+def are_cached(cloud: str = "") -> bool:
+    """Return True if a Spark session starts without fetching a JAR; `cloud` as for `ensure`."""
+    return _kept(DELTA.files) is not None and (not cloud or _kept(CLOUDS[cloud].files) is not None)
 
 
 def _kept(files: Mapping[str, Pin]) -> list[str] | None:
@@ -139,20 +111,21 @@ def _kept(files: Mapping[str, Pin]) -> list[str] | None:
     return None
 
 
-def _ensure(package: str, files: Mapping[str, Pin], excluded: str) -> list[str]:
-    kept = _kept(files)
+def _ensure(package: Package) -> list[str]:
+    kept = _kept(package.files)
     if kept is not None:
         return kept
     target = directory()
     os.makedirs(target, exist_ok=True)
     with open(os.path.join(target, ".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two processes may start at once; one fetches, the other finds
-        kept = _kept(files)
+        kept = _kept(package.files)
         if kept is None:
-            _fetch(target, package, files, excluded)
-            kept = _kept(files)
+            _fetch(target, package)
+            kept = _kept(package.files)
     if kept is None:
-        raise JarsMissing(f"{package} was resolved, but not all of {', '.join(files)} came with it")
+        missing = [name for name in package.files if not os.path.isfile(os.path.join(target, name))]
+        raise JarsMissing(f"{package.coordinates} was resolved, but {', '.join(missing)} did not come with it")
     return kept
 
 
@@ -175,7 +148,7 @@ def configuration(name: str = "local") -> str:
     raise JarsMissing(f"{'/'.join(parts)} is not there: looked for {', '.join(map(str, candidates))}")
 
 
-def _fetch(target: str, package: str, files: Mapping[str, Pin], excluded: str) -> None:
+def _fetch(target: str, package: Package) -> None:
     """Have spark-submit resolve the package into a temporary directory, check the files, and store them under their
     plain names."""
     extras.require("lake", "fetching the JARs")
@@ -184,7 +157,7 @@ def _fetch(target: str, package: str, files: Mapping[str, Pin], excluded: str) -
         program = os.path.join(work, "nothing.py")
         with open(program, "w") as file:
             file.write("")
-        command = [*_submit(), "--packages", package, "--exclude-packages", excluded]
+        command = [*_submit(), "--packages", package.coordinates, "--exclude-packages", package.excluded]
         command += ["--conf", f"spark.jars.ivy={work}"]
         settings = os.environ.get("LAKESTREAM_IVY_SETTINGS")
         if settings:
@@ -195,21 +168,21 @@ def _fetch(target: str, package: str, files: Mapping[str, Pin], excluded: str) -
         with tempfile.TemporaryFile("w+", errors="replace") as output:
             with subprocess.Popen([*command, program], stdout=subprocess.DEVNULL, stderr=output, env=environ) as child:
                 try:
-                    _watch(child, work, package, sum(pin.size for pin in files.values()))
+                    _watch(child, work, package.title, package.size)
                 except subprocess.TimeoutExpired:
                     child.kill()
-                    raise JarsMissing(_message(package, files, f"not complete after {TIMEOUT_SECONDS} s")) from None
+                    raise JarsMissing(_message(package, f"not complete after {TIMEOUT_SECONDS} s")) from None
             if child.returncode != 0:
                 output.seek(0)
-                raise JarsMissing(_message(package, files, _reason(output.read())))
-        for name, pin in files.items():
+                raise JarsMissing(_message(package, _reason(output.read())))
+        for name, pin in package.files.items():
             # Ivy puts the group before the name.
             for path in glob.glob(os.path.join(work, "jars", f"*_{name}")):
                 _check(path, name, pin)
                 os.replace(path, os.path.join(target, name))
 
 
-def _watch(child: subprocess.Popen[bytes], work: str, package: str, total: int) -> None:
+def _watch(child: subprocess.Popen[bytes], work: str, title: str, total: int) -> None:
     """Wait for a download into `work`, with a progress bar on stderr, or lines if that is no terminal.
 
     Raises:
@@ -222,9 +195,9 @@ def _watch(child: subprocess.Popen[bytes], work: str, package: str, total: int) 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     began = told = time.monotonic()
     if not console.is_terminal:
-        console.print(f"fetching {package}: {total / 1e6:.1f} MB, once")
+        console.print(f"fetching {title}: {total / 1e6:.1f} MB, once")
     with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as progress:
-        bar = progress.add_task(f"fetching {package}", total=total)
+        bar = progress.add_task(f"fetching {title}", total=total)
         while True:
             try:
                 child.wait(_POLL_SECONDS)
@@ -239,7 +212,7 @@ def _watch(child: subprocess.Popen[bytes], work: str, package: str, total: int) 
                 rate = have / (told - began)
                 rest = f", {(total - have) / rate:.0f} s left" if have else ""
                 console.print(
-                    f"fetching {package}: {have / 1e6:.1f} of {total / 1e6:.1f} MB, {rate / 1e6:.1f} MB/s{rest}"
+                    f"fetching {title}: {have / 1e6:.1f} of {total / 1e6:.1f} MB, {rate / 1e6:.1f} MB/s{rest}"
                 )
 
 
@@ -278,11 +251,12 @@ def _reason(output: str) -> str:
     return (errors or lines or ["no output"])[-1]
 
 
-def _message(package: str, files: Iterable[str], reason: str) -> str:
-    wheel = "install the wheel lakestream-jars, " if package == PACKAGE else ""  # it has no JARs for S3: they are large
+def _message(package: Package, reason: str) -> str:
+    wheel = "install the wheel lakestream-jars, " if package is DELTA else ""  # it has no JARs of clouds
     return (
-        f"the JARs of {package} could not be fetched: {reason}. Check the network or the site's Ivy settings "
-        f"(LAKESTREAM_IVY_SETTINGS=<ivysettings.xml>), {wheel}or put {' and '.join(files)} into {directory()}"
+        f"the JARs of {package.coordinates} could not be fetched: {reason}. Check the network or the site's Ivy "
+        f"settings (LAKESTREAM_IVY_SETTINGS=<ivysettings.xml>), {wheel}or put {', '.join(package.files)} into "
+        f"{directory()}"
     )
 
 
@@ -293,10 +267,17 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--conf", action="store_true", help="print the path of the settings for stock Spark programs")
     parser.add_argument("--class-path", action="store_true", help="print the paths as a class path, not with commas")
-    parser.add_argument("--s3", action="store_true", help="with what a lake in an object store needs")
+    for name, package in CLOUDS.items():
+        parser.add_argument(
+            package.option, dest="clouds", action="append_const", const=name, help=f"with {package.title}"
+        )
     wanted = parser.parse_args(arguments)
     try:
-        print(configuration() if wanted.conf else (os.pathsep if wanted.class_path else ",").join(ensure(wanted.s3)))
+        if wanted.conf:
+            print(configuration())
+        else:
+            found = [*ensure(), *(path for name in wanted.clouds or () for path in ensure_cloud(name))]
+            print((os.pathsep if wanted.class_path else ",").join(found))
     except (JarsMissing, JavaMissing, extras.ExtraMissing) as error:
         print(f"lakestream: {error}", file=sys.stderr)
         return 1

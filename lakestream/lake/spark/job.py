@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from lakestream import extras
 from lakestream.lake.errors import JarsMissing, LakeError
+from lakestream.lake.files.clouds import urls
+from lakestream.lake.files.clouds.known import cloud_of
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.progress import waiting
 
@@ -99,9 +101,7 @@ def serve_metrics(where: tuple[str, int] | None, collect: Callable[[Sheet], None
 
 def add_lake(parser: argparse.ArgumentParser) -> None:
     """Add the option --lake."""
-    parser.add_argument(
-        "--lake", required=True, metavar="LAKE", help="the lake's root: a directory or s3://bucket/prefix"
-    )
+    parser.add_argument("--lake", required=True, metavar="LAKE", help=f"the lake's root: a directory, {urls.FORMS}")
 
 
 def add_spark(parser: argparse.ArgumentParser) -> None:
@@ -148,7 +148,8 @@ def run(name: str, work: Callable[[threading.Event], int]) -> int:
 def start_spark(app: str, lake: str, options: argparse.Namespace, stop: threading.Event) -> SparkSession:
     """Start a session for work on a lake, by the options --cores and --heap, with our spark_conf/local if it exists."""
     storage = open_storage(lake)
-    if not storage.local:
+    cloud = cloud_of(storage.root)
+    if cloud is not None:
         storage.list(storage.root)  # missing credentials or bucket: fail before Spark starts
     from lakestream.lake.spark import jars
     from lakestream.lake.spark import session as sessions
@@ -158,7 +159,7 @@ def start_spark(app: str, lake: str, options: argparse.Namespace, stop: threadin
 
     extra: dict[str, str] = {}
     if not sessions.under_spark_submit():
-        jars.ensure(s3=not storage.local)  # before the line about Spark: a download has a bar of its own
+        jars.ensure("" if cloud is None else cloud.name)  # before the line about Spark: a download has a bar of its own
         # Spark makes this directory, which stays empty; by default in the working directory.
         extra["spark.sql.warehouse.dir"] = os.path.join(tempfile.gettempdir(), f"lakestream-{os.getuid()}", "warehouse")
     with waiting("starting Spark"):

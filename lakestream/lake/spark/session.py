@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 
 import lakestream
 from lakestream.lake.errors import JarsMissing
-from lakestream.lake.files import paths, s3
-from lakestream.lake.spark import jars
+from lakestream.lake.files import paths
+from lakestream.lake.files.clouds.known import cloud_of
+from lakestream.lake.spark import jars, pins
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,6 +49,9 @@ DELTA = {
     # Of two concurrent commits exactly one succeeds, and the other fails.
     "spark.delta.logStore.file.impl": "io.lakestream.delta.LocalCommitLogStore",
     "spark.delta.logStore.s3a.impl": "io.lakestream.delta.ConditionalS3LogStore",
+    "spark.delta.logStore.gs.impl": "io.lakestream.delta.ConditionalGcsLogStore",
+    "spark.delta.logStore.abfs.impl": "io.lakestream.delta.ConditionalAzureLogStore",
+    "spark.delta.logStore.abfss.impl": "io.lakestream.delta.ConditionalAzureLogStore",
     # Only the lake's owner and group read its files (0750, 0640). Hadoop sets modes by this, not by the umask.
     "spark.hadoop.fs.permissions.umask-mode": "027",
     # No `.crc` file beside each checkpoint of Spark and each checksum of Delta: they would not be synced.
@@ -107,28 +111,28 @@ def session(
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(app)
-    remote = lake is not None and not paths.is_local(paths.root(lake))
+    cloud = None if lake is None else cloud_of(paths.root(lake))
     if under_spark_submit():
         settings = dict(DELTA)
     else:
         environment = environ()
         os.environ.update(environment)
         settings = {**DELTA, **LOCAL, "spark.jars": ",".join(jars.ensure())}
-        if remote:  # on the class path they are not copied at every start
-            settings["spark.driver.extraClassPath"] = os.pathsep.join(jars.ensure_s3())
+        if cloud is not None:  # on the class path they are not copied at every start
+            settings["spark.driver.extraClassPath"] = os.pathsep.join(jars.ensure_cloud(cloud.name))
         settings["spark.master"] = f"local[{cores}]"
         settings["spark.driver.memory"] = f"{heap_mib}m"
         settings["spark.executorEnv.PYTHONPATH"] = environment["PYTHONPATH"]
-    if remote:
-        settings.update(s3.settings())
+    if cloud is not None:
+        settings.update(cloud.spark_settings())
     settings.update(extra or {})
     for name, value in settings.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel(settings.get("spark.log.level", "ERROR"))
     _require_delta(spark)
-    if remote:
-        _require_s3(spark)
+    if cloud is not None:
+        _require_cloud(spark, pins.CLOUDS[cloud.name])
     return spark
 
 
@@ -193,12 +197,12 @@ def _require_delta(spark: SparkSession) -> None:
     )
 
 
-def _require_s3(spark: SparkSession) -> None:
+def _require_cloud(spark: SparkSession, package: pins.Package) -> None:
     _require(
         spark,
-        ["org.apache.hadoop.fs.s3a.S3AFileSystem", s3.CREDENTIALS_CHAIN],
-        "a lake in an object store needs it: start it with --jars $(python -m lakestream.lake.spark.jars --s3), "
-        "or with plain python",
+        package.probes,
+        f"the lake's object store needs it: start it with --jars $(python -m lakestream.lake.spark.jars "
+        f"{package.option}), or with plain python",
     )
 
 

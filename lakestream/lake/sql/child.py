@@ -134,11 +134,11 @@ _judgement = msgspec.json.Decoder(Judgement)
 
 def main() -> None:
     """Serve until the input ends."""
-    _limit()
     messages: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(sys.stdin.buffer, messages.put), daemon=True).start()
     out = sys.stdout.buffer
     opened = _open.decode(messages.get())
+    _limit(opened.lake)
     try:
         import duckdb
 
@@ -150,7 +150,7 @@ def main() -> None:
         bounds = Bounds(opened.memory or BOUNDS.memory, opened.threads or BOUNDS.threads)
         session = Session(opened.lake, tail_bytes=TAIL_BYTES, account=opened.account, bounds=bounds)
     except (LakeError, ImportError) as error:
-        _send(out, Failure(str(error).replace(opened.lake, "the lake")))
+        _send(out, Failure(_public(error, opened.lake)))
         return
     with contextlib.suppress(OSError):  # a sandbox may deny it
         os.nice(19)  # for queries: the server has the processor first
@@ -161,14 +161,19 @@ def main() -> None:
             _serve(session, ask, began, messages.get, out)
             continue
         except LakeError as error:
-            failure = Failure(str(error).replace(opened.lake, "the lake"), _code(error))
+            failure = Failure(_public(error, opened.lake), _code(error))
         except duckdb.Error as error:  # while rows are fetched
-            failure = Failure(str(error).strip().splitlines()[0].replace(opened.lake, "the lake"))
+            failure = Failure(_public(error, opened.lake).strip().splitlines()[0])
         except RecursionError:
             failure = Failure("the query is nested too deeply")
         except MemoryError:
             failure = Failure("the query needs more memory than one may have")
         _send(out, failure)
+
+
+def _public(error: BaseException, lake: str) -> str:
+    """Return an error's text without the lake's address, in its own spelling or in DuckDB's."""
+    return str(error).replace(lake, "the lake").replace(f"lake://{lake.replace('://', '/', 1)}", "the lake")
 
 
 def _serve(session: Session, ask: Ask, began: float, next_message: Callable[[], bytes], out: BinaryIO) -> None:
@@ -245,11 +250,15 @@ def _code(error: LakeError) -> int:
     )
 
 
-def _limit() -> None:
-    """Limit what this process can do to its machine. It can write no file."""
+def _limit(lake: str) -> None:
+    """Limit what this process can do to its machine. It can write no file; if the lake is in an object store, only
+    copies of staged segments."""
+    from lakestream.lake.files import paths
+    from lakestream.lake.files.storage import SINGLE_PUT_BYTES
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is for the server
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    _lower(resource.RLIMIT_FSIZE, 0)
+    _lower(resource.RLIMIT_FSIZE, 0 if paths.is_local(lake) else SINGLE_PUT_BYTES)
     _lower(resource.RLIMIT_CORE, 0)
     _limit_memory(MAX_DATA_BYTES, final=False)
 

@@ -16,7 +16,6 @@ import duckdb
 import msgspec
 
 from lakestream.lake.delta.schema import literal
-from lakestream.lake.files import paths
 from lakestream.lake.sql.dialect import SqlError
 
 
@@ -40,14 +39,13 @@ class Forbidden(SqlError):
     """Raised for a query that does more than read the streams of its account."""
 
 
-def confine(connection: duckdb.DuckDBPyConnection, root: str, account: str, bounds: Bounds = BOUNDS) -> None:
+def confine(connection: duckdb.DuckDBPyConnection, allowed: str, bounds: Bounds = BOUNDS) -> None:
     """Take from DuckDB the access to everything but one account's tables, for good.
 
     Args:
-        connection: with its extensions and credentials.
-        root: the lake's root.
+        connection: with its extensions.
+        allowed: the directory of the tables, as DuckDB spells it.
     """
-    allowed = paths.table(root, "", account)
     for setting in (
         f"allowed_directories = [{literal(allowed)}]",
         "python_enable_replacements = false",

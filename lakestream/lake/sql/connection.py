@@ -1,7 +1,8 @@
 """Connections to DuckDB that can read the lake's Delta tables.
 
 Belongs here: loading its extensions, from installed wheels and never from the network, and its access to an object
-store. The AWS SDK finds the credentials, in the environment or from the instance; no text made here contains them.
+store: on S3 by DuckDB itself, where the AWS SDK finds the credentials in the environment or from the instance; by
+stored_files.py otherwise. No text made here contains credentials.
 """
 
 from __future__ import annotations
@@ -9,13 +10,20 @@ from __future__ import annotations
 import importlib.util
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import duckdb
 
 from lakestream.lake.delta.schema import literal
-from lakestream.lake.files import paths, s3
+from lakestream.lake.files import paths
+from lakestream.lake.files.clouds.known import cloud_of
+from lakestream.lake.files.clouds.s3 import S3
+from lakestream.lake.files.lake import open_storage
 from lakestream.lake.sql import dialect
 from lakestream.lake.sql.dialect import SqlError
+
+if TYPE_CHECKING:
+    from lakestream.lake.sql.stored_files import StoredFiles
 
 _PACKAGE = "duckdb_extension_"
 
@@ -45,14 +53,27 @@ def extension_path(name: str = "delta") -> Path:
     )
 
 
-def connect(root: str) -> duckdb.DuckDBPyConnection:
+def reads_tables(root: str, *, confined: bool) -> bool:
+    """Return True if DuckDB reads the Delta tables of a lake by itself: in a directory, and on S3 unless it is
+    confined. The other clouds' credentials are not all known to it."""
+    return paths.is_local(root) or (not confined and isinstance(cloud_of(root), S3))
+
+
+def connect(root: str, *, itself: bool) -> tuple[duckdb.DuckDBPyConnection, StoredFiles | None]:
     """Open a database in memory that reads the tables below a lake's root. Times are in UTC.
+
+    Args:
+        itself: as `reads_tables` says.
+
+    Returns:
+        The connection, and where it finds files if it does not read tables by itself.
 
     Raises:
         ExtensionMissing, NoCredentials.
     """
-    remote = not paths.is_local(root)
-    extensions = [extension_path(name) for name in (("httpfs", "aws") if remote else ()) + ("delta",)]
+    remote = itself and not paths.is_local(root)
+    names = (("httpfs", "aws") if remote else ()) + (("delta",) if itself else ())
+    extensions = [extension_path(name) for name in names]
     # No network access: extensions come from wheels or are built in.
     connection = duckdb.connect(config={"autoinstall_known_extensions": False, "autoload_known_extensions": False})
     for extension in extensions:
@@ -67,20 +88,24 @@ def connect(root: str) -> duckdb.DuckDBPyConnection:
             connection.close()
             reason = str(error).strip().splitlines()[0]
             raise NoCredentials(f"there are no credentials for {root} in the environment: {reason}") from None
-    return connection
+    if itself:
+        return connection, None
+    from lakestream.lake.sql.stored_files import StoredFiles
+
+    files = StoredFiles(open_storage(root))
+    connection.register_filesystem(files)
+    return connection, files
 
 
 def _secret(root: str) -> str:
     """Return the statement that gives DuckDB access to the object store, with credentials from the SDK's own chain."""
     settings = ["TYPE s3", "PROVIDER credential_chain", f"SCOPE {literal(root)}"]
-    where = s3.endpoint()
-    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    cloud = S3()
+    where = cloud.endpoint()
     if where is not None:
         scheme, _, host = where.partition("://")
-        virtual = os.environ.get("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "").lower() in ("1", "true", "yes")
         settings += [f"ENDPOINT {literal(host)}", f"USE_SSL {str(scheme == 'https').lower()}"]
-        settings.append(f"URL_STYLE {literal('vhost' if virtual else 'path')}")
-        region = region or s3.DEFAULT_REGION
-    if region:
+        settings.append(f"URL_STYLE {literal('vhost' if cloud.is_virtual_hosted(os.environ) else 'path')}")
+    if region := cloud.region(os.environ):
         settings.append(f"REGION {literal(region)}")
     return f"CREATE SECRET lake ({', '.join(settings)})"

@@ -22,10 +22,10 @@ from lakestream.lake.delta.time_travel import KEEP_MORE, CommitLog
 from lakestream.lake.files import paths
 from lakestream.lake.sql import TAIL_BYTES, buckets, dialect
 from lakestream.lake.sql.catalog import Catalog, Snapshot, UnknownStream
-from lakestream.lake.sql.clones import CloneViews
 from lakestream.lake.sql.confined import BOUNDS, Bounds, Checker, confine
-from lakestream.lake.sql.connection import connect, extension_path
+from lakestream.lake.sql.connection import connect, extension_path, reads_tables
 from lakestream.lake.sql.dialect import NO_BINDINGS, BadSql, Bindings, SqlError, Statement, Timestamps
+from lakestream.lake.sql.file_views import FileViews
 from lakestream.lake.sql.typed import prepare_duckdb
 from lakestream.lake.sql.uncompacted import LiveStreams, Server
 
@@ -76,7 +76,7 @@ def existing_root(lake: str | os.PathLike[str]) -> str:
     """Return a lake's root, as an absolute path or a URL.
 
     Args:
-        lake: a path, a `file:` URL, or `s3://bucket/prefix`.
+        lake: a path, a `file:` URL, or a URL of a cloud.
 
     Raises:
         LakeNotFound: when there is no such directory.
@@ -92,7 +92,7 @@ class Session:
     """A DuckDB connection over the streams of one lake. Times are read and shown in UTC.
 
     Args:
-        lake: the lake's root: a path, a `file:` URL, or `s3://bucket/prefix`.
+        lake: the lake's root: a path, a `file:` URL, or a URL of a cloud.
         committed: read only what is committed to the tables, without uncompacted segments.
         server: the server to ask to stage its newest messages; None for what is staged already.
         tail_bytes: maximum size of one stream's uncompacted segments that are read into memory, in bytes.
@@ -119,12 +119,14 @@ class Session:
         timestamps: Timestamps = "commit",
     ) -> None:
         self.root = existing_root(lake)
-        self._connection = connect(self.root)
+        itself = reads_tables(self.root, confined=account is not None)
+        self._connection, files = connect(self.root, itself=itself)
         self._checker: Checker | None = None
         if account is not None:
-            confine(self._connection, self.root, account, bounds)
+            tables = paths.table(self.root, "", account)
+            confine(self._connection, tables if files is None else files.spelled(tables), bounds)
             self._checker = Checker(self._connection)
-        place = CloneViews(self.root, self._connection).place
+        place = FileViews(self.root, self._connection, files).place
         live_streams = None if committed else LiveStreams(self.root, server, tail_bytes, notify, place)
 
         def prepare(schema: JsonSchema) -> None:

@@ -138,6 +138,9 @@ class SimStorage(Storage):
         data = self.read(path)
         return data[max(0, len(data) - size) :], len(data)
 
+    def read_range(self, path: str, start: int, size: int) -> bytes:
+        return self.read(path)[start : start + size]
+
     def stat(self, path: str) -> Entry | None:
         self._request("look up", path)
         return self._lake.entry(path) if path in self._lake.objects else None

@@ -58,13 +58,13 @@ def test_t_checks_the_file_and_exits(capsys: pytest.CaptureFixture[str], tmp_pat
 @pytest.mark.parametrize("program", ["serve", "up"])
 def test_t_judges_the_lake_as_the_start_does(tmp_path: Path, program: str) -> None:
     path = tmp_path / "nats.conf"
-    path.write_text("jetstream {}\nlake { url: gs://bucket/lake }")
+    path.write_text("jetstream {}\nlake { url: ftp://bucket/lake }")
     for more in (["-t"], []):
         done = run_to_end(program, "-p", "-1", "-c", str(path), *more)
         assert done.returncode == 1
         assert done.stderr == (
-            f"lakestream: {path}:2:8: lake 'gs://bucket/lake': it must be a directory (a path or a file: URL) or "
-            "s3://bucket/prefix\n\n"
+            f"lakestream: {path}:2:8: lake 'ftp://bucket/lake': it must be a directory (a path or a file: URL), "
+            "s3://bucket/prefix, gs://bucket/prefix or az://container/prefix\n\n"
         )
 
 

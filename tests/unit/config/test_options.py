@@ -311,7 +311,7 @@ def test_an_error_does_not_show_the_value_that_may_be_a_password(options: Load) 
         ("lake { seal_byte: 5 }", 1, 'did you mean "seal_bytes"?'),
         ("lake { seal_bytes: 0 }", 1, "more than 0"),
         ("lake { retain_bytes: -1 }", 1, "negative"),
-        ("lake {\n url: gs://bucket/lake }", 2, "it must be a directory"),
+        ("lake {\n url: ftp://bucket/lake }", 2, "it must be a directory"),
         ("lake: 's3://k:s@bucket'", 1, "credentials belong into the environment"),
     ],
 )

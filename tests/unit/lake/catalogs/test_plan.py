@@ -151,6 +151,8 @@ def test_names_in_a_catalog() -> None:
         ("s3a://b/p", "s3://b/p/"),
         ("file:///x/", "file:/x"),
         ("file:/a #1?/b", "file:///a%20%231%3F/b"),
+        ("gcs://b/p/", "gs://b/p"),
+        ("abfs://c@account.dfs.core.windows.net/p", "abfss://c@account.blob.core.windows.net/p"),
     ],
 )
 def test_one_place_in_two_spellings(one: str, other: str) -> None:

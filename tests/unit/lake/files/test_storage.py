@@ -11,22 +11,33 @@ from pathlib import Path
 
 import pytest
 
+from lakestream.lake.delta.actions import locate
 from lakestream.lake.errors import LeaseLost, StorageFailed, UnsupportedLake
-from lakestream.lake.files import paths, s3
+from lakestream.lake.files import paths
+from lakestream.lake.files.clouds.azure import Azure
+from lakestream.lake.files.clouds.cloud import Cloud
+from lakestream.lake.files.clouds.gcs import Gcs
+from lakestream.lake.files.clouds.known import CLOUDS as CLOUDS_KNOWN
+from lakestream.lake.files.clouds.s3 import S3
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.locks import COMPACTOR_LOCK, Lease, lease_seconds, table_lock
 from lakestream.lake.files.object_storage import describe
 from lakestream.lake.files.storage import Storage
+from tests.s3_proxy import EXPIRED, THROTTLED, Proxy
 from tests.s3_server import S3Server
+from tests.store_server import StoreServer
+
+CLOUDS = ["s3_server", "gcs_server", pytest.param("azure_server", marks=pytest.mark.heavy)]
+"""Fixtures of object stores. The one of Azure is an npm package of some size."""
 
 
-@pytest.fixture(params=["directory", "s3"])
+@pytest.fixture(params=["directory", *CLOUDS])
 def storage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Storage:
     if request.param == "directory":
         return open_storage(tmp_path / "lake of $X #1")
-    s3_server: S3Server = request.getfixturevalue("s3_server")
-    s3_server.enter(monkeypatch)
-    return open_storage(s3_server.url(tmp_path.name))
+    server: StoreServer = request.getfixturevalue(request.param)
+    server.enter(monkeypatch)
+    return open_storage(server.url(tmp_path.name))
 
 
 @pytest.fixture
@@ -127,14 +138,51 @@ def test_addresses() -> None:
     assert paths.root("s3a://bucket/a/b/") == "s3://bucket/a/b"
     assert open_storage("S3://bucket").spark_path("s3://bucket/streams/A") == "s3a://bucket/streams/A"
     assert paths.root("file:///x%20y/z") == "/x y/z"
-    for wrong in ("gs://b/x", "s3://", "s3:///x", "s3://b/a b", "s3://b/../x", "s3://b//x", "s3://b/%41", "s3://b?x=1"):
+    for wrong in (
+        "ftp://b/x",
+        "s3://",
+        "s3:///x",
+        "s3://b/a b",
+        "s3://b/../x",
+        "s3://b//x",
+        "s3://b/%41",
+        "s3://b?x=1",
+    ):
         with pytest.raises(UnsupportedLake):
             open_storage(wrong)
     with pytest.raises(UnsupportedLake, match="directory"):
         paths.local_root("s3://bucket/lake")
 
 
-@pytest.mark.parametrize("address", ["s3://key:hunter2@bucket/lake", "https://key:hunter2@host/x"])
+def test_each_cloud_has_one_canonical_spelling(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+    monkeypatch.delenv("AZURE_STORAGE_ENDPOINT", raising=False)
+    assert paths.root("GCS://bucket/a/") == "gs://bucket/a"
+    whole = "abfss://box@account1.dfs.core.windows.net/a"
+    assert paths.root(whole) == paths.root("abfs://box@account1.blob.core.windows.net/a/") == whole
+    assert open_storage(whole).spark_path(f"{whole}/streams/A") == f"{whole}/streams/A"
+    assert paths.is_plain(whole)
+    with pytest.raises(UnsupportedLake, match="set AZURE_STORAGE_ACCOUNT_NAME"):
+        paths.root("az://box/a")
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account1")
+    assert paths.root("az://box/a") == whole
+    for wrong in ("abfss://box@account1/a", "abfss://BOX@account1.dfs.core.windows.net/a", "az://b_x/a", "gs://b/a b"):
+        with pytest.raises(UnsupportedLake):
+            paths.root(wrong)
+    assert locate("gs://b/t", "gs://b/t/a%20b") == "gs://b/t/a b"
+    assert locate(whole, f"{whole}/part.parquet".replace("abfss", "abfs")) == f"{whole}/part.parquet"
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "s3://key:hunter2@bucket/lake",
+        "https://key:hunter2@host/x",
+        "gs://key:hunter2@bucket/lake",
+        "az://key:hunter2@box/lake",
+        "abfss://key:hunter2@box/lake",
+    ],
+)
 def test_credentials_in_an_address_are_refused_and_not_repeated(address: str) -> None:
     with pytest.raises(UnsupportedLake, match="environment") as caught:
         open_storage(address)
@@ -167,23 +215,102 @@ def test_a_refusal_names_its_code_only() -> None:
         "Server returned non-2xx status code: 403 Forbidden: <Error><Code>SignatureDoesNotMatch</Code>"
         "<AWSAccessKeyId>AKIAEXAMPLE</AWSAccessKeyId><StringToSign>AWS4-HMAC-SHA256</StringToSign></Error>"
     )
-    said = describe(Exception(answer))
+    said = describe(Exception(answer), S3())
     assert said.startswith("403 Forbidden SignatureDoesNotMatch")
     assert "AKIAEXAMPLE" not in said
     assert "HMAC" not in said
 
 
+ANSWERS = {
+    "403 Forbidden AccessDenied": (
+        "Server returned non-2xx status code: 403 Forbidden: <Error><Code>AccessDenied</Code></Error>"
+    ),
+    "403 Forbidden AuthenticationFailed": (
+        "Server returned non-2xx status code: 403 Forbidden: <Error><Code>AuthenticationFailed</Code><Message>"
+        "The MAC signature hunter2 is not the same</Message></Error>"
+    ),
+    "401 Unauthorized": "Server returned non-2xx status code: 401 Unauthorized: {'token': 'hunter2'}",
+    "429 Too Many Requests": "Server returned non-2xx status code: 429 Too Many Requests: hunter2",
+    "503 Service Unavailable ServerBusy": (
+        "Server returned non-2xx status code: 503 Service Unavailable: <Error><Code>ServerBusy</Code></Error>"
+    ),
+}
+
+
+@pytest.mark.parametrize("cloud", CLOUDS_KNOWN, ids=lambda cloud: cloud.name)
+@pytest.mark.parametrize("meant", ANSWERS)
+def test_refusals_of_every_cloud_are_explained(cloud: Cloud, meant: str) -> None:
+    said = describe(Exception(ANSWERS[meant]), cloud)
+    assert said.startswith(meant)
+    assert ("do the credentials" in said) is (meant[:2] == "40")
+    assert cloud.credentials in said or meant[:2] != "40"
+    assert "hunter2" not in said
+    nothing = describe(Exception("error sending request for url (http://169.254.169.254/latest?token=hunter2)"), cloud)
+    assert nothing == f"no credentials: {cloud.credentials}"
+
+
+@pytest.mark.parametrize("fixture", CLOUDS)
+def test_stores_refuse_as_expected(
+    fixture: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server: StoreServer = request.getfixturevalue(fixture)
+    server.enter(monkeypatch)
+    elsewhere = open_storage(server.url("x").replace("lakes", "nothing", 1))
+    with pytest.raises(StorageFailed, match=r"404|NoSuchBucket|ContainerNotFound"):
+        elsewhere.write(f"{elsewhere.root}/x", b"")
+    proxy = Proxy(server.endpoint)
+    proxy.start()
+    try:
+        for name, value in server.through(proxy.url).items():
+            monkeypatch.setenv(name, value)
+        there = open_storage(server.url("x"), brief=True)
+        there.write(f"{there.root}/x", b"")
+        for fault, text in ((EXPIRED, "403 Forbidden ExpiredToken: do the credentials"), (THROTTLED, "503")):
+            proxy.fail(fault)
+            with pytest.raises(StorageFailed, match=text):
+                there.read(f"{there.root}/x")
+        proxy.refuse()
+        with pytest.raises(StorageFailed, match="no connection"):
+            there.read(f"{there.root}/x")
+        proxy.pass_all()
+        assert there.read(f"{there.root}/x") == b""
+    finally:
+        proxy.stop()
+
+
+def test_hadoop_uses_the_credentials_of_the_environment_and_gets_none() -> None:
+    google = Gcs().spark_settings({"GOOGLE_APPLICATION_CREDENTIALS": "/account.json"})
+    assert google["spark.hadoop.fs.gs.auth.type"] == "APPLICATION_DEFAULT"
+    kind, principal = "spark.hadoop.fs.azure.account.auth.type", {"AZURE_CLIENT_ID": "id", "AZURE_TENANT_ID": "tenant"}
+    for environ, expected in (
+        ({"AZURE_STORAGE_ACCOUNT_KEY": "hunter2"}, "SharedKey"),
+        (principal | {"AZURE_CLIENT_SECRET": "hunter2"}, "Custom"),
+        (principal | {"AZURE_FEDERATED_TOKEN_FILE": "/token"}, "OAuth"),
+        ({"AZURE_STORAGE_SAS_TOKEN": "sig=hunter2"}, "SAS"),
+        ({}, "OAuth"),
+    ):
+        found = Azure().spark_settings(environ)
+        assert found[kind] == expected
+        assert "hunter2" not in str(found)
+    emulator = Azure().spark_settings({"AZURE_STORAGE_ENDPOINT": "http://127.0.0.1:10000/devstoreaccount1"})
+    assert emulator["spark.hadoop.fs.azure.abfs.endpoint"] == "127.0.0.1:10000"
+    for cloud, name in ((Gcs(), "GOOGLE_BASE_URL"), (Azure(), "AZURE_STORAGE_ENDPOINT")):
+        with pytest.raises(UnsupportedLake) as refused:
+            cloud.spark_settings({name: "http://key:hunter2@host"})
+        assert "hunter2" not in str(refused.value)
+
+
 def test_nothing_of_a_storage_shows_credentials(bucket: Storage, s3_server: S3Server) -> None:
-    shown = f"{bucket!r} {vars(bucket)} {bucket.delta_options()} {s3.settings()}"
+    shown = f"{bucket!r} {vars(bucket)} {bucket.delta_options()} {S3().spark_settings()}"
     assert not [secret for secret in s3_server.secrets if secret in shown]
 
 
 def test_spark_goes_where_the_environment_says() -> None:
-    amazon = s3.settings({"AWS_REGION": "eu-central-1", "AWS_SECRET_ACCESS_KEY": "hunter2"})
+    amazon = S3().spark_settings({"AWS_REGION": "eu-central-1", "AWS_SECRET_ACCESS_KEY": "hunter2"})
     assert amazon["spark.hadoop.fs.s3a.endpoint.region"] == "eu-central-1"
     assert "spark.hadoop.fs.s3a.endpoint" not in amazon
     assert "hunter2" not in str(amazon)
-    own = s3.settings({"AWS_ENDPOINT_URL": "http://host:9000/"})
+    own = S3().spark_settings({"AWS_ENDPOINT_URL": "http://host:9000/"})
     assert own["spark.hadoop.fs.s3a.endpoint"] == "http://host:9000"
     assert own["spark.hadoop.fs.s3a.path.style.access"] == "true"
     assert own["spark.hadoop.fs.s3a.connection.ssl.enabled"] == "false"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from lakestream.lake.errors import JarsMissing, JavaMissing
-from lakestream.lake.files import s3
-from lakestream.lake.spark import jars
+from lakestream.lake.files.clouds import azure, gcs, s3
+from lakestream.lake.spark import jars, pins
 from lakestream.lake.spark import session as spark
 
 pytestmark = pytest.mark.unit
@@ -29,7 +29,8 @@ def test_the_local_configuration_is_what_a_session_has() -> None:
 
 def test_the_cluster_configuration_knows_delta() -> None:
     assert spark.DELTA.items() <= settings("cluster").items()
-    assert s3.SETTINGS.items() <= settings("cluster").items()
+    for cloud in (s3, gcs, azure):
+        assert cloud.SETTINGS.items() <= settings("cluster").items()
 
 
 def fake_java(directory: Path, banner: str, code: int = 0) -> Path:
@@ -69,11 +70,11 @@ def test_java_home_comes_first_but_an_old_one_is_passed_over(tmp_path: Path) -> 
 def test_kept_jars_are_used_without_asking_anybody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAKESTREAM_CACHE", str(tmp_path))
     (tmp_path / "jars").mkdir()
-    for name in jars.FILES:
+    for name in pins.DELTA.files:
         (tmp_path / "jars" / name).write_bytes(b"jar")
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    assert jars.ensure() == [*(str(tmp_path / "jars" / name) for name in jars.FILES), jars.own()]
+    assert jars.ensure() == [*(str(tmp_path / "jars" / name) for name in pins.DELTA.files), jars.own()]
 
 
 def test_fetching_without_java_is_reported(
@@ -99,8 +100,8 @@ def test_a_failed_resolution_says_why_and_what_to_do(tmp_path: Path, monkeypatch
     with pytest.raises(JarsMissing, match=r"unresolved dependency.*LAKESTREAM_IVY_SETTINGS.*the wheel lakestream-jars"):
         jars.ensure()
     assert os.listdir(tmp_path / "cache" / "jars") == [".lock"], "nothing half-fetched is kept"
-    for name in jars.FILES:
+    for name in pins.DELTA.files:
         (tmp_path / "cache" / "jars" / name).touch()
     with pytest.raises(JarsMissing, match="hadoop-aws") as missing:
-        jars.ensure(s3=True)
+        jars.ensure("s3")
     assert "lakestream-jars" not in str(missing.value), "the wheel has no JARs for S3"

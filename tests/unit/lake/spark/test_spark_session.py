@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lakestream.lake.errors import JarsMissing
-from lakestream.lake.spark import jars
+from lakestream.lake.spark import jars, pins
 from lakestream.lake.spark.session import DELTA
 from lakestream.spark import LakeNotFound, default_lake, session
 
@@ -47,7 +47,7 @@ def test_the_jar_has_the_classes_that_the_settings_name() -> None:
         inside = {name.removesuffix(".class").replace("/", ".") for name in archive.namelist()}
     named = ",".join(DELTA.values()).split(",")
     assert {name for name in named if name.startswith("io.lakestream.")} <= inside
-    assert sum(name.startswith("io.lakestream.") for name in named) == 3
+    assert sum(name.startswith("io.lakestream.") for name in named) == 6
 
 
 def test_what_stock_spark_is_started_with(
@@ -55,7 +55,7 @@ def test_what_stock_spark_is_started_with(
 ) -> None:
     monkeypatch.setenv("LAKESTREAM_CACHE", str(tmp_path))
     (tmp_path / "jars").mkdir()
-    delta = [str(tmp_path / "jars" / name) for name in jars.FILES]
+    delta = [str(tmp_path / "jars" / name) for name in pins.DELTA.files]
     for path in delta:
         Path(path).write_bytes(b"jar")
     assert jars.main([]) == 0

@@ -1,15 +1,10 @@
 package io.lakestream.delta;
 
 import io.delta.storage.S3SingleDriverLogStore;
-import java.io.ByteArrayOutputStream;
-import java.io.FileNotFoundException;
 import java.io.IOException;
-import java.nio.charset.StandardCharsets;
 import java.nio.file.FileAlreadyExistsException;
-import java.util.Arrays;
 import java.util.Iterator;
 import org.apache.hadoop.conf.Configuration;
-import org.apache.hadoop.fs.FSDataInputStream;
 import org.apache.hadoop.fs.FSDataOutputStream;
 import org.apache.hadoop.fs.FSDataOutputStreamBuilder;
 import org.apache.hadoop.fs.FileSystem;
@@ -42,19 +37,7 @@ public final class ConditionalS3LogStore extends S3SingleDriverLogStore {
       return;
     }
     FileSystem store = path.getFileSystem(configuration);
-    byte[] content = bytes(actions);
-    try {
-      create(store, path, content);
-    } catch (IOException failure) {
-      // Either another writer was first, or the connector repeated our own write after its answer was lost, and our
-      // own object refused it. A commit contains its transaction id, so its bytes distinguish the two cases.
-      byte[] found = existing(store, path, failure);
-      if (!Arrays.equals(found, content)) {
-        FileAlreadyExistsException taken = new FileAlreadyExistsException(path.toString());
-        taken.initCause(failure);
-        throw taken;
-      }
-    }
+    Commits.write(store, path, actions, content -> create(store, path, content));
   }
 
   private static void create(FileSystem store, Path path, byte[] content) throws IOException {
@@ -85,25 +68,5 @@ public final class ConditionalS3LogStore extends S3SingleDriverLogStore {
             + " need conditional writes: hadoop-aws 3.4.2 or newer, fs.s3a.create.conditional.enabled not false, "
             + "and an object store that knows If-None-Match",
         refused);
-  }
-
-  private static byte[] existing(FileSystem store, Path path, IOException failure) throws IOException {
-    try (FSDataInputStream in = store.open(path)) {
-      return in.readAllBytes();
-    } catch (FileNotFoundException absent) {
-      throw failure;
-    } catch (IOException unreadable) {
-      failure.addSuppressed(unreadable);
-      throw failure;
-    }
-  }
-
-  private static byte[] bytes(Iterator<String> actions) {
-    ByteArrayOutputStream content = new ByteArrayOutputStream();
-    while (actions.hasNext()) {
-      content.writeBytes(actions.next().getBytes(StandardCharsets.UTF_8));
-      content.write('\n');
-    }
-    return content.toByteArray();
   }
 }

@@ -109,8 +109,20 @@ final class LakePaths {
     if (!SCHEME.matcher(lake).find()) {
       return local(lake);
     }
-    String url = lake.startsWith("s3://") ? "s3a" + lake.substring("s3".length()) : lake;
-    return url.endsWith("/") ? url.substring(0, url.length() - 1) : url;
+    String url = lake.endsWith("/") ? lake.substring(0, lake.length() - 1) : lake;
+    if (url.startsWith("s3://")) {
+      return "s3a" + url.substring("s3".length());
+    }
+    if (url.startsWith("gcs://")) {
+      return "gs" + url.substring("gcs".length());
+    }
+    String account = System.getenv("AZURE_STORAGE_ACCOUNT_NAME");
+    if (url.startsWith("az://") && account != null) {
+      int path = url.indexOf('/', "az://".length());
+      String container = url.substring("az://".length(), path < 0 ? url.length() : path);
+      return "abfss://" + container + "@" + account + ".dfs.core.windows.net" + (path < 0 ? "" : url.substring(path));
+    }
+    return url;
   }
 
   private static String local(String path) {

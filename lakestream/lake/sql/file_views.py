@@ -1,8 +1,9 @@
-"""Clones in SQL, which DuckDB's Delta extension cannot read.
+"""Tables in SQL that DuckDB's Delta extension cannot read.
 
-Belongs here: a version of a clone as a view over the Parquet files that it references, with partition columns from the
-log and without the rows in deletion vectors. The extension takes the absolute paths in a clone's log for relative ones.
-A view stays for the session, so a version is resolved once.
+Belongs here: a version of a table as a view over its Parquet files, with partition columns from the log and without the
+rows in deletion vectors. The extension takes the absolute paths in a clone's log for relative ones, and reads an object
+store by itself, with credentials, which a confined DuckDB must not have. A view stays for the session, so a version is
+resolved once.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from lakestream.lake.delta import clones, deletion_vectors
-from lakestream.lake.delta.actions import locate
+from lakestream.lake.delta.actions import Add, locate
 from lakestream.lake.delta.log import Log, State
 from lakestream.lake.delta.schema import literal
 from lakestream.lake.files.lake import open_storage
@@ -22,6 +23,8 @@ from lakestream.lake.sql.dialect import TableAt
 
 if TYPE_CHECKING:
     import duckdb
+
+    from lakestream.lake.sql.stored_files import StoredFiles
 
 _TYPES = {
     "string": "VARCHAR",
@@ -34,23 +37,25 @@ _HEADERS = "MAP(VARCHAR, VARCHAR[])"
 """Type of the column `headers`."""
 
 
-class CloneViews:
-    """The clones that the queries of one session have mentioned.
+class FileViews:
+    """The views of tables that the queries of one session have mentioned.
 
     Args:
         lake: the lake's root.
         connection: DuckDB.
+        files: where DuckDB finds the files of all tables; None: it reads tables by itself, except clones.
     """
 
-    def __init__(self, lake: str, connection: duckdb.DuckDBPyConnection) -> None:
+    def __init__(self, lake: str, connection: duckdb.DuckDBPyConnection, files: StoredFiles | None = None) -> None:
         self._storage = open_storage(lake)
         self._connection = connection
+        self._stored = files
         self._numbers = itertools.count(1)
         self._known: dict[tuple[str, str], TableAt] = {}
 
     def place(self, path: str, version: int) -> TableAt:
         """Return the relation for a table at a version."""
-        if not clones.is_registered(self._storage, path):
+        if self._stored is None and not clones.is_registered(self._storage, path):
             return TableAt(path, version)
         # A table that was created again may have the same version; the commit's tag tells.
         key = path, Log(open_storage(path), path).tag(version) or str(version)
@@ -65,11 +70,11 @@ class CloneViews:
         partition = state.metadata.partition_columns
         number = next(self._numbers)
         types = {field.name: _type(field.type) for field in delta.schema().fields}
-        files, dead, view = f"clone_files_{number}", f"clone_dead_{number}", f"clone_{number}"
-        self._table(files, _files(path, state, partition))
-        self._table(dead, _dead(path, state))
+        files, dead, view = f"table_files_{number}", f"table_dead_{number}", f"table_{number}"
+        self._table(files, self._files(path, state, partition))
+        self._table(dead, self._dead(path, state))
         none = ", ".join(f"NULL::{kind} AS {name}" for name, kind in types.items() if name not in partition)
-        paths = ", ".join(literal(locate(path, add.path)) for add in state.files.values())
+        paths = ", ".join(literal(self._spelled(path, add)) for add in state.files.values())
         rows = f"SELECT {none}, NULL::VARCHAR AS filename, NULL::BIGINT AS file_row_number WHERE false"
         if paths:
             # The SELECT without rows has every column; older files may lack some.
@@ -83,36 +88,39 @@ class CloneViews:
         )
         return view
 
+    def _spelled(self, table: str, add: Add) -> str:
+        """Return the path of a data file for DuckDB."""
+        path = locate(table, add.path)
+        return path if self._stored is None else self._stored.add(path, add.size)
+
     def _table(self, name: str, rows: Any) -> None:
         """Create a table of the session with these rows, visible in all of its cursors."""
-        self._connection.register("clone_rows", rows)
+        self._connection.register("table_rows", rows)
         try:
-            self._connection.execute(f"CREATE TABLE {name} AS SELECT * FROM clone_rows")
+            self._connection.execute(f"CREATE TABLE {name} AS SELECT * FROM table_rows")
         finally:
-            self._connection.unregister("clone_rows")
+            self._connection.unregister("table_rows")
 
+    def _files(self, table: str, state: State, partition: list[str]) -> Any:
+        """Return each file with the values of its partition."""
+        adds = list(state.files.values())
+        columns = {"filename": pa.array([self._spelled(table, add) for add in adds], pa.string())}
+        for name in partition:
+            columns[name] = pa.array([add.partition_values.get(name) for add in adds], pa.string())
+        return pa.table(columns)
 
-def _files(table: str, state: State, partition: list[str]) -> Any:
-    """Return each file with the values of its partition."""
-    adds = list(state.files.values())
-    columns = {"filename": pa.array([locate(table, add.path) for add in adds], pa.string())}
-    for name in partition:
-        columns[name] = pa.array([add.partition_values.get(name) for add in adds], pa.string())
-    return pa.table(columns)
-
-
-def _dead(table: str, state: State) -> Any:
-    """Return the rows in deletion vectors: file, and row number in it."""
-    names, rows = [], []
-    for add in state.files.values():
-        vector = add.deletion_vector
-        if vector is None:
-            continue
-        gone = pa.array(deletion_vectors.load(vector, table, open_storage(table).read).astype("int64"))
-        names.append(pa.repeat(pa.scalar(locate(table, add.path)), len(gone)))
-        rows.append(gone)
-    shape = [pa.chunked_array(names, pa.string()), pa.chunked_array(rows, pa.int64())]
-    return pa.table(shape, names=["filename", "row"])
+    def _dead(self, table: str, state: State) -> Any:
+        """Return the rows in deletion vectors: file, and row number in it."""
+        names, rows = [], []
+        for add in state.files.values():
+            vector = add.deletion_vector
+            if vector is None:
+                continue
+            gone = pa.array(deletion_vectors.load(vector, table, open_storage(table).read).astype("int64"))
+            names.append(pa.repeat(pa.scalar(self._spelled(table, add)), len(gone)))
+            rows.append(gone)
+        shape = [pa.chunked_array(names, pa.string()), pa.chunked_array(rows, pa.int64())]
+        return pa.table(shape, names=["filename", "row"])
 
 
 def _type(kind: Any) -> str:
