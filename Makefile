@@ -15,7 +15,7 @@ RUN := $(VENV)/.installed-run
 INSTALLED := $(VENV)/.installed
 COMPILED := $(VENV)/.compiled
 # An installation takes the dependencies from the first and compiles the others.
-BUILT_FROM := pyproject.toml setup.py tests/sharing_client.txt $(wildcard lakestream/native/*.pyx lakestream/native/*.h)
+BUILT_FROM := pyproject.toml setup.py $(wildcard lakestream/native/*.pyx lakestream/native/*.h)
 ARGS ?=
 ALL ?=
 # Test processes of each stage. Those that start servers mostly wait for them, so there are more. Lake tests run in one
@@ -77,7 +77,7 @@ $(RUN): $(SERVER)
 	@touch $@
 
 # The tools of developers have a C compiler, so that the compiled module is tested on machines without one too.
-$(INSTALLED): $(BUILT_FROM) | $(BIN)/python
+$(INSTALLED): $(BUILT_FROM) tests/sharing_client.txt | $(BIN)/python
 	@echo "== install: server, Spark and developer tools (once, 2 GB)"
 	$(call pip_install,-e '.[dev]')
 	$(call pip_install,--no-deps -r tests/sharing_client.txt)
