@@ -1,13 +1,18 @@
 """A simulated machine with a compactor.
 
 Belongs here: the process, which does what jobs/compact.py does between two batches, with the compactor's own code. Of
-Spark there is nothing: SimTable takes the place of StreamTable, and a few MiB are written by the driver anyway.
+Spark there is nothing: SimTable takes the place of StreamTable, and `Numbers` runs the tasks of a large batch.
 """
 
 from __future__ import annotations
 
+import pickle
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock, patch
+
+import pyarrow as pa
 
 from lakestream.lake.errors import LakeError
 from lakestream.lake.write.compactor import BatchReport, Compactor
@@ -78,7 +83,7 @@ class CompactorHost:
         self.world.events.after(RESTART_NS, self.start)
 
     def _serve(self) -> None:
-        spark: Any = Mock()  # the compactor's own session is not used: see `sim_tables`
+        spark = sim_spark()
         compactor = Compactor(spark, ROOT, "/nowhere", parallel=1, report=self._report, complain=self._complain)
         while not compactor.acquire():
             self.world.fibers.sleep(1.0)
@@ -96,6 +101,35 @@ class CompactorHost:
 
     def _complain(self, line: str) -> None:
         self.world.failed_compaction(self.name, line)
+
+
+def sim_spark() -> Any:
+    """Return a Spark session that has only what the compactor uses beside its tables (`sim_tables`): tasks."""
+    spark = Mock()
+    spark.newSession.return_value = spark
+    spark.range = Numbers
+    return spark
+
+
+class Numbers:
+    """Numbers of segments, of which each task gets some. The tasks run one after the other, in this process."""
+
+    def __init__(self, begin: int, end: int, step: int, tasks: int) -> None:
+        every = list(range(begin, end, step))
+        self._tasks = [every[task::tasks] for task in range(tasks)]
+        self._rows: list[SimpleNamespace] = []
+
+    def mapInArrow(self, task: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: str) -> Numbers:
+        """Run the task over each list."""
+        for numbers in self._tasks:
+            asked = pa.record_batch([pa.array(numbers, pa.int64())], names=["id"])
+            for batch in pickle.loads(pickle.dumps(task))(iter([asked])):
+                self._rows += [SimpleNamespace(**row) for row in batch.to_pylist()]
+        return self
+
+    def collect(self) -> list[SimpleNamespace]:
+        """Return the rows that the tasks have made."""
+        return self._rows
 
 
 def sim_tables() -> Any:
