@@ -128,7 +128,7 @@ def test_wrong_flags_and_missing_java_are_one_line_each(lake: Path, tmp_path: Pa
     code, said = run("--lake", str(lake), "--interval", "0")
     assert code != 0
     assert "--interval" in said[-1]
-    code, said = run("--lake", "gs://bucket/lake")
+    code, said = run("--lake", "ftp://bucket/lake")
     assert (code, len(said)) == (1, 1)
     nowhere = {"AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_ALLOW_HTTP": "true"}
     code, said = run("--lake", "s3://bucket/lake", AWS_ACCESS_KEY_ID="K", AWS_SECRET_ACCESS_KEY="S", **nowhere)

@@ -347,7 +347,7 @@ def test_no_lake(tmp_path: Path) -> None:
     with pytest.raises(LakeNotFound, match="there is no lake at"):
         Session(tmp_path / "none")
     with pytest.raises(UnsupportedLake):
-        Session("gs://bucket/lake")
+        Session("ftp://bucket/lake")
 
 
 def test_extensions_come_from_the_wheel_and_never_from_the_network(session: Session) -> None:
