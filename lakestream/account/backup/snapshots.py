@@ -103,7 +103,8 @@ class _Sending:
         self._acked = Signal(engine.clock)
         # State, consumers and the range of messages are as of now; later changes of the stream do not count.
         now = engine.clock.now()
-        consumers = [] if asked.no_consumers else list(stream.consumers.values())
+        # Consumers of mirrors and sources, and of the registry, are made again by these; nats-server restores none.
+        consumers = [] if asked.no_consumers else [each for each in stream.consumers.values() if not each.config.direct]
         self.state = state_shown(stream)
         inside = {**self.state, "consumer_count": len(consumers)}
         entries = [archive.entry(archive.STATE_NAME, now, body=dumps(inside))]

@@ -159,7 +159,8 @@ class Visits:
                 for name in _ANY_PROPERTY:
                     wide += ways * _sum(node.get(name), below)
                 wide += ways * _sum(_maps(node, "patternProperties"), below)
-                for name, child in (node.get("properties") or {}).items():
+                properties = node.get("properties")
+                for name, child in properties.items() if isinstance(properties, dict) else ():
                     named[name] += ways * _sum(child, below)
             total += max(items, wide + max(named.values(), default=0))
         return min(total, MAX_VISITS + 1)

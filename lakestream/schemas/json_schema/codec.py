@@ -100,7 +100,12 @@ class JsonCodec:
                 raise
             raise BadSchema(str(error)[:300]) from None
         self._root = shapes.root
-        assert isinstance(self._root.type, Record)
+        if not isinstance(self._root.type, Record):
+            raise BadSchema(
+                "its members are not all objects, or describe a property in two ways",
+                "allOf",
+                "describe it in one member",
+            )
         self.record: Record = self._root.type
         check_size(self.record)
         self._whole = shapes.whole
