@@ -184,6 +184,29 @@ def test_a_lake_in_an_object_store_is_answered(
         server.kill()
 
 
+def test_values_of_a_bucket_have_the_types_of_its_schema(server: Server) -> None:
+    session = Session(server, "bob")
+    text = json.dumps({"type": "object", "properties": {"price": {"type": "number"}}})
+    body = json.dumps({"format": "json", "text": text}).encode()
+    assert "error" not in session.wire.request("$LAKE.API.SCHEMA.ADD.prices", body).json()
+    metadata = {"lakestream.schema": "prices"}
+    config = {"name": "KV_prices", "subjects": ["$KV.prices.>"], "max_msgs_per_subject": 2, "metadata": metadata}
+    session.wire.api("STREAM.CREATE.KV_prices", config)
+    for key, payload in (("a", b'{"price": 1.5}'), ("b", b"{}"), ("c", b"no price")):
+        session.wire.request(f"$KV.prices.{key}", payload)
+    found = session.ask("SELECT key, value, schema FROM kv.prices ORDER BY key")
+    assert found.code == 0, found.end
+    assert found.head["columns"][1] == {"name": "value", "type": "STRUCT(price DOUBLE)"}
+    assert found.rows == [
+        {"key": "a", "value": {"price": 1.5}, "schema": "prices@1"},
+        {"key": "b", "value": {"price": None}, "schema": "prices@1"},
+        {"key": "c", "value": None, "schema": None},
+    ]
+    positional = {"sql": "SELECT key FROM kv.prices VERSION AS OF 2 WHERE value.price > ?", "parameters": [1]}
+    assert session.ask(positional).rows == [{"key": "a"}]
+    session.wire.close()
+
+
 def test_requests_have_parameters_a_time_and_a_number_of_rows(ann: Session) -> None:
     found = ann.ask({"sql": "SELECT :text AS a, :number + 1 AS b, :none AS c", "parameters": {
         "text": "it's; SELECT 1", "number": 1, "none": None}})  # fmt: skip
