@@ -5,6 +5,7 @@ Belongs here: checking and decoding payloads, one or a batch, and giving them ba
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from lakestream.schemas.arrow import Decoded
+
+# Errors of writing a misfit's NULLs.
+_UNWRITABLE = (TypeError, KeyError, AttributeError, OverflowError, ValueError, struct.error)
 
 FORMAT = "A"
 """The `data_format` of rows that are given back: the encoding has no variants."""
@@ -100,7 +104,7 @@ class AvroCodec:
             try:
                 write(out, row)
                 found.append(bytes(out))
-            except (TypeError, KeyError, AttributeError, OverflowError, ValueError):  # a misfit's NULLs
+            except _UNWRITABLE:
                 found.append(None)
         return found
 

@@ -206,3 +206,15 @@ def test_dates_are_days() -> None:
 def test_a_schema_that_cannot_be_used_is_refused_with_a_reason(schema: str) -> None:
     with pytest.raises(BadSchema, match=r"\w"):
         AvroCodec(schema)
+
+
+@pytest.mark.parametrize("kind", ["float", "double", "int", "long", "string", "bytes", "boolean"])
+def test_a_misfit_before_a_payload_that_is_given_back_is_no_error(kind: str) -> None:
+    fields = [{"name": "a", "type": kind}]
+    codec = AvroCodec(json.dumps({"type": "record", "name": "r", "fields": fields}))
+    empty = {"float": bytes(4), "double": bytes(8)}.get(kind, b"\x00")
+    payloads = [b"", empty]
+    decoded = codec.decode(payloads)
+    assert [each.row for each in decoded.misfits] == [0]
+    formats = codec.formats(decoded.columns, [None, empty])
+    assert codec.encode(decoded.columns, formats).to_pylist() == [None, empty]

@@ -217,7 +217,7 @@ def conditions(row: Row) -> Iterator[tuple[str, str, Any]]:
 def test_readers_find_every_row_by_them(tmp_path: Path) -> None:
     found = rows_at_edges()
     committed(tmp_path, list(separate(tmp_path, found)))
-    duckdb, delta = connect(str(tmp_path)), QueryBuilder().register("t", DeltaTable(str(tmp_path)))
+    duckdb, delta = connect(str(tmp_path), itself=True)[0], QueryBuilder().register("t", DeltaTable(str(tmp_path)))
     scan = polars.scan_delta(str(tmp_path))
     for number, row in enumerate(found, 1):
         for by_duckdb, by_datafusion, by_polars in conditions(row):
