@@ -325,7 +325,7 @@ def test_reads_go_on_after_the_origin_is_deleted_and_everything_is_vacuumed(
     rounds.loader.exec_module(program)
     maintainer = Maintainer(spark, str(lake), NOW)
     assert maintainer.acquire()
-    stop, options = threading.Event(), argparse.Namespace(once=False, stream=None, every=1000.0)
+    stop, options = threading.Event(), argparse.Namespace(once=False, stream=None, every=1000.0, json=False)
     resting = threading.Thread(target=program._rounds, args=(maintainer, options, str(lake), stop))
     resting.start()
     staging.mark_deleted(str(lake), origin.identity)
