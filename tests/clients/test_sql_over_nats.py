@@ -30,6 +30,7 @@ accounts {
     { user: one, password: pw, permissions {
       publish: ["$LAKE.API.SQL.ORDERS", "$LAKE.API.SQL.FLOW.>", "$LAKE.API.SQL.CANCEL.*"] } } ] }
   B { jetstream: enabled, users: [{ user: bob, password: pw }] }
+  C { jetstream: enabled, users: [{ user: cid, password: pw }] }
 }
 lake { seal_age: "1h" }
 sql {
@@ -185,7 +186,7 @@ def test_a_lake_in_an_object_store_is_answered(
 
 
 def test_values_of_a_bucket_have_the_types_of_its_schema(server: Server) -> None:
-    session = Session(server, "bob")
+    session = Session(server, "cid")
     text = json.dumps({"type": "object", "properties": {"price": {"type": "number"}}})
     body = json.dumps({"format": "json", "text": text}).encode()
     assert "error" not in session.wire.request("$LAKE.API.SCHEMA.ADD.prices", body).json()
