@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from lakestream.lake.delta import clones, deletion_vectors
 from lakestream.lake.delta.actions import Add, locate
 from lakestream.lake.delta.log import Log, State
-from lakestream.lake.delta.schema import literal
+from lakestream.lake.delta.schema import doubled, literal
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.sql.dialect import TableAt
 
@@ -26,15 +26,9 @@ if TYPE_CHECKING:
 
     from lakestream.lake.sql.stored_files import StoredFiles
 
-_TYPES = {
-    "string": "VARCHAR",
-    "long": "BIGINT",
-    "integer": "INTEGER",
-    "timestamp": "TIMESTAMPTZ",
-    "binary": "BLOB",
-}
-_HEADERS = "MAP(VARCHAR, VARCHAR[])"
-"""Type of the column `headers`."""
+
+FILE = "_lakestream_file"
+"""Column with the path of a row's file."""
 
 
 class FileViews:
@@ -69,22 +63,26 @@ class FileViews:
         state = Log(there, path).state(version)
         partition = state.metadata.partition_columns
         number = next(self._numbers)
-        types = {field.name: _type(field.type) for field in delta.schema().fields}
-        files, dead, view = f"table_files_{number}", f"table_dead_{number}", f"table_{number}"
+        shape, files, dead = f"table_shape_{number}", f"table_files_{number}", f"table_dead_{number}"
+        view = f"table_{number}"
+        self._table(shape, pa.schema(delta.schema().to_arrow()).empty_table())
+        described = self._connection.execute(f"DESCRIBE {shape}").fetchall()
+        types: dict[str, str] = {doubled(name): kind for name, kind, *_ in described}
+        split = set(map(doubled, partition))
         self._table(files, self._files(path, state, partition))
         self._table(dead, self._dead(path, state))
-        none = ", ".join(f"NULL::{kind} AS {name}" for name, kind in types.items() if name not in partition)
+        none = ", ".join(f"NULL::{kind} AS {name}" for name, kind in types.items() if name not in split)
         paths = ", ".join(literal(self._spelled(path, add)) for add in state.files.values())
-        rows = f"SELECT {none}, NULL::VARCHAR AS filename, NULL::BIGINT AS file_row_number WHERE false"
+        rows = f"SELECT {none}, NULL::VARCHAR AS {FILE}, NULL::BIGINT AS file_row_number WHERE false"
         if paths:
             # The SELECT without rows has every column; older files may lack some.
-            options = "union_by_name = true, filename = true, file_row_number = true, hive_partitioning = false"
+            options = f"union_by_name = true, filename = '{FILE}', file_row_number = true, hive_partitioning = false"
             rows += f" UNION ALL BY NAME SELECT * FROM read_parquet([{paths}], {options})"
-        of = {name: "f" if name in partition else "r" for name in types}
+        of = {name: "f" if name in split else "r" for name in types}
         columns = ", ".join(f"CAST({of[name]}.{name} AS {kind}) AS {name}" for name, kind in types.items())
         self._connection.execute(
-            f"CREATE VIEW {view} AS SELECT {columns} FROM ({rows}) r JOIN {files} f ON r.filename = f.filename "
-            f"ANTI JOIN {dead} d ON r.filename = d.filename AND r.file_row_number = d.row"
+            f"CREATE VIEW {view} AS SELECT {columns} FROM ({rows}) r JOIN {files} f ON r.{FILE} = f.{FILE} "
+            f"ANTI JOIN {dead} d ON r.{FILE} = d.{FILE} AND r.file_row_number = d.row"
         )
         return view
 
@@ -104,7 +102,7 @@ class FileViews:
     def _files(self, table: str, state: State, partition: list[str]) -> Any:
         """Return each file with the values of its partition."""
         adds = list(state.files.values())
-        columns = {"filename": pa.array([self._spelled(table, add) for add in adds], pa.string())}
+        columns = {FILE: pa.array([self._spelled(table, add) for add in adds], pa.string())}
         for name in partition:
             columns[name] = pa.array([add.partition_values.get(name) for add in adds], pa.string())
         return pa.table(columns)
@@ -120,9 +118,4 @@ class FileViews:
             names.append(pa.repeat(pa.scalar(self._spelled(table, add)), len(gone)))
             rows.append(gone)
         shape = [pa.chunked_array(names, pa.string()), pa.chunked_array(rows, pa.int64())]
-        return pa.table(shape, names=["filename", "row"])
-
-
-def _type(kind: Any) -> str:
-    """Return DuckDB's type for a Delta type."""
-    return _TYPES.get(str(getattr(kind, "type", "")), _HEADERS)
+        return pa.table(shape, names=[FILE, "row"])

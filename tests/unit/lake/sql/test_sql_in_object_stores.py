@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,6 +12,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.sql.confined import Forbidden
+from lakestream.lake.sql.connection import connect
+from lakestream.lake.sql.file_views import FileViews
 from lakestream.lake.sql.session import Session, SqlError
 from tests.store_server import StoreServer
 
@@ -80,3 +84,41 @@ def test_a_confined_session_reads_nothing_else_and_knows_no_credentials(lake: st
                 session._connection.execute(text)
         shown = str(session._connection.execute("SELECT * FROM duckdb_settings()").fetchall())
     assert not [secret for secret in server.secrets if secret in shown]
+
+
+@pytest.mark.parametrize("partitioned", [False, True])
+def test_columns_of_all_types_are_read_also_from_files_that_lack_some(tmp_path: Path, partitioned: bool) -> None:
+    """Typed columns come with later files, and structs get fields."""
+    table = str(tmp_path / "streams" / "ORDERS")
+    day, moment = date(2026, 5, 1), datetime(2026, 5, 1, 12, tzinfo=UTC)
+    first = pa.table({"seq": [1], "subject": ["a"], "place": [{"zip": "1"}]})
+    second = pa.table(
+        {
+            "seq": [2],
+            "subject": ["b"],
+            "place": [{"zip": "2", "lines": [{"n": 7}]}],
+            "filename": ["f"],
+            "price": [1.5],
+            "paid": [True],
+            "day": [day],
+            "at": pa.array([moment], pa.timestamp("us", "UTC")),
+            "total": pa.array([Decimal("12.30")], pa.decimal128(10, 2)),
+            "big": pa.array([Decimal(2**64 - 1)], pa.decimal128(20, 0)),
+            "tags": [["x", None]],
+            "raw": [b"\x00\xff"],
+            "labels": pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64())),
+        }
+    )
+    write_deltalake(table, first, partition_by=["subject"] if partitioned else None)
+    write_deltalake(table, second, mode="append", schema_mode="merge")
+    connection, files = connect(str(tmp_path), itself=False)
+    place = FileViews(str(tmp_path), connection, files).place(table, 1)
+    found = connection.execute(
+        "SELECT seq, subject, place.zip, place.lines[1].n, filename, price, paid, day, "
+        f"\"at\" = '2026-05-01 12:00:00+00', total, big, tags, raw, labels['k'] FROM {place.view} ORDER BY seq"
+    ).fetchall()
+    assert found == [
+        (1, "a", "1", *[None] * 11),
+        (2, "b", "2", 7, "f", 1.5, True, day, True, Decimal("12.30"), Decimal(2**64 - 1), ["x", None], b"\x00\xff", 1),
+    ]
+    connection.close()
