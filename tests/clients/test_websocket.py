@@ -18,6 +18,7 @@ from nats.errors import NoRespondersError
 
 from tests.certificates import PLACE, client_context, fingerprint
 from tests.clients import npm
+from tests.conformance.remotes import wait
 from tests.conftest import StartServer
 from tests.servers import Kind, Server
 
@@ -146,6 +147,7 @@ async def test_only_pinned_certificates_are_accepted(start_server: StartServer, 
         else:
             with pytest.raises(nats.errors.Error):
                 await connecting
+    wait("a log line", lambda: server.logged("not pinned"))
     assert any("wid:2 - TLS handshake error: certificate not pinned" in line for line in server.logged("not pinned"))
 
 

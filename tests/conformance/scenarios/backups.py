@@ -170,7 +170,7 @@ def ages_go_on(t: Script) -> None:
 
 @scenario
 def times_to_live_go_on(t: Script) -> None:
-    entries = [with_header(1, b"Nats-TTL: 1s"), with_header(2, b"Nats-TTL: 100h"), message(3)]
+    entries = [with_header(1, b"Nats-TTL: 1s"), with_header(2, b"Nats-TTL: 99999h"), message(3)]
     data = packed(raw(state(1, 3, 3), entries))
     answer = t.wire.api("STREAM.RESTORE.R", {"config": stream(allow_msg_ttl=True), "state": state(1, 3, 3)})
     t.wire.request(answer["deliver_subject"], data)
