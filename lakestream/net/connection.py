@@ -747,7 +747,11 @@ class Connection(Outbox, Arrival):
             self.abandon()
 
     def _auth_timeout(self) -> None:
-        if not self.ready:
+        if self.ready or self.close_reason:
+            return
+        if self.hub.turn.is_over():  # thousands that came together end together
+            self.hub.turn.wait(self._auth_timeout)
+        else:
             self._fail("Authentication Timeout", "Authentication Timeout")
 
     def _ping(self) -> None:

@@ -70,6 +70,8 @@ class Inbox:
         self._parser, self._turn = parser, turn
         self._held: list[Command | Publishes] | None = None
         """Commands behind one whose decision is awaited; None: there is none."""
+        self._partly = False
+        """The client has sent a small part of a command, and is read again in another turn."""
         self._late: list[Command | Publishes] | None = None
         """Commands that wait for another turn of the event loop; None: there are none."""
         self._unread: list[bytes] = []
@@ -79,7 +81,7 @@ class Inbox:
     @property
     def waits(self) -> bool:
         """Return True while commands wait: the client is not to be read."""
-        return self._held is not None or self._late is not None
+        return self._held is not None or self._late is not None or self._partly
 
     def feed(self, reader: Reader, data: bytes) -> None:
         """Handle the commands that these bytes complete, or keep the bytes."""
@@ -89,9 +91,15 @@ class Inbox:
             self._unread.append(data)
             self._wait_for_turn(reader, [])
         else:
-            self._take(reader, data)
-            if self._unread and not self.waits and not reader.close_reason:
+            whole = self._take(reader, data)
+            if self.waits or reader.close_reason:
+                return
+            if self._unread:
                 self._wait_for_turn(reader, [])
+            elif not whole and len(data) <= AT_ONCE_BYTES and self._turn.is_over():
+                self._partly = True
+                reader.pause()
+                self._turn.wait_for_more(lambda: self._read_on(reader))
 
     def end(self, reader: Reader) -> None:
         """Forget an incomplete message: the connection is over."""
@@ -121,7 +129,13 @@ class Inbox:
             reader.resume()
 
     # ------------------------------------------------------------------ commands
-    def _take(self, reader: Reader, data: bytes) -> None:
+    def _read_on(self, reader: Reader) -> None:
+        self._partly = False
+        if not reader.close_reason:
+            reader.resume()
+
+    def _take(self, reader: Reader, data: bytes) -> bool:
+        """Handle the commands that these bytes complete; return False if there are none."""
         commands, rest = self._parser.feed(data), self._parser.rest
         if rest:
             self._unread.insert(0, rest)
@@ -132,6 +146,7 @@ class Inbox:
         if (held > COUNTED_BYTES or self._counted) and not reader.close_reason:
             self._counted = held > COUNTED_BYTES
             reader.holds(held if self._counted else 0)
+        return bool(commands)
 
     def _work(self, reader: Reader, commands: Sequence[Command | Publishes], size: int) -> None:
         """Handle commands, then write what they bring the client."""

@@ -23,6 +23,11 @@ SLICE_NS = 2_000_000
 that are handled one by one, so that a flood does not keep other clients waiting."""
 
 
+PARTS_AT_ONCE = 32
+"""Clients that have sent a small part of a command, and are read again in one turn. Thousands that send byte by byte
+thus take a millisecond of a turn."""
+
+
 class Flushable(Protocol):
     """A sink with output to write at the end of the turn."""
 
@@ -57,6 +62,7 @@ class Turn:
         self._steady = steady
         self._until = 0  # 0: nothing has asked for the time in this turn
         self._waiting: deque[Callable[[], None]] = deque()
+        self._parts: deque[Callable[[], None]] = deque()
         self._last = call_last or call_soon
         self._later = call_next or call_soon
         self._dirty: list[Flushable] = []
@@ -99,8 +105,20 @@ class Turn:
         if not self._until:
             self.is_over()
 
+    def wait_for_more(self, callback: Callable[[], None]) -> None:
+        """Call back in a later turn: a client has sent a small part of a command."""
+        if self._steady is None:
+            self.soon(callback)
+            return
+        self._parts.append(callback)
+        self.is_over()
+
     def _next(self) -> None:
         self._until = 0
+        for _ in range(min(PARTS_AT_ONCE, len(self._parts))):
+            self._parts.popleft()()
+        if self._parts:
+            self.is_over()
         waiting = self._waiting
         for _ in range(len(waiting)):
             if self.is_over():

@@ -16,6 +16,7 @@ from lakestream.config.options import FREE_PORT, Options, RouteUrl
 from lakestream.logging import Logger
 from lakestream.net.connection import Connection
 from lakestream.net.listener import Listener, ListenError, RateLimit, TlsEntry
+from lakestream.net.turn import Turn
 from lakestream.net.websocket.upgrade import Upgrade
 from lakestream.ops import ports_file
 from lakestream.ports import Clock
@@ -43,7 +44,7 @@ class Listeners:
         options: its settings.
         make: makes the connection of an accepted client; of one over WebSocket from its handshake.
         leafnodes: its leaf nodes; None: it has none.
-        later: calls back in a later turn of the event loop that has time for it.
+        turn: the turn of the event loop that all clients share.
         bind: opens the socket for clients; see `listener.bind`.
 
     Attributes:
@@ -59,11 +60,11 @@ class Listeners:
         leafnodes: LeafNodes | None,
         clock: Clock,
         log: Logger,
-        later: Callable[[Callable[[], None]], None],
+        turn: Turn,
         bind: Bind,
     ) -> None:
         self._options, self._make, self._leafnodes, self._bind = options, make, leafnodes, bind
-        self._clock, self._log, self._later = clock, log, later
+        self._clock, self._log, self._turn = clock, log, turn
         self.tls: ServerContext | None = None
         self.websocket: WebSocketListener | None = None
         self.http_port = 0
@@ -104,7 +105,7 @@ class Listeners:
             from lakestream.server.websocket import WebSocketListener  # with HTTP and frames, which few servers need
 
             self.websocket = WebSocketListener(
-                options.websocket, self._make, self._clock, self._log, self._later, shared=shared
+                options.websocket, self._make, self._clock, self._log, self._turn, shared=shared
             )
             await self.websocket.open()
         try:

@@ -213,10 +213,8 @@ class Node:
             self._cleanups.append(self.jetstream.stores.close)
             await self.logins.load(self.jetstream.found)
             self.jetstream.recover()
-        leafnodes, later = self._make_leafnodes(), self.hub.turn.wait
-        self.listeners = Listeners(
-            options, self._connection, leafnodes, self.clock, self.log, later, self._machine.bind
-        )
+        leafnodes = self._make_leafnodes()
+        self.listeners = Listeners(options, self._connection, leafnodes, self.clock, self.log, turn, self._machine.bind)
         self._handle_signals(loop)
         if worker is not None:
             worker.stop_with_server(loop, self.request_stop)

@@ -17,6 +17,7 @@ from lakestream.net.connection import Connection
 from lakestream.net.identity import advertised, urls_of
 from lakestream.net.listener import Listener, ListenError, TlsEntry, bind
 from lakestream.net.tls import ServerContext
+from lakestream.net.turn import Turn
 from lakestream.net.websocket.transport import WebSockets
 from lakestream.net.websocket.upgrade import Upgrade
 from lakestream.ports import Clock
@@ -31,7 +32,7 @@ class WebSocketListener:
     Args:
         options: its settings.
         make: makes the connection of an accepted client.
-        later: calls back in a later turn that has time for it.
+        turn: the turn of the event loop that all clients share.
         shared: other processes listen there too.
 
     Attributes:
@@ -49,14 +50,14 @@ class WebSocketListener:
         make: Callable[[Upgrade], Connection],
         clock: Clock,
         log: Logger,
-        later: Callable[[Callable[[], None]], None],
+        turn: Turn,
         *,
         shared: bool = False,
     ) -> None:
         self._options, self._log = options, log
         self._warnings: list[str] = []
         tls = self._tls_entry()
-        self._sockets = WebSockets(options, make, clock, log, later)
+        self._sockets = WebSockets(options, make, clock, log, turn)
         try:
             advertised(options.advertise, options.port)
         except ValueError as error:

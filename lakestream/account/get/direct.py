@@ -47,8 +47,11 @@ up to 1,024 messages while its client does not read."""
 MAX_SEARCHES: Final = 256
 """Maximum number of multi_last requests of one stream that wait for a search in steps; further ones fail with 429."""
 
-SEARCH_NS: Final = 4_000_000
-"""Time that a multi_last request may take at once (4 ms); then it is begun anew in steps."""
+SEARCH_NS: Final = 2_000_000
+"""Time that a multi_last request may take at once (2 ms); then it is begun anew in steps."""
+
+SENT_AT_ONCE: Final = 100
+"""Messages of a multi_last request that are sent in the turn in which it was searched."""
 
 NOT_FOUND: Final = status(404, b"Message Not Found")
 NO_RESULTS: Final = status(404, b"No Results")
@@ -356,15 +359,18 @@ class Gets:
         limit, max_bytes = asked.batch if asked.batch > 0 else MAX_RESULTS, asked.max_bytes or self._max_bytes
         seqs, count, headers = iter(wanted), len(wanted), self._headers
         run = Run(self._stream, headers, reply, seqs, count, limit, max_bytes, self._sent, through=through, past=past)
-        self._begin(run)
+        self._begin(run, soon=count > SENT_AT_ONCE)
 
-    def _begin(self, run: Run) -> None:
-        """Begin to send a batch, or refuse it."""
+    def _begin(self, run: Run, soon: bool = False) -> None:
+        """Begin to send a batch, in a later turn of the event loop if it is to be `soon`, or refuse it."""
         if self._sending >= MAX_SENDING:
             self._say(run.reply, BUSY)
             return
         self._sending += 1
-        run.start()
+        if soon:
+            self._stream.bus.when_writable(run.reply, run.start)
+        else:
+            run.start()
 
     def _sent(self) -> None:
         self._sending -= 1

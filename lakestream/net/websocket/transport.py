@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from lakestream.config.options import WebSocketOptions
 from lakestream.logging import Logger
 from lakestream.net.listener import Arrival, SetupError, peer_of
+from lakestream.net.turn import Turn
 from lakestream.net.websocket.frames import FrameError, FrameReader, FrameWriter
 from lakestream.net.websocket.handshake import Handshake, Rejected
 from lakestream.net.websocket.upgrade import Upgrade
@@ -83,7 +84,7 @@ class WebSockets:
     Args:
         options: the settings of the listener.
         make: makes the connection of an accepted client.
-        later: calls back in a later turn that has time for it.
+        turn: the turn of the event loop that all clients share.
     """
 
     def __init__(
@@ -92,9 +93,9 @@ class WebSockets:
         make: Callable[[Upgrade], Client],
         clock: Clock,
         log: Logger,
-        later: Callable[[Callable[[], None]], None],
+        turn: Turn,
     ) -> None:
-        self.options, self.make, self.clock, self.log, self.later = options, make, clock, log, later
+        self.options, self.make, self.clock, self.log, self.turn = options, make, clock, log, turn
         self._handshakes: dict[WebSocket, int] = {}
         """Bytes of the request so far, by socket."""
         self._held = 0
@@ -220,7 +221,9 @@ class WebSocket(Arrival, asyncio.Transport):
                 owner.log.error(f"{self._peer} - websocket handshake error: {rejected.logged}")
             self._end(rejected.answer)
             return
-        if upgrade is None:
+        if upgrade is None:  # thousands that send byte by byte take turns
+            self._socket.pause_reading()
+            owner.turn.wait_for_more(self._shake_on)
             return
         self._handshake = None
         owner.ended(self)
@@ -239,6 +242,10 @@ class WebSocket(Arrival, asyncio.Transport):
             masked=upgrade.masked, deflated=upgrade.compressed, max_message=self._client.max_payload
         )
         self._client.connection_made(self)
+
+    def _shake_on(self) -> None:
+        if not self._closing:
+            self._socket.resume_reading()
 
     def _expired(self) -> None:
         if self._handshake is not None:
@@ -279,7 +286,7 @@ class WebSocket(Arrival, asyncio.Transport):
             self._behind = True
             self._socket.pause_reading()
         if not self._paused:
-            self._owner.later(self._catch_up)
+            self._owner.turn.wait(self._catch_up)
 
     def _catch_up(self) -> None:
         if self._closing or self._paused:
@@ -336,7 +343,7 @@ class WebSocket(Arrival, asyncio.Transport):
     def resume_reading(self) -> None:
         self._paused = False
         if self._behind:
-            self._owner.later(self._catch_up)
+            self._owner.turn.wait(self._catch_up)
         else:
             self._socket.resume_reading()
 

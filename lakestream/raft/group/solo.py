@@ -27,7 +27,7 @@ from lakestream.raft.group.group import (
     unapplied,
 )
 
-AT_ONCE = 1_024
+AT_ONCE = 512
 """Messages of one write that are committed at once; the others follow in later turns of the event loop, so that a slow
 disk with much to write does not delay other streams."""
 

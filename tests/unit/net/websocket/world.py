@@ -8,6 +8,7 @@ from typing import Any
 from lakestream.config.options import WebSocketOptions
 from lakestream.logging import Logger
 from lakestream.net.tls import ServerContext
+from lakestream.net.turn import Turn
 from lakestream.net.websocket.transport import WebSocket, WebSockets
 from lakestream.net.websocket.upgrade import Upgrade
 from tests.unit.stream_world import ManualClock
@@ -102,7 +103,7 @@ class World:
         self.clock = ManualClock()
         self.clients: list[Client] = []
         self.sockets = WebSockets(
-            WebSocketOptions(**options), self._made, self.clock, Logger(logtime=False), self.clock.call_soon
+            WebSocketOptions(**options), self._made, self.clock, Logger(logtime=False), Turn(self.clock.call_soon)
         )
 
     def _made(self, upgrade: Upgrade) -> Client:
