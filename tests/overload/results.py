@@ -58,7 +58,7 @@ def save(scenarios: Mapping[str, tuple[Scenario, Broken]], seconds: int) -> None
         told = ", ".join(text for text in measured.told if any(one in text for one in scenario.told))
         memory = f"{measured.growth // MIB}, {scenario.bound // MIB}"
         table.append(f"| {scenario.title} (`{scenario.name}`) | {memory} | {times} | {measured.ratio:.1f} | {told} |")
-    campaigns.save(campaigns.Campaign("overload", "python -m tests.overload --quick", seconds, rows))
+    campaigns.save(campaigns.Campaign("overload", "python -m tests.overload", seconds, rows))
     text = campaigns.PAGE.read_text()
     head, _, rest = text.partition(BEGIN)
     campaigns.PAGE.write_text(head + BEGIN + "\n".join(table) + "\n" + END + rest.partition(END)[2])

@@ -7,13 +7,13 @@ from itertools import pairwise
 import pytest
 
 from lakestream.config.account_options import User
-from lakestream.net.connection import ENDED_AT_ONCE
+from lakestream.net.connection import ENDED_AT_ONCE, Connection
 from lakestream.net.hub import AT_ONCE, SINGLE
 from lakestream.net.inbox import AT_ONCE_BYTES
 from lakestream.net.turn import SLICE_NS
 from lakestream.protocol.parser import ONE_BY_ONE
 from lakestream.protocol.publishes import Publishes
-from tests.unit.net.test_guarded_runs import World
+from tests.unit.net.test_guarded_runs import Socket, World
 from tests.wire import pub
 
 pytestmark = pytest.mark.unit
@@ -173,3 +173,41 @@ def test_many_subscriptions_of_a_closed_connection_end_in_several_turns() -> Non
     for _ in range(3):
         world.turn()
     assert not left()
+
+
+def test_clients_that_send_byte_by_byte_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Slow()
+    socket, calls = world.world.sockets[1], list[str]()
+    monkeypatch.setattr(socket, "pause_reading", lambda: calls.append("pause"))
+    monkeypatch.setattr(socket, "resume_reading", lambda: calls.append("resume"))
+    world.quiet.data_received(b"PI")
+    assert calls == [], "the turn has time"
+    world.flood.data_received(requests(100))
+    world.quiet.data_received(b"N")
+    assert calls == ["pause"]
+    world.rounds()
+    assert calls == ["pause", "resume"]
+    world.quiet.data_received(b"G\r\n")
+    assert socket.written.endswith(b"PONG\r\n")
+
+
+def test_sign_in_timeouts_that_come_together_take_turns() -> None:
+    world = Slow()
+    clock = world.clock
+
+    class Costly(Socket):
+        def close(self) -> None:
+            super().close()
+            clock.time += COST_NS
+
+    sockets = [Costly() for _ in range(12)]
+    for number, socket in enumerate(sockets, 100):
+        Connection(world.world.server, number, None).connection_made(socket)
+    world.rounds()
+    clock.time += world.world.server.options.auth_timeout_ns
+    due = [timer for timer in clock.timers if timer.due <= clock.time]
+    for timer in due:
+        timer.callback()
+    assert 0 < sum(socket.closed for socket in sockets) < 6
+    world.rounds()
+    assert all(socket.closed and b"Authentication Timeout" in socket.written for socket in sockets)
