@@ -81,7 +81,6 @@ def test_several_replies(plain: Server, page: Browser) -> None:
             frame = wire.next()
             for number in range(count):
                 wire.publish(frame.reply, str(number).encode())
-            wire.ping()
 
     answering = threading.Thread(target=answer)
     answering.start()
