@@ -107,3 +107,9 @@ def test_a_start_with_everything_loads_only_the_http_parser_besides(tmp_path: Pa
 
 def test_the_modules_of_features_exist() -> None:
     assert {name for name in OF_FEATURES if importlib.util.find_spec(name) is None} == set()
+
+
+def test_commands_load_what_reads_tables_only_when_they_need_it() -> None:
+    text = "import sys, lakestream.cli.app; print(*sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", text], check=True, capture_output=True, text=True)
+    assert not {"deltalake", "duckdb", "numpy", "pandas", "pyarrow", "pyspark"} & set(done.stdout.split())
