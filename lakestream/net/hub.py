@@ -58,10 +58,6 @@ class Imports(Protocol):
 SINGLE = 4
 """Messages of a run that are routed one by one between two looks at the time."""
 
-AT_ONCE = 512
-"""Messages of a run that an internal subscriber is offered between two looks at the time (direct gets take 2 ms). A run
-that it does not take as a whole is handed over message by message."""
-
 
 @runtime_checkable
 class Inbox(Protocol):
@@ -150,13 +146,12 @@ class _Intake(_Internal):
         self._run = run
 
     def receive_run(self, sub: Subscription, run: Publishes, begin: int, end: int, client: ClientInfo) -> int:
-        stop = min(end, begin + AT_ONCE)
         try:
-            if not run.one_by_one and self._run(run, begin, stop):
-                return stop
+            if not run.one_by_one and self._run(run, begin, end):
+                return end
         except Exception as error:
             self._log.exception(f"internal subscriber of {sub.subject!r} failed on some messages", error)
-            return stop
+            return end
         run.one_by_one = True
         each = run.message(begin)
         self.receive(sub, each.subject, each.reply, b"", each.payload, client)

@@ -8,7 +8,7 @@ import pytest
 
 from lakestream.config.account_options import User
 from lakestream.net.connection import ENDED_AT_ONCE, Connection
-from lakestream.net.hub import AT_ONCE, SINGLE
+from lakestream.net.hub import SINGLE
 from lakestream.net.inbox import AT_ONCE_BYTES
 from lakestream.net.turn import SLICE_NS
 from lakestream.protocol.parser import ONE_BY_ONE
@@ -100,25 +100,6 @@ def test_a_run_that_a_subscriber_takes_one_by_one_is_served_in_slices_and_in_ord
     assert all(after - before <= SINGLE for before, after in pairwise(numbers))
     assert len(world.served) == world.flood.in_msgs == 100
     assert asked == [100], "a run that was refused as a whole is not offered again"
-
-
-def test_a_long_run_is_taken_in_slices_and_in_order() -> None:
-    world = Slow()
-    taken: list[tuple[int, bytes]] = []
-
-    def run(run: Publishes, begin: int, end: int) -> bool:
-        taken.append((end - begin, run.message(begin).payload))
-        world.clock.time += COST_NS
-        return True
-
-    number = 10 * AT_ONCE + 5
-    world.flood.hub.subscribe(b"whole", world._serve, run=run)
-    world.flood.data_received(b"".join(pub("whole", b"%d" % at) for at in range(number)))
-    begun = len(taken)
-    assert begun < 6
-    world.rounds()
-    assert taken == [(AT_ONCE, b"%d" % (at * AT_ONCE)) for at in range(10)] + [(5, b"%d" % (10 * AT_ONCE))]
-    assert world.flood.in_msgs == number
 
 
 def test_small_commands_of_a_large_read_are_parsed_in_parts() -> None:
