@@ -749,7 +749,7 @@ class Connection(Outbox, Arrival):
     def _auth_timeout(self) -> None:
         if self.ready or self.close_reason:
             return
-        if self.hub.turn.is_over():  # thousands that came together end together
+        if self.hub.turn.is_over():  # of thousands that came together, some now
             self.hub.turn.wait(self._auth_timeout)
         else:
             self._fail("Authentication Timeout", "Authentication Timeout")

@@ -71,7 +71,7 @@ class Inbox:
         self._held: list[Command | Publishes] | None = None
         """Commands behind one whose decision is awaited; None: there is none."""
         self._partly = False
-        """The client has sent a small part of a command, and is read again in another turn."""
+        """The client has sent a small part of a command, and is read again in a later turn."""
         self._late: list[Command | Publishes] | None = None
         """Commands that wait for another turn of the event loop; None: there are none."""
         self._unread: list[bytes] = []

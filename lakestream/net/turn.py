@@ -24,8 +24,8 @@ that are handled one by one, so that a flood does not keep other clients waiting
 
 
 PARTS_AT_ONCE = 32
-"""Clients that have sent a small part of a command, and are read again in one turn. Thousands that send byte by byte
-thus take a millisecond of a turn."""
+"""Number of clients with a small part of a command that are read again in one turn, so that thousands that send byte by
+byte take less than a millisecond of it."""
 
 
 class Flushable(Protocol):

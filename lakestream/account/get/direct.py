@@ -51,7 +51,8 @@ SEARCH_NS: Final = 2_000_000
 """Time that a multi_last request may take at once (2 ms); then it is begun anew in steps."""
 
 SENT_AT_ONCE: Final = 100
-"""Messages of a multi_last request that are sent in the turn in which it was searched."""
+"""Maximum number of messages of a multi_last request that are sent in the turn in which it was searched; the answer of
+a larger one begins in a later turn."""
 
 NOT_FOUND: Final = status(404, b"Message Not Found")
 NO_RESULTS: Final = status(404, b"No Results")

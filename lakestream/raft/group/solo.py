@@ -28,8 +28,8 @@ from lakestream.raft.group.group import (
 )
 
 AT_ONCE = 512
-"""Messages of one write that are committed at once; the others follow in later turns of the event loop, so that a slow
-disk with much to write does not delay other streams."""
+"""Number of messages of one write that are committed in one turn of the event loop; the others follow in later ones, so
+that a slow disk with much to write does not delay other streams."""
 
 
 class SoloGroup(Group):
