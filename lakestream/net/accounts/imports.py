@@ -53,7 +53,7 @@ class AccountImports:
         self._importers: dict[str, set[str]] = {}
         """Accounts that import from an account, by its name."""
         self._turns: dict[str, list[int]] = {}
-        """Times at which activations of an account's imports begin or end to hold, in ns."""
+        """Times after its imports were connected at which their activations begin or end to hold, in ns."""
         self._expiry: Timer | None = None
 
     def changed(self, accounts: Sequence[Account]) -> None:
@@ -65,6 +65,7 @@ class AccountImports:
         self._reconnect(account for name in affected if (account := self._accounts.get(name)) is not None)
 
     def _reconnect(self, accounts: Iterable[Account]) -> None:
+        now = self._clock.now()  # before activations are checked: one that ends meanwhile is still to come
         for account in accounts:
             self._shared[account.name] = _shared(account)
             for old in self._services.pop(account.name, ()):
@@ -76,9 +77,9 @@ class AccountImports:
                 if isinstance(wanted, ServiceWanted) and wanted not in connected:
                     connected += [wanted] if self._connect_service(account, wanted) else []
             account.imports = tuple(connected)
-            self._turns.pop(account.name, None)
-            if activations := [one.activation for one in account.options.imports if one.activation is not None]:
-                self._turns[account.name] = [time * SECOND for one in activations for time in (one.exp, one.nbf)]
+            activations = [one.activation for one in account.options.imports if one.activation is not None]
+            times = [time * SECOND for one in activations for time in (one.exp, one.nbf)]
+            self._turns[account.name] = [time for time in times if time > now]
         self._watch_expiry()
 
     def _connect_streams(self, account: Account) -> list[Import]:
@@ -176,14 +177,18 @@ class AccountImports:
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
-        now = self._clock.now()
-        coming = [time for times in self._turns.values() for time in times if time > now]
+        coming = [time for times in self._turns.values() for time in times]
         if coming:
-            self._expiry = self._clock.call_later(min(min(coming) - now, MAX_WAIT_NS), self._turned)
+            wait = max(0, min(coming) - self._clock.now())
+            self._expiry = self._clock.call_later(min(wait, MAX_WAIT_NS), self._turned)
 
     def _turned(self) -> None:
         self._expiry = None
-        self._reconnect([self._accounts.of(name) for name in self._turns])
+        now = self._clock.now()  # timers may fire a millisecond early
+        turned = [name for name, times in self._turns.items() if any(time <= now for time in times)]
+        for name in turned:
+            del self._turns[name]
+        self._reconnect([account for name in turned if (account := self._accounts.get(name)) is not None])
 
 
 class ExportIndexes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from msgspec.structs import replace
@@ -16,7 +17,8 @@ from lakestream.config.account_options import (
 from lakestream.net.accounts.accounts import replaces_api
 from lakestream.net.accounts.responses import Responses
 from lakestream.net.accounts.service_imports import MAX_HOPS
-from lakestream.protocol import headers
+from lakestream.protocol import headers, jwt
+from tests.keys import account_key, activation_jwt
 from tests.unit.imports_world import Client, World
 
 pytestmark = pytest.mark.unit
@@ -504,3 +506,55 @@ def test_a_service_import_is_this_nodes_own() -> None:
     assert sub.local
     [way] = [sub for sub in here.hub("A").interest_graph.subscriptions() if sub.subject.startswith(b"_R_.")]
     assert not way.local
+
+
+# ------------------------------------------------------------------------------------------------ activations
+def activated(ends_s: int) -> World:
+    """Return a world in which B imports a service of A by a token that ends then."""
+    exporter = account_key("exporter")
+    token = activation_jwt("B", exporter, "svc", "service", claims={"exp": ends_s})
+    return World(
+        AccountOptions(name="A", exports=(ServiceExport(subject="svc", activated=True),)),
+        AccountOptions(
+            name="B",
+            imports=(ServiceImport(account="A", subject="svc", activation=jwt.decode(token, jwt.Activation)),),
+        ),
+    )
+
+
+def served(here: World) -> bool:
+    """Return True if a request of B reaches A."""
+    server = here.client("A")
+    server.subscribe(b"svc")
+    asking(here).publish(b"svc", b"q", b"inbox.1")
+    return bool(server.take())
+
+
+@pytest.mark.parametrize("early_ns", [0, 1, SECOND // 1000])
+def test_an_activation_ends_although_its_timer_fires_early_and_accounts_change(early_ns: int) -> None:
+    """An end that passed while imports were connected was never seen: the next timer was set past it."""
+    ends_s = time.time_ns() // SECOND + 10
+    here = activated(ends_s)
+    assert served(here)
+    slow = here.clock.now
+
+    def now() -> int:
+        here.clock.time += SECOND // 4000  # each look at the clock is a little later
+        return slow()
+
+    here.clock.now = now  # type: ignore[method-assign]
+    here.clock.time = ends_s * SECOND - early_ns
+    here.links.changed([here.accounts.of("A")])
+    here.clock.advance(0)
+    here.clock.advance(SECOND // 100)
+    assert not served(here)
+
+
+def test_timers_of_activations_end_with_the_accounts() -> None:
+    ends_s = time.time_ns() // SECOND + 10
+    here = activated(ends_s)
+    here.configure(AccountOptions(name="A"))
+    here.clock.time = ends_s * SECOND
+    here.clock.advance(SECOND)
+    here.clock.advance(SECOND)
+    assert not [timer for timer in here.clock.timers if not timer.cancelled]
