@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from lakestream.ports import ClientInfo, Subscribed
@@ -41,6 +42,9 @@ class Siblings(Protocol):
     @property
     def room(self) -> Room:
         """Return the number of bytes that the consumers have read ahead."""
+
+    def holds(self, consumer: Consumer) -> None:
+        """Report removals to a consumer from now on: it has counted or delivered messages."""
 
     def request_progress(self) -> None:
         """Log the progress of all consumers soon."""
@@ -83,7 +87,8 @@ class Consumer:
         self.advisories = Advisories(stream.bus, clock, stream.domain, stream.account, stream.name, name)
         self.inactivity = Inactivity(clock, self._unused)
         self.pause = Pause(clock, self.advisories, self.wake)
-        self.feed = Feed(ledger, stream.store, stream.reader, clock, siblings.room, siblings.index, self.wake)
+        counted = partial(siblings.holds, self)
+        self.feed = Feed(ledger, stream.store, stream.reader, clock, siblings.room, siblings.index, counted, self.wake)
         self.feed.choose(self.config.filters)
         if picked:
             self.feed.pick(picked)
@@ -104,6 +109,7 @@ class Consumer:
             ledger, self.redelivery, self.inactivity, self.advisories, stream.store, clock, stream.bus, self
         )
         self.adopt()
+        siblings.holds(self)
 
     # ------------------------------------------------------------------ the log's side
     @classmethod
@@ -273,11 +279,14 @@ class Consumer:
         self.feed.notify(first_seq)
         self.delivery.stored()
 
-    def removed(self, seq: int, subject: bytes) -> None:
-        """Note that a message was removed from the stream."""
+    def removed(self, seq: int, subject: bytes) -> bool:
+        """Note that a message was removed from the stream. Return False if no other one has been counted or delivered
+        and not acked."""
         self.feed.removed(seq, subject)
-        if self.ledger.pending or self.ledger.redelivered:
+        ledger = self.ledger
+        if ledger.pending or ledger.redelivered:
             self._lost(seq)
+        return bool(self.feed.counted or ledger.pending or ledger.redelivered)
 
     def _lost(self, seq: int) -> None:
         """Treat a removed message as acked."""

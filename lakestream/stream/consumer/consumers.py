@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from lakestream.stream.consumer.consumer import Consumer
-from lakestream.stream.consumer.filter_index import FilterIndex
+from lakestream.stream.consumer.filter_index import LINEAR_MATCH_LIMIT, FilterIndex
 from lakestream.stream.consumer.read_ahead import Room
 from lakestream.stream.consumer.retention import Retention
 from lakestream.stream.core import limits
@@ -57,6 +57,8 @@ class Consumers(Feature, Mapping[str, Consumer]):
         self.index = FilterIndex(self._by_name)
         self.room = Room()
         self.retention = Retention(stream.store, stream.pipeline, stream.clock, self._by_name, self.index)
+        self._holding: dict[Consumer, None] = {}
+        """Consumers that may have counted or delivered messages which still are in the stream."""
         self._num_replicas = 0
         self._serving = self._progress_timer = False
 
@@ -96,6 +98,7 @@ class Consumers(Feature, Mapping[str, Consumer]):
                 consumer.apply_reset(operation.seq)
             case DeleteConsumer() if consumer is not None:
                 del self._by_name[operation.name]
+                self._holding.pop(consumer, None)
                 self.index.drop(consumer)
                 consumer.deleted()
         return consumer
@@ -114,18 +117,30 @@ class Consumers(Feature, Mapping[str, Consumer]):
             consumer = self._by_name.get(entry.name)
             if consumer is not None:
                 consumer.ledger.apply(entry.state)
+                self.holds(consumer)
 
     def unwanted(self, first_seq: int, subjects: Sequence[bytes]) -> Sequence[tuple[int, bytes]]:
         return self.retention.unwanted(first_seq, subjects)
 
     def removed(self, removed: Removed) -> None:
-        if self._by_name:
-            for seq, subject in removed.named:
-                for consumer in self.index.concerned(subject):
-                    consumer.removed(seq, subject)
-            if removed.swept:
-                for consumer in self._by_name.values():
-                    consumer.swept(removed.swept)
+        for seq, subject in removed.named if self._holding else ():
+            for consumer in self._holders(subject):
+                if not consumer.removed(seq, subject):
+                    self._holding.pop(consumer, None)
+        if removed.swept:
+            for consumer in self._by_name.values():
+                consumer.swept(removed.swept)
+
+    def holds(self, consumer: Consumer) -> None:
+        """Report removals to a consumer from now on: it has counted or delivered messages."""
+        self._holding[consumer] = None
+
+    def _holders(self, subject: bytes) -> list[Consumer]:
+        """Return the consumers that may hold messages of this subject. Idle ones, perhaps thousands, cost nothing."""
+        holding = self._holding
+        if len(holding) <= LINEAR_MATCH_LIMIT:
+            return list(holding)
+        return [one for one in self.index.concerned(subject) if one in holding]
 
     def purged(self, subjects: bytes) -> None:
         if self._by_name:

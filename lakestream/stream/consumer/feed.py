@@ -42,6 +42,7 @@ class Feed:
 
     Args:
         announced: messages in this range that were not announced to the feed (`notify`) do not match.
+        holds: called when messages were counted: `removed` has to be called for those that leave the stream.
         ready: called when a read from the lake has ended.
     """
 
@@ -53,9 +54,11 @@ class Feed:
         clock: Clock,
         room: Room,
         announced: Announced,
+        holds: Callable[[], None],
         ready: Callable[[], None],
     ) -> None:
         self._store, self._reader, self._announced, self._ledger = store, reader, announced, ledger
+        self._holds = holds
         self._ahead = ReadAhead(clock, room, self._read, self._passed, ready)
         self._picked: list[int] = []
         """Sequences that deliver policy last_per_subject chose, ascending; they come before `ledger.next_seq`."""
@@ -77,6 +80,8 @@ class Feed:
         if self._picked:
             self._picked = self._still_wanted(self._picked[bisect_right(self._picked, self._ledger.delivered_stream) :])
         self._picked_left = len(self._picked)
+        if self._picked:
+            self._holds()
 
     def _still_wanted(self, picked: list[int]) -> list[int]:
         """Return those of the messages chosen at creation that exist: most of them, perhaps a million."""
@@ -111,7 +116,14 @@ class Feed:
             low = self._first_unseen(self._counted + 1, last)
             if low <= last:
                 self._left += self.selection.count(low, last)
+                if self._left:
+                    self._holds()
             self._counted = last
+        return self._left + self._picked_left
+
+    @property
+    def counted(self) -> int:
+        """Return the number of messages that were counted so far and not delivered."""
         return self._left + self._picked_left
 
     def notify(self, first_seq: int) -> None:
