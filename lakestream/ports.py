@@ -52,12 +52,13 @@ class Bus(Protocol):
         local: bool = False,
         many: Many | None = None,
         run: RunHandler | None = None,
+        run_max: int = 0,
     ) -> Subscribed:
         """Call `handler` for each message whose subject matches. Wildcards allowed.
 
         `local`: only messages that are published on this node; the subscription is not propagated to other nodes.
         `many`: called first with a batch; a message that it leaves goes to `handler`, then it is called again.
-        `run`: called first with several messages of one client.
+        `run`: called first with several messages of one client, at most `run_max` at once (0: any number).
         """
 
     def publish(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> bool:

@@ -137,15 +137,19 @@ class _Internal:
 
 
 class _Intake(_Internal):
-    """A sink that hands runs of messages to a handler in this process."""
+    """A sink that hands runs of messages, of at most `run_max`, to a handler in this process."""
 
-    __slots__ = ("_run",)
+    __slots__ = ("_run", "_run_max")
 
-    def __init__(self, handler: Handler, run: RunHandler, log: Logger, system: ClientInfo, many: Many | None) -> None:
+    def __init__(
+        self, handler: Handler, run: RunHandler, run_max: int, log: Logger, system: ClientInfo, many: Many | None
+    ) -> None:
         super().__init__(handler, log, system, many)
-        self._run = run
+        self._run, self._run_max = run, run_max
 
     def receive_run(self, sub: Subscription, run: Publishes, begin: int, end: int, client: ClientInfo) -> int:
+        if self._run_max:
+            end = min(end, begin + self._run_max)
         try:
             if not run.one_by_one and self._run(run, begin, end):
                 return end
@@ -475,11 +479,12 @@ class Hub:
         local: bool = False,
         many: Many | None = None,
         run: RunHandler | None = None,
+        run_max: int = 0,
     ) -> _Handle:
         if run is None:
             sink = _Internal(handler, self.log, self.system, many)
         else:
-            sink = _Intake(handler, run, self.log, self.system, many)
+            sink = _Intake(handler, run, run_max, self.log, self.system, many)
         sub = Subscription(sink, subject, queue, b"")
         sub.local = local
         self.join(sub)

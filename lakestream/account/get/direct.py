@@ -31,6 +31,9 @@ from lakestream.stream.features.time_travel import Found, Past
 QUEUE: Final = b"_sys_"
 """Queue group of the subscriptions, as in nats-server: mirrors serve a share of the direct gets."""
 
+AT_ONCE: Final = 512
+"""Maximum number of direct gets of one client that are answered at once (3 ms), before others get their turn."""
+
 MAX_RESULTS: Final = 1024
 """Maximum number of subjects in the answer of one multi_last request; with more it fails with 413."""
 
@@ -92,7 +95,7 @@ class DirectGet:
             base = b"%bDIRECT.GET.%b" % (prefix, name.encode())
             subscriptions.append(self._bus.subscribe(base, gets.by_request, QUEUE))
             one, several = gets.by_subject(len(base) + 1), gets.by_subjects(len(base) + 1)
-            subscriptions.append(self._bus.subscribe(base + b".>", one, QUEUE, run=several))
+            subscriptions.append(self._bus.subscribe(base + b".>", one, QUEUE, run=several, run_max=AT_ONCE))
 
     def _behind(self, mirror: Stream) -> Stream | None:
         """Return the origin of a mirror, if this node can read from it."""
