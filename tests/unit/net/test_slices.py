@@ -7,9 +7,10 @@ from itertools import pairwise
 import pytest
 
 from lakestream.config.account_options import User
-from lakestream.net.connection import ENDED_AT_ONCE, Connection
-from lakestream.net.hub import SINGLE
+from lakestream.net.connection import Connection
+from lakestream.net.hub import SINGLE, Hub
 from lakestream.net.inbox import AT_ONCE_BYTES
+from lakestream.net.interest.subscription import Subscription
 from lakestream.net.turn import SLICE_NS
 from lakestream.protocol.parser import ONE_BY_ONE
 from lakestream.protocol.publishes import Publishes
@@ -158,24 +159,33 @@ def test_commands_of_a_connection_that_ends_are_dropped() -> None:
     assert len(world.served) == served
 
 
-def test_many_subscriptions_of_a_closed_connection_end_in_several_turns() -> None:
+def test_subscriptions_of_closed_connections_end_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand connections with 100 subscriptions each that closed together held the event loop for 450 ms."""
     world = Slow()
-    subs = b"".join(b"SUB many.%d %d\r\n" % (at, at) for at in range(3 * ENDED_AT_ONCE))
-    world.flood.data_received(subs)
+    clients, number = (world.flood, world.quiet), 600
+    for at, client in enumerate(clients):
+        client.data_received(b"".join(b"SUB many.%d.%d s%d\r\n" % (at, each, each) for each in range(number)))
     world.rounds()
-    graph = world.flood.hub.interest_graph
+    graph, clock, leave = world.flood.hub.interest_graph, world.clock, Hub.leave
 
     def left() -> int:
-        return sum(bool(graph.match(b"many.%d" % at).plain) for at in range(3 * ENDED_AT_ONCE))
+        return sum(bool(graph.match(b"many.%d.%d" % (at, each)).plain) for at in (0, 1) for each in range(number))
 
-    assert left() == 3 * ENDED_AT_ONCE
-    world.flood.close("Client Closed")
-    assert left() == 2 * ENDED_AT_ONCE
-    world.turn()
-    assert left() < 2 * ENDED_AT_ONCE
-    for _ in range(3):
+    def slow(hub: Hub, sub: Subscription) -> None:
+        clock.time += SLICE_NS // 200
+        leave(hub, sub)
+
+    monkeypatch.setattr(Hub, "leave", slow)
+    assert left() == 2 * number
+    for client in clients:
+        client.close("Client Closed")
+    lefts = [left()]
+    while clock.soon:
         world.turn()
-    assert not left()
+        lefts.append(left())
+    assert 2 * number - 300 <= lefts[0] < 2 * number, "one slice for both"
+    assert all(before - after <= 300 for before, after in pairwise(lefts))
+    assert not lefts[-1]
 
 
 def test_clients_that_send_byte_by_byte_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
