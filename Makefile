@@ -18,11 +18,12 @@ COMPILED := $(VENV)/.compiled
 BUILT_FROM := pyproject.toml setup.py $(wildcard lakestream/native/*.pyx lakestream/native/*.h)
 ARGS ?=
 ALL ?=
-# Test processes of each stage. Those that start servers mostly wait for them, so there are more. Lake tests run in one
-# process, which starts Spark once.
+# Test processes of each stage. Those that start servers mostly wait for them, so there are more. Those of the lake start
+# Spark once each.
 WORKERS ?= 2
 SERVER_WORKERS ?= 4
 CLUSTER_WORKERS ?= 3
+LAKE_WORKERS ?= 2
 PYTEST := $(BIN)/pytest -q --durations=25 --durations-min=1 --maxfail=5
 # pip with its progress bars in a terminal; otherwise (or with PLAIN=1) a line for each large download and each long step.
 PLAIN ?=
@@ -195,7 +196,7 @@ test-cluster: setup
 
 test-lake: setup jars
 	@echo "== lake: real Spark, and power losses"
-	@$(PYTEST) $(CHOSEN) tests/lake tests/power tests/stored/test_lake.py $(ARGS)
+	@$(PYTEST) $(CHOSEN) -n $(LAKE_WORKERS) --dist loadfile tests/lake tests/power tests/stored/test_lake.py $(ARGS)
 
 test-product: setup jars
 	@echo "== product: documentation, packages, deployment, examples"

@@ -12,9 +12,19 @@ pytestmark = pytest.mark.unit
 ENOUGH = 400
 """Maximum number of seeds. Most bugs are found in the first few; the rare ones need an unlucky order of faults."""
 
+LIKELY = {
+    "changes_members_at_once": 132,
+    "forgets_that_it_was_damaged": 327,
+    "reads_without_asking": 152,
+    "seals_where_it_likes": 36,
+    "trusts_a_disk_that_was_rolled_back": 226,
+    "trusts_its_lease_too_long": 137,
+}
+"""The seed that found a rare bug last, which is tried first."""
 
-def _found(shell: str) -> str:
-    for seed in range(1, ENOUGH + 1):
+
+def _found(name: str, shell: str) -> str:
+    for seed in (*([LIKELY[name]] if name in LIKELY else []), *range(1, ENOUGH + 1)):
         outcome = run_seed(seed, shell)
         if outcome.failure:
             return outcome.failure
@@ -24,10 +34,10 @@ def _found(shell: str) -> str:
 @pytest.mark.parametrize("name", CORE_BUGS)
 def test_a_bug_in_the_core_is_found(name: str) -> None:
     with planted(CORE_BUGS[name]):
-        assert _found("core"), f"{ENOUGH} seeds did not find that the core {name.replace('_', ' ')}"
+        assert _found(name, "core"), f"{ENOUGH} seeds did not find that the core {name.replace('_', ' ')}"
 
 
 @pytest.mark.parametrize("name", GROUP_BUGS)
 def test_a_bug_around_the_core_is_found(name: str) -> None:
     with planted(GROUP_BUGS[name]):
-        assert _found("group"), f"{ENOUGH} seeds did not find that a member {name.replace('_', ' ')}"
+        assert _found(name, "group"), f"{ENOUGH} seeds did not find that a member {name.replace('_', ' ')}"
