@@ -21,7 +21,7 @@ ALL ?=
 # Test processes of each stage. Those that start servers mostly wait for them, so there are more. Those of the lake start
 # Spark once each.
 WORKERS ?= 2
-SERVER_WORKERS ?= 4
+SERVER_WORKERS ?= 5
 CLUSTER_WORKERS ?= 3
 LAKE_WORKERS ?= 2
 PYTEST := $(BIN)/pytest -q --durations=25 --durations-min=1 --maxfail=5
