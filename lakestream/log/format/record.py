@@ -34,6 +34,9 @@ from lakestream.native.plain import MAX_SUBJECT as MAX_SUBJECT
 TIME_AT, SUBJECT_LENGTH_AT, FLAGS_AT = 12, 20, 22
 """Offsets of single fields, for code that needs one field of many records."""
 
+LARGE = 1 << 14
+"""Payloads of this size (16 KiB) are copied once when they are encoded; for smaller ones two copies cost less."""
+
 _CRC = struct.Struct("<I")
 _REST = struct.Struct("<QqHHIH")
 _REST_HEADER = struct.Struct("<QqHHIHI")
@@ -60,14 +63,12 @@ def encode_record(seq: int, time_ns: int, subject: bytes, header: bytes, data: b
     Raise `struct.error` for a subject above MAX_SUBJECT bytes or a payload of 4 GiB.
     """
     if header:
-        rest = (
-            _pack_rest_header(seq, time_ns, len(subject), FLAG_HEADER, len(data), 0, len(header))
-            + subject
-            + header
-            + data
-        )
+        head = _pack_rest_header(seq, time_ns, len(subject), FLAG_HEADER, len(data), 0, len(header)) + subject + header
     else:
-        rest = _pack_rest(seq, time_ns, len(subject), 0, len(data), 0) + subject + data
+        head = _pack_rest(seq, time_ns, len(subject), 0, len(data), 0) + subject
+    if len(data) >= LARGE:  # copied once
+        return b"".join((_pack_crc(crc32(data, crc32(head))), head, data))
+    rest = head + data
     return _pack_crc(crc32(rest)) + rest
 
 

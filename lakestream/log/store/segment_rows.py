@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate, chain
+from itertools import accumulate, chain, repeat
 from operator import attrgetter
 from typing import cast
 
@@ -24,6 +24,8 @@ from lakestream.log.store.log import Appended
 SPAN = 1 << 20
 """Maximum bytes of one read (1 MiB), unless a single record is longer."""
 _HEAD_GUESS = 512  # bytes of a record that mostly include its subject
+LONG = 8192
+"""Mean size of records (8 KiB) from which the subject of each is read by itself, without the payloads."""
 MAX_HOLE = 8192
 """Removed bytes up to this number (8 KiB) are read along rather than skipped with another read."""
 
@@ -102,6 +104,9 @@ class SegmentRows:
             names += [outline.names[outline.ids[_row(outline, seq)]] for seq in part]
         for segment, part in self._by_segment(seqs[local:]):
             offsets, lengths = self._places(segment, part)
+            if sum(lengths) >= LONG * len(part):
+                names += map(self._named, repeat(segment), part, offsets, lengths)
+                continue
             for start, stop in _spans(offsets, lengths, len(part), dense=isinstance(part, range)):
                 base = offsets[start]
                 buf = self._bytes(segment, base, offsets[stop - 1] + lengths[stop - 1] - base)
@@ -115,9 +120,12 @@ class SegmentRows:
         segment = self._segment(seq)
         tables = self._tables(segment)
         row = tables.row(seq)
-        length = min(tables.lengths[row], _HEAD_GUESS)
-        head = self._bytes(segment, tables.offsets[row], length)
-        name = subjects_at(head, (0,))[0]
+        return self._named(segment, seq, tables.offsets[row], tables.lengths[row])
+
+    def _named(self, segment: Segment, seq: int, offset: int, length: int) -> bytes:
+        """Return the subject of the record at `offset`, of `length` bytes."""
+        length = min(length, _HEAD_GUESS)
+        name = subjects_at(self._bytes(segment, offset, length), (0,))[0]
         # A subject that may be longer than what was read is rare: read the record.
         return name if len(name) < length - FIXED - 4 else self.read(seq).subject
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from lakestream.log.format.errors import CorruptRecord
 from lakestream.log.format.record import (
+    LARGE,
     Record,
     decode_record,
     decode_spans,
@@ -39,6 +40,19 @@ def test_layout_is_the_documented_one() -> None:
     assert encoded[12:20] == (1_000_000_001).to_bytes(8, "little")
     assert encoded[20:30] == b"\x03\0" + b"\x01\0" + b"\x04\0\0\0" + b"\0\0"
     assert encoded[30:] == b"\x01\0\0\0" + b"a.b" + b"H" + b"data"
+
+
+@pytest.mark.parametrize("size", [LARGE - 1, LARGE, LARGE + 1])
+@pytest.mark.parametrize("header", [b"", b"NATS/1.0\r\na: b\r\n\r\n"])
+def test_large_payloads_have_the_same_layout(size: int, header: bytes) -> None:
+    record = Record(7, 1_000_000_001, b"a.b", header, bytes(size))
+    encoded = encode(record)
+    assert decode_record(encoded) == record
+    small = Record(7, 1_000_000_001, b"a.b", header, b"data")
+    head = len(encoded) - len(record.data)
+    assert encoded[4:24] == encode(small)[4:24]
+    assert encoded[28:head] == encode(small)[28:head]
+    assert len(encoded) == record_length(record.subject, record.header, record.data)
 
 
 def test_length_is_what_nats_server_accounts_for() -> None:

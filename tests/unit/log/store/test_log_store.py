@@ -80,6 +80,26 @@ def test_removing_tells_subject_and_size(tmp_path: Path) -> None:
     assert (store.msgs, store.bytes, store.first_seq, store.last_seq) == (0, 0, 4, 3)
 
 
+def test_subjects_of_long_messages_are_read_without_the_payloads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up to 256 MiB of payloads were read for the subjects of the messages that a limit removes next."""
+    stream = MiniStream(str(tmp_path))
+    subjects = [b"s.%d" % number if number % 3 else b"s.%b" % (b"x" * 600) for number in range(1, 13)]
+    stream.publish(*[(subject, b"", bytes(100_000)) for subject in subjects])
+    sizes: list[int] = []
+    read_at = ReadCache.read_at
+
+    def counted(cache: ReadCache, path: str, length: int, offset: int) -> bytes:
+        sizes.append(length)
+        return read_at(cache, path, length, offset)
+
+    monkeypatch.setattr(ReadCache, "read_at", counted)
+    removed = [stream.store.remove(seq) for seq in range(1, 13)]
+    assert removed == [(subject, record_length(subject, b"", bytes(100_000))) for subject in subjects]
+    assert sum(sizes) < 5 * 100_700, "only messages with long subjects are read"
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 60), st.sets(st.integers(1, 60)), st.sets(st.integers(1, 60)), st.booleans())
 def test_many_removed_at_once_leave_what_each_by_itself_leaves(
