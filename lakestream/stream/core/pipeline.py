@@ -22,13 +22,18 @@ from lakestream.stream.core.feature import Hooks
 from lakestream.stream.core.operations import Operation, Progress, Purge, Removing, UpdateStream, encode
 from lakestream.stream.core.state import Asked, Done, Foreign
 
-WRITE_BYTES = 4 << 20
-"""Messages that one write of a stream without replicas takes (4 MiB): what a slow disk has let gather is not applied
-all at once, which would delay other streams."""
+WRITE_BYTES = 1 << 20
+"""Messages that one write of a stream without replicas takes (1 MiB), at least one batch: what has gathered behind a
+slow disk is neither written nor applied all at once, which would delay other streams."""
 
-OPERATION_BYTES = 1 << 20
-"""Share of it that an operation counts for (1 MiB): applying one takes as long as some hundred messages."""
+SLOW_WRITE_BYTES = 6 << 20
+"""The same (6 MiB) behind a write that took longer than SLOW_WRITE_NS: fewer syncs matter more there."""
 
+SLOW_WRITE_NS = 50_000_000
+"""Time of a write, from its proposal to its commit (50 ms), from which the disk counts as slow."""
+
+OPERATION_BYTES = 1 << 18
+"""Share of it that an operation counts for (256 KiB): applying one takes as long as some hundred messages."""
 
 MAX_UNCOMMITTED_BYTES = 512 << 20
 """Default limit of the uncommitted messages of all streams of a server (512 MiB), those included that wait for an
@@ -96,6 +101,7 @@ class Pipeline:
         self._open: list[Proposal] = []
         self._flying: list[Proposal] = []
         self._scheduled = False
+        self._began_ns, self._write_bytes = 0, WRITE_BYTES
 
     @property
     def accepts(self) -> bool:
@@ -249,6 +255,7 @@ class Pipeline:
                 proposal.count = len(proposal.context.subjects)
         # Earlier ones may still be on their way to other members: they come back first.
         self._flying += proposals
+        self._began_ns = self._clock.steady()
         try:
             self.group.propose(proposals)
         except NotLeader:
@@ -261,7 +268,7 @@ class Pipeline:
         for at, proposal in enumerate(proposals if len(proposals) > 1 and not self.replicated else ()):
             context = proposal.context
             size += context.size if isinstance(context, Batch) else OPERATION_BYTES
-            if at and size > WRITE_BYTES:
+            if at and size > self._write_bytes:
                 self._open = proposals[at:]
                 return proposals[:at]
         self._open, self.batch = [], None
@@ -274,6 +281,9 @@ class Pipeline:
     def landed(self, count: int) -> None:
         """Forget the oldest `count` proposals: they are committed."""
         del self._flying[:count]
+        if not self._flying:
+            slow = self._clock.steady() - self._began_ns > SLOW_WRITE_NS
+            self._write_bytes = SLOW_WRITE_BYTES if slow else WRITE_BYTES
 
     def put_back(self, proposals: Sequence[Proposal]) -> None:
         """Take back committed proposals that could not be applied."""

@@ -23,10 +23,17 @@ from lakestream.net.turn import Turn
 from lakestream.protocol.api.errors import ApiError, for_clients
 from lakestream.server.jetstream import open_stores
 from lakestream.stream.assembly import Stream
-from lakestream.stream.core.batch import Batch
+from lakestream.stream.core.batch import MAX_BATCH_BYTES
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.operations import DeleteMessage, Purge, Remove
-from lakestream.stream.core.pipeline import OPERATION_BYTES, WRITE_BYTES, Pipeline, Uncommitted
+from lakestream.stream.core.pipeline import (
+    OPERATION_BYTES,
+    SLOW_WRITE_BYTES,
+    SLOW_WRITE_NS,
+    WRITE_BYTES,
+    Pipeline,
+    Uncommitted,
+)
 from lakestream.stream.core.proposer import BufferLimits
 from lakestream.stream.core.reader import HistoryUnavailableError
 from lakestream.stream.features import expiry
@@ -368,11 +375,28 @@ def test_messages_behind_a_slow_write_are_written_in_parts(tmp_path: Path) -> No
     for _ in range(40):
         world.publish("s.a", bytes(1 << 20))
     pipeline.flush()
-    flying = sum(each.size for each in pipeline.flying() if isinstance(each, Batch))
-    assert 0 < flying <= WRITE_BYTES
+    assert len(pipeline.flying()) == 1, "a batch of more than 1 MiB"
     assert pipeline.pending_bytes > 40 << 20
     world.settle()
     assert (world.stream.store.msgs, pipeline.pending_bytes) == (40, 0)
+
+
+def test_writes_behind_a_slow_one_are_larger_until_the_disk_is_fast(tmp_path: Path) -> None:
+    """With a sync of 0.5 s and 1 MiB a write, 128 MiB that have gathered would take a minute."""
+    world = World(str(tmp_path / "S"))
+    pipeline = world.stream.pipeline
+    for _ in range(60):
+        world.publish("s.a", bytes(200_000))
+    pipeline.flush()
+    sizes = []
+    for slow in (False, True, False, False):
+        sizes.append(len(pipeline.flying()))
+        world.clock.time += SLOW_WRITE_NS + 1 if slow else 0
+        world.io.work()
+        world.clock.turn()
+    assert sizes == [1, 1, SLOW_WRITE_BYTES // MAX_BATCH_BYTES - 1, 1], "batches of a little over 1 MiB"
+    world.settle()
+    assert world.stream.store.msgs == 60
 
 
 def test_streams_share_a_limit_of_uncommitted_messages_and_a_small_one_goes_on(tmp_path: Path) -> None:
