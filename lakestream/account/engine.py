@@ -52,7 +52,7 @@ class Engine:
         self.streams: dict[str, Stream] = {}
         self.offline: dict[str, str] = {}
         """Reasons of streams that cannot be served, by name: a damaged log, or a newer server is required."""
-        self.direct = DirectGet(bus, shared.options.domain, shared.options.max_pending, self.streams.get)
+        self.direct = DirectGet(bus, shared.options.domain, shared.options.max_pending, self.streams.get, shared.share)
         self._subscriptions: dict[str, list[Subscribed]] = {}
         self.acks = Acks(bus, self.streams)
 

@@ -158,7 +158,7 @@ class Shared:
     Args:
         bus_of: returns an account's part of core NATS.
         system: the account that receives events about the whole server.
-        share: the time that changes of streams and consumers may take of a turn of the event loop; None: any.
+        share: the time that requests of clients may take of a turn of the event loop; None: any.
     """
 
     def __init__(
@@ -186,8 +186,9 @@ class Shared:
         self.ack_seconds = Histogram(SECONDS)
         """Times from publish to pub ack of all streams."""
         self.restores = RestoreRoom()
-        limit, share = options.request_queue_limit, share or _Unlimited()
-        self.turns = Turns(limit, clock.call_soon, self._too_many_requests, share)
+        self.share: Share = share or _Unlimited()
+        limit = options.request_queue_limit
+        self.turns = Turns(limit, clock.call_soon, self._too_many_requests, self.share)
         self.requests = Arrivals(limit, clock.call_soon, self._too_many_requests)
         self.infos = Arrivals(options.info_queue_limit, clock.call_soon, self._too_many_infos)
         self.use = StorageUse(options.max_memory, options.max_file)

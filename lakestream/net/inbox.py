@@ -77,6 +77,8 @@ class Inbox:
         self._unread: list[bytes] = []
         """Bytes behind `_held`, `_late` or what was parsed that the transport had read already."""
         self._counted = False  # an incomplete message is counted
+        self._ended = False
+        turn.joined()
 
     @property
     def waits(self) -> bool:
@@ -85,6 +87,7 @@ class Inbox:
 
     def feed(self, reader: Reader, data: bytes) -> None:
         """Handle the commands that these bytes complete, or keep the bytes."""
+        self._turn.entered(reader)
         if self._late is not None or self._held is not None or self._unread:
             self._unread.append(data)
         elif len(data) > AT_ONCE_BYTES and self._turn.is_over():
@@ -102,7 +105,10 @@ class Inbox:
                 self._turn.wait_for_more(lambda: self._read_on(reader))
 
     def end(self, reader: Reader) -> None:
-        """Forget an incomplete message: the connection is over."""
+        """Forget an incomplete message: the connection is over. Idempotent."""
+        if not self._ended:
+            self._ended = True
+            self._turn.left(reader)
         if self._counted:
             self._counted = False
             reader.holds(0)

@@ -22,10 +22,16 @@ SLICE_NS = 2_000_000
 """Time in one turn of the event loop (2 ms) after which the large reads of clients wait for the next turn, and commands
 that are handled one by one, so that a flood does not keep other clients waiting."""
 
+LONE_SLICE_NS = 10_000_000
+"""The same (10 ms) while a single client sends anything: larger parts cost less, and no other client waits."""
 
-PARTS_AT_ONCE = 32
+LONE_AFTER_NS = 10_000_000_000
+"""Time without commands of other clients (10 s) after which a client counts as the only one."""
+
+
+PARTS_AT_ONCE = 8
 """Number of clients with a small part of a command that are read again in one turn, so that thousands that send byte by
-byte take less than a millisecond of it."""
+byte take a fraction of a millisecond of it."""
 
 
 class Flushable(Protocol):
@@ -60,6 +66,9 @@ class Turn:
         self.overrun: Congested | None = None
         self.soon = call_soon
         self._steady = steady
+        self._reader: object = None
+        """The client that has sent the last commands; None: it has left."""
+        self._readers = self._shared_until = 0
         self._until = 0  # 0: nothing has asked for the time in this turn
         self._waiting: deque[Callable[[], None]] = deque()
         self._parts: deque[Callable[[], None]] = deque()
@@ -82,6 +91,23 @@ class Turn:
             if self._spent > TURN_BYTES and self.overrun is None:
                 self.overrun = self
 
+    def entered(self, reader: object) -> None:
+        """Note that a client has sent something."""
+        if reader is not self._reader:
+            if self._reader is not None and self._steady is not None:
+                self._shared_until = self._steady() + LONE_AFTER_NS
+            self._reader = reader
+
+    def joined(self) -> None:
+        """Note that there is one more client."""
+        self._readers += 1
+
+    def left(self, reader: object) -> None:
+        """Note that a client is gone."""
+        self._readers -= 1
+        if reader is self._reader:
+            self._reader = None
+
     def on_drain(self, callback: Callable[[], None]) -> None:
         """Call back in the next turn."""
         self.soon(callback)
@@ -92,7 +118,9 @@ class Turn:
             return False
         if self._until:
             return self._steady() > self._until
-        self._until = self._steady() + SLICE_NS
+        now = self._steady()
+        shared = self._readers > 1 and now < self._shared_until
+        self._until = now + (SLICE_NS if shared else LONE_SLICE_NS)
         self._later(self._next)
         return False
 

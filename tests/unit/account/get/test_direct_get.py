@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from lakestream.account.get import batch as direct_batch
 from lakestream.account.get import direct, query, search
 from lakestream.log.format.record import Record
 from lakestream.protocol.gotime import format_time
-from tests.unit.api_world import ApiWorld
+from tests.unit.api_world import CLIENT, ApiWorld
 from tests.unit.direct_world import (
     BAD,
     EMPTY,
@@ -27,6 +28,7 @@ from tests.unit.direct_world import (
     stream_a,
     time_of,
 )
+from tests.unit.net.test_turns import Hurried
 
 pytestmark = pytest.mark.unit
 
@@ -452,6 +454,52 @@ def test_searches_beyond_the_limit_are_refused(world: ApiWorld, monkeypatch: pyt
     statuses = [world.answers(reply)[0][0].split()[1] for reply in replies]
     assert statuses.count(b"429") == 2
     assert len(world.direct("A", {"multi_last": ["*.1"]})) == 2
+
+
+def hurried(world: ApiWorld, looks: int) -> tuple[Hurried, Callable[[], bytes]]:
+    """Return a share of turns for so many requests, and a function that requests multi_last and returns the reply."""
+    share = Hurried(looks)
+    gets = direct.Gets(world.stream("A"), 1 << 20, share)
+    numbers = itertools.count()
+
+    def ask() -> bytes:
+        reply = b"_INBOX.me.h%d" % next(numbers)
+        gets.by_request(b"$JS.API.DIRECT.GET.A", reply, b"", b'{"multi_last":["a.1"]}', CLIENT)
+        return reply
+
+    return share, ask
+
+
+def test_requests_for_which_a_turn_has_no_time_are_answered_in_later_ones(world: ApiWorld) -> None:
+    """The small reads of eight clients with multi_last requests took 16 ms of one turn."""
+    share, ask = hurried(world, looks=2)
+    replies = [ask() for _ in range(5)]
+    answered = [sum(bool(world.answers(reply)) for reply in replies)]
+    for _ in range(2):
+        share.turn()
+        world.settle()
+        answered.append(sum(bool(world.answers(reply)) for reply in replies))
+    assert answered == [2, 5, 5]
+    assert all(got(world.answers(reply)) == got(world.direct("A", {"multi_last": ["a.1"]})) for reply in replies)
+
+
+def test_requests_that_wait_for_a_turn_are_bounded(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct, "MAX_SEARCHES", 3)
+    share, ask = hurried(world, looks=0)
+    replies = [ask() for _ in range(5)]
+    assert [world.answers(reply)[0][0].split()[1] for reply in replies[3:]] == [b"429", b"429"]
+    share.turn()
+    assert all(len(world.answers(reply)) == 2 for reply in replies[:3])
+    assert not world.answers(ask()), "there is room again"
+
+
+def test_a_request_that_waits_for_a_turn_ends_with_its_client(world: ApiWorld) -> None:
+    share, ask = hurried(world, looks=0)
+    ask()
+    world.hub.leave(world.hub.interest_graph.match(b"_INBOX.me.h0").plain[0])
+    before = len(world.client.got)
+    share.turn()
+    assert len(world.client.got) == before
 
 
 def test_multi_last_all_below_seq_is_only_its_end(world: ApiWorld) -> None:
