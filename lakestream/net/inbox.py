@@ -99,7 +99,7 @@ class Inbox:
                 return
             if self._unread:
                 self._wait_for_turn(reader, [])
-            elif not whole and len(data) <= AT_ONCE_BYTES and self._turn.is_over():
+            elif not whole and len(data) <= AT_ONCE_BYTES and not self._turn.reads_on():
                 self._partly = True
                 reader.pause()
                 self._turn.wait_for_more(lambda: self._read_on(reader))

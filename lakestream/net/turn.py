@@ -30,8 +30,8 @@ LONE_AFTER_NS = 10_000_000_000
 
 
 PARTS_AT_ONCE = 8
-"""Number of clients with a small part of a command that are read again in one turn, so that thousands that send byte by
-byte take a fraction of a millisecond of it."""
+"""Number of clients with a small part of a command that are read on in the same turn, and of those that are read again
+in a later one: thousands that send byte by byte take a fraction of a millisecond of a turn."""
 
 
 class Flushable(Protocol):
@@ -72,6 +72,8 @@ class Turn:
         self._until = 0  # 0: nothing has asked for the time in this turn
         self._waiting: deque[Callable[[], None]] = deque()
         self._parts: deque[Callable[[], None]] = deque()
+        self._parts_read = 0
+        """Small parts of commands that came in this turn."""
         self._last = call_last or call_soon
         self._later = call_next or call_soon
         self._dirty: list[Flushable] = []
@@ -133,6 +135,11 @@ class Turn:
         if not self._until:
             self.is_over()
 
+    def reads_on(self) -> bool:
+        """Return True if a client that has sent a small part of a command may go on in this turn: few did so."""
+        self._parts_read += 1
+        return not self.is_over() and self._parts_read <= PARTS_AT_ONCE
+
     def wait_for_more(self, callback: Callable[[], None]) -> None:
         """Call back in a later turn: a client has sent a small part of a command."""
         if self._steady is None:
@@ -142,7 +149,7 @@ class Turn:
         self.is_over()
 
     def _next(self) -> None:
-        self._until = 0
+        self._until = self._parts_read = 0
         for _ in range(min(PARTS_AT_ONCE, len(self._parts))):
             self._parts.popleft()()
         if self._parts:

@@ -216,6 +216,7 @@ def scenarios() -> list[Scenario]:
             ("429", "10167"),
             prepare=stream(),
             slow_ms=500,
+            keeps=96 * MIB,
         ),
         Scenario(
             "slow-disk-many",

@@ -248,7 +248,11 @@ class WebSocket(Arrival, asyncio.Transport):
             self._socket.resume_reading()
 
     def _expired(self) -> None:
-        if self._handshake is not None:
+        if self._handshake is None or self._closing:
+            return
+        if self._owner.turn.is_over():  # of thousands that came together, some now
+            self._owner.turn.wait(self._expired)
+        else:
             self._end(self._handshake.expired())
 
     def _end(self, answer: bytes | bytearray) -> None:

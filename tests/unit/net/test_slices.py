@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -11,7 +12,7 @@ from lakestream.net.connection import Connection
 from lakestream.net.hub import SINGLE, Hub
 from lakestream.net.inbox import AT_ONCE_BYTES, Inbox
 from lakestream.net.interest.subscription import Subscription
-from lakestream.net.turn import LONE_AFTER_NS, LONE_SLICE_NS, SLICE_NS
+from lakestream.net.turn import LONE_AFTER_NS, LONE_SLICE_NS, PARTS_AT_ONCE, SLICE_NS
 from lakestream.protocol.parser import ONE_BY_ONE, Parser
 from lakestream.protocol.publishes import Publishes
 from tests.unit.net.test_guarded_runs import Socket, World
@@ -226,6 +227,22 @@ def test_clients_that_send_byte_by_byte_take_turns(monkeypatch: pytest.MonkeyPat
     assert calls == ["pause", "resume"]
     world.quiet.data_received(b"G\r\n")
     assert socket.written.endswith(b"PONG\r\n")
+
+
+def test_clients_that_send_byte_by_byte_wait_although_the_turn_has_time() -> None:
+    """Two thousand of them were read in each turn until 2 ms were over, and the others were read once to be paused."""
+    world = Slow()
+    turn, resumed = world.flood.hub.turn, list[int]()
+    assert [turn.reads_on() for _ in range(PARTS_AT_ONCE + 2)] == [True] * PARTS_AT_ONCE + [False] * 2
+    for number in range(2 * PARTS_AT_ONCE + 1):
+        turn.wait_for_more(partial(resumed.append, number))
+    numbers = []
+    while world.clock.soon:
+        world.turn()
+        numbers.append(len(resumed))
+    assert sorted(set(numbers)) == [PARTS_AT_ONCE, 2 * PARTS_AT_ONCE, 2 * PARTS_AT_ONCE + 1]
+    assert resumed == sorted(resumed)
+    assert turn.reads_on()
 
 
 def test_sign_in_timeouts_that_come_together_take_turns() -> None:

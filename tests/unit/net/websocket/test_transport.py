@@ -6,9 +6,10 @@ import pytest
 
 from lakestream.config.options import SECOND
 from lakestream.net.listener import SetupError
+from lakestream.net.turn import LONE_SLICE_NS, Turn
 from lakestream.net.websocket import transport
 from lakestream.net.websocket.frames import BATCH_FRAMES
-from tests.unit.net.websocket.world import World
+from tests.unit.net.websocket.world import Line, World
 from tests.websocket import DEFLATE, frame, request
 
 pytestmark = pytest.mark.unit
@@ -129,6 +130,25 @@ def test_a_handshake_that_does_not_come_in_time() -> None:
     world.clock.advance(SECOND)
     assert line.taken().startswith(b"HTTP/1.1 400 Bad Request")
     assert not line.open
+
+
+def test_handshakes_whose_time_is_over_together_end_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(handshake_timeout_ns=SECOND)
+    clock, close = world.clock, Line.close
+    world.sockets.turn = Turn(clock.call_soon, steady=clock.steady)
+
+    def slow(line: Line) -> None:
+        clock.time += LONE_SLICE_NS // 3
+        close(line)
+
+    monkeypatch.setattr(Line, "close", slow)
+    lines = [world.accepted()[1] for _ in range(12)]
+    clock.time += SECOND
+    for timer in [timer for timer in clock.timers if timer.due <= clock.time]:
+        timer.callback()
+    assert 0 < sum(not line.open for line in lines) < 6
+    clock.turn()
+    assert not any(line.open for line in lines)
 
 
 def test_closing_the_listener_ends_handshakes_and_no_clients() -> None:
