@@ -70,8 +70,10 @@ class Inbox:
         self._parser, self._turn = parser, turn
         self._held: list[Command | Publishes] | None = None
         """Commands behind one whose decision is awaited; None: there is none."""
+        self._begun = False
+        """The client has sent a small part of a command, and is read on."""
         self._partly = False
-        """The client has sent a small part of a command, and is read again in a later turn."""
+        """The same, and is read again in a later turn."""
         self._late: list[Command | Publishes] | None = None
         """Commands that wait for another turn of the event loop; None: there are none."""
         self._unread: list[bytes] = []
@@ -95,17 +97,21 @@ class Inbox:
             self._wait_for_turn(reader, [])
         else:
             whole = self._take(reader, data)
+            if whole and self._begun:
+                self._complete()
             if self.waits or reader.close_reason:
                 return
             if self._unread:
                 self._wait_for_turn(reader, [])
-            elif not whole and len(data) <= AT_ONCE_BYTES and not self._turn.reads_on():
+            elif not whole and len(data) <= AT_ONCE_BYTES and not self._begun and not self._begin():
                 self._partly = True
                 reader.pause()
                 self._turn.wait_for_more(lambda: self._read_on(reader))
 
     def end(self, reader: Reader) -> None:
         """Forget an incomplete message: the connection is over. Idempotent."""
+        if self._begun:
+            self._complete()
         if not self._ended:
             self._ended = True
             self._turn.left(reader)
@@ -113,6 +119,14 @@ class Inbox:
             self._counted = False
             reader.holds(0)
             self._parser.end()
+
+    def _begin(self) -> bool:
+        self._begun = self._turn.begin()
+        return self._begun
+
+    def _complete(self) -> None:
+        self._begun = False
+        self._turn.complete()
 
     # ------------------------------------------------------------------ decisions
     def hold(self, reader: Reader) -> None:

@@ -30,8 +30,11 @@ LONE_AFTER_NS = 10_000_000_000
 
 
 PARTS_AT_ONCE = 8
-"""Number of clients with a small part of a command that are read on in the same turn, and of those that are read again
-in a later one: thousands that send byte by byte take a fraction of a millisecond of a turn."""
+"""Number of clients in the middle of a command that are read whenever they send a small part of it. Of the others as
+many are read again every PARTS_NS: thousands that send byte by byte take a fifth of the event loop's time."""
+
+PARTS_NS = 1_000_000
+"""Interval at which other clients in the middle of a command are read again (1 ms)."""
 
 
 class Flushable(Protocol):
@@ -49,6 +52,7 @@ class Turn:
         call_last: runs a callback at the end of the turn; `call_soon` by default.
         call_next: runs a callback at the beginning of the next turn; `call_soon` by default.
         steady: returns the time (ns) by which turns are limited; None: they are not.
+        call_later: runs a callback after some time (ns); `call_soon` at once by default.
 
     Attributes:
         overrun: the receiver for which the current publisher has to wait: a congested node or remote server, or the
@@ -62,6 +66,7 @@ class Turn:
         call_last: Callable[[Callable[[], None]], object] | None = None,
         call_next: Callable[[Callable[[], None]], object] | None = None,
         steady: Callable[[], int] | None = None,
+        call_later: Callable[[int, Callable[[], None]], object] | None = None,
     ) -> None:
         self.overrun: Congested | None = None
         self.soon = call_soon
@@ -72,10 +77,12 @@ class Turn:
         self._until = 0  # 0: nothing has asked for the time in this turn
         self._waiting: deque[Callable[[], None]] = deque()
         self._parts: deque[Callable[[], None]] = deque()
-        self._parts_read = 0
-        """Small parts of commands that came in this turn."""
+        self._parts_due = False
+        self._begun = 0
+        """Clients in the middle of a command that are read on."""
         self._last = call_last or call_soon
         self._later = call_next or call_soon
+        self._timed = call_later or (lambda ns, callback: call_soon(callback))
         self._dirty: list[Flushable] = []
         self._spent = 0
 
@@ -135,25 +142,34 @@ class Turn:
         if not self._until:
             self.is_over()
 
-    def reads_on(self) -> bool:
-        """Return True if a client that has sent a small part of a command may go on in this turn: few did so."""
-        self._parts_read += 1
-        return not self.is_over() and self._parts_read <= PARTS_AT_ONCE
+    def begin(self) -> bool:
+        """Return True if a client that has sent a small part of a command is read on at once, until `complete`. Return
+        False if it has to `wait_for_more`: several others are in the middle of one, or this turn is over."""
+        if self._begun >= PARTS_AT_ONCE or self.is_over():
+            return False
+        self._begun += 1
+        return True
+
+    def complete(self) -> None:
+        """Note that the command of a client that did `begin` is complete, or will never be."""
+        self._begun -= 1
 
     def wait_for_more(self, callback: Callable[[], None]) -> None:
-        """Call back in a later turn: a client has sent a small part of a command."""
-        if self._steady is None:
-            self.soon(callback)
-            return
+        """Call back in a later turn, in order, a few every PARTS_NS: a client has sent a small part of a command."""
         self._parts.append(callback)
-        self.is_over()
+        if not self._parts_due:
+            self._parts_due = True
+            self._timed(PARTS_NS, self._read_parts)
 
-    def _next(self) -> None:
-        self._until = self._parts_read = 0
+    def _read_parts(self) -> None:
         for _ in range(min(PARTS_AT_ONCE, len(self._parts))):
             self._parts.popleft()()
-        if self._parts:
-            self.is_over()
+        self._parts_due = bool(self._parts)
+        if self._parts_due:
+            self._timed(PARTS_NS, self._read_parts)
+
+    def _next(self) -> None:
+        self._until = 0
         waiting = self._waiting
         for _ in range(len(waiting)):
             if self.is_over():

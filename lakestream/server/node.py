@@ -139,7 +139,8 @@ class Node:
         self.unsent = Unsent(lambda: self.options, self.clock, lambda: self.io.submit(trim, lambda _, __: None))
         self.incomplete = Incomplete(lambda: self.options)
         Trimmer(self.clock, self.io, self._machine.resident).start()
-        turn = Turn(loop.call_soon, turns.call_last, turns.call_next, self.clock.steady)
+        clock = self.clock
+        turn = Turn(loop.call_soon, turns.call_last, turns.call_next, clock.steady, clock.call_later)
         self.accounts = Accounts(options, turn, self.log)
         self.hub = self.accounts.default.hub
         worker = self._worker

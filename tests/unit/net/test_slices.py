@@ -12,10 +12,11 @@ from lakestream.net.connection import Connection
 from lakestream.net.hub import SINGLE, Hub
 from lakestream.net.inbox import AT_ONCE_BYTES, Inbox
 from lakestream.net.interest.subscription import Subscription
-from lakestream.net.turn import LONE_AFTER_NS, LONE_SLICE_NS, PARTS_AT_ONCE, SLICE_NS
+from lakestream.net.turn import LONE_AFTER_NS, LONE_SLICE_NS, PARTS_AT_ONCE, PARTS_NS, SLICE_NS, Turn
 from lakestream.protocol.parser import ONE_BY_ONE, Parser
 from lakestream.protocol.publishes import Publishes
 from tests.unit.net.test_guarded_runs import Socket, World
+from tests.unit.stream_world import ManualClock
 from tests.wire import pub
 
 pytestmark = pytest.mark.unit
@@ -218,31 +219,58 @@ def test_clients_that_send_byte_by_byte_take_turns(monkeypatch: pytest.MonkeyPat
     socket, calls = world.world.sockets[1], list[str]()
     monkeypatch.setattr(socket, "pause_reading", lambda: calls.append("pause"))
     monkeypatch.setattr(socket, "resume_reading", lambda: calls.append("resume"))
-    world.quiet.data_received(b"PI")
-    assert calls == [], "the turn has time"
     world.flood.data_received(requests(100))
-    world.quiet.data_received(b"N")
+    world.quiet.data_received(b"PI")
     assert calls == ["pause"]
     world.rounds()
     assert calls == ["pause", "resume"]
+    world.quiet.data_received(b"N")
+    assert calls == ["pause", "resume"], "the turn has time"
     world.quiet.data_received(b"G\r\n")
     assert socket.written.endswith(b"PONG\r\n")
 
 
 def test_clients_that_send_byte_by_byte_wait_although_the_turn_has_time() -> None:
-    """Two thousand of them were read in each turn until 2 ms were over, and the others were read once to be paused."""
+    """Hundreds of them were ready in the same turn, each was read before it was paused: 10 to 19 ms."""
     world = Slow()
-    turn, resumed = world.flood.hub.turn, list[int]()
-    assert [turn.reads_on() for _ in range(PARTS_AT_ONCE + 2)] == [True] * PARTS_AT_ONCE + [False] * 2
-    for number in range(2 * PARTS_AT_ONCE + 1):
-        turn.wait_for_more(partial(resumed.append, number))
-    numbers = []
+    sockets = [Socket() for _ in range(2 * PARTS_AT_ONCE + 1)]
+    clients = [Connection(world.world.server, number, None) for number, _ in enumerate(sockets, 100)]
+    paused: set[Socket] = set()
+    for client, socket in zip(clients, sockets, strict=True):
+        socket.pause_reading = partial(paused.add, socket)  # type: ignore[method-assign]
+        socket.resume_reading = partial(paused.discard, socket)  # type: ignore[method-assign]
+        client.connection_made(socket)
+        client.data_received(b"CONN")
+    assert paused == set(sockets[PARTS_AT_ONCE:])
+    clients[0].close("Client Closed")
+    clients[1].data_received(b"CT {}\r\n")
+    numbers = [len(paused)]
     while world.clock.soon:
         world.turn()
-        numbers.append(len(resumed))
-    assert sorted(set(numbers)) == [PARTS_AT_ONCE, 2 * PARTS_AT_ONCE, 2 * PARTS_AT_ONCE + 1]
-    assert resumed == sorted(resumed)
-    assert turn.reads_on()
+        numbers.append(len(paused))
+    assert numbers == [PARTS_AT_ONCE + 1, 1, 0]
+    for client in clients[PARTS_AT_ONCE:]:
+        client.data_received(b"E")
+    assert paused == set(sockets[PARTS_AT_ONCE + 2 :]), "two had room again"
+
+
+def test_clients_in_the_middle_of_a_command_are_read_a_few_at_intervals() -> None:
+    """Read in every turn, all of them were soon waiting for bytes, and 500 got some at once: 12 ms of one turn."""
+    clock, resumed = ManualClock(), list[int]()
+    turn = Turn(clock.call_soon, steady=clock.steady, call_later=clock.call_later)
+    for number in range(3 * PARTS_AT_ONCE - 1):
+        turn.wait_for_more(partial(resumed.append, number))
+    clock.advance(PARTS_NS - 1)
+    assert not resumed
+    clock.advance(1)
+    assert resumed == list(range(PARTS_AT_ONCE))
+    clock.turn()
+    assert len(resumed) == PARTS_AT_ONCE
+    turn.wait_for_more(partial(resumed.append, 3 * PARTS_AT_ONCE - 1))
+    clock.advance(PARTS_NS)
+    clock.advance(PARTS_NS)
+    assert resumed == list(range(3 * PARTS_AT_ONCE))
+    assert not clock.timers, "nothing waits"
 
 
 def test_sign_in_timeouts_that_come_together_take_turns() -> None:
