@@ -175,7 +175,7 @@ def _measure(scenario: Scenario, server: Server, quick: bool) -> Measured:
     stopped = time.monotonic()
     while time.monotonic() < stopped + RECOVERY_S:
         time.sleep(0.1)
-        now = sample(pid) if server.running else base
+        now = sampler.samples[-1] if server.running else base
         calm = now.rss - base.rss < scenario.keeps and now.sockets <= base.sockets + 4
         if calm and time.monotonic() > stopped + after:
             break

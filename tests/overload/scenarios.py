@@ -211,12 +211,11 @@ def scenarios() -> list[Scenario]:
             "4 publishers of 1 KiB; each sync of their stream takes 0.5 s",
             [(blast, {"connections": 4, "chunk": acked, "first": INBOX})],
             400 * MIB,
-            "max_buffered_size 128 MiB and a write of 6 MiB, each at most three times (gathered, framed, written)",
+            "max_buffered_size 128 MiB and a write of 4 MiB, each at most three times (gathered, framed, written)",
             ("429", "10167"),
             ("429", "10167"),
             prepare=stream(),
             slow_ms=500,
-            keeps=96 * MIB,
         ),
         Scenario(
             "slow-disk-many",

@@ -26,8 +26,8 @@ WRITE_BYTES = 1 << 20
 """Messages that one write of a stream without replicas takes (1 MiB), at least one batch: what has gathered behind a
 slow disk is neither written nor applied all at once, which would delay other streams."""
 
-SLOW_WRITE_BYTES = 6 << 20
-"""The same (6 MiB) behind a write that took longer than SLOW_WRITE_NS: fewer syncs matter more there."""
+SLOW_WRITE_BYTES = 4 << 20
+"""The same (4 MiB) behind a write that took longer than SLOW_WRITE_NS: fewer syncs matter more there."""
 
 SLOW_WRITE_NS = 50_000_000
 """Time of a write, from its proposal to its commit (50 ms), from which the disk counts as slow."""
