@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from lakestream.lake.delta.strangers import Run
 from lakestream.lake.delta.time_travel import TimeTravelError
-from lakestream.lake.errors import HistoryUnavailable, LakeAway, LakeError
+from lakestream.lake.errors import HistoryUnavailable, LakeAway, LakeError, StorageFailed
 from lakestream.log.format.departures import Point
 from lakestream.log.format.record import Record
 from lakestream.metrics.histogram import SECONDS, Histogram
@@ -45,7 +45,11 @@ PER_STREAM = 3
 
 UNREADABLE = "the message cannot be read from its table in the lake; the server's log says why"
 REFUSED = "the stream's table in the lake is not read now; the server's log says why"
+FAILING = "the message is in the lake, whose object store fails some requests now; the server's log says why"
 """Texts for clients."""
+
+FAILING_RETRY_S = 2
+"""Seconds after which clients are told to try again while the object store fails some requests (2)."""
 
 
 class SharedCache:
@@ -230,7 +234,7 @@ class ThreadHistory:
         except (LakeError, OSError) as error:
             await self._judge()
             self._report(str(error))
-            raise HistoryUnavailableError(str(error), UNREADABLE) from error
+            raise _unreadable(error) from error
         finally:
             self._shared.answered(began, failed)
 
@@ -247,7 +251,7 @@ class ThreadHistory:
             await self._judge()
             self._failed = True
             self._report(str(error))
-            raise HistoryUnavailableError(str(error), UNREADABLE) from error
+            raise _unreadable(error) from error
         finally:
             self._shared.answered(began, failed)
 
@@ -349,6 +353,14 @@ class ThreadHistory:
     def _forget(self, table: TableHistory) -> None:
         self._table = None
         self._shared.close(table)
+
+
+def _unreadable(error: LakeError | OSError) -> HistoryUnavailableError:
+    """Return the error for a table that could not be read, with the time of the next attempt if the object store fails
+    requests, such as a throttled one with 503: nothing has to be mended then."""
+    if isinstance(error, StorageFailed) or isinstance(error.__cause__, StorageFailed):
+        return HistoryUnavailableError(str(error), FAILING, FAILING_RETRY_S)
+    return HistoryUnavailableError(str(error), UNREADABLE)
 
 
 def _away(error: LakeAway) -> HistoryUnavailableError:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from lakestream.lake.delta import schema
 from lakestream.lake.delta.schema import END
-from lakestream.lake.errors import HistoryUnavailable
+from lakestream.lake.errors import HistoryUnavailable, StorageFailed
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read.history import rows as history_rows
 from lakestream.lake.read.history import scan as history_scan
@@ -28,7 +28,7 @@ from lakestream.log.format.record import Record
 from lakestream.logging import Logger
 from lakestream.protocol.subjects import matches
 from lakestream.runtime import LoopClock, ThreadIo
-from lakestream.server.lake.history import PER_STREAM, SharedCache, ThreadHistory
+from lakestream.server.lake.history import FAILING, FAILING_RETRY_S, PER_STREAM, SharedCache, ThreadHistory
 from lakestream.server.lake.presence import Presence
 from lakestream.stream.core.reader import HistoryUnavailableError
 from tests.s3_server import S3Server
@@ -423,6 +423,33 @@ async def test_reads_of_one_stream_run_side_by_side_and_no_more_than_allowed(tmp
         await history.read(1, 1, 1)
     history.refuse("")
     assert await history.read(1, 1, 1) == stored[:1]
+    history.close()
+    io.close()
+
+
+async def test_reads_that_the_object_store_fails_say_when_to_try_again(tmp_path: Path) -> None:
+    """With half of the requests throttled the lake is not away; the error was that of a damaged table, without a time.
+
+    Found by the simulator (seed 2023 of whole servers).
+    """
+    stored = [record(seq) for seq in range(1, 51)]
+    write(tmp_path / "t", stored)
+    io = ThreadIo(asyncio.get_running_loop())
+    history = _history(tmp_path, io)
+    assert await history.first_at(T0) == 1
+    table = history._table
+    assert table is not None
+    real = table._scan.slab
+
+    def throttled(*_: object) -> None:
+        raise StorageFailed("read", "t/part-1.parquet", "503 SlowDown")
+
+    table._scan.slab = throttled  # type: ignore[method-assign, assignment]
+    with pytest.raises(HistoryUnavailableError, match="503 SlowDown") as caught:
+        await history.read(1, 50, 100)
+    assert (caught.value.retry_s, caught.value.for_clients) == (FAILING_RETRY_S, FAILING)
+    table._scan.slab = real  # type: ignore[method-assign]
+    assert await history.read(1, 50, 100) == stored
     history.close()
     io.close()
 
