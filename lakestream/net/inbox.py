@@ -97,21 +97,16 @@ class Inbox:
             self._wait_for_turn(reader, [])
         else:
             whole = self._take(reader, data)
-            if whole and self._begun:
-                self._complete()
             if self.waits or reader.close_reason:
                 return
             if self._unread:
                 self._wait_for_turn(reader, [])
-            elif not whole and len(data) <= AT_ONCE_BYTES and not self._begun and not self._begin():
-                self._partly = True
-                reader.pause()
-                self._turn.wait_for_more(lambda: self._read_on(reader))
+            elif not whole and len(data) <= AT_ONCE_BYTES and not self._begun:
+                self._begin(reader)
 
     def end(self, reader: Reader) -> None:
         """Forget an incomplete message: the connection is over. Idempotent."""
-        if self._begun:
-            self._complete()
+        self._complete()
         if not self._ended:
             self._ended = True
             self._turn.left(reader)
@@ -120,13 +115,24 @@ class Inbox:
             reader.holds(0)
             self._parser.end()
 
-    def _begin(self) -> bool:
+    # ------------------------------------------------------------------ parts of commands
+    def _begin(self, reader: Reader) -> None:
+        """Read the rest of a command on, or in a later turn."""
         self._begun = self._turn.begin()
-        return self._begun
+        if not self._begun:
+            self._partly = True
+            reader.pause()
+            self._turn.wait_for_more(lambda: self._read_on(reader))
 
     def _complete(self) -> None:
-        self._begun = False
-        self._turn.complete()
+        if self._begun:
+            self._begun = False
+            self._turn.complete()
+
+    def _read_on(self, reader: Reader) -> None:
+        self._partly = False
+        if not reader.close_reason:
+            reader.resume()
 
     # ------------------------------------------------------------------ decisions
     def hold(self, reader: Reader) -> None:
@@ -149,14 +155,11 @@ class Inbox:
             reader.resume()
 
     # ------------------------------------------------------------------ commands
-    def _read_on(self, reader: Reader) -> None:
-        self._partly = False
-        if not reader.close_reason:
-            reader.resume()
-
     def _take(self, reader: Reader, data: bytes) -> bool:
         """Handle the commands that these bytes complete; return False if there are none."""
         commands, rest = self._parser.feed(data), self._parser.rest
+        if commands:
+            self._complete()
         if rest:
             self._unread.insert(0, rest)
         if reader.tracer is not None:

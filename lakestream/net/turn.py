@@ -28,7 +28,6 @@ LONE_SLICE_NS = 10_000_000
 LONE_AFTER_NS = 10_000_000_000
 """Time without commands of other clients (10 s) after which a client counts as the only one."""
 
-
 PARTS_AT_ONCE = 8
 """Number of clients in the middle of a command that are read whenever they send a small part of it. Of the others as
 many are read again every PARTS_NS: thousands that send byte by byte take a fifth of the event loop's time."""
@@ -101,7 +100,7 @@ class Turn:
                 self.overrun = self
 
     def entered(self, reader: object) -> None:
-        """Note that a client has sent something."""
+        """Note that a client has sent something: turns are shared while several do."""
         if reader is not self._reader:
             if self._reader is not None and self._steady is not None:
                 self._shared_until = self._steady() + LONE_AFTER_NS

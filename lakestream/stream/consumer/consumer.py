@@ -286,6 +286,7 @@ class Consumer:
         ledger = self.ledger
         if ledger.pending or ledger.redelivered:
             self._lost(seq)
+        # Invariant: a message is counted before it is delivered, so nothing is delivered without `Siblings.holds`.
         return bool(self.feed.counted or ledger.pending or ledger.redelivered)
 
     def _lost(self, seq: int) -> None:

@@ -254,6 +254,19 @@ def test_clients_that_send_byte_by_byte_wait_although_the_turn_has_time() -> Non
     assert paused == set(sockets[PARTS_AT_ONCE + 2 :]), "two had room again"
 
 
+def test_a_command_that_is_completed_in_a_later_turn_is_complete() -> None:
+    """A place of those that are read on was kept until the client's next command."""
+    world = Slow()
+    turn = world.flood.hub.turn
+    world.quiet.data_received(b"PU")
+    world.flood.data_received(requests(100))
+    world.quiet.data_received(pub("b.1", bytes(AT_ONCE_BYTES))[2:])
+    assert b"b.1" not in world.world.sockets[1].written, "the turn is over"
+    world.rounds()
+    assert b"b.1" in world.world.sockets[1].written
+    assert [turn.begin() for _ in range(PARTS_AT_ONCE + 1)] == [True] * PARTS_AT_ONCE + [False]
+
+
 def test_clients_in_the_middle_of_a_command_are_read_a_few_at_intervals() -> None:
     """Read in every turn, all of them were soon waiting for bytes, and 500 got some at once: 12 ms of one turn."""
     clock, resumed = ManualClock(), list[int]()

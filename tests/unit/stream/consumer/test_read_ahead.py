@@ -10,6 +10,7 @@ from lakestream.log.format.record import Record
 from lakestream.stream.consumer import read_ahead
 from lakestream.stream.consumer import start as consumer_start
 from lakestream.stream.consumer.selection import Subjects
+from lakestream.stream.core import limits
 from tests.unit.consumer_world import World
 from tests.unit.stream.consumer.test_consumer_recovery import Lake
 
@@ -134,6 +135,22 @@ def test_whatever_goes_meanwhile_the_rest_comes_once_and_in_order(
     assert world.all_of(100) == sorted(seq for seq in wanted if seq > before)
     assert world.info()["num_pending"] == 0
     assert world.room.used == 0
+
+
+def test_removals_are_reported_for_what_was_read_before_many_were_swept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages read ahead are counted again after a sweep, when some were delivered already."""
+    monkeypatch.setattr(limits, "MANY", 0)
+    monkeypatch.setattr(limits, "ONE_BY_ONE", 0)
+    world = Deep()
+    world.consumer()
+    for message in world.pull(4):
+        world.ack(message)
+    config = world.ask("STREAM.INFO.S")["config"]
+    world.ask("STREAM.UPDATE.S", {**config, "max_msgs": MESSAGES - 2})
+    world.ask("STREAM.MSG.DELETE.S", {"seq": MESSAGES})
+    assert [message.seq for message in world.pull(2)] == [5, 6]
+    world.ask("STREAM.MSG.DELETE.S", {"seq": 6})
+    assert world.info()["num_ack_pending"] == 1
 
 
 def test_a_few_of_many_chosen_at_creation_are_read_alone(monkeypatch: pytest.MonkeyPatch) -> None:
