@@ -20,7 +20,7 @@ from lakestream.protocol.api.errors import ApiError, for_clients
 from lakestream.raft.core.messages import Install, Membership
 from lakestream.raft.core.ready import NotLeader, RaftError
 from lakestream.raft.group import group as raft
-from lakestream.raft.group.group import Committed, Diverged, Group, Replacement
+from lakestream.raft.group.group import Committed, Diverged, Group, Replacement, Steps, take_all
 from lakestream.stream.assembly import Stream
 from lakestream.stream.core.offline import Unsupported
 from lakestream.stream.core.operations import CreateStream, encode
@@ -382,32 +382,32 @@ class Replica:
             self.group.start()
 
     # ------------------------------------------------------------------ the group
-    def on_commit(self, entries: list[Committed]) -> None:
+    def on_commit(self, entries: list[Committed]) -> Steps | None:
         """Apply committed entries, except those that wait for the base of a mirror."""
         stream, lake = self.stream, self._site.lake
         if stream is None:
-            return
+            return None
         if self._holding is not None:
             if not self._holding.add(entries):
                 self._reopen(stream, "")
-            return
+            return None
         held = None if lake is None or stream.config.mirror is None else held_from(stream.store, entries)
         if lake is None or held is None:
-            stream.committed(entries)
-            return
+            return stream.committed(entries)
         at, origin = held
         self._holding = Holding(stream, lake, origin, self._site.log.warn, self._apply_held)
         self._holding.add(entries[at:])
         if at:
-            stream.committed(entries[:at])
+            take_all(stream.committed(entries[:at]))
         self._holding.begin()
+        return None
 
     def _apply_held(self, entries: list[Committed]) -> None:
         """Apply the entries that waited for the base of a mirror."""
         self._holding = None
         if self.closed or self.stream is None:
             return
-        self.on_commit(entries)
+        take_all(self.on_commit(entries))
         if self.group is not None and self._holding is None:
             self.on_role(self.group.is_leader, self.group.leader, self.group.term)
 

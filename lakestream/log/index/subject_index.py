@@ -371,6 +371,11 @@ class SubjectIndex:
         value = self._find(subject)
         return count(value) if isinstance(value, int) else len(value)
 
+    def nth(self, subject: bytes, place: int) -> int:
+        """Return the sequence of the message of `subject` that has `place` older ones, which exists."""
+        value = self._find(subject)
+        return unpack(value)[place] if isinstance(value, int) else value.items[value.head + place]
+
     def seqs(self, subject: bytes, lo: int = 0, hi: int = MASK) -> list[int]:
         """Return the sequences `lo` through `hi`, inclusive, of `subject`, ascending."""
         return between(self._find(subject), lo, hi)

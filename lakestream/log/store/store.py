@@ -199,11 +199,8 @@ class Store:
 
     def sweep_through(self, seq: int) -> Sequence[int]:
         """Remove all messages ≤ `seq`; return their sequences, ascending. Raise CorruptLog."""
-        gone = self.live.members(self.first_seq, self.msgs, seq)
+        gone, left, size = self._front(seq)
         if gone:
-            staying = self.msgs - len(gone)
-            left = self.live.members(seq + 1, staying) if staying < len(gone) else None
-            size = self._rows.total_size(gone) if left is None else self.bytes - self._rows.total_size(left)
             if left is not None and len(left) * FEWER < len(gone):
                 self._rebuild(left)
             elif len(gone) > len(self.subjects):
@@ -213,6 +210,22 @@ class Store:
                     raise self._misnamed(gone)
             self._cut(gone, size, seq + 1)
         return gone
+
+    def cut_front(self, seq: int) -> Sequence[int]:
+        """Account for the removal of all messages ≤ `seq`, which the subject index does not list any more; return their
+        sequences, ascending. Raise CorruptLog."""
+        gone, _, size = self._front(seq)
+        self._cut(gone, size, seq + 1)
+        return gone
+
+    def _front(self, seq: int) -> tuple[Sequence[int], Sequence[int] | None, int]:
+        """Return the messages ≤ `seq`, the others if these are fewer, and the accounted size of the first."""
+        gone = self.live.members(self.first_seq, self.msgs, seq)
+        staying = self.msgs - len(gone)
+        if staying >= len(gone):
+            return gone, None, self._rows.total_size(gone)
+        left = self.live.members(seq + 1, staying)
+        return gone, left, self.bytes - self._rows.total_size(left)
 
     def _rebuild(self, left: Sequence[int]) -> None:
         """Let the subject index list these messages only. Raise CorruptLog."""

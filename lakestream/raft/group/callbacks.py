@@ -12,7 +12,7 @@ from lakestream.log.format.frame import Frame
 from lakestream.log.store.log import Appended
 from lakestream.raft.core.core import Core
 from lakestream.raft.core.ready import Conflict, Ready, Role, RolledBack
-from lakestream.raft.group.group import Committed, GroupOwner, Proposal
+from lakestream.raft.group.group import Committed, GroupOwner, Proposal, Steps
 
 
 def conflict_text(conflict: Conflict) -> str:
@@ -52,13 +52,15 @@ class Owner:
         """Proposals that the core has not accepted yet."""
         self.wake = False
         """True if the owner may be waiting to propose: call it as soon as it can."""
+        self.applying = False
+        """True while steps are left of what was handed out last."""
         self.contexts: dict[int, object] = {}
         self.changes: dict[int, Callable[[bool], None]] = {}
         self._reads: list[tuple[int, Callable[[int], None]]] = []
         self._role: tuple[bool, str, int] = (False, "", 0)
 
-    def commit(self, found: list[tuple[Frame, Appended]]) -> None:
-        """Hand out entries that are committed and durable here."""
+    def commit(self, found: list[tuple[Frame, Appended]]) -> Steps | None:
+        """Hand out entries that are committed and durable here; return the steps that are left of applying them."""
         contexts, changes = self.contexts, self.changes
         entries = [Committed(frame, at, contexts.pop(frame.index, None)) for frame, at in found]
         self.handed_term = found[-1][0].term
@@ -68,7 +70,7 @@ class Owner:
                 if done is not None:
                     done(True)
         self.wake = False
-        self.callbacks.on_commit(entries)
+        return self.callbacks.on_commit(entries)
 
     def resume(self) -> None:
         """Tell the owner that it can propose again."""
@@ -91,7 +93,7 @@ class Owner:
 
     def reads(self, handed: int) -> bool:
         """Answer the reads that need nothing beyond entry `handed`. Return True if there were any."""
-        if not self._reads:
+        if not self._reads or self.applying:
             return False
         due = [read for read in self._reads if read[0] <= handed]
         if due:
@@ -107,7 +109,8 @@ class Owner:
         """
         core = self._core
         mine = core.role is Role.LEADER and not failed
-        leads = mine and core.established and self.handed_term == core.term
+        led = self.leads and core.term == self._role[2]
+        leads = mine and core.established and self.handed_term == core.term and (led or not self.applying)
         if self.leads and (not leads or core.term != self._role[2]):
             self._lose(failed)
         now = (leads, core.leader if leads or not mine else "", core.term)

@@ -11,7 +11,7 @@ Open a log in this order: `Groups.member`, `open_store(…, durable_through=memb
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -74,12 +74,18 @@ class Replacement(msgspec.Struct, frozen=True):
 
 Installed = Callable[[Replacement | None], None]
 
+Steps = Iterator[None]
+"""Work that goes on from turn to turn of the event loop: each step is short, other work may be done between two."""
+
 
 class GroupOwner(Protocol):
     """The owner of a group, as the group calls it. All calls are in the event loop."""
 
-    def on_commit(self, entries: list[Committed], /) -> None:
+    def on_commit(self, entries: list[Committed], /) -> Steps | None:
         """Take committed entries in index order, each exactly once, durable here.
+
+        Return None once they are applied, or the steps that are left of it. The group takes these one after the other,
+        and until the last one it hands out nothing else, seals nothing, and is `in_flight`.
 
         Entries that this node did not propose, or proposed in an earlier leadership, have the context None. An empty
         list means that proposals gathered meanwhile can be proposed now. A SEAL is the last entry of its call.
@@ -116,7 +122,7 @@ class GroupOwner(Protocol):
 class Callbacks(msgspec.Struct):
     """The owner of a group as functions, which default to doing nothing."""
 
-    on_commit: Callable[[list[Committed]], None]
+    on_commit: Callable[[list[Committed]], Steps | None]
     on_failure: Callable[[Exception], None]
     on_role: Callable[[bool, str, int], None] = lambda leads, leader, term: None
     on_lost: Callable[[list[object]], None] = lambda contexts: None
@@ -146,7 +152,8 @@ class Group(ABC):
     @property
     @abstractmethod
     def in_flight(self) -> bool:
-        """Return True while the caller shall gather proposals: during a write or seal, or with too much uncommitted."""
+        """Return True while the caller shall gather proposals: during a write, a seal or the steps of an entry, or with
+        too much uncommitted."""
 
     @property
     @abstractmethod
@@ -393,6 +400,12 @@ def frames_of(proposals: Sequence[Proposal], first: int, term: int) -> list[Fram
         body = proposal.body if isinstance(proposal.body, bytes) else b"".join(proposal.body)
         frames.append(Frame(proposal.kind, term, index, proposal.count, body))
     return frames
+
+
+def take_all(steps: Steps | None) -> None:
+    """Take all steps that are left."""
+    for _ in steps or ():
+        continue
 
 
 def unapplied(error: Exception) -> LogError:

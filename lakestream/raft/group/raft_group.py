@@ -35,6 +35,7 @@ from lakestream.raft.group.group import (
     MemberProgress,
     Proposal,
     Replacement,
+    Steps,
     failure_of,
     frames_of,
     unapplied,
@@ -117,6 +118,7 @@ class RaftGroup(Group):
     def _blocked(self) -> bool:
         return bool(
             self._busy
+            or self._owner.applying
             or self._seal_proposed
             or self._owner.held
             or self._seal is not None
@@ -450,8 +452,8 @@ class RaftGroup(Group):
 
     def _next_work(self) -> Work | None:
         replacement = self._replacement
-        if replacement is not None:
-            return replacing(replacement, self._to_keep())
+        if replacement is not None:  # it takes the log from under the owner, who may be in the middle of an entry
+            return None if self._owner.applying else replacing(replacement, self._to_keep())
         frames, epoch = self._next_frames() if self._writes else ([], 0)
         cut = self._truncate
         keep_synced = self._out.unsynced or cut is not None  # a cut is noted before it is done, or it looks like damage
@@ -569,6 +571,8 @@ class RaftGroup(Group):
         """Hand out entries that are committed and on disk here, at most through the next SEAL; return True if so."""
         if self._seal is not None or self._loading or self._replacement is not None or self.failed is not None:
             return False
+        if self._owner.applying:
+            return False
         unstable = self._unstable
         found, self._loaded = self._loaded, []
         if found:
@@ -605,14 +609,21 @@ class RaftGroup(Group):
         self._io.submit(lambda: log.entries(first, LOAD_BYTES), done)
 
     def _deliver(self, found: list[tuple[Frame, Appended]]) -> None:
-        last, at = found[-1]
         for frame, _ in found:
             if frame.kind is Kind.MEMBERSHIP:
                 membership = decode_membership(frame.body)
                 self._kept = msgspec.structs.replace(self._kept, membership=membership, membership_index=frame.index)
                 self._out.unsynced = True  # durable before a seal: recovery reads memberships of the open segment
         self._room = True
-        self._owner.commit(found)
+        self._go_on(self._owner.commit(found), found[-1])
+
+    def _go_on(self, steps: Steps | None, newest: tuple[Frame, Appended]) -> None:
+        """Leave the next step of applying the entries through `newest` to a later turn; after the last one, go on."""
+        self._owner.applying = steps is not None
+        if steps is not None:
+            self._io.submit(lambda: None, lambda _, error: self._step(steps, newest))
+            return
+        last, at = newest
         if last.kind is Kind.SEAL:
             if at.segment is self._log.open_segment:
                 self._seal = (self._log.sealing_state(), last.index)
@@ -620,6 +631,19 @@ class RaftGroup(Group):
                 self._seal_ended(last.index)
         alone = len(self._core.membership.members) < 2
         self._unstable.trim(RECENT_BYTES if self._core.role is Role.LEADER and not alone else 0)
+
+    def _step(self, steps: Steps, newest: tuple[Frame, Appended]) -> None:
+        """Take one step of applying entries."""
+        if self._stopped or self.failed is not None:
+            return
+        self._owner.applying = False  # what the owner proposes with the last one is taken
+        left: Steps | None = None
+        for _ in steps:
+            left = steps
+            break
+        if not self._stopped and self.failed is None:
+            self._go_on(left, newest)
+            self._pump()
 
     # ------------------------------------------------------------------ callbacks
     def _notify(self) -> bool:

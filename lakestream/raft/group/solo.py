@@ -21,6 +21,7 @@ from lakestream.raft.group.group import (
     Member,
     MemberProgress,
     Proposal,
+    Steps,
     brief,
     failure_of,
     frames_of,
@@ -190,14 +191,37 @@ class SoloGroup(Group):
         part, rest = _parted(entries) if self._log.durable else (entries, [])
         self._last_index = part[-1].frame.index
         self._log.busy = bool(rest)
+        steps = None
         try:
             if not self._stopped:
-                self._owner.on_commit(part)
+                steps = self._owner.on_commit(part)
         finally:
-            if rest and (self._stopped or self.failed is not None):
+            self._go_on(steps, rest)
+
+    def _go_on(self, steps: Steps | None, rest: list[Committed]) -> None:
+        """Leave the next step, or the next part of what is durable, to a later turn. The log is busy until then."""
+        if self._stopped or self.failed is not None:
+            if steps is not None or rest:
                 self._log.busy = False
-            elif rest:
-                self._io.submit(lambda: rest, self._written)
+        elif steps is not None:
+            self._log.busy = True
+            self._io.submit(lambda: None, lambda _, error: self._step(steps, rest))
+        elif rest:
+            self._io.submit(lambda: rest, self._written)
+
+    def _step(self, steps: Steps, rest: list[Committed]) -> None:
+        """Take one step. What the owner proposes with the last one is written at once if there is no other part."""
+        left: Steps | None = None
+        self._log.busy = bool(rest)
+        try:
+            if not self._stopped and self.failed is None:
+                for _ in steps:
+                    left = steps
+                    break
+        finally:
+            self._go_on(left, rest)
+        if self._resting and not self._log.busy:
+            self._rest()
 
     def _synced(self, error: BaseException | None) -> None:
         self._log.busy = False

@@ -15,7 +15,6 @@ from lakestream.stream.consumer.consumer import Consumer
 from lakestream.stream.consumer.filter_index import LINEAR_MATCH_LIMIT, FilterIndex
 from lakestream.stream.consumer.read_ahead import Room
 from lakestream.stream.consumer.retention import Retention
-from lakestream.stream.core import limits
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.effect import Effect
 from lakestream.stream.core.feature import Feature
@@ -142,11 +141,9 @@ class Consumers(Feature, Mapping[str, Consumer]):
             return list(holding)
         return [one for one in self.index.concerned(subject) if one in holding]
 
-    def purged(self, subjects: bytes) -> None:
-        if self._by_name:
-            first_left = limits.first_left(self._stream.store, subjects)
-            for consumer in list(self._by_name.values()):
-                consumer.purged(subjects, first_left)
+    def purged(self, subjects: bytes, first_left: int) -> None:
+        for consumer in list(self._by_name.values()):
+            consumer.purged(subjects, first_left)
 
     def replaced(self, effect: Effect) -> None:
         for consumer in list(self._by_name.values()):

@@ -1,19 +1,21 @@
 """Applier: what committed entries do to a stream.
 
 Belongs here: the second step of invariant 2. An entry that the group says is committed changes the stream here, the
-same way on every replica and at recovery; nothing in here reads a clock. Which messages limits remove is in limits.py;
+same way on every replica and at recovery; nothing in here reads a clock. An operation that may remove millions of
+messages is applied in steps, each of which leaves the store consistent. Which messages limits remove is in limits.py;
 what else an entry does is its features' (`Feature.stored`, `Feature.apply`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 
 from lakestream.log.format.departures import Arrivals
 from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.format.record import Record, columns, iter_records, record_length, times_of
 from lakestream.log.store.log import Appended
 from lakestream.log.store.store import Store
+from lakestream.raft.group.group import Steps, take_all
 from lakestream.stream.core import limits, offline
 from lakestream.stream.core.batch import Batch
 from lakestream.stream.core.config import StreamConfig
@@ -121,7 +123,8 @@ class Applier:
         self._tell(limits.enforce(self._config, store, stored.subjects, arrivals))
         for effect in stored.effects:
             if effect.rollup:
-                self._tell(limits.roll_up(store, effect.seq, effect.rollup, effect.subject))
+                for removed in limits.roll_up(store, effect.seq, effect.rollup, effect.subject):
+                    self._tell(removed)
                 for each in hooks.replaced:
                     each.replaced(effect)
         for each in hooks.stored:
@@ -129,27 +132,39 @@ class Applier:
 
     def supersede(self, seq: int, subject: bytes) -> None:
         """Remove the messages of a subject before `seq`, as a rollup and a purge of it would."""
-        removed = limits.roll_up(self._store, seq, b"sub", subject)
-        self._removals(removed, subject if removed.total() else None)
+        total = 0
+        for removed in limits.roll_up(self._store, seq, b"sub", subject):
+            self._tell(removed)
+            total += removed.total() if removed is not None else 0
+        if total:
+            take_all(self._purged(subject))
 
-    def _tell(self, removed: limits.Removed) -> None:
-        if removed.named or removed.swept:
+    def _tell(self, removed: limits.Removed | None) -> None:
+        if removed is not None and (removed.named or removed.swept):
             for each in self._hooks.removed:
                 each.removed(removed)
 
     # ------------------------------------------------------------------ entries of others
-    def frame(self, frame: Frame, at: Appended) -> None:
-        """Apply an entry that this process did not propose itself: at recovery, and on a follower."""
+    def frame(self, frame: Frame, at: Appended) -> Steps | None:
+        """Apply an entry that this process did not propose itself: at recovery, and on a follower.
+
+        Return the steps of an operation, None for another entry, which is applied already.
+        """
+        if frame.kind == Kind.OPERATION:
+            return self._operation_of(frame)
         if frame.kind == Kind.MESSAGES:
             self._messages(frame.body, at)
-        elif frame.kind == Kind.OPERATION:
-            self.operation(decode_operation(frame.body), own=False)
         elif frame.kind == Kind.PROGRESS:
             entries = decode_progress(frame.body)
             for each in self._hooks.progressed:
                 each.progressed(entries)
         elif frame.kind == Kind.SEAL:
             self.sealing = frame.index
+        self._store.applied = frame.index
+        return None
+
+    def _operation_of(self, frame: Frame) -> Steps:
+        yield from self.operation(decode_operation(frame.body), own=False)
         self._store.applied = frame.index
 
     def _messages(self, body: bytes, at: Appended) -> None:
@@ -210,12 +225,12 @@ class Applier:
                 begin = end
 
     # ------------------------------------------------------------------ operations
-    def operation(self, operation: Operation, own: bool) -> object:
-        """Apply one operation and return what its proposer waits for. Reads no clock (invariant 2)."""
+    def operation(self, operation: Operation, own: bool) -> Generator[None, None, object]:
+        """Apply one operation in steps and return what its proposer waits for. Reads no clock (invariant 2)."""
         store = self._store
         store.operation_ns = operation.at_ns if isinstance(operation, Removing) else 0
         try:
-            result = self._operation(operation)
+            result = yield from self._operation(operation)
         finally:
             store.operation_ns = None
         for each in self._hooks.applied:
@@ -224,7 +239,7 @@ class Applier:
             self._updated()
         return result
 
-    def _operation(self, operation: Operation) -> object:
+    def _operation(self, operation: Operation) -> Generator[None, None, object]:
         store, pipeline = self._store, self._pipeline
         match operation:
             case CreateStream():
@@ -235,14 +250,16 @@ class Applier:
                 return None
             case UpdateStream():
                 self._adopt(offline.stream_config(operation.config))
-                self._removals(limits.enforce_all(self._config, store))
+                yield from self._removals(limits.enforce_all(self._config, store))
                 return None
-            case DeleteMessage() | Purge():
-                return self._erasure(operation)
+            case DeleteMessage():
+                return self._deletion(operation)
+            case Purge():
+                return (yield from self._purge(operation))
             case Expire():
-                return self._removals(limits.expire(store, operation.through))
+                return (yield from self._removals(limits.expire(store, operation.through)))
             case Remove():
-                return self._removals(limits.remove_each(store, operation.seqs))
+                return (yield from self._removals([limits.remove_each(store, operation.seqs)]))
             case Skip():
                 self._skip(operation)
                 return None
@@ -263,18 +280,11 @@ class Applier:
                 store.last_time = max(store.last_time, operation.time_ns)
             store.set_first(operation.through + 1)
 
-    def _erasure(self, operation: DeleteMessage | Purge) -> object:
-        """Remove messages on request; not even an archive keeps those."""
+    def _deletion(self, operation: DeleteMessage) -> bool:
+        """Remove one message on request; not even an archive keeps it."""
         store = self._store
-        store.erasing = True
+        store.erasing, store.shredding = True, operation.erase
         try:
-            if isinstance(operation, Purge):
-                before = store.last_seq
-                purged = limits.purge(store, operation)
-                for each in self._hooks.skipped:
-                    each.skipped(before, store.last_seq)
-                return self._removals(purged, operation.filter)
-            store.shredding = operation.erase
             removed = store.remove(operation.seq)
         finally:
             store.erasing = store.shredding = False
@@ -282,11 +292,34 @@ class Applier:
             self._tell(limits.Removed([(operation.seq, removed[0])]))
         return removed is not None
 
-    def _removals(self, removed: limits.Removed, purged: bytes | None = None) -> int:
-        self._tell(removed)
+    def _purge(self, operation: Purge) -> Generator[None, None, int]:
+        """Remove messages on request; not even an archive keeps those."""
+        store = self._store
+        before, store.erasing = store.last_seq, True
+        try:
+            total = yield from self._removals(limits.purge(store, operation))
+        finally:
+            store.erasing = False
+        for each in self._hooks.skipped:
+            each.skipped(before, store.last_seq)
+        yield from self._purged(operation.filter)
+        return total
+
+    def _purged(self, subjects: bytes) -> Steps:
+        """Tell the features of a purge of these subjects, in steps."""
+        first_left = yield from limits.first_left(self._store, subjects)
+        for each in self._hooks.purged:
+            each.purged(subjects, first_left)
+
+    def _removals(self, parts: Iterable[limits.Removed | None]) -> Generator[None, None, int]:
+        """Remove messages part by part, a step at each None; return their number."""
+        total = 0
+        for removed in parts:
+            if removed is None:
+                yield
+            else:
+                total += removed.total()
+                self._tell(removed)
         # The next message follows the sequences that the operation skipped.
         self._pipeline.next_seq = max(self._pipeline.next_seq, self._store.last_seq + 1)
-        if purged is not None:
-            for each in self._hooks.purged:
-                each.purged(purged)
-        return removed.total()
+        return total

@@ -46,6 +46,7 @@ class Confirming(Feature):
         """Answers behind publishes that wait for something in flight themselves."""
         self._due: list[_Waiting] = []
         """Answers to be given once the entries that are being applied have had all their consequences."""
+        self._applying = False
         proposer.on_refused = self._undefer
         self._gathered: list[Confirmed] = []
         self._asked: list[list[Confirmed]] = []
@@ -55,7 +56,7 @@ class Confirming(Feature):
         """Call `then` once everything that this node took before this call is applied, or will not be: at once where
         nothing is in flight. Return False if too much waits already: then it is not called. `then` must not raise."""
         self._pipeline.settle()  # what was acked a moment ago is to go
-        if not len(self._pipeline) and not self._proposer.waiting:
+        if not len(self._pipeline) and not self._proposer.waiting and not self._applying:
             then()
             return True
         if len(self._waiting) + len(self._deferred) >= MAX_WAITING:
@@ -71,6 +72,8 @@ class Confirming(Feature):
         elif len(self._pipeline):
             one.left = len(self._pipeline)
             self._waiting.append(one)
+        elif self._applying:
+            self._due.append(one)
         else:
             one.then()
         return True
@@ -88,6 +91,7 @@ class Confirming(Feature):
 
     def landed(self, count: int) -> None:
         """Note that the oldest `count` proposals are committed. Answers follow with `answer`, once they are applied."""
+        self._applying = True
         if not self._waiting:
             return
         waiting, self._waiting = self._waiting, []
@@ -97,6 +101,7 @@ class Confirming(Feature):
 
     def answer(self) -> None:
         """Give the answers that waited for no more than the proposals that are applied now."""
+        self._applying = False
         if self._due:
             due, self._due = self._due, []
             for one in due:
@@ -104,6 +109,7 @@ class Confirming(Feature):
 
     def release(self) -> None:
         """Give all waiting answers now: proposals in flight will not be applied here, or their outcome is unknown."""
+        self._applying = False
         waiting = [*self._due, *self._waiting, *self._deferred]
         self._due, self._waiting, self._deferred = [], [], {}
         for one in waiting:

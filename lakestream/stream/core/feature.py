@@ -165,8 +165,11 @@ class Feature:
     def replaced(self, effect: Effect) -> None:
         """Act on a rollup, after `removed` was called for what it replaced."""
 
-    def purged(self, subjects: bytes) -> None:
-        """Act on the removal of what matches `subjects` (all when empty), after `removed` was called."""
+    def purged(self, subjects: bytes, first_left: int) -> None:
+        """Act on the removal of what matches `subjects` (all when empty), after `removed` was called.
+
+        `first_left`: the first matching sequence that is left, or the next one.
+        """
 
     def skipped(self, before: int, last_seq: int) -> None:
         """Act on a purge that gave the sequences after `before` through `last_seq` to no message."""

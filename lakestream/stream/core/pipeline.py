@@ -285,6 +285,10 @@ class Pipeline:
             slow = self._clock.steady() - self._began_ns > SLOW_WRITE_NS
             self._write_bytes = SLOW_WRITE_BYTES if slow else WRITE_BYTES
 
+    def operated(self) -> None:
+        """Note that an operation is applied."""
+        self.operations = max(0, self.operations - 1)  # none is counted any more if leadership was lost meanwhile
+
     def put_back(self, proposals: Sequence[Proposal]) -> None:
         """Take back committed proposals that could not be applied."""
         self._flying[:0] = proposals

@@ -20,7 +20,7 @@ from lakestream.log.store.store import Store
 from lakestream.ports import Bus, Clock, Delivery, Handler, Io, RunHandler
 from lakestream.protocol.api.advisory import advise
 from lakestream.protocol.api.errors import ApiError, api_error, for_clients
-from lakestream.raft.group.group import Callbacks, Committed, Group, Proposal
+from lakestream.raft.group.group import Callbacks, Committed, Group, Proposal, Steps, take_all
 from lakestream.raft.group.solo import SoloGroup
 from lakestream.stream.core import offline
 from lakestream.stream.core.applier import Applier
@@ -79,6 +79,9 @@ class StreamCore:
         self._on_revealed: Callable[[], None] = nothing_left
         self.on_updated: Callable[[Any], None] = lambda _: None
         self.on_failed: Callable[[Any, Exception], None] = lambda _, __: None
+
+        self._steps: Steps | None = None
+        """What is left to apply of committed entries."""
 
         self.features: list[Feature] = []
         self._hooks = Hooks(self.features)
@@ -185,19 +188,33 @@ class StreamCore:
             each.rebased()
 
     # ------------------------------------------------------------------ apply
-    def committed(self, entries: list[Committed]) -> None:
-        """Apply what is now durable, in order, and answer for it. The group's `on_commit`."""
+    def committed(self, entries: list[Committed]) -> Steps | None:
+        """Apply what is now durable, in order, and answer for it. The group's `on_commit`.
+
+        An operation that removes many messages is applied in steps, between which other streams are served: return
+        those that are left. Publishes and confirmed answers wait for the last one; other reads find the messages that
+        are still there.
+        """
         pipeline = self.pipeline
         if pipeline.closed:
-            return  # deleted, or the next start applies it: a last checkpoint may be on its way in a thread
+            return None  # deleted, or the next start applies it: a last checkpoint may be on its way in a thread
         own = len([entry for entry in entries if entry.context is not None])
         pipeline.landed(own)
         self.confirming.landed(own)
         if own == 1 and not pipeline.gathering and not self.proposer.guarded:
             self._acknowledge_first(entries[-1].context)
+        self._steps = steps = self._apply_all(entries)
+        for _ in steps:
+            return steps
+        return None
+
+    def _apply_all(self, entries: list[Committed]) -> Steps:
+        pipeline = self.pipeline
         for position, entry in enumerate(entries):
             try:
-                self._apply(entry)
+                steps = self._apply(entry)
+                if steps is not None:
+                    yield from steps
             except Exception as error:
                 rest = entries[position:]
                 pipeline.put_back([Proposal(each.frame.kind, b"", each.frame.count, each.context) for each in rest])
@@ -205,6 +222,9 @@ class StreamCore:
                 if isinstance(error, LogError):
                     return  # a file that cannot be read is no defect: the group has told its owner
                 raise
+        self._steps = None
+        if pipeline.closed:
+            return
         if self.use is not None:
             self.use.note(self)
         if not pipeline.operations:
@@ -219,11 +239,11 @@ class StreamCore:
         if self.store.checkpoint_due and not pipeline.closed:
             self.checkpoint()
 
-    def _apply(self, entry: Committed) -> None:
+    def _apply(self, entry: Committed) -> Steps | None:
+        """Apply an entry; return the steps of one that may take long."""
         context = entry.context
         if context is None:  # of another node, or of an earlier leadership of this one
-            self.applier.frame(entry.frame, entry.at)
-            return
+            return self.applier.frame(entry.frame, entry.at)
         if isinstance(context, Batch):
             self.pipeline.let_go(context.size)
             self.applier.batch(entry.at, context)
@@ -234,15 +254,25 @@ class StreamCore:
             for each in self._hooks.acknowledged:
                 each.acknowledged(context.first_seq, context.subjects)
         elif isinstance(context, Asked):
-            result = self.applier.operation(context.operation, own=True)
-            self.pipeline.operations -= 1
-            self._finish(context.operation, result, context.done)
+            return self._operate(entry.frame.index, context)
         elif isinstance(context, Foreign):
-            self.applier.frame(entry.frame, entry.at)
-            context.done(None)
+            return self._import(entry, context)
         elif callable(context):  # progress; here it was made long ago
             context()
         self.store.applied = entry.frame.index
+        return None
+
+    def _operate(self, index: int, asked: Asked) -> Steps:
+        """Apply an operation of this node, in steps, and answer for it."""
+        result = yield from self.applier.operation(asked.operation, own=True)
+        self.pipeline.operated()
+        self._finish(asked.operation, result, asked.done)
+        self.store.applied = index
+
+    def _import(self, entry: Committed, foreign: Foreign) -> Steps:
+        """Apply an entry of an archive, in steps, and answer for it."""
+        yield from self.applier.frame(entry.frame, entry.at) or ()
+        foreign.done(None)
 
     def _acknowledge_first(self, context: object) -> None:
         """Send the pub acks of a batch before it is applied: it is durable, and no other publisher waits for the disk.
@@ -290,7 +320,7 @@ class StreamCore:
 
     def apply_frame(self, frame: Frame, at: Appended) -> None:
         """Apply a committed entry at recovery."""
-        self.applier.frame(frame, at)
+        take_all(self.applier.frame(frame, at))
         self.pipeline.rewind()
 
     def failure(self, error: Exception) -> None:
@@ -299,6 +329,7 @@ class StreamCore:
         The group's `on_failure`. In a group of several, what is in flight gets no answer: other members may store it.
         """
         failed = self.pipeline.failed = api_error(10077, err=for_clients(error))
+        self._steps = None
         self.on_failed(self, error)
         if self.replicated:
             self.follow()
@@ -374,7 +405,8 @@ class StreamCore:
 
     def checkpoint(self) -> None:
         """Let the store write its indexes and the stream's state beside the log, so that recovery starts from here."""
-        self.store.checkpoint(self.dump())
+        if self._steps is None:  # never of half an entry; it follows once that is applied
+            self.store.checkpoint(self.dump())
 
     def dump(self) -> bytes:
         """Return this stream's own part of the checkpoint."""
@@ -407,6 +439,9 @@ class StreamCore:
         """Stop serving. `deleted`: the stream is gone for good, and its consumers' clients get a status."""
         self.pipeline.close()
         self.pipeline.serving = False
+        steps, self._steps = self._steps, None
+        if not deleted:
+            take_all(steps)  # the last checkpoint holds whole entries
         self.store.subjects.unshare()  # a thread closes it
         for feature in self.features:
             feature.stop(deleted)

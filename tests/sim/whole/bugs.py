@@ -6,7 +6,7 @@ every one of them; what the simulation cannot find it does not test.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -69,8 +69,10 @@ def purges_only_the_leader(stack: ExitStack) -> None:
     """A follower does not apply purges."""
     real = Applier.operation
 
-    def operation(self: Applier, operation: Operation, own: bool) -> object:
-        return real(self, operation, own) if own or not isinstance(operation, Purge) else None
+    def operation(self: Applier, operation: Operation, own: bool) -> Generator[None, None, object]:
+        if own or not isinstance(operation, Purge):
+            return (yield from real(self, operation, own))
+        return None
 
     stack.enter_context(patch.object(Applier, "operation", operation))
 

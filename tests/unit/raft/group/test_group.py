@@ -111,6 +111,52 @@ def test_a_part_that_cannot_be_applied_ends_a_large_write(tmp_path: Path) -> Non
         recorder.group.propose([noop("c")])
 
 
+def test_a_group_is_in_flight_until_its_owner_has_taken_the_last_step(tmp_path: Path) -> None:
+    recorder, io, _ = held(tmp_path)
+    taken: list[str] = []
+
+    def steps(entries: list[Committed]) -> Iterator[None]:
+        for number in range(3):
+            taken.append(f"{entries[0].context} {number}")
+            yield
+        taken.append(f"in flight: {recorder.group.in_flight}")
+
+    recorder.commit = lambda entries: steps(entries)  # type: ignore[method-assign]
+    recorder.group.propose([many("a"), many("b")])
+    for number in range(4):
+        io.run()()
+        assert len(taken) == number
+        assert recorder.group.in_flight
+        recorder.group.sync()  # waits
+    io.run_all()
+    assert taken == [
+        *("a 0", "a 1", "a 2", "in flight: True"),  # the other part follows
+        *("b 0", "b 1", "b 2", "in flight: False"),  # what is proposed with the last step is written at once
+    ]
+    assert not recorder.group.in_flight
+
+
+def test_a_group_that_is_stopped_between_two_steps_is_at_rest_after_the_turn(tmp_path: Path) -> None:
+    recorder, io, _ = held(tmp_path)
+    taken: list[str] = []
+
+    def steps() -> Iterator[None]:
+        taken.append("step")
+        yield
+        taken.append("last step")
+
+    recorder.commit = lambda entries: steps()  # type: ignore[method-assign]
+    recorder.group.propose([noop("a")])
+    io.run()()
+    io.run()()
+    ended: list[bool] = []
+    recorder.group.stop(lambda: ended.append(True))
+    assert not ended
+    io.run_all()
+    assert ended
+    assert taken == ["step"]
+
+
 def test_entries_are_handed_out_only_when_they_are_durable(tmp_path: Path) -> None:
     recorder, io, files = held(tmp_path)
     syncs = files.calls["sync"]

@@ -194,6 +194,71 @@ def test_the_error_of_one_owner_ends_its_group_and_no_other(make: Make, tmp_path
     assert leader.messages == named("x", "y")
 
 
+def test_nothing_else_is_handed_out_or_read_between_two_steps_of_an_owner(make: Make) -> None:
+    world = make()
+    leader = world.elect()
+    log, taken = leader.callbacks.on_commit, list[str]()
+
+    def steps(entries: list[Committed]) -> Iterator[None]:
+        taken.append("first")
+        yield
+        taken.append("last")
+        log(entries)
+
+    leader.callbacks.on_commit = steps
+    leader.propose("x")
+    while not taken:
+        leader.turn()
+        world.run(work=False)
+        for node in world.nodes.values():
+            if node is not leader:
+                node.turn()
+    assert leader.group.in_flight
+    assert leader.messages == []
+    reads: list[int] = []
+    leader.group.read_index(reads.append)
+    world.run(work=False)
+    assert (taken, reads) == (["first"], [])
+    leader.callbacks.on_commit = log
+    world.run()
+    assert taken == ["first", "last"]
+    assert reads == [leader.store.applied]
+    assert not leader.group.in_flight
+    assert leader.messages == named("x")
+
+
+def test_a_leader_that_is_replaced_between_two_steps_serves_again_after_the_last(make: Make) -> None:
+    world = make()
+    leader = world.elect()
+    log, left = leader.callbacks.on_commit, ["first", "second", "third"]
+
+    def steps(entries: list[Committed]) -> Iterator[None]:
+        while left:
+            left.pop()
+            yield
+        log(entries)
+
+    leader.callbacks.on_commit = steps
+    leader.propose("x")
+    while len(left) == 3:
+        leader.turn()
+        world.run(work=False)
+        for node in world.nodes.values():
+            if node is not leader:
+                node.turn()
+    leader.callbacks.on_commit = log
+    leader.group.step_down()
+    assert not leader.leads
+    leader.group.campaign()
+    world.run(work=False)
+    assert not leader.leads
+    world.run()
+    world.lead(leader.name)
+    assert left == []
+    leader.publish("y")
+    assert leader.messages == named("x", "y")
+
+
 def test_a_message_that_a_group_cannot_cope_with_ends_it_and_no_other(make: Make) -> None:
     world = make()
     leader = world.elect()

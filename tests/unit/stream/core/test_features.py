@@ -63,7 +63,7 @@ class Colours(Feature):
     def removed(self, removed: Removed) -> None:
         self.called.append(f"removed {[seq for seq, _ in removed.named]}")
 
-    def purged(self, subjects: bytes) -> None:
+    def purged(self, subjects: bytes, first_left: int) -> None:
         self.called.append(f"purged {subjects.decode()}")
 
     def applied(self, operation: Operation, own: bool) -> None:

@@ -20,6 +20,7 @@ import pytest
 from lakestream.log.format.files import Files
 from lakestream.log.format.record import Record
 from lakestream.log.store.segment_log import LogOptions
+from lakestream.stream.core import limits
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.operations import DeleteMessage, UpdateStream
 from lakestream.stream.core.operations import Purge as PurgeOperation
@@ -287,7 +288,10 @@ def _publish_answer(answer: dict[str, Any] | None) -> Answer | None:
 
 
 @pytest.mark.parametrize("number", range(LIVES))
-def test_a_stream_is_what_the_model_says(number: int, tmp_path: Path) -> None:
+def test_a_stream_is_what_the_model_says(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if number % 2:  # operations take many steps
+        for limit, small in (("MANY", 3), ("PART_MSGS", 2), ("PART_SUBJECTS", 2), ("ONE_BY_ONE", 2)):
+            monkeypatch.setattr(limits, limit, small)
     life = Life(tmp_path, f"{SEED}-{number}")
     for done in range(STEPS):
         try:
