@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,7 @@ def test_no_step_of_a_large_removal_removes_more_than_a_part(
     steps, _ = played(world, make(world))
     assert steps[-1] == left
     # A part ends with the subject that fills it.
-    assert max(before - after for before, after in zip(steps, steps[1:], strict=False)) < limits.PART_MSGS + EACH
+    assert max(before - after for before, after in itertools.pairwise(steps)) < limits.PART_MSGS + EACH
 
 
 def test_a_subject_with_many_messages_is_trimmed_and_purged_in_parts(tmp_path: Path) -> None:
@@ -87,7 +88,7 @@ def test_a_subject_with_many_messages_is_trimmed_and_purged_in_parts(tmp_path: P
     assert steps[-1] == 140
     steps, purged = played(world, Purge(b"s.long"))
     assert (steps[-1], purged) == (70, 70)
-    assert max(before - after for before, after in zip(steps, steps[1:], strict=False)) <= limits.PART_MSGS
+    assert max(before - after for before, after in itertools.pairwise(steps)) <= limits.PART_MSGS
 
 
 @pytest.mark.parametrize("operation", [Purge(b"", TOTAL // 2 + 1), Purge(b"", 0, TOTAL // 2)])
