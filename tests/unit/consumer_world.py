@@ -271,13 +271,18 @@ class World:
         return f"_INBOX.me.{next(self._number)}"
 
     def request(self, subject: str, data: bytes = b"", header: str = "") -> Message:
-        """Publish with a reply subject and return the answer; other messages stay to be taken."""
+        """Publish with a reply subject and return the answer; other messages stay to be taken.
+
+        An answer that takes many steps comes some ms later.
+        """
         reply = self.inbox()
         self.publish(subject, data, reply, header)
         self.clock.turn()
-        for at, message in enumerate(self.client.got):
-            if message.subject == reply:
-                return self.client.got.pop(at)
+        for _ in range(100):
+            for at, message in enumerate(self.client.got):
+                if message.subject == reply:
+                    return self.client.got.pop(at)
+            self.clock.advance(1_000_000)
         raise AssertionError(f"no answer to {subject}")
 
     def ask(self, subject: str, body: Any = None, header: str = "") -> dict[str, Any]:

@@ -121,6 +121,10 @@ class ConsumerApi:
             shown = consumer_shown(shown, rules.replicas_of(consumer.config, consumer.stream.config))
         return consumer_info(consumer, listed, shown)
 
+    def _respond(self, request: Request, consumer: Consumer, **more: object) -> None:
+        """Respond with ConsumerInfo, once the messages are counted that it tells of."""
+        consumer.feed.when_counted(lambda: request.respond({**self._info_of(consumer), **more}))
+
     # ------------------------------------------------------------------ finding
     def _consumer(self, stream_name: str, name: str) -> Consumer:
         consumer = find(self._engine, stream_name).consumers.get(name)
@@ -326,7 +330,7 @@ class ConsumerApi:
             consumer.advisories.created()
             if consumer.config.pause_until_ns:
                 consumer.pause.advise()
-            request.respond(self._info_of(consumer))
+            self._respond(request, consumer)
 
         # A volatile consumer does not outlive this process, so its start need not be in the log.
         volatile = config.mem_storage and stream.config.num_replicas <= 1
@@ -349,7 +353,7 @@ class ConsumerApi:
             raise unique
         rules.check_update(old, config, existing.target.bound)
         if unchanged:
-            request.respond(self._info_of(existing))
+            self._respond(request, existing)
             finished()
             return
         reset = 0
@@ -357,7 +361,7 @@ class ConsumerApi:
             # Messages that a mirror or a source has not confirmed may never have been stored there: send them again.
             reset = existing.ledger.floor()[1] + 1
         operation = UpdateConsumer(existing.name, _encoded(config), reset)
-        self._propose(request, stream, operation, lambda consumer: request.respond(self._info_of(consumer)), finished)
+        self._propose(request, stream, operation, lambda consumer: self._respond(request, consumer), finished)
 
     @staticmethod
     def _propose(
@@ -399,7 +403,17 @@ class ConsumerApi:
 
         def answer() -> None:
             consumers, fields = self._page(request, LIST_LIMIT)
-            request.respond({**fields, "consumers": [self._info_of(consumer, listed=True) for consumer in consumers]})
+            left = len(consumers) + 1
+
+            def counted() -> None:
+                nonlocal left
+                left -= 1
+                if not left:
+                    request.respond({**fields, "consumers": [self._info_of(one, listed=True) for one in consumers]})
+
+            for consumer in consumers:
+                consumer.feed.when_counted(counted)
+            counted()
 
         self._engine.when_applied([find(self._engine, request.tokens[0])], lambda: request.run(answer))
 
@@ -409,7 +423,7 @@ class ConsumerApi:
         consumer = self._consumer(*request.tokens[:2])
 
         def answer() -> None:
-            request.respond(self._info_of(self._consumer(*request.tokens[:2])))
+            self._respond(request, self._consumer(*request.tokens[:2]))
 
         self._engine.when_applied([find(self._engine, consumer.stream.name)], lambda: request.run(answer))
 
@@ -471,7 +485,7 @@ class ConsumerApi:
                 self._check_reset(consumer, seq)
 
             def answer(changed: Consumer) -> None:
-                request.respond({**self._info_of(changed), "reset_seq": seq})
+                self._respond(request, changed, reset_seq=seq)
 
             self._propose(request, stream, ResetConsumer(consumer.name, seq), answer, finished)
 

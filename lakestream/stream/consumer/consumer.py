@@ -407,7 +407,8 @@ class Consumer:
         """Take a pull request, of MSG.NEXT or behind an ack (+NXT)."""
         if isinstance(self.target, PullTarget):
             self.inactivity.last_ns = self._clock.steady()
-            self.target.request(reply, body)
+            target = self.target
+            self.feed.when_counted(lambda: target.request(reply, body))
         else:
             self._bus.publish(reply, b"", b"NATS/1.0 409 Consumer is push based\r\n\r\n", b"")
 

@@ -8,7 +8,7 @@ are not known here.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from lakestream.log.format.records import seqs_of
@@ -24,6 +24,15 @@ BLOCK_BYTES = 1 << 20
 
 PICKS = 1000
 """At most this many messages chosen at creation are read from the lake at once."""
+
+SURVEY_MSGS = 2048
+"""More messages (2,048) than this are not counted, and matches among them not found, before others have had a turn."""
+
+SURVEYS = 3
+"""Maximum number of times that a survey begins again; then the count is made at once."""
+
+STEP_NS = 1_000_000
+"""Time (1 ms) between two steps of that; each takes 1 to 2 ms."""
 
 SPARSE_PICKS = 32
 """If fewer than one in this many messages was chosen at creation, only the chosen ones are read from the lake."""
@@ -43,7 +52,11 @@ class Feed:
     Args:
         announced: messages in this range that were not announced to the feed (`notify`) do not match.
         holds: called when messages were counted: `removed` has to be called for those that leave the stream.
-        ready: called when a read from the lake has ended.
+        ready: called when a read from the lake has ended, or a survey.
+
+    A *survey* counts the messages that match, or plans in which order they come, in steps: among a million subjects
+    each takes a second. Deliveries wait for it, and so does what clients ask of the consumer (`when_counted`). A
+    message that is removed meanwhile may have been counted already, so the survey begins again, up to SURVEYS times.
     """
 
     def __init__(
@@ -58,13 +71,18 @@ class Feed:
         ready: Callable[[], None],
     ) -> None:
         self._store, self._reader, self._announced, self._ledger = store, reader, announced, ledger
-        self._holds = holds
+        self._clock, self._holds, self._ready = clock, holds, ready
         self._ahead = ReadAhead(clock, room, self._read, self._passed, ready)
         self._picked: list[int] = []
         """Sequences that deliver policy last_per_subject chose, ascending; they come before `ledger.next_seq`."""
         self._picked_left = 0
         self._left = 0
         self._counted = 0
+        self._survey: Iterator[None] | None = None
+        self._waiting: list[Callable[[], None]] = []
+        """Calls that wait for the end of the survey."""
+        self._changes = 0
+        """Number of removals and jumps so far, which a survey may have missed."""
         self._notified_from = self._unseen = self._look_from = 0
 
     def choose(self, filters: Sequence[bytes]) -> None:
@@ -75,6 +93,7 @@ class Feed:
     def rewind(self) -> None:
         """Drop what was read ahead and count again: the ledger's position has jumped."""
         self._ahead.clear()
+        self._changes += 1
         self._left, self._counted = 0, self._ledger.next_seq - 1
         self._notified_from, self._unseen, self._look_from = self._store.last_seq + 1, 0, 0
         if self._picked:
@@ -96,8 +115,10 @@ class Feed:
         self.rewind()
 
     def stop(self) -> None:
-        """Drop what was read ahead."""
+        """Drop what was read ahead, and end a survey."""
         self._ahead.clear()
+        self._survey = None
+        self._call_waiting()
 
     def reset(self) -> None:
         """Rewind, without the messages chosen at creation."""
@@ -110,7 +131,10 @@ class Feed:
         return [seq for seq in self._picked if seq > self._ledger.delivered_stream]
 
     def pending(self) -> int:
-        """Return the exact number of matching messages that were not delivered."""
+        """Return the exact number of matching messages that were not delivered.
+
+        Counting takes long where a survey is due: call it in `when_counted`.
+        """
         last = self._store.last_seq
         if self._counted < last:
             low = self._first_unseen(self._counted + 1, last)
@@ -120,6 +144,54 @@ class Feed:
                     self._holds()
             self._counted = last
         return self._left + self._picked_left
+
+    # ------------------------------------------------------------------ surveys
+    def when_counted(self, then: Callable[[], None]) -> None:
+        """Call `then` when `pending` takes no time: at once, or after a survey."""
+        if self._survey is None and self._is_uncounted():
+            self._begin(self._counting())
+        if self._survey is None:
+            then()
+        else:
+            self._waiting.append(then)
+
+    def _is_uncounted(self) -> bool:
+        return self._store.last_seq - self._counted > SURVEY_MSGS and not self.unfiltered
+
+    def _counting(self) -> Iterator[None]:
+        for _ in range(SURVEYS):
+            changes, low, last = self._changes, self._counted + 1, self._store.last_seq
+            self._holds()
+            total = yield from self.selection.counting(self._first_unseen(low, last), last)
+            if self._counted + 1 != low and changes == self._changes:
+                return  # `pending` was asked meanwhile
+            if changes == self._changes:
+                self._left += total
+                self._counted = last
+                return
+        self.pending()
+
+    def _begin(self, survey: Iterator[None]) -> None:
+        """Take the first step of a survey."""
+        self._survey = survey
+        for _ in survey:
+            self._clock.call_later(STEP_NS, self._go_on)
+            return
+        self._survey = None
+
+    def _go_on(self) -> None:
+        """Take the next step."""
+        for _ in self._survey or ():
+            self._clock.call_later(STEP_NS, self._go_on)
+            return
+        self._survey = None
+        self._call_waiting()
+        self._ready()
+
+    def _call_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for then in waiting:
+            then()
 
     @property
     def counted(self) -> int:
@@ -145,6 +217,7 @@ class Feed:
 
     def removed(self, seq: int, subject: bytes) -> None:
         """Note that a message was removed from the stream."""
+        self._changes += 1
         if seq >= self._ledger.next_seq:
             if seq <= self._counted and self.selection.matches(subject):
                 self._left -= 1
@@ -155,6 +228,7 @@ class Feed:
 
     def swept(self) -> None:
         """Note that many messages were removed, of any subjects: `pending` counts again."""
+        self._changes += 1
         self._left, self._counted = 0, self._ledger.next_seq - 1
         self._notified_from, self._unseen = self._store.last_seq + 1, 0
         if self._picked_left:
@@ -172,10 +246,17 @@ class Feed:
             return ahead
         if self._picked_left:
             return self._peek_picked(limit)
+        if self._is_uncounted():
+            self._begin(self._counting())
+            if self._survey is not None:
+                return Found([], 0, self._counted + 1)
         left = self.pending()
         if not left:
             return Found([], max(self._ledger.next_seq, self._store.last_seq + 1), 0)
         start = max(self._ledger.next_seq, self._look_from)
+        self._begin(self.selection.planning(start, left))
+        if self._survey is not None:
+            return Found([], 0, start)
         found = self.selection.find(start, limit, BLOCK_BYTES, left)
         if found.remote:
             self._ahead.fetch(found.remote)
@@ -228,8 +309,8 @@ class Feed:
     # ------------------------------------------------------------------ the lake
     @property
     def fetching(self) -> bool:
-        """Return True if there is nothing until a read from the lake ends."""
-        return self._ahead.waiting
+        """Return True if there is nothing until a read from the lake ends, or a survey."""
+        return self._ahead.waiting or self._survey is not None
 
     def _passed(self, seq: int) -> None:
         """Note that nothing below `seq` matches."""

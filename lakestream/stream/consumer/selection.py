@@ -1,19 +1,22 @@
 """Selections: counting and finding the messages of a stream that match a consumer's filters.
 
 Belongs here: subject filters against the stream's indexes. A selection knows nothing of delivery or acks. It reads the
-indexes as they are now, so that deletes and purges need no bookkeeping here.
+indexes as they are now, so that deletes and purges need no bookkeeping here. Filters may match a million subjects, each
+of which is looked up: that is done in steps, between which others are served (`counting`, `planning`).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from lakestream.log.format.record import Record
 from lakestream.log.format.records import Records, joined
+from lakestream.log.index.subject_leaves import LEAF_ROWS
 from lakestream.log.store.store import Store
-from lakestream.protocol.subjects import Filters, is_literal
+from lakestream.protocol.subjects import Filters, is_literal, literal_head
 
 SCAN_MSGS = 2048
 """Maximum number of messages that one call scans for matches; the caller goes on in a later turn."""
@@ -33,6 +36,9 @@ MANY_FILTERS = 16
 
 READ_COST = 4
 """Number of subjects that can be looked up in the index in about the time of reading one message."""
+
+STEP_SUBJECTS = 2048
+"""Number of subjects (2,048) that are compared or looked up between two steps: 1 to 2 ms."""
 
 
 class Found(NamedTuple):
@@ -59,6 +65,15 @@ class Everything:
     def count(self, low: int, high: int) -> int:
         """Count the matching messages in sequences `low` through `high`, inclusive."""
         return self._store.live.count(low, high)
+
+    def counting(self, low: int, high: int) -> Generator[None, None, int]:
+        """Do `count` in steps."""
+        return self.count(low, high)
+        yield
+
+    def planning(self, start: int, left: int) -> Iterator[None]:
+        """Prepare `find` in steps, if it takes long."""
+        return iter(())
 
     def find(self, start: int, limit: int, max_bytes: int, left: int) -> Found:
         """Return the next matching messages from `start` on, at most `limit`; `left`: about how many there are."""
@@ -91,6 +106,9 @@ class Subjects:
         self._filters = tuple(filters)
         self._known_set: Filters | None = None
         self._literal = all(map(is_literal, filters))
+        heads = sorted(one if is_literal(one) else literal_head(one) for one in filters)
+        # Then each has subjects of its own, which the index finds without looking at those of the others.
+        self._apart = len(filters) == 1 or not any(upper.startswith(lower) for lower, upper in pairwise(heads))
         # A pattern that begins with a wildcard excludes nothing of a table.
         self._rooted = len(filters) <= self.NARROW and not any(one[:1] in (b"*", b">") for one in filters)
         self._beginnings = self._rooted and all(not set(one[:-1]) & set(b"*>") for one in filters)
@@ -117,42 +135,57 @@ class Subjects:
             self._decided[subject] = wanted
         return wanted
 
-    def _subjects(self) -> Sequence[bytes]:
-        """Return the matching subjects that have messages, each once."""
+    def _some_subjects(self) -> Iterator[Sequence[bytes]]:
+        """Yield the matching subjects that have messages, each once, in lists of which some are empty: a step each."""
+        index, filters = self._store.subjects, self._filters
         if self._literal:
-            return self._filters
-        index = self._store.subjects
-        if len(self._filters) == 1:
-            return index.matching(self._filters[0])
-        if len(self._filters) > MANY_FILTERS:
+            for at in range(0, len(filters), STEP_SUBJECTS):
+                yield filters[at : at + STEP_SUBJECTS]
+        elif self._apart or len(filters) <= MANY_FILTERS:
+            seen: set[bytes] = set()
+            for some in _steps(part for one in filters for part in index.some_matching(one)):
+                if self._apart:
+                    yield some
+                else:
+                    fresh = [subject for subject in dict.fromkeys(some) if subject not in seen]
+                    seen.update(fresh)
+                    yield fresh
+        else:
             match = self._set.match
-            return [subject for subject in index.matching(b">") if match(subject)]
-        return list({subject for one in self._filters for subject in index.matching(one)})
+            for some in _steps(index.some_matching(b">")):
+                yield [subject for subject in some if match(subject)]
 
     def count(self, low: int, high: int) -> int:
+        steps = self.counting(low, high)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return int(end.value)
+
+    def counting(self, low: int, high: int) -> Generator[None, None, int]:
         store = self._store
         high = min(high, store.last_seq)
         if high < low:
             return 0
-        if not self._literal and (high - low) * READ_COST < len(store.subjects) and store.local_floor <= low:
-            return self._count_by_reading(low, high)
-        count = store.subjects.count_range
-        return sum(count(subject, low, high) for subject in self._subjects())
-
-    def _count_by_reading(self, low: int, high: int) -> int:
-        """Count by reading: cheaper than looking up every subject if messages are few."""
         total = 0
-        while low <= high:
-            run = self._store.records_from(low, min(high - low + 1, SCAN_MSGS), SCAN_BYTES)
-            total += sum(map(self.matches, run.subjects()[: bisect_right(run.seqs, high)]))
-            low = run.seqs[-1] + 1 if run else high + 1
+        if not self._literal and (high - low) * READ_COST < len(store.subjects) and store.local_floor <= low:
+            while low <= high:  # cheaper than looking up every subject if messages are few
+                run = store.records_from(low, min(high - low + 1, SCAN_MSGS), SCAN_BYTES)
+                total += sum(map(self.matches, run.subjects()[: bisect_right(run.seqs, high)]))
+                low = run.seqs[-1] + 1 if run else high + 1
+                yield
+            return total
+        count = store.subjects.count_range
+        for some in self._some_subjects():
+            total += sum([count(subject, low, high) for subject in some])
+            yield
         return total
 
     def find(self, start: int, limit: int, max_bytes: int, left: int) -> Found:
-        span = self._store.last_seq - start + 1
-        if span <= SCAN_MSGS or left * SPARSE_RATIO >= span:
-            return self._scan(start, limit, max_bytes)
-        return self._look_up(start, limit, max_bytes, left)
+        if self._is_sparse(start, left):
+            return self._look_up(start, limit, max_bytes, left)
+        return self._scan(start, limit, max_bytes)
 
     def _scan(self, start: int, limit: int, max_bytes: int) -> Found:
         """Read on and keep what matches."""
@@ -191,8 +224,8 @@ class Subjects:
 
     def _look_up(self, start: int, limit: int, max_bytes: int, left: int) -> Found:
         """Take the next matches from the subject index, where they are few among many messages."""
-        if not self._plan_from <= start <= self._plan_through:
-            self._make_plan(start, left)
+        for _ in self.planning(start, left):
+            continue
         store, plan, at = self._store, self._plan, self._plan_at
         while at < len(plan) and (plan[at] < start or plan[at] not in store.live):
             at += 1
@@ -211,26 +244,59 @@ class Subjects:
                     break
         return Found(store.records_of(taken), taken[-1] + 1, 0)
 
-    def _make_plan(self, start: int, left: int) -> None:
-        """Collect matching sequences from `start` on in one pass over the subjects, for many calls."""
+    def _is_sparse(self, start: int, left: int) -> bool:
+        span = self._store.last_seq - start + 1
+        return span > SCAN_MSGS and left * SPARSE_RATIO < span
+
+    def planning(self, start: int, left: int) -> Iterator[None]:
+        """Collect matching sequences from `start` on in one pass over the subjects, for many calls of `find`.
+
+        In steps. Without any if `find` has a plan, or needs none.
+        """
+        if self._plan_from <= start <= self._plan_through or not self._is_sparse(start, left):
+            return
         store = self._store
-        subjects = self._subjects()
-        span = store.last_seq - start + 1
+        last = store.last_seq
+        subjects: list[bytes] = []
+        for some in self._some_subjects():
+            subjects += some
+            yield
         share = max(4096, len(subjects)) / max(left, 1)
-        through = store.last_seq if share >= 1 else start + max(65_536, int(span * share))
-        through = min(through, store.last_seq)
-        seqs = store.subjects.seqs
-        self._plan = sorted(seq for subject in subjects for seq in seqs(subject, start, through))
+        through = last if share >= 1 else min(last, start + max(65_536, int((last - start + 1) * share)))
+        seqs, plan = store.subjects.seqs, list[int]()
+        for at in range(0, len(subjects), STEP_SUBJECTS):
+            plan += [seq for subject in subjects[at : at + STEP_SUBJECTS] for seq in seqs(subject, start, through)]
+            yield
+        self._plan = sorted(plan)
         self._plan_from, self._plan_through, self._plan_at = start, through, 0
 
     def narrowing(self) -> Sequence[bytes] | None:
         # A pass over many subjects takes long and hardly ever gives another result than before.
         if not self._too_many or len(self._store.subjects) * 10 <= self._too_many * 9:
-            subjects = self._subjects()
+            subjects: list[bytes] = []
+            for some in self._some_subjects():
+                subjects += some
+                if len(subjects) > self.NARROW:
+                    break
             self._too_many = len(self._store.subjects) if len(subjects) > self.NARROW else 0
             if not self._too_many and (len(subjects) <= self.FEW or not self._beginnings):
                 return subjects
         return self._filters if self._rooted else None
+
+
+def _steps(parts: Iterable[list[bytes]]) -> Iterator[list[bytes]]:
+    """Join and cut the matches of leaves of the index, of which each took some comparisons, into lists of a step."""
+    together: list[bytes] = []
+    leaves = 0
+    for part in parts:
+        together += part
+        leaves += 1
+        if leaves * LEAF_ROWS < STEP_SUBJECTS and len(together) < STEP_SUBJECTS:
+            continue
+        for at in range(0, max(len(together), 1), STEP_SUBJECTS):
+            yield together[at : at + STEP_SUBJECTS]
+        together, leaves = [], 0
+    yield together
 
 
 Selection = Everything | Subjects

@@ -81,7 +81,7 @@ class StreamCore:
         self.on_failed: Callable[[Any, Exception], None] = lambda _, __: None
 
         self._steps: Steps | None = None
-        """What is left to apply of committed entries."""
+        """Steps that are left of the committed entries."""
 
         self.features: list[Feature] = []
         self._hooks = Hooks(self.features)
