@@ -174,12 +174,17 @@ def joined(parts: Sequence[Any], columns: Sequence[str]) -> Any:
 
 
 def _owned(table: Any) -> Any:
-    """Return the table without view types, each of which would keep the whole page of the file in memory."""
+    """Return the rows of a query in buffers of their own.
+
+    DataFusion hands out a batch as one object: every buffer of it, be it a bitmap of nulls that a cast passes on, keeps
+    all columns in memory, and columns of view types keep whole pages of the file: several MB for a few rows. So all
+    columns are copied, also those that are no views.
+    """
     plain = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
-    for at, field in enumerate(table.schema):
-        if field.type in plain:
-            table = table.set_column(at, field.name, table.column(at).cast(plain[field.type]))
-    return table
+    if not any(field.type in plain for field in table.schema):
+        return table
+    columns = [column.cast(plain.get(column.type, column.type)) for column in table.columns]
+    return pa.table(columns, names=table.column_names).take(pa.array(np.arange(table.num_rows)))
 
 
 def empty(columns: Sequence[str]) -> Any:

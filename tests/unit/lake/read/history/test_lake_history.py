@@ -19,6 +19,7 @@ from lakestream.lake.delta.schema import END
 from lakestream.lake.errors import HistoryUnavailable
 from lakestream.lake.read.history.cache import RECORD_OVERHEAD, Block, BlockCache
 from lakestream.lake.read.history.history import TableHistory
+from lakestream.lake.read.history.scan import DIRECT_ROWS
 from lakestream.log.format.record import Record
 
 pytestmark = pytest.mark.unit
@@ -93,6 +94,19 @@ def test_removed_rows_leave_gaps_that_reading_crosses(tmp_path: Path) -> None:
     one_file = tmp_path / "one"
     write(one_file, kept)
     assert TableHistory(str(one_file)).read(1, 10_000_000, 100) == kept
+
+
+def test_rows_of_large_files_keep_no_pages_in_memory(tmp_path: Path) -> None:
+    """A row of a query's result keeps the pages of all its columns, which are not in Arrow's own memory."""
+    write(tmp_path / "t", [record(seq, b"s", b"%0100d" % seq) for seq in range(1, DIRECT_ROWS + 2)])
+    cache = BlockCache()
+    history = TableHistory(str(tmp_path / "t"), cache)
+    before = pa.total_allocated_bytes()
+    for seq in (5, 9_000, DIRECT_ROWS):
+        assert [each.seq for each in history.read_many([seq])] == [seq]
+    slabs = [slab.rows for seq in (5, 9_000, DIRECT_ROWS) if (slab := cache.find(history._slabs, seq)) is not None]
+    assert len(slabs) == 3
+    assert pa.total_allocated_bytes() - before >= sum(rows.get_total_buffer_size() for rows in slabs)
 
 
 @pytest.mark.parametrize("bucketed", [False, True])
