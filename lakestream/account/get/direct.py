@@ -167,7 +167,7 @@ class Gets:
         answer = self._answer_last
 
         def get_last(subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
-            if not header and not payload and reply:
+            if not header and not payload and reply and b"*" not in subject and b">" not in subject:
                 seq = last(subject[start:])
                 if seq:
                     try:
@@ -186,7 +186,8 @@ class Gets:
         return get_last
 
     def by_subjects(self, start: int) -> RunHandler:
-        """Return the same handler for runs of requests. It takes those without a body whose messages the log has."""
+        """Return the same handler for runs of requests. It takes those without a body and without wildcards whose
+        messages the log has."""
         stream = self._stream
         store, last, block = stream.store, stream.store.subjects.last, self._headers.single
 
@@ -194,7 +195,11 @@ class Gets:
             places = run.places[begin * WIDTH : end * WIDTH]
             if any(places[3::WIDTH]) or not all(places[1::WIDTH]):
                 return False
-            seqs = [last(subject[start:]) for subject in run.subjects[begin:end]]
+            subjects = run.subjects[begin:end]
+            names = b"".join(subjects)  # one look, not one for each request
+            if b"*" in names or b">" in names:
+                return False
+            seqs = [last(subject[start:]) for subject in subjects]
             wanted = sorted(set(seqs))
             if not wanted[0]:
                 return False

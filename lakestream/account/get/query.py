@@ -13,6 +13,7 @@ import msgspec
 
 from lakestream.log.store.store import Store
 from lakestream.protocol.api.jsonio import Int, Time, Uint64
+from lakestream.protocol.subjects import is_literal
 
 ALL = b">"
 
@@ -50,12 +51,11 @@ class MsgGetRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 def last_of(store: Store, pattern: bytes) -> int:
     """Return the last live sequence whose subject matches; 0 when there is none."""
-    found = store.subjects.last(pattern)
-    if found:
-        return found
+    index = store.subjects
+    if is_literal(pattern):  # a message may have been published to `a.>` itself: it is one of those that match
+        return index.last(pattern)
     if pattern == ALL:
         return store.live.previous_at_or_before(store.last_seq)
-    index = store.subjects
     return max(map(index.last, index.matching(pattern)), default=0)
 
 

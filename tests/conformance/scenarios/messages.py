@@ -92,6 +92,18 @@ def direct_get_last(t: Script, subject: str, body: Any) -> None:
 
 
 @scenario
+def gets_by_filters_that_are_subjects_too(t: Script) -> None:
+    """A message may be published to `a.>` or `a.*`; a request for that means all matching subjects."""
+    t.stream("S", ["a.>"], allow_direct=True)
+    t.fill(["a.>", "a.*", "a.1", "a.b.>", "a.b.c"])
+    for subject in ("a.>", "a.*", "a.b.>", "a.1"):
+        t.api("STREAM.MSG.GET.S", {"last_by_subj": subject})
+        t.api("STREAM.MSG.GET.S", {"next_by_subj": subject, "seq": 2})
+        t.direct("S", {"last_by_subj": subject})
+        t.direct(f"S.{subject}", None)
+
+
+@scenario
 def direct_get_needs_the_flag(t: Script) -> None:
     t.stream("S", ["a"])
     t.fill(["a"])

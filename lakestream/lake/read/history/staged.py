@@ -25,6 +25,7 @@ from lakestream.lake.read.history.index import Choice
 from lakestream.lake.read.history.rows import COLUMNS, records
 from lakestream.log.format.record import Record
 from lakestream.log.format.segment import Footer
+from lakestream.protocol.subjects import is_literal
 
 CHUNK_ROWS = 1_024
 """Rows that are converted to messages at once."""
@@ -162,7 +163,7 @@ class FallbackHistory:
 
     def last_by_subject(self, subjects: Sequence[bytes], up_to_seq: int) -> list[Record]:
         newest = {record.subject: record for record in self._staged.last_by_subject(subjects, up_to_seq)}
-        left = [subject for subject in subjects if subject not in newest]
+        left = [subject for subject in subjects if subject not in newest or not is_literal(subject)]
         if left:
             for record in self._table.last_by_subject(left, min(up_to_seq, self._table.below - 1)):
                 newest.setdefault(record.subject, record)

@@ -228,7 +228,7 @@ async def test_the_present_does_not_ask_the_past(world: ApiWorld, past: Past) ->
 
 
 # ---------------------------------------------------------------------------------------------------- properties
-_subject = st.sampled_from(["a.1", "a.2", "a.3", "b.1", "b.2"])
+_subject = st.sampled_from(["a.1", "a.2", "a.3", "a.*", "b.1", "b.2", "b.>"])
 _pattern = st.sampled_from(["a.1", "a.*", "*.1", "b.>", ">", "c", "*.*"])
 
 

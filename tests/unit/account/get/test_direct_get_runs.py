@@ -17,6 +17,7 @@ KINDS = {
     "one key again": "".join(GET.format(3, at) for at in range(5)),
     "a missing key": GET.format(1, 1) + GET.format(77, 2) + GET.format(3, 3),
     "a wildcard": GET.format(1, 1) + GET.format("*", 2) + GET.format(3, 3),
+    "a wildcard that is a subject too": GET.format(1, 1) + GET.format(">", 2) + GET.format(3, 3),
     "without a reply": GET.format(1, 1) + "PUB $JS.API.DIRECT.GET.S.s.2 0\r\n\r\n" + GET.format(3, 3),
     "with a body": GET.format(1, 1) + "PUB $JS.API.DIRECT.GET.S.s.2 _INBOX.me.2 2\r\n{}\r\n" + GET.format(3, 3),
     "of another stream": GET.format(1, 1) + GET.format(2, 2).replace("GET.S.", "GET.X.") + GET.format(3, 3),
@@ -32,6 +33,8 @@ def answers(text: str, directory: Path, *, together: bool) -> list[Message]:
         for key in [*range(10), 3, 5]:
             header = "NATS/1.0\r\nA: b\r\n\r\n" * (key % 2)
             world.publish(f"s.{key}", b"x" * key, header=header)
+        world.publish("s.>", b"not the last")
+        world.publish("s.4", b"the last")
         world.clock.turn()
     world.client.subscribe("_INBOX.you.*")
     (run,) = Parser().feed(text.encode())
