@@ -64,6 +64,8 @@ class Repairs:
         self._known[replica] = None
         self._add(replica)
         if not self._scrubbing and self._unverified:
+            if not self._began:
+                self._began = self._site.shared.clock.steady()
             self._begin(SCRUB_DELAY_NS)
         elif self._next is None and not self._scrubbing:
             self._wait()
@@ -76,15 +78,14 @@ class Repairs:
 
     def _begin(self, delay_ns: int) -> None:
         self._scrubbing = True
-        clock = self._site.shared.clock
-        self._began = clock.steady()
-        clock.call_later(delay_ns, self._scrub_next)
+        self._site.shared.clock.call_later(delay_ns, self._scrub_next)
 
     def _wait(self) -> None:
-        """Begin the next round `scrub_interval` after this one began."""
-        clock, interval = self._site.shared.clock, self._site.shared.options.scrub_interval_ns
+        """Begin the next round `scrub_interval` after this one began. Replicas that are opened meanwhile, which are
+        verified at once, do not put it off."""
         if self._next is not None:
-            self._next.cancel()
+            return
+        clock, interval = self._site.shared.clock, self._site.shared.options.scrub_interval_ns
         self._next = clock.call_later(max(self._began + interval - clock.steady(), ROUND_NS), self._round)
 
     def _round(self) -> None:
@@ -94,6 +95,7 @@ class Repairs:
             return
         for replica in self._known:
             self._add(replica)
+        self._began = self._site.shared.clock.steady()
         self._begin(0)
 
     def _scrub_next(self) -> None:

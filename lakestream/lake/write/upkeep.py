@@ -10,6 +10,7 @@ The lake's maintainer lock is held for a round at a time. While a separate maint
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 
@@ -42,6 +43,7 @@ class Upkeep:
         self._guard = threading.Lock()
         self._wake = threading.Event()
         self._stopping = False
+        self._full_at = 0.0
         self._thread = threading.Thread(target=self._run, name="upkeep", daemon=True)
 
     def start(self) -> None:
@@ -65,22 +67,27 @@ class Upkeep:
             self._thread.join()
 
     def _run(self) -> None:
+        self._full_at = time.monotonic() + self._every
         while not self._stopping:
-            woken = self._wake.wait(self._every)
+            # Tables with many commits do not put off the round over all of them.
+            self._wake.wait(max(self._full_at - time.monotonic(), 0.0))
             self._wake.clear()
             if self._stopping:
                 return
+            full = time.monotonic() >= self._full_at
             try:
-                self._round(woken)
+                self._round(full)
             except Exception as error:  # the lake cannot be listed, or Spark has ended; the compactor reports it
                 if not self._stopping:
                     self._report(Done("all tables", Plan(), failure=str(error).partition("\n")[0]))
+            if full:
+                self._full_at = time.monotonic() + self._every
 
-    def _round(self, woken: bool) -> None:
+    def _round(self, full: bool) -> None:
         if not self._maintainer.acquire():
             return
         try:
-            if woken:
+            if not full:
                 self._some()
                 return
             with self._guard:
@@ -90,8 +97,8 @@ class Upkeep:
             self._maintainer.release()
 
     def _some(self) -> None:
-        """Maintain tables with many commits, while there are any."""
-        while not self._stopping:
+        """Maintain tables with many commits, while there are any and the round over all tables is not due."""
+        while not self._stopping and time.monotonic() < self._full_at:
             with self._guard:
                 table = max(self._commits, key=self._commits.__getitem__, default=None)
                 if table is None or self._commits[table] < self._limit:

@@ -188,21 +188,25 @@ class Expiry(Feature):
             first = max_age > 0 and not self._may_age and self._store.last_seq >= self._cursor
             if not sooner and not first and max_age == self._max_age:
                 return
-            self._disarm()
         due = self._ttls[0][0] if self._ttls else 1 << 63
         oldest = self._mortal() if max_age > 0 else 0
         self._may_age = bool(oldest)
         if oldest:
             time_ns = self._store.time_of(oldest)
             due = min(due, self._ages.stored_ns(oldest, time_ns) + max_age if time_ns else 0)
+        self._max_age = max_age
         if due == 1 << 63:
+            self._disarm()
             return
         now = self._clock.steady()
         soonest = now if self._more else now + MIN_DELAY_NS
         self._more = False
-        self._due = min(max(due, soonest, self._not_before), now + MAX_DELAY_NS)
-        self._max_age = max_age
-        self._timer = self._clock.call_later(self._due - now, self._fire)
+        due = min(max(due, soonest, self._not_before), now + MAX_DELAY_NS)
+        # Never later than before: every message that is stored while something is overdue comes here.
+        if self._timer is None or due < self._due:
+            self._disarm()
+            self._due = due
+            self._timer = self._clock.call_later(due - now, self._fire)
 
     def _disarm(self) -> None:
         if self._timer is not None:

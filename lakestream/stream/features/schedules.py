@@ -106,7 +106,7 @@ class Schedules(Feature):
         self._sweep_at = SLACK
         self._running = False
         self._timer: Timer | None = None
-        self._armed_for = 0
+        self._armed_for = self._fires_ns = 0
         self._due: list[tuple[int, int, bytes]] = []
         """(when to look at a schedule, its sequence, its subject). Outdated entries are passed over."""
         self._latest: list[tuple[int, int, bytes]] = []
@@ -248,9 +248,13 @@ class Schedules(Feature):
             self._set_timer(when + LATE_NS - self._clock.now())
 
     def _set_timer(self, delay_ns: int) -> None:
-        self._disarm()
+        """Set the timer, or let it fire earlier than it would, never later: each stored message may come here."""
         delay = min(max(delay_ns, MIN_DELAY_NS), MAX_DELAY_NS)
-        self._timer = self._clock.call_later(delay, self._fire)
+        fires_ns = self._clock.steady() + delay
+        if self._timer is None or fires_ns < self._fires_ns:
+            self._disarm()
+            self._fires_ns = fires_ns
+            self._timer = self._clock.call_later(delay, self._fire)
 
     def _disarm(self) -> None:
         if self._timer is not None:

@@ -83,6 +83,25 @@ def test_everything_is_verified_again_after_the_interval(tmp_path: Path) -> None
     world.stop()
 
 
+def test_replicas_that_are_opened_do_not_put_off_the_next_round(tmp_path: Path) -> None:
+    paths = filled(tmp_path)
+    world = World(tmp_path, "A", scrub_rate=1 << 40, scrub_interval_ns=HOUR_NS)
+    world.stores._options = SMALL
+    world.create("A", "T")
+    for number in range(60):
+        world.publish("A", "T", data=b"%d" % number * 40)
+    (opened,) = (each for each in world.engines.node.replicas.by_uid.values() if each.stream.name == "T")
+    repairs = world.engines.node.replicas.repairs
+    scrub(world, 10)
+    flip(str(paths[0]), 500)
+    for _ in range(6):  # two hours
+        repairs.scrub(opened)
+        scrub(world, 10)
+        world.clock.advance(HOUR_NS // 3)
+    assert repairs.damages
+    world.stop()
+
+
 def test_a_stream_that_was_made_since_is_verified_in_the_next_round(tmp_path: Path) -> None:
     world = World(tmp_path, "A", scrub_rate=1 << 40, scrub_interval_ns=HOUR_NS)
     world.stores._options = SMALL

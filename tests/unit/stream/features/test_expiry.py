@@ -128,6 +128,22 @@ def test_a_short_life_is_not_held_up_by_a_long_one(make: MakeWorld) -> None:
     assert [seq for seq, _, _ in records(world)] == [1]
 
 
+@pytest.mark.parametrize("other", [{}, {"Nats_TTL": "1h"}, {"Nats_TTL": "never"}])
+def test_messages_run_out_while_the_stream_is_written_to(make: MakeWorld, other: dict[str, str]) -> None:
+    """Each publish asks for the timer again; it does not put off a look that is due."""
+    world = make(allow_msg_ttl=True, max_age=3600 * SECOND)
+    kept = 0
+    for number in range(500):  # 5 s
+        short = number % 2 == 0
+        kept += not short
+        for step in range(7):  # more runs out while the disk works
+            world.clock.advance(SECOND // 700)
+            if step == 3:
+                world.publish(f"s.{number}", **({"Nats_TTL": "1s"} if short else other))
+        world.settle()
+    assert kept + 45 <= len(records(world)) <= kept + 55, "those of the last second, and of one delay"
+
+
 def test_a_new_age_is_looked_at_at_once(make: MakeWorld) -> None:
     world = make(max_age=3600 * SECOND)
     world.acked("s.a")

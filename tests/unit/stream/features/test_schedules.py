@@ -58,6 +58,18 @@ def record(header: bytes, data: bytes = b"x", subject: bytes = b"s.1") -> Record
     return Record(7, 5 * SECOND, subject, header, data)
 
 
+def test_publishes_do_not_put_off_a_schedule(make: MakeWorld) -> None:
+    """The system clock is behind, so the interval counts, whose time moves with every correction of that clock."""
+    world = make()
+    plan(world, "s.1", "@every 1s")
+    world.clock.stepped -= 3600 * SECOND
+    for _ in range(300):  # 3 s
+        world.acked("s.other")
+        world.clock.stepped -= 1000
+        passes(world, 0.01)
+    assert [subject for _, subject, _ in world.content()].count(b"s.t")
+
+
 # ------------------------------------------------------------------------------------------------ one stream
 def test_a_message_is_published_once_when_it_is_due(make: MakeWorld) -> None:
     world = make()
