@@ -169,6 +169,7 @@ class JvmLock:
                 return False
             _files.add(file)
             self._file = file
+            os.utime(self._path)  # `state` shows that it was taken, also once it is free again
             return True
 
     def _give_back(self) -> None:
@@ -285,8 +286,20 @@ class Lease:
         return _store_time(self._storage, self._path) - written_ns > int((terms.seconds + 1) * 1e9)
 
 
-def is_held(path: str) -> bool:
-    """Return True if a lock is held, without trying to take it.
+class LockState(msgspec.Struct, frozen=True):
+    """A lock as others see it.
+
+    Attributes:
+        held: it has a holder.
+        changed_ns: time of the last change that its file or object shows: it was taken, renewed or released; 0: none.
+    """
+
+    held: bool
+    changed_ns: int = 0
+
+
+def state(path: str) -> LockState:
+    """Return the state of a lock, without trying to take it.
 
     A lease's expiry is judged by this machine's clock, so the answer may be slightly wrong.
 
@@ -298,18 +311,24 @@ def is_held(path: str) -> bool:
             content, entry = open_storage(path).read_entry(path)
             terms = _TERMS.decode(content)
         except (FileNotFoundError, *DECODE_ERRORS):
-            return False
-        return bool(terms.owner) and time.time_ns() - entry.modified_ns <= int((terms.seconds + 1) * 1e9)
+            return LockState(False)
+        held = bool(terms.owner) and time.time_ns() - entry.modified_ns <= int((terms.seconds + 1) * 1e9)
+        return LockState(held, entry.modified_ns)
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
-        return False
+        return LockState(False)
     try:
         wanted = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        held: int = struct.unpack(_FLOCK, fcntl.fcntl(fd, fcntl.F_GETLK, wanted))[0]
+        kind: int = struct.unpack(_FLOCK, fcntl.fcntl(fd, fcntl.F_GETLK, wanted))[0]
+        return LockState(kind != fcntl.F_UNLCK, os.fstat(fd).st_mtime_ns)
     finally:
         os.close(fd)
-    return held != fcntl.F_UNLCK
+
+
+def is_held(path: str) -> bool:
+    """Return True if a lock is held; see `state`."""
+    return state(path).held
 
 
 def lease_seconds() -> float:

@@ -64,6 +64,7 @@ class Store:
         "live",
         "log",
         "msgs",
+        "on_entry",
         "on_settled",
         "operation_ns",
         "ready",
@@ -98,6 +99,8 @@ class Store:
         """Set beside it while a secure delete is applied: the bytes of the message go too."""
         self.on_settled: Callable[[], None] | None = None
         """Set by a caller that waits for a seal; called in the event loop whenever a write or a seal has ended."""
+        self.on_entry: Callable[[], None] | None = None
+        """Set by a caller that leaves the stream alone until something changes; called after an entry was applied."""
         self.directory = ""
         """The stream's directory; "" without files."""
         self.based = False

@@ -128,7 +128,10 @@ class ThreadHistory:
         self._doubted: list[Run] = []
         self._firsts: list[int] = []
         self._forgotten = 0.0
-        self._failed = False
+        self.is_suspect = False
+        """True from a read that failed until the table's files are checked again."""
+        self.on_failure: Callable[[], None] = lambda: None
+        """Called when a read has failed."""
         self._doubted_at = -DOUBT_SECONDS
         self._guard = threading.Lock()
         self._staged: StagedRows | None = None
@@ -153,13 +156,13 @@ class ThreadHistory:
     @property
     def has_failed(self) -> bool:
         """Return True if a read has failed, and the table's files were not checked in the last DOUBT_SECONDS."""
-        return self._failed and time.monotonic() - self._doubted_at >= DOUBT_SECONDS
+        return self.is_suspect and time.monotonic() - self._doubted_at >= DOUBT_SECONDS
 
     def take_failure(self) -> bool:
         """Return True if the table's files are to be checked again now, since a read has failed."""
         failed = self.has_failed
         if failed:
-            self._failed, self._doubted_at = False, time.monotonic()
+            self.is_suspect, self._doubted_at = False, time.monotonic()
         return failed
 
     def doubt(self, runs: list[Run]) -> None:
@@ -249,7 +252,8 @@ class ThreadHistory:
             raise _away(error) from error
         except HistoryUnavailable as error:
             await self._judge()
-            self._failed = True
+            self.is_suspect = True
+            self.on_failure()
             self._report(str(error))
             raise _unreadable(error) from error
         finally:

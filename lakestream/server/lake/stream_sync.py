@@ -34,8 +34,6 @@ from lakestream.server.lake.history import ThreadHistory
 from lakestream.stream.assembly import Stream
 from lakestream.stream.core.config import StreamConfig
 
-IDLE_POLLS = 30
-"""A stream that is completely in its table is checked only once in this many polls."""
 MOST_FILES = 1_000
 """Maximum number of compacted segments of one stream that stay staged, the newest first: each is checked repeatedly."""
 
@@ -114,7 +112,8 @@ class StreamSync:
         self.checked = False
         self.ahead = False
         """True if the store is an older copy than the table, so that nothing has to be staged for it."""
-        self._skipped = 0
+        self.looked_at = -1
+        """Number of the compactor's visits (`LakeKeeper.visits`) when the last look began that was answered."""
         self._unchecked = 0
 
     def seal_early(self, now_ns: int, attended: bool) -> bool:
@@ -137,23 +136,31 @@ class StreamSync:
         """Read and stage again what may have changed or gone in an outage."""
         self.staged_through = self.position
         self.written_identity = None
-        self._skipped = -1  # the next poll is not skipped
 
-    def is_idle(self, left: int, sealed_through: int) -> bool:
-        """Return True if this poll may skip the stream.
+    def is_idle(self, attended: bool, visits: int) -> bool:
+        """Return True if polls may skip the stream: nothing has to be staged, and its table has not moved.
 
         Args:
-            left: the log index through which segments have left the log.
-            sealed_through: the one through which they are sealed.
+            attended: a compactor is at work.
+            visits: the number of times that one was seen.
         """
-        staged = self.staged_through if self.stream.leading else self.position  # followers stage nothing
-        behind = sealed_through > left and sealed_through > min(self.position, staged)
-        if not self.checked or self.trouble or behind or self.waiting or self.held < self.position:
+        store = self.stream.store
+        sealed_through = store.sealed_through[0]
+        if sealed_through > store.left_through:
+            if self.stream.leading and sealed_through > self.staged_through:
+                return False
+            # Without a compactor what is staged waits, for days perhaps, and no look finds anything.
+            if sealed_through > self.position and (attended or visits != self.looked_at):
+                return False
+        if not self.checked or self.trouble or self.waiting or self.held < self.position:
             return False
-        if self.has_unstaged_schema() or (self.history is not None and self.history.has_failed):
-            return False
-        self._skipped = (self._skipped + 1) % IDLE_POLLS
-        return self._skipped != 0
+        return not self.has_unstaged_schema() and (self.history is None or not self.history.has_failed)
+
+    def is_at_rest(self, attended: bool, visits: int) -> bool:
+        """Return True if the stream needs no poll before its next entry: `is_idle` stays true, and there is nothing to
+        seal."""
+        suspect = self.history is not None and self.history.is_suspect
+        return not suspect and not self.stream.store.has_unsealed and self.is_idle(attended, visits)
 
     def lag(self, now_ns: int) -> StreamLag:
         """Return the lag of the table. Removals that have not reached the table do not count."""

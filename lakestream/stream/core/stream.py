@@ -236,6 +236,8 @@ class StreamCore:
             each.committed()
         if self.store.on_settled is not None:
             self.store.on_settled()
+        if self.store.on_entry is not None:
+            self.store.on_entry()
         if self.store.checkpoint_due and not pipeline.closed:
             self.checkpoint()
 
