@@ -129,6 +129,9 @@ class Clock(Protocol):
     def call_soon(self, callback: Callable[[], None]) -> None:
         """Call after the reads of this turn of the event loop, where batches are closed."""
 
+    def call_with_output(self, callback: Callable[[], None]) -> None:
+        """Call before the output of this turn is written: what is delivered then leaves with the pub acks."""
+
     def spawn(self, awaitable: Awaitable[Any]) -> None:
         """Run a coroutine off the hot path; a failure is logged."""
 

@@ -51,11 +51,15 @@ class Turns:
 
     All of it is one callback of the loop. A lone publish is thus written, synced and acked without another look at the
     sockets in between, and what the reads gathered for clients does not wait for a disk.
+
+    Deliveries of stored messages are made right before output is written, so that they leave with the pub acks of these
+    messages: what a client sends once it has an ack, or reads elsewhere, does not overtake them.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, log: Logger) -> None:
         self._loop, self._log = loop, log
         self._closing: list[Callable[[], None]] = []
+        self._delivering: list[Callable[[], None]] = []
         self._writing: list[Callable[[], None]] = []
         self._next: list[Callable[[], None]] = []
         self._asked = False  # the loop will call `_end`
@@ -66,6 +70,12 @@ class Turns:
         """Call at the end of this turn; of the next one, if this one ends already."""
         self._closing.append(callback)
         self._ask()
+
+    def call_with_output(self, callback: Callable[[], None]) -> None:
+        """Call before output is written, in this turn also while its batches are closed."""
+        self._delivering.append(callback)
+        if not self._ending:
+            self._ask()
 
     def call_last(self, callback: Callable[[], None]) -> None:
         """Call when output is written, in this turn also while it ends."""
@@ -97,14 +107,19 @@ class Turns:
     def _end(self) -> None:
         self._asked, self._ending = False, True
         closing, self._closing = self._closing, []
-        if self._writing:
-            self._write()
+        self._put_out()
         self._call(closing)
+        self._put_out()
+        self._ending = False
+        if self._writing or self._delivering:  # noted by the last writes themselves
+            self._ask()
+
+    def _put_out(self) -> None:
+        if self._delivering:
+            delivering, self._delivering = self._delivering, []
+            self._call(delivering)
         if self._writing:
             self._write()
-        self._ending = False
-        if self._writing:  # noted by the last writes themselves
-            self._ask()
 
     def _write(self) -> None:
         writing, self._writing = self._writing, []
@@ -122,13 +137,14 @@ class LoopClock:
     """`Clock` over the running event loop.
 
     Attributes:
-        call_soon: see `Turns`.
+        call_soon, call_with_output: see `Turns`.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, log: Logger, turns: Turns | None = None) -> None:
         self._loop = loop
         self._log = log
-        self.call_soon = (turns or Turns(loop, log)).call_soon
+        turns = turns or Turns(loop, log)
+        self.call_soon, self.call_with_output = turns.call_soon, turns.call_with_output
         self._tasks: set[asyncio.Task[Any]] = set()
         self._began = self.now() - _clock(_UPTIME)
         self._difference = 0

@@ -57,6 +57,8 @@ class StillClock:
     def call_soon(self, callback: Callable[[], None]) -> None:
         """Do nothing."""
 
+    call_with_output = call_soon
+
     def spawn(self, awaitable: Awaitable[Any]) -> None:
         """Do nothing."""
 

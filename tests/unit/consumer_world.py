@@ -67,6 +67,8 @@ class VirtualClock:
     def call_soon(self, callback: Callable[[], None]) -> None:
         self._soon.append(callback)
 
+    call_with_output = call_soon
+
     def call_later(self, delay_ns: int, callback: Callable[[], None]) -> VirtualTimer:
         timer = VirtualTimer(callback)
         heapq.heappush(self._timers, (self.time + max(delay_ns, 0), next(self._order), timer))

@@ -73,6 +73,8 @@ class Life(Io):
     def call_soon(self, callback: Callable[[], None]) -> None:
         self._clock.call_soon(self._guarded(callback))
 
+    call_with_output = call_soon
+
     def call_later(self, delay_ns: int, callback: Callable[[], None]) -> Any:
         return self._clock.call_later(delay_ns, self._guarded(callback))
 

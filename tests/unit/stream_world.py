@@ -63,6 +63,8 @@ class ManualClock:
     def call_soon(self, callback: Callable[[], None]) -> None:
         self.soon.append(callback)
 
+    call_with_output = call_soon
+
     def call_later(self, delay_ns: int, callback: Callable[[], None]) -> ManualTimer:
         timer = ManualTimer(self.time + delay_ns, callback)
         self.timers.append(timer)

@@ -230,6 +230,29 @@ async def test_output_is_written_before_batches_are_closed_and_after() -> None:
     assert await turns_order(begin) == ["answers", "batch", "its acks", "next"]
 
 
+async def test_deliveries_leave_with_the_acks_of_their_messages() -> None:
+    """Those of a write that a thread has done, and of one that ends with its batch."""
+
+    def begin(turns: Turns, seen: list[str]) -> None:
+        def close() -> None:
+            seen.append("batch")
+            turns.call_last(lambda: seen.append("its acks"))
+            turns.call_with_output(lambda: seen.append("its deliveries"))
+
+        turns.call_soon(close)
+        turns.call_last(lambda: seen.append("acks"))
+        turns.call_with_output(lambda: seen.append("deliveries"))
+
+    assert await turns_order(begin) == ["deliveries", "acks", "batch", "its deliveries", "its acks", "next"]
+
+
+async def test_what_a_delivery_leaves_over_comes_in_the_next_turn() -> None:
+    def begin(turns: Turns, seen: list[str]) -> None:
+        turns.call_with_output(lambda: turns.call_soon(lambda: seen.append("the rest")))
+
+    assert await turns_order(begin) == ["next", "the rest"]
+
+
 async def test_what_a_batch_asks_for_comes_in_the_next_turn() -> None:
     def begin(turns: Turns, seen: list[str]) -> None:
         turns.call_soon(lambda: turns.call_soon(lambda: seen.append("later")))

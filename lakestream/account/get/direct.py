@@ -164,9 +164,15 @@ class Gets:
         stream = self._stream
         store, publish = stream.store, stream.bus.publish
         last, read, block = store.subjects.last, store.read, self._headers.single
-        answer = self._answer_last
+        answer, mirroring = self._answer_last, stream.mirroring
 
         def get_last(subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
+            if mirroring.copying:
+                self._once_stored(subject[start:], lambda: get_now(subject, reply, header, payload))
+            else:
+                get_now(subject, reply, header, payload)
+
+        def get_now(subject: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
             if not header and not payload and reply and b"*" not in subject and b">" not in subject:
                 seq = last(subject[start:])
                 if seq:
@@ -192,6 +198,8 @@ class Gets:
         store, last, block = stream.store, stream.store.subjects.last, self._headers.single
 
         def get_run(run: Publishes, begin: int, end: int) -> bool:
+            if stream.mirroring.copying and len(stream.pipeline):
+                return False
             places = run.places[begin * WIDTH : end * WIDTH]
             if any(places[3::WIDTH]) or not all(places[1::WIDTH]):
                 return False
@@ -217,6 +225,17 @@ class Gets:
             return True
 
         return get_run
+
+    def _once_stored(self, subject: bytes, answer: Callable[[], None]) -> None:
+        """Answer a get of a mirror or a stream with sources, once what has come of its subject is stored.
+
+        A client that has put a value through the mirror has the ack of the origin, and does not get an older value.
+        """
+        pipeline = self._stream.pipeline
+        if self._stream.mirroring.copying and len(pipeline) and pipeline.is_taken(subject):
+            pipeline.when_safe(answer)
+        else:
+            answer()
 
     def _answer_last(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
         """Answer off the hot path: a request with a body or wildcard, or a message that is not in the log."""
@@ -303,7 +322,8 @@ class Gets:
                 )
             )
         elif asked.last_by_subj:
-            self._answer_one(reply, query.last_of(store, asked.last_by_subj.encode()), asked.no_hdr)
+            subject = asked.last_by_subj.encode()
+            self._once_stored(subject, lambda: self._answer_one(reply, query.last_of(store, subject), asked.no_hdr))
         elif asked.next_by_subj:
             self._answer_one(reply, query.next_of(store, asked.next_by_subj.encode(), start), asked.no_hdr)
         else:

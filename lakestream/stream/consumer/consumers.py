@@ -152,6 +152,9 @@ class Consumers(Feature, Mapping[str, Consumer]):
     def acknowledged(self, first_seq: int, subjects: Sequence[bytes]) -> None:
         self.index.announce(first_seq, subjects)
 
+    def awaited(self, subjects: Sequence[bytes]) -> bool:
+        return self.index.wants(subjects)
+
     def rebased(self) -> None:
         for consumer in list(self._by_name.values()):
             consumer.rebased()

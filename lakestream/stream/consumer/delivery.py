@@ -103,9 +103,10 @@ class Deliverer:
             self._retry.cancel()
 
     def stored(self) -> None:
-        """Deliver soon if the target wants messages: some that match were committed."""
-        if not self._scheduled and self.target.wanting:
-            self.wake()
+        """Deliver in this turn if the target wants messages: some that match were committed, and are acknowledged."""
+        if not self._scheduled and self._serving and self.target.wanting:
+            self._scheduled = True
+            self._clock.call_with_output(self.turn)
 
     # ------------------------------------------------------------------ the turn
     def wake(self) -> None:

@@ -86,6 +86,14 @@ class FilterIndex:
             for consumer in self.of_all(subjects):
                 consumer.stored(first_seq)
 
+    def wants(self, subjects: Sequence[bytes]) -> bool:
+        """Return True if a consumer is likely to deliver messages of these subjects as soon as they are stored."""
+        if not self._consumers:
+            return False
+        if len(subjects) > 1 and len(self._consumers) > LINEAR_MATCH_LIMIT:
+            return True  # `announce` searches for them, once
+        return any(consumer.delivery.target.wanting for consumer in self.of_all(subjects))
+
     def of(self, subject: bytes) -> Sequence[Consumer]:
         """Return the consumers whose filters match, each once; all of them if there are few."""
         if len(self._consumers) <= LINEAR_MATCH_LIMIT:

@@ -18,8 +18,8 @@ of a message's way:
       before_write
     unwanted, received,       entries are committed and change the stream: on every replica and at recovery
       stored, removed, replaced, purged, skipped, apply, applied, progressed
-    finish, acknowledged,     this node proposed them and answers for them
-      committed
+    awaited, finish,          this node proposed them and answers for them
+      acknowledged, committed
     lead, follow, rewound,    this node begins or ceases to decide for the stream
       stop
     dump, load                checkpoints
@@ -189,6 +189,11 @@ class Feature:
         """Call `then`, which answers an operation, once its consequences are stored. Return False if it has none."""
         return False
 
+    def awaited(self, subjects: Sequence[bytes]) -> bool:
+        """Return True if messages of these subjects are likely to be delivered at once: their pub acks leave with them,
+        and not before they are applied."""
+        return False
+
     def acknowledged(self, first_seq: int, subjects: Sequence[bytes]) -> None:
         """Act on messages that this node took, after their pub acks were handed to the connections."""
 
@@ -256,6 +261,7 @@ class Hooks(msgspec.Struct):
     applied: Of = ()
     progressed: Of = ()
     finish: Of = ()
+    awaited: Of = ()
     acknowledged: Of = ()
     committed: Of = ()
     rewound: Of = ()

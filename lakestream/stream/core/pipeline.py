@@ -130,6 +130,10 @@ class Pipeline:
         """Return the uncommitted batches, newest first."""
         return [each.context for each in reversed(self.uncommitted()) if isinstance(each.context, Batch)]
 
+    def is_taken(self, subject: bytes) -> bool:
+        """Return True if a message of this subject was taken and is not committed."""
+        return any(batch.last(subject) for batch in self.batches())
+
     def pending_operations(self) -> list[Operation]:
         """Return the uncommitted operations, oldest first."""
         return [each.context.operation for each in self.uncommitted() if isinstance(each.context, Asked)]

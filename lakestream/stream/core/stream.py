@@ -280,11 +280,16 @@ class StreamCore:
         """Send the pub acks of a batch before it is applied: it is durable, and no other publisher waits for the disk.
 
         Nothing is read from a socket in between: what the publisher asks next finds the messages applied. Only where no
-        rule looks at messages without headers: the reply subject may be one of the stream's.
+        rule looks at messages without headers: the reply subject may be one of the stream's. And only where no consumer
+        waits for them: acks leave with the deliveries, which others would overtake otherwise.
         """
-        if isinstance(context, Batch) and not context.after:
-            self._acknowledge(context)
-            self.bus.flush()
+        if not isinstance(context, Batch) or context.after:
+            return
+        for each in self._hooks.awaited:
+            if each.awaited(context.subjects):
+                return
+        self._acknowledge(context)
+        self.bus.flush()
 
     def _acknowledge(self, batch: Batch) -> None:
         batch.acked = True

@@ -157,6 +157,11 @@ class Mirroring(Feature):
             self._host.updated()  # known since before a restart, and true again
 
     # ------------------------------------------------------------------ questions of the API
+    @property
+    def copying(self) -> bool:
+        """Return True if messages of origins are stored here, on the node that leads."""
+        return bool(self._running)
+
     def check_update(self, config: StreamConfig) -> None:
         """Raise ApiError for a configuration that does not fit a clone under way, or that changes its moment."""
         if self._config.mirror is None:

@@ -187,3 +187,26 @@ def test_a_message_that_a_consumer_would_not_want_now_ends_its_wait_for_the_ack(
     assert world.numbers("c1")[2] == 1
     world.ask("STREAM.MSG.DELETE.S", {"seq": 1})
     assert world.numbers("c1")[2] == 0
+
+
+@pytest.mark.parametrize("others", [0, FEW + 1])
+@pytest.mark.parametrize(("waiting", "applied"), [(True, 1), (False, 0)])
+def test_a_lone_pub_ack_waits_for_its_message_to_be_applied_only_where_a_consumer_does(
+    tmp_path: Path, others: int, waiting: bool, applied: int
+) -> None:
+    """Else the client would have the ack before the delivery."""
+    world = World(tmp_path)
+    world.stream()
+    for number in range(others):
+        world.consumer(f"idle{number}", filter_subject="s.a")
+    world.consumer("c", filter_subject="s.a")
+    if waiting:
+        world.next({"batch": 1, "expires": 10**12})
+        world.clock.turn()
+    store, seen = world.engine.streams["S"].store, list[int]()
+    world.client.receive = lambda sub, subject, *rest: (  # type: ignore[method-assign]
+        seen.append(store.msgs) if subject.startswith(b"_INBOX.me.ack") else None
+    )
+    world.publish("s.a", b"x", "_INBOX.me.ack")
+    world.clock.turn()
+    assert seen == [applied]

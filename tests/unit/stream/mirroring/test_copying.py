@@ -278,3 +278,36 @@ def test_a_copy_asks_to_begin_behind_a_message_only_once_that_is_committed(
     assert (begins(), len(pipeline.batches())) == ([], 1)
     world.settle()
     assert (begins(), len(pipeline.batches())) == ([2], 0)
+
+
+@pytest.mark.parametrize("body", [None, {"last_by_subj": "o.a"}], ids=["subject", "body"])
+@pytest.mark.parametrize("copy", [{"mirror": {"name": "O"}}, {"sources": [{"name": "O"}]}], ids=["mirror", "source"])
+def test_a_get_waits_for_what_has_come_of_its_subject(
+    tmp_path: Path, copy: dict[str, Any], body: dict[str, str] | None
+) -> None:
+    """The client has the origin's ack already, so it must not get the value before. Other subjects do not wait."""
+    options = JetStreamOptions(store_dir=str(tmp_path), max_memory=-1, max_file=-1)
+    world = ApiWorld(stores=lambda io: open_stores(options, LakeOptions(), io))
+    world.create("O", subjects=["o.>"])
+    for subject in ("o.a", "o.b"):
+        world.publish(subject, b"before")
+    world.create("C", allow_direct=True, **copy)
+    run(world, 1)
+    assert world.state("C")["messages"] == 2
+
+    def get(subject: str) -> bytes:
+        if body is None:
+            return world.send(f"$JS.API.DIRECT.GET.C.{subject}")
+        return world.send("$JS.API.DIRECT.GET.C", {"last_by_subj": subject})
+
+    world.send("o.a", b"after")
+    world.clock.turn()
+    world.io.work()  # the origin's write
+    world.clock.turn()
+    assert world.stream("C").store.last_seq == 2
+    assert len(world.stream("C").pipeline) == 1, "the copy is on its way"
+    asked = get("o.a")
+    assert world.answers(asked) == []
+    assert world.answers(get("o.b"))[0][1] == b"before"
+    world.settle()
+    assert world.answers(asked)[0][1] == b"after"
