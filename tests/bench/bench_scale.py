@@ -3,8 +3,8 @@
 
     python -m tests.bench.bench_scale [--streams 1000] [--filled] [--against real]
 
-Prints what creating each of many streams takes, and what the server costs while nothing happens in them. With `--filled`
-each has a message, which is staged for a compactor that does not run.
+Prints what creating each of many streams takes, and what the server costs while nothing happens in them. With
+`--filled` each has a message, which is staged for a compactor that does not run.
 
 Figures: docs/benchmarks.md#start-and-memory
 """
