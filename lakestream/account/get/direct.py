@@ -164,16 +164,11 @@ class Gets:
         stream = self._stream
         store, publish = stream.store, stream.bus.publish
         last, read, block = store.subjects.last, store.read, self._headers.single
-        answer, mirroring = self._answer_last, stream.mirroring
+        answer, mirroring, pipeline = self._answer_last, stream.mirroring, stream.pipeline
 
         def get_last(subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
-            if mirroring.copying:
-                self._once_stored(subject[start:], lambda: get_now(subject, reply, header, payload))
-            else:
-                get_now(subject, reply, header, payload)
-
-        def get_now(subject: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
-            if not header and not payload and reply and b"*" not in subject and b">" not in subject:
+            plain = not header and not payload and reply and not (mirroring.copying and len(pipeline))
+            if plain and b"*" not in subject and b">" not in subject:
                 seq = last(subject[start:])
                 if seq:
                     try:
@@ -226,17 +221,6 @@ class Gets:
 
         return get_run
 
-    def _once_stored(self, subject: bytes, answer: Callable[[], None]) -> None:
-        """Answer a get of a mirror or a stream with sources, once what has come of its subject is stored.
-
-        A client that has put a value through the mirror has the ack of the origin, and does not get an older value.
-        """
-        pipeline = self._stream.pipeline
-        if self._stream.mirroring.copying and len(pipeline) and pipeline.is_taken(subject):
-            pipeline.when_safe(answer)
-        else:
-            answer()
-
     def _answer_last(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
         """Answer off the hot path: a request with a body or wildcard, or a message that is not in the log."""
         if (other := self._other()) is not None:
@@ -255,7 +239,20 @@ class Gets:
         if not asked.names_nothing or asked.batch or asked.multi_last or asked.up_to_seq or asked.up_to_time:
             self._say(reply, BAD)
             return
-        self._answer_one(reply, query.last_of(self._stream.store, subject), asked.no_hdr)
+        self._answer_newest(reply, subject, asked.no_hdr)
+
+    def _answer_newest(self, reply: bytes, subject: bytes, bare: bool) -> None:
+        """Send the newest message of a subject or filter.
+
+        In a copy, what has come from the origin is stored first: a client that has put a value through a mirror has the
+        ack of the origin, and must not get an older value.
+        """
+        pipeline = self._stream.pipeline
+        answer = lambda: self._answer_one(reply, query.last_of(self._stream.store, subject), bare)  # noqa: E731
+        if self._stream.mirroring.copying and pipeline.is_taken(subject):
+            pipeline.when_safe(answer)
+        else:
+            answer()
 
     def _other(self) -> Gets | None:
         """Return the gets of the origin while this mirror has no message yet; else None."""
@@ -322,8 +319,7 @@ class Gets:
                 )
             )
         elif asked.last_by_subj:
-            subject = asked.last_by_subj.encode()
-            self._once_stored(subject, lambda: self._answer_one(reply, query.last_of(store, subject), asked.no_hdr))
+            self._answer_newest(reply, asked.last_by_subj.encode(), asked.no_hdr)
         elif asked.next_by_subj:
             self._answer_one(reply, query.next_of(store, asked.next_by_subj.encode(), start), asked.no_hdr)
         else:

@@ -60,6 +60,8 @@ class Mirroring(Feature):
         """True if the mirror has been near its origin under some leader: known to every replica."""
         self.clones: Clones | None = None
         """Creates clones as the bases of mirrors; None without a lake."""
+        self.copying = False
+        """True if messages of origins are stored here: there is one, and this node leads."""
         self._running: list[Mirror | Source] = []
         self._leads = False
 
@@ -108,7 +110,7 @@ class Mirroring(Feature):
         self._leads = False
         for one in self._running:
             one.session.end()
-        self._running = []
+        self._running, self.copying = [], False
 
     def stop(self, deleted: bool) -> None:
         """End with the stream on this node. `deleted`: origins need not keep their consumers for it."""
@@ -125,6 +127,7 @@ class Mirroring(Feature):
             mirror = config.mirror
             for source in config.sources if mirror is None else [mirror]:
                 self._run(source, mirror is not None, before)
+        self.copying = bool(self._running)
         for gone in before:
             gone.session.end(remove=True)
 
@@ -157,11 +160,6 @@ class Mirroring(Feature):
             self._host.updated()  # known since before a restart, and true again
 
     # ------------------------------------------------------------------ questions of the API
-    @property
-    def copying(self) -> bool:
-        """Return True if messages of origins are stored here, on the node that leads."""
-        return bool(self._running)
-
     def check_update(self, config: StreamConfig) -> None:
         """Raise ApiError for a configuration that does not fit a clone under way, or that changes its moment."""
         if self._config.mirror is None:
