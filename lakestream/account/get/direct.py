@@ -248,7 +248,10 @@ class Gets:
         ack of the origin, and must not get an older value.
         """
         pipeline = self._stream.pipeline
-        answer = lambda: self._answer_one(reply, query.last_of(self._stream.store, subject), bare)  # noqa: E731
+
+        def answer() -> None:
+            self._answer_one(reply, query.last_of(self._stream.store, subject), bare)
+
         if self._stream.mirroring.copying and pipeline.is_taken(subject):
             pipeline.when_safe(answer)
         else:
