@@ -22,7 +22,6 @@ under that lock. Writing new files takes no lock: their names are unique.
 
 from __future__ import annotations
 
-import re
 import time
 import uuid
 from collections.abc import Callable, Iterator, Set
@@ -59,7 +58,7 @@ from lakestream.lake.write.maintenance_plan import (
     log_floor,
 )
 from lakestream.lake.write.rewrite import Rewriter, forget_table
-from lakestream.lake.write.transactions import jvm
+from lakestream.lake.write.transactions import is_conflict, jvm
 from lakestream.lake.write.vacuum import dead_files, with_checksum
 
 if TYPE_CHECKING:
@@ -75,7 +74,6 @@ REST_NS = HOUR_NS
 """Time for which a table that needed nothing is skipped without new commits; only time could change that."""
 
 _DELETED_AT_ONCE = 1000
-_CONFLICT = re.compile(r"DELTA_(CONCURRENT_|METADATA_CHANGED|PROTOCOL_CHANGED)|Concurrent\w*Exception")
 
 
 class TableInUse(Exception):
@@ -554,11 +552,6 @@ class Maintainer:
     def _forget(self, table: str) -> None:
         """Clear Delta's cache of the path; the stream may have been created again since."""
         forget_table(self._spark, self._storage.spark_path(table))
-
-
-def is_conflict(error: Exception) -> bool:
-    """Return True if Delta rejected a commit because of a concurrent one, so that another attempt may succeed."""
-    return _CONFLICT.search(f"{type(error).__name__}: {error}") is not None
 
 
 def retry(work: Callable[[], T]) -> T:

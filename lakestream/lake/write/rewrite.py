@@ -11,7 +11,8 @@ finds the few pages of each run that have it.
 
 The commit goes through Delta's own transaction, as an OPTIMIZE: nothing but removes and adds with dataChange=false. A
 concurrent commit makes it fail only if it removed one of the same files (a DELETE); appends do not matter. Writing
-takes no lock, the commit takes the table's for a moment.
+takes no lock, the commit takes the table's for a moment. After an error the new files are deleted only if the log
+proves that no version names them (invariant 13).
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ import msgspec
 
 from lakestream.lake.delta import ends
 from lakestream.lake.delta.actions import Add, locate
-from lakestream.lake.delta.log import State
+from lakestream.lake.delta.log import Log, State
 from lakestream.lake.delta.policy import PAGE_SETTING, RUN_ROWS
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files.storage import Storage
 from lakestream.lake.write import transactions
 from lakestream.lake.write.maintenance_plan import Bin, layers
-from lakestream.lake.write.transactions import METADATA_SETTING, jvm
+from lakestream.lake.write.transactions import METADATA_SETTING, is_refused, jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -98,7 +99,7 @@ class Rewriter:
             RowsDiffer: the new files would not have the rows of the old ones.
         """
         written: list[dict[str, Any]] = []
-        columns = state.metadata.partition_columns
+        columns, begun = state.metadata.partition_columns, False
         try:
             for layer in layers(bins, self._target):
                 adds = [state.files[file.key] for each in layer for file in each.files]
@@ -112,10 +113,13 @@ class Rewriter:
             with alone() as same:
                 if not same:
                     return None
+                begun = True
                 self.commit(transaction, actions)
-        except Exception:
-            with contextlib.suppress(Exception):  # no commit references them; VACUUM deletes the rest
-                self._storage.delete_all(locate(table, add["path"]) for add in written)
+        except Exception as error:
+            with contextlib.suppress(Exception):  # what stays is deleted by VACUUM, if no version names it
+                new = {locate(table, add["path"]) for add in written}
+                if not begun or is_refused(error, Log(self._storage, table), state.version, new):
+                    self._storage.delete_all(new)
             raise
         return len(files), len(written)
 

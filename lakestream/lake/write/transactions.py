@@ -1,22 +1,30 @@
 """Delta's transactions through py4j.
 
-Belongs here: beginning one, actions from their JSON, and the commit. What is committed is decided by rewrite.py
-(OPTIMIZE, repair) and by table.py (new rows).
+Belongs here: beginning one, actions from their JSON, the commit, and the outcome of a commit that raised an error. What
+is committed is decided by rewrite.py (OPTIMIZE, repair) and by table.py (new rows).
+
+An error of a commit is not its outcome: the JVM may have been killed after the version appeared, the sync of the log's
+directory may have failed, the answer of an object store may be lost, or the request may arrive there later. So only the
+log tells (`is_refused`), and what it cannot tell counts as committed: nothing is deleted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from lakestream.lake.delta.actions import locate
+from lakestream.lake.delta.log import Log
 from lakestream.lake.delta.strangers import MARK
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 METADATA_SETTING = "spark.databricks.delta.commitInfo.userMetadata"
+_CONFLICT = re.compile(r"DELTA_(CONCURRENT_|METADATA_CHANGED|PROTOCOL_CHANGED)|Concurrent\w*Exception")
 
 
 def own_session(spark: SparkSession) -> SparkSession:
@@ -64,6 +72,31 @@ def describe(spark: SparkSession, transaction: Any, metadata: Mapping[str, Any])
 def commit(spark: SparkSession, transaction: Any, changes: Sequence[Mapping[str, Any]], operation: Any) -> None:
     """Commit actions, given as their JSON, as one of Delta's operations."""
     transaction.commit(actions(spark, changes), operation)
+
+
+def is_conflict(error: Exception) -> bool:
+    """Return True if Delta rejected a commit because of a concurrent one, so that another attempt may succeed."""
+    return _CONFLICT.search(f"{type(error).__name__}: {error}") is not None
+
+
+def is_refused(error: Exception, log: Log, read: int, files: Set[str]) -> bool:
+    """Return True if a commit that raised an error provably did not happen, and never will.
+
+    Delta reports a conflict once it has found a version taken, and tries no further one. A taken version refuses also a
+    request that is still on its way. Every other error, and a conflict with the commit itself (its answer was lost and
+    the client tried again), leaves the outcome open.
+
+    Args:
+        error: raised by the commit.
+        log: the table's, listed after the error.
+        read: the version that the transaction has read.
+        files: paths of the data files that it would have added.
+    """
+    later = [version for version in log.commits if version > read]
+    if not is_conflict(error) or not later:
+        return False
+    added = (action.add for version in later for action in log.commit(version).actions if action.add is not None)
+    return not any(locate(log.table, add.path) in files for add in added)
 
 
 def append(
