@@ -11,8 +11,8 @@ import pytest
 from lakestream.lake.write import transactions
 from lakestream.lake.write.maintainer import Maintainer
 from tests.lake.model import StreamModel
-from tests.lake.test_maintenance import KEEP, NOW, check, files, grow, maintain, on_disk
 from tests.lake.tables import version
+from tests.lake.test_maintenance import KEEP, NOW, check, files, grow, maintain, on_disk
 
 pytestmark = pytest.mark.lake
 
