@@ -188,12 +188,18 @@ def _detach(maintainer: Maintainer, lake: str, name: str, account: str) -> int:
 
 
 def _dry_run(lake: str, policy: Policy, stream: str | None, as_json: bool) -> int:
+    from lakestream.lake.errors import LacksFiles
     from lakestream.lake.files.lake import open_storage
     from lakestream.lake.write import maintainer
 
-    storage = open_storage(lake)
+    storage, code = open_storage(lake), 0
     for table in maintainer.tables(storage):
-        facts = maintainer.look(storage, table, policy, time.time_ns())
+        try:
+            facts = maintainer.look(storage, table, policy, time.time_ns())
+        except LacksFiles as error:
+            complain(str(error))
+            code = 1
+            continue
         if facts is not None and stream in (None, facts.stream):
             plan = maintenance_plan.decide(facts, policy)
             job.tell(
@@ -205,7 +211,7 @@ def _dry_run(lake: str, policy: Policy, stream: str | None, as_json: bool) -> in
                 plan=plan.describe(),
                 due=bool(plan),
             )
-    return 0
+    return code
 
 
 def _say(done: Done, as_json: bool) -> None:

@@ -5,6 +5,8 @@ Belongs here: exceptions whose texts say what to do. No other module of the pack
 
 from __future__ import annotations
 
+import contextlib
+
 from lakestream.protocol.api.errors import PublicError
 
 
@@ -105,6 +107,17 @@ class DamagedTable(LakeError):
             f"{what}. It cannot be made whole: there is no whole version of it from which on every log entry is still "
             f"staged (they are from {begins} on), so messages with sequences from {first_seq} to {last_seq} cannot be "
             "read. Nothing was changed; bring the files back from a copy of the lake"
+        )
+
+
+class LacksFiles(LakeError):
+    """Raised when something of a table was to be deleted whose newest version names files that are missing."""
+
+    def __init__(self, table: str, what: str) -> None:
+        self.table = table
+        super().__init__(
+            f"{what}. Nothing is deleted from it until it is whole: the compactor goes back to an older version if one "
+            "and the staged segments have everything; else bring the files back from a copy of the lake"
         )
 
 
@@ -285,6 +298,10 @@ class BadPolicy(LakeError):
 def first_line(error: BaseException, prefix: str = "") -> str:
     """Return an error in one line, without Spark's plans and stack traces: the first one that begins with `prefix`, if
     there is one."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = str(error)
+    if (cause := getattr(error, "java_exception", None)) is not None:  # py4j's text begins with the call
+        with contextlib.suppress(Exception):  # the JVM may have been killed
+            text = str(cause.toString())
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     chosen = [line for line in lines if line.startswith(prefix)]
     return (chosen or lines or [type(error).__name__])[0][:500]

@@ -331,3 +331,32 @@ def test_the_program(spark: Any, lake: Path, tmp_path: Path) -> None:
     assert "looked after 1 table" in done.stdout
     check(lake, model)
     assert paths.table(str(lake), "OTHER", "ACC") in maintainer.tables(open_storage(lake))
+
+
+def test_invariant_13_nothing_is_deleted_from_a_damaged_table_until_it_is_repaired(
+    spark: Any, lake: Path, tmp_path: Path
+) -> None:
+    """The newest version lacks a file. Maintenance says so, deletes nothing, and asks for the repair."""
+    model = StreamModel(tmp_path / "log")
+    grow(spark, lake, model, 2)
+    model.remove([7], shred=True)
+    grow(spark, lake, model, 1)
+    assert maintain(spark, lake, KEEP).plan.erase == 1
+    model.remove([8], shred=True)
+    grow(spark, lake, model, 1)
+    table = model.table(lake)
+    victim = Path(DeltaTable(table).file_uris()[0].removeprefix("file://"))
+    victim.unlink()
+    names = {path for path in Path(lake).rglob("*") if path.is_file()}
+    later = time.time_ns() + 100 * HOUR_NS
+    for round in range(2):
+        (done,) = Maintainer(spark, str(lake), NOW, clock=lambda: later).once()
+        assert done.failure is not None
+        assert victim.name in done.failure, round
+    assert names <= {path for path in Path(lake).rglob("*") if path.is_file()}
+    assert list(Path(lake).rglob("damaged.json"))
+    compact(spark, lake, model)
+    check(lake, model)
+    assert not list(Path(lake).rglob("damaged.json"))
+    assert maintain(spark, lake, NOW).plan.erase == 1
+    check(lake, model)

@@ -24,6 +24,7 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -338,10 +339,17 @@ class Site:
         """Return the warnings of `lakestream status`."""
         return "\n".join(self.status()["warnings"])
 
+    def page(self, name: str) -> tuple[int, str]:
+        """Return status and content of a monitoring page."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.server.http_port}/{name}", timeout=ANSWER_S) as page:
+                return page.status, page.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
     def is_reachable(self) -> bool:
         """Return the server's metric of that name."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.server.http_port}/metrics", timeout=ANSWER_S) as page:
-            return b"\nlakestream_lake_reachable 1.0\n" in page.read()
+        return "\nlakestream_lake_reachable 1.0\n" in self.page("metrics")[1]
 
     # ------------------------------------------------------------------ tables
     def table(self, traffic: Traffic) -> str:

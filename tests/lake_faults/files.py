@@ -24,6 +24,7 @@ BACK = "no message is passed over, doubled or other; status names it; all resume
 OLDER = "until then nothing leaves the log"
 """Words of `status` about a table that is missing, or older than what has left the log."""
 UNNOTICED = "nothing is noticed, by running programs or by restarted ones"
+TOLD = "/healthz of the stream, the strict one of the server and a metric say so, until the files are back"
 _CHECKPOINT = "*.checkpoint*.parquet"
 
 
@@ -79,6 +80,40 @@ def brought_back(harm: Callable[[Path], object], names: str, read_first: bool = 
         reads_truly(site, traffic, set())
 
     return run
+
+
+def destroyed(site: Site) -> None:
+    """All data files of a table are deleted: the health of its stream, the strict one of the server, and the metric say
+    so, until they are back."""
+    healthy, other = site.traffic(), site.traffic()
+    site.in_table(other, site.history)
+    site.in_table(healthy, 1)
+    site.stop_compactor()
+    aside = site.directory / "data files"
+    aside.mkdir()
+    files = _data(Path(site.table(other)))
+    for path in files:
+        path.rename(aside / path.name)
+    if site.direct(other, 1).data == other.acked[1]:
+        raise Broken("a message is read from a file that is deleted")
+    pages = {f"healthz?account=$G&stream={other.name}", "healthz?strict=true", "healthz?strict=true&account=$G"}
+    fine = {"healthz", f"healthz?account=$G&stream={healthy.name}"}
+
+    def told() -> bool:
+        found = [site.page(name) for name in pages]
+        return all(status == 503 and other.name in text and "is missing" in text for status, text in found)
+
+    site.until(told, "/healthz of the stream and of the server names the damage", 60)
+    if bad := [name for name in fine if site.page(name)[0] != 200]:
+        raise Broken(f"{bad} are not healthy")
+    site.until(lambda: "\nlakestream_lake_tables_damaged 1.0\n" in site.page("metrics")[1], "the metric counts it", 60)
+    for path in files:
+        (aside / path.name).rename(path)
+    site.until(lambda: all(site.page(name)[0] == 200 for name in pages | fine), "all is healthy again")
+    if "\nlakestream_lake_tables_damaged 0.0\n" not in site.page("metrics")[1]:
+        raise Broken("the metric still counts a damaged table")
+    site.start_compactor()
+    site.follows(other)
 
 
 def _named(site: Site, traffic: Traffic, names: str) -> None:
@@ -170,6 +205,7 @@ def _case(name: str, fault: str, promise: str, run: Callable[[Site], None], **mo
 
 
 CASES = (
+    _case("data-gone", "all data files of a table deleted, and back", TOLD, destroyed, own=True, compactor="small"),
     *(
         _case(name, fault, BACK, brought_back(harm, names, read), compactor="small")
         for name, (fault, harm, names, read) in _BROUGHT_BACK.items()

@@ -56,6 +56,11 @@ def stored(content: bytes, path: str, at: int, size: int) -> bytes:
     return body
 
 
+def end_of(vector: DeletionVector) -> int:
+    """Return the offset in its file behind a deletion vector, with its length and checksum."""
+    return (vector.offset or 0) + 8 + vector.size_in_bytes
+
+
 def decode(body: bytes) -> np.ndarray[Any, Any]:
     """Return the values of a serialised vector, ascending. Raises BadDeletionVector."""
     import numpy as np

@@ -8,6 +8,9 @@ checksum (ends.py) and number of rows; place, length and checksum of a deletion 
 A VACUUM by another program deletes files that are in no version yet, and a commit may name them while it runs. Delta
 logs its start and its end: all files are checked again after each, and what is checked in between proves nothing.
 
+Whatever deletes files of a table, versions of its log, or segments that it holds first looks if every file that the
+newest version names is there with its size (`lacking`, invariant 13). That opens no file.
+
 In a directory every checked file is synced, with its directories and the commit that names it: size and footer may be
 in the page cache alone. In an object store a successful PUT is durable (S3's promise), so size and footer are enough.
 
@@ -31,10 +34,10 @@ import msgspec
 
 from lakestream.lake.delta import deletion_vectors, ends
 from lakestream.lake.delta.actions import Add, Key, MetaData, TableProtocol, key_of, locate, statistics, vector_file
-from lakestream.lake.delta.log import Commit, Log
+from lakestream.lake.delta.log import Commit, Log, State
 from lakestream.lake.delta.position import PositionWatch, aside, own
 from lakestream.lake.delta.strangers import ForeignCommit, foreign, obstacle, since_progress
-from lakestream.lake.errors import BadDeletionVector, DamagedFile
+from lakestream.lake.errors import BadDeletionVector, DamagedFile, LacksFiles
 from lakestream.lake.files import paths, staging
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.local_storage import sync_path
@@ -55,6 +58,7 @@ _STEP_FILES = 50
 _END_BYTES = 64 * 1024  # of a Parquet file, read at once: enough for most footers
 _MAGIC = b"PAR1"
 _ROWS_FIELD = 3  # of FileMetaData
+_NO_VALUES: dict[str, str | None] = {}
 
 
 class Damage(msgspec.Struct, frozen=True):
@@ -110,6 +114,8 @@ class TableFiles:
         self._log: Log | None = None
         self._todo: dict[Key, Add] = {}
         self._fresh: dict[Key, Add] = {}
+        self._named: dict[Key, Add] = {}
+        """Files of the version that was checked last, without their statistics."""
         self._sizes: dict[str, int] | None = None
         self._again = False
         self._vacuum_began: float | None = None
@@ -122,6 +128,16 @@ class TableFiles:
     def doubt(self) -> None:
         """Have all files checked again: one of them could not be read."""
         self._again = True
+
+    def are_there(self) -> bool:
+        """Return True if every file of the version that was checked last is there with its size; else all files are
+        checked again by the next look, which names the damage. Opens no file.
+
+        Invariant: no segment that the table holds is deleted before (13).
+        """
+        found = not lacking(self._storage, self.table, self._named.values())
+        self._again = self._again or not found
+        return found
 
     def look(self, epoch: int, budget: Budget) -> bool:
         """Continue checking; return True when all files of the newest version are checked, so that `damaged` is
@@ -163,6 +179,7 @@ class TableFiles:
         self.damaged = {key: each for key, each in self.damaged.items() if each.lasting and key in state.files}
         self._todo = {key: add for key, add in state.files.items() if key not in self.damaged}
         self._fresh = {}
+        self._named = {key: _slim(add) for key, add in state.files.items()}
         self._log, self.version, self._epoch, self._again = log, state.version, epoch, False
 
     def _follow(self) -> None:
@@ -197,11 +214,12 @@ class TableFiles:
             self._take_vacuum(commit)
             for action in commit.actions:
                 if action.remove is not None:
-                    for known in (self._fresh, self.damaged):
+                    for known in (self._fresh, self._named, self.damaged):
                         known.pop(key_of(action.remove), None)
             for action in commit.actions:
                 if action.add is not None:
                     self._fresh[key_of(action.add)] = action.add
+                    self._named[key_of(action.add)] = _slim(action.add)
         self._sync_commits(self._log, seen)
 
     def _take_metadata(self, commit: Commit) -> None:
@@ -270,6 +288,71 @@ def check(storage: Storage, table: str, adds: Sequence[Add], sizes: dict[str, in
     return found
 
 
+def lacking(storage: Storage, table: str, adds: Iterable[Add]) -> list[Damage]:
+    """Return the damage of files that are missing, or of another size than the log says.
+
+    Costs one look-up for each file in a directory; in an object store one listing, a request for a thousand files.
+
+    Args:
+        storage: the lake.
+        table: the table's path.
+        adds: the actions that name the files.
+    """
+    listed = None if storage.local else {entry.path: entry.size for entry in storage.tree(table)}
+    vectors: dict[str, int | None] = {}
+
+    def size(path: str) -> int | None:
+        if listed is not None and path.startswith(f"{table}/"):
+            return listed.get(path)
+        entry = (storage if storage.local else open_storage(path.rpartition("/")[0])).stat(path)
+        return None if entry is None else entry.size
+
+    found = []
+    for add in adds:
+        path, vector = locate(table, add.path), add.deletion_vector
+        if (damage := _of_size(path, size(path), add)) is not None:
+            found.append(damage)
+            continue
+        try:
+            file = None if vector is None else vector_file(table, vector)
+        except BadDeletionVector as error:
+            found.append(Damage(path, str(error), add))
+            continue
+        if vector is None or file is None:
+            continue
+        if file not in vectors:  # those of one commit share a file
+            vectors[file] = size(file)
+        end = deletion_vectors.end_of(vector)
+        if (there := vectors[file]) is None or there < end:
+            reason = "it is missing" if there is None else f"it has {there} bytes, and a deletion vector up to {end}"
+            found.append(Damage(file, reason, add))
+    return found
+
+
+def require(storage: Storage, table: str, state: State) -> None:
+    """Raise LacksFiles if a file is missing that a version of a table names."""
+    if damaged := lacking(storage, table, state.files.values()):
+        raise LacksFiles(table, describe(table, damaged))
+
+
+def require_whole(storage: Storage, table: str) -> State:
+    """Return the newest version of a table. To be called under its lock before anything is deleted from it.
+
+    The name of the version is synced: its writer may have been killed before it did that, and what the version has
+    replaced must not go while a power loss could bring it back.
+
+    Raises:
+        LacksFiles: a file that the version names is missing.
+        FileNotFoundError: there is no table.
+    """
+    log = Log(storage, table)
+    state = log.state()
+    require(storage, table, state)
+    if state.version in log.commits:
+        storage.sync_files([log.path(state.version)])
+    return state
+
+
 def describe(table: str, damaged: Iterable[Damage]) -> str:
     """Describe damaged files of a table, with their sequences, in one line."""
     every = sorted(damaged, key=lambda each: (statistics(each.add).min_seq, each.path))
@@ -315,8 +398,15 @@ def _data(storage: Storage, path: str, add: Add) -> Damage | None:
     return _synced(path, add)
 
 
-def _of_size(path: str, size: int, add: Add) -> Damage | None:
+def _of_size(path: str, size: int | None, add: Add) -> Damage | None:
+    if size is None:
+        return Damage(path, "it is missing", add)
     return Damage(path, f"it has {size} bytes instead of {add.size}", add) if size != add.size else None
+
+
+def _slim(add: Add) -> Add:
+    """Return what is needed to find a file again: a table may have thousands."""
+    return Add(add.path, _NO_VALUES, add.size, deletion_vector=add.deletion_vector)
 
 
 def _vector(storage: Storage, table: str, add: Add, read: dict[str, bytes | str]) -> Damage | None:

@@ -563,8 +563,6 @@ def _reason(error: BaseException) -> str:
         return str(error)
     if _is_worker_late(error):
         return WORKER_LATE
-    if (cause := getattr(error, "java_exception", None)) is not None:  # py4j's text begins with the call
-        return first_line(Exception(str(cause.toString())))
     # A worker's exception is in the middle of its traceback, as `module.Name: text`.
     return first_line(error, "lakestream.lake.errors.")
 

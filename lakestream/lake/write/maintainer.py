@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from lakestream.lake.delta import clones, erasures
+from lakestream.lake.delta import clones, erasures, verify
 from lakestream.lake.delta import departures as departure_files
 from lakestream.lake.delta.actions import Key, located, statistics
 from lakestream.lake.delta.clones import CloneUnreadable, References
@@ -38,10 +38,11 @@ from lakestream.lake.delta.log import Log, State, has_log
 from lakestream.lake.delta.policy import TIME_TRAVEL_PROPERTY
 from lakestream.lake.delta.schema import STREAM_PROPERTY, UID_PROPERTY
 from lakestream.lake.delta.time_travel import CommitLog, NotATable
-from lakestream.lake.errors import TableBusy, first_line
+from lakestream.lake.errors import LacksFiles, TableBusy, first_line
 from lakestream.lake.files import locks, paths
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.locks import MAINTAINER_LOCK, open_lock
+from lakestream.lake.files.staging import read_identity
 from lakestream.lake.files.storage import Storage
 from lakestream.lake.write import vacuum
 from lakestream.lake.write.detach import Detached, Detacher, of_others
@@ -112,11 +113,15 @@ def look(
         policy: for its retention, if the table does not state its own.
         now_ns: the present, ns since the epoch.
         references: cache of clones' references.
+
+    Raises:
+        LacksFiles: the newest version is damaged.
     """
     to_erase = erasures.merged(erasures.notes(storage, table))
     if (found := read(storage, table)) is None:
         return None
     log, state = found
+    verify.require(storage, table, state)  # damage is told, even if nothing is due
     properties, written = state.metadata.configuration, log.checkpoints
     retain_ns = retention(properties, policy)
     try:
@@ -165,7 +170,11 @@ def expire(storage: Storage, table: str, keep_from: int) -> int:
 
     Invariant: `keep_from` has a checkpoint, so what is left can be read without the rest. Source: Delta protocol,
     "Metadata Cleanup".
+
+    Raises:
+        LacksFiles: the newest version is damaged, and may be repaired from these.
     """
+    verify.require_whole(storage, table)
     log = Log(storage, table)
     assert keep_from in log.checkpoints
     # Sync the checkpoint, whichever program wrote it, before deleting what it replaces.
@@ -318,9 +327,28 @@ class Maintainer:
             done = retry(lambda: self._work(table))
             return None if done is None else msgspec.structs.replace(done, seconds=time.monotonic() - began)
         except Exception as error:
+            if isinstance(error, LacksFiles) and not self._ask_for_repair(error.table):
+                return None
             if self._stopping():  # an interrupted step is no failure
                 return None
             return Done(name, Plan(), seconds=time.monotonic() - began, failure=first_line(error))
+
+    def _ask_for_repair(self, table: str) -> bool:
+        """Ask the compactor to repair a damaged table, and the server, which reads the same request, to check it.
+
+        Return False if the table is gone.
+        """
+        if (found := read(open_storage(table), table)) is None:
+            return False
+        if not table.startswith(f"{self._storage.root}/"):
+            return True
+        account, stream = paths.stream_of(self._storage.root, table)
+        uid = found[1].metadata.configuration[UID_PROPERTY]
+        identity = read_identity(paths.staging(self._storage.root, stream, uid, account))
+        if identity is not None:
+            damaged = verify.lacking(self._storage, table, found[1].files.values())
+            verify.ask(self._storage.root, identity, damaged)
+        return True
 
     def _resting(self, table: str) -> _Rest | None:
         """Return the cached check of a table that has not changed since. Costs one listing of its log."""
@@ -386,6 +414,7 @@ class Maintainer:
             return False
         with self._alone(facts.table, facts.incarnation) as same:
             if same:
+                verify.require_whole(self._storage, facts.table)  # Delta deletes old commits after a checkpoint
                 self._write_checkpoint(facts.table)
             return same
 
@@ -405,11 +434,12 @@ class Maintainer:
             departure_files.sweep(self._storage, facts.table)
             return expired
 
-    def _delete(self, facts: Facts, stale: list[str], named: bool = False) -> bool:
-        """Delete files that no version needs, except those that clones have referenced since they were chosen.
+    def _delete(self, facts: Facts, stale: list[str]) -> bool:
+        """Delete files that no version needs, except those that a version or a clone has come to need since they were
+        chosen: a repair brings back the files of an older version.
 
-        Args:
-            named: the files may be young enough to belong to a new commit; those stay as well.
+        Raises:
+            LacksFiles: the newest version is damaged, and may be repaired from these.
         """
         for at in range(0, len(stale), _DELETED_AT_ONCE):
             if self._stopping():
@@ -418,8 +448,8 @@ class Maintainer:
                 if not same:
                     return False
                 kept = self._references.newly(facts.table)
-                if named and (found := read(self._storage, facts.table)) is not None:
-                    kept.update(path for add in found[1].files.values() for path in located(facts.table, add))
+                now = verify.require_whole(self._storage, facts.table)
+                kept.update(path for add in now.files.values() for path in located(facts.table, add))
                 some = [path for path in stale[at : at + _DELETED_AT_ONCE] if path not in kept]
                 local = self._storage.local
                 self._storage.delete_all(path for each in some for path in (with_checksum(each) if local else [each]))
@@ -438,17 +468,33 @@ class Maintainer:
             return 0, None
         if vacuum.to_rewrite(self._storage, facts.table, now[1], runs):
             return 0, None  # deleted since the rewrite began; the next round handles it
-        left = vacuum.left_behind(self._storage, *now, runs)
+        left, unknown = vacuum.left_behind(self._storage, *now, runs)
+        if unknown and not self._fence(facts):
+            return 0, None
         try:
             kept = self._kept_after_detaching(facts.table, set(left), runs) if left else set()
         except CloneUnreadable as error:
             return 0, str(error)
-        if not self._delete(facts, [path for path in left if path not in kept], named=True):
+        if not self._delete(facts, [path for path in left if path not in kept]):
             return 0, None
         if kept:
             return 0, f"{erasures.count(runs)} deleted messages stay in files that a shallow clone needs"
         self._storage.delete_all(note.path for note in found)
         return erasures.count(runs), None
+
+    def _fence(self, facts: Facts) -> bool:
+        """Take the next version of the log in an object store: a request for a commit of it that is still on its way is
+        refused from then on. Return False if the table is another one.
+
+        In a directory the lock of a table ends with the JVM that commits, so nothing arrives later.
+        """
+        if self._storage.local:
+            return True
+        with self._alone(facts.table, facts.incarnation) as same:
+            if same:
+                self._forget(facts.table)
+                self._rewriter.commit(self._rewriter.begin(facts.table), [])
+            return same
 
     def _kept_after_detaching(self, table: str, files: set[str], runs: erasures.Runs) -> set[str]:
         """Return the files of a table that clones need, after giving mirrors among these copies of their own.

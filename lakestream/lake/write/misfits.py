@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lakestream.lake.delta import ends
+from lakestream.lake.delta import ends, verify
 from lakestream.lake.delta.log import log_directory
 from lakestream.lake.delta.position import PositionWatch, Progress, application
 from lakestream.lake.delta.schema import MISFITS_PROPERTY
@@ -166,7 +166,11 @@ class MisfitTable:
 
     def delete(self, conditions: Sequence[str], shred: bool = False) -> None:
         """Delete misfits, given as SQL conditions. With `shred`, no file has them afterwards, also none of an older
-        version: the reason of a misfit may quote the payload."""
+        version: the reason of a misfit may quote the payload.
+
+        Raises:
+            LacksFiles: with `shred`: the newest version is damaged.
+        """
         from delta.tables import DeltaTable
 
         if not conditions or self._owner(self.path) is None:
@@ -175,6 +179,10 @@ class MisfitTable:
         for condition in conditions:
             table.delete(condition)
         if shred:
+            if not self._storage.local:  # a request for a commit that is still on its way is refused from now on
+                transaction = transactions.begin(self._spark, self._storage.spark_path(self.path))
+                transactions.commit(self._spark, transaction, [], transactions.operation(self._spark, "ManualUpdate"))
+            verify.require_whole(self._storage, self.path)
             self._spark.conf.set(RETENTION_CHECK, "false")
             try:
                 table.vacuum(0)

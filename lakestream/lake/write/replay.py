@@ -169,10 +169,7 @@ class Replay:
         """Add columns to the table, in a commit without rows."""
         transaction = transactions.begin(self._spark, self._table.spark_path)
         transactions.change_schema(self._spark, transaction, columns.widen)
-        of = transactions.jvm(self._spark).org.apache.spark.sql.delta
-        transactions.commit(
-            self._spark, transaction, [], getattr(getattr(of, "DeltaOperations$ManualUpdate$"), "MODULE$")
-        )
+        transactions.commit(self._spark, transaction, [], transactions.operation(self._spark, "ManualUpdate"))
 
     def _merge(self, rows: pa.Table) -> None:
         """Write the columns of these messages into their rows."""

@@ -160,7 +160,7 @@ class Rewriter:
         elif operation == "Restore":
             done = getattr(of, "DeltaOperations$Restore")(none, none)
         else:
-            done = getattr(getattr(of, f"DeltaOperations${operation}$"), "MODULE$")
+            done = transactions.operation(self._spark, operation)
         if metadata is not None:
             self._spark.conf.set(METADATA_SETTING, metadata)
         try:

@@ -69,9 +69,15 @@ def describe(spark: SparkSession, transaction: Any, metadata: Mapping[str, Any])
     transaction.updateMetadata(read.fromJson(msgspec.json.encode({"metaData": metadata}).decode()), False)
 
 
-def commit(spark: SparkSession, transaction: Any, changes: Sequence[Mapping[str, Any]], operation: Any) -> None:
-    """Commit actions, given as their JSON, as one of Delta's operations."""
-    transaction.commit(actions(spark, changes), operation)
+def commit(spark: SparkSession, transaction: Any, changes: Sequence[Mapping[str, Any]], done: Any) -> None:
+    """Commit actions, given as their JSON, as one of Delta's operations. An error is not the outcome: see above."""
+    transaction.commit(actions(spark, changes), done)
+
+
+def operation(spark: SparkSession, name: str) -> Any:
+    """Return the operation without parameters of this name in Delta's `DeltaOperations`."""
+    of = jvm(spark).org.apache.spark.sql.delta
+    return getattr(getattr(of, f"DeltaOperations${name}$"), "MODULE$")
 
 
 def is_conflict(error: Exception) -> bool:
@@ -120,11 +126,11 @@ def append(
     write = getattr(there.org.apache.spark.sql.delta, "DeltaOperations$Write")
     none = option.empty()
     appended = there.org.apache.spark.sql.SaveMode.Append
-    operation = write(
+    done = write(
         appended, option.apply(seq(spark, columns)), none, option.apply(metadata), none, none, none, none, none
     )
     transaction.registerSQLMetrics(spark._jsparkSession, _metrics(spark, metrics))
-    commit(spark, transaction, changes, operation)
+    commit(spark, transaction, changes, done)
 
 
 def actions(spark: SparkSession, changes: Sequence[Mapping[str, Any]]) -> Any:

@@ -110,22 +110,24 @@ def to_rewrite(storage: Storage, table: str, state: State, runs: Runs) -> set[Ke
     return found
 
 
-def left_behind(storage: Storage, log: Log, state: State, runs: Runs) -> list[str]:
-    """Return the files of the table's directory that hold such rows and do not belong to the newest version.
+def left_behind(storage: Storage, log: Log, state: State, runs: Runs) -> tuple[list[str], bool]:
+    """Return the files of the table's directory that hold such rows and do not belong to the newest version, and True
+    if a commit that the log does not have may name one of them.
 
     They are of older versions, of the change data feed, or of a failed commit.
     """
     table = log.table
     current = {path for add in state.files.values() for path in located(table, add)}
     known = {locate(table, add.path): statistics(add) for add in log.ever_added()}
-    found = []
+    found, unknown = [], False
     for entry in storage.tree(table):
         if entry.path in current or not visible(table, entry) or not entry.name.endswith(".parquet"):
             continue
         said = known.get(entry.path)
         if (said is None or _may_hold(said, runs)) and _holds(storage, entry.path, runs):
             found.append(entry.path)
-    return found
+            unknown = unknown or said is None
+    return found, unknown
 
 
 def _may_hold(said: Statistics, runs: Runs) -> bool:

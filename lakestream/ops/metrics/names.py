@@ -177,6 +177,10 @@ LAKE = tuple(
 LAKE_FAILING = _gauge(
     "lakestream_lake_tables_failing", "Tables that cannot follow their streams; `lake.errors` of /varz has the reasons."
 )
+LAKE_DAMAGED = _gauge(
+    "lakestream_lake_tables_damaged",
+    "Tables of which files are damaged or missing, so that messages may be unreadable; /healthz?strict=true names one.",
+)
 COMPACTOR_ALIVE = _gauge("lakestream_lake_compactor_alive", "1 if a compactor is at work in the lake, else 0.")
 LAKE_REACHABLE = _gauge("lakestream_lake_reachable", "1 if the lake answers, 0 during an outage of it.")
 
@@ -239,6 +243,7 @@ FAMILIES = (
     RAFT_LAG,
     *LAKE,
     LAKE_FAILING,
+    LAKE_DAMAGED,
     COMPACTOR_ALIVE,
     LAKE_REACHABLE,
     HISTORY_SECONDS,

@@ -171,6 +171,7 @@ class ServerMetrics:
 
     def _lake(self, sheet: Sheet, keeper: Lag) -> None:
         sheet.put(names.LAKE_FAILING, len(keeper.troubles()))
+        sheet.put(names.LAKE_DAMAGED, len(keeper.damages()))
         sheet.put(names.COMPACTOR_ALIVE, float(keeper.attended))
         sheet.put(names.LAKE_REACHABLE, float(keeper.outage() is None))
         history = keeper.history()

@@ -6,7 +6,7 @@ Belongs here: /jsz, the `jetstream` object of /varz, and the health of streams a
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from lakestream.account.engine import Engine
@@ -204,7 +204,11 @@ class JetStreamPages:
 
     # ------------------------------------------------------------------ /healthz
     def healthz(self, query: Query) -> Health:
-        """Return the health of the server, or of the given account, stream or consumer."""
+        """Return the health of the server, or of the given account, stream or consumer.
+
+        Damaged tables of the lake count for a given stream, and with `strict` (lakestream's own). By default the server
+        is healthy: a restart, which is what a failed liveness check means, would change nothing.
+        """
         account, stream, consumer = query.text("account"), query.text("stream"), query.text("consumer")
         if consumer and not stream:
             return Health(400, '"stream" must not be empty when checking consumer health', "BAD_REQUEST")
@@ -223,9 +227,12 @@ class JetStreamPages:
         serving = jetstream.served.get(account) if jetstream is not None else None
         if account and serving is None:
             return Health(404, f'JetStream account "{account}" not found', "ACCOUNT", account)
+        if jetstream is None:
+            return Health(200)
+        damages = jetstream.keeper.damages() if jetstream.keeper is not None else {}
         if serving is not None and stream:
-            return _streams_health(serving.engine, account, stream, consumer)
-        return _all_health(jetstream, account) if jetstream is not None else Health(200)
+            return _streams_health(serving.engine, account, stream, consumer, damages)
+        return _all_health(jetstream, account, damages if query.flag("strict") else {})
 
 
 def raft_groups(node: Monitored, jetstream: Streams) -> list[tuple[str, str, Group]]:
@@ -268,7 +275,7 @@ def _group(group: Group) -> dict[str, Any]:
     return page | {"peers": peers}
 
 
-def _all_health(jetstream: Streams, only: str) -> Health:
+def _all_health(jetstream: Streams, only: str, damages: Mapping[tuple[str, str], str]) -> Health:
     lacking = jetstream.node.shown.unhealthy()
     if lacking:
         return Health(503, lacking, "JETSTREAM")
@@ -280,10 +287,15 @@ def _all_health(jetstream: Streams, only: str) -> Health:
         for stream in serving.engine.streams.values():
             if stream.failed is not None:
                 return _broken(account, stream.name, stream.failed.description)
+    for (account, name), damage in damages.items():
+        if only in ("", account):
+            return _damaged(account, name, damage)
     return Health(200)
 
 
-def _streams_health(engine: Engine, account: str, name: str, consumer: str) -> Health:
+def _streams_health(
+    engine: Engine, account: str, name: str, consumer: str, damages: Mapping[tuple[str, str], str]
+) -> Health:
     if name in engine.offline:
         return _broken(account, name, engine.offline[name])
     stream = engine.streams.get(name)
@@ -294,11 +306,17 @@ def _streams_health(engine: Engine, account: str, name: str, consumer: str) -> H
     if consumer and consumer not in stream.consumers:
         reason = f'JetStream consumer "{consumer}" not found for stream "{name}" on account "{account}"'
         return Health(404, reason, "CONSUMER", account, name, consumer)
+    if damage := damages.get((account, name)):
+        return _damaged(account, name, damage)
     return Health(200)
 
 
 def _broken(account: str, name: str, reason: str) -> Health:
     return Health(503, f"JetStream stream '{account} > {name}' takes no messages: {reason}", "STREAM", account, name)
+
+
+def _damaged(account: str, name: str, damage: str) -> Health:
+    return Health(503, f"old messages of JetStream stream '{account} > {name}': {damage}", "STREAM", account, name)
 
 
 def _streams(served: Iterable[Serving]) -> Iterator[Stream]:

@@ -97,6 +97,9 @@ class Lag(Protocol):
     def troubles(self) -> dict[str, str]:
         """Return the streams whose tables cannot follow them, with the reason."""
 
+    def damages(self) -> dict[tuple[str, str], str]:
+        """Return the streams, by account and name, whose tables are damaged or missing, with the reason."""
+
     def outage(self) -> Outage | None:
         """Return the outage of the lake; None while it answers."""
 

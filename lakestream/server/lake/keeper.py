@@ -180,6 +180,10 @@ class LakeKeeper:
         found = {_shown(key): trouble for key, trouble in self._unmarked.values()}
         return found | {_shown(key): sync.trouble for key, sync in self._syncs.items() if sync.trouble}
 
+    def damages(self) -> dict[tuple[str, str], str]:
+        """Return the streams whose tables are damaged or missing, with the reason, for monitoring."""
+        return {key: sync.damage for key, sync in self._syncs.items() if sync.damage}
+
     def streams(self) -> Collection[tuple[str, str]]:
         return self._syncs.keys()
 
@@ -522,6 +526,8 @@ class LakeKeeper:
         if position < sync.position:  # an older copy of the lake within reach of the log: stage again
             sync.staged_through = position
         sync.position, sync.held = position, found.held or 0
+        if found.damaged or found.held is not None or found.position is None:  # else not all files were checked
+            sync.damage = found.trouble if found.damaged else ""
         if sync.history is not None:
             sync.history.refuse("")
             sync.history.note_damage(found.damaged or position < left)
@@ -547,8 +553,10 @@ class LakeKeeper:
         if isinstance(error, OlderStore):
             sync.ahead = True
             sync.stream.group.give_up(LogError(str(error), OLDER_STORE))
-        elif isinstance(error, OlderLake) and sync.history is not None:
-            sync.history.refuse(str(error))
+        elif isinstance(error, OlderLake):
+            sync.damage = str(error)
+            if sync.history is not None:
+                sync.history.refuse(sync.damage)
 
     def _report(self, sync: StreamSync, trouble: str) -> None:
         """Record an error of a table for monitoring; log it once."""

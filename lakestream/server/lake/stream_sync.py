@@ -5,7 +5,8 @@ stable storage, which segments have to be staged, which staged segments can be d
 thread; one at a time.
 
 Invariant 10 (`Invariant:`): a commit counts as holding a segment only once the files that it names were found undamaged
-and synced; until then the segment stays, in the log and in the staging area.
+and synced; until then the segment stays, in the log and in the staging area. Before segments are deleted, all files of
+the table are looked up once more, by name and size alone (invariant 13): another program may have deleted some since.
 """
 
 from __future__ import annotations
@@ -109,12 +110,18 @@ class StreamSync:
         """Callback for a stream that was deleted while a task was running."""
         self.trouble = ""
         """Reason why the table does not follow the stream; empty when it does."""
+        self.damage = ""
+        """Reason why messages may be unreadable: files of the table are damaged or missing; empty when they are not."""
         self.checked = False
         self.ahead = False
         """True if the store is an older copy than the table, so that nothing has to be staged for it."""
         self.looked_at = -1
         """Number of the compactor's visits (`LakeKeeper.visits`) when the last look began that was answered."""
         self._unchecked = 0
+        self._asked = ""
+        """Tag of the request for a repair, by another program, for which all files were checked."""
+        self._looked_up = (0, 0)
+        """Position and last sealed log index at which the table's files were last looked up."""
 
     def seal_early(self, now_ns: int, attended: bool) -> bool:
         """Have the open segment sealed if the budget of early seals allows it; return True if so.
@@ -238,6 +245,10 @@ class StreamSync:
         entries = self._storage.list(self.directory) if needs_list else []
         staged = staging.staged_segments(entries)
         self._check(position or 0, left, applied, staged)
+        asked = next((entry.tag for entry in entries if entry.name == verify.REQUEST_FILE), "")
+        if asked not in ("", self._asked) and not self._files.damaged:  # by the maintainer, or before a restart
+            self._asked = asked
+            self._files.doubt()
         seen = self._files.version
         whole, trouble = (True, "") if position is None else self._verify(budget)
         if position is not None and self._files.version != seen:
@@ -255,6 +266,9 @@ class StreamSync:
             trouble = trouble or self._files.obstacle
         known = position is not None and not damaged and self._files.version >= 0
         changes = self._changes(entries, leads) if known else None
+        due = self._grace.due(staged, held, time.monotonic_ns()) if held is not None and leads else []
+        if held is not None and not self._may_release(sealed, held, due):
+            held = None
         if not leads:
             return LookResult(position, held, trouble, damaged, changes)
         self._require()  # files that are missing may be those of a lake that has just gone: no new one must begin
@@ -267,12 +281,23 @@ class StreamSync:
         if damaged:
             verify.ask(self._lake, self.identity, list(self._files.damaged.values()))
         elif held is not None:
-            if any(entry.name == verify.REQUEST_FILE for entry in entries):
+            if asked:
                 verify.settle(self._storage, self.directory)
-            self._storage.delete_all(self._grace.due(staged, held, time.monotonic_ns()))
+            self._storage.delete_all(due)
         if not trouble and quarantined is None and staged and staged[-1].last_index > (position or 0):
             trouble = staging.refusal(self._storage, self.directory, entries)
         return LookResult(position, held, trouble or str(quarantined or ""), damaged, changes)
+
+    def _may_release(self, sealed: Sequence[SealedSegment], held: int, due: Sequence[str]) -> bool:
+        """Return True if segments through log index `held` may be deleted; looks up the table's files if there are any
+        that were not there at the last time."""
+        mark = (held, sealed[-1].last_index if sealed else 0)
+        if not due and (not sealed or sealed[0].last_index > held or mark == self._looked_up):
+            return True
+        if not self._files.are_there():
+            return False
+        self._looked_up = mark
+        return True
 
     def _changes(self, entries: Sequence[Entry], leads: bool) -> list[tuple[ForeignCommit, Change]]:
         """Return what other programs have changed in the table, as far as it is not undone."""
@@ -357,7 +382,8 @@ class StreamSync:
         end = min(last, begins - 1) if begins else last
         return (
             f"{said}, but have no message with a sequence from {first} to {end}: those of the damaged files cannot be "
-            "read; bring the files back from a copy of the lake"
+            "read unless the compactor finds an older version that has them; else bring the files back from a copy of "
+            "the lake"
         )
 
 

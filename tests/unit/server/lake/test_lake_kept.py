@@ -163,3 +163,65 @@ def test_a_segment_is_sealed_early_only_if_a_compactor_has_caught_up_and_credits
     assert sync.seal_early(8 * 10**9, attended=True)
     sync.stream.leading = False  # type: ignore[misc]
     assert not sync.seal_early(60 * 10**9, attended=True)
+
+
+def test_invariant_13_segments_stay_while_a_file_is_missing_that_was_found_whole_before(tmp_path: Path) -> None:
+    look = Look(tmp_path)
+    assert look().held == 20
+    content = look.files[0].read_bytes()
+    look.commit(30)
+    (look.staging / paths.segment_name(21, 30)).write_bytes(b"")
+    look.files[0].unlink()  # by another program, whose look at the table was an older one
+    found = look()
+    assert (found.held, found.damaged) == (None, False), "all files are checked next"
+    found = look()
+    assert found.damaged
+    assert f"{look.files[0].name}: it is missing" in found.trouble
+    assert look.staged() == [30]
+    look.files[0].write_bytes(content)
+    assert look() == LookResult(30, 30, changes=[])
+    assert look.staged() == []
+
+
+def test_invariant_13_segments_stay_in_the_log_while_a_file_is_missing(tmp_path: Path) -> None:
+    look = Look(tmp_path)
+    assert look().held == 20
+    look.files[0].unlink()
+    sealed = cast(Any, [SimpleNamespace(path="", first_index=11, last_index=20, first_seq=11, last_seq=20)])
+    look.kept.staged_through = 20
+    assert look.kept.look(sealed, None, False, 0, 21, 100, Budget()).held is None
+    assert look.kept.look(sealed, None, False, 0, 21, 100, Budget()).damaged
+
+
+def test_files_are_looked_up_once_for_the_same_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    look, times = Look(tmp_path), list[int]()
+    real = look.kept._files.are_there
+
+    def counted() -> bool:
+        times.append(1)
+        return real()
+
+    monkeypatch.setattr(look.kept._files, "are_there", counted)
+    sealed = [SimpleNamespace(path="", first_index=1, last_index=10, first_seq=1, last_seq=10)]
+    look.kept.staged_through = 20
+
+    def looks() -> int:
+        assert look.kept.look(cast(Any, sealed), None, True, 0, 21, 100, Budget()).held == 20
+        return len(times)
+
+    assert [looks(), looks(), looks()] == [1, 1, 1]
+    sealed.append(SimpleNamespace(path="", first_index=11, last_index=20, first_seq=11, last_seq=20))
+    assert [looks(), looks()] == [2, 2]
+
+
+def test_a_request_of_another_program_for_a_repair_has_all_files_checked(tmp_path: Path) -> None:
+    look = Look(tmp_path)
+    assert look().held == 20
+    request = look.staging / paths.DAMAGED_FILE
+    request.write_text("{}")
+    assert look().held == 20
+    assert not request.exists(), "the table was found whole"
+    look.files[1].unlink()
+    request.write_text("{}")
+    assert look().damaged
+    assert request.exists()

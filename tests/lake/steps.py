@@ -1,0 +1,437 @@
+"""Faults at each step of an operation on tables: whatever commits, and whatever deletes or writes files of the lake.
+
+Belongs here: the steps (`Steps`), the operations (`OPERATIONS`), and what must hold after a fault (`run`). The steps
+are those of this process, so Spark and the lake survive: `tests.lake_faults` kills real ones.
+
+After a fault, and again once the operation was repeated without one, each file exists that the newest version of any
+table names; then the tables are what their streams are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from delta.tables import DeltaMergeBuilder, DeltaTable, DeltaTableBuilder
+from pyspark.sql import DataFrameWriter, SparkSession
+
+from lakestream.lake.delta import clones, position, verify
+from lakestream.lake.delta.log import Log
+from lakestream.lake.files import clone_request, scan, schemas, staging
+from lakestream.lake.files.clone_request import CloneRequest
+from lakestream.lake.files.lake import identify, open_storage
+from lakestream.lake.files.local_storage import LocalStorage
+from lakestream.lake.files.object_storage import ObjectStorage
+from lakestream.lake.files.staging import StagedStream
+from lakestream.lake.files.storage import Storage
+from lakestream.lake.write import transactions
+from lakestream.lake.write.clone_maker import CloneMaker, clone
+from lakestream.lake.write.maintainer import Maintainer
+from lakestream.lake.write.maintenance_plan import Policy
+from lakestream.lake.write.replay import Replay
+from lakestream.lake.write.stream_compaction import Options, StreamCompaction
+from lakestream.schemas.schema import Schema
+from tests.lake.model import StreamModel
+
+NOW = Policy(min_files=2, retain_ns=0)
+"""Policy without retention: what may be deleted is deleted at once."""
+KEEP = Policy(min_files=2)
+_COMMITS: tuple[tuple[Any, str], ...] = (
+    (transactions, "commit"),
+    (DeltaTable, "delete"),
+    (DeltaTable, "update"),
+    (DeltaTable, "vacuum"),
+    (DeltaTableBuilder, "execute"),
+    (DeltaMergeBuilder, "execute"),
+    (DataFrameWriter, "save"),
+    (SparkSession, "sql"),
+)
+_FILES = ("write", "delete", "delete_all", "delete_tree", "move", "put_file", "copy_file")
+
+
+class How(enum.Enum):
+    """Ways in which a step fails."""
+
+    REFUSED = "refused"
+    """It is not done, and raises an error: no space, no answer."""
+    LOST = "lost"
+    """It is done, and raises an error: the answer is lost, or the sync failed."""
+    KILLED_BEFORE = "killed before"
+    KILLED_AFTER = "killed after"
+    """It is done (a deletion of several files in part), and the program ends."""
+    LATE = "late"
+    """It raises an error and is done once the operation was repeated; commits of Delta transactions only."""
+
+
+class Failed(Exception):
+    """Raised for a step that fails."""
+
+
+class Killed(BaseException):
+    """Raised in place of the end of the program: no handler of errors runs."""
+
+
+class Steps:
+    """Counts the steps of the work in `with steps.failing(...)`, and lets one of them fail."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+        self.late: Callable[[], object] | None = None
+        self._at, self._how, self._inside = 0, How.LOST, False
+
+    @contextlib.contextmanager
+    def failing(self, at: int, how: How) -> Iterator[None]:
+        """Context in which step number `at` fails, from 1 on; 0: none."""
+        self.seen, self.late, self._at, self._how = [], None, at, how
+        with pytest.MonkeyPatch.context() as patch:
+            for owner, name in _COMMITS:
+                patch.setattr(owner, name, self._step(owner, name))
+            for storage in (LocalStorage, ObjectStorage):
+                for name in _FILES:
+                    patch.setattr(storage, name, self._step(storage, name))
+            yield
+
+    def _step(self, owner: Any, name: str) -> Callable[..., Any]:
+        real = getattr(owner, name)
+
+        def step(*arguments: Any, **options: Any) -> Any:
+            if self._inside or not _is_step(name, arguments):
+                return real(*arguments, **options)
+            if name == "delete_all":
+                arguments = (arguments[0], list(arguments[1]))
+                if not arguments[1]:
+                    return None
+            self.seen.append(f"{name} of {_told(name, arguments)}")
+            if len(self.seen) != self._at:
+                return self._do(lambda: real(*arguments, **options))
+            if self._how is How.LATE:
+                self.late = lambda: real(*arguments, **options)
+            if self._how in (How.LOST, How.KILLED_AFTER):
+                if name == "delete_all":
+                    arguments = (arguments[0], arguments[1][: (len(arguments[1]) + 1) // 2])
+                self._do(lambda: real(*arguments, **options))
+            raise Killed if self._how in (How.KILLED_BEFORE, How.KILLED_AFTER) else Failed(f"{self._how.value}: {name}")
+
+        return step
+
+    def _do(self, work: Callable[[], Any]) -> Any:
+        """Do a step; the steps in it are parts of it."""
+        self._inside = True
+        try:
+            return work()
+        finally:
+            self._inside = False
+
+
+def _is_step(name: str, arguments: tuple[Any, ...]) -> bool:
+    if name == "sql":
+        return str(arguments[1]).startswith(("ALTER", "CREATE"))
+    return not (name in _FILES and isinstance(arguments[1], str) and "/_locks/" in arguments[1])
+
+
+def _told(name: str, arguments: tuple[Any, ...]) -> str:
+    if name == "delete_all":
+        return f"{len(arguments[1])} files"
+    return str(arguments[1]).rpartition("/")[2][:60] if name in (*_FILES, "sql") else "a table"
+
+
+@dataclass
+class Stage:
+    """A lake for one run of an operation: the root, and the streams with logs of their own."""
+
+    spark: Any
+    lake: str
+    place: Path
+    streams: dict[str, StreamModel] = field(default_factory=dict)
+
+    @property
+    def storage(self) -> Storage:
+        """Return the lake's storage."""
+        return open_storage(self.lake)
+
+    def model(self, name: str = "ORDERS", metadata: dict[str, str] | None = None) -> StreamModel:
+        """Return a new stream."""
+        self.streams[name] = model = StreamModel(self.place / name, name, f"UID{name}")
+        model.configure(metadata or {})
+        return model
+
+    def staged(self, model: StreamModel) -> StagedStream:
+        """Return a stream's staging directory, as scanned."""
+        return next(one for one in scan.Scanner(self.lake).scan() if one.identity.uid == model.identity.uid)
+
+    def compact(self, model: StreamModel, **options: Any) -> None:
+        """Compact all that is staged of a stream."""
+        StreamCompaction(self.spark, self.lake, self.staged(model), Options(**options)).run()
+
+    def grow(self, model: StreamModel, commits: int = 2, count: int = 12) -> None:
+        """Commit messages, in so many commits."""
+        for _ in range(commits):
+            model.publish([(b"s.%d" % (n % 2), b"", b"payload %d " % n * 5) for n in range(count)])
+            model.stage(self.lake)
+        self.compact(model, commit_bytes=1)
+
+    def maintain(self, policy: Policy = KEEP) -> None:
+        """Maintain all tables. Raises Failed for a table whose maintenance failed."""
+        maintainer = Maintainer(self.spark, self.lake, policy)
+        failures = [done.failure for done in maintainer.once() if done.failure is not None]
+        if failures:
+            raise Failed(failures[0])
+
+    def is_whole(self) -> None:
+        """Assert that each file exists that the newest version of any table names."""
+        storage = self.storage
+        for table in clones.tables_below(storage, storage.root):
+            if (log := Log(storage, table)).commits:
+                assert verify.lacking(storage, table, log.state().files.values()) == [], table
+
+    def is_stream(self, model: StreamModel) -> None:
+        """Assert that a table is its stream."""
+        table = model.table(self.lake)
+        assert rows(self.storage, table) == [(one.seq, one.data) for one in model.expected()]
+        assert position.PositionWatch(table, model.identity.uid).read() == model.sealed[-1].last_index
+
+
+def rows(storage: Storage, table: str) -> list[tuple[int, bytes]]:
+    """Return sequences and payloads of a table's newest version."""
+    import pyarrow as pa
+    from deltalake import DeltaTable as Reader
+    from deltalake import QueryBuilder
+
+    reader = Reader(table, storage_options=storage.delta_options() or None)
+    found = pa.table(QueryBuilder().register("t", reader).execute("SELECT seq, data FROM t ORDER BY seq").read_all())
+    return list(zip(found.column("seq").to_pylist(), found.column("data").to_pylist(), strict=True))
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operation.
+
+    Attributes:
+        prepare: makes the tables; returns the work, and the check of its result.
+        local: it is for lakes in directories only.
+    """
+
+    name: str
+    prepare: Callable[[Stage], tuple[Callable[[], object], Callable[[], None]]]
+    local: bool = False
+
+
+Prepared = tuple[Callable[[], object], Callable[[], None]]
+
+
+def _compaction(stage: Stage) -> Prepared:
+    model = stage.model()
+    stage.grow(model, 1)
+    model.remove([3, 4], erase=True)
+    model.publish([(b"s.1", b"", b"new")] * 3)
+    model.stage(stage.lake)
+    return lambda: stage.compact(model), lambda: stage.is_stream(model)
+
+
+def _past(stage: Stage) -> Prepared:
+    model = stage.model(metadata={"lakestream.time_travel": "1h"})
+    stage.grow(model, 1)
+    model.remove([3, 4], erase=True)
+    model.publish([(b"s.1", b"", b"new")] * 3)
+    model.stage(stage.lake)
+    return lambda: stage.compact(model), lambda: stage.is_stream(model)
+
+
+def _layout(stage: Stage) -> Prepared:
+    model = stage.model()
+    stage.grow(model, 1)
+    model.configure({"lakestream.partition": "bucket:2"})
+    model.publish([(b"s.1", b"", b"new")] * 3)
+    model.stage(stage.lake)
+    return lambda: stage.compact(model), lambda: stage.is_stream(model)
+
+
+def _optimize(stage: Stage) -> Prepared:
+    model = stage.model()
+    stage.grow(model)
+    return stage.maintain, lambda: stage.is_stream(model)
+
+
+def _vacuum(stage: Stage) -> Prepared:
+    """VACUUM, checkpoint and expiry of the log, after an OPTIMIZE."""
+    model = stage.model()
+    stage.grow(model)
+    stage.maintain(NOW)
+    stage.grow(model, 1)
+    return lambda: stage.maintain(NOW), lambda: stage.is_stream(model)
+
+
+def _erasure(stage: Stage) -> Prepared:
+    model = stage.model()
+    stage.grow(model)
+    model.remove([2, 9], shred=True)
+    model.publish([(b"s.1", b"", b"new")])
+    model.stage(stage.lake)
+
+    def work() -> None:
+        stage.compact(model)
+        stage.maintain(Policy())
+
+    def check() -> None:
+        stage.is_stream(model)
+        assert stage.storage.list(f"{model.table(stage.lake)}/_erasures") == []
+
+    return work, check
+
+
+def _repair(stage: Stage) -> Prepared:
+    """The newest version, an OPTIMIZE, lacks a file: found by maintenance, repaired by compaction."""
+    model = stage.model()
+    stage.grow(model)
+    stage.maintain()
+    table = model.table(stage.lake)
+    state = Log(stage.storage, table).state()
+    stage.storage.delete(f"{table}/{next(iter(state.files.values())).path}")
+    verify.ask(stage.lake, model.identity, verify.lacking(stage.storage, table, state.files.values()))
+    return lambda: stage.compact(model), lambda: stage.is_stream(model)
+
+
+def _clone(stage: Stage) -> Prepared:
+    origin, mirror = stage.model(), stage.model("MIRROR")
+    stage.grow(origin, 1)
+    origin.remove([3], erase=True)
+    origin.publish([(b"s.1", b"", b"new")])
+    origin.stage(stage.lake)
+    stage.compact(origin)
+    asked = CloneRequest(origin=origin.identity.name, origin_uid=origin.identity.uid)
+    clone_request.request(stage.lake, mirror.identity, asked)
+
+    def work() -> None:
+        if clone_request.answer(stage.lake, mirror.identity) is None:
+            CloneMaker(stage.spark, stage.lake, stage.staged(mirror)).run()
+
+    def check() -> None:
+        answer = clone_request.answer(stage.lake, mirror.identity)
+        assert answer is not None
+        assert answer.state == clone_request.MADE
+        assert rows(stage.storage, mirror.table(stage.lake)) == [(one.seq, one.data) for one in origin.expected()]
+
+    return work, check
+
+
+def _detach(stage: Stage) -> Prepared:
+    origin = stage.model()
+    stage.grow(origin, 1)
+    target = f"{stage.lake}/copies/COPY"
+    clone(stage.spark, stage.lake, origin.table(stage.lake), target)
+
+    def check() -> None:
+        expected = [(one.seq, one.data) for one in origin.expected()]
+        assert rows(stage.storage, target) == expected
+        stage.storage.delete_tree(origin.table(stage.lake))
+        assert rows(stage.storage, target) == expected
+
+    return lambda: Maintainer(stage.spark, stage.lake).detach(target), check
+
+
+def _misfits(stage: Stage) -> Prepared:
+    """Compaction with misfits of which one is securely deleted, and their replay."""
+    model = stage.model(metadata={"lakestream.schema": "orders"})
+
+    def register(version: int, kind: str) -> None:
+        text = json.dumps({"type": "object", "properties": {"n": {"type": kind}}})
+        schemas.write_schema(stage.storage, "$G", Schema("orders", version, "json", text, created_ns=version))
+
+    register(1, "integer")
+    model.publish([(b"o", b"", b'{"n": %d}' % n if n % 2 else b'{"n": "x"}') for n in range(6)])
+    model.stage(stage.lake)
+    stage.compact(model)
+    model.remove([1], shred=True)
+    model.publish([(b"o", b"", b'{"n": "y"}'), (b"o", b"", b'{"n": 7}')])
+    model.stage(stage.lake)
+
+    def work() -> None:
+        stage.compact(model)
+        register(2, "string")
+        Replay(stage.spark, stage.lake, stage.staged(model)).run()
+
+    return work, lambda: stage.is_stream(model)
+
+
+def _retained(stage: Stage) -> Prepared:
+    """The end of a deleted stream whose table is kept, and of one whose table is not."""
+    model, other = stage.model(metadata={"lakestream.on_delete": "keep"}), stage.model("OTHER")
+    stage.grow(other, 1)
+    stage.grow(model, 1)
+    for each, keep in ((model, True), (other, False)):
+        staging.mark_deleted(stage.lake, each.identity, keep=keep)
+
+    def work() -> None:
+        for each in scan.Scanner(stage.lake).scan():
+            StreamCompaction.of_deleted(stage.spark, stage.lake, each).clean_up()
+
+    def check() -> None:
+        stage.is_stream(model)
+        assert scan.Scanner(stage.lake).scan() == []
+        assert not Log(stage.storage, other.table(stage.lake)).commits
+
+    return work, check
+
+
+OPERATIONS = {
+    operation.name: operation
+    for operation in (
+        Operation("optimize", _optimize),
+        Operation("vacuum", _vacuum),
+        Operation("erasure", _erasure),
+        Operation("compaction", _compaction),
+        Operation("past", _past),
+        Operation("layout", _layout),
+        Operation("repair", _repair),
+        Operation("clone", _clone),
+        Operation("detach", _detach),
+        Operation("misfits", _misfits),
+        Operation("retained", _retained),
+    )
+}
+
+
+def run(spark: Any, operation: Operation, lake: str, place: Path, at: int, how: How) -> list[str]:
+    """Run an operation in a new lake with a fault at step `at`, then repeat it without one; check both times.
+
+    Return the steps that the first run had.
+    """
+    shutil.rmtree(place, ignore_errors=True)
+    stage = Stage(spark, lake, place)
+    identify(stage.storage)
+    work, check = operation.prepare(stage)
+    steps = Steps()
+    with steps.failing(at, how), contextlib.suppress(Killed, Failed):
+        work()
+    seen = steps.seen
+    stage.is_whole()
+    work()
+    if steps.late is not None:
+        with contextlib.suppress(Exception):  # most are refused
+            steps.late()
+    stage.is_whole()
+    check()
+    return seen
+
+
+def each(spark: Any, operation: Operation, lake: Callable[[int], str], place: Path, hows: tuple[How, ...]) -> int:
+    """Run an operation with each fault at each of its steps, each time in another lake; return the number of runs."""
+    seen, runs = run(spark, operation, lake(0), place, 0, How.LOST), 0
+    for how in hows:
+        for at, step in enumerate(seen, 1):
+            if how is How.LATE and not step.startswith("commit"):
+                continue
+            runs += 1
+            try:
+                run(spark, operation, lake(runs), place, at, how)
+            except BaseException as error:
+                error.add_note(f"{operation.name}: step {at} of {len(seen)}, {step}: {how.value}")
+                raise
+    return runs
