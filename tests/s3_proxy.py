@@ -31,6 +31,7 @@ class Fault:
         status, code: answer this with an XML error of S3 instead of passing the request on; 0: pass it on.
         delay_s: first wait.
         hang: never answer.
+        late: pass it on only once `release` is called, whether or not the client still waits.
         cut: pass it on, and close the connection after half of the answer.
         times: so many requests, then no more.
         every: of the matching requests only each such one.
@@ -42,6 +43,7 @@ class Fault:
     code: str = ""
     delay_s: float = 0.0
     hang: bool = False
+    late: bool = False
     cut: bool = False
     times: int = 1 << 62
     every: int = 1
@@ -79,6 +81,10 @@ class Proxy:
         self.port = 0
         self.requests = 0
         self.hits = 0
+        self._released = asyncio.Event()
+        self._late: set[asyncio.Task[bytes]] = set()
+        self.late: list[int] = []
+        """Status of the answers to late requests."""
 
     @property
     def url(self) -> str:
@@ -102,9 +108,19 @@ class Proxy:
         self._call(self._close)
 
     def fail(self, *faults: Fault) -> None:
-        """Let requests fail from now on; the first fault that matches counts."""
+        """Let requests fail from now on; the first fault that matches counts. Without faults all are passed on."""
         self.hits = 0
         self._faults = [_Counted(fault) for fault in faults]
+
+    def release(self) -> None:
+        """Pass on the requests that are late; return when all are answered."""
+
+        async def run() -> None:
+            self._released.set()
+            await asyncio.gather(*self._late)
+            self._released, self._late = asyncio.Event(), set()
+
+        self._call(run)
 
     def pass_all(self) -> None:
         """Pass everything from now on. Requests that hang are cut."""
@@ -168,7 +184,13 @@ class Proxy:
             answer = _refusal(method, fault)
         else:
             kept = [line for line in lines if line.partition(b":")[0].strip().lower() not in (b"connection", b"expect")]
-            answer = await self._pass_on(b"\r\n".join([*kept, b"Connection: close"]) + b"\r\n\r\n" + body)
+            request = b"\r\n".join([*kept, b"Connection: close"]) + b"\r\n\r\n" + body
+            if fault is not None and fault.late:
+                task = asyncio.create_task(self._pass_on_late(request))
+                self._late.add(task)
+                answer = await asyncio.shield(task)
+            else:
+                answer = await self._pass_on(request)
         if fault is not None and fault.cut:
             answer = answer[: (answer.find(b"\r\n\r\n") + 4 + len(answer)) // 2]
         writer.write(answer)
@@ -182,6 +204,12 @@ class Proxy:
             answer = await reader.read(-1)
         finally:
             writer.close()
+        return answer
+
+    async def _pass_on_late(self, request: bytes) -> bytes:
+        await self._released.wait()
+        answer = await self._pass_on(request)
+        self.late.append(int(answer.split(b" ", 2)[1]))
         return answer
 
     def _fault_of(self, method: str, path: str) -> Fault | None:

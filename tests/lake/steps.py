@@ -1,5 +1,7 @@
 """Faults at each step of an operation on tables: whatever commits, and whatever deletes or writes files of the lake.
 
+    python -m tests.lake.steps OPERATION LAKE       all faults, each in a new lake below this one (a directory or URL)
+
 Belongs here: the steps (`Steps`), the operations (`OPERATIONS`), and what must hold after a fault (`run`). The steps
 are those of this process, so Spark and the lake survive: `tests.lake_faults` kills real ones.
 
@@ -13,6 +15,8 @@ import contextlib
 import enum
 import json
 import shutil
+import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -435,3 +439,19 @@ def each(spark: Any, operation: Operation, lake: Callable[[int], str], place: Pa
                 error.add_note(f"{operation.name}: step {at} of {len(seen)}, {step}: {how.value}")
                 raise
     return runs
+
+
+def main(name: str, lake: str) -> None:
+    """Run one operation with all faults, with a Spark of its own; a promise that does not hold is an exception."""
+    from lakestream.lake.spark import session as sessions
+    from tests.lake.conftest import SMALL
+
+    spark = sessions.session("lakestream steps", lake=lake, extra=SMALL)
+    with tempfile.TemporaryDirectory() as place:
+        runs = each(spark, OPERATIONS[name], lambda run: f"{lake}/{name}/{run}", Path(place, "logs"), tuple(How))
+    print(f"{name}: {runs} faults", flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

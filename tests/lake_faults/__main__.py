@@ -21,7 +21,7 @@ from tests.campaigns import Campaign, Row, save, saved
 from tests.lake_faults.cases import Broken, Case, Site
 
 NAME = "lake"
-GROUPS = ("outages", "strangers", "files", "refusals")
+GROUPS = ("outages", "strangers", "files", "refusals", "commits")
 
 
 def all_cases(groups: Sequence[str]) -> list[Case]:

@@ -26,7 +26,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -82,7 +82,7 @@ class Case:
 
     Attributes:
         name: for the command line.
-        group: "outages" or "strangers".
+        group: the module.
         fault, promise: for the table of results.
         run: lets it happen and checks; raises `Broken`.
         lake: "directory", or "s3" (a server in memory behind a `Proxy`).
@@ -183,6 +183,7 @@ class Site:
         lake: root of the lake.
         store: directory of the server.
         proxy: what stands before the object store; None for a directory.
+        environment: variables of the programs, besides those of this process.
         outage_s, history: `OUTAGE_S` and `HISTORY`, or less.
     """
 
@@ -204,7 +205,7 @@ class Site:
         self.outage_s, self.history = OUTAGE_S, HISTORY
         self._traffics: list[Traffic] = []
         self.plan = None if plan is None else plan(directory)
-        self._environment = {} if self.plan is None else self.plan.environment(build(TOOLS, SOURCE))
+        self.environment = {} if self.plan is None else self.plan.environment(build(TOOLS, SOURCE))
         self.lake = str(self.place)
         if lake == "s3":
             self.s3 = S3Server()
@@ -226,8 +227,8 @@ class Site:
             self.s3.start()
             self.proxy = Proxy(self.s3.endpoint)
             self.proxy.start()
-            self._environment |= self.s3.variables() | {"AWS_ENDPOINT_URL": self.proxy.url}
-        self.server.environment |= self._environment
+            self.environment |= self.s3.variables() | {"AWS_ENDPOINT_URL": self.proxy.url}
+        self.server.environment |= self.environment
         self.server.start()
         if self._compactor:
             self.start_compactor()
@@ -243,12 +244,12 @@ class Site:
             self.s3.stop()
 
     # ------------------------------------------------------------------ processes
-    def start_compactor(self) -> None:
-        """Start the compactor and return once it is ready."""
+    def start_compactor(self, environment: Mapping[str, str] | None = None) -> None:
+        """Start the compactor, with more environment variables, and return once it is ready."""
         before, program = dict(os.environ), None
         if self._compactor == "small":
             program = [sys.executable, "-m", "tests.lake_faults.small_compactor"]
-        os.environ.update(self._environment | {"LAKESTREAM_LEASE_SECONDS": LEASE_S})
+        os.environ.update(self.environment | {"LAKESTREAM_LEASE_SECONDS": LEASE_S} | dict(environment or {}))
         try:
             self.compactor = Job(self.lake, "--interval", "0.3", program=program)
         finally:

@@ -21,12 +21,13 @@ def record(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Record:
     """Run a Python program in an empty directory; returns its journal and the disk behind it."""
 
     def run(program: str) -> tuple[Journal, PowerDisk]:
+        path = os.pathsep.join(filter(None, [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")]))
         library = build(tmp_path_factory.getbasetemp())
         journal = Journal.begin(library, tmp_path / "journal", tmp_path / "root")
         subprocess.run(
             [sys.executable, "-c", "import os, shutil, tempfile\n" + program],
             cwd=tmp_path / "root",
-            env={**os.environ, **journal.environment(library)},
+            env={**os.environ, **journal.environment(library), "PYTHONPATH": path},
             check=True,
         )
         disk = PowerDisk(journal)

@@ -19,10 +19,13 @@ from hypothesis import strategies as st
 
 from lakestream.lake.delta import verify
 from lakestream.lake.delta.actions import Add, to_z85
+from lakestream.lake.delta.log import Log
 from lakestream.lake.delta.verify import Budget, TableFiles, check, describe, span
 from lakestream.lake.errors import DamagedLog, StorageFailed
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.locks import COMPACTOR_LOCK, Lease, is_held
+from lakestream.lake.files.object_storage import ObjectStorage
+from lakestream.lake.files.storage import Entry
 from tests.s3_server import S3Server
 
 pytestmark = pytest.mark.unit
@@ -227,6 +230,22 @@ def test_invariant_10_a_damaged_deletion_vector_is_found(table: Path, harm: Any,
     assert says in found[file.name]
 
 
+def test_a_missing_or_cut_deletion_vector_is_found_without_reading_it(table: Path) -> None:
+    file, _ = vectored(table)
+    found = checked(table)
+    assert found.are_there()
+    content = file.read_bytes()
+    for harm, says in ((lambda: file.write_bytes(content[:-1]), "up to 32"), (file.unlink, "it is missing")):
+        harm()
+        state = Log(open_storage(table), str(table)).state()
+        (damage,) = verify.lacking(open_storage(table), str(table), list(state.files.values()))
+        assert damage.path == str(file)
+        assert says in damage.reason
+        assert not found.are_there()
+    file.write_bytes(content)
+    assert found.are_there()
+
+
 def test_invariant_10_files_and_directories_are_synced_before_they_count(
     table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,6 +315,19 @@ def test_objects_are_checked_by_a_listing_and_new_ones_by_their_footers(
     (new,) = [entry for entry in storage.list(table) if entry.name.endswith(".parquet") and entry != old]
     storage.write(new.path, bytes(new.size))
     assert "does not end in PAR1" in reasons(again(files))[new.name]
+    storage.write(new.path, b"short")
+    listed: list[str] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(ObjectStorage, "stat", lambda *_: pytest.fail("a request for a single file"))
+        real = ObjectStorage.tree
+
+        def counted(self: ObjectStorage, directory: str) -> list[Entry]:
+            listed.append(directory)
+            return real(self, directory)
+
+        patch.setattr(ObjectStorage, "tree", counted)
+        (damage,) = verify.lacking(storage, table, Log(storage, table).state().files.values())
+    assert (damage.path, listed) == (new.path, [table])
     storage.write(old.path, b"short")
     other = TableFiles(storage, table)
     assert other.look(1, Budget())
