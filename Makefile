@@ -188,7 +188,7 @@ test-sim: setup
 
 test-socket: setup
 	@echo "== socket: unmodified clients, recordings of nats-server, and kills"
-	@$(PYTEST) $(CHOSEN) -n $(SERVER_WORKERS) tests/conformance tests/clients tests/chaos tests/faults/test_servers.py tests/lake_faults/test_outages.py tests/stored/test_standalone.py $(ARGS)
+	@$(PYTEST) $(CHOSEN) -n $(SERVER_WORKERS) tests/conformance tests/clients tests/chaos tests/faults/test_servers.py tests/lake_faults tests/stored/test_standalone.py $(ARGS)
 
 test-cluster: setup
 	@echo "== cluster: several servers, with kills, pauses and cut links"

@@ -316,7 +316,7 @@ def server(monitor: Monitor, required: bool) -> Iterator[Finding]:
         before = time.time()
         page = monitor.page("varz")
         after = time.time()
-        health = monitor.page("healthz")
+        health = monitor.page("healthz", strict=1)
     except MonitorFailed as error:
         if required:
             yield _fail("server", str(error), "start the server, or leave --monitor out")

@@ -24,6 +24,7 @@ def test_invariant_13_a_commit_whose_outcome_is_unknown_leaves_a_whole_table(
     assert seen[-1].startswith("commit")
 
 
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_invariant_13_a_fault_at_any_step_leaves_whole_tables(spark: Any, tmp_path: Path, name: str) -> None:
     runs = steps.each(spark, OPERATIONS[name], lambda run: str(tmp_path / f"lake{run}"), tmp_path / "logs", tuple(How))

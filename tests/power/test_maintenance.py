@@ -26,7 +26,7 @@ from lakestream.lake.spark import session as sessions
 from tests.lake.conftest import SMALL
 from tests.lake.steps import KEEP, NOW, Stage
 spark = sessions.session("lakestream power tests", extra=SMALL)
-stage = Stage(spark, os.path.abspath("lake"), Path("../logs"))
+stage = Stage(spark, os.path.abspath("lake"), Path("logs").resolve())
 os.makedirs("lake")
 states = []
 

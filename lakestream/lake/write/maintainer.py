@@ -336,19 +336,20 @@ class Maintainer:
     def _ask_for_repair(self, table: str) -> bool:
         """Ask the compactor to repair a damaged table, and the server, which reads the same request, to check it.
 
-        Return False if the table is gone.
+        Return False if the table is gone, or whole by now.
         """
-        if (found := read(open_storage(table), table)) is None:
+        there = open_storage(table)
+        if (found := read(there, table)) is None:
             return False
-        if not table.startswith(f"{self._storage.root}/"):
-            return True
-        account, stream = paths.stream_of(self._storage.root, table)
-        uid = found[1].metadata.configuration[UID_PROPERTY]
-        identity = read_identity(paths.staging(self._storage.root, stream, uid, account))
-        if identity is not None:
-            damaged = verify.lacking(self._storage, table, found[1].files.values())
-            verify.ask(self._storage.root, identity, damaged)
-        return True
+        damaged = verify.lacking(there, table, found[1].files.values())
+        root = self._storage.root
+        if damaged and table.startswith(f"{root}/"):
+            (account, name), properties = paths.stream_of(root, table), found[1].metadata.configuration
+            name = properties.get(STREAM_PROPERTY) or name
+            identity = read_identity(paths.staging(root, name, properties[UID_PROPERTY], account))
+            if identity is not None:
+                verify.ask(root, identity, damaged)
+        return bool(damaged)
 
     def _resting(self, table: str) -> _Rest | None:
         """Return the cached check of a table that has not changed since. Costs one listing of its log."""

@@ -167,6 +167,7 @@ OPTIONS: Final[dict[str, Names]] = {
         "stream": ("stream", str),
         "consumer": ("consumer", str),
         "details": ("details", bool),
+        "strict": ("strict", bool),
     },
 }
 """Fields of a request beside the filter, by page. Pages that are not listed have none."""
