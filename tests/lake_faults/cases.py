@@ -184,6 +184,7 @@ class Site:
         store: directory of the server.
         proxy: what stands before the object store; None for a directory.
         environment: variables of the programs, besides those of this process.
+        has_spark: the compactor is the real one.
         outage_s, history: `OUTAGE_S` and `HISTORY`, or less.
     """
 
@@ -202,6 +203,7 @@ class Site:
         self.proxy: Proxy | None = None
         self.compactor: Job | None = None
         self._compactor = compactor
+        self.has_spark = compactor == "spark"
         self.outage_s, self.history = OUTAGE_S, HISTORY
         self._traffics: list[Traffic] = []
         self.plan = None if plan is None else plan(directory)
