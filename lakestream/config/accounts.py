@@ -90,7 +90,7 @@ def _check_mapping(mapping: SubjectMapping) -> None:
 def _destination(item: Item, mapping: Item) -> Destination:
     if not isinstance(item.value, dict):
         raise item.error("Expected an entry for the mapping destination")
-    values = converted(item.value, DESTINATION, unknown='Unknown field "{}" for mapping destination')
+    values = converted(item.value, DESTINATION, unknown="Unknown field {} for mapping destination")
     subject = values.setdefault("subject", "")
     if "weight" not in values:
         raise item.error(f'Missing weight for mapping destination "{subject}"')
@@ -183,7 +183,7 @@ ACCOUNT_LIMITS: dict[str, Rule] = {
 def _limits(key: str, item: Item) -> dict[str, Any]:
     if not isinstance(item.value, dict):
         raise item.error(f"Expected account limits to be a map/struct, got {item.value}")
-    unknown = 'Unknown field "{}" parsing account limits'
+    unknown = "Unknown field {} parsing account limits"
     values = converted(item.value, ACCOUNT_LIMITS, unknown=unknown)
     warnings = values.pop("warnings", ())
     return {"limits": AccountLimits(**values), "warnings": warnings}

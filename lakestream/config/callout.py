@@ -49,7 +49,7 @@ def as_callout(key: str, item: Item) -> CalloutOptions:
     """Convert `auth_callout`. Raises ConfError without an issuer or users who may log in without being asked about."""
     if not isinstance(item.value, dict):
         raise item.error(f"Expected authorization callout to be a map/struct, got {shown(item)}")
-    values = converted(item.value, CALLOUT, unknown='Unknown field "{}" parsing authorization callout')
+    values = converted(item.value, CALLOUT, unknown="Unknown field {} parsing authorization callout")
     if not values.get("issuer"):
         raise item.error("Authorization callouts require an issuer to be specified")
     if not values.get("users"):

@@ -71,7 +71,10 @@ _BLOCK = re.compile(r"\(([\s\S]*?\n)[ \t]*\)(?=[ \t]*(?:\n|\Z))")
 _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|[\s\S])")
 _INTEGER = re.compile(r"(-?[0-9]+)([kmgtpe])?(b|i|ib)?", re.IGNORECASE)
 _FLOAT = re.compile(r"-?[0-9]+\.[0-9]+")
-_DATE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
+_DIGITS = re.compile(r"-?[0-9]*")
+_ADDRESS = re.compile(r"-?[0-9]+\.[0-9]+\.[0-9.:-]*")
+_AFTER_YEAR = "00-00T00:00:00Z"
+"""Characters of a date behind `YYYY-`; 0 stands for any digit."""
 _NUL = "\0"
 _ENDS_AT_TOP = "a top-level value to end with a new line, comment or EOF"
 _ENDS_IN_MAP = 'a map value terminator "," or a map terminator "}"'
@@ -100,7 +103,7 @@ def load(file: str, environ: Mapping[str, str] | None = None, parents: tuple[str
         StartError: the file cannot be read.
     """
     try:
-        with open(file, encoding="utf-8-sig") as stream:
+        with open(file, encoding="utf-8") as stream:  # a byte order mark is part of the first key, as in nats-server
             text = stream.read()
     except OSError as error:
         call = "read" if os.path.isdir(file) else "open"
@@ -157,6 +160,11 @@ class _Reader:
     def _ends_early(self, inside: str = "") -> GrammarError:
         """Return the error of a text that ends within something."""
         return self._error(f"Unexpected EOF{inside and f' processing {inside}'}.", len(self._text))
+
+    def _error_at(self, pos: int, reason: str) -> GrammarError:
+        """Return the error of the character at `pos`, which `reason` has a place for."""
+        char = self._text[pos : pos + 1]
+        return self._error(reason.format({"\n": "\\n"}.get(char, char or _NUL)), pos + 1)
 
     def _peek(self) -> str:
         return self._text[self._pos : self._pos + 1]
@@ -379,14 +387,52 @@ class _Reader:
             if not -(1 << 63) <= number < 1 << 63:
                 raise GrammarError(f"integer '{raw[:40]}' is out of the range")
             return number
-        if _FLOAT.fullmatch(raw):
-            return float(raw)
-        if _DATE.fullmatch(raw):
-            try:
-                return datetime.strptime(raw, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc)  # noqa: UP017
-            except ValueError:
-                raise GrammarError(f"expected Zulu formatted DateTime, but got '{raw}'") from None
-        return raw
+        return self._unlike_integer(raw, start)
+
+    def _unlike_integer(self, raw: str, start: int) -> Scalar:
+        """Return the value of a word that begins like a number; what follows the value is left to be read.
+
+        nats-server decides by the first characters: behind `-` there is a number, behind `2026-` a date, behind `1.` a
+        fraction or an address. Other words may begin with digits (`3x`).
+        """
+        digits = _match(_DIGITS, raw, 0).end()
+        after = raw[digits : digits + 1]
+        if raw[:digits] == "-":
+            if after == ".":
+                raise self._error("Floats must start with a digit, not '.'.")
+            raise self._error_at(start + 1, "Expected a digit but got '{}'.")
+        if after == ".":
+            found = _ADDRESS.match(raw) or _FLOAT.match(raw)
+            if found is None:
+                raise self._error_at(
+                    start + digits + 1, "Floats must have a digit after the '.', but got '{}' instead."
+                )
+            self._pos = start + found.end()
+            return float(found.group()) if found.re is _FLOAT else found.group()
+        if raw[0] == "-" and after.lower() not in _POWERS:
+            self._pos = start + digits
+            return self._number(raw[:digits], start)
+        if after != "-":
+            return raw
+        if digits != len("YYYY"):
+            raise self._error("All ISO8601 dates must be in full Zulu form.")
+        return self._date(start)
+
+    def _date(self, start: int) -> datetime:
+        """Read the date whose year and first hyphen begin at `start`."""
+        place = start
+        for place, wanted in enumerate(_AFTER_YEAR, start + len("YYYY-")):
+            char = self._text[place : place + 1]
+            if wanted == "0" and not char.isdecimal():
+                raise self._error_at(place, "Expected digit in ISO8601 datetime, but found '{}' instead.")
+            if wanted not in ("0", char):
+                raise self._error_at(place, f"Expected '{wanted}' in ISO8601 datetime, but found '{{}}' instead.")
+        self._pos = place + 1
+        text = self._text[start : self._pos]
+        try:
+            return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc)  # noqa: UP017
+        except ValueError:
+            raise GrammarError(f"expected Zulu formatted DateTime, but got '{text}'") from None
 
     def _variable(self, name: str, start: int) -> Scalar | list[Item] | dict[str, Item]:
         for scope in reversed(self._scopes):
@@ -399,6 +445,8 @@ class _Reader:
             raise GrammarError(f"{where} can not be found")
         if name in self._names:
             raise GrammarError(f"variable reference cycle for '{name}'")
+        if not text.strip(" \t"):
+            return ""
         reader = _Reader(f"value={text}", self._file, self._environ, self._files, (*self._names, name))
         try:
             return reader.document()["value"].value

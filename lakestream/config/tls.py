@@ -16,6 +16,7 @@ from lakestream.config.conf import Item
 from lakestream.config.errors import StartError
 from lakestream.config.options import SECOND, RemoteTls, TlsOptions
 from lakestream.config.values import Rule, as_duration, as_text, converted, go_kind, shown
+from lakestream.protocol.goquote import quoted
 
 AUTO_FALLBACK_NS = 50_000_000
 """`handshake_first: auto`: INFO is sent to a client that sends nothing for this long (50 ms)."""
@@ -180,7 +181,7 @@ def _certs(key: str, item: Item) -> tuple[tuple[str, str], ...]:
             if not isinstance(value.value, str):
                 raise value.error(f"{wrong}: unsupported type {go_kind(value.value)}")
             if name.lower() not in ("cert_file", "key_file"):
-                raise value.error(f'{_ERROR}, unknown field "{name}"')
+                raise value.error(f"{_ERROR}, unknown field {quoted(name)}")
             files[name.lower()] = value.value
         if not files.get("cert_file") or not files.get("key_file"):
             raise entry.error(f"{wrong}: both 'cert_file' and 'cert_key' options are required")
@@ -267,7 +268,7 @@ def _values(
     if not isinstance(item.value, dict):
         kind = go_kind(item.value)
         raise item.error(f"interface conversion: interface {{}} is {kind}, not map[string]interface {{}}")
-    unknown = f'{_ERROR}, unknown field "{{}}"'
+    unknown = f"{_ERROR}, unknown field {{}}"
     values = converted(item.value, rules, harmless=harmless, missing={**TLS_MISSING, **missing}, unknown=unknown)
     values.pop("known_urls", None)
     allow_insecure = values.pop("allow_insecure", False)

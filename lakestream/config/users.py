@@ -82,7 +82,7 @@ RESPONSES: dict[str, Rule] = {
     **dict.fromkeys(("max", "max_msgs", "max_messages", "max_responses"), ("max", as_number)),
     **dict.fromkeys(("expires", "expiration", "ttl"), ("expires_ns", _expires)),
 }
-_UNKNOWN = 'Unknown field "{}" parsing permissions'
+_UNKNOWN = "Unknown field {} parsing permissions"
 
 
 def _responses(key: str, item: Item) -> AllowResponses | None:

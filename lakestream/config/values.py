@@ -16,6 +16,7 @@ from typing import Any
 from lakestream.config.conf import Item, NotServedError, SettingError, size_bytes
 from lakestream.config.options import SECOND
 from lakestream.protocol.durations import parse_duration
+from lakestream.protocol.goquote import quoted
 
 Convert = Callable[[str, Item], Any]
 Integer = Callable[[str, Item], int]
@@ -54,7 +55,7 @@ def converted(
     *,
     harmless: Iterable[str] = (),
     missing: Mapping[str, str] | None = None,
-    unknown: str = 'unknown field "{}"',
+    unknown: str = "unknown field {}",
 ) -> dict[str, Any]:
     """Convert every key of a block by its rule; return the options.
 
@@ -64,7 +65,7 @@ def converted(
     Args:
         harmless: keys that have no effect here; each adds a warning.
         missing: keys that are rejected unless they turn the feature off, with the reason.
-        unknown: the error for any other key.
+        unknown: the error for any other key, with a place for its name.
 
     Raises:
         SettingError: with a line for each wrong setting.
@@ -83,7 +84,7 @@ def converted(
             elif key in harmless:
                 values.setdefault("warnings", []).append(f'{item.file}:{item.line}: "{written}" has no effect here')
             elif not item.used:
-                raise item.error(unknown.format(written) + _similar(key, [*rules, *missing, *harmless]))
+                raise item.error(unknown.format(quoted(written)) + _similar(key, [*rules, *missing, *harmless]))
     wrong.report()
     return values
 

@@ -211,9 +211,43 @@ def test_an_unreadable_file_is_refused(tmp_path: Path) -> None:
         load(str(tmp_path / "binary.conf"))
 
 
-def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_part_of_the_first_key(tmp_path: Path) -> None:
     (tmp_path / "a.conf").write_bytes(b"\xef\xbb\xbfport: 5")
-    assert plain(load(str(tmp_path / "a.conf"))) == {"port": 5}
+    assert plain(load(str(tmp_path / "a.conf"))) == {"\ufeffport": 5}
+
+
+def test_an_empty_variable_of_the_environment_is_an_empty_text() -> None:
+    assert read("a: $PW, b: [$PW, $BLANK]", PW="", BLANK=" \t") == {"a": "", "b": ["", ""]}
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("a: -abc", "1: 'Expected a digit but got 'a'.'"),
+        ("a { b: - }", "1: 'Expected a digit but got ' '.'"),
+        ("a: -\n", "2: 'Expected a digit but got '\\n'.'"),
+        ("a: -.5", "1: 'Floats must start with a digit, not '.'.'"),
+        ("a: 5.x", "1: 'Floats must have a digit after the '.', but got 'x' instead.'"),
+        ("a: -5x", "1: 'Expected a top-level value to end with a new line, comment or EOF, but got 'x' instead.'"),
+        ("a: 1.5x", "1: 'Expected a top-level value to end with a new line, comment or EOF, but got 'x' instead.'"),
+        ("a: 1.2.3x", "1: 'Expected a top-level value to end with a new line, comment or EOF, but got 'x' instead.'"),
+        ("a: 1-a", "1: 'All ISO8601 dates must be in full Zulu form.'"),
+        ("a: 2026-5", "1: 'Expected digit in ISO8601 datetime, but found '\0' instead.'"),
+        ("a: 2026-05-01 ", "1: 'Expected 'T' in ISO8601 datetime, but found ' ' instead.'"),
+    ],
+)
+def test_a_word_that_begins_like_a_number_is_refused_unless_it_is_one(text: str, error: str) -> None:
+    assert refused(text) == f"Parse error on line {error}"
+
+
+def test_other_words_may_begin_with_digits() -> None:
+    assert read("a: 3x, b: 0K1abc, c: -5kx, d: 10.0.0.1:4222, e: 1.5") == {
+        "a": "3x",
+        "b": "0K1abc",
+        "c": "-5kx",
+        "d": "10.0.0.1:4222",
+        "e": 1.5,
+    }
 
 
 def assert_tree_or_conf_error(text: str) -> None:

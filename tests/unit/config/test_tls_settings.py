@@ -54,7 +54,7 @@ def refused(options: Load, block: str) -> str:
         ("first: on", {"first": True}),
         ("immediate: Auto", {"first": True, "fallback_ns": SECOND // 20}),
         ("handshake_first: 300ms", {"first": True, "fallback_ns": 3 * SECOND // 10}),
-        ("handshake_first: -1s", {"first": True}),
+        ("handshake_first: '-1s'", {"first": True}),
         ("min_version: '1.3'", {"min_version": "1.3"}),
         ("curve_preferences: [X25519, CurveP256]", {"curves": ("X25519", "CurveP256")}),
         (
