@@ -18,7 +18,9 @@ from lakestream.config.errors import StartError
 from lakestream.config.options import (
     FREE_PORT,
     MIB,
+    NOT_BOUND,
     SECOND,
+    BoundPorts,
     ClusterOptions,
     ConsoleOptions,
     Flags,
@@ -127,13 +129,13 @@ _LOGGING = ("debug", "trace", "logtime", "logtime_utc", "log_file", "pid_file", 
 
 
 def reload(
-    options: Options, cluster_port: int = 0, share: Callable[[Options], Options] | None = None
+    options: Options, bound: BoundPorts = NOT_BOUND, share: Callable[[Options], Options] | None = None
 ) -> tuple[Options, list[str]]:
     """Read the configuration file again under the same command line.
 
     Args:
         options: those in force.
-        cluster_port: of the route listener, which may have been any free one.
+        bound: ports of the listeners. Such a port and `-1` are the same, whichever the file had before.
         share: returns the part of the settings that concerns this process; None: all do.
 
     Returns:
@@ -154,8 +156,12 @@ def reload(
         )
         if same == options.jetstream:
             new = msgspec.structs.replace(new, jetstream=options.jetstream)
-    if options.cluster.port in (FREE_PORT, cluster_port) and new.cluster.port in (FREE_PORT, cluster_port):
-        new = msgspec.structs.replace(new, cluster=msgspec.structs.replace(new.cluster, port=options.cluster.port))
+    if _is_same_port(options.port, new.port, bound.clients):
+        new = msgspec.structs.replace(new, port=options.port)
+    for block in ("cluster", "leafnodes", "websocket"):
+        old, now = getattr(options, block), getattr(new, block)
+        if _is_same_port(old.port, now.port, getattr(bound, block)):
+            new = msgspec.structs.replace(new, **{block: msgspec.structs.replace(now, port=old.port)})
     changed = [name for name in Options.__struct_fields__ if getattr(new, name) != getattr(options, name)]
     old_rate, new_rate = (each.tls.rate_limit if each.tls is not None else 0 for each in (options, new))
     if old_rate != new_rate:
@@ -192,6 +198,10 @@ def reload(
         elif name not in RELOADABLE:
             raise StartError(f"{options.config_file}: a reload cannot change {name!r}; restart the server for that")
     return new, changed
+
+
+def _is_same_port(old: int, new: int, bound: int) -> bool:
+    return old == new or {old, new} == {FREE_PORT, bound}
 
 
 def _credentials(flags: Flags, values: dict[str, Any]) -> None:

@@ -395,6 +395,18 @@ class LeafOptions(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
 
 
+class BoundPorts(msgspec.Struct, frozen=True):
+    """Ports of open listeners that may have been any free ones; 0: none."""
+
+    clients: int = 0
+    cluster: int = 0
+    leafnodes: int = 0
+    websocket: int = 0
+
+
+NOT_BOUND = BoundPorts()
+
+
 class RouteUrl(msgspec.Struct, frozen=True):
     """Another node's route listener, and the credentials there."""
 

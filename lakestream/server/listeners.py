@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from lakestream.config.errors import StartError
-from lakestream.config.options import FREE_PORT, Options, RouteUrl
+from lakestream.config.options import FREE_PORT, BoundPorts, Options, RouteUrl
 from lakestream.logging import Logger
 from lakestream.net.connection import Connection
 from lakestream.net.listener import Listener, ListenError, RateLimit, TlsEntry
@@ -185,6 +185,13 @@ class Listeners:
             ("leafnodes", "nats", options.leafnodes.host, self._leafnodes and self._leafnodes.port),
         )
         return {kind: ports_file.urls(scheme, host, port, ipv6=True) for kind, scheme, host, port in listening if port}
+
+    def bound(self, cluster_port: int) -> BoundPorts:
+        """Return the ports that may have been any free ones when they were opened."""
+        websocket = self.websocket.port if self.websocket is not None else 0
+        return BoundPorts(
+            self._port, cluster_port, self._leafnodes.port if self._leafnodes is not None else 0, websocket
+        )
 
     # ------------------------------------------------------------------ reload and end
     def renewed(self, options: Options) -> ServerContext | None:

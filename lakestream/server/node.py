@@ -489,8 +489,8 @@ class Node:
         from lakestream.config.loading import reload
 
         try:
-            share = self._worker.options_of if self._worker is not None else None
-            options, changed = reload(self.options, self.cluster.port, share)
+            share = self._worker.share_of if self._worker is not None else None
+            options, changed = reload(self.options, self.listeners.bound(self.cluster.port), share)
             check_advertised(options)
             tls = self.listeners.renewed(options)
             self.cluster.reload(options)

@@ -23,7 +23,7 @@ import msgspec
 
 from lakestream.config.errors import StartError
 from lakestream.config.loading import reload
-from lakestream.config.options import Options
+from lakestream.config.options import BoundPorts, Options
 from lakestream.logging import Logger
 from lakestream.net.identity import new_server_id
 from lakestream.net.listener import ListenError, reserve
@@ -250,13 +250,18 @@ class Supervisor:
     def _reload(self) -> None:
         """Read the configuration again for workers that are started later; the running ones do so themselves."""
         try:
-            options, changed = reload(self._options)
+            options, changed = reload(self._options, self._bound())
         except StartError:
             return  # the workers log it
         self._options = options
         if "log_file" in changed:
             self._log.reopen(options.log_file)
         self._log.configure(debug=options.debug, trace=options.trace, logtime=options.logtime, utc=options.logtime_utc)
+
+    def _bound(self) -> BoundPorts:
+        clients, websocket = self._ports
+        leafnodes = self._listening.get("leafnodes")
+        return BoundPorts(clients, 0, int(leafnodes[0].rpartition(":")[2]) if leafnodes else 0, websocket)
 
     def _read(self, process: _Process) -> None:
         """Read what a worker reports; its pipe ends when it is ready or gone."""

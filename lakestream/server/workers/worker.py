@@ -78,7 +78,12 @@ class Worker:
     def options_of(self, options: Options) -> Options:
         """Return the settings of the server as they concern this worker."""
         port, websocket_port = self._ports
-        changed = replace(options, port=port, websocket=replace(options.websocket, port=websocket_port))
+        changed = self.share_of(options)
+        return replace(changed, port=port, websocket=replace(changed.websocket, port=websocket_port))
+
+    def share_of(self, options: Options) -> Options:
+        """Return the settings of the server as they concern this worker, with the ports as they are configured."""
+        changed = options
         if options.jetstream is not None:
             store = worker_store(options.jetstream.store_dir, self.index)
             lake = options.lake

@@ -16,7 +16,7 @@ from lakestream.config.cluster import CLUSTER, CLUSTER_HARMLESS, CLUSTER_MISSING
 from lakestream.config.conf import ConfError
 from lakestream.config.errors import StartError
 from lakestream.config.loading import reload
-from lakestream.config.options import SECOND, ClusterOptions, Options, RouteUrl, TlsOptions
+from lakestream.config.options import SECOND, BoundPorts, ClusterOptions, Options, RouteUrl, TlsOptions
 from lakestream.config.settings import read_settings
 from lakestream.net.identity import Identity
 from lakestream.net.peers.cluster import client_urls
@@ -269,14 +269,14 @@ def test_a_reload_takes_over_routes_and_password(options: Load) -> None:
 def test_a_reload_takes_the_port_that_was_found_for_a_free_one(options: Load) -> None:
     before = options(BEFORE.replace("port: 1", "port: -1"))
     Path(before.config_file).write_text(BEFORE.replace("port: 1", "port: 7000"))
-    after, changed = reload(before, 7000)
+    after, changed = reload(before, BoundPorts(cluster=7000))
     assert changed == ["config_digest"]
     assert cluster(after).port == -1
     Path(before.config_file).write_text(BEFORE.replace("port: 1", "port: -1"))
-    assert reload(after, 7000)[1] == ["config_digest"]
+    assert reload(after, BoundPorts(cluster=7000))[1] == ["config_digest"]
     Path(before.config_file).write_text(BEFORE.replace("port: 1", "port: 7001"))
     with pytest.raises(StartError, match="config reload not supported for cluster port: old=-1, new=7001"):
-        reload(before, 7000)
+        reload(before, BoundPorts(cluster=7000))
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from lakestream.config.loading import RELOADABLE, default_max_file, reload
 from lakestream.config.options import (
     MIB,
     SECOND,
+    BoundPorts,
     ConsoleOptions,
     JetStreamOptions,
     LakeOptions,
@@ -396,6 +397,26 @@ def test_reload_tells_what_changed(options: Load) -> None:
     assert (after.debug, after.max_payload) == (True, 1000)
     assert after.port == 5, "the flag still wins"
     assert after.jetstream == before.jetstream
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "port: {}",
+        "leafnodes {{ port: {} }}",
+        "websocket {{ port: {}, no_tls: true }}",
+        "cluster {{ insecure: true, port: {} }}",
+    ],
+)
+def test_a_reload_takes_a_free_port_and_the_one_that_was_found_for_the_same(options: Load, text: str) -> None:
+    bound = BoundPorts(clients=7000, cluster=7000, leafnodes=7000, websocket=7000)
+    for first, then in ((-1, 7000), (7000, -1)):
+        before = options(text.format(first))
+        Path(before.config_file).write_text(text.format(then))
+        assert reload(before, bound)[1] == ["config_digest"]
+        Path(before.config_file).write_text(text.format(7001))
+        with pytest.raises(StartError, match="reload"):
+            reload(before, bound)
 
 
 def test_reload_refuses_what_needs_a_restart(options: Load) -> None:
