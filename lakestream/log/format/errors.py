@@ -98,6 +98,10 @@ class StoreVersionError(LogError):
     """Raised when a newer release wrote the store, or its VERSION file is invalid."""
 
 
+class ForeignStore(LogError):
+    """Raised when nats-server wrote the streams of a store."""
+
+
 class StoreLocked(LogError):
     """Raised when another process has the store open."""
 

@@ -18,7 +18,7 @@ from zlib import crc32
 
 import msgspec
 
-from lakestream.log.format.errors import CorruptLog, StoreLocked, StoreVersionError
+from lakestream.log.format.errors import CorruptLog, ForeignStore, StoreLocked, StoreVersionError
 from lakestream.log.format.files import Files
 from lakestream.log.format.segment import LOG_DIRECTORY, first_index_of, is_segment_name, read_footer
 
@@ -49,6 +49,9 @@ STREAMS = "streams"
 """Directory of the streams in an account's directory."""
 
 
+FOREIGN = "meta.inf"
+"""File in each directory of a stream of nats-server, and in none of lakestream's."""
+
 INCOMING = ".incoming"
 """Suffix of the directory that receives a replica's state from another node."""
 UNKNOWN = "it is left as it is; move it away if it is not meant to be here"
@@ -77,10 +80,12 @@ class StoreRoot:
     def open(cls, path: str, files: Files | None = None) -> StoreRoot:
         """Lock the store at `path`; make it if it is missing.
 
-        Raise StoreLocked when another process has it, StoreVersionError when a newer release wrote it, OSError.
+        Raise StoreLocked when another process has it, StoreVersionError when a newer release wrote it, ForeignStore,
+        OSError.
         """
         files = files or Files()
         files.make_directory(path)
+        _check_origin(path, files)
         name = os.path.join(path, "VERSION")
         try:
             lock = files.lock(os.path.join(path, "LOCK"))
@@ -113,8 +118,9 @@ class StoreRoot:
         """Lock the store at `path` without creating anything: no server can start meanwhile, and with `alone` nobody
         else inspects it.
 
-        Raise StoreLocked when a server uses it, StoreVersionError when a newer release wrote it, OSError.
+        Raise StoreLocked when a server uses it, StoreVersionError when a newer release wrote it, ForeignStore, OSError.
         """
+        _check_origin(path, files)
         _check_version(os.path.join(path, "VERSION"), files)
         try:
             lock = files.lock(os.path.join(path, "LOCK"), shared=not alone, create=False)
@@ -139,7 +145,7 @@ class StoreRoot:
         Remains of discarded streams are removed. Entries that cannot be read or are unknown are reported, one line
         each, and left alone: they never hide the rest.
         """
-        found = Survey([], [])
+        found, foreign = Survey([], []), list[str]()
         for name in files.names(self.path):
             base = os.path.join(self.path, name, STREAMS)
             if name.partition(".")[0] in RESERVED:  # also temporary names beside them
@@ -147,7 +153,7 @@ class StoreRoot:
             try:
                 inside = files.names(os.path.dirname(base))
                 if files.is_directory(base):
-                    self._look(account_of(name), base, files, found, tell)
+                    self._look(account_of(name), base, files, found, foreign, tell)
                     for each in inside:
                         if each not in (STREAMS, ASIDE):
                             tell(f"{os.path.join(os.path.dirname(base), each)} is no part of a store: {UNKNOWN}")
@@ -155,9 +161,11 @@ class StoreRoot:
                     tell(f"{os.path.join(self.path, name)} has no directory `{STREAMS}`: {UNKNOWN}")
             except OSError as error:
                 tell(f'account "{account_of(name)}": {base} cannot be read: {error}; its streams are not served')
+        if foreign:
+            tell(_described(self.path, foreign))
         return found
 
-    def _look(self, account: str, base: str, files: Files, found: Survey, tell: Tell) -> None:
+    def _look(self, account: str, base: str, files: Files, found: Survey, foreign: list[str], tell: Tell) -> None:
         for name in files.names(base):
             path = os.path.join(base, name)
             if name.endswith(OWING):
@@ -170,6 +178,8 @@ class StoreRoot:
                 tell(f"{path} is not a stream's directory: {UNKNOWN}")
             elif "." in name:
                 tell(f"{path}: no stream can have this name: {UNKNOWN}")
+            elif files.exists(os.path.join(path, FOREIGN)):
+                foreign.append(name)
             else:
                 found.streams.append((account, name))
 
@@ -188,6 +198,27 @@ class StoreRoot:
         if self._lock >= 0:
             self._files.close(self._lock)
             self._lock = -1
+
+
+def _check_origin(path: str, files: Files) -> None:
+    """Raise ForeignStore if there are streams and nats-server wrote all of them: nothing is to be written beside them."""
+    found: list[str] = []
+    for account in files.names(path):
+        base = os.path.join(path, account, STREAMS)
+        for name in files.names(base) if account not in RESERVED and files.is_directory(base) else ():
+            if not files.exists(os.path.join(base, name, FOREIGN)):
+                return
+            found.append(name)
+    if found:
+        raise ForeignStore(f"{_described(path, found)}, or choose another store_dir")
+
+
+def _described(path: str, streams: list[str]) -> str:
+    more = f" and {len(streams) - 1} more" if len(streams) > 1 else ""
+    return (
+        f"{path} has streams of nats-server ({streams[0]}{more}), which lakestream does not read: they are left as they "
+        "are; to bring them over, start nats-server on that directory and run `lakestream move`"
+    )
 
 
 def _check_version(name: str, files: Files) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from lakestream.account.engines import MARK_NS
 from lakestream.lake.files import paths
-from lakestream.log.format.errors import StoreVersionError
+from lakestream.log.format.errors import ForeignStore, StoreVersionError
 from lakestream.log.format.files import Files
 from lakestream.log.store.root import StoreRoot
 from lakestream.log.store.segment_log import LogOptions
@@ -301,3 +301,32 @@ def test_a_damaged_version_is_refused_with_what_to_do(tmp_path: Path, damage: Ca
         StoreRoot.open(str(tmp_path))
     assert str(caught.value).startswith(str(path))
     assert "write 1 into that file" in str(caught.value)
+
+
+def of_nats_server(path: Path, stream: str) -> Path:
+    directory = path / "$G" / "streams" / stream
+    (directory / "msgs").mkdir(parents=True)
+    (directory / "meta.inf").write_text("{}")
+    return directory
+
+
+def test_a_store_of_nats_server_is_refused_in_one_line_and_nothing_is_written_there(tmp_path: Path) -> None:
+    of_nats_server(tmp_path, "ORDERS")
+    of_nats_server(tmp_path, "EVENTS")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ForeignStore, match=r"streams of nats-server \(EVENTS and 1 more\).*`lakestream move`"):
+        StoreRoot.open(str(tmp_path))
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_streams_of_nats_server_beside_own_ones_are_one_line_and_stay(tmp_path: Path) -> None:
+    (tmp_path / "$G" / "streams" / "OWN").mkdir(parents=True)
+    root = StoreRoot.open(str(tmp_path))
+    for name in ("ORDERS", "EVENTS"):
+        of_nats_server(tmp_path, name)
+    told: list[str] = []
+    assert root.survey(Files(), told.append).streams == [("$G", "OWN")]
+    (line,) = told
+    assert "(EVENTS and 1 more)" in line
+    assert "`lakestream move`" in line
+    root.close()
