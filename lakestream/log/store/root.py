@@ -201,7 +201,7 @@ class StoreRoot:
 
 
 def _check_origin(path: str, files: Files) -> None:
-    """Raise ForeignStore if there are streams and nats-server wrote all of them: nothing is to be written beside them."""
+    """Raise ForeignStore if there are streams and nats-server wrote all: nothing is to be written beside them."""
     found: list[str] = []
     for account in files.names(path):
         base = os.path.join(path, account, STREAMS)
@@ -216,8 +216,8 @@ def _check_origin(path: str, files: Files) -> None:
 def _described(path: str, streams: list[str]) -> str:
     more = f" and {len(streams) - 1} more" if len(streams) > 1 else ""
     return (
-        f"{path} has streams of nats-server ({streams[0]}{more}), which lakestream does not read: they are left as they "
-        "are; to bring them over, start nats-server on that directory and run `lakestream move`"
+        f"{path} has streams of nats-server ({streams[0]}{more}), which lakestream does not read: they are left "
+        "as they are; to bring them over, start nats-server on that directory and run `lakestream move`"
     )
 
 
