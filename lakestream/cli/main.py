@@ -9,6 +9,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from lakestream.server.early_signals import EARLY
+
 _OF_THE_APPLICATION = ("-h", "--help", "--install-completion", "--show-completion")
 """Options without a command that are not flags of `serve`."""
 
@@ -21,6 +23,7 @@ def main() -> None:
     """
     arguments = sys.argv[1:]
     if arguments[:1] == ["up"]:
+        EARLY.catch()
         from lakestream.cli.up import up
 
         sys.exit(up(arguments[1:]))
@@ -29,6 +32,7 @@ def main() -> None:
     elif not arguments or not arguments[0].startswith("-") or arguments[0] in _OF_THE_APPLICATION:
         _run(arguments)
         return
+    EARLY.catch()  # before anything else is imported
     from lakestream.cli.serve import serve
 
     sys.exit(serve(arguments))

@@ -20,10 +20,9 @@ from lakestream.config.errors import SettingsError, StartError, reason_in_words
 from lakestream.config.loading import load
 from lakestream.config.options import Flags, Options
 from lakestream.logging import Logger
+from lakestream.server.early_signals import EARLY
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from lakestream.server.node import Node
     from lakestream.server.workers.worker import Worker
 
@@ -105,6 +104,8 @@ Make = Callable[[Options, "Logger", "Worker | None"], "Node"]
 
 def run(options: Options, log: Logger, make: Make | None = None) -> int:
     """Run a server (its nodes of `make`, if given) until it is told to stop; returns the exit code."""
+    EARLY.log = log
+    EARLY.catch()
     try:
         _prepare(options, log)
     except StartError as error:
@@ -150,7 +151,6 @@ def _run_node(options: Options, log: Logger, make: Make | None, worker: Worker |
 
     bound_arenas()  # before any thread has an arena of its own
     share_with_pyarrow()
-    _handle_signals()
     if make is None:
         from lakestream.server.node import Node
 
@@ -163,10 +163,6 @@ def _run_node(options: Options, log: Logger, make: Make | None, worker: Worker |
     except (StartError, LogError, LakeError, OSError) as error:
         _fail(error, options, log)
         return 1
-    except KeyboardInterrupt:
-        # Stopped before the node listens to signals: the files are as after a crash, which every start copes with.
-        log.info("Initiating Shutdown...")
-        log.info("Server Exiting..")
     finally:
         log.close()
     return 0
@@ -202,18 +198,6 @@ def _fail(error: Exception, options: Options, log: Logger) -> None:
     log.fatal(str(error))
     if options.log_file:
         _say(str(error))  # the operator sees the terminal, not the log file
-
-
-def _handle_signals() -> None:
-    """Handle signals until the node does: end the start, and read nothing again that is being read just now."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
-    for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, lambda number, frame: None)
 
 
 def _instead(command: CommandLine, program: str) -> int | None:

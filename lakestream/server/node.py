@@ -39,6 +39,7 @@ from lakestream.ops.system.system import System
 from lakestream.protocol.api.request import NATS_VERSION
 from lakestream.runtime import Turns
 from lakestream.server.collector import Collector
+from lakestream.server.early_signals import EARLY
 from lakestream.server.heap import Trimmer, trim
 from lakestream.server.jetstream import JetStream, lake_root
 from lakestream.server.lake.keeper import LakeKeeper
@@ -122,6 +123,7 @@ class Node:
     async def main(self) -> int:
         """Start, serve, stop."""
         await self.start()
+        self._handle_signals()
         Collector(self.clock).start()
         await self._stopped.wait()
         await self.stop()
@@ -216,7 +218,8 @@ class Node:
             self.jetstream.recover()
         leafnodes = self._make_leafnodes()
         self.listeners = Listeners(options, self._connection, leafnodes, self.clock, self.log, turn, self._machine.bind)
-        self._handle_signals(loop)
+        loop.add_signal_handler(signal.SIGINT, self.request_stop)
+        loop.add_signal_handler(signal.SIGTERM, self.request_stop)
         if worker is not None:
             worker.stop_with_server(loop, self.request_stop)
         await self._listen()
@@ -461,12 +464,13 @@ class Node:
             self.log.info(f"{connection.described()} - Slow Consumer Detected: {connection.slow}")
 
     # ------------------------------------------------------------------ signals and end
-    def _handle_signals(self, loop: asyncio.AbstractEventLoop) -> None:
-        loop.add_signal_handler(signal.SIGINT, self.request_stop)
-        loop.add_signal_handler(signal.SIGTERM, self.request_stop)
+    def _handle_signals(self) -> None:
+        """Handle the signals that need a server that is ready, and those of them that came before."""
+        loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, self._trapped, "hangup", self.reload)
         loop.add_signal_handler(signal.SIGUSR1, self._trapped, "user defined signal 1", self.log.reopen)
         loop.add_signal_handler(signal.SIGUSR2, self._trapped, "user defined signal 2", self.enter_lame_duck)
+        EARLY.release()
 
     def _trapped(self, name: str, do: Callable[[], object]) -> None:
         self.log.info(f'Trapped "{name}" signal')

@@ -29,6 +29,7 @@ from lakestream.net.identity import new_server_id
 from lakestream.net.listener import ListenError, reserve
 from lakestream.ops import ports_file
 from lakestream.protocol.nkeys import SERVER, new_key
+from lakestream.server.early_signals import EARLY, ENDING, KEPT
 from lakestream.server.workers.stores import WORKERS, distribute
 from lakestream.server.workers.worker import Counts, Worker
 
@@ -46,8 +47,7 @@ RETIRED_CHECK_S = 0.1
 MAX_SOCKET_PATH = 90
 """Longest path of the sockets' directory (bytes); a longer one is reached by its file descriptor."""
 
-PASSED_ON = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-STOPPING = (signal.SIGTERM, signal.SIGINT)
+HANDLED = (*ENDING, *KEPT, signal.SIGCHLD)
 
 RunWorker = Callable[[Options, Worker], int]
 """Runs a worker with its settings in this process; returns the exit code."""
@@ -90,6 +90,7 @@ class Supervisor:
             for line in distribute(options.jetstream.store_dir, count):
                 self._log.info(line)
         with contextlib.ExitStack() as ending:
+            self._wakeup = self._catch_signals(ending)
             self._sockets = self._make_directory(ending)
             self._ports = self._reserve(ending)
             self._connections, self._retired = Counts(count), Counts(count)
@@ -99,7 +100,6 @@ class Supervisor:
             self._alive, self._lifeline = os.pipe()
             ending.callback(os.close, self._lifeline)
             ending.callback(self._remove_files)
-            self._wakeup = self._catch_signals(ending)
             gc.collect()
             gc.freeze()  # collections in a worker would copy the pages that all share
             self._log.info(f"Starting {count} workers")
@@ -149,9 +149,10 @@ class Supervisor:
         def note(number: int, frame: FrameType | None) -> None:
             self._signals.append(number)
 
-        for number in (*PASSED_ON, *STOPPING, signal.SIGCHLD):
-            signal.signal(number, note)
         signal.set_wakeup_fd(writing.fileno())
+        for number in HANDLED:
+            signal.signal(number, note)
+        EARLY.release()
 
         def end() -> None:
             signal.set_wakeup_fd(-1)
@@ -165,17 +166,19 @@ class Supervisor:
     def _start(self, process: _Process) -> None:
         ready, report = os.pipe()
         process.ready, process.is_ready, process.began = ready, False, time.monotonic()
+        signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)  # the worker has the supervisor's handlers at first
         process.pid = os.fork()
         if process.pid:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
             os.close(report)
             return
         code = 1
         try:
             signal.set_wakeup_fd(-1)
-            for number in (*STOPPING, signal.SIGCHLD):
-                signal.signal(number, signal.SIG_DFL)
-            for number in PASSED_ON:  # until the worker handles them
-                signal.signal(number, signal.SIG_IGN)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            EARLY.log = None  # the supervisor tells of the end
+            EARLY.catch()
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
             os.close(self._lifeline)
             os.close(ready)
             worker = Worker(
@@ -234,11 +237,11 @@ class Supervisor:
         return max(0.0, min(dues) - now) if dues else None
 
     def _take(self, number: int) -> None:
-        if number in STOPPING:
+        if number in ENDING:
             if not self._stopping:
                 self._log.info("Initiating Shutdown...")
                 self._stop(0)
-        elif number in PASSED_ON:
+        elif number in KEPT:
             if number == signal.SIGUSR1:
                 self._log.reopen()
             if number == signal.SIGHUP:

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,18 @@ from lakestream.cli.serve import run, serve
 from lakestream.config.errors import StartError, reason_of
 from lakestream.config.options import Options
 from lakestream.logging import Logger
+from lakestream.server.early_signals import ENDING, KEPT
 
 pytestmark = pytest.mark.unit
+
+
+@pytest.fixture(autouse=True)
+def restored_signals() -> Iterator[None]:
+    """Give this process its handlers back: `run` handles signals."""
+    before = {number: signal.getsignal(number) for number in (*ENDING, *KEPT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
