@@ -32,8 +32,6 @@ from lakestream.config.options import (
     TlsOptions,
     WebSocketOptions,
 )
-from lakestream.lake.errors import UnsupportedLake
-from lakestream.lake.files import paths
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.durations import format_duration
 
@@ -279,6 +277,9 @@ def _lake(flags: Flags, lake: LakeOptions, jetstream: JetStreamOptions | None) -
     if flags.no_lake and flags.lake is not None:
         raise StartError("--lake cannot be used together with --no-lake")
     if jetstream is not None and enabled:
+        from lakestream.lake.errors import UnsupportedLake  # with addresses of object stores
+        from lakestream.lake.files import paths
+
         try:
             paths.root(url or os.path.join(jetstream.store_dir, "lake"))
         except UnsupportedLake as error:

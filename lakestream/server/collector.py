@@ -43,6 +43,7 @@ class Collector:
         gc.collect()
         gc.freeze()
         gc.set_threshold(YOUNG_OBJECTS, YOUNG_ROUNDS, _NEVER)
+        gc.enable()  # the command disabled it for the start
         self._clock.call_later(FULL_NS, self._collect)
 
     def _collect(self) -> None:

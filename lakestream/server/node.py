@@ -23,7 +23,6 @@ from lakestream.config.options import (
     LeafOptions,
     Options,
 )
-from lakestream.lake.read.flush import ServerFile
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Account, Accounts
 from lakestream.net.accounts.auth import Authenticator, has_plain_passwords
@@ -41,8 +40,6 @@ from lakestream.runtime import Turns
 from lakestream.server.collector import Collector
 from lakestream.server.early_signals import EARLY
 from lakestream.server.heap import Trimmer, trim
-from lakestream.server.jetstream import JetStream, lake_root
-from lakestream.server.lake.keeper import LakeKeeper
 from lakestream.server.listeners import Listeners
 from lakestream.server.logins import Logins
 from lakestream.server.machine import Machine
@@ -56,7 +53,6 @@ from lakestream.server.reloading import (
     limit_clients,
     reload_clients,
 )
-from lakestream.server.temporary_links import TemporaryLinks
 
 if TYPE_CHECKING:
     from lakestream.net.accounts.imports import AccountImports
@@ -69,6 +65,8 @@ if TYPE_CHECKING:
     from lakestream.ops.monitoring.workers import Together
     from lakestream.ops.sql.service import SqlService
     from lakestream.ports import Bus, Subscribed
+    from lakestream.server.jetstream import JetStream
+    from lakestream.server.lake.keeper import LakeKeeper
     from lakestream.server.workers.worker import Worker
 
 SWITCH_INTERVAL_S = 0.0005
@@ -191,6 +189,9 @@ class Node:
         if options.jetstream is None and options.sql.enabled:
             raise StartError("SQL needs JetStream: add a block jetstream, or remove the block sql")
         if options.jetstream is not None:
+            from lakestream.server.jetstream import JetStream  # with streams, their log and the lake
+            from lakestream.server.temporary_links import TemporaryLinks
+
             self.log.info("Starting JetStream")
             temporary = TemporaryLinks(
                 lambda: self.remotes,
@@ -224,13 +225,15 @@ class Node:
             worker.stop_with_server(loop, self.request_stop)
         await self._listen()
         if worker is None:
-            self.log.info("Server is ready")
             await self.cluster.start()
         if self.jetstream is not None:
             self.jetstream.start()
         self._connect_remotes()
         if self.leafnodes is not None:
             self.leafnodes.connect()
+        if worker is None:
+            await self.cluster.first_attempts()  # so that clients are told of the other nodes from the first INFO on
+            self.log.info("Server is ready")
         self.io.submit(trim, lambda _, __: None)  # imports and recovery leave some MiB free
         if worker is not None:
             self.log.quiet = False
@@ -248,6 +251,8 @@ class Node:
             raise StartError(absent)
         if not self.options.lake.enabled:
             raise StartError("SQL needs the lake: remove lake.enabled: false, or the block sql")
+        from lakestream.server.jetstream import lake_root
+
         root, name = lake_root(self.options), self.identity.server_name
         self.sql = SqlService(root, lambda: self.options, name, self.clock, self.log)
         return [self.sql.serve]
@@ -381,6 +386,8 @@ class Node:
             self.listeners.write_files(self.cluster.port)
         address = self.jetstream.address if self.jetstream is not None else None
         if address is not None:
+            from lakestream.lake.read.flush import ServerFile
+
             await address.announce(ServerFile(self.identity.server_id, self.identity.server_name, self.listeners.urls))
             self._cleanups.append(address.withdraw)
 

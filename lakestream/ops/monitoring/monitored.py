@@ -11,12 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from lakestream.account.api.subjects import Api
-from lakestream.account.engine import Engine
 from lakestream.config.options import Options
 from lakestream.logging import Logger
-from lakestream.meta.node import MetaNode
-from lakestream.meta.stores import FileStores
 from lakestream.metrics.histogram import Buckets, Histogram
 from lakestream.net.accounts.accounts import Account, Accounts
 from lakestream.net.connection import Connection
@@ -28,6 +24,10 @@ from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.runtime import ThreadIo
 
 if TYPE_CHECKING:
+    from lakestream.account.api.subjects import Api
+    from lakestream.account.engine import Engine
+    from lakestream.meta.node import MetaNode
+    from lakestream.meta.stores import FileStores
     from lakestream.net.accounts.signed_accounts import SignedAccounts
     from lakestream.net.leaf.nodes import LeafNodes
     from lakestream.net.peers.cluster import Cluster
