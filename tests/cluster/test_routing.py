@@ -17,8 +17,8 @@ from typing import Any
 import nats
 import pytest
 
-from tests.cluster.nodes import Cluster, Node, until
-from tests.servers import Kind
+from tests.cluster.nodes import Cluster, Node, free_ports, until
+from tests.servers import Kind, Server
 from tests.wire import Wire, WireTimeout, pub
 
 pytestmark = pytest.mark.cluster
@@ -36,6 +36,24 @@ def start_routes(kind: Kind, directory: Path, **options: Any) -> Cluster:
         node.start()
     until(lambda: all(len(connect_urls(cluster, node)) == 3 for node in cluster.nodes), "three connected nodes")
     return cluster
+
+
+@pytest.mark.smoke
+def test_nodes_that_are_up_know_a_node_once_it_is_ready(tmp_path: Path) -> None:
+    ports = free_ports(2)
+    config = 'cluster {{ name: C, listen: "127.0.0.1:{}", routes: [{}] }}\n'
+    first = Server(Kind.OURS, tmp_path / "first", config=config.format(ports[0], ""), name="first")
+    route = f"nats-route://127.0.0.1:{ports[0]}"
+    second = Server(Kind.OURS, tmp_path / "second", config=config.format(ports[1], route), name="second")
+    try:
+        first.start()
+        second.start()
+        for server in (first, second):
+            with Wire(server.address, None) as wire:
+                assert len(wire.info["connect_urls"]) == 2
+    finally:
+        second.stop()
+        first.stop()
 
 
 @pytest.fixture(scope="module")

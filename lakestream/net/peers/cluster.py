@@ -142,6 +142,10 @@ class Cluster:
         """Connect to the others. Everything that listens to peers is set up before."""
         await self.peers.start()
 
+    async def first_attempts(self) -> None:
+        """Return once this node and those of its routes that are up know each other."""
+        await self.peers.first_attempts()
+
     def reload(self, options: Options) -> None:
         """Apply what a reload may change; see `Peers.reload`. Raises StartError."""
         self.peers.reload(options.cluster)

@@ -7,6 +7,7 @@ failures are logged. The handshake is in peers.py.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import ssl
 import time
@@ -36,6 +37,9 @@ MAX_DELAY_S = 2.0
 FORGET_AFTER = 30
 """Failed attempts in a row (about a minute) after which a discovered node is forgotten. Gossip brings it back while
 another node is connected to it."""
+
+FIRST_ATTEMPTS_S = 0.5
+"""Maximum time in which a node that starts waits for the first attempt at each route (500 ms)."""
 
 REPORT_EVERY = 3600
 """An unchanged failure is logged once in this many attempts (as in nats-server)."""
@@ -112,6 +116,8 @@ class Dialler:
         self._explicit: list[Target] = []
         self._freed: dict[str, asyncio.Event] = {}
         self._stopped = False
+        self._untried: set[Target] = set()
+        self._all_tried = asyncio.Event()
 
     def prepare(self) -> None:
         """Read the certificates. Raises StartError."""
@@ -125,6 +131,23 @@ class Dialler:
         self._explicit += added
         for target in added:
             self._pursue(target)
+        self._settle()
+
+    async def first_attempts(self) -> None:
+        """Return once each place that is known so far was tried: a node there knows this one, or none answered."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._all_tried.wait(), FIRST_ATTEMPTS_S)
+        self._all_tried.set()
+        self._untried.clear()
+
+    def tried(self, target: Target) -> None:
+        """Note that the first attempt at a place is over, or its connection is up on both sides."""
+        self._untried.discard(target)
+        self._settle()
+
+    def _settle(self) -> None:
+        if not self._untried:
+            self._all_tried.set()
 
     def reload(self, options: ClusterOptions) -> None:
         """Replace the routes; connections stay. Reads the certificates again. Raises StartError."""
@@ -170,6 +193,8 @@ class Dialler:
         task = asyncio.get_running_loop().create_task(self._keep(target))
         self._tasks[target] = task
         task.add_done_callback(lambda _: self._tasks.pop(target))
+        if not self._all_tried.is_set():
+            self._untried.add(target)
 
     async def _keep(self, target: Target) -> None:
         """Keep a connection to a place while it is wanted."""
@@ -182,6 +207,7 @@ class Dialler:
                 except Exception as error:
                     # Go on dialling after any failure: the place may be a configured one.
                     why = f"{type(error).__name__}: {error}"
+                self.tried(target)
                 if why and target.failed(why):
                     attempt = f"(attempt {target.failures})"
                     write = self._log.debug if target.url.host.startswith("/") else self._log.error

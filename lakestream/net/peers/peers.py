@@ -255,6 +255,10 @@ class Peers:
         link = self._table.up.get(node)
         return frozenset(address.name for address in link.linked) if link is not None else frozenset()
 
+    async def first_attempts(self) -> None:
+        """Return once the first attempt at each route, and at the nodes that were met there, is over."""
+        await self._dialler.first_attempts()
+
     def routes_met(self) -> bool:
         """Return True if every configured route leads to a connected node or to this one."""
         return self._dialler.met(self._table.up)
@@ -302,6 +306,8 @@ class Peers:
                     self._rise(link)
             case wire.Gossip() if link.up:
                 self._linked(link, record.linked)
+                if link.target is not None:  # the first one tells that the connection is up there, too
+                    self._dialler.tried(link.target)
             case wire.Update() if link.up:
                 self._updated(link, record)
             case wire.Bye():
