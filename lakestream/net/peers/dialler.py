@@ -19,7 +19,7 @@ from lakestream.config.errors import reason_of
 from lakestream.config.options import ClusterOptions, RouteUrl
 from lakestream.logging import Logger
 from lakestream.net import tls as peer_tls
-from lakestream.net.peers.link import HANDSHAKE_TIMEOUT, Link
+from lakestream.net.peers.link import HANDSHAKE_TIMEOUT, Link, Place
 from lakestream.protocol import peer_wire as wire
 
 DIAL_TIMEOUT_S = 2.0
@@ -116,7 +116,7 @@ class Dialler:
         self._explicit: list[Target] = []
         self._freed: dict[str, asyncio.Event] = {}
         self._stopped = False
-        self._untried: set[Target] = set()
+        self._untried: set[Place] = set()
         self._all_tried = asyncio.Event()
 
     def prepare(self) -> None:
@@ -140,7 +140,7 @@ class Dialler:
         self._all_tried.set()
         self._untried.clear()
 
-    def tried(self, target: Target) -> None:
+    def tried(self, target: Place) -> None:
         """Note that the first attempt at a place is over, or its connection is up on both sides."""
         self._untried.discard(target)
         self._settle()
