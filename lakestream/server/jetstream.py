@@ -35,7 +35,7 @@ from lakestream.meta.node import CALL_TIMEOUT_NS, MetaNode
 from lakestream.meta.shared import EngineOptions, Shared
 from lakestream.meta.solo import solo_node
 from lakestream.meta.stores import FileStores
-from lakestream.net.accounts.accounts import Account, Accounts, replaces_api
+from lakestream.net.accounts.accounts import Account, Accounts
 from lakestream.net.identity import Identity
 from lakestream.net.peers.standalone import Standalone
 from lakestream.ports import Bus, Subscribed
@@ -269,11 +269,11 @@ class JetStream:
                 del self.served[account.name]
 
     def _api(self, account: Account) -> Api:
-        """Return the account's API. It is off while the account imports the API of another account."""
+        """Return the account's API. It is off while the API of another account takes its place."""
         api = self.apis.get(account.name)
         if api is None:
             api = self.apis[account.name] = Api(self.engines.of(account.name))
-        if replaces_api(account.options):
+        if self._accounts.replaces_api(account):
             api.close()
         else:
             api.listen()

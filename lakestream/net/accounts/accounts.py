@@ -27,11 +27,13 @@ from lakestream.net.interest.subscription import Subscription
 from lakestream.net.statistics import Counted
 from lakestream.net.turn import Turn
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT, SYSTEM_ACCOUNT, UNLIMITED, JetStreamLimits
+from lakestream.protocol.subjects import covers
 
 MAX_RULES = 1024
 """Sets of permissions that an account remembers (default), for users who have the same. Cleared when full."""
 
-_API = (b"$JS.API.>", b"$JS.>", b">")
+_API = b"$JS.API.>"
+_API_INFO = b"$JS.API.INFO"
 
 
 class Member(Protocol):
@@ -221,6 +223,16 @@ class Accounts:
             return self._global_streams
         return account.options.jetstream is not None and not account.is_system
 
+    def replaces_api(self, account: Account) -> bool:
+        """Return True if the JetStream API of another account takes the place of the account's own.
+
+        The account imports the whole API under its own subjects; if it has no JetStream itself, an import that covers
+        `$JS.API.INFO` is enough, and nothing answers requests that are not imported (as in nats-server).
+        """
+        needed = _API if self.stores(account) else _API_INFO
+        imports = (one for one in account.options.imports if isinstance(one, ServiceImport))
+        return any(covers((one.to or one.subject).encode(), needed) for one in imports)
+
     def _account(self, options: AccountOptions) -> Account:
         system = self._options.system_account or SYSTEM_ACCOUNT
         return Account(
@@ -258,8 +270,3 @@ class Accounts:
     def bus(self, name: str) -> Hub:
         """Return the hub of that account; see `of`."""
         return self.of(name).hub
-
-
-def replaces_api(options: AccountOptions) -> bool:
-    """Return True if the account imports the whole JetStream API of another account under its own API subject."""
-    return any(isinstance(one, ServiceImport) and (one.to or one.subject).encode() in _API for one in options.imports)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from functools import partial
 
-from lakestream.net.accounts.accounts import Account, Accounts, replaces_api
+from lakestream.net.accounts.accounts import Account, Accounts
 from lakestream.net.peers.peers import Peers
 from lakestream.net.peers.remote_node import RemoteNode
 from lakestream.net.peers.routes import Routes
@@ -63,8 +63,9 @@ class ApiRelay:
             self._serve(account)
 
     def _choose(self, account: Account) -> RemoteNode | None:
-        """Choose a node at random; None: none is available."""
-        if not account.is_system and not self._accounts.stores(account):
+        """Choose a node at random; None: none is available, or the account's own API is off."""
+        stores = account.is_system or self._accounts.stores(account)
+        if not stores or self._accounts.replaces_api(account):
             return None
         nodes = [self._routes.nodes[info.name] for info in self._able() if info.name in self._routes.nodes]
         able = [node for node in nodes if node.accounts or account.name == GLOBAL_ACCOUNT]
@@ -73,10 +74,8 @@ class ApiRelay:
     def _asked(
         self, account: Account, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
     ) -> None:
-        if replaces_api(account.options):
-            return
         node = self._choose(account)
         if node is not None:
             node.of(account.name).relay(subject, reply, header, payload)
         elif reply:
-            account.hub.no_responders(subject, reply)
+            account.hub.declined(subject, reply)

@@ -65,6 +65,12 @@ accounts {
   Q { users: [{user: q, password: p}], imports: [{service: {account: E, subject: "$JS.API.>"}}] }
   P { users: [{user: p, password: p}], jetstream: enabled
     exports: [{service: "own"}], imports: [{service: {account: E, subject: "$JS.API.STREAM.NAMES"}}] }
+  # Parts of another account's JetStream, without JetStream of its own: with and without `$JS.API.INFO` among them.
+  T { users: [{user: t, password: p}]
+    imports: [{service: {account: E, subject: "$JS.API.INFO"}}
+              {service: {account: E, subject: "$JS.API.CONSUMER.INFO.S.c"}}] }
+  U { users: [{user: u, password: p}], imports: [{service: {account: E, subject: "$JS.API.CONSUMER.INFO.S.c"}}] }
+  V { users: [{user: v, password: p}], imports: [{service: {account: E, subject: "$JS.API.*"}}] }
   S { users: [{user: s, password: p}], exports: [{service: x}]
     imports: [{service: {account: S, subject: x}}, {service: {account: S, subject: x}, to: y}]
   }
@@ -399,16 +405,19 @@ def empty_messages_end_no_pull(t: Script) -> None:
     came(t, "pulled", wire, 3)
 
 
-@table([(user, user) for user in ("r", "q", "p")], IMPORTS)
+@table([(user, user) for user in ("r", "q", "p", "t", "u", "v")], IMPORTS)
 def the_api_of_another_in_the_place_of_the_own(t: Script, user: str) -> None:
     owner = t.as_user("e")
     owner.stream("S", ["stored"])
+    if user in ("t", "u"):
+        owner.consumer("S", "c")
     wire = t.connect(user=user)
     for subject, body in (
         ("STREAM.NAMES", b""),
         ("STREAM.INFO.S", b""),
         ("INFO", b""),
         ("CONSUMER.CREATE.S.c", b'{"stream_name":"S","config":{"durable_name":"c","ack_policy":"explicit"}}'),
+        ("CONSUMER.INFO.S.c", b""),
         ("CONSUMER.NAMES.S", b""),
         ("STREAM.CREATE.NEW", b'{"name":"NEW","subjects":["new"],"storage":"memory"}'),
         ("STREAM.DELETE.NEW", b""),

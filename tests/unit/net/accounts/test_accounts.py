@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakestream.config.account_options import AccountLimits, AccountOptions, User
+from lakestream.config.account_options import AccountLimits, AccountOptions, ServiceImport, StreamImport, User
 from lakestream.config.options import JetStreamOptions, Options
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Accounts
@@ -172,3 +172,28 @@ def test_what_only_another_node_knows_has_a_hub_and_nothing_else() -> None:
     assert there.jetstream is None
     assert not there.connections
     assert not there.hub.publish(b"s", b"", b"", b"")
+
+
+@pytest.mark.parametrize(
+    ("one", "own", "replaces"),
+    [
+        (ServiceImport(account="A", subject="$JS.API.>"), True, True),
+        (ServiceImport(account="A", subject="x.>", to="$JS.API.>"), True, True),
+        (ServiceImport(account="A", subject="$JS.API.>", to="js.a.>"), True, False),
+        (ServiceImport(account="A", subject="$JS.API.INFO"), True, False),
+        (StreamImport(account="A", subject="$JS.API.>"), True, False),
+        (ServiceImport(account="A", subject="$JS.API.>"), False, True),
+        (ServiceImport(account="A", subject="$JS.API.INFO"), False, True),
+        (ServiceImport(account="A", subject="$JS.API.*"), False, True),
+        (ServiceImport(account="A", subject="x", to="$JS.API.INFO"), False, True),
+        (ServiceImport(account="A", subject="$JS.API.INFO", to="js.info"), False, False),
+        (ServiceImport(account="A", subject="$JS.API.CONSUMER.>"), False, False),
+        (StreamImport(account="A", subject="$JS.API.INFO"), False, False),
+    ],
+)
+def test_an_import_replaces_an_accounts_api_or_where_it_has_no_streams_that_of_the_info(
+    one: ServiceImport | StreamImport, own: bool, replaces: bool
+) -> None:
+    options = AccountOptions(name="B", jetstream=UNLIMITED if own else None, imports=(one,))
+    these = accounts(Options(accounts=(A, options), jetstream=STORE))
+    assert these.replaces_api(these.of("B")) is replaces

@@ -8,13 +8,7 @@ import time
 import pytest
 from msgspec.structs import replace
 
-from lakestream.config.account_options import (
-    AccountOptions,
-    ServiceExport,
-    ServiceImport,
-    StreamImport,
-)
-from lakestream.net.accounts.accounts import replaces_api
+from lakestream.config.account_options import AccountOptions, ServiceExport, ServiceImport
 from lakestream.net.accounts.responses import Responses
 from lakestream.net.accounts.service_imports import MAX_HOPS
 from lakestream.protocol import headers, jwt
@@ -478,22 +472,6 @@ def test_the_export_of_just_this_subject_says_how_it_is_answered() -> None:
     server.publish(reply, b"1")
     server.publish(reply, b"2")
     assert len(client.take()) == 2
-
-
-@pytest.mark.parametrize(
-    ("one", "replaces"),
-    [
-        (ServiceImport(account="A", subject="$JS.API.>"), True),
-        (ServiceImport(account="A", subject="x.>", to="$JS.API.>"), True),
-        (ServiceImport(account="A", subject="$JS.API.>", to="js.a.>"), False),
-        (ServiceImport(account="A", subject="$JS.API.STREAM.NAMES"), False),
-        (StreamImport(account="A", subject="$JS.API.>"), False),
-    ],
-)
-def test_only_an_import_of_the_whole_api_replaces_an_accounts_own(
-    one: ServiceImport | StreamImport, replaces: bool
-) -> None:
-    assert replaces_api(AccountOptions(name="B", imports=(one,))) is replaces
 
 
 def test_a_service_import_is_this_nodes_own() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakestream.config.account_options import AccountOptions, ServiceImport
+from lakestream.config.account_options import AccountOptions, ServiceExport, ServiceImport
 from lakestream.net.peers.api_relay import ApiRelay
 from lakestream.net.peers.remote_node import FORGOTTEN_IN_A_TURN, HIGH_WATER, MARK_EVERY, MAX_MARKS
 from lakestream.net.peers.routes import CHANGES_IN_A_BUFFER, buffers
@@ -461,6 +461,23 @@ def test_api_requests_that_an_account_makes_of_another_one_are_not_passed_on_as_
         cluster.client(A, account=name).publish(b"$JS.API.INFO", b"?", b"_INBOX.1")
     cluster.settle()
     assert [(name, payload) for _, name, payload in answered] == [(TWO, b"?")]
+
+
+def test_an_import_of_one_api_subject_is_the_only_answer_where_an_account_has_no_streams(cluster: Cluster) -> None:
+    directory, subject = Directory(), b"$JS.API.CONSUMER.INFO.S.c"
+    here = cluster[A].accounts
+    ApiRelay(here, cluster[A].routes, directory)
+    directory.become(B, C)
+    here.put(AccountOptions(name=TWO, exports=(ServiceExport(subject=subject.decode()),)))
+    here.put(AccountOptions(name=DEFAULT, imports=(ServiceImport(account=TWO, subject=subject.decode()),)))
+    client, exporter = cluster.client(A), cluster.client(A, account=TWO)
+    client.subscribe(b"_INBOX.*")
+    exporter.subscribe(subject)
+    for asked in (subject, b"$JS.API.STREAM.NAMES"):
+        client.publish(asked, b"?", b"_INBOX.1")
+    cluster.settle()
+    assert exporter.payloads == [b"?"]
+    assert client.alone == [(b"$JS.API.STREAM.NAMES", b"_INBOX.1")]
 
 
 def test_api_requests_of_another_account_do_not_go_to_a_node_that_knows_none() -> None:
