@@ -75,11 +75,21 @@ class SetupError(Exception):
         level: of the log line.
         error: the text of -ERR that the client is sent; "": none.
         http: the client sent a request of HTTP where TLS is required.
+        alert: the record of TLS that the client is sent; b"": none.
     """
 
-    def __init__(self, text: str, reason: str, level: Level = "error", *, error: str = "", http: bool = False) -> None:
+    def __init__(
+        self,
+        text: str,
+        reason: str,
+        level: Level = "error",
+        *,
+        error: str = "",
+        http: bool = False,
+        alert: bytes = b"",
+    ) -> None:
         super().__init__(text)
-        self.reason, self.level, self.error, self.http = reason, level, error, http
+        self.reason, self.level, self.error, self.http, self.alert = reason, level, error, http, alert
 
     def over_https(self, peer: str) -> tuple[str, bytes]:
         """Return the log line ("": none) and the answer for a client of a port for HTTPS, as nats-server has them."""
@@ -181,20 +191,21 @@ def check_port(port: int) -> None:
         raise ListenError(f"listen tcp: address {port}: invalid port")
 
 
-def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
+def bind(host: str, port: int, *, shared: bool = False, listens: bool = True) -> socket.socket:
     """Return a listening socket. A wildcard host listens on IPv4 and IPv6, as in nats-server.
 
     Args:
         host: name or address; an IPv6 address without brackets.
         port: 0 or less: a free one.
         shared: other processes of this user listen there too, and each connection comes to one of them.
+        listens: False: clients are refused until `Listener.start`.
 
     Raises:
         ListenError: the address cannot be used.
     """
     check_port(port)
     try:
-        return _bound(host, max(port, 0), shared)
+        return _bound(host, max(port, 0), shared, listens=listens)
     except OSError as error:
         raise listen_error(host, port, error) from error
 
@@ -286,6 +297,7 @@ class Listener:
 
     async def start(self) -> None:
         """Begin to accept."""
+        self._socket.listen(BACKLOG)
         if self._tls is not None or self._proxied:
             self._accept_again()
         elif self._server is None and not self._closed:
@@ -357,9 +369,9 @@ class Listener:
 
     def _end(self, accepted: socket.socket, made: Arrival, error: SetupError) -> None:
         try:
-            if answer := made.failed(error):
+            if answer := made.failed(error) or error.alert:
                 accepted.send(answer)
-                accepted.recv(DRAINED)  # closing a socket with unread bytes would discard what was sent
+            accepted.recv(DRAINED)  # closing a socket with unread bytes would discard what was sent
         except OSError:
             pass  # the client is gone, or has sent nothing
         finally:
@@ -393,13 +405,16 @@ class Listener:
             await self._paced()
             left = max(until - self._loop.time(), 0.001)
             try:
+                # The event loop closes the socket that it gets; the alert of a failed handshake goes to this one.
                 await self._loop.connect_accepted_socket(
-                    lambda: made, accepted, ssl=context, ssl_handshake_timeout=left
+                    lambda: made, accepted.dup(), ssl=context, ssl_handshake_timeout=left
                 )
             except OSError as error:  # ssl.SSLError is one
                 text = tls.server.failure(error)
                 level: Level = "debug" if text in (NOT_TLS, "i/o timeout") else "error"
-                raise SetupError(f"TLS handshake error: {text}", HANDSHAKE_FAILED, level) from error
+                shown = f"TLS handshake error: {text}"
+                raise SetupError(shown, HANDSHAKE_FAILED, level, alert=tls.server.alert(error)) from error
+        accepted.close()
 
     async def _context(self, server: ServerContext, accepted: socket.socket, until: float) -> ssl.SSLContext:
         """Return the context for this client; where it depends on the curves, look at the client's first record."""

@@ -1,19 +1,22 @@
 """TLS contexts, and what they tell of a connection.
 
-Belongs here: contexts from the options of a `tls` block, the certificates of clients, and the words of a failed
-handshake. Both sides of a route present a certificate and verify the other's, as in nats-server; a remote may do
-without a certificate of this server.
+Belongs here: contexts from the options of a `tls` block, the certificates of clients, the words of a failed handshake,
+and TLS of connections that this server dials. Both sides of a route present a certificate and verify the other's, as in
+nats-server; a remote may do without a certificate of this server.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
 import ipaddress
 import os
+import socket
 import ssl
 import tempfile
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -29,6 +32,46 @@ if TYPE_CHECKING:
 
 class TlsError(StartError):
     """Raised for a missing or invalid file; the text names it."""
+
+
+# ---------------------------------------------------------------------- alerts
+
+
+class _Handshake(ssl.SSLObject):
+    """TLS of one connection, which keeps the alert of a failed handshake.
+
+    OpenSSL writes an alert (`certificate expired`, `protocol version`, …) for the other side before it raises. Neither
+    asyncio nor uvloop sends what is written then: they close the connection, and the other side sees its end and no
+    reason. The alert goes along with the error, to be sent over a duplicate of the socket.
+    """
+
+    outgoing: ssl.MemoryBIO
+
+    def do_handshake(self) -> None:
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError as error:
+            vars(error)["alert"] = self.outgoing.read()
+            raise
+
+
+def _alert(error: OSError) -> bytes:
+    found: bytes = vars(error).get("alert", b"")
+    return found
+
+
+class _Context(ssl.SSLContext):
+    """A context of connections that can tell the other side why their handshake failed."""
+
+    sslobject_class = _Handshake
+
+    def wrap_bio(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *args: Any, **kwargs: Any) -> ssl.SSLObject:
+        made = super().wrap_bio(incoming, outgoing, *args, **kwargs)
+        assert isinstance(made, _Handshake)
+        made.outgoing = outgoing
+        return made
 
 
 # ---------------------------------------------------------------------- certificates
@@ -221,7 +264,7 @@ class ServerContext:
 
     def _made(self, cert_file: str, key_file: str, curve: str = "") -> ssl.SSLContext:
         tls = self.options
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context = _Context(ssl.PROTOCOL_TLS_SERVER)
         context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
         # Tickets hold the client's certificate: they take 40 % of the handshake's last step (0.3 ms), and a resumed
         # session is not verified again. Clients of NATS do not resume sessions.
@@ -265,6 +308,10 @@ class ServerContext:
         pins = self.options.pinned_certs
         return not pins or (bool(chain) and chain[0].key_sha256 in pins)
 
+    def alert(self, error: OSError) -> bytes:
+        """Return the record that tells the client of a failed handshake; b"" if there is none."""
+        return _alert(error)
+
     def failure(self, error: OSError) -> str:
         """Return the reason of a failed handshake, in the words of nats-server as far as OpenSSL tells."""
         if isinstance(error, ssl.SSLCertVerificationError):
@@ -284,7 +331,9 @@ class ServerContext:
                 return "tls: no cipher suite supported by both client and server"
             case "WRONG_VERSION_NUMBER" | "HTTP_REQUEST":
                 return NOT_TLS
-        return f"tls: {(error.reason or str(error)).lower().replace('_', ' ')}"
+        words = (error.reason or str(error)).lower().replace("_", " ")
+        _, told, alert = words.partition(" alert ")
+        return f"remote error: tls: {alert}" if told else f"tls: {words}"
 
 
 # ---------------------------------------------------------------------- connections between servers
@@ -292,7 +341,7 @@ class ServerContext:
 
 def dialling(tls: TlsOptions | RemoteTls) -> ssl.SSLContext:
     """Return the context of the dialling side, with the current files. Raises TlsError."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context = _Context(ssl.PROTOCOL_TLS_CLIENT)
     if isinstance(tls, RemoteTls) and (tls.ca or tls.cert):
         _load_texts(context, tls)
     else:
@@ -302,6 +351,43 @@ def dialling(tls: TlsOptions | RemoteTls) -> ssl.SSLContext:
         context.verify_mode = ssl.CERT_NONE
     _limit(context, tls)
     return context
+
+
+async def secure(
+    transport: asyncio.BaseTransport, protocol: asyncio.Protocol, context: ssl.SSLContext, name: str, timeout_ns: int
+) -> asyncio.Transport:
+    """Start TLS on a connection that this side dialled; `name`: the name that the certificate must have.
+
+    Raises OSError; an ssl.SSLError after the other side was told.
+    """
+    kept = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
+    try:
+        secured = await asyncio.get_running_loop().start_tls(
+            cast(asyncio.Transport, transport),
+            protocol,
+            context,
+            server_hostname=name,
+            ssl_handshake_timeout=timeout_ns / 1e9,
+        )
+    except ssl.SSLError as error:
+        with contextlib.suppress(OSError):
+            kept.send(_alert(error))
+        raise
+    finally:
+        kept.close()
+    if secured is None:
+        raise ConnectionResetError("connection closed")
+    return secured
+
+
+async def connect(
+    protocol: asyncio.Protocol, host: str, port: int, context: ssl.SSLContext, name: str, timeout_ns: int
+) -> asyncio.Transport:
+    """Connect with TLS from the first byte. Arguments and errors as for `secure`."""
+    transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, host, port)
+    secured = await secure(transport, protocol, context, name, timeout_ns)
+    protocol.connection_made(secured)
+    return secured
 
 
 def renew(context: ssl.SSLContext, tls: TlsOptions) -> None:

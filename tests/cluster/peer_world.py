@@ -26,6 +26,7 @@ from lakestream.net.peers.peers import Peers
 from lakestream.protocol import peer_wire as wire
 from lakestream.protocol.peer_wire import FrameReader, Hello, NodeInfo
 from lakestream.raft.group.ports import Channel
+from lakestream.runtime import LoopClock
 from tests.cluster.nodes import free_ports
 
 WAIT_S = 10.0
@@ -52,8 +53,9 @@ class Node:
         self.world = world
         self.log = Lines()
         fields = {"name": "C", "host": "127.0.0.1", "port": -1} | options
+        clock = LoopClock(asyncio.get_running_loop(), self.log)
         me = NodeInfo(name=name, server_id=new_server_id(), jetstream=True, tags=(f"tag-{name}",))
-        self.peers = Peers(me, ClusterOptions(**fields), self.log)
+        self.peers = Peers(me, ClusterOptions(**fields), clock, self.log)
         self.got: list[tuple[str, bytes]] = []
         self.events: list[tuple[str, bool]] = []
         self.links: list[tuple[str, bool]] = []

@@ -62,6 +62,8 @@ async def test_a_node_without_the_right_certificate_is_not_connected(world: Worl
         "unknown to the other": "before it said HELLO: does it know this node's certificate?",
     }.get(theirs, "certificate verify failed")
     assert b.log.with_text(said), b.log.lines
+    if told := {"other authority": "unknown ca", "wrong name": "bad certificate"}.get(theirs):
+        await world.until(lambda: seed.log.with_text(f"TLS route handshake error: remote error: tls: {told}"))
 
 
 async def test_an_insecure_node_takes_any_certificate_of_the_other(world: World, tmp_path: Path) -> None:
@@ -119,6 +121,26 @@ async def test_a_reload_reads_new_certificates_from_the_same_files(world: World,
     with pytest.raises(StartError, match="tls: cannot use"):
         a.peers.reload(a.peers.options)
     assert a.peers.connected() == ["b"]
+
+
+async def test_handshakes_that_fail_are_logged_and_leave_room_for_nodes(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lakestream.net.peers.peers.MAX_STRANGERS", 3)
+    tls = Authority(tmp_path, "ca").options("127.0.0.1")
+    a = await world.node("a", tls=tls)
+    without = ssl.create_default_context(cafile=tls.ca_file)
+    for _ in range(8):
+        reader, writer = await asyncio.open_connection("127.0.0.1", a.peers.bound_port, ssl=without)
+        with pytest.raises(ssl.SSLError, match="CERTIFICATE_REQUIRED"):
+            await reader.read()
+        writer.close()
+    idle = [await asyncio.open_connection("127.0.0.1", a.peers.bound_port) for _ in range(8)]
+    b = await world.node("b", a, tls=tls)
+    await world.together(a, b)
+    assert len(a.log.with_text("TLS route handshake error: tls: client didn't provide a certificate")) == 8
+    for _, writer in idle:
+        writer.close()
 
 
 async def test_a_certificate_that_cannot_be_read_stops_the_start(world: World, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import ssl
 import time
 import urllib.error
 import urllib.request
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -378,6 +379,65 @@ def test_versions_and_ciphers(agree: Agree, inside: str, most: ssl.TLSVersion, c
         return _outcome(attempt)
 
     agree(see, config=_config(inside), jetstream=False)
+
+
+# ---------------------------------------------------------------------- alerts
+_OLD = {"most": ssl.TLSVersion.TLSv1_1, "ciphers": "ALL:@SECLEVEL=0"}
+_ALERTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "none": ("", {}),
+    "none, TLS 1.2": ("", {"most": ssl.TLSVersion.TLSv1_2}),
+    "expired": ("late", {}),
+    "expired, TLS 1.2": ("late", {"most": ssl.TLSVersion.TLSv1_2}),
+    "of an unknown authority": ("impostor", {}),
+    "of an unknown authority, TLS 1.2": ("impostor", {"most": ssl.TLSVersion.TLSv1_2}),
+    "TLS 1.1": ("ann", _OLD),
+    "no common cipher suite": ("ann", {"most": ssl.TLSVersion.TLSv1_2, "ciphers": "AES256-SHA256"}),
+}
+"""Clients whose handshake fails: certificate, newest version and cipher suites."""
+
+
+def _alert(server: Server, port: int, certificate: str, most: ssl.TLSVersion | None = None, ciphers: str = "") -> str:
+    """Return OpenSSL's name of the alert that a client gets, or what it gets instead."""
+    context = client_context(server.certificates, certificate)
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+        context.minimum_version = min(context.minimum_version, most or context.minimum_version)
+        context.maximum_version = most or context.maximum_version
+    if ciphers:
+        context.set_ciphers(ciphers)
+    with socket.create_connection((server.host, port), timeout=5) as plain:
+        if port in (server.port, server.leaf_port):
+            plain.recv(65536)  # INFO
+        try:
+            with context.wrap_socket(plain, server_hostname="localhost") as opened:
+                opened.sendall(b"GET /varz HTTP/1.0\r\n\r\n")  # with TLS 1.3 the server looks at certificates later
+                return f"received {opened.recv(5)!r}"
+        except ssl.SSLError as error:
+            return error.reason or str(error)
+
+
+def test_a_client_is_told_why_its_handshake_fails(agree: Agree) -> None:
+    """Monitoring asks for no certificate. The names are of OpenSSL on the client's side."""
+
+    def see(server: Server) -> Any:
+        [routes] = re.findall(r"Listening for route connections on \S+:(\d+)", server.log())
+        listeners = {
+            "clients": server.port,
+            "websocket": server.websocket_port,
+            "leaf nodes": server.leaf_port,
+            "routes": int(routes),
+            "monitoring": server.http_port,
+        }
+        return {
+            listener: {label: _alert(server, port, certificate, **how) for label, (certificate, how) in _ALERTS.items()}
+            for listener, port in listeners.items()
+        }
+
+    tls = f"tls {{ {FILES}, {VERIFY} }}"
+    listeners = "\n".join(
+        f'{block} {{ {name} listen: "127.0.0.1:-1", {tls} }}'
+        for block, name in (("websocket", ""), ("leafnodes", ""), ("cluster", "name: alerts,"))
+    )
+    agree(see, config=f'server_name: under-test\nhttps: "127.0.0.1:-1"\n{tls}\n{listeners}\n', jetstream=False)
 
 
 # ---------------------------------------------------------------------- reload

@@ -245,7 +245,7 @@ class DialledLeaf:
         label = f"{address.host}:{address.port} - lid:{number}"
         made = LeafConnection(number, self._opened, self._clock, self._log, label)
         try:
-            await remote_dial.dial(self._remote.dial, address, lambda: made)
+            await remote_dial.dial(self._remote.dial, address, made)
             why = await self._greeted(made, address)
             if why:
                 return why

@@ -107,7 +107,7 @@ class Cluster:
         relays: bool = True,
     ) -> None:
         self.port = 0
-        self.peers = Peers(self._node_info(identity, options, started_ns), options.cluster, log)
+        self.peers = Peers(self._node_info(identity, options, started_ns), options.cluster, clock, log)
         self._routes = Routes(accounts, self.peers)
         self.others: Callable[[], Iterable[str]] | None = self._routes.nodes.keys
         self.calls: Calls = PeerCalls(self.peers, clock, log, self._routes.catch_up)

@@ -13,7 +13,6 @@ import ssl
 import time
 from collections.abc import Callable, Container
 from random import Random
-from typing import Any
 
 from lakestream.config.errors import reason_of
 from lakestream.config.options import ClusterOptions, RouteUrl
@@ -239,14 +238,14 @@ class Dialler:
         return self._outcome(target, link)
 
     async def _connect(self, link: Link, url: RouteUrl) -> None:
-        options, kwargs = self._options, dict[str, Any]()
+        options, loop = self._options, asyncio.get_running_loop()
         if url.host.startswith("/"):
-            await asyncio.get_running_loop().create_unix_connection(lambda: link, url.host)
-            return
-        if options.tls is not None:
-            kwargs = {"ssl": self._tls, "server_hostname": peer_tls.name_for(url, options.routes)}
-            kwargs["ssl_handshake_timeout"] = options.tls.timeout_ns / 1e9
-        await asyncio.get_running_loop().create_connection(lambda: link, url.host, url.port, **kwargs)
+            await loop.create_unix_connection(lambda: link, url.host)
+        elif options.tls is not None and self._tls is not None:
+            name = peer_tls.name_for(url, options.routes)
+            await peer_tls.connect(link, url.host, url.port, self._tls, name, options.tls.timeout_ns)
+        else:
+            await loop.create_connection(lambda: link, url.host, url.port)
 
     def _outcome(self, target: Target, link: Link) -> str:
         """Return the result of an attempt that connected; see `_dial`."""

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Protocol, cast
 
 from lakestream.config.options import RouteUrl
+from lakestream.net.listener import Arrival, SetupError, peer_of
 from lakestream.net.tls import key_of
 from lakestream.protocol import peer_wire as wire
 from lakestream.protocol.peer_wire import Control, FrameReader, NodeInfo, WireError
@@ -69,8 +70,11 @@ class LinkOwner(Protocol):
     def lost(self, link: Link) -> None:
         """Note the end of the connection, for `link.reason`."""
 
+    def insecure(self, link: Link, error: SetupError) -> None:
+        """Note that TLS failed with a node that dialled this one."""
 
-class Link(asyncio.Protocol):
+
+class Link(Arrival):
     """One connection.
 
     Args:
@@ -147,6 +151,15 @@ class Link(asyncio.Protocol):
     def alive(self) -> bool:
         return time.monotonic_ns() - self.heard_ns < ALIVE_NS
 
+    # ------------------------------------------------------------------ Arrival
+    def arrived(self, host: str, port: int) -> None:
+        self.host, self.port = host, port
+
+    def failed(self, error: SetupError) -> bytes:
+        self.owner.insecure(self, error)
+        self.drop(error.reason)
+        return b""
+
     # ------------------------------------------------------------------ asyncio.Protocol
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -158,7 +171,7 @@ class Link(asyncio.Protocol):
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         peer = transport.get_extra_info("peername")
-        self.host, self.port = (str(peer[0]), int(peer[1])) if isinstance(peer, tuple) else ("worker", 0)
+        self.host, self.port = peer_of(peer) if isinstance(peer, tuple) else ("worker", 0)
         self.heard_ns = time.monotonic_ns()
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(self._handshake_s, lambda: self.abort(HANDSHAKE_TIMEOUT))

@@ -24,10 +24,11 @@ from lakestream.config.options import ClusterOptions, RouteUrl
 from lakestream.logging import Logger
 from lakestream.net import tls as peer_tls
 from lakestream.net.accounts.auth import HashChecks, is_hashed, same_text
-from lakestream.net.listener import HANDSHAKE_FAILED, ListenError, check_port, listen_error
+from lakestream.net.listener import HANDSHAKE_FAILED, Listener, ListenError, SetupError, TlsEntry, bind
 from lakestream.net.peers.dialler import Dialler, Target
 from lakestream.net.peers.handshake import Decision, Table
 from lakestream.net.peers.link import ALIVE_NS, STALE_NS, Link
+from lakestream.ports import Clock
 from lakestream.protocol import peer_wire as wire
 from lakestream.protocol.peer_wire import Address, Control, Hello, NodeInfo
 from lakestream.raft.group.ports import Channel
@@ -42,7 +43,7 @@ LATE_NS = 500_000_000
 """A heartbeat that is late by this much (0.5 s) shows that this node stood still, not the others."""
 
 MAX_STRANGERS = 128
-"""Incoming connections in the handshake at once; further ones are closed."""
+"""Incoming connections in the handshake at once; a further one takes the place of the oldest."""
 
 MAX_REFUSALS = 1000
 """Refused nodes and reasons that are remembered, to log each of them once. The memory is cleared when it is full."""
@@ -62,16 +63,17 @@ class Peers:
     Args:
         node: this node as other nodes see it (`route` is set once the listener is up).
         options: the cluster block.
+        clock: runs the set-up of connections.
         log: for connections.
     """
 
-    def __init__(self, node: NodeInfo, options: ClusterOptions, log: Logger) -> None:
+    def __init__(self, node: NodeInfo, options: ClusterOptions, clock: Clock, log: Logger) -> None:
         self.options = options
         self.dynamic = not options.name
         self.bound_port = 0
         self.slow_consumers = self.stale_connections = 0
         self._node = msgspec.structs.replace(node, cluster=options.name or secrets.token_urlsafe(16))
-        self._log = log
+        self._clock, self._log = clock, log
         self._table: Table[Link] = Table(lambda: self._node, lambda: self.dynamic)
         self._hash_checks = HashChecks()
         self._links: set[Link] = set()
@@ -83,7 +85,7 @@ class Peers:
         self._link_watchers: list[Callable[[NodeInfo, bool], None]] = []
         self._node_watchers: list[Callable[[NodeInfo], None]] = []
         self._refusals: set[tuple[str, str]] = set()
-        self._server: asyncio.AbstractServer | None = None
+        self._server: asyncio.AbstractServer | Listener | None = None
         self._tls: ssl.SSLContext | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._beats = 0
@@ -93,26 +95,24 @@ class Peers:
     # ------------------------------------------------------------------ life
     async def listen(self) -> None:
         """Open the route listener. Raises StartError: address taken, certificate unreadable."""
-        options, loop = self.options, asyncio.get_running_loop()
-        kwargs: dict[str, Any] = {}
+        options, entry = self.options, None
         if options.tls is not None:
-            self._tls = peer_tls.ServerContext(msgspec.structs.replace(options.tls, verify=True)).context
-            kwargs = {"ssl": self._tls, "ssl_handshake_timeout": options.tls.timeout_ns / 1e9}
+            server = peer_tls.ServerContext(msgspec.structs.replace(options.tls, verify=True, first=False))
+            self._tls, entry = server.context, TlsEntry(server=server)
         self._dialler.prepare()
         if options.host.startswith("/"):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(options.host)  # of this worker's last run
+            loop = asyncio.get_running_loop()
             self._server = await loop.create_unix_server(lambda: self._link(), options.host, start_serving=False)
             return
         try:
-            check_port(options.port)
-            self._server = await loop.create_server(
-                lambda: self._link(), options.host, max(options.port, 0), start_serving=False, **kwargs
-            )
-        except OSError as error:
-            reason = error if isinstance(error, ListenError) else listen_error(options.host, options.port, error)
-            raise StartError(f"Error listening on router port: {max(options.port, 0)} - {reason}") from error
-        self.bound_port = port = self._server.sockets[0].getsockname()[1]
+            # A node that dials too early is refused, rather than waiting for an answer.
+            bound = bind(options.host, options.port, listens=False)
+        except ListenError as error:
+            raise StartError(f"Error listening on router port: {max(options.port, 0)} - {error}") from error
+        self._server = Listener(bound, lambda: self._link(), self._clock, tls=entry)
+        self.bound_port = port = self._server.port
         wildcard = options.host in ("", "0.0.0.0", "::")
         route = options.advertise or RouteUrl("" if wildcard else options.host, port).address
         self._node = msgspec.structs.replace(self._node, route=route)
@@ -122,7 +122,10 @@ class Peers:
         assert self._server is not None, "listen() comes first"
         options, log = self.options, self._log
         self._open = True
-        await self._server.start_serving()
+        if isinstance(self._server, Listener):
+            await self._server.start()
+        else:
+            await self._server.start_serving()
         if not options.host.startswith("/"):
             log.info(f"Cluster name is {self._node.cluster}")
             if self.dynamic:
@@ -286,8 +289,10 @@ class Peers:
             url = link.target.url
             who = (url.user, url.password) if url.user else (self.options.user, self.options.password)
             self._greet(link, *who)
-        elif sum(1 for one in self._links if not one.dialled and not one.up) > MAX_STRANGERS:
-            link.abort("Maximum Connections Exceeded")
+        else:
+            strangers = [one for one in self._links if one.made and not one.dialled and not one.up]
+            if len(strangers) > MAX_STRANGERS:
+                min(strangers, key=lambda one: one.number).abort("Maximum Connections Exceeded")
 
     def control(self, link: Link, record: Control) -> None:
         match record:
@@ -349,6 +354,11 @@ class Peers:
         if not link.silent:
             self._call(self._watchers, link.name, False)
         self._gossip()
+
+    def insecure(self, link: Link, error: SetupError) -> None:
+        if str(error):
+            text = str(error).replace("TLS handshake error", "TLS route handshake error")
+            (self._log.error if error.level == "error" else self._log.debug)(f"{link} - {text}")
 
     # ------------------------------------------------------------------ handshake
     def _greet(self, link: Link, user: str = "", password: str = "") -> None:

@@ -115,7 +115,7 @@ class RemoteConnection(OutgoingConnection):
         """
         keys = await read_in_thread(lambda: read_keys(self._options))
         try:
-            transport, _ = await dial(self._options, self.address, lambda: self)
+            transport = await dial(self._options, self.address, self)
             await self._within(self._informed)
             if self._wants_tls():
                 self.use(await secure(transport, self, self._options, self.address))

@@ -12,7 +12,7 @@ import random
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from lakestream.config.errors import reason_of
 from lakestream.config.options import Address, RemoteOptions, RemoteTls
@@ -35,8 +35,6 @@ REPORT_EVERY = 100
 
 MAX_DISCOVERED = 64
 """Discovered addresses that are kept (64), the first ones."""
-
-P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 
 class LoginError(Exception):
@@ -155,14 +153,16 @@ class Redial:
 # ---------------------------------------------------------------------- sockets and TLS
 
 
-async def dial(options: RemoteOptions, address: Address, protocol: Callable[[], P]) -> tuple[asyncio.Transport, P]:
+async def dial(options: RemoteOptions, address: Address, protocol: asyncio.Protocol) -> asyncio.Transport:
     """Connect, with TLS at once where the options say so. Raises OSError, ssl.SSLError, TimeoutError, TlsError."""
-    kwargs: dict[str, Any] = {}
-    if options.tls is not None and options.tls.first:
-        kwargs = {"ssl": tls_contexts.dialling(options.tls), "server_hostname": _name(options, address)}
-        kwargs["ssl_handshake_timeout"] = options.tls.timeout_ns / 1e9
+    tls = options.tls
     async with asyncio.timeout(DIAL_TIMEOUT_S):
-        return await asyncio.get_running_loop().create_connection(protocol, address.host, address.port, **kwargs)
+        if tls is not None and tls.first:
+            context, name = tls_contexts.dialling(tls), _name(options, address)
+            return await tls_contexts.connect(protocol, address.host, address.port, context, name, tls.timeout_ns)
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.create_connection(lambda: protocol, address.host, address.port)
+        return transport
 
 
 async def secure(
@@ -170,16 +170,8 @@ async def secure(
 ) -> asyncio.Transport:
     """Start TLS on a connection, after the remote's INFO. Raises as `dial`."""
     tls = options.tls or RemoteTls()
-    secured = await asyncio.get_running_loop().start_tls(
-        transport,
-        protocol,
-        tls_contexts.dialling(tls),
-        server_hostname=_name(options, address),
-        ssl_handshake_timeout=tls.timeout_ns / 1e9,
-    )
-    if secured is None:
-        raise ConnectionResetError("connection closed")
-    return secured
+    context = tls_contexts.dialling(tls)
+    return await tls_contexts.secure(transport, protocol, context, _name(options, address), tls.timeout_ns)
 
 
 def _name(options: RemoteOptions, address: Address) -> str:

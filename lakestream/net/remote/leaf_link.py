@@ -259,12 +259,12 @@ class LeafLink:
     async def _attempt(self, address: Address) -> str:
         made = LeafConnection(self._hub, self._names, self._clock, self._log, self._label)
         try:
-            transport, connection = await remote_dial.dial(self.options, address, lambda: made)
-            why = await self._handshake(connection, transport, address)
+            transport = await remote_dial.dial(self.options, address, made)
+            why = await self._handshake(made, transport, address)
             if why:
                 return why
-            self._connected_to(connection, address)
-            why = await connection.over
+            self._connected_to(made, address)
+            why = await made.over
             self._redial.went_down(why)
             self._log.warn(f"{self._label}: connection to {address.shown} ended: {why}")
             return ""

@@ -319,6 +319,20 @@ async def test_certificates_that_are_not_accepted(world: World, name: str, text:
     assert str(error) == f"TLS handshake error: {text}"
 
 
+@pytest.mark.parametrize("newest", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_a_client_gets_the_alert_of_its_failed_handshake(world: World, newest: ssl.TLSVersion) -> None:
+    await world.listen(world.entry(ca_file=f"{world.certificates}/ca.pem", verify=True, first=True))
+    context = client_context(world.certificates, "late")
+    context.maximum_version = newest
+
+    async def read() -> None:
+        reader, _ = await asyncio.open_connection("localhost", world.listener.port, ssl=context)
+        await reader.read()  # with TLS 1.3 a client learns of it later
+
+    with pytest.raises(ssl.SSLError, match="CERTIFICATE_EXPIRED"):
+        await read()
+
+
 def test_a_file_that_cannot_be_used(certificates: Path) -> None:
     with pytest.raises(TlsError, match=r"tls: cannot read '/nope\.pem'"):
         ServerContext(TlsOptions(cert_file="/nope.pem", key_file="/nope.key"))
