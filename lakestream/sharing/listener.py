@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import ssl
 from typing import Any
 
@@ -15,7 +16,8 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 MAX_CONNECTIONS = 1_000
-"""Connections at the same time; further ones are closed at once."""
+"""Connections at the same time. A further one takes the place of the one that has been idle longest, or is closed at
+once."""
 IDLE_S = 30.0
 """Time without a request after which a connection is closed."""
 STALLED_S = 600.0
@@ -76,7 +78,15 @@ class Listener:
     def _accepted(self) -> asyncio.BaseProtocol:
         server = self._runner.server
         assert server is not None  # Invariant: the runner is set up.
-        return _Refused() if len(server.connections) >= self._max else server()
+        if len(server.connections) < self._max:
+            return server()
+        idle = [each for each in server.connections if each not in self._busy and not _unread(each.transport)]
+        if not idle:
+            return _Refused()
+        transport = min(idle, key=lambda each: self._used.get(each, math.inf)).transport
+        assert transport is not None
+        transport.abort()
+        return server()
 
     @web.middleware
     async def _watched(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -103,9 +113,13 @@ class Listener:
                 transport = each.transport
                 if transport is None or each in self._busy:
                     continue
-                unread = transport.get_write_buffer_size() > 0
-                if now - self._used[each] > (STALLED_S if unread else self._idle_s):
+                if now - self._used[each] > (STALLED_S if _unread(transport) else self._idle_s):
                     transport.abort()
+
+
+def _unread(transport: asyncio.Transport | None) -> bool:
+    """Return True while the client has not read all of an answer, and once the connection ends."""
+    return transport is None or transport.is_closing() or transport.get_write_buffer_size() > 0
 
 
 class _Refused(asyncio.Protocol):

@@ -24,10 +24,16 @@ from lakestream.ops.monitoring.pages import Pages
 from lakestream.ports import Clock
 
 MAX_OPEN = 128
-"""Open connections to the monitoring port; further ones get 503 and are closed."""
+"""Open connections to the monitoring port."""
+
+MAX_OPEN_OF_ADDRESS = 64
+"""The same of one client address: others find room."""
+
+HEAD_S = 5.0
+"""Time that the head of a request may take (5 s, as in nats-server), of the first one from the connection on."""
 
 IDLE_S = 60.0
-"""A connection without a complete request for this long is closed."""
+"""Time that a connection may take without a request, and that the body of one may take (60 s)."""
 
 MAX_BODY = 64 * 1024
 """Bytes of a request body that are read (and ignored); a longer one ends the connection. The console has limits of its
@@ -73,26 +79,62 @@ async def serve(node: Monitored, pages: Pages, scrapes: Scrapes, clock: Clock, s
         raise StartError("Can't start monitoring: TLS cert and key required for HTTPS")
     host = options.http_host or options.host
     port = options.https_port or options.http_port
-    open_ones = set[_Connection]()
+    room = _Room()
     try:
         listening = bind(host, port)
     except ListenError as error:
         raise StartError(f"Can't start monitoring: can't listen to the monitor port: {error}") from error
     tls = entry(options.tls) if options.https_port and options.tls is not None else None
-    listener = Listener(listening, lambda: _Connection(node, pages, scrapes, site, open_ones), clock, tls=tls)
+    listener = Listener(listening, lambda: _Connection(node, pages, scrapes, site, room), clock, tls=tls)
     await listener.start()
     return listener
 
 
-class _Connection(Arrival):
-    """One client: requests until either side closes."""
+class _Room:
+    """The open connections, within the limits of their number.
 
-    def __init__(
-        self, node: Monitored, pages: Pages, scrapes: Scrapes, site: Site | None, open_ones: set[_Connection]
-    ) -> None:
+    Where there is no place for another one, a connection that waits for its client gives way: of the address with most
+    connections, half a request before a pause between two, and the one that has waited longest. So a client that holds
+    its connections open keeps nobody out, not even others behind its own address. Requests that are being answered
+    are never given up.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[str, set[_Connection]] = {}
+
+    def enter(self, one: _Connection) -> bool:
+        """Add a connection; return False if there is no place, and none that gives way."""
+        there = self._open.get(one.host, set())
+        crowded = len(there) >= MAX_OPEN_OF_ADDRESS
+        if crowded or sum(map(len, self._open.values())) >= MAX_OPEN:
+            waiting = (each for crowd in ([there] if crowded else self._open.values()) for each in crowd if each.waits)
+            found = min(waiting, key=lambda each: (-len(self._open[each.host]), each.rests, each.since), default=None)
+            if found is None:
+                return False
+            self.leave(found)
+            found.give_way()
+        self._open.setdefault(one.host, set()).add(one)
+        return True
+
+    def leave(self, one: _Connection) -> None:
+        """Remove a connection. Idempotent."""
+        there = self._open.get(one.host, set())
+        there.discard(one)
+        if not there:
+            self._open.pop(one.host, None)
+
+
+class _Connection(Arrival):
+    """One client: requests until either side closes.
+
+    Attributes:
+        since: time of the event loop since which it waits for a request.
+    """
+
+    def __init__(self, node: Monitored, pages: Pages, scrapes: Scrapes, site: Site | None, room: _Room) -> None:
         self._log = node.log
         self._pages, self._scrapes, self._site = pages, scrapes, site
-        self._open = open_ones
+        self._room = room
         self._wire = h11.Connection(h11.SERVER)
         self._head: Request | None = None
         self._body: list[bytes] = []
@@ -105,15 +147,40 @@ class _Connection(Arrival):
         self._ahead = 0
         self._full = False
         self._timer: asyncio.TimerHandle | None = None
+        self._arrived = False
+        self._heading = True
+        self.since = asyncio.get_running_loop().time()
+
+    @property
+    def host(self) -> str:
+        """Return the client's address."""
+        return self._peer[0]
+
+    @property
+    def waits(self) -> bool:
+        """Return True while there is nothing to answer."""
+        return self._task is None and self._events is None
+
+    @property
+    def rests(self) -> bool:
+        """Return True between two requests."""
+        return not self._heading and self._wire.their_state is h11.IDLE
+
+    def give_way(self) -> None:
+        """Close, for another connection."""
+        if self.abandon is not None:
+            self.abandon()
+        else:
+            self._transport.abort()
 
     def arrived(self, host: str, port: int) -> None:
         self._peer = host, port
-        if len(self._open) >= MAX_OPEN:
+        self._arrived = True
+        if not self._room.enter(self):
             raise SetupError("too many connections", "", "debug")
-        self._open.add(self)
 
     def failed(self, error: SetupError) -> bytes:
-        self._open.discard(self)
+        self._room.leave(self)
         text, answer = error.over_https(f"{self._peer[0]}:{self._peer[1]}")
         if text:
             self._log.error(f"monitoring: {text}")
@@ -123,18 +190,17 @@ class _Connection(Arrival):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._peer = peer_of(transport.get_extra_info("peername"))
-        self._wait()
-        if self not in self._open and len(self._open) >= MAX_OPEN:
+        if not self._arrived and not self._room.enter(self):
             self._transport.write(_FULL)
             self._transport.close()
             return
-        self._open.add(self)
+        self._allow(HEAD_S)
 
-    def _wait(self) -> None:
-        """Wait for the next request, for a while."""
+    def _allow(self, seconds: float) -> None:
+        """Give the client this time from now on; 0: no limit."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(IDLE_S, self._expired)
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._expired) if seconds else None
 
     def _expired(self) -> None:
         if self._full:
@@ -157,14 +223,13 @@ class _Connection(Arrival):
             self._transport.pause_reading()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._allow(0)
         if self._task is not None:
             self._task.cancel()
         events, self._events = self._events, None
         if events is not None:
             events.end()
-        self._open.discard(self)
+        self._room.leave(self)
 
     def pause_writing(self) -> None:
         # Responses wait in memory for a client that does not read: it gets no further ones meanwhile.
@@ -192,6 +257,9 @@ class _Connection(Arrival):
         while True:
             event = self._wire.next_event()
             if event is h11.NEED_DATA or event is h11.PAUSED:
+                if self.rests and self._wire.trailing_data[0]:
+                    self._heading = True
+                    self._allow(HEAD_S)
                 return False
             if isinstance(event, h11.Request):
                 self._begin(event)
@@ -209,8 +277,7 @@ class _Connection(Arrival):
         outcome = self._outcome()
         if isinstance(outcome, Answer):
             return self._finish(outcome)
-        if self._timer is not None:
-            self._timer.cancel()
+        self._allow(0)
         self._ahead = 0
         self._task = asyncio.ensure_future(outcome)
         self._task.add_done_callback(self._answered)
@@ -218,6 +285,8 @@ class _Connection(Arrival):
 
     def _begin(self, event: Any) -> None:
         """Take the head of a request."""
+        self._heading = False
+        self._allow(IDLE_S)
         path, _, query = event.target.decode("latin-1").partition("?")
         host, port = self._peer
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in event.headers}
@@ -292,7 +361,8 @@ class _Connection(Arrival):
             self._transport.close()
             return False
         self._wire.start_next_cycle()
-        self._wait()
+        self.since = asyncio.get_running_loop().time()
+        self._allow(IDLE_S)
         return True
 
     def _refuse(self, error: Any) -> None:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from lakestream.config.options import Options
+from lakestream.config.options import Options, TlsOptions
 from lakestream.logging import Logger
+from lakestream.net.listener import Listener
 from lakestream.ops.monitoring import port as monitoring
 from lakestream.ops.monitoring.exchange import TEXT, Answer, Headers, Outcome, Output, Request
-from lakestream.ops.monitoring.port import MAX_AHEAD, MAX_BODY
+from lakestream.ops.monitoring.port import MAX_AHEAD, MAX_BODY, MAX_OPEN, MAX_OPEN_OF_ADDRESS
 from lakestream.runtime import LoopClock
+from tests.certificates import client_context, write
 
 pytestmark = pytest.mark.unit
 
@@ -106,16 +110,21 @@ class Client:
         return int(head[9:12]), head, await self.reader.readexactly(length)
 
 
-@pytest.fixture
-async def served() -> AsyncIterator[Any]:
-    site, log = Site(), Logger(logtime=False)
-    node: Any = SimpleNamespace(options=Options(http_port=-1, host="127.0.0.1"), log=log)
+async def serve(site: Site, **options: Any) -> Listener:
+    log = Logger(logtime=False)
+    node: Any = SimpleNamespace(options=Options(host="127.0.0.1", **options), log=log)
     pages: Any = Pages()
     scrapes: Any = Scrapes()
-    http = await monitoring.serve(node, pages, scrapes, LoopClock(asyncio.get_running_loop(), log), site)
+    return await monitoring.serve(node, pages, scrapes, LoopClock(asyncio.get_running_loop(), log), site)
 
-    async def client() -> Client:
-        return Client(*await asyncio.open_connection("127.0.0.1", http.port))
+
+@pytest.fixture
+async def served() -> AsyncIterator[Any]:
+    site = Site()
+    http = await serve(site, http_port=-1)
+
+    async def client(host: str = "127.0.0.1") -> Client:
+        return Client(*await asyncio.open_connection("127.0.0.1", http.port, local_addr=(host, 0)))
 
     yield SimpleNamespace(site=site, client=client)
     http.close()
@@ -251,3 +260,84 @@ async def test_a_client_that_does_not_read_is_seen(served: Any) -> None:
     async with asyncio.timeout(10):
         while not ticks.output.writable:
             await asyncio.sleep(0.01)
+
+
+# ---------------------------------------------------------------------- clients that hold connections
+HALF = b"GET /page HTTP/1.1\r\nHost: x\r\nX-"
+
+
+@pytest.mark.parametrize("sent", [b"", HALF, b"POST /page HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nhalf"])
+@pytest.mark.parametrize("hosts", [1, 3])
+async def test_clients_without_a_complete_request_keep_nobody_out(served: Any, sent: bytes, hosts: int) -> None:
+    held = []
+    for number in range(MAX_OPEN + 12):
+        held.append(await served.client(f"127.0.0.{1 + number % hosts}"))
+        held[-1].writer.write(sent)
+    for host in ("127.0.0.1", "127.0.0.9"):
+        other = await served.client(host)
+        other.ask("/page")
+        assert (await other.answer())[2] == b"/page"
+    given_up = held[: len(held) + 2 - MAX_OPEN] if hosts > 1 else held[: len(held) + 1 - MAX_OPEN_OF_ADDRESS]
+    for client in given_up:
+        with contextlib.suppress(ConnectionResetError):
+            assert await asyncio.wait_for(client.reader.read(), 10) == b""
+    for client in held[len(given_up) :]:
+        assert not client.reader.at_eof()
+
+
+async def test_a_client_between_two_requests_stays_where_others_send_half_of_one(served: Any) -> None:
+    regular = await served.client()
+    regular.ask("/page")
+    await regular.answer()
+    for _ in range(MAX_OPEN):
+        (await served.client()).writer.write(HALF)
+    regular.ask("/page")
+    assert (await regular.answer())[2] == b"/page"
+
+
+async def test_one_address_has_a_part_of_the_connections_and_requests_being_answered_stay(served: Any) -> None:
+    async def ask_all(host: str, count: int) -> list[Client]:
+        clients = [await served.client(host) for _ in range(count)]
+        for client in clients:
+            client.ask("/site/slow")
+        return clients
+
+    busy = await ask_all("127.0.0.1", MAX_OPEN_OF_ADDRESS)
+    assert (await (await served.client("127.0.0.1")).answer())[0] == 503
+    busy += await ask_all("127.0.0.2", MAX_OPEN - MAX_OPEN_OF_ADDRESS)
+    assert (await (await served.client("127.0.0.3")).answer())[0] == 503
+    served.site.release.set()
+    assert {(await client.answer())[2] for client in busy} == {b"0"}
+    later = await served.client("127.0.0.3")
+    later.ask("/page")
+    assert (await later.answer())[2] == b"/page"
+
+
+async def test_the_head_of_a_request_has_a_deadline(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    second, body = await served.client(), await served.client()
+    for client in (second, body):
+        client.ask("/page")
+        await client.answer()
+    monkeypatch.setattr(monitoring, "HEAD_S", 0.1)
+    body.writer.write(b"POST /page HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nha")
+    silent, half = await served.client(), await served.client()
+    for client in (half, second):
+        client.writer.write(HALF)
+    for client in (silent, half, second):
+        assert await asyncio.wait_for(client.reader.read(), 10) == b""
+    body.writer.write(b"lf")
+    assert (await body.answer())[0] == 200
+
+
+async def test_clients_that_begin_no_handshake_keep_nobody_out_of_https(tmp_path: Path) -> None:
+    write(certificates := tmp_path / "certificates")
+    tls = TlsOptions(cert_file=f"{certificates}/server.pem", key_file=f"{certificates}/server.key")
+    http = await serve(Site(), https_port=-1, tls=tls)
+    held = [await asyncio.open_connection("127.0.0.1", http.port) for _ in range(MAX_OPEN)]
+    other = Client(*await asyncio.open_connection("localhost", http.port, ssl=client_context(certificates)))
+    other.ask("/page")
+    assert (await other.answer())[2] == b"/page"
+    for _, writer in held:
+        writer.close()
+    other.writer.close()
+    http.close()
