@@ -189,6 +189,8 @@ def test_figures_are_the_same(sides: Sides, target: str) -> None:
         "/connz?sort=foo",
         "/connz?sort=stop",
         "/connz?limit=x",
+        "/ipqueuesz?all=x",
+        "/ipqueuesz?all=1&queues=no-such-queue",
         "/connz?state=x",
         "/subsz?test=q.*",
         "/accountz?acc=X",
@@ -199,6 +201,10 @@ def test_figures_are_the_same(sides: Sides, target: str) -> None:
 )
 def test_answers_are_the_same(sides: Sides, target: str) -> None:
     sides.agree(lambda server: ask(server, target))
+
+
+def test_stacks_are_shown(sides: Sides) -> None:
+    sides.agree(lambda server: ask(server, "/stacksz")[:2])
 
 
 # ---------------------------------------------------------------------- with accounts
@@ -292,6 +298,8 @@ OF_ACCOUNTS: dict[str, Callable[[Any], Any]] = {
     "/connz?auth=1&state=any&acc=A": connections,
     "/connz?auth=1&state=any&acc=N": connections,
     "/connz?user=b&auth=1": connections,
+    "/connz?acc=A&mqtt_client=x": connections,
+    "/connz?state=any&mqtt_client=x": connections,
     "/connz?acc=ZZ": lambda page: [page["server_id"], page["connections"], page["total"]],
     "/accountz": lambda page: [page["system_account"], sorted(page["accounts"])],
     "/accountz?acc=A": lambda page: [

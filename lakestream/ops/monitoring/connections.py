@@ -20,7 +20,7 @@ from lakestream.ops.monitoring.query import BadQuery, Query
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.durations import format_duration, uptime_text
 from lakestream.protocol.gotime import format_time
-from lakestream.protocol.subjects import matches, valid_literal
+from lakestream.protocol.subjects import matches, overlaps, valid_literal
 
 DEFAULT_LIMIT = 1024
 """Entries of a page when the query has no `limit`."""
@@ -50,7 +50,8 @@ _SORTS: dict[str, tuple[Key, bool]] = {
 
 # ---------------------------------------------------------------------- /connz
 def connz(node: Monitored, query: Query) -> dict[str, Any]:
-    """Return the page for a query with state, sort, acc, user, cid, filter_subject, subs, auth, offset and limit."""
+    """Return the page for a query with state, sort, acc, user, cid, mqtt_client, filter_subject, subs, auth, offset and
+    limit."""
     now = time.time_ns()
     state = query.choice("state", _STATES)
     subs, auth, cid = query.flag_or_detail("subs"), query.flag("auth"), query.unsigned("cid")
@@ -93,9 +94,11 @@ def _sorting(name: str, state: str) -> tuple[Key, bool]:
 
 def _wanted(one: Any, cid: int, query: Query) -> bool:
     user, subject = query.text("user"), query.text("filter_subject").encode()
-    if (cid and one.id != cid) or (user and one.user != user):
+    if (cid and one.id != cid) or (user and one.user != user) or query.text("mqtt_client"):  # MQTT is not served
         return False
-    return not subject or any(matches(sub.subject, subject) for sub in getattr(one, "subs", {}).values())
+    if subject in (b"", b">") or isinstance(one, Closed):  # nats-server does not ask either of these
+        return True
+    return any(overlaps(sub.subject, subject) for sub in one.subs.values())
 
 
 def _connection(one: Any, now: int, subs: str, auth: bool) -> dict[str, Any]:

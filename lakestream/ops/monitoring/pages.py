@@ -11,9 +11,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Awaitable, Callable
+from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 import msgspec
@@ -42,6 +45,10 @@ MAX_TABLES = 100
 DEFAULT_COMMITS = 5
 """Commits of a table on /lakez, the newest first, at most `MAX_COMMITS`."""
 PAGES = ("metrics", "varz", "jsz", "connz", "accountz", "accstatz", "subsz", "routez", "raftz", "lakez", "healthz")
+UNCOUNTED = ("stacksz", "ipqueuesz")
+"""Pages whose requests /varz does not count."""
+MAX_TASKS = 100
+"""Tasks of the event loop on /stacksz (100)."""
 THREADS = 1
 """Threads that run the server's own code at the same time, /varz's `gomaxprocs`: there is one interpreter lock."""
 
@@ -105,7 +112,7 @@ class Pages:
             "raftz": lambda query: self.jetstream.raftz(query.text("acc"), query.text("group")),
         }
         base = self._base = node.options.http_base_path
-        self._paths = {f"{base}/{name}": name for name in (*self.pages, "healthz", "lakez")}
+        self._paths = {f"{base}/{name}": name for name in (*self.pages, "healthz", "lakez", *UNCOUNTED)}
         self._paths |= {f"{base}/subscriptionsz": "subsz", f"{base}/": "", base or "/": ""}
 
     def is_metrics(self, path: str) -> bool:
@@ -120,10 +127,15 @@ class Pages:
         name = self._paths.get(path)
         if name is None:
             return Answer(404, TEXT, b"404 page not found\n")
-        self._requests[path] = self._requests.get(path, 0) + 1
+        if name not in UNCOUNTED:
+            self._requests[path] = self._requests.get(path, 0) + 1
         try:
             if not name:
                 return self._index()
+            if name == "stacksz":
+                return Answer(200, JSON, stacks().encode())  # nats-server calls its text JSON
+            if name == "ipqueuesz":
+                return self._ipqueuesz(Query(query))
             if self.together is not None and (name in MERGED or name == "healthz"):
                 return self._merged(self.together, name, Query(query))
             if name == "healthz":
@@ -377,7 +389,12 @@ class Pages:
         page["gomaxprocs"] = THREADS
         return page
 
-    # ------------------------------------------------------------------ internals, over NATS only
+    # ------------------------------------------------------------------ internals
+    def _ipqueuesz(self, query: Query) -> Answer:
+        return Answer(
+            200, JSON, msgspec.json.format(dumps(self.queues(query.flag("all"), query.text("queues"))), indent=2)
+        )
+
     def queues(self, everything: bool, name: str) -> dict[str, Any]:
         """Return the queues of this server in which something waits; with `everything` the empty ones, too.
 
@@ -447,6 +464,34 @@ class Pages:
         if health.status != 200:
             self._node.log.warn(f'Healthcheck failed: "{health.reason}"')
         return health
+
+
+def stacks() -> str:
+    """Return the stacks of all threads, and of tasks that wait, the innermost call first. No file is read for it."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    found = [(f"thread {names.get(number, number)}", _calls(frame)) for number, frame in sys._current_frames().items()]
+    tasks = list(asyncio.all_tasks())
+    found += [(f"task {task.get_name()}", _awaits(task.get_coro())) for task in tasks[:MAX_TASKS]]
+    if len(tasks) > MAX_TASKS:
+        found.append((f"{len(tasks) - MAX_TASKS} more tasks", []))
+    return "\n".join(
+        "".join([f"{title}:\n", *(f"{code.co_qualname}\n\t{code.co_filename}:{line}\n" for code, line in calls)])
+        for title, calls in found
+    )
+
+
+def _calls(frame: FrameType) -> list[tuple[CodeType, int]]:
+    """Return the calls on the stack of a thread."""
+    return [(each.f_code, line) for each, line in traceback.walk_stack(frame)]
+
+
+def _awaits(coroutine: Any) -> list[tuple[CodeType, int]]:
+    """Return the calls of a coroutine, each of which awaits the one before it."""
+    calls: list[tuple[CodeType, int]] = []
+    while (frame := getattr(coroutine, "cr_frame", None)) is not None:
+        calls.append((frame.f_code, frame.f_lineno))
+        coroutine = coroutine.cr_await
+    return calls[::-1]
 
 
 def lake_of(keeper: Lag) -> dict[str, Any]:

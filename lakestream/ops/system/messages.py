@@ -133,7 +133,7 @@ OPTIONS: Final[dict[str, Names]] = {
         "user": ("user", str),
         "acc": ("acc", str),
         "filter_subject": ("filter_subject", str),
-        "mqtt_client": ("", str),
+        "mqtt_client": ("mqtt_client", str),
         **_PAGED,
     },
     "Subsz": {"subscriptions": ("subs", bool), "account": ("acc", str), "test": ("test", str), **_PAGED},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -232,9 +233,35 @@ def test_connz_sorts_pages_and_filters(node: Node) -> None:
     assert cids(node, "/connz?limit=1&offset=1") == [2]
     assert cids(node, "/connz?cid=3") == [3]
     assert cids(node, "/connz?user=ann") == [2]
-    assert cids(node, "/connz?filter_subject=a.x") == [2]
+    for subject, found in (("a.x", [2]), ("a.>", [2]), ("*", [2]), (">", [1, 2, 3]), ("c", [])):
+        assert cids(node, f"/connz?filter_subject={subject}") == found, subject
+    assert cids(node, "/connz?mqtt_client=x") == cids(node, "/connz?mqtt_client=x&state=any") == []
     assert cids(node, "/connz?acc=$G") == [1, 2, 3]
     assert page(node, "/connz?acc=other")["connections"] is None
+
+
+async def test_stacks_and_queues(node: Node) -> None:
+    async def inner() -> None:
+        await asyncio.Event().wait()
+
+    async def outer() -> None:
+        await inner()
+
+    waiting = asyncio.create_task(outer(), name="waiting")
+    await asyncio.sleep(0)
+    pages = Pages(node)
+    stacks = pages.answer("/stacksz", "")
+    assert isinstance(stacks, Answer)
+    text = stacks.body.decode()
+    assert f"thread {threading.current_thread().name}:\nstacks\n" in text
+    task = text[text.index("task waiting:") :]
+    assert task.index("inner\n\t") < task.index("outer\n\t")
+    waiting.cancel()
+    for query, expected in (("", {"disk I/O": {"pending": 1}}), ("all=1&queues=none", {})):
+        found = pages.answer("/ipqueuesz", query)
+        assert isinstance(found, Answer)
+        assert json.loads(found.body) == expected
+    assert page(node, "/varz")["http_req_stats"] == {"/varz": 1}
 
 
 def test_connz_shows_subscriptions_when_asked(node: Node) -> None:
