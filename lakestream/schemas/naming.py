@@ -115,6 +115,14 @@ def _rule(text: str) -> Rule:
     return parse_reference(text)
 
 
+def given(value: bytes) -> Reference | None:
+    """Return the reference of a header's value; None if it is none."""
+    try:
+        return _given(value)
+    except Unfit:
+        return None
+
+
 @lru_cache(maxsize=1024)
 def _given(value: bytes) -> Reference:
     """Return the reference of a header."""

@@ -97,7 +97,7 @@ MakeFeature = Callable[[Stream], Feature]
 """Makes one feature of a stream, which has the features before it in the list."""
 
 FEATURES: tuple[MakeFeature, ...] = (
-    lambda s: Validation(s.definitions),
+    lambda s: Validation(s.definitions, s.store, s.pipeline),
     lambda s: Ages(s.clock, s.store),
     lambda s: Dedupe(s.clock, s.store, s.feature(Ages)),
     lambda s: EXPECTED,

@@ -15,6 +15,7 @@ from lakestream.lake.files.staging import StreamIdentity
 from lakestream.log.format.files import Files
 from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.format.record import Record, encode_record
+from lakestream.log.format.runs import SchemaRun
 from lakestream.log.format.segment import SealedSegment
 from lakestream.log.store.log import SealState
 from lakestream.log.store.segment_log import LogOptions, SegmentLog, begin_segment
@@ -48,6 +49,8 @@ class StreamModel:
         self._removed: list[int] = []
         self._erased: list[int] = []
         self._shredded: list[int] = []
+        self.schemas: tuple[SchemaRun, ...] | None = None
+        """As footers have them; None: as an older release writes them."""
         self.operation()
 
     def publish(self, messages: Iterable[Message], per_frame: int = 100, time_ns: int | None = None) -> list[Record]:
@@ -100,6 +103,7 @@ class StreamModel:
             subjects=len({record.subject for record in self.live.values()}),
             erased=array("Q", [end for seq in sorted(self._erased) for end in (seq, seq)]),
             shredded=sorted(self._shredded),
+            schemas=self.schemas,
         )
         self._removed, self._erased, self._shredded = [], [], []
         sealed = self.log.seal(state)

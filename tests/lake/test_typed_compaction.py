@@ -30,6 +30,7 @@ from lakestream.lake.write.replay import NoReplay, Replay, Replayed
 from lakestream.lake.write.stream_compaction import Options, StreamCompaction
 from lakestream.lake.write.table import StreamTable
 from lakestream.log.format.record import Record
+from lakestream.log.format.runs import SchemaRun
 from lakestream.schemas.codec import codec_of
 from lakestream.schemas.schema import Format, Schema
 from tests.lake.model import T0, StreamModel
@@ -133,6 +134,25 @@ def test_a_table_that_is_there_gets_the_columns(spark: Any, lake: Path, tmp_path
     stream.publish({"n": 3})
     stream.compact()
     assert stream.rows("schema, n")[-1] == (3, None, None)
+    stream.check()
+
+
+def test_moving_a_schema_does_not_judge_stored_messages_again(stream: Stream) -> None:
+    stream.register(2, {"n": {"type": "string"}})
+    stream.model.configure({"lakestream.schema": "orders@1"})
+    stream.publish({"n": 1})
+    stream.model.stage(stream.lake)  # by an older release, which notes the schema at the end of each segment
+    stream.model.configure({"lakestream.schema": "orders@2", "lakestream.validate": "reject"})
+    stream.model.schemas = (SchemaRun(0, "orders@1"), SchemaRun(3, "orders", {"orders": 1}), SchemaRun(4, "orders@2"))
+    stream.publish({"n": 2}, {"n": 3}, {"n": "x"})
+    stream.model.stage(stream.lake)
+    stream.model.configure({})
+    stream.model.schemas = (SchemaRun(4, "orders@2"), SchemaRun(5, ""))
+    stream.publish({"n": 4})
+    assert stream.compact() == 0, "all of them in one commit"
+    rows = [(1, "orders@1", 1, None), (2, "orders@1", 2, None), (3, "orders@1", 3, None)]
+    rows += [(4, "orders@2", None, "x"), (5, None, None, None)]
+    assert stream.rows("schema, n, n_string") == rows
     stream.check()
 
 

@@ -70,6 +70,9 @@ class AccountDefinitions:
         self._behind: int | None = None
         """Revision of the registry that messages with unknown schemas wait for."""
         self._log = log
+        self.changes = 0
+        self.on_use: Callable[[Schema], None] = lambda schema: None
+        """Called with each version that messages are checked by, before the first one is."""
 
     def need(self) -> None:
         if not self._begun:
@@ -81,6 +84,10 @@ class AccountDefinitions:
         self._follower.stop()
 
     # ------------------------------------------------------------------ checks
+    def latest(self, name: str) -> int:
+        found = self._state.find(name) if self._follower.is_current else None
+        return 0 if found is None else found.version
+
     def misfit(self, rules: Naming, subject: bytes, header: bytes, payload: bytes) -> Misfit | None:
         rule = rules.rules[0][1] if len(rules.rules) == 1 and rules.rules[0][0] == b">" else rules.rule(subject)
         if isinstance(rule, Reference) and not (header and _HEADER in header):
@@ -176,6 +183,7 @@ class AccountDefinitions:
 
     def _make(self, key: _Key, schema: Schema) -> None:
         self._making.add(key)
+        self.on_use(schema)
 
         def made(fits: Fits | None, error: BaseException | None) -> None:
             self._making.discard(key)
@@ -210,6 +218,7 @@ class AccountDefinitions:
 
     # ------------------------------------------------------------------ waiting
     def _changed(self, schema: Schema | None) -> None:
+        self.changes += 1
         self._straight.clear()
         if schema is not None and any(key.name == schema.name for key in self._codecs):
             key = _Key(schema.name, schema.version, schema.id)

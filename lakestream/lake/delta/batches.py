@@ -26,7 +26,7 @@ from lakestream.lake.files.scan import Scanner
 from lakestream.lake.files.staging import StagedSegment, StagedStream
 from lakestream.lake.files.storage import Storage
 from lakestream.log.format.departures import Departures
-from lakestream.log.format.runs import stretches
+from lakestream.log.format.runs import SchemaRun, stretches
 from lakestream.log.format.segment import Footer
 
 COMMIT_BYTES = 256 * 1024 * 1024
@@ -68,7 +68,7 @@ class Batch(msgspec.Struct, frozen=True):
     `dead`: messages that must not be in the table afterwards. `endings`: None except in an archive, where it tells
     which messages the stream no longer has. `shredded`: runs of the dead whose bytes must not stay in any file (secure
     delete). `departures`: all removals, None without time travel; with it every row is written before the dead are
-    deleted.
+    deleted. `schemas`: runs of messages with the same schemas; () without any.
     """
 
     parts: list[Part]
@@ -81,6 +81,7 @@ class Batch(msgspec.Struct, frozen=True):
     endings: list[Ending] | None = None
     shredded: list[tuple[int, int]] = []
     departures: Departures | None = None
+    schemas: tuple[SchemaRun, ...] = ()
 
     @property
     def unwritten(self) -> Dead:
@@ -176,8 +177,24 @@ def gather(uid: str, parts: Sequence[Part], footers: Sequence[Footer], before: P
     departures = None
     if policy.time_travel_ns is not None and not policy.archive:
         departures = departure_files.of_footers(footers)
-    batch = Batch(list(parts), progress, dead, footers[-1].subjects, size, rows, policy, endings, shredded, departures)
+    runs = tuple(_schema_runs(footers))
+    schemas = runs if any(run.rules for run in runs) else ()
+    batch = Batch(
+        list(parts), progress, dead, footers[-1].subjects, size, rows, policy, endings, shredded, departures, schemas
+    )
     return batch if departures is None else _with_past(batch, floor_before=before.floor if before else 0)
+
+
+def _schema_runs(footers: Sequence[Footer]) -> Iterator[SchemaRun]:
+    """Yield the schemas of the messages of segments, ascending."""
+    for footer in footers:
+        runs = footer.schemas
+        if runs is None:  # of an older release: what was configured at its end goes for the whole segment
+            runs = (SchemaRun(0, of_config(footer.config).schema or ""),)
+        if not runs or runs[0].since > footer.first_seq:
+            yield SchemaRun(footer.first_seq, "")
+        for run in runs:
+            yield SchemaRun(max(run.since, footer.first_seq), run.rules, run.latest)
 
 
 def _with_past(batch: Batch, floor_before: int) -> Batch:

@@ -21,14 +21,15 @@ from lakestream.lake.delta import typed_columns
 from lakestream.lake.delta.schema import FORMAT_COLUMN, SCHEMA_COLUMN, join_headers
 from lakestream.lake.delta.schema_catalog import SchemaCatalog, Version
 from lakestream.lake.delta.typed_columns import NoColumns, Place
+from lakestream.log.format.runs import SchemaRun
 from lakestream.protocol import headers
 from lakestream.schemas import naming
 from lakestream.schemas.arrow import Decoded
 from lakestream.schemas.codec import encode_rows
 from lakestream.schemas.columns import Record, arrow_type
-from lakestream.schemas.errors import Misfit, Unfit
+from lakestream.schemas.errors import BadSchema, Misfit, Unfit
 from lakestream.schemas.framing import CONFLUENT, prefixed
-from lakestream.schemas.naming import BY_CONFLUENT, BY_HEADER, BY_SINGLE_OBJECT, DELETIONS, Naming, Rule
+from lakestream.schemas.naming import BY_CONFLUENT, BY_HEADER, BY_SINGLE_OBJECT, DELETIONS, Named, Naming, Rule
 from lakestream.schemas.schema import Reference
 
 _PREFIX_BYTES = {BY_CONFLUENT: 6, BY_SINGLE_OBJECT: 10}
@@ -66,23 +67,64 @@ class _Group(msgspec.Struct):
     rows: Any
 
 
+class _Run:
+    """Messages from sequence `since` on that have their schemas by the same rules; see SchemaRun."""
+
+    def __init__(self, run: SchemaRun) -> None:
+        self.since = run.since
+        self._latest = run.latest
+        try:
+            self.rules = naming.parse(run.rules) if run.rules else None
+        except BadSchema:  # of a backup: the server takes it as no rule, too
+            self.rules = None
+        self._rule_of: dict[str, Rule | None] = {}
+
+    def rule(self, subject: str) -> Rule | None:
+        """Return the rule for a subject."""
+        if self.rules is not None and subject not in self._rule_of:
+            self._rule_of[subject] = self._pinned(self.rules.rule(subject.encode()))
+        return self._rule_of.get(subject)
+
+    def the_rule(self) -> tuple[Rule | None] | None:
+        """Return the rule for every subject, in a tuple; None if there are several."""
+        if self.rules is None:
+            return (None,)
+        if len(self.rules.rules) == 1 and self.rules.rules[0][0] == b">":
+            return (self._pinned(self.rules.rules[0][1]),)
+        return None
+
+    def named(self, subject: bytes, header_block: bytes, payload: bytes) -> Named:
+        """Return the schema that a message names. Raise Unfit."""
+        if self.rules is None:
+            return Named()
+        found = self.rules.named(subject, header_block, payload)
+        pinned = self._pinned(found.reference)
+        assert not isinstance(pinned, str)
+        return Named(pinned, found.prefix)
+
+    def _pinned(self, rule: Rule | None) -> Rule | None:
+        """Return a rule with the version that `latest` was when the messages were stored, if the log states it."""
+        if isinstance(rule, Reference) and rule.version is None:
+            return Reference(rule.name, self._latest.get(rule.name))
+        return rule
+
+
 class TypedRows:
     """Adds typed columns to the messages of one stream.
 
     Args:
         catalog: the schemas.
-        rules: the stream's `lakestream.schema`.
+        schemas: runs of messages with the same schemas, ascending. Messages before the first have none.
         table: the typed columns of its table.
         drop_data: rows whose payload can be given back do not keep it.
     """
 
-    def __init__(self, catalog: SchemaCatalog, rules: Naming, table: Record, drop_data: bool) -> None:
+    def __init__(self, catalog: SchemaCatalog, schemas: Sequence[SchemaRun], table: Record, drop_data: bool) -> None:
         self._catalog = catalog
-        self._rules = rules
+        self._runs = [_Run(SchemaRun(0, "")), *map(_Run, schemas)]
         self._table = table
         self._drop_data = drop_data
         self._places: dict[int, tuple[Place, ...] | NoColumns] = {}
-        self._rule_of: dict[str, Rule | None] = {}
         self.needed: dict[str, str] = {}
         """Columns (JSON) of the versions that need some which the table does not have, by reference."""
 
@@ -161,37 +203,23 @@ class TypedRows:
             found.setdefault(key, _Group(version, prefix, misfit, None))
             parts.setdefault(key, []).append(rows)
 
-        for rule, rows in self._by_rule(batch, special):
-            for prefix, some in _by_prefix(rule, batch, rows):
-                for version, raw, misfit, chosen in self._resolved(rule, prefix, times, batch, some):
-                    put(version, raw, misfit, chosen)
-        if special is not None:
-            self._each(batch, np.flatnonzero(special), put)
+        for run, of_run in self._by_run(batch):
+            for rule, rows in _by_rule(run, batch, of_run if special is None else of_run[~special[of_run]]):
+                for prefix, some in _by_prefix(rule, batch, rows):
+                    for version, raw, misfit, chosen in self._resolved(rule, prefix, times, batch, some):
+                        put(version, raw, misfit, chosen)
+            if special is not None:
+                self._each(run, batch, of_run[special[of_run]], put)
         for key, group in found.items():
             group.rows = parts[key][0] if len(parts[key]) == 1 else np.sort(np.concatenate(parts[key]))
         return list(found.values())
 
-    def _by_rule(self, batch: pa.RecordBatch, special: Any) -> Iterator[tuple[Rule | None, Any]]:
-        """Yield the rows of each rule, without special ones."""
-        everything = np.arange(batch.num_rows) if special is None else np.flatnonzero(~special)
-        if not len(everything):
-            return
-        if len(self._rules.rules) == 1 and self._rules.rules[0][0] == b">":
-            yield self._rules.rules[0][1], everything
-            return
-        subjects = batch.column("subject").dictionary_encode()
-        rules = [self._rule(text) for text in subjects.dictionary.to_pylist()]
-        kinds = {rule: number for number, rule in enumerate(dict.fromkeys(rules))}
-        codes = np.array([kinds[rule] for rule in rules], np.int64)[subjects.indices.to_numpy()][everything]
-        for rule, number in kinds.items():
-            rows = everything[codes == number]
-            if len(rows):
-                yield rule, rows
-
-    def _rule(self, subject: str) -> Rule | None:
-        if subject not in self._rule_of:
-            self._rule_of[subject] = self._rules.rule(subject.encode())
-        return self._rule_of[subject]
+    def _by_run(self, batch: pa.RecordBatch) -> Iterator[tuple[_Run, Any]]:
+        """Yield the rows of each run."""
+        since = np.array([run.since for run in self._runs], np.int64)
+        at = np.searchsorted(since, batch.column("seq").to_numpy(), "right") - 1
+        for number in np.unique(at).tolist():
+            yield self._runs[number], np.flatnonzero(at == number)
 
     def _resolved(
         self, rule: Rule | None, prefix: bytes, times: Any, batch: pa.RecordBatch, rows: Any
@@ -239,7 +267,7 @@ class TypedRows:
             except Unfit as unfit:
                 yield None, b"", unfit.misfit, np.array([row])
 
-    def _each(self, batch: pa.RecordBatch, rows: Any, put: Any) -> None:
+    def _each(self, run: _Run, batch: pa.RecordBatch, rows: Any, put: Any) -> None:
         """Find the schemas of messages that have a header of interest, one by one."""
         for row in rows.tolist():
             block = _block(batch, row)
@@ -250,10 +278,26 @@ class TypedRows:
                 put(None, b"", None, np.array([row]))
                 continue
             try:
-                version, prefix = self._catalog.named(self._rules.named(subject, block, payload), time_ns, payload)
+                version, prefix = self._catalog.named(run.named(subject, block, payload), time_ns, payload)
                 put(version, prefix, None, np.array([row]))
             except Unfit as unfit:
                 put(None, b"", unfit.misfit, np.array([row]))
+
+
+def _by_rule(run: _Run, batch: pa.RecordBatch, rows: Any) -> Iterator[tuple[Rule | None, Any]]:
+    """Yield rows of a run by the rule for their subjects."""
+    if not len(rows):
+        return
+    if (only := run.the_rule()) is not None:
+        yield only[0], rows
+        return
+    subjects = batch.column("subject").dictionary_encode()
+    rules = [run.rule(text) for text in subjects.dictionary.to_pylist()]
+    kinds = {rule: number for number, rule in enumerate(dict.fromkeys(rules))}
+    codes = np.array([kinds[rule] for rule in rules], np.int64)[subjects.indices.to_numpy()][rows]
+    for rule, number in kinds.items():
+        if len(chosen := rows[codes == number]):
+            yield rule, chosen
 
 
 class _Columns:

@@ -233,7 +233,7 @@ def _plan(storage: Storage, stream: str, account: str, answer: Flushed | None) -
         departures=_departures(batch, before),
         shredded=tuple(batch.shredded) if batch is not None else (),
         typed=table.typed if table is not None else "",
-        rules=(batch.policy.schema or "") if batch is not None else "",
+        schemas=batch.schemas if batch is not None else (),
     )
 
 

@@ -30,6 +30,7 @@ from lakestream.lake.errors import LakeError
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read.conditions import MAX_CONDITIONS, Condition
 from lakestream.log.format.departures import Departures, Point
+from lakestream.log.format.runs import SchemaRun
 
 RANGE_ROWS = 100_000
 """Approximate number of table rows that one query reads."""
@@ -97,8 +98,8 @@ class LiveView(msgspec.Struct, frozen=True, kw_only=True):
     shredded: tuple[tuple[int, int], ...] = ()
     typed: str = ""
     """JSON of the table's columns, if it has typed ones (typed_tail.py)."""
-    rules: str = ""
-    """The stream's `lakestream.schema`, for the uncompacted messages."""
+    schemas: tuple[SchemaRun, ...] = ()
+    """Runs of the uncompacted messages with the same schemas."""
 
     def at(self, point: Point) -> LiveView:
         """Return the view with messages that were removed after a point; messages stored after it are for the reader to

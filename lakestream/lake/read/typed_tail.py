@@ -15,7 +15,6 @@ from lakestream.lake.delta.typed_columns import EMPTY, NoColumns
 from lakestream.lake.delta.typed_rows import TypedRows
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read.live_rows import LiveView
-from lakestream.schemas import naming
 
 
 def table_columns(view: LiveView) -> list[str]:
@@ -33,12 +32,12 @@ def tail(view: LiveView) -> pa.Table:
         SegmentGone: the view is too old.
     """
     batches = [batch for batch in view.tail_batches() if batch.num_rows]
-    if not view.rules or not batches:
+    if not view.schemas or not batches:
         return pa.Table.from_batches(batches, table_schema(view.columns))
-    catalog, rules = SchemaCatalog(open_storage(view.lake), view.account), naming.parse(view.rules)
+    catalog = SchemaCatalog(open_storage(view.lake), view.account)
     table = typed_columns.of_table(view.typed) if view.typed else EMPTY
     while True:
-        typed = TypedRows(catalog, rules, table, drop_data=False)
+        typed = TypedRows(catalog, view.schemas, table, drop_data=False)
         found = [pa.Table.from_batches([typed.add(batch).rows]) for batch in batches]
         wider = table
         for name in sorted(typed.needed):

@@ -29,7 +29,7 @@ from lakestream.lake.write import transactions
 from lakestream.lake.write.misfits import MisfitTable
 from lakestream.lake.write.table import StreamTable
 from lakestream.lake.write.tasks import Columns
-from lakestream.schemas import naming
+from lakestream.log.format.runs import SchemaRun
 from lakestream.schemas.naming import SCHEMA_KEY
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class Replay:
         columns = Columns(
             lake=self._storage.root,
             account=self._identity.account,
-            rules=rules,
+            schemas=(SchemaRun(0, rules),),
             table=of_table(found.schema),
             drop_data=False,
             misfits=self._misfits.path,
@@ -152,7 +152,7 @@ class Replay:
         """Return the columns that the table needs, and the messages that fit: seq, schema, and typed columns."""
         batches: list[pa.RecordBatch] = rows.combine_chunks().to_batches()
         while True:
-            typed = TypedRows(columns.catalog(), naming.parse(columns.rules), columns.table, drop_data=False)
+            typed = TypedRows(columns.catalog(), columns.schemas, columns.table, drop_data=False)
             found = [typed.add(batch).rows for batch in batches]
             if not typed.needed:
                 break

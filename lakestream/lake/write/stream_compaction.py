@@ -440,14 +440,13 @@ class StreamCompaction:
 
     def _columns(self, batch: Batch, schema: str | None) -> Columns | None:
         """Return the typed columns of the table as they are; None for a stream without schemas."""
-        rules = batch.policy.schema
-        if rules is None:
+        if not batch.schemas:
             return None
         reached = self._misfits.reached()
         return Columns(
             lake=self._storage.root,
             account=self._identity.account,
-            rules=rules,
+            schemas=batch.schemas,
             table=EMPTY if schema is None else of_table(schema),
             drop_data=batch.policy.drop_data,
             misfits=self._misfits.path,

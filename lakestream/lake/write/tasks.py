@@ -22,7 +22,7 @@ from lakestream.lake.write import file_statistics
 from lakestream.lake.write.data_files import DataFiles, Written
 from lakestream.lake.write.file_statistics import INDEXED, Path
 from lakestream.lake.write.misfits import MisfitFiles
-from lakestream.schemas import naming
+from lakestream.log.format.runs import SchemaRun
 from lakestream.schemas.columns import Record
 
 Decode = Callable[[str, int], Iterator[pa.RecordBatch]]
@@ -46,14 +46,14 @@ _OUTPUT = msgspec.json.Decoder(Output)
 class Columns(msgspec.Struct, frozen=True, kw_only=True):
     """The typed columns of a commit.
 
-    Attributes: `lake`, `account`: of the schemas; `rules`: `lakestream.schema` of the stream; `table`: the columns;
+    Attributes: `lake`, `account`: of the schemas; `schemas`: runs of messages with the same ones; `table`: the columns;
     `drop_data`: rows whose payload can be given back do not keep it; `misfits`: the table of misfits, which has those
     up to the sequence `misfits_after`; `indexed`: the table's `dataSkippingNumIndexedCols`.
     """
 
     lake: str
     account: str
-    rules: str
+    schemas: tuple[SchemaRun, ...]
     table: Record
     drop_data: bool
     misfits: str
@@ -127,7 +127,7 @@ class WriteTask:
             return Output(DataFiles(self._table, self._layout, self._archive, self._random).write(rows))
         indexed = columns.statistics(self._layout, self._archive)
         files = DataFiles(self._table, self._layout, self._archive, self._random, indexed=indexed)
-        typed = TypedRows(columns.catalog(), naming.parse(columns.rules), columns.table, columns.drop_data)
+        typed = TypedRows(columns.catalog(), columns.schemas, columns.table, columns.drop_data)
         misfits = MisfitFiles(columns.misfits, columns.misfits_after)
         written = files.write(_typed(rows, typed, misfits))
         if typed.needed:

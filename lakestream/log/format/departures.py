@@ -22,7 +22,7 @@ from operator import gt, sub
 
 import msgspec
 
-from lakestream.log.format.runs import stretches
+from lakestream.log.format.runs import SchemaRun, stretches
 
 _LEVEL = 1  # of zlib: differences of ascending numbers compress well at any
 
@@ -213,7 +213,7 @@ class Removals:
     """Removals while the open segment, which begins with entry `index`, was open.
 
     They go into the checkpoint, and into the segment's footer when it is sealed: from there the lake learns which rows
-    to delete.
+    to delete. The schemas of the messages in it go the same way.
     """
 
     def __init__(self) -> None:
@@ -228,6 +228,8 @@ class Removals:
         """True if anything was removed, listed or not."""
         self.departures: Departures | None = None
         """All removals with their times, if the stream keeps them."""
+        self.schemas: tuple[SchemaRun, ...] | None = None
+        """Schemas of the messages in the segment; see Footer.schemas. None: not known since its beginning."""
 
     def enter(self, index: int) -> None:
         """Begin anew when the log has begun a new segment.
@@ -239,3 +241,5 @@ class Removals:
             self.removed, self.erased, self.shredded, self.any = [], array("Q"), [], False
             if self.departures is not None:
                 self.departures = Departures()
+            if self.schemas is not None:
+                self.schemas = tuple(run for run in self.schemas[-1:] if run.rules)

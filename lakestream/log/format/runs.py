@@ -2,7 +2,7 @@
 
 Belongs here: `Runs`, the map from stream sequences to rows 0, 1, 2, … of segment tables and outlines, and runs as pairs
 (first, last), which `stretches` finds in a list of numbers. Streams number almost always without gaps, so the map is
-one addition; after a gap a new run begins.
+one addition; after a gap a new run begins. `SchemaRun`: messages whose payloads have the same schemas.
 """
 
 from __future__ import annotations
@@ -10,9 +10,21 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated
+
+import msgspec
 
 MAX_GAP = 1024
 """Maximum gap of missing sequences that keep empty rows; a longer gap begins a new run, so that no table is huge."""
+
+
+class SchemaRun(msgspec.Struct, frozen=True, array_like=True):
+    """The schemas of messages from sequence `since` on: the stream's `lakestream.schema` ("": none), and the latest
+    version of schemas, by name, that publishes are checked by. Schemas that are not in `latest` go by time."""
+
+    since: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+    rules: str
+    latest: dict[str, int] = {}
 
 
 class Runs:

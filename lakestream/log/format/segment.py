@@ -34,7 +34,7 @@ from lakestream.log.format.files import Files, naming
 from lakestream.log.format.frame import HEADER_SIZE as FRAME_HEADER
 from lakestream.log.format.frame import Frame, decode_frame
 from lakestream.log.format.record import FIXED
-from lakestream.log.format.runs import Runs
+from lakestream.log.format.runs import Runs, SchemaRun
 from lakestream.protocol.decoding import DECODE_ERRORS
 
 assert sys.byteorder == "little", "the tables are written as the machine holds them"
@@ -76,7 +76,8 @@ class Footer(msgspec.Struct, frozen=True, kw_only=True):
     `config` is the stream's configuration as JSON. Times in ns since the epoch, 0 without messages. `terms` are the
     runs (first index, term) of the entries in this file, `marks` pairs (index, offset of its frame) at some distance
     from each other; an older release wrote neither. `departures` has all removals meanwhile with their times, packed
-    (departures.py); None where the stream did not keep them from the segment's beginning.
+    (departures.py); None where the stream did not keep them from the segment's beginning. `schemas` are the runs of
+    messages with the same schemas, the first of which may begin before this segment; None in those of older releases.
     """
 
     uid: str
@@ -102,6 +103,7 @@ class Footer(msgspec.Struct, frozen=True, kw_only=True):
     marks: list[tuple[int, int]] = []
     shredded: list[tuple[int, int]] = []
     departures: builtins.bytes | None = None
+    schemas: tuple[SchemaRun, ...] | None = None
 
 
 _FOOTER = msgspec.msgpack.Decoder(Footer)

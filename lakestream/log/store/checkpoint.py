@@ -25,6 +25,7 @@ import msgspec
 
 from lakestream.log.format.errors import CorruptLog, StoreVersionError
 from lakestream.log.format.files import Files
+from lakestream.log.format.runs import SchemaRun
 from lakestream.log.index import subject_index
 from lakestream.log.index.cold_rows import Block, BlockFile
 from lakestream.log.index.histories import pack
@@ -53,8 +54,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     `removed` are the sequences removed since the segment that begins with `opened_index` was begun, `erased_runs` are
     runs (u64 first, last) of those that a client asked for, `shredded` those that were securely deleted, `departures`
     all removals with their times (format/departures.py; None if the stream does not keep them), and `moved` is True if
-    there were any; `size` is the stream's bytes; `live` is a SequenceSet; `based`: the stream began with a copy
-    (base.py). Times in ns.
+    there were any; `schemas` are those of the segment's messages (None in checkpoints of older releases); `size` is the
+    stream's bytes; `live` is a SequenceSet; `based`: the stream began with a copy (base.py). Times in ns.
     """
 
     index: int
@@ -76,6 +77,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     departures: bytes | None = None
     based: bool = False
     erased_runs: bytes = b""
+    schemas: tuple[SchemaRun, ...] | None = None
 
 
 class _Format(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ from lakestream.log.format.errors import LogError
 from lakestream.log.format.frame import Frame
 from lakestream.log.format.record import Record
 from lakestream.log.format.records import Records
+from lakestream.log.format.runs import SchemaRun
 from lakestream.log.format.segment import SealedSegment, Segment
 
 
@@ -42,6 +43,7 @@ class SealState(msgspec.Struct, frozen=True):
     erased: array[int]
     shredded: list[int] = []
     departures: Departures | None = None
+    schemas: tuple[SchemaRun, ...] | None = None
 
 
 class Log(Protocol):

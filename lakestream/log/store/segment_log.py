@@ -524,6 +524,7 @@ class SegmentLog:
             erased=joined(state.erased),
             shredded=list(stretches(sorted(state.shredded))),
             departures=state.departures.pack() if state.departures is not None and state.departures.whole else None,
+            schemas=state.schemas,
             terms=segment.terms,
             marks=marks_of(segment.first_index, segment.frame_offsets),
         )

@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from lakestream.log.format.departures import Departures, Displaced, Removals
 from lakestream.log.format.errors import CorruptLog, LogClosed, LogError
@@ -20,7 +20,7 @@ from lakestream.log.format.files import Files, Io, UnsyncedFiles
 from lakestream.log.format.frame import HEADER_SIZE as FRAME_HEADER
 from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.format.outline import Needed, OutlineFile, outline_segments
-from lakestream.log.format.runs import note_runs
+from lakestream.log.format.runs import SchemaRun, note_runs
 from lakestream.log.format.segment import LOG_DIRECTORY, Header, SealedSegment, Segment
 from lakestream.log.index.sequences import SequenceSet
 from lakestream.log.index.subject_index import SubjectIndex
@@ -172,7 +172,7 @@ class SegmentStore(Store):
         removed.erased.frombytes(state.erased_runs)
         if state.erased:
             note_runs(removed.erased, sorted(state.erased))
-        removed.shredded = state.shredded
+        removed.shredded, removed.schemas = state.shredded, state.schemas
         removed.departures = None if state.departures is None else Departures.from_bytes(state.departures)
         self._checkpoint_index, self._size, self._floor, self.based = state.index, size, state.first_seq, state.based
         self._there = state.live, state.departures
@@ -284,6 +284,16 @@ class SegmentStore(Store):
             removals = self.removals()
             removals.departures = Departures(whole=not removals.any)
 
+    def note_schemas(self, rules: str, latest: Mapping[str, int]) -> None:
+        removals = self.removals()
+        # The first note after a release that kept none: what the stream has now goes for the whole segment.
+        since = 0 if removals.schemas is None else self.last_seq + 1
+        runs = tuple(run for run in removals.schemas or () if run.since < since)
+        before = runs[-1] if runs else SchemaRun(0, "")
+        if (before.rules, before.latest) != (rules, latest):
+            runs = (*runs, SchemaRun(since, rules, dict(latest)))
+        removals.schemas = runs
+
     # ------------------------------------------------------------------ seal
     def seal_state(self, now_ns: int) -> SealState | None:
         """Return the state for the footer of the open segment if it is due and everything in it is applied, else None.
@@ -320,6 +330,7 @@ class SegmentStore(Store):
             erased=removals.erased,
             shredded=removals.shredded,
             departures=removals.departures,
+            schemas=removals.schemas,
         )
 
     def seal_if_old(self) -> None:
@@ -425,6 +436,7 @@ class SegmentStore(Store):
             shredded=list(removals.shredded),
             departures=None if removals.departures is None else removals.departures.to_bytes(),
             based=self.based,
+            schemas=removals.schemas,
         )
         return Snapshot(state, self.subjects.snapshot())
 

@@ -10,7 +10,7 @@ All methods run in the event loop unless they say that they block.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, chain
 
 from lakestream.log.format.departures import Arrivals, Departures, Displaced
@@ -515,6 +515,9 @@ class Store:
 
     def keep_departures(self, wanted: bool) -> None:
         """Note from now on when messages leave (format/departures.py), or stop it. Only stores with files keep it."""
+
+    def note_schemas(self, rules: str, latest: Mapping[str, int]) -> None:
+        """Note the schemas of messages from the next sequence on (`SchemaRun`). Only stores with files keep it."""
 
     # ------------------------------------------------------------------ seal
     def seal_if_old(self) -> None:

@@ -18,7 +18,8 @@ from lakestream.lake.delta.typed_columns import EMPTY
 from lakestream.lake.delta.typed_rows import Typed, TypedRows
 from lakestream.lake.files import paths, schemas
 from lakestream.lake.files.lake import open_storage
-from lakestream.schemas import framing, naming
+from lakestream.log.format.runs import SchemaRun
+from lakestream.schemas import framing
 from lakestream.schemas.codec import codec_of
 from lakestream.schemas.columns import Record
 from lakestream.schemas.protobuf.protoc import compile_proto
@@ -66,9 +67,10 @@ class Lake:
         schemas.write_schema(self.storage, "$G", found)
         return found
 
-    def add(self, rules: str, rows: pa.RecordBatch, drop_data: bool = False) -> Typed:
+    def add(self, rules: str | list[SchemaRun], rows: pa.RecordBatch, drop_data: bool = False) -> Typed:
+        runs = [SchemaRun(0, rules)] if isinstance(rules, str) else rules
         while True:
-            typed = TypedRows(self.catalog(), naming.parse(rules), self.table, drop_data)
+            typed = TypedRows(self.catalog(), runs, self.table, drop_data)
             found = typed.add(rows)
             if not typed.needed:
                 return found
@@ -104,6 +106,27 @@ def test_the_latest_version_is_that_of_the_messages_time(lake: Lake) -> None:
 def test_messages_before_the_first_version_have_that(lake: Lake) -> None:
     lake.register(1, ORDER, created_ns=5000)
     assert references(lake.add("orders@latest", batch([("o", b"", b'{"n":1}')]))) == ["orders@1"]
+
+
+def test_each_message_has_the_schemas_that_were_in_force_when_it_was_stored(lake: Lake) -> None:
+    text = ORDER | {"properties": {"n": {"type": "string"}}}
+    lake.register(1, ORDER, created_ns=500)
+    lake.register(2, text, created_ns=1000)
+    header = b"NATS/1.0\r\nNats-Schema: orders\r\n\r\n"
+    messages = [("o", b"", b'{"n":1}')] * 2 + [("o", b"", b'{"n":"x"}')] * 2 + [("o", b"", b'{"n":1}')] * 2
+    messages += [("o", header, b'{"n":1}'), ("o", header, b'{"n":"x"}')]
+    runs = [
+        SchemaRun(2, "orders@1"),
+        SchemaRun(3, '{"o": "orders@2"}'),
+        SchemaRun(5, "orders", {"orders": 1}),
+        SchemaRun(6, ""),
+        SchemaRun(7, "orders", {"orders": 1}),
+        SchemaRun(8, "orders"),
+    ]
+    found = lake.add(runs, batch(messages))
+    one, two = "orders@1", "orders@2"
+    assert references(found) == [None, one, two, two, one, None, one, two], "a stated version comes before the time"
+    assert rules_broken(found) == []
 
 
 def test_the_header_counts_before_the_rule(lake: Lake) -> None:
