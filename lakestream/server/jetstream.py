@@ -167,6 +167,7 @@ class JetStream:
             work, probes = threads(LAKE_THREADS), threads(1)
             shared.lake = self.keeper = keeper = LakeKeeper(lake_root(options), options.lake, clock, work, log, probes)
             self._schema_export = SchemaExport(keeper.root, keeper.presence, clock, work, log)
+            keeper.owed = self._schema_export.owed
             store_dir = self._options.store_dir
             self.address = LakeAddress(keeper.root, store_dir, files, keeper.presence, clock, work, log)
         self._definitions: dict[str, AccountDefinitions] = {}
@@ -193,6 +194,8 @@ class JetStream:
             found = self._definitions[account] = AccountDefinitions(
                 account, shared.options.server_name, shared.bus_of(account), shared.clock, shared.io, uid, self._log
             )
+            if self._schema_export is not None:
+                found.on_use = functools.partial(self._schema_export.put, account)
         return found
 
     def _background(self) -> Io:

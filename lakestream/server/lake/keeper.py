@@ -33,6 +33,7 @@ from lakestream.ops.monitoring.monitored import HistoryFigures, Outage, StreamLa
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.api.errors import for_clients
 from lakestream.runtime import LoopClock, ThreadIo
+from lakestream.schemas.naming import SCHEMA_KEY
 from lakestream.server.heap import trim
 from lakestream.server.lake import deleted_streams
 from lakestream.server.lake.early_seals import EarlySeals
@@ -106,6 +107,8 @@ class LakeKeeper:
         self._started = self._stopped = False
         self._look_seconds = LOOK_SECONDS
         self._budget = Budget()
+        self.owed: Callable[[str], str | None] = lambda account: None
+        """Returns why the lake lacks schemas of an account, "" if they are being written; None if it has all."""
         self.attended = False
         """True if a compactor holds the lake's lock, by the last check."""
         self.visits = 0
@@ -479,6 +482,10 @@ class LakeKeeper:
         if self.presence.away is not None:
             self._refuse_flushes(sync, self.presence.away.for_clients)
             return
+        if SCHEMA_KEY in sync.stream.config.metadata and (owed := self.owed(sync.stream.account)) is not None:
+            if owed:
+                self._report(sync, owed)
+            return  # its segments are staged after the versions that their messages have
         sealed = list(store.sealed())
         sync.asking = True
         served, sync.waiting = sync.waiting, []

@@ -2,6 +2,9 @@
 
 Belongs here: writing each version into the lake (lake/files/schemas.py), where the compactor and readers find it, in
 order and until it succeeds. A registration does not fail because of the lake, and waits for it for a short time only.
+Segments of streams with schemas are staged after it (`owed`): else the compactor could find messages of a version that
+the lake does not have yet. A node with a stream that validates also exports the versions that it checks by, whichever
+node registered them.
 """
 
 from __future__ import annotations
@@ -46,6 +49,11 @@ class SchemaExport:
         self._clock, self._io, self._log = clock, io, log
         self._waiting: deque[_Waiting] = deque()
         self._running = False
+        self._failure = ""
+
+    def owed(self, account: str) -> str | None:
+        """Return why the lake lacks versions of an account, "" if they are being written; None if it has all."""
+        return self._failure if any(each.account == account for each in self._waiting) else None
 
     def put(self, account: str, schema: Schema, done: Callable[[], None] = lambda: None) -> None:
         """Write a version; call `done` once it is there, or cannot be because the lake has another in its place."""
@@ -72,6 +80,7 @@ class SchemaExport:
         first = self._waiting[0]
         if error is not None and not isinstance(error, SchemaConflict | BadSchema):
             text = f"schema {first.schema.reference} of account {first.account} cannot be written to the lake: {error}"
+            self._failure = text
             self._log.warn_again(f"{text}; it is tried again", first.schema.reference)
             if not isinstance(error, OSError | LakeError):
                 self._log.error(f"{text} ({type(error).__name__})")
@@ -79,6 +88,7 @@ class SchemaExport:
             return
         if error is not None:
             self._log.error(f"schema {first.schema.reference} of account {first.account} is not in the lake: {error}")
+        self._failure = ""
         self._waiting.popleft()
         first.done()
         self._next()
