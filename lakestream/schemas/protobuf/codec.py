@@ -5,18 +5,20 @@ Belongs here: checking and decoding payloads, one or a batch, and giving them ba
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from google.protobuf import json_format, message_factory
-from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf import json_format, message_factory, wrappers_pb2
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, EncodeError
 
 from lakestream.schemas import scalars
-from lakestream.schemas.columns import INSTANT, JSON, UINT64, List, Map, Record, walk
+from lakestream.schemas.columns import INSTANT, JSON, MAX_NESTING, UINT64, List, Map, Record, walk
 from lakestream.schemas.errors import Misfit, RowMisfit, Unfit
 from lakestream.schemas.protobuf.model import (
+    ANY,
     TIMESTAMP,
     WRAPPERS,
     Part,
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 
 FORMAT = "P"
 """The `data_format` of rows that are given back: fields in the order of their numbers, as serializers write them."""
+_AS_BYTES = f"/{secrets.token_hex(16)}/google.protobuf.BytesValue"
+"""End of the type URL of an Any that is written as bytes; no payload can have it."""
 Get = Callable[[Any], Any]
 
 
@@ -182,7 +186,8 @@ def _converter(part: Part, field: FieldDescriptor) -> Get | None:
     if of == INSTANT:
         return lambda value: _instant(value, part.field.name)
     if of == JSON:
-        return lambda value: _json(value, part.field.name)
+        settle = _settled if _may_hold_any(field.message_type, set()) else None
+        return lambda value: _json(value, part.field.name, settle)
     if field.message_type.full_name in WRAPPERS:
         return (lambda value: Decimal(value.value)) if of == UINT64 else (lambda value: value.value)
     return _row(part.parts)
@@ -195,11 +200,65 @@ def _instant(value: Any, name: str) -> int:
     return found
 
 
-def _json(value: Any, name: str) -> str:
+def _json(value: Any, name: str, settle: Callable[[Any], Any] | None) -> str:
     try:
-        return str(json_format.MessageToJson(value, indent=None, preserving_proto_field_name=True, ensure_ascii=False))
+        if settle is not None:
+            value = settle(value)
+        found = json_format.MessageToJson(
+            value,
+            indent=None,
+            preserving_proto_field_name=True,
+            ensure_ascii=False,
+            descriptor_pool=value.DESCRIPTOR.file.pool,  # the types that an Any may have
+        )
+        return str(found if settle is None else found.replace(_AS_BYTES, ""))
     except (TypeError, ValueError, json_format.Error, RecursionError) as error:
         raise Unfit(name, "json", f"it cannot be written as JSON: {error}") from None
+
+
+def _may_hold_any(message: Descriptor, seen: set[str]) -> bool:
+    """Return True if a message of this type may have an Any in it."""
+    if message.full_name == ANY:
+        return True
+    seen.add(message.full_name)
+    inner = [field.message_type for field in message.fields if field.message_type is not None]
+    return any(_may_hold_any(each, seen) for each in inner if each.full_name not in seen)
+
+
+def _settled(message: Any, left: int = MAX_NESTING) -> Any:
+    """Return a message in which each Any can be written as JSON: one whose type its files do not have, or whose bytes
+    are none of its type, gets the type URL and the bytes as `value`. Changes the message.
+
+    JSON has these two fields for messages that have a form of their own in JSON. So the bytes become one of these, a
+    BytesValue, whose name is cut out of the text again.
+
+    Args:
+        left: nested ones that are still looked into; each is read anew.
+    """
+    if message.DESCRIPTOR.full_name != ANY:
+        for field, value in message.ListFields():
+            inner = field.message_type
+            if inner is None or (is_map(field) and inner.fields_by_name["value"].message_type is None):
+                continue
+            for each in value.values() if is_map(field) else value if is_repeated(field) else (value,):
+                _settled(each, left)
+        return message
+    if not message.type_url and not message.value:
+        return message
+    try:
+        pool = message.DESCRIPTOR.file.pool
+        kind = pool.FindMessageTypeByName(message.type_url.rpartition("/")[2])
+        if left and _may_hold_any(kind, set()):
+            inner = _settled(message_factory.GetMessageClass(kind).FromString(message.value), left - 1)
+            message.value = inner.SerializePartialToString()
+        elif left:
+            message_factory.GetMessageClass(kind).FromString(message.value)
+    except (KeyError, DecodeError, UnicodeDecodeError):
+        left = 0
+    if not left:
+        message.value = wrappers_pb2.BytesValue(value=message.value).SerializeToString()
+        message.type_url += _AS_BYTES
+    return message
 
 
 # Writing

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 from typing import Any
 
 import msgspec
@@ -40,9 +41,11 @@ WRAPPERS = {
 }
 TIMESTAMP = "google.protobuf.Timestamp"
 FREE = {f"google.protobuf.{name}" for name in ("Struct", "Value", "ListValue", "Any")}
+ANY = "google.protobuf.Any"
+_WELL_KNOWN_FILES = (any_pb2, duration_pb2, empty_pb2, field_mask_pb2, struct_pb2, timestamp_pb2, wrappers_pb2)
 _WELL_KNOWN = {
     message.name: message
-    for module in (any_pb2, duration_pb2, empty_pb2, field_mask_pb2, struct_pb2, timestamp_pb2, wrappers_pb2)
+    for module in _WELL_KNOWN_FILES
     for message in module.DESCRIPTOR.message_types_by_name.values()
 }
 _KINDS = {
@@ -114,6 +117,10 @@ def message_of(files: descriptor_pb2.FileDescriptorSet, name: str = "") -> Descr
                 raise BadSchema(str(error)[:300], file.name[:80]) from None
             added.add(file.name)
         pending = [file for file in pending if file.name not in added]
+    for module in _WELL_KNOWN_FILES if any_pb2.DESCRIPTOR.name in known else ():  # an Any may hold one of them
+        if module.DESCRIPTOR.name not in known:
+            with contextlib.suppress(TypeError):  # the set has them in a file of another name
+                pool.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
     last = files.file[-1]
     if not name:
         if not last.message_type:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import base64
+import json
 from decimal import Decimal
 from functools import cache
 from typing import Any
 
 import pytest
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
+from google.protobuf import descriptor_pb2, descriptor_pool, duration_pb2, message_factory, text_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestream.schemas.columns import JSON, List, Map, Scalar
+from lakestream.schemas.columns import JSON, MAX_NESTING, List, Map, Scalar
 from lakestream.schemas.errors import BadSchema
 from lakestream.schemas.protobuf.codec import ProtobufCodec
 from lakestream.schemas.protobuf.model import message_of, read_files
@@ -142,6 +143,70 @@ def test_a_deeply_nested_payload_is_a_misfit() -> None:
         length = bytes([size]) if size < 128 else bytes([size & 0x7F | 0x80, size >> 7])
         payload = b"\x12" + length + payload
     assert ProtobufCodec(descriptors(), "shop.Tree").fits(payload) is not None
+
+
+ANYS = """
+syntax = "proto3";
+package shop;
+import "google/protobuf/any.proto";
+message Event { string id = 1; google.protobuf.Any what = 2; repeated google.protobuf.Any more = 3; }
+message Paid { int64 cents = 1; google.protobuf.Any by = 2; }
+message Node { string name = 1; Node next = 2; map<string, google.protobuf.Any> tags = 3; }
+message Holder { Node node = 1; }
+"""
+
+
+def any_of(url: str, message: Any) -> dict[str, Any]:
+    value = message if isinstance(message, bytes) else message.SerializeToString()
+    return {"type_url": f"type.googleapis.com/{url}", "value": value}
+
+
+def test_an_any_is_json_text_with_its_type() -> None:
+    text = compile_proto(ANYS)
+    kinds = {
+        name: message_factory.GetMessageClass(message_of(read_files(text), f"shop.{name}"))
+        for name in ("Event", "Paid", "Node", "Holder")
+    }
+    own, foreign = any_of("shop.Paid", kinds["Paid"](cents=5)), any_of("other.Thing", b"\x08\x01")
+    nested = any_of("shop.Paid", kinds["Paid"](cents=6, by=foreign))
+    well_known = any_of("google.protobuf.Duration", duration_pb2.Duration(seconds=3))
+    event = kinds["Event"](id="a", what=own, more=[foreign, nested, well_known, any_of("shop.Paid", b"\xff"), {}])
+    codec = ProtobufCodec(text, "shop.Event")
+    payload = event.SerializeToString()
+    assert codec.fits(payload) is None
+    decoded = codec.decode([payload])
+    assert decoded.misfits == []
+    (row,) = decoded.columns.to_pylist()
+    unknown = {"@type": "type.googleapis.com/other.Thing", "value": "CAE="}
+    assert json.loads(row["what"]) == {"@type": "type.googleapis.com/shop.Paid", "cents": "5"}
+    assert [json.loads(each) for each in row["more"]] == [
+        unknown,
+        {"@type": "type.googleapis.com/shop.Paid", "cents": "6", "by": unknown},
+        {"@type": "type.googleapis.com/google.protobuf.Duration", "value": "3s"},
+        {"@type": "type.googleapis.com/shop.Paid", "value": "/w=="},
+        {},
+    ]
+    inner = {"name": "b", "tags": {"x": foreign, "y": own}}
+    holder = kinds["Holder"](node={"name": "a", "next": inner})
+    (row,) = ProtobufCodec(text, "shop.Holder").decode([holder.SerializeToString()]).columns.to_pylist()
+    found = json.loads(row["node"]["next"])
+    assert found == {"name": "b", "tags": {"x": unknown, "y": {"@type": "type.googleapis.com/shop.Paid", "cents": "5"}}}
+
+
+def test_an_any_in_an_any_is_read_to_a_limit_only() -> None:
+    text = compile_proto(ANYS)
+    codec = ProtobufCodec(text, "shop.Event")
+    kind = message_factory.GetMessageClass(message_of(read_files(text), "shop.Paid"))
+    deep = any_of("shop.Paid", kind(cents=1))
+    for _ in range(3_000):
+        deep = any_of("shop.Paid", kind(by=deep))
+    event = message_factory.GetMessageClass(message_of(read_files(text), "shop.Event"))(what=deep)
+    (row,) = codec.decode([event.SerializeToString()]).columns.to_pylist()
+    found, levels = json.loads(row["what"]), 0
+    while "by" in found:
+        found, levels = found["by"], levels + 1
+    assert levels == MAX_NESTING
+    assert found.keys() == {"@type", "value"}
 
 
 def test_maps_have_keys_of_their_type() -> None:
