@@ -326,7 +326,7 @@ class Consumer:
         if self.ledger.floor_stream >= seq - 1:
             return
         mine = self.config.filters
-        if subject and not any(covers(subject, one) for one in mine):
+        if subject and not (mine and all(covers(subject, one) for one in mine)):
             if mine and not any(matches(one, subject) for one in mine):
                 return
             seq = self._store.first_seq  # it has others to deliver, from there on
