@@ -37,12 +37,15 @@ class Receiver:
         slow: the log text of a slow consumer; "" for others.
         written: bytes handed to the socket since the connection was made.
         unsent: bytes of these that were not sent when last counted.
-        goal: `written` when the current flush began.
+        goal: bytes that have to be sent within the write deadline: all that were written when the current flush began.
+        patient: one byte is enough, as in nats-server for leaf nodes: a line that is slow and always full stays open,
+            since the other side would connect again, only to fill the same line.
         ticks: checks that found this flush unfinished.
         watched: the connection is listed.
     """
 
     slow = ""
+    patient = False
     written = unsent = goal = ticks = 0
     watched = False
 
@@ -94,10 +97,15 @@ class Unsent:
     def _watch(self, receiver: Receiver) -> None:
         """List a connection until everything is sent."""
         receiver.watched = True
-        receiver.goal, receiver.ticks = receiver.written, 0
+        self._aim(receiver)
         self._watched.append(receiver)
         if self._timer is None:
             self._arm()
+
+    def _aim(self, receiver: Receiver) -> None:
+        """Begin to wait for the end of a flush."""
+        sent = receiver.written - receiver.unsent
+        receiver.goal, receiver.ticks = sent + 1 if receiver.patient else receiver.written, 0
 
     def left(self, receiver: Receiver) -> None:
         """Stop counting a connection that is over."""
@@ -141,7 +149,7 @@ class Unsent:
                 receiver.watched = False
                 continue
             if receiver.written - receiver.unsent >= receiver.goal:
-                receiver.goal, receiver.ticks = receiver.written, 0
+                self._aim(receiver)
             elif receiver.ticks == patience:
                 late.append(receiver)
                 continue

@@ -35,6 +35,8 @@ from lakestream.net.accounts.auth import (
     new_nonce,
 )
 from lakestream.net.client_hello import NOT_TLS
+from lakestream.net.interest.subscription import Congested
+from lakestream.net.keep_alive import KeepAlive, unconfirmed
 from lakestream.net.leaf.exchange import Ended, Exchange
 from lakestream.net.leaf.packing import Packing, agreed
 from lakestream.net.listener import Arrival, SetupError, peer_of
@@ -130,6 +132,7 @@ class AcceptedLeaf(Accepted, Arrival):
     """
 
     kind = LEAFNODE
+    patient = True
 
     def __init__(self, owner: LeafOwner, identifier: int) -> None:
         super().__init__(owner.unsent)
@@ -145,7 +148,6 @@ class AcceptedLeaf(Accepted, Arrival):
         self.exchange: Exchange | None = None
         self.compression = OFF
         self.tls: TlsState | None = None
-        self.rtt_ns = 0
         self.start_ns = self.last_ns = owner.clock.now()
         self._owner = owner
         self._greeting = bytearray()
@@ -155,11 +157,21 @@ class AcceptedLeaf(Accepted, Arrival):
         self._negotiated = False
         self._parser = LeafParser(owner.options.max_payload)
         self._registered = False
-        self._pings_out = self._ping_sent_ns = 0
+        self._alive = KeepAlive(
+            owner.clock,
+            lambda: (owner.options.ping_interval_ns, owner.options.ping_max),
+            lambda: self.write(frames.PING),
+            lambda: (self.written, unconfirmed(self.transport)),
+            lambda: self.fail("Stale Connection", "Stale Connection"),
+        )
         self._timer: Timer | None = None
         self._auth_timer: Timer | None = None
 
     # ------------------------------------------------------------------ counters
+    @property
+    def rtt_ns(self) -> int:
+        return self._alive.rtt_ns
+
     @property
     def in_msgs(self) -> int:
         return self.exchange.in_msgs if self.exchange is not None else 0
@@ -232,7 +244,8 @@ class AcceptedLeaf(Accepted, Arrival):
     def data_received(self, data: bytes) -> None:
         if self.close_reason:
             return
-        self.last_ns, self._pings_out = self._owner.clock.now(), 0
+        self.last_ns = self._owner.clock.now()
+        self._alive.received()
         try:
             if self._packing is not None:
                 data = self._packing.unpacked(data)
@@ -270,6 +283,7 @@ class AcceptedLeaf(Accepted, Arrival):
                 timer.cancel()
         self._timer = self._auth_timer = None
         self._login_end.cancel()
+        self._alive.end()
         if self.exchange is not None:
             self.exchange.end()
         self.release()
@@ -365,7 +379,7 @@ class AcceptedLeaf(Accepted, Arrival):
         self.exchange = exchange
         self.limit()
         self._owner.entered(self, exchange)
-        self._timer = self._owner.clock.call_later(min(FIRST_PING_NS, self._owner.options.ping_interval_ns), self._ping)
+        self._alive.begin(min(FIRST_PING_NS, self._owner.options.ping_interval_ns))
         self._login_end.watch(self.login, self._login_ended)
         for data in held:
             if not self.close_reason:
@@ -409,9 +423,7 @@ class AcceptedLeaf(Accepted, Arrival):
 
     # ------------------------------------------------------------------ Line
     def answered(self) -> None:
-        if self._ping_sent_ns:
-            self.rtt_ns = self._owner.clock.steady() - self._ping_sent_ns
-            self._ping_sent_ns = 0
+        self._alive.answered()
 
     def informed(self, info: Info) -> None:
         """Ignore an INFO: a leaf node has nothing to announce."""
@@ -422,7 +434,12 @@ class AcceptedLeaf(Accepted, Arrival):
     def complain(self, text: str) -> None:
         self.write(frames.error(text))
 
+    def stall(self, receiver: Congested) -> None:
+        super().stall(receiver)
+        self._alive.reads(not self._stalled)
+
     def resume(self) -> None:
+        self._alive.reads(not self._stalled)
         if self._held is None:
             super().resume()
 
@@ -471,13 +488,3 @@ class AcceptedLeaf(Accepted, Arrival):
 
     def _auth_timeout(self) -> None:
         self.fail("Authentication Timeout", "Authentication Timeout")
-
-    def _ping(self) -> None:
-        options = self._owner.options
-        if self._pings_out >= options.ping_max:
-            self.fail("Stale Connection", "Stale Connection")
-            return
-        self._pings_out += 1
-        self._ping_sent_ns = self._owner.clock.steady()
-        self.write(frames.PING)
-        self._timer = self._owner.clock.call_later(options.ping_interval_ns, self._ping)

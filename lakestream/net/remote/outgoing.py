@@ -1,20 +1,18 @@
 """Connections that this server opened.
 
-Belongs here: the transport, back-pressure in both directions, and the decision that the other side is dead. The
-protocols are in connection.py and leaf_connection.py.
+Belongs here: the transport, and back-pressure in both directions. The protocols are in connection.py and
+leaf_connection.py.
 """
 
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import struct
-import termios
 from collections.abc import Callable
 from typing import cast
 
 from lakestream.net.interest.subscription import Congested
-from lakestream.ports import Clock, Timer
+from lakestream.net.keep_alive import KeepAlive, unconfirmed
+from lakestream.ports import Clock
 from lakestream.protocol import frames
 
 HIGH_WATER = 1 << 20
@@ -25,86 +23,6 @@ MAX_PENDING = 64 << 20
 
 MAX_PINGS = 2
 """Unanswered PINGs, while nothing else gets through, after which the connection is closed."""
-
-
-class KeepAlive:
-    """Sends PINGs and decides when the other side is dead.
-
-    A PING waits behind what was written before it. So an unanswered PING only counts while none of that gets through: a
-    full line is slow, a dead one takes nothing.
-
-    Args:
-        interval_ns: interval of PINGs.
-        max_pings: unanswered PINGs after which the other side is dead.
-        ping: sends one.
-        progress: returns the bytes written so far, and how many of them the other side's TCP has not confirmed.
-        dead: called once when the other side is dead.
-
-    Attributes:
-        rtt_ns: the round-trip time of the last answered PING; 0: none.
-    """
-
-    def __init__(
-        self,
-        clock: Clock,
-        interval_ns: int,
-        max_pings: int,
-        ping: Callable[[], None],
-        progress: Callable[[], tuple[int, int]],
-        dead: Callable[[], None],
-    ) -> None:
-        self.rtt_ns = 0
-        self._clock, self._interval_ns, self._max_pings = clock, interval_ns, max_pings
-        self._ping, self._progress, self._dead = ping, progress, dead
-        self._unanswered = 0
-        self._confirmed = 0
-        self._sent_ns = 0
-        self._reading = True
-        self._timer: Timer | None = None
-
-    def begin(self) -> None:
-        """Send the first PING now."""
-        self._send()
-
-    def end(self) -> None:
-        """Send no more PINGs. Idempotent."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def received(self) -> None:
-        """Note that something came from the other side."""
-        self._unanswered = 0
-
-    def answered(self) -> None:
-        """Note a PONG."""
-        self._unanswered = 0
-        if self._sent_ns:
-            self.rtt_ns = self._clock.steady() - self._sent_ns
-            self._sent_ns = 0
-
-    def reads(self, reading: bool) -> None:
-        """Note if this side reads; while it does not, PONGs are not read either."""
-        self._reading = reading
-
-    def _check(self) -> None:
-        written, left = self._progress()
-        confirmed = written - left
-        progresses, self._confirmed = left > 0 and confirmed > self._confirmed, confirmed
-        if progresses or not self._reading:
-            self._unanswered = 0
-            self._timer = self._clock.call_later(self._interval_ns, self._check)
-        elif self._unanswered >= self._max_pings:
-            self._timer = None
-            self._dead()
-        else:
-            self._send()
-
-    def _send(self) -> None:
-        self._unanswered += 1
-        self._sent_ns = self._clock.steady()
-        self._ping()
-        self._timer = self._clock.call_later(self._interval_ns, self._check)
 
 
 class OutgoingConnection(asyncio.Protocol):
@@ -127,10 +45,9 @@ class OutgoingConnection(asyncio.Protocol):
         self._written = 0
         self.alive = KeepAlive(
             clock,
-            ping_ns,
-            MAX_PINGS,
+            lambda: (ping_ns, MAX_PINGS),
             lambda: self.write(frames.PING),
-            lambda: (self._written, self._unconfirmed()),
+            lambda: (self._written, unconfirmed(self.transport)),
             lambda: self.end("Stale Connection"),
         )
 
@@ -177,20 +94,6 @@ class OutgoingConnection(asyncio.Protocol):
     def pending_bytes(self) -> int:
         """Return the bytes handed to the socket and not yet sent."""
         return self.transport.get_write_buffer_size() if self.transport is not None else 0
-
-    def _unconfirmed(self) -> int:
-        """Return the written bytes that the other side's TCP has not confirmed: unsent ones, and those in the kernel
-        where that is known (Linux)."""
-        if self.transport is None or self.transport.is_closing():
-            return 0
-        kernel = 0
-        socket = self.transport.get_extra_info("socket")
-        if socket is not None:
-            try:
-                (kernel,) = struct.unpack("i", fcntl.ioctl(socket.fileno(), termios.TIOCOUTQ, bytes(4)))
-            except OSError:
-                kernel = 0
-        return self.pending_bytes + kernel
 
     # ------------------------------------------------------------------ reading
     def stall(self, receiver: Congested) -> None:

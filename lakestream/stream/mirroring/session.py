@@ -425,8 +425,11 @@ class Session:
         self._stalled = self._stalled + 1 if stalled and not self._unsafe else 0
         if self._stalled == MOST_STALLED:
             self.error = api_error(10228)
-            text = "stream %s: answers to flow control do not reach %s; check permissions for their reply subjects"
-            _logger.warning(text, self._origin.stream, self._origin.key)
+            text = (
+                "stream %s: stalled: answers to flow control do not reach its origin %s; "
+                "permit, export and import $JS.FC.%s.> on the way to it, then the stream goes on by itself"
+            )
+            _logger.warning(text, self._origin.stream, self._origin.source.name, self._origin.source.name)
         if stalled:
             self._confirm(stalled)
 

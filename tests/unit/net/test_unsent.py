@@ -80,6 +80,18 @@ def test_a_reader_that_takes_some_of_a_flush_and_never_the_whole_is_cut() -> Non
     assert dripping.ended == WRITE_DEADLINE
 
 
+def test_a_patient_reader_is_cut_only_when_it_takes_nothing() -> None:
+    world, dripping = World(), Receiver()
+    dripping.patient = True
+    world.write(dripping, MIB)
+    for _ in range(30):
+        dripping.pending_bytes -= 10
+        world.seconds(1)
+    assert not dripping.ended
+    world.seconds(11)
+    assert dripping.ended == WRITE_DEADLINE
+
+
 def test_a_clock_set_a_day_ahead_disconnects_no_client() -> None:
     world, receiver = World(), Receiver()
     world.write(receiver, MIB)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from lakestream.net.remote.outgoing import KeepAlive, OutgoingConnection
+from lakestream.net.keep_alive import KeepAlive
+from lakestream.net.remote.outgoing import OutgoingConnection
 from tests.unit.stream_world import ManualClock
 
 PAUSE_NS, MOST = 5, 2
@@ -14,7 +15,9 @@ class Line:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.written = self.left = self.pings = self.deaths = 0
-        self.alive = KeepAlive(self.clock, PAUSE_NS, MOST, self._ping, lambda: (self.written, self.left), self._died)
+        self.alive = KeepAlive(
+            self.clock, lambda: (PAUSE_NS, MOST), self._ping, lambda: (self.written, self.left), self._died
+        )
         self.alive.begin()
 
     def _ping(self) -> None:
