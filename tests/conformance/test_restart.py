@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from typing import Any
@@ -9,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.chaos.audit import read_all
-from tests.conftest import StartServer
-from tests.servers import Server
-from tests.wire import Wire
+from tests.conftest import Recorded, StartServer
+from tests.servers import Kind, Server
+from tests.wire import Frame, Wire
 
 pytestmark = pytest.mark.conformance
 
@@ -209,3 +210,66 @@ def test_lifetimes_and_counters_go_on(start_server: StartServer, how: signal.Sig
                 assert time.monotonic() < deadline, f"{stream} keeps what has run out"
                 time.sleep(0.02)
             assert [message.subject for message in read_all(wire, stream)] == [f"{stream}.never"]
+
+
+FILTERS = {
+    "one": ["p.b"],
+    "two": ["p.a", "p.b"],
+    "patterns": ["p.*.x", "p.c"],
+    "every": [],
+}
+REMOVALS: list[tuple[str, dict[str, Any]]] = [
+    ("STREAM.PURGE.P", {"filter": "p.b"}),
+    ("STREAM.PURGE.P", {"filter": "p.a", "keep": 1}),
+    ("STREAM.PURGE.P", {"seq": 12}),
+    ("STREAM.MSG.DELETE.P", {"seq": 15}),
+    ("STREAM.PURGE.P", {}),
+]
+
+
+def _drained(wire: Wire, consumer: str, batch: int) -> list[int]:
+    """Return the sequences of what a consumer has to deliver, at most `batch`; all acks are confirmed."""
+    body = json.dumps({"batch": batch, "no_wait": True}).encode()
+    wire.publish(f"$JS.API.CONSUMER.MSG.NEXT.P.{consumer}", body, wire.new_reply())
+    frames: list[Frame] = []
+    while len(frames) < batch and not (frame := wire.delivered(wire.inbox_sid)).status:
+        frames.append(frame)
+    for frame in frames:
+        assert not wire.request(frame.reply, b"+ACK").data
+    return [int(frame.reply.split(".")[5]) for frame in frames]
+
+
+def _removed_and_restarted(server: Server, how: signal.Signals, removals: int) -> list[Any]:
+    """Return what consumers deliver before and after these removals and a restart."""
+    subjects = ["p.a", "p.b", "p.c", "p.b.x", "p.a", "p.d"] * 3
+    with Wire(server.address, timeout=20) as wire:
+        _api(wire, "STREAM.CREATE.P", {"name": "P", "subjects": ["p.>"], "allow_rollup_hdrs": True})
+        for name, filters in FILTERS.items():
+            config = {"durable_name": name, "ack_policy": "explicit", "filter_subjects": filters}
+            _api(wire, f"CONSUMER.CREATE.P.{name}", {"stream_name": "P", "config": config})
+        for subject in subjects:
+            wire.request(subject, b"x")
+        told: list[Any] = [{name: _drained(wire, name, 2) for name in FILTERS}]
+        for subject, body in REMOVALS[:removals]:
+            _api(wire, subject, body)
+        wire.request("p.c", b"x", {"Nats-Rollup": "sub"})
+    if how is signal.SIGKILL:
+        server.kill()
+    else:
+        server.stop(how)
+    server.start()
+    with Wire(server.address, timeout=20) as wire:
+        told.append({name: _api(wire, f"CONSUMER.INFO.P.{name}")["num_pending"] for name in FILTERS})
+        for subject in subjects:
+            wire.request(subject, b"x")
+        told.append({name: _drained(wire, name, 100) for name in FILTERS})
+    return told
+
+
+@pytest.mark.parametrize("removals", [1, 3, 5])
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_a_consumer_skips_nothing_after_removals_and_a_restart(
+    start_server: StartServer, recorded: Recorded, how: signal.Signals, removals: int
+) -> None:
+    expected = recorded(lambda: _removed_and_restarted(start_server(of=Kind.REAL), how, removals))
+    assert _removed_and_restarted(start_server(), how, removals) == expected
