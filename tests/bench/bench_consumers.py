@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Measure many consumers, waiting requests, filters, unacked messages and subjects; beside nats-server.
+"""Measure many consumers, waiting requests, filters, unacked messages, subjects and messages; beside nats-server.
 
-    python -m tests.bench.bench_consumers [--only NAME] [--against real]
+    python -m tests.bench.bench_consumers [--only NAME] [--messages 10000000] [--against real]
 
 Prints, for each, what it does to those who publish and how long the server was away at most (the longest of many
 round trips on a connection of its own).
@@ -31,6 +31,8 @@ REQUESTS = 10_000
 FILTERS = 1_000
 UNACKED = 1_000_000
 SUBJECTS = 1_000_000
+GATHERED = 100_000
+"""Number of messages whose subjects are made at once."""
 PUBLISHES = 300
 PAYLOAD = b"x" * 64
 PING_S = 0.005
@@ -63,10 +65,11 @@ def main() -> int:
     """Run the measurements of the command line."""
     parts: dict[str, Callable[[Server], None]] = {
         "consumers": many_consumers, "requests": many_requests, "filters": many_filters, "unacked": many_unacked,
-        "subjects": many_subjects,
+        "subjects": many_subjects, "messages": lambda server: many_messages(server, options.messages),
     }  # fmt: skip
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=list(parts), help="one of the parts (default: all)")
+    parser.add_argument("--messages", type=int, default=10_000_000, help="of the part `messages` (default: 10,000,000)")
     parser.add_argument("--against", choices=["lakestream", "real"], default="lakestream", help="(default: lakestream)")
     options = parser.parse_args()
     kind = Kind.REAL if options.against == "real" else Kind.OURS
@@ -208,6 +211,35 @@ def many_subjects(server: Server) -> None:
         print(f"  until message {wanted:,}: {took * 1e3:,.0f} ms; longest pause {watch.end():.0f} ms")
         client.close()
         client = Connection(server.address)
+    client.close()
+
+
+def many_messages(server: Server, number: int) -> None:
+    """Create consumers with filters on a stream of many messages, and fetch the first message of each."""
+    client = Connection(server.address)
+    client.stream("S", ["m.>"])
+    for first in range(0, number, GATHERED):
+        store(client, [b"m.%d.%d" % (at % 10_000, at % 10) for at in range(first, min(first + GATHERED, number))])
+    print(f"consumers of a stream of {number:,} messages of 10,000 subjects: created, and the first message")
+    middle = client.api("STREAM.MSG.GET.S", {"seq": number // 2})["message"]["time"]
+    for at, (title, config) in enumerate(
+        (
+            ("no filter", {}),
+            ("one subject", {"filter_subject": "m.77.7"}),
+            ("one in ten", {"filter_subject": "m.*.7"}),
+            ("all by wildcards", {"filter_subjects": ["m.*.0", "m.*.1", "m.*.2", "m.*.3", "m.*.4", "m.*.5"]}),
+            ("from a time", {"filter_subject": "m.*.7", "deliver_policy": "by_start_time", "opt_start_time": middle}),
+            ("the last of each", {"filter_subject": "m.*.7", "deliver_policy": "last_per_subject"}),
+        )
+    ):
+        began, watch = time.perf_counter(), Watch(server)
+        watch.start()
+        consumer(client, f"c{at}", **config)
+        created = time.perf_counter() - began
+        client.send(request(f"c{at}", client.inbox + b".p", 1))
+        client.count(b"$JS.ACK.S.c%d" % at, 1)
+        took = time.perf_counter() - began
+        print(f"  {title + ':':<17} {created * 1e3:,.1f} ms, {took * 1e3:,.1f} ms; longest pause {watch.end():.0f} ms")
     client.close()
 
 

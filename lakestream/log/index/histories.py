@@ -137,6 +137,8 @@ def count_between(value: Held, lo: int, hi: int) -> int:
     if isinstance(value, int):
         if value < PAIR:
             return 1 if value and lo <= value <= hi else 0
+        if value & MASK <= hi and oldest(value) >= lo:
+            return count(value)  # hot: a new consumer counts all of thousands of subjects
         return sum(lo <= seq <= hi for seq in unpack(value))
     start = bisect_left(value.items, lo, value.head)
     return bisect_right(value.items, hi, start) - start

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakestream.log.format.record import encode_record
+from lakestream.log.index.histories import Ascending
 from lakestream.log.store.log import Appended
 from lakestream.log.store.memory import MemoryStore
 from lakestream.log.store.store import Store
@@ -106,3 +109,34 @@ def test_a_consumer_of_very_many_wildcard_filters_is_quick_and_exact() -> None:
     assert world.info()["num_pending"] == 1000
     assert [message.seq for message in world.pull(3)] == [1001, 1002, 1003]
     assert time.perf_counter() - began < 1
+
+
+class Looked(Sequence[int]):
+    """Every `step`-th sequence up to 100 million, without memory for them; counts those that are looked at."""
+
+    def __init__(self, first: int, step: int) -> None:
+        self._seqs = range(first, 100_000_001, step)
+        self.looks = 0
+
+    def __len__(self) -> int:
+        return len(self._seqs)
+
+    def __getitem__(self, at: Any) -> Any:
+        self.looks += 1
+        return self._seqs[at]
+
+
+@pytest.mark.parametrize("filters", [[b"a.1"], [b"a.*"], [b"a.1", b"a.2"], [b"*.1", b"*.3"]])
+def test_what_a_new_consumer_matches_of_100_million_messages_is_counted_in_few_steps(
+    filters: list[bytes],
+) -> None:
+    store = filled([b"a.1", b"a.2", b"a.3", b"b"], set())
+    histories = {subject: Looked(first, 4) for first, subject in enumerate((b"a.1", b"a.2", b"a.3", b"b"), 1)}
+    for subject, seqs in histories.items():
+        store.subjects._held[subject] = Ascending(seqs, 0)  # type: ignore[arg-type]
+    with patch.object(type(store), "last_seq", 100_000_000):
+        wanted = [subject for subject in histories if any(matches(one, subject) for one in filters)]
+        assert selection(store, filters).count(1, 100_000_000) == 25_000_000 * len(wanted)
+        assert selection(store, filters).count(50_000_001, 100_000_000) == 12_500_000 * len(wanted)
+    # Two binary searches a subject and count.
+    assert sum(each.looks for each in histories.values()) <= 4 * 30 * len(wanted)
