@@ -304,6 +304,21 @@ class Sender:
         while self._sent:
             self._settle_first()
 
+    def settled(self) -> tuple[int, bool]:
+        """Wait for the answers that are under way, after a failure. Return the last sequence that is stored, and True
+        if that is certain."""
+        from nats.errors import Error
+
+        for sent in self._sent:
+            try:
+                answer = json.loads(sent.answer.result())
+            except (Error, OSError, TimeoutError, ValueError, concurrent.futures.CancelledError):
+                return self.stored, False
+            if answer.get("error") is not None:
+                return sent.messages[0].seq - 1 + int(answer.get("stored", 0)), True
+            self.stored = sent.messages[-1].seq
+        return self.stored, True
+
     def _close_batch(self) -> None:
         messages, rows = self._open, self._rows
         self._open, self._rows, self._size = [], [], 0
@@ -371,6 +386,7 @@ class Sender:
         again = [(message, row) for sent in self._sent for message, row in zip(sent.messages, sent.rows, strict=True)]
         again = [(message, row) for message, row in again if message.seq > last]
         self._sent.clear()
+        self._link.submit(f"{_PREFIX}IMPORT.{self._stream}", b"")  # what follows goes on from the sequence just read
         for at in range(0, len(again), BATCH_MSGS):
             self._resend(again[at : at + BATCH_MSGS])
 
@@ -389,12 +405,12 @@ class Sender:
         self._sent.append(_Sent(messages, [row for _, row in some], self._submit(messages)))
 
     def _check_ours(self, last: int) -> None:
-        ours = next((each for sent in self._sent for each in sent.messages if each.seq == last), None)
-        found = self._link.message(self._stream, last)
-        if ours is None or (found is not None and not same(ours, found)):
+        ours = {each.seq: each for sent in self._sent for each in sent.messages}
+        blocks = self._link.messages(self._stream, self.stored + 1, last) if last in ours else ()
+        if last not in ours or not all(same(ours[each.seq], each) for block in blocks for each in block):
             raise TransferFailed(
-                f"stream {self._stream}: somebody else publishes to it (sequence {last}); import into a stream that "
-                "nobody publishes to meanwhile"
+                f"stream {self._stream}: somebody else publishes to it (sequence {last}); once nobody does, the same "
+                "command goes on with --append"
             )
 
 

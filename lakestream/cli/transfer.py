@@ -1,14 +1,12 @@
 """`lakestream import` and `lakestream export`: tables into streams, streams into tables.
 
-Belongs here: the two commands' options, progress and exit codes (0 done, 1 failed, 130 after Ctrl-C), and finding where
-an earlier import of the same source stopped. Rows and messages are in lake/transfer/mapping.py and
-lake/transfer/unmapping.py, files in lake/transfer/tabular.py, the connection in link.py.
+Belongs here: the two commands' options, output and exit codes (0 done, 1 failed, 130 after Ctrl-C). The run of an
+import is importing.py's. Rows and messages are in lake/transfer/mapping.py and lake/transfer/unmapping.py, files in
+lake/transfer/tabular.py and lake/transfer/text.py, the connection in link.py.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -21,21 +19,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from lakestream.cli.link import Link, Sender, TransferFailed, exits, same
+from lakestream.cli.importing import SHOWN_BAD, BadOption, Import, Rows, Target
+from lakestream.cli.link import Link, TransferFailed, exits
 from lakestream.cli.server_options import Server, with_server
 from lakestream.cli.terminal import JsonOption, print_json
 from lakestream.lake.progress import progress
-from lakestream.lake.transfer import JSON, OWN
-from lakestream.log.format.record import Record
+from lakestream.lake.transfer import OWN
 from lakestream.protocol.instants import instant
 
 if TYPE_CHECKING:
-    from lakestream.lake.transfer import mapping, tabular, unmapping
-
-IMPORT_KEY = "lakestream-import"
-"""Metadata key of a stream with the import that fills it, so that an interrupted one continues."""
-SHOWN_BAD = 5
-"""Bad rows that are shown; the rest is counted."""
+    from lakestream.lake.transfer import finding, mapping, unmapping
 
 
 class TimeUnit(StrEnum):
@@ -48,7 +41,7 @@ class TimeUnit(StrEnum):
 
 
 class Format(StrEnum):
-    """Output format of an export."""
+    """Format of the source of an import, or of the target of an export."""
 
     delta = "delta"
     parquet = "parquet"
@@ -56,8 +49,7 @@ class Format(StrEnum):
     json = "json"
 
 
-class _BadOption(Exception):
-    """Raised for an invalid option; the text says which."""
+_TABS = {"tab": "\t", "\\t": "\t"}
 
 
 class _Done(msgspec.Struct, frozen=True):
@@ -92,65 +84,6 @@ class _Done(msgspec.Struct, frozen=True):
                 print(f"  {each}", file=sys.stderr)
 
 
-class _Origin(msgspec.Struct):
-    """The metadata value under IMPORT_KEY: the import's source and columns as a digest, and its first sequence.
-
-    `created`: the import has created the stream.
-    """
-
-    id: str
-    first: int
-    created: bool = False
-
-
-_ORIGIN = msgspec.json.Decoder(_Origin)
-
-
-class _Target(msgspec.Struct, frozen=True):
-    """The stream of an import, as its options describe it.
-
-    `subjects` and `config` are the user's and are compared with an existing stream; `config_file` is where `config`
-    comes from. `template` gives the subjects of a new stream by default.
-    """
-
-    name: str
-    create: bool
-    append: bool
-    subjects: list[str]
-    config: dict[str, Any]
-    config_file: str
-    template: str
-
-    @classmethod
-    def of(
-        cls, name: str, create: bool, append: bool, subjects: list[str] | None, config: Path | None, template: str
-    ) -> _Target:
-        """Read the configuration file, and check that a stream could be created where that is wanted."""
-        given: Any = {}
-        if config is not None:
-            try:
-                given = json.loads(config.read_bytes())
-            except (OSError, ValueError) as error:
-                raise _BadOption(f"--config {config}: {error}") from None
-            if not isinstance(given, dict):
-                raise _BadOption(f"--config {config}: it is not a JSON object")
-        target = cls(name, create, append, subjects or [], given, str(config or ""), template)
-        if create and not target.new()["subjects"]:
-            raise _BadOption("--create needs --subjects: the column does not tell which there will be")
-        return target
-
-    def given(self) -> dict[str, Any]:
-        """Return the configuration that the user gave."""
-        return {**self.config, **({"subjects": self.subjects} if self.subjects else {}), "name": self.name}
-
-    def new(self) -> dict[str, Any]:
-        """Return the configuration of the stream to create."""
-        from lakestream.lake.transfer import mapping
-
-        given = self.given()
-        return {"storage": "file", **given, "subjects": given.get("subjects") or mapping.subjects_of(self.template)}
-
-
 @with_server
 def import_(
     source: Annotated[str, typer.Argument(help="A Delta table, Parquet, CSV or JSON lines: directory, file or glob.")],
@@ -161,14 +94,20 @@ def import_(
         typer.Option(help="Message subjects: a template 'orders.{country}.{id}', a column, or '=' and one subject."),
     ] = "",
     data: Annotated[
-        str, typer.Option(help="Payload: a column, or JSON of columns: json (all unused ones), json:*, json:a,b.")
-    ] = JSON,
+        str,
+        typer.Option(
+            show_default="json; of JSON lines: the line",
+            help="Payload: a column, or JSON of columns: json (all unused ones), json:*, json:a,b.",
+        ),
+    ] = "",
     header: Annotated[
         list[str] | None, typer.Option(metavar="NAME=COLUMN", help="Message header from a column.")
     ] = None,
     headers: Annotated[str, typer.Option(metavar="COLUMN", help="Column of maps with all headers.")] = "",
     time_column: Annotated[str, typer.Option("--time", metavar="COLUMN", help="Column with the message time.")] = "",
-    time_unit: Annotated[TimeUnit, typer.Option(help="Unit of integers in the --time column.")] = TimeUnit.ns,
+    time_unit: Annotated[
+        TimeUnit | None, typer.Option(show_default="ns", help="Unit of integers in the --time column.")
+    ] = None,
     order_by: Annotated[
         str, typer.Option(metavar="COLUMNS", help="Columns that order the messages (default: --time).")
     ] = "",
@@ -176,6 +115,19 @@ def import_(
         str, typer.Option(metavar="TEXT", help="Replacement for characters that are invalid in subjects.")
     ] = "",
     skip_bad: Annotated[bool, typer.Option(help="Skip rows that cannot be messages, and count them.")] = False,
+    separator: Annotated[
+        str, typer.Option(metavar="CHARACTER", help="Separator of CSV fields, or tab (default: found in the file).")
+    ] = "",
+    types: Annotated[
+        str,
+        typer.Option(
+            metavar="TYPES", help="Types of CSV columns: 'zip:string,price:double' (default: all are strings)."
+        ),
+    ] = "",
+    infer: Annotated[bool, typer.Option("--infer", help="Find the types of CSV columns, and report them.")] = False,
+    format: Annotated[
+        Format | None, typer.Option("--format", "-f", help="Format of the source (default: by the file names).")
+    ] = None,
     version: Annotated[int | None, typer.Option(help="Version of the Delta table.")] = None,
     at: Annotated[str, typer.Option(metavar="TIME", help="Version of the Delta table at this time (ISO 8601).")] = "",
     create: Annotated[bool, typer.Option("--create", help="Create the stream.")] = False,
@@ -186,19 +138,20 @@ def import_(
         Path | None, typer.Option(help="Configuration of the new stream: a JSON file as in the API.")
     ] = None,
     append: Annotated[bool, typer.Option("--append", help="Append to a stream that has messages.")] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Append even what an earlier import has stored already.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the first ten messages without sending any.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Import a Delta or Parquet table into a stream: each row becomes a message, exactly once."""
+    """Import a table or text file into a stream: each row becomes a message, exactly once."""
 
-    with exits("lakestream: stopped; the same command goes on from here", _BadOption):
-        from lakestream.lake.transfer import mapping, tabular  # load pyarrow
+    with exits("lakestream: stopped; the same command goes on from here", BadOption):
+        from lakestream.lake.transfer import finding, mapping  # load pyarrow
 
-        table = tabular.Source(source, version, at, tuple(order_by.split(",")) if order_by else ())
-        if not subject and not mapping.is_own(table.schema.names):
-            raise _BadOption("--subject is missing: a template as 'orders.{id}', or a column that holds subjects")
+        files = finding.find(source, format.value if format is not None else "")
         columns = None
         if subject:
             columns = mapping.Columns(
@@ -207,17 +160,83 @@ def import_(
                 headers=tuple(_pair("--header", text) for text in header or ()),
                 headers_column=headers,
                 time=time_column,
-                time_unit=time_unit.value,
+                time_unit=time_unit.value if time_unit is not None else "",
                 replacement=replace,
             )
-        elif not order_by:
-            table = tabular.Source(source, version, at, ("seq",))
-        rows = _Rows(table, columns, skip_bad, bool(order_by) or columns is None)
+        order = tuple(order_by.split(",")) if order_by else () if subject else ("seq",)
+        if files.kind != finding.DELTA and (version is not None or at):
+            raise BadOption(f"{source} is no Delta table: only those have versions")
+        if files.kind != "csv" and (separator or types or infer):
+            raise BadOption(f"--separator, --types and --infer are for CSV, and {source} is none")
+        if files.kind in finding.TEXTS:
+            rows = _text_rows(files, columns, order, skip_bad, separator, types, infer)
+        else:
+            rows = _table_rows(files, columns, order, skip_bad, version, at)
         if dry_run:
             _show(rows, as_json)
             return
+        target = Target.of(stream, create, append, again, subjects, config, subject)
         with Link(server) as link:
-            _Import(link, rows, _Target.of(stream, create, append, subjects, config, subject)).run(as_json)
+            count, took = Import(link, rows, target).run()
+        _Done("imported", stream, count, took, rows.bad_count, rows.bad).show(as_json)
+
+
+def _check_own(columns: mapping.Columns | None, names: Sequence[str]) -> None:
+    from lakestream.lake.transfer import mapping
+
+    if columns is None and not mapping.is_own(names):
+        raise BadOption("--subject is missing: a template as 'orders.{id}', or a column that holds subjects")
+
+
+def _table_rows(
+    files: finding.Files,
+    columns: mapping.Columns | None,
+    order: tuple[str, ...],
+    skip_bad: bool,
+    version: int | None,
+    at: str,
+) -> Rows:
+    """Return the rows of a Delta or Parquet table."""
+    from lakestream.lake.transfer import mapping, tabular
+
+    table = tabular.Source(files, version, at)
+    _check_own(columns, table.names)
+    if order:
+        table = tabular.Source(files, version, at, order)
+    return Rows(table, mapping.Mapper(columns, table.schema), skip_bad, bool(order))
+
+
+def _text_rows(
+    files: finding.Files,
+    columns: mapping.Columns | None,
+    order: tuple[str, ...],
+    skip_bad: bool,
+    separator: str,
+    types: str,
+    infer: bool,
+) -> Rows:
+    """Return the rows of CSV or JSON lines, after a check of the types that their fields are to have."""
+    from lakestream.lake.transfer import csv_types, text, text_mapping
+
+    separator = _TABS.get(separator, separator)
+    if len(separator) > 1:
+        raise BadOption(f"--separator {separator}: it is one character, or tab")
+    source = text.TextSource(files, separator)
+    _check_own(columns, source.names)
+    if source.separator not in ("", ",") and not separator:
+        print(f"{source.path}: the fields are separated by {source.separator!r}", file=sys.stderr)
+    asked = csv_types.parse(types)
+    mapper = text_mapping.TextMapper(columns, source, asked, order)
+    if found := csv_types.misfits(asked, source.names, source.numbered()) if asked else {}:
+        if not skip_bad:
+            raise csv_types.BadTypes(asked, found)
+        print("\n".join(csv_types.told(asked, found)), file=sys.stderr)
+    if infer:
+        inferred = csv_types.infer(source.names, source.numbered())
+        asked = {**inferred.types, **asked}
+        print("\n".join([*inferred.notes, f"types: {csv_types.spelled(asked) or 'all are strings'}"]), file=sys.stderr)
+        mapper = text_mapping.TextMapper(columns, source, asked, order)
+    return Rows(source, mapper, skip_bad, bool(order), asked)
 
 
 @with_server
@@ -250,16 +269,16 @@ def export(
 ) -> None:
     """Export a stream to a plain table: Delta, Parquet, CSV or JSON lines."""
 
-    with exits("lakestream: stopped; nothing was written", _BadOption):
+    with exits("lakestream: stopped; nothing was written", BadOption):
         from lakestream.lake.transfer import tabular, unmapping  # load pyarrow
 
+        kind = format.value if format is not None else tabular.format_of(to)
         tokens = tuple((name, _position(text)) for name, text in (_pair("--token", each) for each in token or ()))
         default = OWN[:3] if json_schema else ("subject", "seq", "time", "data") if tokens else unmapping.EXACT
         chosen = tuple(columns.split(",")) if columns else default
         named = tuple(_pair("--header", each) for each in header or ())
         fields = unmapping.Fields(own=chosen, tokens=tokens, headers=named, json_schema=json_schema)
         window = (_instant("--since", since), _instant("--until", until))
-        kind = format.value if format is not None else tabular.format_of(to)
         with Link(server) as link:
             done = _export(
                 link, stream, unmapping.Unmapper(fields), (from_seq, to_seq), window, skip_bad, to, kind, overwrite
@@ -270,13 +289,13 @@ def export(
 def _pair(option: str, text: str) -> tuple[str, str]:
     left, equals, right = text.partition("=")
     if not (left and equals and right):
-        raise _BadOption(f"{option} {text}: write {option} name=value")
+        raise BadOption(f"{option} {text}: write {option} name=value")
     return left, right
 
 
 def _position(text: str) -> int:
     if not text.isdigit() or not int(text):
-        raise _BadOption(f"--token: {text} is no position of a token; the first is 1")
+        raise BadOption(f"--token: {text} is no position of a token; the first is 1")
     return int(text)
 
 
@@ -287,210 +306,13 @@ def _instant(option: str, text: str) -> int:
     try:
         return instant(text) if text else 0
     except ValueError:
-        raise _BadOption(f"{option} {text}: write 2026-05-01T12:30:00Z") from None
+        raise BadOption(f"{option} {text}: write 2026-05-01T12:30:00Z") from None
 
 
 # ---------------------------------------------------------------------------- import
 
 
-class _Rows:
-    """The messages of a source in order, and its invalid rows.
-
-    Args:
-        ordered: the source is read in the order wanted; else it is sorted by time.
-    """
-
-    def __init__(self, source: tabular.Source, columns: mapping.Columns | None, skip_bad: bool, ordered: bool) -> None:
-        from lakestream.lake.transfer import mapping
-
-        self.source = source
-        self.mapper = mapping.Mapper(columns, source.schema)
-        self._skip_bad, self._ordered = skip_bad, ordered
-        self.bad: list[mapping.BadRow] = []
-        self.bad_count = 0
-        spelled = repr((columns, skip_bad, ordered, source.identity))
-        self.id = hashlib.sha256(spelled.encode()).hexdigest()[:16]
-        """Equal for equal messages in the same order."""
-
-    def messages(self) -> Iterator[list[Record]]:
-        """Yield all messages; each one's `seq` is its row. Counts bad rows anew."""
-        self.bad, self.bad_count = [], 0
-        if self.mapper.columns.time and not self._ordered and not self._ascending():
-            from lakestream.lake.transfer import tabular
-
-            return tabular.sorted_by_time(self._mapped())
-        return self._mapped()
-
-    def _mapped(self) -> Iterator[list[Record]]:
-        row = 1
-        for batch in self.source.batches():
-            mapped = self.mapper.map(batch, row)
-            row += batch.num_rows
-            if mapped.bad and not self._skip_bad:
-                raise mapped.bad[0]
-            self.bad_count += len(mapped.bad)
-            self.bad += mapped.bad[: SHOWN_BAD - len(self.bad)]
-            yield mapped.messages
-
-    def _ascending(self) -> bool:
-        """Return True if rows are in the order of their times already: reading one column saves the sort."""
-        last = 0
-        for batch in self.source.batches([self.mapper.columns.time]):
-            times = self.mapper.times(batch).drop_null().to_numpy()
-            if len(times) and (times[0] < last or (times[1:] < times[:-1]).any()):
-                return False
-            last = int(times[-1]) if len(times) else last
-        return True
-
-
-class _Import:
-    """One run of an import: a new one, or the rest of an interrupted one."""
-
-    def __init__(self, link: Link, rows: _Rows, target: _Target) -> None:
-        self._link, self._rows = link, rows
-        self._stream, self._target = target.name, target
-        self._config: dict[str, Any] = {}
-        """The stream's configuration as it was found."""
-
-    def run(self, as_json: bool) -> None:
-        """Send what is missing, and report."""
-        first, last = self._begin()
-        done = last - first + 1
-        if done:
-            print(f"{self._stream}: {done:,} messages are there already, going on behind them", file=sys.stderr)
-        sender = Sender(self._link, self._stream, last)
-        began = time.perf_counter()
-        with progress("import", self._rows.source.rows, done) as advance:
-            for messages in self._behind(done, last):
-                sender.put(messages)
-                advance(len(messages))
-            sender.finish()
-        count = sender.stored - last
-        _Done("imported", self._stream, count, time.perf_counter() - began, self._rows.bad_count, self._rows.bad).show(
-            as_json
-        )
-
-    def _begin(self) -> tuple[int, int]:
-        """Create or check the stream. Returns the first sequence of this import, and the stream's last one."""
-        info = self._link.stream(self._stream)
-        target = self._target
-        if info is None:
-            if not target.create:
-                raise TransferFailed(f"there is no stream {self._stream}; --create makes it")
-            wanted = target.new()
-            first = max(int(wanted.get("first_seq", 1)), 1)
-            self._link.api(f"STREAM.CREATE.{self._stream}", _with_origin(wanted, _Origin(self._rows.id, first, True)))
-            return first, first - 1
-        config, last = info["config"], int(info["state"]["last_seq"])
-        self._config = config
-        before = _noted(config)
-        if before is not None and not self._continues(before, last, int(info["state"]["messages"])):
-            before = None
-        if before is not None and before.created and target.create:
-            # The stream was made for this import, so the current options apply.
-            given = target.new() if last < before.first else target.given()
-            wanted = {**config, **given, "metadata": {**_metadata(config), **_metadata(target.config)}}
-            return self._note(wanted, _Origin(self._rows.id, before.first, True)), last
-        self._compare(config)
-        if before is not None:
-            return self._note(config, _Origin(self._rows.id, before.first, before.created)), last
-        if last and not target.append:
-            raise TransferFailed(
-                f"stream {self._stream} has messages (the last is {last}), and they are not of this source and these "
-                "options; --append puts the import behind them"
-            )
-        return self._note(config, _Origin(self._rows.id, last + 1)), last
-
-    def _continues(self, before: _Origin, last: int, count: int) -> bool:
-        """Return True if this import goes on where an earlier one has stopped, in a stream of `count` messages."""
-        if before.id == self._rows.id or last < before.first:
-            return True
-        return not self._target.append and self._made_alike(before.first, last, count)
-
-    def _note(self, config: dict[str, Any], origin: _Origin) -> int:
-        """Write this import into the stream's metadata; return the import's first sequence."""
-        wanted = _with_origin(config, origin)
-        if wanted != self._config:
-            self._link.api(f"STREAM.UPDATE.{self._stream}", wanted)
-        return origin.first
-
-    def _compare(self, config: dict[str, Any]) -> None:
-        """Raise TransferFailed when the stream differs from --subjects and --config."""
-        target, has = self._target, config.get("subjects") or []
-        if target.subjects and set(target.subjects) != set(has):
-            raise TransferFailed(
-                f"stream {self._stream} has the subjects {', '.join(has) or '(none)'}, and --subjects says "
-                f"{', '.join(target.subjects)}; leave it out, or change the stream first"
-            )
-        if target.config:
-            metadata = {**_metadata(config), **_metadata(target.config)}
-            wanted = {"storage": "file", "subjects": has, **target.given(), "metadata": metadata}
-            try:
-                self._link.api(f"STREAM.CREATE.{self._stream}", wanted)  # the server compares
-            except TransferFailed as error:
-                raise TransferFailed(
-                    f"stream {self._stream} is not as --config {target.config_file}: {error}"
-                ) from None
-
-    def _made_alike(self, first: int, last: int, count: int) -> bool:
-        """Return True if all messages of an earlier import are what this one makes of its first rows."""
-        if count < last - first + 1:
-            return False
-        rows = (each for some in self._rows.messages() for each in some)
-        seq = first
-        for block in self._link.messages(self._stream, first, last):
-            for found in block:
-                ours = next(rows, None)
-                if ours is None or found.seq != seq or not same(ours, found):
-                    return False
-                seq += 1
-        return seq == last + 1
-
-    def _behind(self, done: int, last: int) -> Iterator[list[Record]]:
-        """Yield the messages after the first `done`."""
-        latest = None
-        for messages in self._rows.messages():
-            if done >= len(messages):
-                done -= len(messages)
-                latest = messages[-1] if messages else latest
-                continue
-            if done:
-                latest = messages[done - 1]
-            if latest is not None:
-                self._check(latest, last)
-                latest = None
-            yield messages[done:] if done else messages
-            done = 0
-        if done:
-            raise TransferFailed(f"stream {self._stream} has {done:,} messages more than {self._rows.source.path}")
-        if latest is not None:
-            self._check(latest, last)
-
-    def _check(self, latest: Record, last: int) -> None:
-        """Check that an import continues behind its own messages."""
-        found = self._link.message(self._stream, last)
-        if found is not None and not same(latest, found):
-            raise TransferFailed(
-                f"stream {self._stream}: its last message ({last}) is not what row {latest.seq} makes: somebody else "
-                "published to it, so this import cannot go on"
-            )
-
-
-def _metadata(config: dict[str, Any]) -> dict[str, str]:
-    return config.get("metadata") or {}
-
-
-def _noted(config: dict[str, Any]) -> _Origin | None:
-    """Return the last import into a stream; None without one."""
-    noted = _metadata(config).get(IMPORT_KEY)
-    return _ORIGIN.decode(noted) if noted else None
-
-
-def _with_origin(config: dict[str, Any], origin: _Origin) -> dict[str, Any]:
-    return {**config, "metadata": {**_metadata(config), IMPORT_KEY: msgspec.json.encode(origin).decode()}}
-
-
-def _show(rows: _Rows, as_json: bool) -> None:
+def _show(rows: Rows, as_json: bool) -> None:
     """Print the first messages, one a line."""
     first = list(islice((each for some in rows.messages() for each in some), 10))
     if as_json:

@@ -6,7 +6,10 @@ Belongs here: two requests of lakestream beside the JetStream API. Messages are 
     $LAKE.API.IMPORT.<stream>   body: consecutive records with the sequences that they are to get, ascending by one;
                                 time 0 is now. Answered like a publish with the last one's pub ack, once all are on
                                 disk. An error has `stored` (messages of the batch stored before it) and `again`
-                                (true: ask for the stream's last sequence and continue from there).
+                                (true: ask for the stream's last sequence and continue from there). After an error the
+                                batches behind it are refused, too, until an empty one comes; without that, a batch
+                                could be stored at its sequence though somebody else's messages are in the place of the
+                                one before it. Batches belong together by their reply subject without its last token.
     $LAKE.API.IMPORT1.<stream>.<seq>.<time>.<length>.<subject>
                                 body: one message's header block of `length` bytes, and its payload: for a message that
                                 leaves no room for anything else below max_payload.
@@ -46,6 +49,11 @@ EXPORT_MSGS = 8192
 MAX_SUBJECT = 4096
 """Maximum size of an imported message's subject, that of a publish."""
 
+REFUSED_NS = 5_000_000_000
+"""Time for which batches behind a refused one are refused: clients of earlier releases send no empty batch."""
+MOST_REFUSED = 1024
+"""Streams for which a refusal is remembered; beyond that all are forgotten."""
+
 _NOT_CHECKED = (
     b"Nats-Msg-Id",
     b"Nats-Expected-Stream",
@@ -83,6 +91,8 @@ class TransferApi:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._bus, self._clock = engine.bus, engine.clock
+        self._refused: dict[str, tuple[bytes, int]] = {}
+        """The import whose batch was refused last, by stream, and the time of that."""
         self._subscriptions: list[Subscribed] = [
             self._bus.subscribe(f"{PREFIX}IMPORT.*".encode(), self._import),
             self._bus.subscribe(f"{PREFIX}IMPORT1.>".encode(), self._import_one),
@@ -122,16 +132,25 @@ class TransferApi:
             return
         if stream is None:
             return
-        stored = 0
+        stored, now = 0, self._clock.now()
+        run = reply.rpartition(b".")[0]
+        refused, at = self._refused.get(name, (b"", 0))
         try:
             if not records:
-                raise Refused("there is no message in the batch")
+                if refused == run:
+                    self._refused.pop(name, None)
+                self._fail(reply, ApiError(400, 0, "there is no message in the batch"))
+                return
+            if refused and refused == run and now - at < REFUSED_NS:
+                raise Refused("a batch before this one was refused", again=True)
             matching = subjects.Filters(subject.encode() for subject in stream.config.subjects)
-            now = self._clock.now()
             for record in records:
                 self._take(stream, matching, record, now, reply if record is records[-1] else b"")
                 stored += 1
         except Refused as error:
+            if len(self._refused) >= MOST_REFUSED:
+                self._refused.clear()
+            self._refused[name] = (run, now)
             self._fail(reply, error.error, stored=stored, again=error.again)
 
     def _take(self, stream: Stream, matching: subjects.Filters, record: Record, now: int, reply: bytes) -> None:

@@ -21,6 +21,8 @@ from lakestream.log.format.record import Record
 from lakestream.protocol.subjects import publishable
 
 FIXED = "="
+NO_TIME = "there is no time"
+BEFORE_1970 = "its time is before 1970"
 TIME_UNITS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 MOST_TEXTS = 100_000
 """Maximum number of subject tokens cached as checked."""
@@ -53,26 +55,52 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         subject: a template (`orders.{country}.{id}`), the name of a column that holds whole subjects, or `=` and one
             subject for all.
-        data: a column, `json` (the columns without another use), `json:*` (all) or `json:a,b`.
+        data: a column, `json` (the columns without another use), `json:*` (all) or `json:a,b`; "": `json`, and of JSON
+            lines the line.
         headers: (header, column) pairs; `headers_column`: a column of maps instead, from name to value or values.
-        time: the column of the message's time; none: the time of the import. `time_unit`: of a whole number in it.
+        time: the column of the message's time; none: the time of the import. `time_unit`: of a whole number in it;
+            "": ns, but not of a number in text.
         replacement: replaces characters that a subject token may not have; "" rejects the row.
     """
 
     subject: str
-    data: str = JSON
+    data: str = ""
     headers: tuple[tuple[str, str], ...] = ()
     headers_column: str = ""
     time: str = ""
-    time_unit: str = "ns"
+    time_unit: str = ""
     replacement: str = ""
 
 
 class Mapped(msgspec.Struct):
-    """Result of some rows: messages, whose `seq` is the row's number from 1, and the rows that cannot be messages."""
+    """Result of some rows: messages, whose `seq` is the row's number from 1, and the rows that cannot be messages.
+
+    Attributes:
+        rows: number of rows. keys: sort keys of the messages; None: they are in order.
+    """
 
     messages: list[Record]
     bad: list[BadRow]
+    rows: int = 0
+    keys: list[bytes] | None = None
+
+
+def payload_columns(columns: Columns, subjects: Subjects, names: Sequence[str]) -> list[str] | None:
+    """Return the columns of a JSON payload; None when one column is the payload."""
+    data = columns.data or JSON
+    if data == JSON:
+        used = {columns.time, columns.headers_column, *(column for _, column in columns.headers), *subjects.columns}
+        return [name for name in names if name not in used]
+    if data == f"{JSON}:*":
+        return list(names)
+    return data.partition(":")[2].split(",") if data.startswith(f"{JSON}:") else None
+
+
+def check_header_names(columns: Columns) -> None:
+    """Raise BadMapping for a name that no header can have."""
+    for name, _ in columns.headers:
+        if not name or _BAD_NAME.search(name):
+            raise BadMapping(f"--header: {name!r} cannot be a header's name")
 
 
 def is_own(names: Sequence[str]) -> bool:
@@ -87,6 +115,72 @@ def subjects_of(template: str) -> list[str]:
     if _PLACE.search(template) is None:
         return []
     return [".".join("*" if _PLACE.search(token) else token for token in template.split("."))]
+
+
+class Subjects:
+    """Makes subjects: of a template, of a column that holds them, or one for all.
+
+    Args:
+        subject, replacement: as in Columns.
+
+    Raises:
+        BadMapping: it makes no subjects.
+    """
+
+    def __init__(self, subject: str, replacement: str) -> None:
+        self._column, self._replacement = subject, replacement
+        self.fixed: bytes | None = subject.removeprefix(FIXED).encode() if subject.startswith(FIXED) else None
+        """The subject of all messages."""
+        self.places: list[str] = [] if self.fixed is not None else _PLACE.findall(subject)
+        """Columns of a template; none: `subject` is a column."""
+        self._literals = _PLACE.split(subject)[::2]
+        self._texts: dict[Any, str] = {}
+        if self.fixed is not None and not publishable(self.fixed):
+            raise BadMapping(f"--subject: {subject.removeprefix(FIXED)!r} is no subject to publish to")
+        if self.places and not publishable(_PLACE.sub("x", subject).encode()):
+            raise BadMapping(f"--subject: {subject!r} makes no subjects: tokens with dots between, none of them empty")
+
+    @property
+    def columns(self) -> list[str]:
+        """Return the columns that subjects are made of."""
+        return [] if self.fixed is not None else self.places or [self._column]
+
+    def whole(self, row: int, value: str | bytes | None) -> bytes | BadRow:
+        """Return the subject that a column holds."""
+        replacement = self._replacement
+        if replacement and isinstance(value, str):
+            value = ".".join(_BAD_IN_SUBJECT.sub(replacement, token) or replacement for token in value.split("."))
+        subject = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
+        if subject is None or not publishable(subject):
+            return BadRow(row, self._column, f"{value!r} is no subject to publish to")
+        return subject
+
+    def filled(self, row: int, values: Sequence[Any]) -> bytes | BadRow:
+        """Return the template with the values of its columns."""
+        parts = [self._literals[0]]
+        for place, literal, value in zip(self.places, self._literals[1:], values, strict=True):
+            text = self._texts.get((type(value), value))
+            if text is None:
+                text = self._token(value)
+                if not text:
+                    shown = "NULL" if value is None else repr(value)
+                    return BadRow(row, place, f"{shown} cannot be a subject token (--replace '_' mends such values)")
+                if len(self._texts) < MOST_TEXTS:
+                    self._texts[type(value), value] = text
+            parts += (text, literal)
+        return "".join(parts).encode("utf-8", "surrogateescape")
+
+    def _token(self, value: Any) -> str:
+        """Return a value as a subject token; "" when it cannot be one."""
+        replacement = self._replacement
+        if value is None:
+            return replacement
+        if isinstance(value, bytes):
+            value = value.decode(errors="replace")
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        if replacement:
+            return _BAD_CHARACTERS.sub(replacement, text) or replacement
+        return "" if _BAD_CHARACTERS.search(text) else text
 
 
 class Mapper:
@@ -104,13 +198,13 @@ class Mapper:
         self._schema = schema
         self._own = columns is None
         self.columns = columns or Columns(subject="subject", data="data", time="time_ns")
-        self._texts: dict[Any, str] = {}
+        self.sorts = False  # the source does
+        self._made = Subjects(self.columns.subject, self.columns.replacement)
         if not self._own:
             self._check_subject()
         self._payload = self._data_columns()
-        for name, column in self.columns.headers:
-            if not name or _BAD_NAME.search(name):
-                raise BadMapping(f"--header: {name!r} cannot be a header's name")
+        check_header_names(self.columns)
+        for _, column in self.columns.headers:
             self._known(column, "--header")
         if self.columns.headers_column:
             import pyarrow as pa
@@ -130,40 +224,21 @@ class Mapper:
 
     def _check_subject(self) -> None:
         template = self.columns.subject
-        self._places = [] if template.startswith(FIXED) else _PLACE.findall(template)
-        self._literals = _PLACE.split(template)[::2]
-        if template.startswith(FIXED):
-            if not publishable(template[len(FIXED) :].encode()):
-                raise BadMapping(f"--subject: {template[len(FIXED) :]!r} is no subject to publish to")
-            return
-        if not self._places:
-            kind = self._known(template, "--subject (without braces it names a column)")
-            if not _is_text(kind) and not _is_binary(kind):
-                raise BadMapping(f"--subject: column {template} is {kind}, not text; write {{{template}}} for a token")
-            return
-        for place in self._places:
+        for place in self._made.places:
             kind = self._known(place, "--subject")
             if pa.types.is_nested(kind):
                 raise BadMapping(f"--subject: column {place} is {kind}, which cannot be a token")
-        if not publishable(_PLACE.sub("x", template).encode()):
-            raise BadMapping(f"--subject: {template!r} makes no subjects: tokens with dots between, none of them empty")
+        if self._made.columns == [template]:
+            kind = self._known(template, "--subject (without braces it names a column)")
+            if not _is_text(kind) and not _is_binary(kind):
+                raise BadMapping(f"--subject: column {template} is {kind}, not text; write {{{template}}} for a token")
 
     def _data_columns(self) -> list[str] | None:
         """Return the columns of a JSON payload; None when one column is the payload."""
-        data, names = self.columns.data, list(self._schema.names)
-        if data == JSON:
-            used = {self.columns.time, self.columns.headers_column, *(column for _, column in self.columns.headers)}
-            used |= {self.columns.subject, *_PLACE.findall(self.columns.subject)}
-            return [name for name in names if name not in used]
-        if data == f"{JSON}:*":
-            return names
-        if data.startswith(f"{JSON}:"):
-            wanted = data.partition(":")[2].split(",")
-            for column in wanted:
-                self._known(column, "--data")
-            return wanted
-        self._known(data, "--data")
-        return None
+        chosen = payload_columns(self.columns, self._made, self._schema.names)
+        for column in [self.columns.data] if chosen is None else chosen:
+            self._known(column, "--data")
+        return chosen
 
     def _check_time(self) -> None:
         kind = self._known(self.columns.time, "--time")
@@ -187,10 +262,14 @@ class Mapper:
                 bad.append(wrong)
             else:
                 messages.append(Record(row, time_ns, subject, header, data))
-        return Mapped(messages, bad)
+        return Mapped(messages, bad, batch.num_rows)
 
-    def times(self, batch: pa.RecordBatch) -> Any:
-        """Return the time column of a batch as int64 ns; NULL where there is none."""
+    def times(self, batch: pa.RecordBatch) -> list[int]:
+        """Return the times of the rows that have one, in ns."""
+        found: list[int] = self._column_of_times(batch).drop_null().to_pylist()
+        return found
+
+    def _column_of_times(self, batch: pa.RecordBatch) -> Any:
         return times_ns(batch.column(self.columns.time), self.columns.time, self.columns.time_unit)
 
     def _times(self, batch: pa.RecordBatch, first_row: int) -> Iterator[Any]:
@@ -198,63 +277,28 @@ class Mapper:
         if not name:
             yield from (0 for _ in range(batch.num_rows))
             return
-        for row, value in enumerate(self.times(batch).to_pylist(), first_row):
+        for row, value in enumerate(self._column_of_times(batch).to_pylist(), first_row):
             if value is None or value <= 0:
-                yield BadRow(row, name, "there is no time" if value is None else "its time is before 1970")
+                yield BadRow(row, name, NO_TIME if value is None else BEFORE_1970)
             else:
                 yield value
 
     def _subjects(self, batch: pa.RecordBatch, first_row: int) -> Iterator[Any]:
         template = self.columns.subject
-        if template.startswith(FIXED):
-            yield from (template[len(FIXED) :].encode() for _ in range(batch.num_rows))
-        elif self._own or not self._places:
+        if self._made.fixed is not None:
+            yield from (self._made.fixed for _ in range(batch.num_rows))
+        elif not self._made.places:
             raw = batch.column("subject_bytes").to_pylist() if self._own and self._has("subject_bytes") else None
             for at, value in enumerate(batch.column(template).to_pylist()):
                 exact = raw[at] if raw is not None else None
-                yield self._whole_subject(first_row + at, value if exact is None else exact)
+                yield self._made.whole(first_row + at, value if exact is None else exact)
         else:
-            columns = [batch.column(place).to_pylist() for place in self._places]
+            columns = [batch.column(place).to_pylist() for place in self._made.places]
             for row, values in enumerate(zip(*columns, strict=True), first_row):
-                yield self._filled(row, values)
+                yield self._made.filled(row, values)
 
     def _has(self, column: str) -> bool:
         return column in self._schema.names
-
-    def _whole_subject(self, row: int, value: str | bytes | None) -> bytes | BadRow:
-        replacement = self.columns.replacement
-        if replacement and isinstance(value, str):
-            value = ".".join(_BAD_IN_SUBJECT.sub(replacement, token) or replacement for token in value.split("."))
-        subject = value.encode() if isinstance(value, str) else value
-        if subject is None or not publishable(subject):
-            return BadRow(row, self.columns.subject, f"{value!r} is no subject to publish to")
-        return subject
-
-    def _filled(self, row: int, values: Sequence[Any]) -> bytes | BadRow:
-        parts = [self._literals[0]]
-        for place, literal, value in zip(self._places, self._literals[1:], values, strict=True):
-            text = self._texts.get((type(value), value))
-            if text is None:
-                text = self._token(value)
-                if not text:
-                    shown = "NULL" if value is None else repr(value)
-                    return BadRow(row, place, f"{shown} cannot be a subject token (--replace '_' mends such values)")
-                if len(self._texts) < MOST_TEXTS:
-                    self._texts[type(value), value] = text
-            parts += (text, literal)
-        return "".join(parts).encode()
-
-    def _token(self, value: Any) -> str:
-        """Return a value as a subject token; "" when it cannot be one."""
-        replacement = self.columns.replacement
-        if value is None:
-            return replacement
-        if isinstance(value, bytes):
-            value = value.decode(errors="replace")
-        text = str(value).lower() if isinstance(value, bool) else str(value)
-        if replacement:
-            return _BAD_CHARACTERS.sub(replacement, text) or replacement
-        return "" if _BAD_CHARACTERS.search(text) else text
 
     def _headers(self, batch: pa.RecordBatch, first_row: int) -> Iterator[Any]:
         if self._own:
@@ -265,12 +309,12 @@ class Mapper:
         if self.columns.headers_column:
             maps = batch.column(self.columns.headers_column).to_pylist()
             for row, pairs in enumerate(maps, first_row):
-                yield _block(row, self.columns.headers_column, pairs or [])
+                yield header_block(row, self.columns.headers_column, pairs or [])
         elif not columns:
             yield from (b"" for _ in range(batch.num_rows))
         else:
             for row, values in enumerate(zip(*columns, strict=True), first_row):
-                yield _block(row, "", list(zip(names, values, strict=True)))
+                yield header_block(row, "", list(zip(names, values, strict=True)))
 
     def _own_headers(self, batch: pa.RecordBatch) -> Iterator[bytes]:
         nothing = [None] * batch.num_rows
@@ -297,7 +341,7 @@ class Mapper:
                 yield b"" if value is None else encode_json(value)
 
 
-def _block(row: int, column: str, pairs: Sequence[tuple[str, Any]]) -> bytes | BadRow:
+def header_block(row: int, column: str, pairs: Sequence[tuple[str, Any]]) -> bytes | BadRow:
     """Return a header block of (name, value or values); b"" when nothing is left."""
     lines: list[tuple[str, list[str]]] = []
     for name, value in pairs:
@@ -360,7 +404,7 @@ def times_ns(column: pa.Array, name: str, unit: str) -> pa.Array:
     kind = column.type
     try:
         if pa.types.is_integer(kind):
-            return pc.multiply_checked(column.cast(pa.int64()), pa.scalar(TIME_UNITS[unit], pa.int64()))
+            return pc.multiply_checked(column.cast(pa.int64()), pa.scalar(TIME_UNITS[unit or "ns"], pa.int64()))
         if _is_text(kind):
             column = _parsed(column)
         elif pa.types.is_date(kind):

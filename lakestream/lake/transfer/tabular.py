@@ -1,17 +1,15 @@
 """Tables of any origin, read and written as record batches.
 
-Belongs here: detecting the format of a path (a Delta table, Parquet, CSV or JSON lines), reading it in an order that is
-the same every time, sorting what does not fit into memory, and writing a table completely or not at all.
+Belongs here: reading a Delta or Parquet table in an order that is the same every time, sorting what does not fit into
+memory, and writing a table of any format completely or not at all. text.py reads CSV and JSON lines.
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import csv
-import glob
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -30,7 +28,9 @@ from lakestream.lake.delta.log import log_directory
 from lakestream.lake.delta.schema import UID_PROPERTY, doubled, literal
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files.local_storage import LocalStorage
-from lakestream.lake.transfer.mapping import encode_json, plain_rows
+from lakestream.lake.transfer.finding import DELTA, SUFFIXES, BadSource, Files
+from lakestream.lake.transfer.mapping import Mapped, encode_json, plain_rows
+from lakestream.lake.transfer.text import spell_binary
 from lakestream.log.format.record import Record
 from lakestream.protocol.instants import instant
 
@@ -38,14 +38,13 @@ BATCH_ROWS = 16_384
 SORT_MEMORY = "256MB"
 """Memory of a sort, or of reading a Delta table; beyond that it uses temporary files."""
 
+EXPORTS = {suffix: kind for suffix, kind in SUFFIXES.items() if suffix != ".tsv"}
+"""Formats of an export by suffix; its CSV has commas."""
+
+_QUOTE = '"'
+_QUOTED = re.compile(r'[",\r\n]|^ | $')
 _PLACE = ("filename", "file_row_number")
 """Columns with which DuckDB tells a row's place."""
-
-_SUFFIXES = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
-
-
-class BadSource(LakeError):
-    """Raised when a source is missing or cannot be read."""
 
 
 class BadTarget(LakeError):
@@ -53,34 +52,32 @@ class BadTarget(LakeError):
 
 
 class Source:
-    """A table to read.
+    """A table to read: Delta or Parquet.
 
     Args:
-        path: a Delta table's directory, a file, a directory of files (`key=value` directories are columns), or a glob
-            pattern.
+        files: where it is.
         version: of a Delta table; `at`: its version at that time.
         order_by: columns to sort by.
 
     Raises:
-        BadSource: there is no such table, or it cannot be read.
+        BadSource: it cannot be read.
     """
 
-    def __init__(self, path: str, version: int | None = None, at: str = "", order_by: tuple[str, ...] = ()) -> None:
-        self.path = path if glob.has_magic(path) and not os.path.exists(path) else os.path.abspath(path)
-        self.version: int | None = None
+    def __init__(self, files: Files, version: int | None = None, at: str = "", order_by: tuple[str, ...] = ()) -> None:
+        self.path, self._files = files.path, files
         self._order_by = order_by
-        self.delta = os.path.isdir(log_directory(self.path))
-        if not self.delta and (version is not None or at):
-            raise BadSource(f"{path} is no Delta table: only those have versions")
+        self.delta = files.kind == DELTA
         try:
             if self.delta:
                 self._open_delta(version, at)
             else:
                 self._open_files()
         except (OSError, ValueError) as error:
-            raise BadSource(f"{path} cannot be read: {error}") from None
-        if missing := [column for column in order_by if column not in self.schema.names]:
-            raise BadSource(f"--order-by: {path} has no column {missing[0]!r}; it has {', '.join(self.schema.names)}")
+            raise BadSource(f"{self.path} cannot be read: {error}") from None
+        self.names: list[str] = self.schema.names
+        """The columns."""
+        if missing := [column for column in order_by if column not in self.names]:
+            raise BadSource(f"--order-by: {self.path} has no column {missing[0]!r}; it has {', '.join(self.names)}")
 
     def _open_delta(self, version: int | None, at: str) -> None:
         try:
@@ -90,6 +87,7 @@ class Source:
         except DeltaError as error:
             raise BadSource(f"{self.path} cannot be read: {error}") from None
         self.version = int(table.version())
+        self._table_id = table.metadata().id
         schema = self._delta("LIMIT 0", "*").schema
         kept = [field for field in schema if field.name not in _PLACE]
         self.schema: pa.Schema = pa.schema(kept)
@@ -106,32 +104,15 @@ class Source:
         return connection.execute(f"SELECT {columns} FROM {scan} {suffix}").to_arrow_reader(BATCH_ROWS)
 
     def _open_files(self) -> None:
-        if glob.has_magic(self.path) and not os.path.exists(self.path):
-            self._files = sorted(found for found in glob.glob(self.path, recursive=True) if os.path.isfile(found))
-        elif os.path.isdir(self.path):
-            self._files = sorted(str(found) for found in Path(self.path).rglob("*") if _is_data(found, self.path))
-        else:
-            self._files = [self.path] if os.path.isfile(self.path) else []
-        if not self._files:
-            raise BadSource(f"there is nothing at {self.path}: name a Delta table, a file, a directory or a pattern")
-        kinds = {_SUFFIXES.get(Path(file).suffix.lower(), "") for file in self._files}
-        if len(kinds) > 1 or kinds == {""}:
-            found = ", ".join(sorted({Path(file).suffix or "no suffix" for file in self._files}))
-            raise BadSource(f"{self.path}: files of one kind are needed (.parquet, .csv, .json), not {found}")
-        (self.kind,) = kinds
-        base = self.path if os.path.isdir(self.path) else None
-        self._dataset = ds.dataset(self._files, format=self.kind, partitioning="hive", partition_base_dir=base)
+        names, base = list(self._files.names), self._files.base
+        self._dataset = ds.dataset(names, format="parquet", partitioning="hive", partition_base_dir=base)
         self.schema = self._dataset.schema
-        self.rows = self._dataset.count_rows() if self.kind == "parquet" else None
+        self.rows = self._dataset.count_rows()
 
     @property
     def identity(self) -> str:
         """Return an id that is the same for the same rows in the same order."""
-        if self.delta:
-            text = f"delta {self.path} {self.version}"
-        else:
-            stats = ((file, os.stat(file)) for file in self._files)
-            text = "\n".join(f"{file} {stat.st_size} {stat.st_mtime_ns}" for file, stat in stats)
+        text = f"delta {self._table_id} {self.version}" if self.delta else self._files.identity
         order = ",".join(self._order_by)
         return hashlib.sha256(f"{text}\n{order}".encode()).hexdigest()[:16]
 
@@ -158,11 +139,6 @@ class Source:
             yield from (batch for batch in scanner.to_batches() if batch.num_rows)
 
 
-def _is_data(file: Path, base: str) -> bool:
-    """Return False for files that Spark and others write beside the data."""
-    return file.is_file() and not any(part[0] in "._" for part in file.relative_to(base).parts)
-
-
 def _duckdb() -> Any:
     directory = tempfile.gettempdir()
     config: dict[str, Any] = {"memory_limit": SORT_MEMORY, "temp_directory": directory, "threads": 2}
@@ -171,8 +147,9 @@ def _duckdb() -> Any:
     return connection
 
 
-def sorted_by_time(messages: Iterable[list[Record]]) -> Iterator[list[Record]]:
-    """Yield messages by time, in their original order within one time; in temporary files if they are many."""
+def sorted_messages(messages: Iterable[Mapped]) -> Iterator[list[Record]]:
+    """Yield messages by their keys, by time without keys, in their original order where these are equal; in temporary
+    files if they are many."""
     schema = pa.schema(
         [
             ("seq", pa.int64()),
@@ -180,19 +157,22 @@ def sorted_by_time(messages: Iterable[list[Record]]) -> Iterator[list[Record]]:
             ("subject", pa.binary()),
             ("header", pa.binary()),
             ("data", pa.binary()),
+            ("key", pa.binary()),
         ]
     )
+    fields = schema.names[:-1]
 
     def batches() -> Iterator[pa.RecordBatch]:
         for some in messages:
-            columns = [[getattr(record, field) for record in some] for field in schema.names]
+            columns: list[Any] = [[getattr(record, field) for record in some.messages] for field in fields]
+            columns.append(some.keys if some.keys is not None else [None] * len(some.messages))
             arrays = [pa.array(values, kind) for values, kind in zip(columns, schema.types, strict=True)]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     connection = _duckdb()
     connection.register("messages", pa.RecordBatchReader.from_batches(schema, batches()))
-    found = connection.execute("SELECT * FROM messages ORDER BY time_ns, seq").to_arrow_reader(BATCH_ROWS)
-    for batch in found:
+    query = f"SELECT {', '.join(fields)} FROM messages ORDER BY key, CASE WHEN key IS NULL THEN time_ns END, seq"
+    for batch in connection.execute(query).to_arrow_reader(BATCH_ROWS):
         yield [Record(*row) for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)]
 
 
@@ -200,8 +180,20 @@ def sorted_by_time(messages: Iterable[list[Record]]) -> Iterator[list[Record]]:
 
 
 def format_of(target: str) -> str:
-    """Return the format of a target by the suffix of its name, else Delta."""
-    return _SUFFIXES.get(Path(target).suffix.lower(), "delta")
+    """Return the format of a target by the suffix of its name; Delta without one.
+
+    Raises:
+        BadTarget: the suffix is unknown.
+    """
+    suffix = Path(target).suffix.lower()
+    if not suffix or os.path.isdir(log_directory(target)):
+        return DELTA
+    if suffix not in EXPORTS:
+        raise BadTarget(
+            f"{target}: {suffix} is no format of an export; there are {', '.join(EXPORTS)}, and a name without a "
+            "suffix is the directory of a Delta table; --format names the format of any other name"
+        )
+    return EXPORTS[suffix]
 
 
 def write(target: str, format: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch], overwrite: bool) -> None:
@@ -285,27 +277,28 @@ def _write_parquet(path: str, schema: pa.Schema, batches: Iterator[pa.RecordBatc
 def _write_csv(path: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
     """Write RFC 4180 with a header line; maps, lists and structs become JSON, binary becomes text or base64."""
     with open(path, "w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(schema.names)
+        file.write(_csv_line(schema.names))
         for batch in batches:
-            writer.writerows([_cell(value) for value in row.values()] for row in plain_rows(batch))
+            file.writelines(_csv_line(map(_cell, row.values())) for row in plain_rows(batch))
 
 
-def _cell(value: Any) -> Any:
+def _csv_line(cells: Iterable[str]) -> str:
+    """Return a record with its line end."""
+    # The csv module leaves a lone carriage return without quotes, and readers end the record there.
+    quoted = [f'"{cell.replace(_QUOTE, _QUOTE * 2)}"' if _QUOTED.search(cell) else cell for cell in cells]
+    return (",".join(quoted) if quoted != [""] else '""') + "\n"
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
     if isinstance(value, dict | list):
         return encode_json(value).decode()
     if isinstance(value, bytes):
-        return _text_or_base64(value)
-    if isinstance(value, bool):
-        return str(value).lower()
-    return value
-
-
-def _text_or_base64(value: bytes) -> str:
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return base64.b64encode(value).decode()
+        return spell_binary(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _write_json(path: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:

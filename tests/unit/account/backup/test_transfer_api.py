@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from lakestream.account.api.transfer import MAX_SUBJECT, TransferApi
+from lakestream.account.api.transfer import MAX_SUBJECT, REFUSED_NS, TransferApi
 from lakestream.lake.errors import HistoryUnavailable
 from lakestream.log.format.record import Record, encode_record, iter_records
 from lakestream.stream.core import limits
@@ -72,6 +72,24 @@ async def test_messages_keep_what_they_were(world: TransferWorld) -> None:
     assert await world.taken("S", seq=4) == []
 
 
+async def test_batches_behind_a_refused_one_are_refused_until_an_empty_one_comes(world: TransferWorld) -> None:
+    """A batch of rows 3 and 4 must not be stored where strangers have taken the sequences of rows 1 and 2."""
+    sent = records(world, 6)
+    for number in range(2):
+        world.send(f"s.stranger{number}")
+        world.settle()
+    assert world.bring("S", *sent[:2])["error"]["description"] == "the next sequence is 3, not 1"
+    refused = world.bring("S", *sent[2:4])
+    assert (refused["error"]["description"], refused["again"]) == ("a batch before this one was refused", True)
+    now = [Record(each.seq, 0, each.subject, b"", each.data) for each in sent]
+    assert "no message in the batch" in world.bring("S")["error"]["description"]
+    assert world.bring("S", *now[2:4])["seq"] == 4
+    assert "error" in world.bring("S", *now[:1])
+    assert "before this one" in world.bring("S", *now[4:])["error"]["description"]
+    world.clock.advance(REFUSED_NS)
+    assert world.bring("S", *now[4:])["seq"] == 6, "clients of earlier releases send no empty batch"
+
+
 async def test_a_large_message_goes_alone(world: TransferWorld) -> None:
     (message,) = records(world, 1, header=b"NATS/1.0\r\nA: 1\r\n\r\n")
     subject = f"$LAKE.API.IMPORT1.S.1.{message.time_ns}.{len(message.header)}.s.1"
@@ -122,6 +140,7 @@ def test_a_limit_that_refuses_new_messages_holds(world: TransferWorld) -> None:
     answer = world.bring("L", *(Record(seq, now, b"l.x", b"", b"") for seq in (1, 2)))
     world.settle()
     if answer.get("again"):
+        world.bring("L")
         answer = world.bring("L", Record(2, now, b"l.x", b"", b""))
     assert "maximum messages exceeded" in answer["error"]["description"]
 
