@@ -118,6 +118,8 @@ class MetaState:
         self.by_uid: dict[str, Assignment] = {}
         self.tombstones: OrderedDict[str, str] = OrderedDict()
         """Removed streams: uid to name, oldest first."""
+        self.changed: dict[tuple[str, str], None] = {}
+        """Account and name of each stream that was changed since inventory.py took the changes."""
 
     def find(self, account: str, name: str) -> Assignment | None:
         """Return the assignment of a stream, or None."""
@@ -163,14 +165,18 @@ class MetaState:
         return Applied(None, self._put(new))
 
     def _remove(self, assignment: Assignment) -> None:
-        del self.by_uid[assignment.uid], self.streams[assignment.account, assignment.name]
+        key = (assignment.account, assignment.name)
+        del self.by_uid[assignment.uid], self.streams[key]
+        self.changed[key] = None
         self.tombstones[assignment.uid] = assignment.name
         while len(self.tombstones) > MAX_TOMBSTONES:
             self.tombstones.popitem(last=False)
 
     def _put(self, assignment: Assignment) -> Assignment:
         # Invariant: the two views hold the same assignments.
-        self.streams[assignment.account, assignment.name] = assignment
+        key = (assignment.account, assignment.name)
+        self.streams[key] = assignment
+        self.changed[key] = None
         self.by_uid[assignment.uid] = assignment
         return assignment
 

@@ -7,7 +7,6 @@ counterpart for a server without other nodes.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from random import Random
 from typing import Any
@@ -136,10 +135,10 @@ class ClusterPlacing:
     def __init__(self, node: MetaNode, unique_tag: str) -> None:
         self._node, self._unique_tag = node, unique_tag
 
-    def copies(self, config: StreamConfig) -> int:
-        return max(1, config.num_replicas)
+    def copies(self, replicas: int) -> int:
+        return max(1, replicas)
 
-    def check_storage(self, config: StreamConfig, others: Callable[[], list[StreamConfig]]) -> None:
+    def check_storage(self, config: StreamConfig, reserved: Callable[[], int]) -> None:
         """Do nothing: `place` checks the storage of every node."""
 
     def check_growth(self, peers: Sequence[str], old: StreamConfig, new: StreamConfig) -> None:
@@ -167,15 +166,7 @@ class ClusterPlacing:
 
     def candidates(self) -> list[Candidate]:
         """Return every node that could hold a stream."""
-        node, nodes = self._node, self._node.nodes
-        reserved: dict[str, Counter[str]] = {"memory": Counter(), "file": Counter()}
-        holds, leads = Counter[str](), Counter[str]()
-        for assignment in node.meta.state.by_uid.values():
-            config = node.config_of(assignment)
-            leads[assignment.peers[0]] += 1
-            holds.update(assignment.peers)
-            for peer in assignment.peers:
-                reserved[config.storage][peer] += max(0, config.max_bytes)
+        node, nodes, held = self._node, self._node.nodes, self._node.inventory
         found = []
         for name in node.meta.membership.members:
             info = nodes.node if name == node.me else nodes.info(name)
@@ -190,10 +181,10 @@ class ClusterPlacing:
                     alive=nodes.alive(name) and info.jetstream,
                     max_memory=info.max_memory,
                     max_file=info.max_storage,
-                    reserved_memory=reserved["memory"][name],
-                    reserved_file=reserved["file"][name],
-                    replicas=holds[name],
-                    leads=leads[name],
+                    reserved_memory=held.reserved["memory", name],
+                    reserved_file=held.reserved["file", name],
+                    replicas=held.holds[name],
+                    leads=held.leads[name],
                 )
             )
         return found

@@ -14,6 +14,7 @@ import msgspec
 
 from lakestream.meta.assignments import Applied, Assignment, MetaOp, RemoveStream, decode_op, encode_op
 from lakestream.meta.info import Advisories
+from lakestream.meta.inventory import Inventory
 from lakestream.meta.local import LocalStreams
 from lakestream.meta.meta import Acted, Meta, Outcome
 from lakestream.meta.placement import Placing
@@ -180,6 +181,7 @@ class MetaNode:
         """Streams that this node restores, by uid."""
         self._configs: dict[str, tuple[bytes, StreamConfig]] = {}
         self._refusals: dict[str, tuple[bytes, str]] = {}
+        self._inventory = Inventory()
         self.local.settle = lambda op: self.propose(op, lambda failed: None)
         self.calls.serve(PROPOSE, self._propose_asked)
 
@@ -309,6 +311,12 @@ class MetaNode:
             known = self._configs[assignment.uid] = (assignment.config, config)
         return known[1]
 
+    @property
+    def inventory(self) -> Inventory:
+        """Return the index of the assigned streams, which is current until the next entry is applied."""
+        self._inventory.renew(self.meta.state, self.config_of)
+        return self._inventory
+
     def refusal(self, assignment: Assignment) -> str:
         """Return the reason why this release cannot serve an assigned stream; "" when it can."""
         known = self._refusals.get(assignment.uid)
@@ -352,6 +360,7 @@ class MetaNode:
         if applied.after is None and applied.before is not None:
             self._configs.pop(applied.before.uid, None)
             self._refusals.pop(applied.before.uid, None)
+        self._inventory.renew(self.meta.state, self.config_of)  # also where nobody asks: the changes are kept for it
         self.local.applied(applied, acted)
 
     def _propose_asked(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:

@@ -73,11 +73,12 @@ class Placing(Protocol):
     several: bool
     """True if streams may have several replicas."""
 
-    def copies(self, config: StreamConfig) -> int:
-        """Return the number of replicas of a stream."""
+    def copies(self, replicas: int) -> int:
+        """Return how often a stream with so many replicas is stored."""
 
-    def check_storage(self, config: StreamConfig, others: Callable[[], list[StreamConfig]]) -> None:
-        """Check the room of this server beside the other streams of all accounts, if it is the only node."""
+    def check_storage(self, config: StreamConfig, reserved: Callable[[], int]) -> None:
+        """Check the room of this server, if it is the only node, beside what the other streams of all accounts reserve
+        of the same storage."""
 
     def check_growth(self, peers: Sequence[str], old: StreamConfig, new: StreamConfig) -> None:
         """Check that the nodes that hold a stream have room for its new configuration."""

@@ -125,12 +125,11 @@ class SoloPlacing:
     def __init__(self, me: str, max_memory: int, max_file: int) -> None:
         self._me, self._max_memory, self._max_file = me, max_memory, max_file
 
-    def copies(self, config: StreamConfig) -> int:
+    def copies(self, replicas: int) -> int:
         return 1
 
-    def check_storage(self, config: StreamConfig, others: Callable[[], list[StreamConfig]]) -> None:
-        if (self._max_memory if config.storage == "memory" else self._max_file) >= 0:
-            rules.check_reserved(config, others(), self._max_memory, self._max_file)
+    def check_storage(self, config: StreamConfig, reserved: Callable[[], int]) -> None:
+        rules.check_reserved(config, reserved, self._max_memory, self._max_file)
 
     def check_growth(self, peers: Sequence[str], old: StreamConfig, new: StreamConfig) -> None:
         """Do nothing: `check_storage` has checked the server's room."""

@@ -10,7 +10,6 @@ by the worker that holds the stream, then made known to the others, then answere
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 
 import msgspec
@@ -198,14 +197,14 @@ def _op(assignment: Assignment) -> AssignStream:
 class WorkerPlacing(SoloPlacing):
     """`Placing` on the worker that holds the fewest streams."""
 
-    def __init__(self, nodes: Nodes, meta: WorkerMeta, max_memory: int, max_file: int) -> None:
-        super().__init__(nodes.me, max_memory, max_file)
-        self._nodes, self._meta = nodes, meta
+    def __init__(self, node: MetaNode, max_memory: int, max_file: int) -> None:
+        super().__init__(node.me, max_memory, max_file)
+        self._node, self._nodes = node, node.nodes
 
     def place(self, config: StreamConfig, *, keep: Sequence[str] = (), avoid: Collection[str] = ()) -> tuple[str, ...]:
         if keep:
             return (keep[0],)
-        holds = Counter(each.peers[0] for each in self._meta.state.by_uid.values())
+        holds = self._node.inventory.leads
         there = [self._nodes.me, *(node for node in self._nodes.connected() if self._nodes.alive(node))]
         return (min(there, key=lambda node: (holds[node], node)),)
 
@@ -261,7 +260,7 @@ def worker_node(
     leaders.on_changed = lambda uid: requests.changed()
     meta.on_leading = requests.changed
     node.requests = requests
-    node.placing = WorkerPlacing(nodes, meta, shared.options.max_memory, shared.options.max_file)
+    node.placing = WorkerPlacing(node, shared.options.max_memory, shared.options.max_file)
     node.keeping = node.shown = SoloKeeping(node, meta)
     node.services.append(RestoreWatch(node))
     node.replicas.start()

@@ -7,7 +7,7 @@ mirroring/origin_rules.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 from msgspec.structs import replace
 
@@ -99,25 +99,16 @@ def check_create(config: StreamConfig) -> None:
         raise invalid("stream has no mirror but does have mirror direct")
 
 
-def check_reserved(config: StreamConfig, others: Iterable[StreamConfig], max_memory: int, max_file: int) -> None:
-    """Check that the server's storage has room for the stream's max_bytes beside those of `others`.
+def check_reserved(config: StreamConfig, reserved: Callable[[], int], max_memory: int, max_file: int) -> None:
+    """Check that the server's storage has room for the stream's max_bytes beside the bytes that others reserve there.
 
     The limits are in bytes; below 0 there is none. Raise ApiError 10028 for memory, 10047 for files.
     """
     limit = max_memory if config.storage == "memory" else max_file
     if limit < 0:
         return
-    reserved = sum(max(0, other.max_bytes) for other in others if other.storage == config.storage)
-    if reserved + (config.max_bytes if config.max_bytes > 0 else 1) > limit:
+    if reserved() + (config.max_bytes if config.max_bytes > 0 else 1) > limit:
         raise api_error(10028 if config.storage == "memory" else 10047)
-
-
-def check_taken(config: StreamConfig, others: Iterable[StreamConfig]) -> None:
-    """Raise ApiError 10065 when a subject of the stream overlaps one of another stream in `others`."""
-    subjects = Filters(subject.encode() for subject in config.subjects)
-    for other in others:
-        if other.name != config.name and any(subjects.overlap(taken.encode()) for taken in other.subjects):
-            raise api_error(10065)
 
 
 def updated(old: StreamConfig, new: StreamConfig, consumers: Mapping[str, ConsumerConfig]) -> StreamConfig:

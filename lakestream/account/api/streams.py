@@ -28,9 +28,11 @@ from lakestream.account.backup.restore_target import AssignAsked, RestoreTargets
 from lakestream.account.engine import Engine
 from lakestream.account.schemas import settings
 from lakestream.meta.assignments import Applied, Assignment, AssignStream, ChangeStream
+from lakestream.meta.inventory import AccountInventory
 from lakestream.meta.meta import failure
 from lakestream.meta.node import CALL_TIMEOUT_NS, decode_failure, encode_failure
 from lakestream.meta.ports import of_account
+from lakestream.protocol.accounts import tier_of
 from lakestream.protocol.api.errors import ApiError, api_error, invalid
 from lakestream.protocol.api.jsonio import Int, dumps
 from lakestream.protocol.api.request import Request, Routes, Where
@@ -114,10 +116,8 @@ class StreamApi:
     def __init__(self, engine: Engine) -> None:
         self._engine, self._node = engine, engine.node
         self._events = engine.events
-        self._creating: dict[str, StreamConfig] = {}
-        """Streams whose creation is proposed and not applied yet, by name."""
-        self._changing: dict[str, StreamConfig] = {}
-        """New configurations that are proposed and not applied yet, by uid."""
+        self._creating: set[str] = set()
+        """Names of streams whose creation is proposed and not applied yet."""
         calls = engine.node.calls
         calls.serve(of_account(CHANGE, engine.account), self._change_asked)
         calls.serve(of_account(INFOS, engine.account), self._infos_asked)
@@ -203,10 +203,12 @@ class StreamApi:
         """Place a new stream and propose its assignment; call `done` with the error, if any. Raise ApiError 10005."""
         node, account, name = self._node, self._engine.account, config.name
         peers, now = node.placing.place(config), self._engine.clock.now()
-        self._creating[name] = config
+        self._creating.add(name)
+        node.inventory.propose(account, config)
 
         def applied(outcome: Applied | ApiError) -> None:
-            del self._creating[name]
+            self._creating.discard(name)
+            node.inventory.proposed(account, name)
             done(failure(outcome, 10058))
 
         node.meta.propose(AssignStream(uid, account, name, encoded, peers, now, restoring), applied)
@@ -239,43 +241,30 @@ class StreamApi:
             account_limits.check_streams(limits, self._count(config))
         account_limits.check_consumers(limits, config.max_consumers)
         if stated:
-            self._check_reserved(config, None)
+            self._check_reserved(config)
 
-    def _check_reserved(self, config: StreamConfig, others: list[StreamConfig] | None) -> None:
+    def _check_reserved(self, config: StreamConfig) -> None:
         """Check that the account may reserve the `max_bytes` of all replicas of the stream. Raise ApiError."""
         whole, copies = self._engine.limits, self._node.placing.copies
         limits = account_limits.of_tier(whole, config)
         if limits.storage(config.storage) < 0:
             return
-        others = self._others(config) if others is None else others
         # The limits of a tier are for one replica of each stream, those of an account for all replicas.
         of = (lambda _: 1) if whole.tiers else copies
-        same = [
-            each for each in others if each.storage == config.storage and account_limits.in_tier(whole, config, each)
-        ]
-        reserved = sum(max(0, other.max_bytes) * of(other) for other in same)
-        account_limits.check_reserved(limits, config, reserved, of(config))
+        tier = tier_of(config.num_replicas) if whole.tiers else ""
+        reserved = self._streams.reserved(config.storage, of, tier, beside=config.name)
+        account_limits.check_reserved(limits, config, reserved, of(config.num_replicas))
 
     def _count(self, config: StreamConfig) -> int:
         """Count the account's streams, including those being created, as far as they are in the same tier."""
-        limits = self._engine.limits
-        if limits.tiers:
-            return sum(account_limits.in_tier(limits, config, other) for other in self._others(config))
-        assigned = {each.name for each in self._node.of(self._engine.account, restoring=True)}
-        return len(assigned | self._creating.keys())
+        if self._engine.limits.tiers:
+            return self._streams.streams(tier_of(config.num_replicas), beside=config.name)
+        return self._streams.streams()
 
-    def _others(self, config: StreamConfig) -> list[StreamConfig]:
-        """Return the configurations of the account's other streams, including those being created or changed."""
-        node, own = self._node, config.name
-        newer = {changing.name: changing for changing in self._changing.values()} | self._creating
-        assigned = node.of(self._engine.account, restoring=True)
-        others = [node.config_of(each) for each in assigned if each.name != own and each.name not in newer]
-        return others + [other for name, other in newer.items() if name != own]
-
-    def _foreign(self) -> list[StreamConfig]:
-        """Return the configurations of the streams of other accounts."""
-        node, mine = self._node, self._engine.account
-        return [node.config_of(each) for each in node.meta.state.by_uid.values() if each.account != mine]
+    @property
+    def _streams(self) -> AccountInventory:
+        """Return the account's streams, including those being created or changed."""
+        return self._node.inventory.of(self._engine.account)
 
     def _update(self, request: Request) -> None:
         wanted = request.parse(StreamConfigRequest)
@@ -325,9 +314,11 @@ class StreamApi:
 
     def _change_asked(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
         asked = _CHANGE_ASKED.decode(body)
+        inventory, account, config = self._node.inventory, self._engine.account, _STREAM_CONFIG.decode(asked.config)
+        name = config.name
 
         def applied(outcome: Applied | ApiError) -> None:
-            self._changing.pop(asked.uid, None)
+            inventory.proposed(account, name)
             answer(encode_failure(failure(outcome, 10059)))
 
         try:
@@ -335,7 +326,7 @@ class StreamApi:
         except ApiError as error:
             answer(encode_failure(error))
             return
-        self._changing[asked.uid] = _STREAM_CONFIG.decode(asked.config)
+        inventory.propose(account, config)
         self._node.meta.propose(op, applied)
 
     def _changed(self, asked: ChangeAsked) -> ChangeStream:
@@ -354,7 +345,7 @@ class StreamApi:
         if new.max_consumers != old.max_consumers:
             account_limits.check_consumers(limits, new.max_consumers)
         copies = node.placing.copies
-        grows = max(0, new.max_bytes) * copies(new) > max(0, old.max_bytes) * copies(old)
+        grows = max(0, new.max_bytes) * copies(new.num_replicas) > max(0, old.max_bytes) * copies(old.num_replicas)
         self._check_room(new, reserves=grows)
         node.placing.check_growth(assignment.peers, old, new)
         if new.num_replicas != old.num_replicas and new.placement != old.placement:
@@ -394,21 +385,21 @@ class StreamApi:
 
     def _origin(self, name: str, origin: str) -> StreamConfig | None:
         """Return the configuration of stream `origin`, if stream `name` may mirror or source it."""
-        others = self._others(StreamConfig(name=name))
-        return next((other for other in others if other.name == origin), None)
+        return self._streams.configs.get(origin) if origin != name else None
 
     def _check_room(self, config: StreamConfig, *, new: bool = False, reserves: bool = True) -> None:
         """Check storage and subjects against all other streams, including those being created. Raise ApiError.
 
         `new`: the stream is to be created. `reserves`: it needs more storage than before.
         """
-        others = self._others(config)
         if reserves:
-            self._check_reserved(config, others)
-            self._node.placing.check_storage(config, lambda: [*others, *self._foreign()])
+            self._check_reserved(config)
+            own, inventory = (self._engine.account, config.name), self._node.inventory
+            self._node.placing.check_storage(config, lambda: inventory.all_reserved(config.storage, beside=own))
         if new:
             check_filters(config)
-        stream_rules.check_taken(config, others)
+        if self._streams.overlaps(config):
+            raise api_error(10065)
 
     def _delete(self, request: Request) -> None:
         if not request.empty_body:

@@ -35,41 +35,63 @@ class IndexMemory:
     def __init__(self, limit: int = MAX_INDEX_MEMORY) -> None:
         self.limit = limit
         self._indexes: weakref.WeakSet[Cooling] = weakref.WeakSet()
-        self._lock = threading.Lock()  # the set must not change during iteration
+        self._heavy: weakref.WeakSet[Cooling] = weakref.WeakSet()  # of them those with memory: most streams have none
+        self._lock = threading.Lock()  # the sets must not change during iteration
 
     @property
     def used(self) -> int:
         """Return the approximate memory of all indexes in bytes."""
-        return sum(index.memory for index in self._all())
+        return sum(index.memory for index in self._with_memory())
 
     def used_with(self, index: Cooling) -> int:
         """Return `used` including an index that may not be registered. Any thread."""
-        return sum(each.memory for each in {index, *self._all()})
+        return sum(each.memory for each in {index, *self._with_memory()})
+
+    @property
+    def indexes(self) -> list[Cooling]:
+        """Return the registered indexes."""
+        with self._lock:
+            return list(self._indexes)
 
     def add(self, index: Cooling) -> None:
         """Register an index, until `leave` or the end of its life. In the event loop, which owns it from now on."""
         with self._lock:
             self._indexes.add(index)
+            self._weighed(index)
+
+    def weighed(self, index: Cooling) -> None:
+        """Note that the memory of an index, which may not be registered, was estimated. Any thread."""
+        with self._lock:
+            self._weighed(index)
+
+    def _weighed(self, index: Cooling) -> None:
+        if index.memory and index in self._indexes:
+            self._heavy.add(index)
+        else:
+            self._heavy.discard(index)
 
     def leave(self, index: Cooling) -> None:
         """Unregister an index that is about to be given to a thread. In the event loop."""
         with self._lock:
             self._indexes.discard(index)
+            self._heavy.discard(index)
 
     def replace(self, before: Cooling, after: Cooling) -> None:
         """Register `after` in the place of `before`, if that is registered."""
         with self._lock:
             if before in self._indexes:
                 self._indexes.discard(before)
+                self._heavy.discard(before)
                 self._indexes.add(after)
+                self._weighed(after)
 
     def grown(self, index: Cooling) -> None:
         """Note that an index has grown: above the limit, the largest moves a few subjects to its file."""
         if self.used_with(index) > self.limit:
-            indexes = self._all()
+            indexes = self._with_memory()
             largest = max(indexes, key=lambda each: each.memory) if index in indexes else index
             largest.cool(STEP)
 
-    def _all(self) -> list[Cooling]:
+    def _with_memory(self) -> list[Cooling]:
         with self._lock:
-            return list(self._indexes)
+            return list(self._heavy)

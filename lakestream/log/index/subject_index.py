@@ -507,6 +507,8 @@ class SubjectIndex:
             some = [*islice(mine.items(), _SAMPLE), *islice(reversed(mine.items()), _SAMPLE)]
             size = sum(sys.getsizeof(name) + weight(value) for name, value in some) // len(some)
             self.memory = len(mine) * (size + _SLOT)
+        if self._shared is not None:
+            self._shared.weighed(self)
         self._room = self._shared is not None and self._shared.used_with(self) < self._shared.limit // 8 * 7
 
     def _cold_subjects(self) -> Iterator[bytes]:

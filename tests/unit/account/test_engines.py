@@ -204,18 +204,18 @@ def test_a_subject_index_is_shared_only_while_no_thread_has_it(tmp_path: Path) -
     world.create("A")
     memory = world.stores._cache.indexes
     served = world.engines.of("A").streams["S"].store.subjects
-    assert memory._all() == [served]
+    assert memory.indexes == [served]
     world.engines.withdraw("A")
     assert world.io.waiting  # a thread writes the last checkpoint
-    assert memory._all() == []
+    assert memory.indexes == []
     world.settle()
     world.engines.serve("A")
     assert world.io.waiting  # a thread opens it
-    assert memory._all() == []
+    assert memory.indexes == []
     world.settle()
-    assert memory._all() == [world.engines.of("A").streams["S"].store.subjects]
+    assert memory.indexes == [world.engines.of("A").streams["S"].store.subjects]
     world.stop()
-    assert memory._all() == []
+    assert memory.indexes == []
 
 
 @pytest.mark.parametrize("steps", range(8))

@@ -31,9 +31,9 @@ def test_a_replicas_subject_index_is_shared_while_it_takes_part(tmp_path: Path) 
     world.acked("s.a", b"1")
     for node in list(world.nodes.values()):
         memory = node.stores._cache.indexes
-        assert memory._all() == [node.stream.store.subjects]
+        assert memory.indexes == [node.stream.store.subjects]
         node.stop()
-        assert memory._all() == []
+        assert memory.indexes == []
 
 
 def test_followers_do_not_take_messages(tmp_path: Path) -> None:

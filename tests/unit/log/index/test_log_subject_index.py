@@ -665,3 +665,27 @@ def test_indexes_may_come_while_others_are_looked_at(tmp_path: Path) -> None:
     while not over.is_set():
         assert memory.used == 0
     thread.join()
+
+
+def test_weighing_an_index_asks_only_those_with_memory() -> None:
+    """Thousands of streams have a handful of subjects each: a new one does not look at them."""
+    memory, looked = IndexMemory(1 << 30), [0]
+
+    class Small:
+        @property
+        def memory(self) -> int:
+            looked[0] += 1
+            return 0
+
+        def cool(self, subjects: int) -> int:
+            return 0
+
+    smalls = [Small() for _ in range(100)]
+    for small in smalls:
+        memory.add(small)
+    looked[0] = 0
+    index = SubjectIndex()
+    index.share()
+    memory.add(index)
+    assert memory.used_with(index) == memory.used == 0
+    assert looked[0] == 0

@@ -328,26 +328,6 @@ def test_metadata_counts_what_the_server_adds() -> None:
     assert refusal({"metadata": {"a": "x" * room}})[0] == 10052
 
 
-@pytest.mark.parametrize(
-    ("others", "taken"),
-    [
-        ([["a.b"]], True),
-        ([["x"], ["*.c", "a.>"]], True),
-        ([["a.c"], ["b"], ["a"]], False),
-    ],
-)
-def test_subjects_of_other_streams_are_taken(others: list[list[str]], taken: bool) -> None:
-    config = StreamConfig(name="N", subjects=["q", "a.b"])
-    rest = [StreamConfig(name=f"O{at}", subjects=subjects) for at, subjects in enumerate(others)]
-    rest.append(StreamConfig(name="N", subjects=["a.b"]))  # the stream itself does not count
-    if not taken:
-        stream_rules.check_taken(config, rest)
-        return
-    with pytest.raises(ApiError) as raised:
-        stream_rules.check_taken(config, rest)
-    assert raised.value.err_code == 10065
-
-
 # ---------------------------------------------------------------------------------------------------- updates
 class Limits(NamedTuple):
     """Fields of a consumer's configuration that updates check."""
