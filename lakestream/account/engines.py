@@ -43,7 +43,7 @@ class Engines:
         self._made = needed
         self._engines: dict[str, Engine] = {}
         self._unmarked: set[str] = set()
-        """Uids of the streams whose failure to write the synced mark was logged."""
+        """Streams whose failure to write the synced mark was logged."""
         self.node = node(shared, self)
         shared.cluster_name = lambda: self.node.name
 
@@ -106,32 +106,25 @@ class Engines:
         self.shared.clock.call_later(MARK_NS, self._mark_all)
 
     def _mark_all(self) -> None:
-        """Update the synced mark of every log that grew, one after the other in one thread: a thousand busy logs take
-        longer, but load the disk no more."""
-        clock = self.shared.clock
-        due = [stream for stream in self.streams() if stream.store.mark_due]
-        if not due:
+        """Update the synced mark of every log that grew; see `FileStores.mark`."""
+        clock, stores = self.shared.clock, self.shared.stores
+        if not stores.unmarked:
             clock.call_later(MARK_NS, self._mark_all)
             return
 
-        def mark() -> None:
-            for stream in due:
-                try:
-                    stream.store.mark()
-                except OSError as error:
-                    if stream.uid not in self._unmarked:
-                        self._unmarked.add(stream.uid)
-                        self.shared.log.warn(
-                            f"stream {stream.name}: its synced mark cannot be written: {error}; until it can, damage "
-                            "at the end of its log may not be noticed at a start"
-                        )
-                else:
-                    self._unmarked.discard(stream.uid)
-
-        def marked(_: object, __: BaseException | None) -> None:
+        def marked(failed: list[tuple[str, Exception]] | None, error: BaseException | None) -> None:
+            if error is not None:
+                self.shared.log.exception("synced marks were not written", error)
+            known, self._unmarked = self._unmarked, {name for name, _ in failed or ()}
+            for name, wrong in failed or ():
+                if name not in known:
+                    self.shared.log.warn(
+                        f"stream {name}: its synced mark cannot be written: {wrong}; until it can, damage at the end "
+                        "of its log may not be noticed at a start"
+                    )
             clock.call_later(MARK_NS, self._mark_all)
 
-        self._marking.submit(mark, marked)
+        self._marking.submit(stores.mark, marked)
 
     def _sync_all(self) -> None:
         self.shared.clock.call_later(self.shared.options.sync_interval_ns, self._sync_all)

@@ -269,7 +269,9 @@ class Replica:
     def create_or_open(self, membership: Membership, lost: bool) -> Opened:
         """Create a replica, or open existing files. Block. Raise LogError, OSError."""
         self._site.files.begin(self)
-        return self.open(membership, lost)
+        opened = self.open(membership, lost)
+        opened.stream.is_new = opened.stream.applier.created and self._site.files.creates
+        return opened
 
     def open(self, membership: Membership, lost: bool = False, damage: str = "", anew: bool = False) -> Opened:
         """Open the files. Block. Raise LogError, OSError.

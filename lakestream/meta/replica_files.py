@@ -37,6 +37,9 @@ class ReplicaFiles(Protocol):
     def stores(self) -> FileStores:
         """Return the stores, for transfers of states."""
 
+    creates: bool
+    """True if `open` creates a stream with its first entry; otherwise the group logs it."""
+
     def directory(self, account: str, name: str) -> str:
         """Return the directory of a stream's files; "" when it has none."""
 
@@ -62,6 +65,8 @@ class ReplicaFiles(Protocol):
 class SoloFiles:
     """The files of groups of one. A memory stream has none."""
 
+    creates = True
+
     def __init__(self, stores: FileStores) -> None:
         self._stores = stores
 
@@ -76,7 +81,8 @@ class SoloFiles:
     def begin(self, replica: ReplicaFacts) -> None: ...
 
     def open(self, replica: ReplicaFacts, durable_through: int | None) -> Store:
-        return self._stores.create(replica.account, replica.name, replica.uid, memory=replica.memory)
+        stores = self._stores
+        return stores.create(replica.account, replica.name, replica.uid, replica.identity, memory=replica.memory)
 
     def salvage(self, replica: ReplicaFacts) -> None: ...
 
@@ -93,6 +99,8 @@ class SoloFiles:
 
 class MemberFiles:
     """The files of members of groups in a cluster."""
+
+    creates = False
 
     def __init__(self, stores: FileStores) -> None:
         self.stores = stores

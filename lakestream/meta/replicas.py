@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from lakestream.log.format.errors import LogError
+from lakestream.log.format.files import Brief
 from lakestream.meta import deleted_streams
 from lakestream.meta.replica import Host, Opened, Replica
 from lakestream.meta.replica_files import MemberFiles, decode_identity
@@ -190,7 +191,9 @@ class Replicas:
             else:
                 self._begin(replica, opened)
 
-        self._shared.io.submit(lambda: replica.create_or_open(membership, lost), done)
+        # A new stream of a group of one is one sync.
+        how = Brief.SOON if self._files.creates else Brief.NO
+        self._shared.io.submit(lambda: replica.create_or_open(membership, lost), done, how)
 
     def drop(self, uid: str, done: Callable[[ApiError | None], None], deleted: CreateStream | None = None) -> None:
         """Remove the replica with its files; call `done(None)` once they are removed, or if there is no replica.

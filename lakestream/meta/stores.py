@@ -23,6 +23,7 @@ from zlib import crc32
 
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.files import Files, Io, naming
+from lakestream.log.format.frame import Kind
 from lakestream.log.format.outline import SUFFIX as OUTLINE_SUFFIX
 from lakestream.log.format.segment import LOG_DIRECTORY, SUFFIX, read_footer
 from lakestream.log.index.memory_limit import IndexMemory
@@ -33,11 +34,12 @@ from lakestream.log.store.base import remove_base
 from lakestream.log.store.cache import ReadCache
 from lakestream.log.store.checkpoint import NAME as CHECKPOINT
 from lakestream.log.store.checkpoint import read_checkpoint
+from lakestream.log.store.creations import Birth
 from lakestream.log.store.figures import WriteFigures
 from lakestream.log.store.memory import MemoryStore
 from lakestream.log.store.root import INCOMING, UNKNOWN, StoreRoot, Tell
-from lakestream.log.store.segment_log import LogOptions
-from lakestream.log.store.segment_store import open_store
+from lakestream.log.store.segment_log import LogOptions, SegmentLog
+from lakestream.log.store.segment_store import SegmentStore, open_store
 from lakestream.log.store.store import Store
 from lakestream.raft.group.hard_state import NAME as RAFT
 
@@ -80,6 +82,8 @@ class FileStores:
         self.files = files or Files()
         self._unsynced = self.files.unsynced()
         self._root = StoreRoot.open(self.root, self.files)
+        self.notes = self._root.notes
+        """Lines for the server's log: what was made anew when the directory was opened."""
         self.deleted: list[tuple[str, str, str]] = []
         """(account, stream, directory) of the deleted streams whose files wait for the lake, as of `found`."""
         self._io, self._now = io, now
@@ -87,6 +91,7 @@ class FileStores:
         # measured at ten million subjects, two and a half times the index.
         self._cache = ReadCache(self.files, max_index_memory=max_index_memory // 3)
         self._options = options
+        self._unmarked: set[SegmentLog] = set()
         self.figures = WriteFigures()
         """Counts the writes of all streams on disk."""
 
@@ -109,14 +114,19 @@ class FileStores:
 
     def found(self, tell: Tell) -> list[tuple[str, str]]:
         """Return (account, stream) of every log on disk; report everything unknown there with `tell`."""
+        for note in self.notes:
+            tell(note)
         self._settle(tell)
         survey = self._root.survey(self.files, tell)
         self.deleted = survey.left
         return survey.streams
 
     # ------------------------------------------------------------------ a group of one
-    def create(self, account: str, name: str, uid: str, *, memory: bool) -> Store:
-        """Return an empty store (fsync). Raise LogError."""
+    def create(self, account: str, name: str, uid: str, creation: bytes, *, memory: bool) -> Store:
+        """Return the store of a new stream whose first operation is `creation`, which is durable then.
+
+        A memory stream has an empty store. Raise LogError, OSError.
+        """
         if memory:
             return MemoryStore(uid)
         directory = self.directory(account, name)
@@ -125,9 +135,12 @@ class FileStores:
                 f"{directory} is there already: another stream's files; move them away to use this name",
                 "another stream's files are in the way; the server's log names them",
             )
+        journal = self._root.creations
         try:
-            return self.open(account, name, uid)
+            birth = journal.create(directory, 1, Kind.OPERATION, creation, self._now())
+            return self._open(directory, uid, birth)
         except BaseException:
+            journal.forget(directory)
             self.files.remove_tree(directory)  # it was never used
             raise
 
@@ -139,6 +152,11 @@ class FileStores:
         directory = self.directory(account, name)
         self._remove_left(directory)
         unknown = [each for each in self.files.names(directory) if not each.startswith(PARTS)]
+        store = self._open(directory, uid)
+        store.notes.extend(f"{os.path.join(directory, each)} is no part of a stream: {UNKNOWN}" for each in unknown)
+        return store
+
+    def _open(self, directory: str, uid: str, birth: Birth | None = None) -> Store:
         with naming(directory):
             store = open_store(
                 directory,
@@ -150,9 +168,48 @@ class FileStores:
                 durable_through=None,
                 now=self._now,
                 figures=self.figures,
+                birth=birth,
             )
-        store.notes.extend(f"{os.path.join(directory, each)} is no part of a stream: {UNKNOWN}" for each in unknown)
+        assert isinstance(store, SegmentStore)  # Invariant: memory streams are not opened
+        store.on_removing = lambda: self._root.creations.forget(directory)
+        store.log.unmarked = self._unmarked
+        if store.log.mark_due:
+            self._unmarked.add(store.log)
         return store
+
+    @property
+    def unmarked(self) -> bool:
+        """Return True if there is work for `mark`."""
+        return bool(self._unmarked)
+
+    def mark(self) -> list[tuple[str, Exception]]:
+        """Update the synced marks of the logs that grew, and make the names of new ones durable.
+
+        Return (stream, error) for those where that failed; it is tried again. A thousand busy logs take long, one
+        after the other, but load the disk no more than one.
+        """
+        failed, settling = list[tuple[str, Exception]](), list[tuple[SegmentLog, Birth]]()
+        for log in list(self._unmarked):
+            self._unmarked.discard(log)
+            try:
+                birth = log.begin_settling()
+                if birth is not None:
+                    settling.append((log, birth))
+                log.mark()
+            except OSError as error:
+                self._unmarked.add(log)
+                failed.append((_stream_of(log), error))
+            except LogError:
+                pass  # the stream's next write fails, and says so
+        try:
+            self._root.creations.settle_all(birth for _, birth in settling)
+            for log, _ in settling:
+                log.settled()
+            self._root.creations.tidy()
+        except OSError as error:
+            self._unmarked.update(log for log, _ in settling)
+            failed += [(_stream_of(log), error) for log, _ in settling]
+        return failed
 
     # ------------------------------------------------------------------ a group with other nodes
     def identity(self, account: str, name: str) -> bytes | None:
@@ -218,6 +275,7 @@ class FileStores:
         none. Either way the first step is a rename, so that a restart never opens a partly removed stream.
         """
         directory = self.directory(account, name)
+        self._root.creations.forget(directory)
         self.files.remove_tree(directory + INCOMING)
         if note:
             return root.leave(self.files, directory, note)
@@ -306,6 +364,10 @@ class FileStores:
             return self.files.read_at(fd, length, offset)
         finally:
             self.files.close(fd)
+
+
+def _stream_of(log: SegmentLog) -> str:
+    return os.path.basename(os.path.dirname(log.directory))
 
 
 def read_identity(files: Files, directory: str) -> bytes | None:

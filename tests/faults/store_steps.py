@@ -61,7 +61,7 @@ Step = Callable[[Life], None]
 
 def _some(life: Life) -> None:
     life.fill(1, 3)
-    life.store.mark()
+    life.store.log.mark()
 
 
 def _long(life: Life) -> None:
@@ -71,7 +71,7 @@ def _long(life: Life) -> None:
     life.operate("remove_through", 5)
     life.store.checkpoint(b"extra")
     life.fill(26, 8)
-    life.store.mark()
+    life.store.log.mark()
 
 
 def _outlined(life: Life) -> None:
@@ -103,7 +103,7 @@ def _drop(life: Life) -> None:
 def _compressed(life: Life) -> None:
     life.store.log.packing = True  # type: ignore[union-attr]
     life.fill(1, 3)
-    life.store.mark()
+    life.store.log.mark()
 
 
 def _shred(life: Life) -> None:
@@ -125,9 +125,9 @@ def _read(life: Life) -> None:
 
 def _mark(life: Life) -> None:
     life.publish(message(100))
-    life.store.mark()
+    life.store.log.mark()
     life.publish(message(101))
-    life.store.mark()
+    life.store.log.mark()
 
 
 def _stop(life: Life) -> None:

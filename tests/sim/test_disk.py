@@ -132,7 +132,7 @@ def test_a_log_on_it_keeps_every_acknowledged_message_through_kills_and_power_cu
                 if not files.dead and random.random() < 0.1:
                     stream.store.checkpoint(b"")
                 if not files.dead and random.random() < 0.2:
-                    stream.store.mark()
+                    stream.store.log.mark()
         except PowerCut:
             assert files.dead
         stream.store.log.marks = None  # type: ignore[union-attr]  # a process that is gone notes nothing

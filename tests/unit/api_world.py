@@ -83,7 +83,7 @@ class MemoryStores:
     def __init__(self, io: ManualIo) -> None:
         self._io = io
 
-    def create(self, account: str, name: str, uid: str, *, memory: bool) -> Store:
+    def create(self, account: str, name: str, uid: str, creation: bytes, *, memory: bool) -> Store:
         return MemoryStore(uid)
 
     def found(self, tell: Callable[[str], None]) -> list[tuple[str, str]]:

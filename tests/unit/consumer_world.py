@@ -136,7 +136,7 @@ class MemoryStores:
     def __init__(self, io: InlineIo) -> None:
         self._io = io
 
-    def create(self, account: str, name: str, uid: str, *, memory: bool) -> Store:
+    def create(self, account: str, name: str, uid: str, creation: bytes, *, memory: bool) -> Store:
         return MemoryStore(uid)
 
     def found(self, tell: Callable[[str], None]) -> list[tuple[str, str]]:
@@ -155,7 +155,7 @@ class DirectoryStores:
     def __init__(self, io: InlineIo, root: Path) -> None:
         self._io, self._root = io, root
 
-    def create(self, account: str, name: str, uid: str, *, memory: bool) -> Store:
+    def create(self, account: str, name: str, uid: str, creation: bytes, *, memory: bool) -> Store:
         return open_store(str(self._root / name), self._io, LogOptions(), uid=uid)
 
     def found(self, tell: Callable[[str], None]) -> list[tuple[str, str]]:

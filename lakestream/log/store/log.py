@@ -59,6 +59,8 @@ class Log(Protocol):
     """Set by the group, called in the event loop when a seal that the store began has ended, with its error if any."""
     appended_bytes: int
     """Bytes appended by this process."""
+    grown: set[Log]
+    """Logs with new entries, of which this one is when it gets some: one set for all logs of a user, who empties it."""
     packing: bool
     """Set by the store: compress segments once they are sealed."""
 

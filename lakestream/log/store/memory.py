@@ -14,7 +14,7 @@ from lakestream.log.format.frame import Frame
 from lakestream.log.format.record import FIXED, FLAG_HEADER, FLAGS_AT, TIME_AT, Record, decode_record, subjects_at
 from lakestream.log.format.records import Records, back_to_back
 from lakestream.log.format.segment import SealedSegment
-from lakestream.log.store.log import Appended, SealState
+from lakestream.log.store.log import Appended, Log, SealState
 from lakestream.log.store.store import Store
 
 LESS = FIXED - 16
@@ -37,6 +37,7 @@ class MemoryLog:
         self.busy = False
         self.on_idle: Callable[[BaseException | None], None] = lambda error: None
         self.appended_bytes = 0
+        self.grown: set[Log] = set()
         self.packing = False
         """Without effect."""
 

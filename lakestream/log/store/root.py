@@ -10,6 +10,7 @@ the lake is still owed something (`leave`) stays with a note until `clear`; a st
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
@@ -21,6 +22,8 @@ import msgspec
 from lakestream.log.format.errors import CorruptLog, ForeignStore, StoreLocked, StoreVersionError
 from lakestream.log.format.files import Files
 from lakestream.log.format.segment import LOG_DIRECTORY, first_index_of, is_segment_name, read_footer
+from lakestream.log.store.creations import NAME as JOURNAL
+from lakestream.log.store.creations import CreationJournal
 
 RESERVED = frozenset({"VERSION", "LOCK", "_meta_"})
 """Other names beside the directories of accounts."""
@@ -73,6 +76,9 @@ class StoreRoot:
 
     def __init__(self, path: str, lock: int, files: Files) -> None:
         self.path = path
+        self.creations = CreationJournal(path, files)
+        self.notes: list[str] = []
+        """Lines for the server's log about streams that `open` made anew."""
         self._lock = lock
         self._files = files
 
@@ -110,6 +116,7 @@ class StoreRoot:
         """
         files.sync_directory(os.path.dirname(os.path.abspath(self.path)))
         files.sync_directory(self.path)
+        self.notes = self.creations.recover(time.time_ns())
         for account in self.accounts(files):
             files.sync_directory(os.path.join(self.path, account_directory(account)))
 
@@ -148,7 +155,7 @@ class StoreRoot:
         found, foreign = Survey([], []), list[str]()
         for name in files.names(self.path):
             base = os.path.join(self.path, name, STREAMS)
-            if name.partition(".")[0] in RESERVED:  # also temporary names beside them
+            if name.partition(".")[0] in RESERVED or name.startswith(JOURNAL):  # also temporary names beside them
                 continue
             try:
                 inside = files.names(os.path.dirname(base))
@@ -196,6 +203,8 @@ class StoreRoot:
     def close(self) -> None:
         """Release the lock. Idempotent."""
         if self._lock >= 0:
+            with contextlib.suppress(OSError):  # the next start does it
+                self.creations.close()
             self._files.close(self._lock)
             self._lock = -1
 

@@ -47,8 +47,9 @@ from lakestream.log.format.segment import (
     iter_frames,
     segment_name,
 )
+from lakestream.log.store.creations import Birth
 from lakestream.log.store.figures import WriteFigures
-from lakestream.log.store.log import Appended, SealState
+from lakestream.log.store.log import Appended, Log, SealState
 from lakestream.log.store.synced import MarkFile
 
 _logger = logging.getLogger(__name__)
@@ -138,6 +139,11 @@ class SegmentLog:
         """The newest entry that is on stable storage, as `Segment.newest`."""
         self.marks: MarkFile | None = None
         """Set by the store of a group of one: the file in which `synced` is noted."""
+        self.birth: Birth | None = None
+        """Set by `FileStores.create`: the names of this log are not durable yet."""
+        self.grown: set[Log] = set()
+        self.unmarked: set[SegmentLog] = set()
+        """Set by `FileStores`: the logs of which `marks` is out of date."""
         self.figures: WriteFigures | None = None
         """Set by `open_store`: counts the writes of all logs of a server."""
         self.notes: list[str] = []
@@ -176,6 +182,16 @@ class SegmentLog:
     def relax(self) -> None:
         """Let a write count before it is synced from now on; in the event loop, also for a write under way."""
         self.options = msgspec.structs.replace(self.options, sync_always=False)
+
+    @property
+    def mark_due(self) -> bool:
+        """Return True if the synced mark is out of date."""
+        return self.marks is not None and self.marks.due(self.synced)
+
+    def mark(self) -> None:
+        """Bring the synced mark up to date. Block. Raise OSError."""
+        if self.marks is not None:
+            self.marks.note(self.synced)
 
     def append(self, frames: list[Frame]) -> list[Appended]:
         """Write entries with one write and, unless relaxed, one fdatasync; return where they went.
@@ -229,6 +245,9 @@ class SegmentLog:
             segment.first_append_ns = self.now()
         if self.figures is not None:
             self.figures.wrote(sum(frame.count for frame in frames), offset - segment.end)
+        if self.marks is not None:
+            self.unmarked.add(self)
+        self.grown.add(self)
         self.appended_bytes += offset - segment.end
         segment.frame_offsets.extend(starts)
         segment.terms += terms
@@ -245,7 +264,7 @@ class SegmentLog:
         """Make durable what relaxed appends left. Raise LogFrozen."""
         with self._lock:
             self._check()
-            if self._write:
+            if self._write or self.birth is not None:
                 try:
                     self._sync()
                 except BaseException as error:
@@ -253,10 +272,37 @@ class SegmentLog:
                 self._write = 0
                 self.synced = self.segments[-1].newest
 
+    def begin_settling(self) -> Birth | None:
+        """Make a new log durable up to the name of its directory, which `settled` follows; None if it is already.
+
+        Raise LogFrozen.
+        """
+        with self._lock:
+            if self.birth is None or self.failed is not None:
+                return None
+            try:
+                self.files.sync(self._fd)
+                self.birth.sync_names()
+            except BaseException as error:
+                raise self._freeze(self.segments[-1].path, error) from error
+            return self.birth
+
+    def settled(self) -> None:
+        """Note that the name of the directory is durable, too."""
+        self.birth = None
+
+    def _settle_names(self) -> None:
+        """Make the names of a new log durable before anything but its first entry counts as that."""
+        birth = self.birth
+        if birth is not None:
+            birth.settle()
+            self.birth = None
+
     def _sync(self) -> None:
         """Make the open segment durable, and count the time that it takes."""
         began = time.perf_counter()
         self.files.sync(self._fd)
+        self._settle_names()
         if self.figures is not None:
             self.figures.sync_seconds.observe(time.perf_counter() - began)
 
@@ -345,6 +391,7 @@ class SegmentLog:
         assert segment.tables is not None
         if self._write:  # a power loss may not leave a footer behind frames that it took
             self.files.sync(self._fd)
+        self._settle_names()
         pieces = encode_footer(footer, segment.tables, segment.end)
         self.files.write(self._fd, pieces, segment.end)
         segment.file_bytes = segment.end + sum(map(len, pieces))

@@ -29,6 +29,7 @@ from lakestream.log.store.base import Base, check_base, read_base
 from lakestream.log.store.cache import ReadCache
 from lakestream.log.store.checkpoint import NAME as CHECKPOINT
 from lakestream.log.store.checkpoint import Snapshot, State, recover_checkpoint, write_checkpoint
+from lakestream.log.store.creations import Birth
 from lakestream.log.store.export import Export, Pin
 from lakestream.log.store.figures import WriteFigures
 from lakestream.log.store.log import Appended, SealState
@@ -40,7 +41,7 @@ from lakestream.log.store.segment_log import LogOptions, SegmentLog, describe
 from lakestream.log.store.segment_rows import SegmentRows
 from lakestream.log.store.shred import Shredder
 from lakestream.log.store.store import Store
-from lakestream.log.store.synced import MarkFile
+from lakestream.log.store.synced import Mark, MarkFile
 
 CHECKPOINT_BYTES = 64 << 20
 """A checkpoint is due after this much log (64 MiB), or CHECKPOINT_FACTOR times its own size if that is more …"""
@@ -64,6 +65,7 @@ def open_store(
     durable_through: int | None = 0,
     whole: bool = True,
     figures: WriteFigures | None = None,
+    birth: Birth | None = None,
 ) -> Store:
     """Open the stream kept in `directory`, or begin one there. Block.
 
@@ -79,6 +81,7 @@ def open_store(
             one, which keeps that itself in a synced mark (synced.py).
         whole: False if what the checkpoint covers may have left the log without a trace (there are no messages in it).
         figures: counts the writes of the log.
+        birth: of a log that the journal of new streams has just made, with one entry.
 
     Raise CorruptLog naming file and offset, StoreVersionError, OSError.
     """
@@ -95,7 +98,8 @@ def open_store(
     mark, notes = None, list[str]()
     alone = durable_through is None
     if durable_through is None:
-        mark, notes = recovery.synced_through(marks, files)
+        # The first entry of a new log is durable in the journal.
+        mark, notes = (Mark(1, 1), []) if birth is not None else recovery.synced_through(marks, files)
         durable_through = mark.index
     else:
         files.remove(marks.path)  # left by a group of one: the member's own file knows more
@@ -110,7 +114,7 @@ def open_store(
         known_from=marks.path if alone else "",
         mark=mark,
     )
-    log.marks = marks if alone else None
+    log.marks, log.birth = marks if alone else None, birth
     log.figures = None if memory else figures
     log.notes[:0] = notes
     try:
@@ -140,6 +144,8 @@ class SegmentStore(Store):
         super().__init__(log, rows, uid)
         self.io: Io = io
         self.closed = False
+        self.on_removing: Callable[[], None] = lambda: None
+        """Set by `FileStores`, called before the directory gets another name. Block. Raise OSError."""
         self.lock = threading.Lock()
         """One of checkpoint, drop, shred, destroy writes at a time."""
         self.removed = Removals()
@@ -182,15 +188,6 @@ class SegmentStore(Store):
     @property
     def notes(self) -> list[str]:
         return self.log.notes
-
-    @property
-    def mark_due(self) -> bool:
-        log = self.log
-        return log.marks is not None and log.marks.due(log.synced)
-
-    def mark(self) -> None:
-        if self.log.marks is not None:
-            self.log.marks.note(self.log.synced)
 
     def check_unused(self) -> None:
         names = self.log.files.names(self.directory)
@@ -577,7 +574,8 @@ class SegmentStore(Store):
             # Progress of consumers is logged with delay: it may be newer than the last entry.
             saved = hash(self.extra) if self._extra is None else self._extra
             changed = self.applied > self._checkpoint_index or hash(extra) != saved
-            if log.failed is None and changed:
+            # The creation of a stream alone is replayed as quickly as a checkpoint is read.
+            if log.failed is None and changed and (self.applied > 1 or self.last_seq):
                 self._write(self.snapshot(extra), last=True)
         finally:
             self._rows.close()
@@ -595,6 +593,7 @@ class SegmentStore(Store):
         self.closed = True
         with self.lock:
             if self._shut():
+                self.on_removing()
                 discard(self.log.files, self.directory)
 
     def leave(self, note: bytes, seal: bool) -> str:
@@ -603,7 +602,10 @@ class SegmentStore(Store):
             if seal and not self._destroyed:
                 self.log.seal_rest(self.applied, self._last_seal)
             self._empty()
-            return leave(self.log.files, self.directory, note) if self._shut() else ""
+            if not self._shut():
+                return ""
+            self.on_removing()
+            return leave(self.log.files, self.directory, note)
 
     def _last_seal(self) -> SealState | None:
         return self.sealing_state() if self.log.open_segment.count or self.removals().any else None
@@ -614,6 +616,7 @@ class SegmentStore(Store):
         if self._destroyed:
             return False
         self._destroyed = True
+        self.log.marks = None  # nobody opens this log again
         try:
             self.log.close()
         except (LogError, OSError) as error:

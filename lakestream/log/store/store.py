@@ -491,14 +491,6 @@ class Store:
         """
         return iter(())
 
-    @property
-    def mark_due(self) -> bool:
-        """Return True if entries were synced since `mark` noted it last."""
-        return False
-
-    def mark(self) -> None:
-        """Note beside the log through which entry it is synced. Block; any thread. Raise OSError: call it again."""
-
     def watch_damage(self, found: Callable[[CorruptLog], None]) -> None:
         """Call `found` with each damage that a read meets, before it raises it."""
 

@@ -97,6 +97,8 @@ class StreamCore:
         """The same for runs of messages."""
         self.applier = Applier(store, self.pipeline, self._hooks, self._adopt, self.updated)
         self.applier.created, self.applier.restoring = alone, create.restoring
+        self.is_new = False
+        """True until it leads for the first time, if its creation was logged by this process when it was opened."""
         self.confirming = Confirming(self.pipeline, clock, self.proposer)
         self.proposer.confirm, self.proposer.weighed = self.confirming.leading, self.weighed
         self.pipeline.on_change, self.pipeline.on_lost = self.proposer.guard, self.lost
@@ -364,7 +366,8 @@ class StreamCore:
             return
         self.pipeline.leading = True
         self.pipeline.rewind()
-        begun_here = not self.applier.created  # then no consumer has lost what it had in the memory of another process
+        # Then no consumer has lost what it had in the memory of another process.
+        begun_here, self.is_new = self.is_new or not self.applier.created, False
 
         def serve(result: object = None) -> None:
             if isinstance(result, ApiError):

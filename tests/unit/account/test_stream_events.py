@@ -45,7 +45,7 @@ def on_disk(directory: Path, files: FaultyFiles) -> Callable[[ManualIo], FileSto
         def __init__(self, io: ManualIo) -> None:
             self._io = io
 
-        def create(self, account: str, name: str, uid: str, *, memory: bool) -> Store:
+        def create(self, account: str, name: str, uid: str, creation: bytes, *, memory: bool) -> Store:
             return open_store(str(directory / name), self._io, uid=uid, files=files)
 
     return Disk  # type: ignore[return-value]

@@ -40,7 +40,7 @@ def published(directory: str, count: int, mark_after: int = 0, options: LogOptio
     for number in range(1, count + 1):
         stream.publish(message(number))
         if number == mark_after:
-            stream.store.mark()
+            stream.store.log.mark()
     return killed(stream)
 
 
@@ -116,7 +116,7 @@ def test_a_segment_whose_creation_was_interrupted_is_created_again_and_reported(
     while len(segment_files(str(tmp_path))) < 3:
         stream.publish(message(stream.store.last_seq + 1))
         newest = stream.store.last_seq - 1
-    stream.store.mark()
+    stream.store.log.mark()
     killed(stream)
     path = segment_files(str(tmp_path))[-1]
     os.unlink(tmp_path / synced.NAME)
@@ -145,13 +145,13 @@ def test_a_clean_stop_notes_the_exact_end(tmp_path: Path) -> None:
 def test_the_mark_of_a_relaxed_log_claims_only_what_was_synced(tmp_path: Path) -> None:
     stream = MiniStream(str(tmp_path), LogOptions(seal_age_ns=1 << 60, sync_always=False), alone=True)
     stream.publish(message(1))
-    stream.store.mark()
-    assert not stream.store.mark_due
+    stream.store.log.mark()
+    assert not stream.store.log.mark_due
     assert not (tmp_path / synced.NAME).exists()
     stream.group.sync()
     stream.publish(message(2))
-    assert stream.store.mark_due
-    stream.store.mark()
+    assert stream.store.log.mark_due
+    stream.store.log.mark()
     assert MarkFile(QuickFiles(), str(tmp_path)).read().index == 1
     stream.store.log.relax()  # type: ignore[union-attr]
     stream.group.sync()
@@ -180,10 +180,10 @@ def test_a_mark_that_cannot_be_written_is_tried_again(tmp_path: Path) -> None:
         files.fail = "write" if number % 2 else ""
         if files.fail:
             with pytest.raises(OSError, match="error"):
-                stream.store.mark()
-            assert stream.store.mark_due
+                stream.store.log.mark()
+            assert stream.store.log.mark_due
             files.fail = ""
-        stream.store.mark()
+        stream.store.log.mark()
         assert MarkFile(QuickFiles(), str(tmp_path)).read() == Mark(*stream.store.log.synced)  # type: ignore[union-attr]
 
 
@@ -212,7 +212,7 @@ def test_a_damaged_mark_is_set_aside_and_the_stream_opens(tmp_path: Path, conten
     (aside,) = tmp_path.glob(f"{synced.NAME}.aside-*")
     assert str(path) in note
     assert str(aside) in note
-    again.store.mark()
+    again.store.log.mark()
     assert MarkFile(QuickFiles(), str(tmp_path)).read().index == 5
 
 
@@ -220,7 +220,7 @@ def test_a_torn_slot_of_a_mark_leaves_the_one_before(tmp_path: Path) -> None:
     stream = MiniStream(str(tmp_path), alone=True)
     for number in (1, 2, 3):
         stream.publish(message(number))
-        stream.store.mark()
+        stream.store.log.mark()
     path = tmp_path / synced.NAME
     content = bytearray(path.read_bytes())
     for at, expected in ((0, 2), (synced.SLOT, 3)):  # the third one overwrites the first slot
@@ -242,7 +242,7 @@ def test_the_mark_of_a_removed_stream_is_not_written_into_its_successor(tmp_path
         stream.publish(message(number))
     stream.store.destroy()
     MiniStream(str(tmp_path / "S"), alone=True).publish(message(1))
-    stream.store.mark()
+    stream.store.log.mark()
     assert not (tmp_path / "S" / synced.NAME).exists()
 
 
@@ -328,7 +328,7 @@ def test_a_mark_that_cannot_be_written_is_reported_once(tmp_path: Path) -> None:
     world.settle()
     (line,) = world.log.warnings
     assert line.startswith("stream S: its synced mark cannot be written: ")
-    assert not world.engines.of("A").streams["OTHER"].store.mark_due
+    assert not world.engines.of("A").streams["OTHER"].store.log.mark_due
     kill(world)
 
 

@@ -115,7 +115,7 @@ def test_a_new_stream_never_begins_in_the_directory_of_an_old_one(tmp_path: Path
     world.create("A")
     world.settle()
     with pytest.raises(Exception, match="already"):
-        world.stores.create("$G", "A", "another", memory=False)
+        world.stores.create("$G", "A", "another", b"", memory=False)
 
 
 # ---------------------------------------------------------------- a checkpoint while something is in flight

@@ -1,0 +1,336 @@
+"""The journal of a store's new streams.
+
+Belongs here: the file `created.journal` beside the accounts' directories, its format, group commit, and what recovery
+does with it. Only streams of a group of one are in it: in a cluster the meta group's log says which streams exist.
+
+The first entry of a new log would take the syncs of three directories and a segment, each of which makes the file
+system commit its own journal. So the files of a new stream are made without a sync, and its first entry is durable once
+it is here: one write into room that is there already, one fdatasync, shared by all streams that are created meanwhile.
+From then on recovery can make the files anew.
+
+Invariant: until the names of a log's files are durable (`Birth.settle`), nothing but its first entry is. Whatever else
+is to be durable there is synced after them: SegmentLog settles before its second synced write, a seal or a checkpoint.
+Invariant: before the directory of a stream is given another name, no record of the stream is in the journal any more
+(`forget`). Else recovery would bring a deleted stream back.
+
+The file has the format of a segment: a header, frames, and zeros as room for more. A frame's body is MessagePack: the
+directory, relative to the store, and the first entry as (term, kind, body); none: the directory has no record any more.
+Settled records leave when the file is rewritten, at the latest at the next start; after a clean stop there is no file.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from lakestream.log.format.errors import CorruptLog
+from lakestream.log.format.files import Files
+from lakestream.log.format.frame import HEADER_SIZE as FRAME_HEADER
+from lakestream.log.format.frame import Frame, Kind, decode_frame, encode_header, later_write, unwritten
+from lakestream.log.format.segment import (
+    HEADER_SIZE,
+    LOG_DIRECTORY,
+    Header,
+    decode_segment_header,
+    encode_segment_header,
+    segment_name,
+)
+
+NAME = "created.journal"
+"""Name of the file. No account's directory can have it: an account's name has no dot there."""
+ROOM_BYTES = 64 << 10
+"""Zeros that are written ahead of the records (64 KiB): syncs of overwritten bytes change no metadata."""
+REWRITE_BYTES = 1 << 20
+"""The file is rewritten without its settled records once it is this long (1 MiB), or when none is left."""
+
+
+class First(msgspec.Struct, frozen=True, array_like=True):
+    """The first entry of a log."""
+
+    term: int
+    kind: int
+    body: bytes
+
+
+class Record(msgspec.Struct, frozen=True, array_like=True):
+    """A record of the journal: a directory with the first entry of its log, or None if it has none any more."""
+
+    directory: str
+    first: First | None
+
+
+_RECORD = msgspec.msgpack.Decoder(Record)
+
+
+class _Ticket:
+    """A record on its way into the file."""
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+        self.done = False
+        self.error: OSError | None = None
+
+
+class Birth:
+    """The files of a new log, of which no name is durable yet. Its methods block, in any thread."""
+
+    def __init__(self, directory: str, settled: Callable[[Birth], None], files: Files) -> None:
+        self.directory = directory
+        self._settled, self._files = settled, files
+
+    @property
+    def segment(self) -> str:
+        """Return the path of the log's first segment."""
+        return os.path.join(self.directory, LOG_DIRECTORY, segment_name(1))
+
+    def sync_names(self) -> None:
+        """Make the names below the stream's directory durable. Raise OSError."""
+        self._files.sync_directory(os.path.join(self.directory, LOG_DIRECTORY))
+        self._files.sync_directory(self.directory)
+
+    def settle(self) -> None:
+        """Make all names durable. The segment was synced before. Raise OSError."""
+        self.sync_names()
+        self._files.sync_directory(os.path.dirname(self.directory))
+        self._settled(self)
+
+
+class CreationJournal:
+    """The journal of one store. Its methods block; all but `recover` and `close` may be called in any thread."""
+
+    def __init__(self, root: str, files: Files) -> None:
+        self.path = os.path.join(root, NAME)
+        self._root, self._files = root, files
+        self._unsettled: dict[str, First] = {}  # by relative directory
+        self._recorded: set[str] = set()  # directories with a record in the file
+        self._waiting: list[_Ticket] = []
+        self._gather, self._write = threading.Lock(), threading.Lock()
+        self._fd = -1  # -1: the next write makes the file anew
+        self._salt, self._index, self._end, self._length = 0, 1, HEADER_SIZE, 0
+
+    # ------------------------------------------------------------------ new streams
+    def create(self, directory: str, term: int, kind: Kind, body: bytes, now_ns: int) -> Birth:
+        """Make the files of a log with its first entry; return them. The entry is durable, their names are not.
+
+        Raise OSError; the directory is to be removed then.
+        """
+        first, files = First(term, kind, body), self._files
+        files.make_directory(os.path.dirname(directory))
+        _make(directory, first, files.unsynced(), now_ns)
+        relative = os.path.relpath(directory, self._root)
+        with self._gather:
+            self._unsettled[relative] = first
+        try:
+            self._put(Record(relative, first))
+        except BaseException:
+            with self._gather:
+                del self._unsettled[relative]
+            raise
+        return Birth(directory, self._settled, files)
+
+    def forget(self, directory: str) -> None:
+        """Remove the record of a stream that is about to be deleted, durably. Raise OSError."""
+        relative = os.path.relpath(directory, self._root)
+        with self._gather:
+            self._unsettled.pop(relative, None)
+        with self._write:  # the file is not being rewritten
+            known = relative in self._recorded
+        if known:
+            self._put(Record(relative, None))
+
+    def settle_all(self, births: Iterable[Birth]) -> None:
+        """Settle new logs whose segments and own names were synced (`Birth.sync_names`). Raise OSError."""
+        some = list(births)
+        for parent in dict.fromkeys(os.path.dirname(birth.directory) for birth in some):
+            self._files.sync_directory(parent)
+        for birth in some:
+            self._settled(birth)
+
+    def _settled(self, birth: Birth) -> None:
+        with self._gather:
+            self._unsettled.pop(os.path.relpath(birth.directory, self._root), None)
+
+    # ------------------------------------------------------------------ the file
+    def _put(self, record: Record) -> None:
+        """Write a record, durably, together with those that other threads put meanwhile. Raise OSError."""
+        ticket = _Ticket(record)
+        with self._gather:
+            self._waiting.append(ticket)
+        with self._write:
+            if not ticket.done:
+                self._write_waiting()
+        if ticket.error is not None:
+            raise ticket.error
+
+    def _write_waiting(self) -> None:
+        with self._gather:
+            tickets, self._waiting = self._waiting, []
+            records = [ticket.record for ticket in tickets]
+        error: OSError | None = None
+        try:
+            if self._fd < 0:
+                self._rewrite(records)
+            else:
+                self._append(records)
+        except OSError as failed:
+            error = failed
+            self._drop_file()
+        for ticket in tickets:
+            ticket.done, ticket.error = True, error
+
+    def _append(self, records: Sequence[Record]) -> None:
+        buffers = self._frames(records)
+        end = self._end + sum(map(len, buffers))
+        if end > self._length:
+            self._length = end + ROOM_BYTES
+            buffers.append(bytes(ROOM_BYTES))
+        self._files.write(self._fd, buffers, self._end)
+        self._files.sync(self._fd)
+        self._end = end
+        self._note(records)
+
+    def _rewrite(self, records: Sequence[Record]) -> None:
+        """Replace the file by one with the unsettled records, and with `records`."""
+        self._drop_file()
+        with self._gather:
+            kept = {directory: Record(directory, first) for directory, first in self._unsettled.items()}
+        for record in records:
+            kept.pop(record.directory, None)
+            if record.first is not None:
+                kept[record.directory] = record
+        self._salt, self._index = self._files.salt(), 1
+        header = encode_segment_header(Header(1, 1, time.time_ns(), self._salt))
+        buffers = [header, *self._frames(list(kept.values()))]
+        self._end = sum(map(len, buffers))
+        self._length = self._end + ROOM_BYTES
+        self._files.write_whole(self.path, [*buffers, bytes(ROOM_BYTES)])
+        self._fd = self._files.open(self.path, write=True)
+        with self._gather:
+            self._recorded.clear()
+        self._note(kept.values())
+
+    def _note(self, records: Iterable[Record]) -> None:
+        with self._gather:
+            for record in records:
+                (self._recorded.discard if record.first is None else self._recorded.add)(record.directory)
+
+    def _frames(self, records: Sequence[Record]) -> list[bytes]:
+        buffers, write = list[bytes](), self._index
+        for record in records:
+            frame = Frame(Kind.OPERATION, 1, self._index, 0, msgspec.msgpack.encode(record))
+            buffers += (encode_header(frame, write, self._salt), frame.body)
+            self._index += 1
+        return buffers
+
+    def _drop_file(self) -> None:
+        """Close the file: after a failed write or sync it is made anew, never written on."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            self._files.close(fd)
+
+    def tidy(self) -> None:
+        """Rewrite the file if that shortens it much. Raise OSError."""
+        with self._write:
+            with self._gather:
+                left, recorded = len(self._unsettled), len(self._recorded)
+            if self._fd >= 0 and recorded and (not left or (self._end > REWRITE_BYTES and recorded > 2 * left)):
+                try:
+                    self._rewrite(())
+                except OSError:
+                    self._drop_file()
+                    raise
+
+    # ------------------------------------------------------------------ start and end
+    def recover(self, now_ns: int) -> list[str]:
+        """Make the files of each stream in the journal that are missing or torn, settle all, and remove the journal.
+
+        Return lines for the server's log. At the start, before anything in the store is opened. Raise OSError.
+        """
+        if not self._files.exists(self.path):
+            return []
+        notes, firsts = self._read()
+        for relative, first in firsts.items():
+            directory = os.path.join(self._root, relative)
+            if _is_missing(directory, first, self._files):
+                self._files.make_directory(os.path.dirname(directory))
+                self._files.remove_tree(directory)
+                _make(directory, first, self._files.unsynced(), now_ns)
+                notes.append(f"{directory} was made anew: its stream was created just before the last run ended")
+        self._finish(firsts)
+        return notes
+
+    def close(self) -> None:
+        """Settle what is left, and remove the file. No log is written any more. Raise OSError."""
+        if self._files.exists(self.path):
+            self._finish(list(self._unsettled))
+
+    def _finish(self, directories: Iterable[str]) -> None:
+        births = [Birth(os.path.join(self._root, each), self._settled, self._files) for each in directories]
+        births = [birth for birth in births if self._files.exists(birth.segment)]
+        for birth in births:
+            self._files.sync_file(birth.segment)
+        for birth in births:
+            birth.sync_names()
+        self.settle_all(births)
+        self._drop_file()
+        self._unsettled.clear()
+        self._recorded.clear()
+        self._files.remove(self.path)
+        self._files.sync_directory(self._root)
+
+    def _read(self) -> tuple[list[str], dict[str, First]]:
+        """Return log lines, and the first entries by directory. A torn end was never acknowledged."""
+        content, firsts = self._files.read(self.path), dict[str, First]()
+        header = decode_segment_header(content)
+        if isinstance(header, str):
+            return [f"{self.path} is damaged ({header}): streams that it alone had are missing"], firsts
+        at, index, end = HEADER_SIZE, 1, len(content)
+        while at < end and not unwritten(content, at, end):
+            frame = decode_frame(content, at, end, header.salt)
+            if isinstance(frame, Frame) and frame.index == index:
+                record = _RECORD.decode(frame.body)
+                firsts.pop(record.directory, None)
+                if record.first is not None:
+                    firsts[record.directory] = record.first
+                at, index = at + FRAME_HEADER + len(frame.body), index + 1
+                continue
+            if later_write(content, at, end, header.salt, index) >= 0:
+                error = CorruptLog(self.path, at, frame if isinstance(frame, str) else "the frame is out of order")
+                return [f"{error}: streams that it alone had are missing"], firsts
+            break
+        return [], firsts
+
+
+def _make(directory: str, first: First, files: Files, now_ns: int) -> None:
+    """Make a log with one entry."""
+    path = os.path.join(directory, LOG_DIRECTORY)
+    files.make_directory(path)
+    header = Header(1, 1, now_ns, files.salt())
+    frame = Frame(Kind(first.kind), first.term, 1, 0, first.body)
+    fd = files.create(os.path.join(path, segment_name(1)))
+    try:
+        files.write(fd, [encode_segment_header(header), encode_header(frame, 1, header.salt), frame.body], 0)
+    finally:
+        files.close(fd)
+
+
+def _is_missing(directory: str, first: First, files: Files) -> bool:
+    """Return True if a directory holds no more than what a power loss left of `_make`.
+
+    Anything else was durable once: if that is damaged, whoever opens the log finds it.
+    """
+    path = os.path.join(directory, LOG_DIRECTORY)
+    if set(files.names(directory)) - {LOG_DIRECTORY} or set(files.names(path)) - {segment_name(1)}:
+        return False
+    segment = os.path.join(path, segment_name(1))
+    if not files.exists(segment):
+        return True
+    content, end = files.read(segment), HEADER_SIZE + FRAME_HEADER + len(first.body)
+    if not unwritten(content, min(end, len(content)), len(content)):
+        return False
+    header = decode_segment_header(content)
+    return isinstance(header, str) or isinstance(decode_frame(content, HEADER_SIZE, len(content), header.salt), str)

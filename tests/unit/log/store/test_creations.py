@@ -1,0 +1,278 @@
+"""The journal of new streams: one sync for a stream, which no loss of its own files can take back."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lakestream.log.format.files import Files, InlineIo, UnsyncedFiles
+from lakestream.log.format.frame import Frame, Kind
+from lakestream.log.format.segment import segment_name
+from lakestream.log.store.creations import NAME, REWRITE_BYTES, CreationJournal
+from lakestream.log.store.root import StoreRoot
+from lakestream.log.store.segment_log import LogOptions, SegmentLog
+from lakestream.log.store.segment_store import SegmentStore
+from lakestream.meta.stores import FileStores
+
+pytestmark = pytest.mark.unit
+
+SEGMENT = segment_name(1)
+
+
+class Syncs(Files):
+    """Files that record what is synced, and fail on request."""
+
+    def __init__(self) -> None:
+        self.synced: list[str] = []
+        self.fail_on = ""
+        self.before_sync: Callable[[str], None] = lambda path: None
+
+    def _note(self, path: str) -> None:
+        self.before_sync(path)
+        if self.fail_on and self.fail_on in path:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        self.synced.append(os.path.basename(path))
+
+    def sync(self, fd: int) -> None:
+        self._note(os.readlink(f"/proc/self/fd/{fd}"))
+
+    def sync_directory(self, path: str) -> None:
+        self._note(path)
+
+    def taken(self) -> list[str]:
+        """Return the names that were synced since the last call."""
+        taken, self.synced = self.synced, []
+        return taken
+
+
+class Store:
+    """A store whose process and power can go."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.files = path, Syncs()
+        self.stores = FileStores(str(path), LogOptions(), 1 << 20, InlineIo(), self.files)
+        self.opened: dict[str, SegmentStore] = {}
+        self.files.taken()
+
+    def create(self, name: str) -> SegmentStore:
+        store = self.stores.create("A", name, f"u-{name}", b"creation of " + name.encode(), memory=False)
+        assert isinstance(store, SegmentStore)
+        self.opened[name] = store
+        return store
+
+    def append(self, name: str) -> None:
+        log = self.opened[name].log
+        assert isinstance(log, SegmentLog)
+        log.append([Frame(Kind.OPERATION, 1, log.last_index + 1, 0, b"another")])
+
+    def directory(self, name: str = "") -> Path:
+        return self.path / "jetstream" / "A" / "streams" / name
+
+    def killed(self) -> Path:
+        """Return a copy of the store as a killed process leaves it."""
+        copy = self.path.with_name(f"killed-{len(list(self.path.parent.iterdir()))}")
+        shutil.copytree(self.path, copy)
+        return copy
+
+
+def entries(path: Path) -> dict[str, list[bytes]]:
+    """Return the bodies of the entries of every stream, as the next process finds them."""
+    stores = FileStores(str(path), LogOptions(), 1 << 20, InlineIo())
+    lines: list[str] = []
+    found = {}
+    for account, name in stores.found(lines.append):
+        store = stores.open(account, name)
+        found[name] = [frame.body for frame, _ in store.replay()]
+        store.close()
+    stores.close()
+    return found
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    store = Store(tmp_path / "store")
+    store.create("FIRST")  # makes the account's directory and the journal
+    store.files.taken()
+    return store
+
+
+def test_a_new_stream_is_one_sync(store: Store) -> None:
+    store.create("S")
+    assert store.files.taken() == [NAME]
+
+
+def test_streams_that_are_created_meanwhile_share_a_sync(store: Store) -> None:
+    waiting, going_on = threading.Event(), threading.Event()
+    journal = store.stores._root.creations
+
+    def before(path: str) -> None:
+        if not waiting.is_set():
+            waiting.set()
+            going_on.wait(10)
+
+    store.files.before_sync = before
+    threads = [threading.Thread(target=store.create, args=(f"S{at}",)) for at in range(6)]
+    threads[0].start()
+    assert waiting.wait(10)
+    for thread in threads[1:]:
+        thread.start()
+    while len(journal._waiting) < 5:
+        waiting.wait(0.001)
+    going_on.set()
+    for thread in threads:
+        thread.join()
+    assert store.files.taken() == [NAME, NAME]
+    assert set(entries(store.killed())) == {"FIRST", *(f"S{at}" for at in range(6))}
+
+
+def _lose_all(directory: Path) -> None:
+    shutil.rmtree(directory)
+
+
+def _lose_log(directory: Path) -> None:
+    shutil.rmtree(directory / "log")
+
+
+def _lose_segment(directory: Path) -> None:
+    next((directory / "log").iterdir()).unlink()
+
+
+def _lose_content(directory: Path) -> None:
+    os.truncate(next((directory / "log").iterdir()), 0)
+
+
+def _lose_end(directory: Path) -> None:
+    os.truncate(next((directory / "log").iterdir()), 100)
+
+
+def _zeros(directory: Path) -> None:
+    segment = next((directory / "log").iterdir())
+    segment.write_bytes(bytes(segment.stat().st_size))
+
+
+@pytest.mark.parametrize("lose", [_lose_all, _lose_log, _lose_segment, _lose_content, _lose_end, _zeros])
+def test_a_created_stream_survives_any_loss_of_its_own_files(store: Store, lose: Callable[[Path], None]) -> None:
+    store.create("S")
+    copy = store.killed()
+    lose(copy / "jetstream" / "A" / "streams" / "S")
+    expected = {"FIRST": [b"creation of FIRST"], "S": [b"creation of S"]}
+    assert entries(copy) == expected
+    assert entries(copy) == expected, "also without the journal, which the first start has removed"
+
+
+def test_all_names_are_durable_before_the_second_entry_counts(store: Store) -> None:
+    store.create("S")
+    store.files.taken()
+    store.append("S")
+    assert store.files.taken() == [SEGMENT, "log", "S", "streams"]
+    store.append("S")
+    assert store.files.taken() == [SEGMENT]
+
+
+def test_a_round_settles_new_streams_and_empties_the_journal(store: Store) -> None:
+    for name in ("S", "T"):
+        store.create(name)
+    assert len(store.stores._root.creations._recorded) == 3
+    assert store.stores.mark() == []
+    assert not store.stores._root.creations._recorded
+    store.files.taken()
+    assert not store.stores.unmarked
+    store.append("S")
+    assert store.files.taken() == [SEGMENT], "its names are durable already"
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_a_deleted_stream_does_not_come_back(store: Store, settled: bool) -> None:
+    store.create("S")
+    store.create("T")
+    if settled:  # of T alone: the record of S stays in the file
+        store.append("T")
+        store.append("S")
+    store.opened["S"].destroy()
+    assert set(entries(store.killed())) == {"FIRST", "T"}
+    store.create("S")
+    again = store.killed()
+    _lose_all(again / "jetstream" / "A" / "streams" / "S")
+    assert entries(again)["S"] == [b"creation of S"]
+
+
+def test_a_deletion_is_noted_before_the_directory_goes(store: Store) -> None:
+    """A power loss in between leaves the stream or not, but never half of the deletion."""
+    store.create("S")
+    there: list[bool] = []
+    store.files.taken()
+    store.files.before_sync = lambda path: there.append(store.directory("S").exists())
+    store.opened["S"].destroy()
+    assert list(zip(store.files.taken(), there, strict=True)) == [(NAME, True), ("streams", False)]
+
+
+def test_a_failed_sync_of_the_journal_refuses_the_stream_and_no_later_one(store: Store) -> None:
+    store.files.fail_on = NAME
+    with pytest.raises(OSError, match=r"created\.journal"):
+        store.create("S")
+    store.files.fail_on = ""
+    assert not store.directory("S").exists()
+    store.create("T")
+    store.append("T")
+    copy = store.killed()
+    _lose_all(copy / "jetstream" / "A" / "streams" / "FIRST")
+    assert entries(copy) == {"FIRST": [b"creation of FIRST"], "T": [b"creation of T", b"another"]}
+
+
+def test_damage_of_the_journal_is_reported_and_costs_no_stream_that_has_its_files(store: Store) -> None:
+    for name in ("S", "T"):
+        store.create(name)
+    copy = store.killed()
+    path = copy / "jetstream" / NAME
+    content = bytearray(path.read_bytes())
+    content[64 + 60] ^= 1  # in the first record; others follow
+    path.write_bytes(content)
+    root = StoreRoot.open(str(copy / "jetstream"))
+    (line,) = root.notes
+    assert NAME in line
+    assert "missing" in line
+    root.close()
+    assert set(entries(copy)) == {"FIRST", "S", "T"}
+
+
+def test_a_torn_record_was_never_acknowledged(store: Store) -> None:
+    store.create("S")
+    copy = store.killed()
+    path = copy / "jetstream" / NAME
+    content = path.read_bytes()
+    path.write_bytes(content.rstrip(b"\0")[:-3] + bytes(100))
+    _lose_all(copy / "jetstream" / "A" / "streams" / "S")
+    root = StoreRoot.open(str(copy / "jetstream"))
+    assert root.notes == []
+    root.close()
+    assert set(entries(copy)) == {"FIRST"}
+
+
+def test_what_was_durable_once_is_never_made_anew(store: Store) -> None:
+    store.create("S")
+    store.append("S")  # settled, but its record is still in the file
+    copy = store.killed()
+    segment = next((copy / "jetstream" / "A" / "streams" / "S" / "log").iterdir())
+    content = bytearray(segment.read_bytes())
+    content[64 + 60] ^= 1
+    segment.write_bytes(content)
+    root = StoreRoot.open(str(copy / "jetstream"))
+    root.close()
+    assert segment.read_bytes() == bytes(content)
+
+
+def test_the_journal_stays_short_and_goes_with_a_clean_stop(tmp_path: Path) -> None:
+    journal = CreationJournal(str(tmp_path), UnsyncedFiles())
+    body = bytes(REWRITE_BYTES // 4)
+    births = [journal.create(str(tmp_path / f"S{at}"), 1, Kind.OPERATION, body, 1) for at in range(6)]
+    journal.settle_all(births[:5])
+    journal.tidy()
+    assert (tmp_path / NAME).stat().st_size < REWRITE_BYTES
+    journal.close()
+    assert not (tmp_path / NAME).exists()
