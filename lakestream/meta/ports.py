@@ -105,8 +105,13 @@ class Dispatcher(Protocol):
     def accept(self, account: str, pattern: str, handler: Callable[[Any], None]) -> None:
         """Call `handler` with requests of this pattern that another node forwards."""
 
-    def dispatch(self, request: Request, where: Where, here: Callable[[], None]) -> None:
-        """Call `here`, forward the request, or hold it until its stream or the meta group has a leader."""
+    def dispatch(
+        self, request: Request, where: Where, here: Callable[[], None], decided: Callable[[], None] | None = None
+    ) -> None:
+        """Call `here`, forward the request, or hold it until its stream or the meta group has a leader.
+
+        Without one the request fails with 10008, or `decided` is called: it answers what is carried out already.
+        """
 
     def again(self, request: Request, where: Where, here: Callable[[], None]) -> None:
         """Dispatch a request again that this node could not answer because it lost leadership."""

@@ -31,6 +31,9 @@ MAX_HOPS = 4
 """Maximum number of times that a request is forwarded: beyond it the nodes disagree on the leader."""
 HOLD_NS = 2_000_000_000
 """Requests wait for a missing leader for up to 2 s; after that they fail at once (10008)."""
+DECIDED_HOLD_NS = 4_000_000_000
+"""The answer to a request that is decided already waits for the leader for up to 4 s, as long as clients wait; after
+that it is given without one."""
 MAX_HELD = 10_000
 """Maximum number of waiting requests; further ones fail at once (10008). As many may wait until an account of an
 operator is loaded here; further ones are dropped."""
@@ -67,10 +70,12 @@ _ANSWER = msgspec.msgpack.Decoder(_Answer)
 class _Held:
     """A request that is held until there is a leader."""
 
-    __slots__ = ("here", "request", "timer", "where")
+    __slots__ = ("decided", "here", "request", "timer", "where")
 
-    def __init__(self, request: Request, where: Where, here: Callable[[], None]) -> None:
-        self.request, self.where, self.here = request, where, here
+    def __init__(
+        self, request: Request, where: Where, here: Callable[[], None], decided: Callable[[], None] | None
+    ) -> None:
+        self.request, self.where, self.here, self.decided = request, where, here, decided
         self.timer: Timer | None = None
 
 
@@ -97,7 +102,9 @@ class Requests:
         if self._early:
             self._clock.call_soon(self._handle_early)  # soon: the rest of the account's API is being made
 
-    def dispatch(self, request: Request, where: Where, here: Callable[[], None]) -> None:
+    def dispatch(
+        self, request: Request, where: Where, here: Callable[[], None], decided: Callable[[], None] | None = None
+    ) -> None:
         key = (where, *(("", "") if where is Where.META else (request.about, request.tokens[0])))
         if self._try(request, where, here):
             self._missing.pop(key, None)
@@ -106,7 +113,8 @@ class Requests:
             if len(self._missing) >= MAX_HELD:
                 self._missing.clear()  # mostly invented names; a leader still missing is soon entered again
             since = self._missing.setdefault(key, now)
-            self._hold(_Held(request, where, here), since + HOLD_NS - now)
+            wait_ns = since + HOLD_NS - now if decided is None else DECIDED_HOLD_NS
+            self._hold(_Held(request, where, here, decided), wait_ns)
 
     again = dispatch
 
@@ -152,7 +160,7 @@ class Requests:
         for held in list(self._held):
             if held in self._held and answerer(held.where, held.request.about, held.request.tokens):
                 self._release(held)
-                self.dispatch(held.request, held.where, held.here)
+                self.dispatch(held.request, held.where, held.here, held.decided)
 
     def _try(self, request: Request, where: Where, here: Callable[[], None]) -> bool:
         node = self._node.answerer(where, request.about, request.tokens)
@@ -164,6 +172,9 @@ class Requests:
     def _hold(self, held: _Held, wait_ns: int) -> None:
         def expire() -> None:
             self._release(held)
+            if held.decided is not None:
+                held.decided()
+                return
             error = self._node.unavailable(held.where, held.request.about, held.request.tokens)
             if error is None:
                 held.here()

@@ -105,7 +105,9 @@ class SoloRequests:
 
     def accept(self, account: str, pattern: str, handler: Callable[[Any], None]) -> None: ...
 
-    def dispatch(self, request: Request, where: Where, here: Callable[[], None]) -> None:
+    def dispatch(
+        self, request: Request, where: Where, here: Callable[[], None], decided: Callable[[], None] | None = None
+    ) -> None:
         here()
 
     def again(self, request: Request, where: Where, here: Callable[[], None]) -> None:

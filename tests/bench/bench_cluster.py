@@ -4,12 +4,15 @@
     python -m tests.bench.bench_cluster idle [--only default,always,ours] [--streams 500] [--seconds 20]
     python -m tests.bench.bench_cluster failover [--rounds 5]
     python -m tests.bench.bench_cluster grow [--messages 1000000] [--compact]
+    python -m tests.bench.bench_cluster many [--streams 1000]
     python -m tests.bench.bench_cluster          a short run of all of them
 
 `idle`: the processor time of nodes that hold many R3 streams in which nothing happens.
 `failover`: how long a publisher waits after kill -9 of the leader.
 `grow`: how long a stream of one replica takes to get three, and the bytes that go between nodes meanwhile; with
 `--compact` the stream is in the lake first (needs Java).
+`many`: a burst of creates of R3 streams, with their answers by code; publishes over all of them, first one and then
+many in flight; their idle cost; the restart after kill -9 of all nodes, until each stream takes a message.
 
 Figures: docs/benchmarks.md#a-cluster-of-three
 """
@@ -17,6 +20,7 @@ Figures: docs/benchmarks.md#a-cluster-of-three
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import subprocess
 import sys
@@ -148,6 +152,86 @@ def compact(lake: str, made: Cluster) -> None:
     time.sleep(5)  # the server polls the lake's tables
 
 
+# ---------------------------------------------------------------------------------------------------- many
+
+
+def many(options: argparse.Namespace) -> None:
+    """Measure what many R3 streams cost: a burst of creates, publishes, idling, a restart."""
+    for kind, durable in chosen(options):
+        with cluster(kind, durable=durable) as made:
+            made.wait_ready()
+            count, nodes = options.streams, made.nodes
+            bodies = [{"name": f"M{at}", "subjects": [f"m.{at}"], "num_replicas": 3} for at in range(count)]
+            used_before, began = sum(map(used, nodes)), time.perf_counter()
+            with made.wire(timeout=options.patience) as wire:
+                answers = _burst(wire, [(f"$JS.API.STREAM.CREATE.{each['name']}", each) for each in bodies])
+            took, cpu = time.perf_counter() - began, sum(map(used, nodes)) - used_before
+            print(f"{kind.value}: {count} creates in a burst: {took:.1f} s, {cpu:.1f} s of processor time, {answers}")
+            for at in range(count):  # those that were refused
+                made.ask(f"STREAM.CREATE.M{at}", bodies[at])
+            made.wait_current(f"M{count - 1}")
+            for window, rounds in ((1, 1), (100, 5)):
+                used_before = sum(map(used, nodes))
+                with made.wire(timeout=options.patience) as wire:
+                    took = _publishes(wire, [f"m.{at}" for at in range(count)] * rounds, window)
+                cpu, msgs = sum(map(used, nodes)) - used_before, count * rounds
+                print(
+                    f"  {msgs} publishes, {window} in flight: {took:.2f} s, {msgs / took:.0f}/s, processor {cpu:.1f} s"
+                )
+            time.sleep(5)
+            before = [used(node) for node in nodes]
+            time.sleep(options.seconds)
+            shares = [(used(node) - b) / options.seconds for node, b in zip(nodes, before, strict=True)]
+            print("  idle: " + ", ".join(f"{share:.1%}" for share in shares))
+            for node in nodes:
+                node.kill()
+            began = time.perf_counter()
+            made.start()
+            with made.wire(timeout=options.patience) as wire:
+                for at in range(count):
+                    until(lambda at=at: _stored(wire, f"m.{at}"), f"stream M{at}", options.patience)
+            print(f"  restart after kill -9 of all nodes: {time.perf_counter() - began:.1f} s")
+
+
+def _burst(wire: Wire, requests: list[tuple[str, object]]) -> dict[str, int]:
+    """Send requests at once; return how many answers had which error code, "ok" for none."""
+    wire.send(b"SUB burst.* 99\r\n")
+    frames = []
+    for at, (subject, body) in enumerate(requests):
+        payload = json.dumps(body).encode()
+        frames.append(b"PUB %b burst.%d %d\r\n%b\r\n" % (subject.encode(), at, len(payload), payload))
+    wire.send(b"".join(frames))
+    found: dict[str, int] = {}
+    for _ in requests:
+        error = json.loads(_message(wire)).get("error")
+        name = "ok" if error is None else str(error["err_code"])
+        found[name] = found.get(name, 0) + 1
+    return found
+
+
+def _publishes(wire: Wire, subjects: list[str], window: int) -> float:
+    """Publish to each subject, with so many acks outstanding; return the seconds."""
+    wire.send(b"SUB pa.* 98\r\n")
+    began, waiting = time.perf_counter(), 0
+    for subject in subjects:
+        wire.send(b"PUB %b pa.1 1\r\nx\r\n" % subject.encode())
+        waiting += 1
+        if waiting == window:
+            assert b'"seq"' in _message(wire)
+            waiting -= 1
+    for _ in range(waiting):
+        assert b'"seq"' in _message(wire)
+    return time.perf_counter() - began
+
+
+def _message(wire: Wire) -> bytes:
+    return wire.next(lambda frame: frame.verb in ("MSG", "HMSG")).data
+
+
+def _stored(wire: Wire, subject: str) -> bool:
+    return b'"seq"' in wire.request(subject, b"x", timeout=2).data
+
+
 # ----------------------------------------------------------------------------------------------------
 
 
@@ -157,6 +241,7 @@ def short(options: argparse.Namespace) -> None:
         (idle, {"streams": 100, "seconds": 5}),
         (failover, {"rounds": 2}),
         (grow, {"messages": 100_000, "compact": False}),
+        (many, {"streams": 100, "seconds": 5, "patience": 60}),
     ):
         print(f"-- {run.__name__}")
         run(argparse.Namespace(only="ours,always", **arguments))
@@ -182,6 +267,10 @@ def main() -> int:
     made = command(grow, "ours,always")
     made.add_argument("--messages", type=int, default=1_000_000, help="in the stream (default: 1,000,000)")
     made.add_argument("--compact", action="store_true", help="move them into the lake first")
+    made = command(many, "ours,default")
+    made.add_argument("--streams", type=int, default=1000, help="R3 streams (default: 1000)")
+    made.add_argument("--seconds", type=float, default=10.0, help="how long to look at them idle (default: 10)")
+    made.add_argument("--patience", type=float, default=300.0, help="seconds to wait for an answer (default: 300)")
     options = parser.parse_args()
     options.run(options)
     return 0

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from lakestream.meta.assignments import Assignment
 from lakestream.meta.node import MetaNode
 from lakestream.meta.ports import AccountStreams
 from lakestream.protocol.api.errors import api_error
+from lakestream.protocol.gotime import format_time
 from lakestream.stream.assembly import Stream
-from lakestream.stream.info import info_shown
+from lakestream.stream.info import config_shown, info_shown
 
 
 def find(account: AccountStreams, name: str, *, led: bool = True) -> Stream:
@@ -32,3 +34,25 @@ def info_of(node: MetaNode, stream: Stream, *, domain: str = "", **more: Any) ->
     if node.answers.domain_always:
         domain = node.shared.options.domain
     return info_shown(stream, node.shared.clock.now(), domain=domain, **more)
+
+
+def info_of_new(node: MetaNode, assignment: Assignment) -> dict[str, Any]:
+    """Return StreamInfo of a stream that is assigned and has no leader yet: it is empty."""
+    config = node.config_of(assignment)
+    first, nothing = config.first_seq, format_time(0)
+    return {
+        "config": config_shown(config, versions=True),
+        "created": format_time(assignment.created_ns),
+        "state": {
+            "messages": 0,
+            "bytes": 0,
+            "first_seq": first,
+            "first_ts": nothing,
+            "last_seq": max(first - 1, 0),
+            "last_ts": nothing,
+            "consumer_count": 0,
+        },
+        "domain": node.shared.options.domain,
+        "cluster": {"name": node.name},
+        "ts": format_time(node.shared.clock.now()),
+    }

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from lakestream.account.api import subject_pages
-from lakestream.account.api.find import find, info_of
+from lakestream.account.api.find import find, info_of, info_of_new
 from lakestream.account.api.subject_pages import SUBJECTS_LIMIT, Page
 from lakestream.account.backup.restore_target import AssignAsked, RestoreTargets
 from lakestream.account.engine import Engine
@@ -179,7 +179,7 @@ class StreamApi:
         if existing is not None:
             if why := node.shown.trouble(existing):
                 raise api_error(10194, err=why)
-            if node.config_of(existing) != config:
+            if not self._is_assigned(config):
                 raise api_error(10058)
             self._answer_by_leader(request, EXISTING)
             finished()
@@ -189,13 +189,30 @@ class StreamApi:
         self._check_room(config, new=True)
 
         def assigned(error: ApiError | None) -> None:
-            if error is not None:
-                request.fail(error)
-            else:
+            if error is None:
                 self._answer_by_leader(request, CREATED)
+            elif error.err_code == 10008:  # the entry may be applied all the same
+                self._engine.clock.call_soon(lambda: self._create_again(request, error))
+            elif error.err_code == 10058 and self._is_assigned(config):  # by the entry of an earlier attempt
+                self._answer_by_leader(request, EXISTING)
+            else:
+                request.fail(error)
             finished()
 
         self._assign(secrets.token_hex(8), config, msgspec.json.encode(config), "", assigned)
+
+    def _create_again(self, request: Request, error: ApiError) -> None:
+        """Have the next meta leader create a stream, or answer that it exists: this node has lost its leadership."""
+        if self._node.meta.leading:
+            request.fail(error)
+        else:
+            create = functools.partial(request.run, functools.partial(self._create, request))
+            self._node.requests.again(request, Where.META, create)
+
+    def _is_assigned(self, config: StreamConfig) -> bool:
+        """Return True if there is a stream with this configuration."""
+        existing = self._node.find(self._engine.account, config.name)
+        return existing is not None and self._node.config_of(existing) == config
 
     def _assign(
         self, uid: str, config: StreamConfig, encoded: bytes, restoring: str, done: Callable[[ApiError | None], None]
@@ -228,8 +245,18 @@ class StreamApi:
         def answer_applied() -> None:
             self._engine.when_applied([find(self._engine, request.tokens[0])], lambda: request.run(answer))
 
-        work = answer if stage == CREATED else answer_applied
-        self._node.requests.dispatch(request, Where.STREAM, lambda: request.run(work))
+        def answer_decided() -> None:
+            assignment = self._node.find(self._engine.account, request.tokens[0])
+            if assignment is None:
+                raise api_error(10059)
+            self._events.stream_action(assignment.name, "CREATED", "create")
+            request.respond({**info_of_new(self._node, assignment), "did_create": True})
+
+        if stage == CREATED:  # the stream exists, whatever its leader does
+            requests, decided = self._node.requests, functools.partial(request.run, answer_decided)
+            requests.dispatch(request, Where.STREAM, lambda: request.run(answer), decided)
+        else:
+            self._node.requests.dispatch(request, Where.STREAM, lambda: request.run(answer_applied))
 
     def _check_account(self, config: StreamConfig, *, stated: bool = True) -> None:
         """Check the account's limits for a new stream, before the rest of the configuration. Raise ApiError.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import pytest
 
 from lakestream.meta import requests as cluster_requests
-from lakestream.meta.requests import HOLD_NS, MAX_HOPS, Forwarded, Leaders, Requests
+from lakestream.meta.requests import DECIDED_HOLD_NS, HOLD_NS, MAX_HOPS, Forwarded, Leaders, Requests
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.request import Request, Where
 from tests.unit.cluster_world import CLIENT, Net
@@ -101,6 +102,20 @@ def test_nodes_that_disagree_do_not_pass_a_request_on_for_ever() -> None:
     net.run()
     net.clock.advance(HOLD_NS)
     assert sum(b"10008" in answer for answer in a.answers + b.answers) == 1
+
+
+def test_what_is_decided_is_answered_without_a_leader_and_never_refused() -> None:
+    """A burst of creates keeps leaders waiting: each stream exists, whenever its leader is known."""
+    net, a, *_ = _three()
+    decided: list[Request] = []
+    for _ in range(2):  # the second one finds that a leader was missing for long already
+        request = Request(a, "stream_create_response", {}, ["S"], b"_R", b"", b"{}", CLIENT, INFO, 0, "created")
+        a.requests.dispatch(request, Where.STREAM, lambda: None, functools.partial(decided.append, request))
+        net.clock.advance(DECIDED_HOLD_NS - 1)
+        assert not decided
+        net.clock.advance(1)
+        assert decided.pop() is request
+    assert not a.answers
 
 
 def test_a_request_waits_for_a_leader() -> None:
