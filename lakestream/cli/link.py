@@ -289,6 +289,8 @@ class Sender:
         for message in messages:
             size = record_length(message.subject, message.header, message.data)
             if len(message.header) + len(message.data) > self._link.max_payload:
+                if self._open:
+                    self._close_batch()
                 raise RowRefused(message.seq, f"it is {size} bytes, and max_payload {self._link.max_payload}")
             if self._open and (self._size + size > self._limit or len(self._open) == BATCH_MSGS):
                 self._close_batch()

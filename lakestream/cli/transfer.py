@@ -96,17 +96,19 @@ def import_(
     data: Annotated[
         str,
         typer.Option(
-            show_default="json; of JSON lines: the line",
-            help="Payload: a column, or JSON of columns: json (all unused ones), json:*, json:a,b.",
+            help="Payload: a column, or JSON of columns: json (all unused ones), json:*, json:a,b (default: json; of "
+            "JSON lines the line)."
         ),
     ] = "",
     header: Annotated[
         list[str] | None, typer.Option(metavar="NAME=COLUMN", help="Message header from a column.")
     ] = None,
-    headers: Annotated[str, typer.Option(metavar="COLUMN", help="Column of maps with all headers.")] = "",
+    headers: Annotated[
+        str, typer.Option(metavar="COLUMN", help="Column of maps, or of JSON objects, with all headers.")
+    ] = "",
     time_column: Annotated[str, typer.Option("--time", metavar="COLUMN", help="Column with the message time.")] = "",
     time_unit: Annotated[
-        TimeUnit | None, typer.Option(show_default="ns", help="Unit of integers in the --time column.")
+        TimeUnit | None, typer.Option(help="Unit of integers in the --time column (default: ns).")
     ] = None,
     order_by: Annotated[
         str, typer.Option(metavar="COLUMNS", help="Columns that order the messages (default: --time).")
@@ -141,9 +143,7 @@ def import_(
     again: Annotated[
         bool, typer.Option("--again", help="Append even what an earlier import has stored already.")
     ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the first ten messages without sending any.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the first ten messages, and store nothing.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Import a table or text file into a stream: each row becomes a message, exactly once."""

@@ -99,6 +99,7 @@ WORLDS: dict[str, World] = {
             f'"customer_id": "c{number}", "price": 1.5, "items": ["a"]}}\n'
             for number in (1, 2)
         }
+        | {"prices.csv": "zip,price,sold\n01234,1.50,true\n99999,2,false\n"}
     ),
     "docs/lake.md": TABLE,
     "docs/install.md": World(""),

@@ -425,7 +425,7 @@ def filled(server: Server) -> list[Record]:
     return messages(server, "FULL")
 
 
-@pytest.mark.parametrize("target", ["copy", "copy.parquet"])
+@pytest.mark.parametrize("target", ["copy", "copy.parquet", "copy.csv", "copy.jsonl"])
 def test_an_export_imported_is_the_same_stream(server: Server, tmp_path: Path, target: str) -> None:
     before = filled(server)
     assert before[0].seq == 1
@@ -481,6 +481,56 @@ def test_an_export_as_csv_and_json_lines(server: Server, tmp_path: Path) -> None
     assert run(server, "export", "T", "--to", str(lines), *shape).exit_code == 0
     assert lines.read_text() == '{"seq":1,"a":1}\n'
     assert "no stream NONE" in refused(server, "export", "NONE", "--to", str(lines))
+
+
+def test_a_format_that_is_unknown_is_refused(server: Server, tmp_path: Path) -> None:
+    with Wire(server.address) as wire:
+        wire.api("STREAM.CREATE.T", {"name": "T", "subjects": ["t.>"]})
+        wire.request("t.1", b"x")
+    said = refused(server, "export", "T", "--to", str(tmp_path / "o.xlsx"))
+    assert ".xlsx is no format of an export; there are .parquet, .csv, .json, .jsonl, .ndjson, .delta" in said
+    assert list(tmp_path.glob("o.*")) == []
+    done(server, "export", "T", "--to", str(tmp_path / "o.txt"), "--format", "csv")
+    shown = run(server, "import", str(tmp_path / "o.txt"), "--format", "csv", "--stream", "U", "--dry-run")
+    assert shown.stdout.startswith("t.1 ")
+    assert "files of one kind are needed" in refused(server, "import", str(tmp_path / "o.txt"), "--stream", "U")
+
+
+def test_text_has_types_on_request_only(server: Server, tmp_path: Path) -> None:
+    file = tmp_path / "prices.csv"
+    file.write_text("zip;price;flag\n01234;1.50;true\n99999;n/a;false\n")
+    source = ("import", str(file), "--stream", "P", "--subject", "p.{zip}", "--create")
+    told = "column price (double): 1 field does not fit, the first in row 2 ('n/a' is not a number)"
+    misfit = run(server, *source, "--types", "price:double")
+    assert misfit.exit_code == 1
+    assert misfit.stderr.splitlines()[0] == f"{file}: the fields are separated by ';'"
+    assert misfit.stderr.splitlines()[1].startswith(f"lakestream: {told}. Nothing of this command is stored.")
+    with Wire(server.address) as wire:
+        assert "error" in wire.api("STREAM.INFO.P")
+    inferred = run(server, *source, "--infer")
+    assert inferred.stderr.splitlines()[1:] == ["types: flag:boolean"]
+    assert [(message.subject, message.data) for message in messages(server, "P")] == [
+        (b"p.01234", b'{"price":"1.50","flag":true}'),
+        (b"p.99999", b'{"price":"n/a","flag":false}'),
+    ]
+    some = run(server, *source, "--types", "price:double", "--skip-bad", "--again")
+    assert told in some.stderr
+    assert messages(server, "P")[-1].data == b'{"price":1.50,"flag":"true"}'
+
+
+def test_rows_up_to_max_payload_are_stored_and_a_failed_import_is_repeated(server: Server, tmp_path: Path) -> None:
+    limit = 1 << 20
+    rows = [f'{{"t": "{"x" * (size - 9)}"}}' for size in (limit, 10, limit - 20)]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("\n".join([*rows, f'{{"t": "{"x" * limit}"}}']))
+    source = ("import", str(file), "--stream", "R", "--subject", "=r.x", "--create")
+    said = refused(server, *source)
+    assert "row 4: the server refuses it: it is 10486" in said
+    assert "3 messages of this import are stored in R, the last as sequence 3." in said
+    file.write_text("\n".join([*rows, "{}"]))
+    assert "1 messages imported" in done(server, *source)
+    assert [message.data.decode() for message in messages(server, "R")] == [*rows, "{}"]
+    assert "0 messages imported" in done(server, *source)
 
 
 def test_an_export_of_a_stretch_of_time(server: Server, tmp_path: Path) -> None:
