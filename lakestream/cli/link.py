@@ -39,6 +39,8 @@ WINDOW = 8
 """Batches in flight."""
 BATCH_BYTES = 256 * 1024
 BATCH_MSGS = 4096
+LONGEST_ALONE = 3000
+"""Longest subject of a message that leaves no room in a batch; the line of its request has up to 4096 bytes."""
 
 _PREFIX = "$LAKE.API."
 
@@ -288,16 +290,31 @@ class Sender:
         """
         for message in messages:
             size = record_length(message.subject, message.header, message.data)
-            if len(message.header) + len(message.data) > self._link.max_payload:
+            if (refusal := self._too_large(message, size)) is not None:
                 if self._open:
                     self._close_batch()
-                raise RowRefused(message.seq, f"it is {size} bytes, and max_payload {self._link.max_payload}")
+                raise RowRefused(message.seq, refusal)
             if self._open and (self._size + size > self._limit or len(self._open) == BATCH_MSGS):
                 self._close_batch()
             self._open.append(Record(self._next, message.time_ns, message.subject, message.header, message.data))
             self._rows.append(message.seq)
             self._next += 1
             self._size += size
+
+    def _too_large(self, message: Record, size: int) -> str | None:
+        """Return the reason for which no request can have a message; None if one can."""
+        most = self._link.max_payload
+        if len(message.header) + len(message.data) > most:
+            return f"it is {size} bytes, and max_payload {most}"
+        if size <= most:
+            return None
+        # The request of a message that goes alone has its subject in the line of the protocol.
+        try:
+            if len(message.subject) <= LONGEST_ALONE and message.subject.decode():
+                return None
+        except UnicodeDecodeError:
+            pass
+        return f"with its subject, which is long or not UTF-8, it is {size} bytes; it needs a max_payload of as many"
 
     def finish(self) -> None:
         """Wait until everything is stored."""
@@ -336,7 +353,7 @@ class Sender:
             return self._link.submit(f"{_PREFIX}IMPORT.{self._stream}", body)
         (one,) = messages
         subject = f"{_PREFIX}IMPORT1.{self._stream}.{one.seq}.{one.time_ns}.{len(one.header)}."
-        return self._link.submit(subject + one.subject.decode("utf-8", "surrogateescape"), one.header + one.data)
+        return self._link.submit(subject + one.subject.decode(), one.header + one.data)
 
     def _settle_first(self) -> None:
         """Wait for the oldest batch; when it did not get through, find out where to go on, and do."""

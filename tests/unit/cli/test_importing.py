@@ -140,6 +140,17 @@ def killed_before(streams: Streams, batch: int, then: Callable[[], None] = lambd
     streams.before_batch = count
 
 
+@pytest.mark.parametrize("subject", [b"r.\xff", b"r." + b"x" * 4000])
+def test_a_message_that_no_request_can_have_is_refused_with_its_row(streams: Streams, subject: bytes) -> None:
+    streams.max_payload = 6000
+    sender = link.Sender(streams, "R", 0)  # type: ignore[arg-type]
+    sender.put([Record(1, 0, subject, b"", b"x" * 1000), Record(2, 0, b"r.1", b"", b"x" * 100)])
+    with pytest.raises(link.RowRefused, match=r"row 3: .* it needs a max_payload of as many"):
+        sender.put([Record(3, 0, subject, b"", b"x" * 5999)])
+    sender.finish()
+    assert [each.subject for each in streams.messages_stored] == [subject, b"r.1"]
+
+
 @pytest.fixture
 def streams() -> Streams:
     return Streams()
