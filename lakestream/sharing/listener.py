@@ -1,18 +1,21 @@
 """The listener of Delta Sharing, with limits of connections.
 
 Belongs here: accepting connections up to a number, and closing those that are idle. aiohttp closes a connection between
-two requests, but waits for the first one, and for the rest of a header, without end.
+two requests, but waits for the first one, and for the rest of a header, without end. Its log has no request that is no
+HTTP: anybody can send as many of these as they like, and the client gets the error.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 import ssl
 from typing import Any
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
 
 MAX_CONNECTIONS = 1_000
@@ -26,6 +29,17 @@ HANDSHAKE_S = 10.0
 """Time for a TLS handshake."""
 GRACE_S = 5.0
 """Time that requests under way get at the end."""
+
+
+class _WithoutBadRequests(logging.Filter):
+    """Drops what aiohttp logs, with a traceback, of requests that it cannot parse."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.exc_info is None or not isinstance(record.exc_info[1], HttpProcessingError)
+
+
+_log = logging.getLogger("lakestream.sharing.http")
+_log.addFilter(_WithoutBadRequests())
 
 
 class Listener:
@@ -43,7 +57,12 @@ class Listener:
         application.middlewares.insert(0, self._watched)
         # No access log: its lines would have URLs with signatures.
         self._runner = web.AppRunner(
-            application, handle_signals=False, access_log=None, keepalive_timeout=idle_s, shutdown_timeout=GRACE_S
+            application,
+            handle_signals=False,
+            access_log=None,
+            logger=_log,
+            keepalive_timeout=idle_s,
+            shutdown_timeout=GRACE_S,
         )
         self._max, self._idle_s = max_connections, idle_s
         self._busy: dict[Any, int] = {}
