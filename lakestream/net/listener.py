@@ -231,7 +231,7 @@ def _bound(host: str, port: int, shared: bool, *, listens: bool = True) -> socke
     name = "0.0.0.0" if host in _WILDCARDS else host
     # A text makes Python load the tables of international names, which take 0.4 MiB.
     found = socket.getaddrinfo(name.encode() if name.isascii() else name, port, type=socket.SOCK_STREAM)
-    family, _, _, _, address = found[0]
+    family, _, _, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)  # IPv4 first, as nats-server
     return _listening((str(address[0]), port), family, dual=False, shared=shared, listens=listens)
 
 

@@ -123,6 +123,7 @@ async def test_a_reload_reads_new_certificates_from_the_same_files(world: World,
     assert a.peers.connected() == ["b"]
 
 
+@pytest.mark.smoke
 async def test_handshakes_that_fail_are_logged_and_leave_room_for_nodes(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -419,7 +419,7 @@ def test_a_client_is_told_why_its_handshake_fails(agree: Agree) -> None:
     """Monitoring asks for no certificate. The names are of OpenSSL on the client's side."""
 
     def see(server: Server) -> Any:
-        [routes] = re.findall(r"Listening for route connections on \S+:(\d+)", server.log())
+        [routes] = wait("routes", lambda: re.findall(r"Listening for route connections on \S+:(\d+)", server.log()))
         listeners = {
             "clients": server.port,
             "websocket": server.websocket_port,

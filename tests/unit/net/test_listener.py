@@ -181,6 +181,16 @@ def test_addresses() -> None:
     assert peer_of("") == ("", 0)
 
 
+def test_a_name_with_addresses_of_both_kinds_is_that_of_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = [
+        (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", 0, 0, 0)),
+        (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0)),
+    ]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kwargs: both)
+    with bind("both.example.com", -1) as bound:
+        assert bound.getsockname()[0] == "127.0.0.1"
+
+
 def test_an_address_that_is_taken() -> None:
     with bind("127.0.0.1", -1) as taken:
         port = taken.getsockname()[1]
