@@ -1,13 +1,14 @@
 """Measure how fast the server starts and stops, and its memory at rest.
 
-    python -m tests.bench.bench_start [--rounds 7] [--streams 300] [--messages 10] [--uncached] [--settle 2]
+    python -m tests.bench.bench_start [--rounds 7] [--streams 300] [--messages 10] [--uncached] [--settle 2] [--plain]
     python -m tests.bench.bench_start --parts
 
 Starts `lakestream serve` (and nats-server beside it, in turn) on a store and prints, as JSON, the medians of: the time
 from exec to the log line `Server is ready`, the CPU time until then, the resident memory after `--settle` seconds, the
 time from SIGTERM to the end, and from SIGTERM to the answer of a server that is started again on the same port. With
-`--streams` the store has that many streams with messages in each. `--uncached` starts lakestream without bytecode.
-`--parts` prints what the parts of a server add to its memory, in the order in which they are imported.
+`--streams` the store has that many streams with messages in each. `--plain` starts without JetStream. `--uncached`
+starts lakestream without bytecode. `--parts` prints what the parts of a server add to its memory, in the order in which
+they are imported.
 
 Figures: the table, docs/benchmarks.md#start-and-memory
 """
@@ -61,7 +62,6 @@ for modules in json.loads(sys.argv[1]):
     sizes.append(resident())
 print(json.dumps(sizes))
 """
-TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Start(NamedTuple):
@@ -78,7 +78,7 @@ def started(
     program: list[str], store: str, port: int, environment: dict[str, str], log: int = subprocess.PIPE
 ) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [*program, "-a", "127.0.0.1", "-p", str(port), "-js", "-sd", store],
+        [*program, "-a", "127.0.0.1", "-p", str(port), *(("-js", "-sd", store) if store else ())],
         stderr=log,
         start_new_session=True,
         env=os.environ | environment,
@@ -103,7 +103,7 @@ def answers(port: int) -> bool:
 
 
 def once(program: list[str], store: str, settle_s: float, environment: dict[str, str]) -> Start:
-    """Start and stop one server, start it again and stop it."""
+    """Start and stop one server, start it again and stop it. Without a store it has no JetStream."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     began = time.perf_counter()
@@ -116,8 +116,8 @@ def once(program: list[str], store: str, settle_s: float, environment: dict[str,
         else:
             raise SystemExit(f"{program[0]} ended before it was ready")
         ready = time.perf_counter() - began
-        used = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-        cpu = (int(used[11]) + int(used[12])) / TICKS
+        tasks = Path(f"/proc/{process.pid}/task").glob("*/schedstat")
+        cpu = sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
         time.sleep(settle_s)  # the server is to be at rest, which causes no event
         status = Path(f"/proc/{process.pid}/status").read_text()
         rss = next(int(row.split()[1]) for row in status.splitlines() if row.startswith("VmRSS")) / 1024
@@ -168,6 +168,7 @@ def main() -> None:
     parser.add_argument("--settle", type=float, default=2.0, help="seconds at rest before memory is read")
     parser.add_argument("--streams", type=int, default=0, help="streams on the store (default: none)")
     parser.add_argument("--messages", type=int, default=10, help="messages of each (default: 10)")
+    parser.add_argument("--plain", action="store_true", help="without JetStream")
     parser.add_argument("--uncached", action="store_true", help="without cached bytecode")
     parser.add_argument("--parts", action="store_true", help="only the memory of each part")
     options = parser.parse_args()
@@ -187,7 +188,8 @@ def main() -> None:
                 populate(kind, store, options.streams, options.messages)
         for _ in range(options.rounds):
             for kind, program in programs.items():
-                figures[kind.value].append(once(program, str(stores[kind]), options.settle, environment))
+                store = "" if options.plain else str(stores[kind])
+                figures[kind.value].append(once(program, store, options.settle, environment))
     print(
         json.dumps(
             {

@@ -102,6 +102,7 @@ class Supervisor:
             ending.callback(self._remove_files)
             gc.collect()
             gc.freeze()  # collections in a worker would copy the pages that all share
+            gc.enable()
             self._log.info(f"Starting {count} workers")
             for process in self._processes:
                 self._start(process)
