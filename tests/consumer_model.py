@@ -100,10 +100,17 @@ class ConsumerModel:
         message.deadline = now + self.wait(message.deliveries)
 
     def pass_time(self, since: int, now: int) -> None:
-        """Expire the ack deadlines after `since` and until `now` (ns), in the order of time."""
+        """Expire the ack deadlines after `since` and until `now` (ns), in the order of time: the messages are
+        redelivered, or given up."""
         due = [(one.deadline, seq) for seq, one in self.waiting.items() if since < one.deadline <= now]
-        self.queue += [seq for _, seq in sorted(due) if seq not in self.queue]
+        for _, seq in sorted(due):
+            if 0 < self.max_deliver <= self.waiting[seq].deliveries and seq not in self.queue:
+                del self.waiting[seq]
+            elif seq not in self.queue:
+                self.queue.append(seq)
 
     def restart(self, now: int) -> None:
         """Rebuild the redelivery queue as a restart does: from the ack deadlines alone, in sequence order."""
-        self.queue = sorted(seq for seq, one in self.waiting.items() if one.deadline <= now)
+        self.queue = []
+        self.pass_time(-1, now)
+        self.queue.sort()

@@ -92,7 +92,8 @@ class Consumer:
         self.feed.choose(self.config.filters)
         if picked:
             self.feed.pick(picked)
-        self.redelivery = Redelivery(ledger, stream.store, stream.reader, clock, self._exhausted, self.wake)
+        calls = (lambda: self.config.max_deliver, self._exhausted, self.wake)
+        self.redelivery = Redelivery(ledger, stream.store, stream.reader, clock, *calls)
         self.target: PullTarget | PushTarget = self._make_target()
         self.delivery = Deliverer(
             f"{stream.name}.{name}".encode(),

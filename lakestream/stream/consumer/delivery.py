@@ -230,7 +230,7 @@ class Deliverer:
     def _redeliver(self, limit: int) -> int:
         """Deliver a block of messages again. Return what it costs of the turn."""
         redelivery, ledger, config = self._redelivery, self._ledger, self._config
-        records = redelivery.take(limit, config.max_deliver)
+        records = redelivery.take(limit)
         if not records:
             return SCAN_COST if len(redelivery) and not redelivery.fetching else 0
         left, now = self._feed.pending(), self._clock.steady()

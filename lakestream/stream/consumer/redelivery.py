@@ -39,6 +39,7 @@ class Redelivery:
     """Deadlines of one consumer's pending messages, and the queue of those to be delivered again.
 
     Args:
+        max_deliver: returns how often a message is delivered; without a limit if that is not positive.
         exhausted: called with (sequence, deliveries) for each message that was delivered max_deliver times.
         wake: called when the queue has got messages by passed deadlines, and when a read from the lake has ended.
     """
@@ -49,11 +50,12 @@ class Redelivery:
         store: Store,
         reader: Reader,
         clock: Clock,
+        max_deliver: Callable[[], int],
         exhausted: Callable[[int, int], None],
         wake: Callable[[], None],
     ) -> None:
         self._ledger, self._store, self._reader, self._clock = ledger, store, reader, clock
-        self._exhausted, self._wake = exhausted, wake
+        self._max_deliver, self._exhausted, self._wake = max_deliver, exhausted, wake
         self._blocks: deque[tuple[int, Sequence[int]]] = deque()
         """(deadline, sequences), ascending in both: delivered once and not touched since."""
         self._single: list[tuple[int, int]] = []
@@ -147,7 +149,7 @@ class Redelivery:
             return
         expired = self._expired(self._clock.steady())
         if expired:
-            self.enqueue(expired)
+            self.enqueue([seq for seq in expired if not self._exhaust(seq)])
             self._wake()
         self._rearm()
 
@@ -211,7 +213,7 @@ class Redelivery:
         self._queued.clear()
 
     # ------------------------------------------------------------------ reading
-    def take(self, limit: int, max_deliver: int) -> list[Record]:
+    def take(self, limit: int) -> list[Record]:
         """Remove and return the first messages of the queue, at most `limit`, in the queue's order.
 
         Where the first one is only in the lake, start a read of it (`fetching`) and return nothing.
@@ -219,7 +221,7 @@ class Redelivery:
         store = self._store
         seqs: list[int] = []
         rest: list[int] = []
-        taken = [seq for seq in self._pop(limit) if not self._exhaust(seq, max_deliver)]
+        taken = [seq for seq in self._pop(limit) if not self._exhaust(seq)]
         for at, seq in enumerate(taken):
             if store.is_local(seq) or seq in self._remote:
                 seqs.append(seq)
@@ -272,11 +274,13 @@ class Redelivery:
         self.fetching = False
         self._wake()
 
-    def _exhaust(self, seq: int, max_deliver: int) -> bool:
+    def _exhaust(self, seq: int) -> bool:
         """End a message that was delivered max_deliver times. Return False if it may be delivered again.
 
-        As in nats-server this happens when it would be delivered: without pull requests it stays pending.
+        This happens when its deadline passes, whether or not anyone pulls (nats-server 2.15.3 waits for a pull request
+        unless max_deliver is 1), and after a negative ack when it would be delivered.
         """
+        max_deliver = self._max_deliver()
         deliveries = self._ledger.deliveries(seq)
         if max_deliver <= 0 or deliveries < max_deliver:
             return False

@@ -139,3 +139,17 @@ def an_ack_of_all_after_another_filter(t: Script) -> None:
     t.ack(frames[-1])
     _counts(t, "c", "every")
     t.state("S", subjects_filter=">")
+
+
+@scenario
+def a_message_is_given_up_though_nobody_pulls(t: Script) -> None:
+    advisories = t.wire.subscribe("$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.>")
+    t.stream("S", ["s.>"])
+    t.consumer("S", "c", ack_wait=SECOND // 5, max_deliver=1, max_ack_pending=3)
+    t.fill_seen("S", "c", ["s.a"] * 4)
+    t.pull("S", "c", {"batch": 3}, 3)
+    told = [t.wire.delivered(advisories).json() for _ in range(3)]
+    t.note("given up", sorted([each["stream_seq"], each["deliveries"]] for each in told))
+    t.numbers_when("S", "c", lambda info: info["num_ack_pending"] == 0)
+    rest(t, "c")
+    _counts(t, "c")

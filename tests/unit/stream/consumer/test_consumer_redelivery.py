@@ -163,13 +163,16 @@ def test_max_deliver_ends_a_message_once(world: World) -> None:
     assert world.engine.streams["S"].store.msgs == 2
 
 
-def test_without_a_request_the_last_delivery_stays_pending(world: World) -> None:
+@pytest.mark.parametrize("most", [1, 2])
+def test_a_message_is_given_up_when_its_last_wait_is_over_though_nobody_pulls(world: World, most: int) -> None:
+    world.client.subscribe("$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.S.c")
     world.store("s.a")
-    world.consumer(max_deliver=1)
-    world.pull(1)
-    world.clock.advance(2 * WAIT)
-    assert world.numbers()[2] == 1
-    world.pull(1)
+    world.consumer(max_deliver=most)
+    for _ in range(most):
+        world.pull(1)
+        assert world.numbers()[2] == 1
+        world.clock.advance(WAIT + 1)
+    assert [event["deliveries"] for event in advisories(world)] == [most]
     assert world.numbers()[2] == 0
 
 
