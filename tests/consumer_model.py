@@ -101,10 +101,10 @@ class ConsumerModel:
 
     def pass_time(self, since: int, now: int) -> None:
         """Expire the ack deadlines after `since` and until `now` (ns), in the order of time: the messages are
-        redelivered, or given up."""
+        redelivered, or given up if they have one delivery."""
         due = [(one.deadline, seq) for seq, one in self.waiting.items() if since < one.deadline <= now]
         for _, seq in sorted(due):
-            if 0 < self.max_deliver <= self.waiting[seq].deliveries and seq not in self.queue:
+            if self.max_deliver == 1 and seq not in self.queue:
                 del self.waiting[seq]
             elif seq not in self.queue:
                 self.queue.append(seq)

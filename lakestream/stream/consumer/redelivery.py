@@ -149,7 +149,9 @@ class Redelivery:
             return
         expired = self._expired(self._clock.steady())
         if expired:
-            self.enqueue([seq for seq in expired if not self._exhaust(seq)])
+            if self._max_deliver() == 1:  # as in nats-server; with a higher limit the next pull request ends it
+                expired = [seq for seq in expired if not self._exhaust(seq)]
+            self.enqueue(expired)
             self._wake()
         self._rearm()
 
@@ -277,8 +279,8 @@ class Redelivery:
     def _exhaust(self, seq: int) -> bool:
         """End a message that was delivered max_deliver times. Return False if it may be delivered again.
 
-        This happens when its deadline passes, whether or not anyone pulls (nats-server 2.15.3 waits for a pull request
-        unless max_deliver is 1), and after a negative ack when it would be delivered.
+        This happens when it would be delivered: without pull requests it stays pending, except that a message with a
+        single delivery is given up when its deadline passes (nats-server 2.15.1 and 2.15.3).
         """
         max_deliver = self._max_deliver()
         deliveries = self._ledger.deliveries(seq)

@@ -164,7 +164,7 @@ def test_max_deliver_ends_a_message_once(world: World) -> None:
 
 
 @pytest.mark.parametrize("most", [1, 2])
-def test_a_message_is_given_up_when_its_last_wait_is_over_though_nobody_pulls(world: World, most: int) -> None:
+def test_without_a_request_only_a_message_with_a_single_delivery_is_given_up(world: World, most: int) -> None:
     world.client.subscribe("$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.S.c")
     world.store("s.a")
     world.consumer(max_deliver=most)
@@ -172,7 +172,10 @@ def test_a_message_is_given_up_when_its_last_wait_is_over_though_nobody_pulls(wo
         world.pull(1)
         assert world.numbers()[2] == 1
         world.clock.advance(WAIT + 1)
-    assert [event["deliveries"] for event in advisories(world)] == [most]
+    assert [event["deliveries"] for event in advisories(world)] == [1] * (most == 1)
+    assert world.numbers()[2] == most - 1
+    world.next()
+    assert [event["deliveries"] for event in advisories(world)] == [most] * (most > 1)
     assert world.numbers()[2] == 0
 
 
