@@ -64,14 +64,15 @@ class How(enum.Enum):
     """Ways in which a step fails."""
 
     REFUSED = "refused"
-    """It is not done, and raises an error: no space, no answer."""
+    """Error instead of the step: no space, no answer."""
     LOST = "lost"
-    """It is done, and raises an error: the answer is lost, or the sync failed."""
+    """Error after the step: the answer is lost, or the sync failed."""
     KILLED_BEFORE = "killed before"
+    """End of the program instead of the step."""
     KILLED_AFTER = "killed after"
-    """It is done (a deletion of several files in part), and the program ends."""
+    """End of the program after the step, or in the middle of a deletion of several files."""
     LATE = "late"
-    """It raises an error and is done once the operation was repeated; commits of Delta transactions only."""
+    """Error at the step, which is done once the operation was repeated; commits of Delta transactions only."""
 
 
 class Failed(Exception):

@@ -69,21 +69,22 @@ def _filled(site: Site) -> Traffic:
     return traffic
 
 
-def _maintainer(site: Site, traffic: Traffic, environment: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+def _maintainer(site: Site, traffic: Traffic, environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
     program = [sys.executable, "-m", "lakestream.cli.main", "maintain", "--lake", site.lake, "--once"]
     variables = {**os.environ, **site.environment, "LAKESTREAM_LEASE_SECONDS": LEASE_S, **(environment or {})}
-    return subprocess.Popen(
-        [*program, "--stream", traffic.name, "--min-files", "2"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=variables,
-    )
+    # Not a pipe: workers of a JVM that was killed may hold it open.
+    with _said(site).open("wb") as log:
+        arguments = [*program, "--stream", traffic.name, "--min-files", "2"]
+        return subprocess.Popen(arguments, stdout=log, stderr=subprocess.STDOUT, env=variables)
 
 
-def _end(maintainer: subprocess.Popen[str]) -> tuple[int, str]:
-    said = maintainer.communicate(timeout=SETTLE_S)[0]
-    return maintainer.returncode, said
+def _said(site: Site) -> Path:
+    return site.directory / "maintainer.log"
+
+
+def _end(site: Site, maintainer: subprocess.Popen[bytes]) -> tuple[int, str]:
+    """Wait for the end of a maintainer; return its exit code, and what it has said."""
+    return maintainer.wait(SETTLE_S), _said(site).read_text()
 
 
 def _whole(site: Site, traffic: Traffic) -> None:
@@ -102,7 +103,7 @@ def _next(site: Site, traffic: Traffic) -> None:
     said: list[str] = []
 
     def done() -> bool:
-        code, text = _end(_maintainer(site, traffic))
+        code, text = _end(site, _maintainer(site, traffic))
         said.append(text)
         if code and "another maintainer is at work" not in text:
             raise Broken(f"the next maintainer fails: {text[-600:]}")
@@ -139,7 +140,7 @@ def maintained(rule: Rule) -> Callable[[Site], None]:
         traffic = _filled(site)
         site.stop_compactor()
         plan, environment = _planned(site, rule)
-        said = _end(_maintainer(site, traffic, environment))
+        said = _end(site, _maintainer(site, traffic, environment))
         if not plan.hits():
             raise Broken(f"the fault did not happen: {said}")
         _again(site, traffic)
@@ -181,7 +182,7 @@ def _killed(child: str) -> Callable[[Site], None]:
         if not victims:
             raise Broken(f"no process of that name: {child}")
         victims[0].send_signal(signal.SIGKILL)
-        _end(maintainer)
+        _end(site, maintainer)
         _again(site, traffic)
 
     return run
@@ -195,7 +196,7 @@ def _answers(fault: Fault) -> Callable[[Site], None]:
         site.stop_compactor()
         assert site.proxy is not None
         site.proxy.fail(fault)
-        _end(_maintainer(site, traffic))
+        _end(site, _maintainer(site, traffic))
         if not site.proxy.hits:
             raise Broken("the fault did not happen")
         site.proxy.pass_all()
