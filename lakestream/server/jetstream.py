@@ -42,10 +42,7 @@ from lakestream.ports import Bus, Subscribed
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.api.request import API_LEVEL
 from lakestream.runtime import LoopClock, ThreadIo
-from lakestream.server.lake.address import LakeAddress
 from lakestream.server.lake.api import FlushApi
-from lakestream.server.lake.keeper import LakeKeeper
-from lakestream.server.lake.schema_export import SchemaExport
 from lakestream.server.verification import Verifier, VerifyApi
 from lakestream.spans import Spans, configured, open_spans
 from lakestream.stream.core.proposer import BufferLimits
@@ -54,6 +51,9 @@ from lakestream.stream.features.batches import BatchLimits
 if TYPE_CHECKING:
     from lakestream.net.peers.cluster import Cluster
     from lakestream.net.peers.workers import Workers
+    from lakestream.server.lake.address import LakeAddress
+    from lakestream.server.lake.keeper import LakeKeeper
+    from lakestream.server.lake.schema_export import SchemaExport
 
 STOP_WAIT_S = 10.0
 """Maximum time for writes in flight at the end."""
@@ -163,6 +163,10 @@ class JetStream:
         self.ack_seconds = shared.ack_seconds
         self.spans = shared.spans = _open_spans(options, identity.server_name, log)
         if options.lake.enabled:
+            from lakestream.server.lake.address import LakeAddress  # with the tables' logs
+            from lakestream.server.lake.keeper import LakeKeeper
+            from lakestream.server.lake.schema_export import SchemaExport
+
             # Threads of its own, which are daemons: neither the log nor the end of the process waits for the lake.
             work, probes = threads(LAKE_THREADS), threads(1)
             shared.lake = self.keeper = keeper = LakeKeeper(lake_root(options), options.lake, clock, work, log, probes)

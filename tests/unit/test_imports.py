@@ -128,6 +128,11 @@ def test_a_start_without_jetstream_loads_nothing_of_it(tmp_path: Path) -> None:
     assert len(_own(loaded)) <= MOST_MODULES
 
 
+def test_a_start_without_lake_loads_no_logs_of_tables(tmp_path: Path) -> None:
+    loaded = _loaded_by(tmp_path, "-js", "-sd", str(tmp_path / "store"), "--no-lake")
+    assert loaded & {"lakestream.lake.delta", "lakestream.server.lake.keeper"} == set()
+
+
 def test_a_start_with_everything_loads_only_the_http_parser_besides(tmp_path: Path) -> None:
     config = tmp_path / "nats.conf"
     config.write_text("http: -1\nports_file_dir: '.'\npid_file: x.pid\nlog_file: a.log\njetstream { store_dir: store }")
