@@ -249,13 +249,12 @@ class Gets:
         In a copy, what has come from the origin is stored first: a client that has put a value through a mirror has the
         ack of the origin, and must not get an older value.
         """
-        pipeline = self._stream.pipeline
 
         def answer() -> None:
             self._answer_one(reply, query.last_of(self._stream.store, subject), bare)
 
-        if self._stream.mirroring.copying and pipeline.is_taken(subject):
-            pipeline.when_safe(answer)
+        if self._stream.mirroring.copying:
+            self._stream.pipeline.when_stored(subject, answer)
         else:
             answer()
 

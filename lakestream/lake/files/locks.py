@@ -169,7 +169,7 @@ class JvmLock:
                 return False
             _files.add(file)
             self._file = file
-            os.utime(self._path)  # `state` shows that it was taken, also once it is free again
+            mark(self._path)
             return True
 
     def _give_back(self) -> None:
@@ -286,19 +286,31 @@ class Lease:
         return _store_time(self._storage, self._path) - written_ns > int((terms.seconds + 1) * 1e9)
 
 
+def mark(path: str) -> None:
+    """Let `lock_state` show that what a lock protects has changed, also once the lock is free again. A lease shows that
+    without this."""
+    if not paths.is_local(path):
+        return
+    with contextlib.suppress(OSError):  # it only tells servers earlier
+        if not os.path.exists(path):  # opened only then: closing it releases locks of this process
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR, FILE_MODE))
+        os.utime(path, ns=(time.time_ns(), time.time_ns()))
+
+
 class LockState(msgspec.Struct, frozen=True):
     """A lock as others see it.
 
     Attributes:
         held: it has a holder.
-        changed_ns: time of the last change that its file or object shows: it was taken, renewed or released; 0: none.
+        changed_ns: time of the last change that its file or object shows: it was taken, marked, renewed or released; 0:
+            none.
     """
 
     held: bool
     changed_ns: int = 0
 
 
-def state(path: str) -> LockState:
+def lock_state(path: str) -> LockState:
     """Return the state of a lock, without trying to take it.
 
     A lease's expiry is judged by this machine's clock, so the answer may be slightly wrong.
@@ -327,8 +339,8 @@ def state(path: str) -> LockState:
 
 
 def is_held(path: str) -> bool:
-    """Return True if a lock is held; see `state`."""
-    return state(path).held
+    """Return True if a lock is held; see `lock_state`."""
+    return lock_state(path).held
 
 
 def lease_seconds() -> float:

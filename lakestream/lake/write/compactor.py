@@ -27,7 +27,7 @@ import msgspec
 from lakestream.lake.errors import LakeError, LeaseLost, StillCloned, TableBusy, first_line
 from lakestream.lake.files import paths, staging
 from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.locks import COMPACTOR_LOCK, open_lock
+from lakestream.lake.files.locks import COMPACTOR_LOCK, mark, open_lock
 from lakestream.lake.files.scan import Scanner
 from lakestream.lake.files.staging import StagedStream
 from lakestream.lake.write.clone_worker import CloneWorker
@@ -399,6 +399,8 @@ class Compactor:
                 looked = now
                 self._join(turns, self._newcomers(set(turns.values())), tally)
         report = tally.report(time.monotonic() - began)
+        if report.streams or report.removed:
+            mark(f"{self._lake}/{COMPACTOR_LOCK}")  # servers look at the tables
         if report.streams or report.failures or report.removed:
             self._report(report)
         return report

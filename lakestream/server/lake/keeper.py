@@ -22,7 +22,7 @@ from lakestream.lake.delta.position import PositionWatch
 from lakestream.lake.delta.verify import Budget
 from lakestream.lake.errors import BadPolicy, LakeAway, LakeError, OlderLake, OlderStore, StorageFailed
 from lakestream.lake.files import paths, staging
-from lakestream.lake.files.locks import COMPACTOR_LOCK, LockState, state
+from lakestream.lake.files.locks import COMPACTOR_LOCK, LockState, lock_state
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.files import Files
 from lakestream.log.format.segment import SealedSegment
@@ -467,7 +467,7 @@ class LakeKeeper:
                 for sync in self._syncs.values():
                     self._stir(sync)
 
-        self._io.submit(lambda: state(path), seen)
+        self._io.submit(lambda: lock_state(path), seen)
 
     def _look(self, sync: StreamSync, *, anyway: bool = False) -> None:
         """Stage sealed segments and read the position; at most one such task of a stream runs.

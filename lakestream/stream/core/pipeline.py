@@ -42,6 +42,9 @@ operation."""
 WAITING_BYTES = 1024
 """Memory for a publish that waits for an operation, beside its header block and payload (1 KiB)."""
 
+MAX_AWAITING = 10_000
+"""Direct gets of a mirror, or of a stream with sources, that wait for one write; further ones get what is stored."""
+
 SPARED_BYTES = 1 << 20
 """Uncommitted messages that a stream may have beyond that limit (1 MiB): one whose disk is fast does not need more, and
 does not have to wait for those whose disk is slow."""
@@ -130,9 +133,14 @@ class Pipeline:
         """Return the uncommitted batches, newest first."""
         return [each.context for each in reversed(self.uncommitted()) if isinstance(each.context, Batch)]
 
-    def is_taken(self, subject: bytes) -> bool:
-        """Return True if a message of this subject was taken and is not committed."""
-        return any(batch.last(subject) for batch in self.batches())
+    def when_stored(self, subject: bytes, then: Callable[[], None]) -> None:
+        """Call `then` once the messages of this subject that were taken are committed, at once if there is none, or if
+        too much waits for the disk already; never if they are lost here."""
+        batches = self.batches()
+        if any(batch.last(subject) for batch in batches) and len(batches[0].after) < MAX_AWAITING:
+            self.when_safe(then)
+        else:
+            then()
 
     def pending_operations(self) -> list[Operation]:
         """Return the uncommitted operations, oldest first."""
