@@ -18,6 +18,7 @@ COMPILED := $(VENV)/.compiled
 BUILT_FROM := pyproject.toml setup.py $(wildcard lakestream/native/*.pyx lakestream/native/*.h)
 ARGS ?=
 ALL ?=
+NATS_SERVER ?= $(BIN)/nats-server
 # Test processes of each stage. Those that start servers mostly wait for them, so there are more. Those of the lake start
 # Spark once each.
 WORKERS ?= 2
@@ -173,10 +174,11 @@ test-all: setup jars
 	@$(MAKE) --no-print-directory test-product ALL=1
 	@$(MAKE) --no-print-directory conformance
 
-# ARGS=--record replaces stale recordings: review the difference before you commit them.
+# ARGS=--record replaces stale recordings: review the difference before you commit them. NATS_SERVER names the program of
+# another release.
 conformance: setup
-	@echo "== conformance: lakestream beside a real nats-server $$($(BIN)/nats-server --version | sed 's/.* v//')"
-	@$(PYTEST) -n $(CLUSTER_WORKERS) --dist worksteal --live tests/conformance tests/clients tests/cluster $(ARGS)
+	@echo "== conformance: lakestream beside a real nats-server $$($(NATS_SERVER) --version | sed 's/.* v//')"
+	@LAKESTREAM_TEST_NATS_SERVER=$(abspath $(NATS_SERVER)) $(PYTEST) -n $(CLUSTER_WORKERS) --dist worksteal --live tests/conformance tests/clients tests/cluster $(ARGS)
 
 test-unit: setup
 	@echo "== unit: no sockets, no JVM"

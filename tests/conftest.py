@@ -18,9 +18,9 @@ from tests.clouds.azure_server import AzureServer
 from tests.clouds.gcs_server import GcsServer
 from tests.conformance.harness import compare
 from tests.pairs import FLAGS, Pair, Setup
-from tests.recordings import Recordings, Referee, plain
+from tests.recordings import FIRST, Recordings, Referee, plain
 from tests.s3_server import S3Server
-from tests.servers import Kind, Server
+from tests.servers import Kind, Server, release
 
 # Test machines vary in speed, so the duration of an example is no failure.
 hypothesis.settings.register_profile("patient", deadline=None)
@@ -52,10 +52,15 @@ def referee(request: pytest.FixtureRequest) -> Referee:
     return Referee.LIVE if request.config.getoption("--live") else Referee.RECORDED
 
 
+def recordings_of(tests: Path, referee: Referee) -> Recordings:
+    """Return the recordings of a directory of tests."""
+    return Recordings(tests / "recordings", referee, FIRST if referee is Referee.RECORDED else release())
+
+
 @pytest.fixture(scope="session")
 def recordings(referee: Referee) -> Iterator[Recordings]:
     """Yield the recordings of tests/conformance; write new ones when the session ends."""
-    recordings = Recordings(TESTS / "conformance" / "recordings", referee)
+    recordings = recordings_of(TESTS / "conformance", referee)
     yield recordings
     recordings.save()
 
@@ -77,7 +82,7 @@ def recorded(recordings: Recordings, request: pytest.FixtureRequest) -> Recorded
         answered = plain([("answer", ask())])
         if difference := recordings.stale(id, answered, partial(compare, differences=())):
             pytest.fail(f"{id}\n{difference}", pytrace=False)
-        return answered[0][1]
+        return recordings.expected(id, answered)[0][1]
 
     return answer
 

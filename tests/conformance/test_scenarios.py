@@ -45,7 +45,7 @@ def _difference(scenario: Scenario, pair: Pair, recordings: Recordings, *, last:
         return f"the scenario does not work against {pair.expected.kind.value}: {stopped(expected)}"
     assert expected, "a scenario that records nothing proves nothing"
     stale = recordings.stale(scenario.id, expected, compare, last=last) if scenario.recorded else ""
-    return stale or compare(scenario.id, expected, got)
+    return stale or compare(scenario.id, recordings.expected(scenario.id, expected), got)
 
 
 def _play(scenario: Scenario, pair: Pair, side: int) -> Transcript:

@@ -88,3 +88,19 @@ def test_recording_writes_what_is_new_or_differs_at_the_last_try_and_keeps_the_r
     after = Recordings(recorded, Referee.RECORDED)
     assert after.ids() == {"a.one", "a.two", "a.three", "b.one"}
     assert [after.get(f"a.{name}") for name in ("one", "two", "three")] == [[("said", n)] for n in (3, 1, 4)]
+
+
+def test_lakestream_is_compared_with_the_newest_release_and_nats_server_with_its_own(recorded: Path) -> None:
+    newer = Recordings(recorded, Referee.RECORD, "2.15.10")
+    assert not newer.stale("a.one", [("said", 2)], compare)
+    assert not newer.stale("a.two", [("said", 1)], compare)  # as before
+    newer.save()
+    assert [path.name for path in (recorded / "2.15.10").iterdir()] == ["a.jsonl"]
+    assert Recordings(recorded, Referee.RECORDED).get("a.one") == [("said", 2)]
+    assert Recordings(recorded, Referee.RECORDED).get("a.two") == [("said", 1)]
+    for release, said, other in (("2.15.1", 1, 2), ("2.15.9", 1, 2), ("2.15.10", 2, 1)):
+        live = Recordings(recorded, Referee.LIVE, release)
+        assert not live.stale("a.one", [("said", said)], compare)
+        assert live.stale("a.one", [("said", other)], compare)
+        assert live.expected("a.one", [("said", said)]) == [("said", 2)]
+        assert live.expected("a.two", [("said", 1)]) == [("said", 1)]
