@@ -4,14 +4,15 @@ Belongs here: the file `created.journal` beside the accounts' directories, its f
 does with it. Only streams of a group of one are in it: in a cluster the meta group's log says which streams exist.
 
 The first entry of a new log would take the syncs of three directories and a segment, each of which makes the file
-system commit its own journal. So the files of a new stream are made without a sync, and its first entry is durable once
-it is here: one write into room that is there already, one fdatasync, shared by all streams that are created meanwhile.
-From then on recovery can make the files anew.
+system commit its own journal. So the first entry is durable once it is here: one write into room that is there already,
+one fdatasync, shared by all streams that are created meanwhile. From then on recovery can make the files, and so they
+are made without a sync.
 
-Invariant: until the names of a log's files are durable (`Birth.settle`), nothing but its first entry is. Whatever else
-is to be durable there is synced after them: SegmentLog settles before its second synced write, a seal or a checkpoint.
-Invariant: before the directory of a stream is given another name, no record of the stream is in the journal any more
-(`forget`). Else recovery would bring a deleted stream back.
+Invariant: files are made only for a record that is durable. A power loss leaves no torn log that nobody explains.
+Invariant: until segment and names of a log are durable (`Birth.settle`), it has its first entry alone. SegmentLog
+settles before its second write, and before a checkpoint is written beside it.
+Invariant: before the directory of a stream is given another name, the log is settled, and no record of the stream is in
+the journal any more (`forget`). Else recovery would bring a deleted stream back.
 
 The file has the format of a segment: a header, frames, and zeros as room for more. A frame's body is MessagePack: the
 directory, relative to the store, and the first entry as (term, kind, body); none: the directory has no record any more.
@@ -76,7 +77,7 @@ class _Ticket:
 
 
 class Birth:
-    """The files of a new log, of which no name is durable yet. Its methods block, in any thread."""
+    """The files of a new log, which are not durable yet. Its methods block, in any thread."""
 
     def __init__(self, directory: str, settled: Callable[[Birth], None], files: Files) -> None:
         self.directory = directory
@@ -114,13 +115,12 @@ class CreationJournal:
 
     # ------------------------------------------------------------------ new streams
     def create(self, directory: str, term: int, kind: Kind, body: bytes, now_ns: int) -> Birth:
-        """Make the files of a log with its first entry; return them. The entry is durable, their names are not.
+        """Make the files of a log with its first entry; return them. The entry is durable, they are not.
 
-        Raise OSError; the directory is to be removed then.
+        Raise OSError; the directory is to be forgotten and removed then.
         """
         first, files = First(term, kind, body), self._files
         files.make_directory(os.path.dirname(directory))
-        _make(directory, first, files.unsynced(), now_ns)
         relative = os.path.relpath(directory, self._root)
         with self._gather:
             self._unsettled[relative] = first
@@ -130,6 +130,7 @@ class CreationJournal:
             with self._gather:
                 del self._unsettled[relative]
             raise
+        _make(directory, first, files.unsynced(), now_ns)
         return Birth(directory, self._settled, files)
 
     def forget(self, directory: str) -> None:

@@ -140,7 +140,7 @@ class SegmentLog:
         self.marks: MarkFile | None = None
         """Set by the store of a group of one: the file in which `synced` is noted."""
         self.birth: Birth | None = None
-        """Set by `FileStores.create`: the names of this log are not durable yet."""
+        """Set by `FileStores.create`: this log is not durable yet, its first entry is (creations.py)."""
         self.grown: set[Log] = set()
         self.unmarked: set[SegmentLog] = set()
         """Set by `FileStores`: the logs of which `marks` is out of date."""
@@ -232,6 +232,7 @@ class SegmentLog:
             length = -(-(offset + min(offset, ROOM_BYTES)) // _BLOCK) * _BLOCK
             buffers.append(_ZEROS[: length - offset])
         try:
+            self._settle()
             self.files.write(self._fd, buffers, segment.end)
             self._length = length
             if self.options.sync_always:
@@ -264,11 +265,13 @@ class SegmentLog:
         """Make durable what relaxed appends left. Raise LogFrozen."""
         with self._lock:
             self._check()
-            if self._write or self.birth is not None:
-                try:
+            try:
+                self._settle()
+                if self._write:
                     self._sync()
-                except BaseException as error:
-                    raise self._freeze(self.segments[-1].path, error) from error
+            except BaseException as error:
+                raise self._freeze(self.segments[-1].path, error) from error
+            if self._write:
                 self._write = 0
                 self.synced = self.segments[-1].newest
 
@@ -287,14 +290,21 @@ class SegmentLog:
                 raise self._freeze(self.segments[-1].path, error) from error
             return self.birth
 
+    def settle_new(self) -> None:
+        """Make a new log durable: the journal is about to forget it. One that cannot be is left as it is."""
+        with self._lock, contextlib.suppress(OSError):
+            if self._fd >= 0:
+                self._settle()
+
     def settled(self) -> None:
         """Note that the name of the directory is durable, too."""
         self.birth = None
 
-    def _settle_names(self) -> None:
-        """Make the names of a new log durable before anything but its first entry counts as that."""
+    def _settle(self) -> None:
+        """Make a new log durable before anything is written behind its first entry."""
         birth = self.birth
         if birth is not None:
+            self.files.sync(self._fd)
             birth.settle()
             self.birth = None
 
@@ -302,7 +312,6 @@ class SegmentLog:
         """Make the open segment durable, and count the time that it takes."""
         began = time.perf_counter()
         self.files.sync(self._fd)
-        self._settle_names()
         if self.figures is not None:
             self.figures.sync_seconds.observe(time.perf_counter() - began)
 
@@ -391,7 +400,6 @@ class SegmentLog:
         assert segment.tables is not None
         if self._write:  # a power loss may not leave a footer behind frames that it took
             self.files.sync(self._fd)
-        self._settle_names()
         pieces = encode_footer(footer, segment.tables, segment.end)
         self.files.write(self._fd, pieces, segment.end)
         segment.file_bytes = segment.end + sum(map(len, pieces))
@@ -528,7 +536,7 @@ class SegmentLog:
             finally:
                 self.files.close(fd)
                 self.failed = self.failed or LogClosed(f"{self.directory}: the log is closed")
-        if self.marks is not None:
+        if self.marks is not None and self.birth is None:  # a new log has no file that is newer than its first entry
             try:
                 self.marks.close(self.synced)
             except OSError as error:

@@ -592,6 +592,7 @@ class SegmentStore(Store):
         self._empty()
         self.closed = True
         with self.lock:
+            self.log.settle_new()
             if self._shut():
                 self.on_removing()
                 discard(self.log.files, self.directory)
@@ -602,6 +603,7 @@ class SegmentStore(Store):
             if seal and not self._destroyed:
                 self.log.seal_rest(self.applied, self._last_seal)
             self._empty()
+            self.log.settle_new()
             if not self._shut():
                 return ""
             self.on_removing()
