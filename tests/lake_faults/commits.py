@@ -84,7 +84,19 @@ def _said(site: Site) -> Path:
 
 def _end(site: Site, maintainer: subprocess.Popen[bytes]) -> tuple[int, str]:
     """Wait for the end of a maintainer; return its exit code, and what it has said."""
-    return maintainer.wait(SETTLE_S), _said(site).read_text()
+    try:
+        return maintainer.wait(SETTLE_S), _said(site).read_text()
+    except subprocess.TimeoutExpired:
+        _kill(maintainer)  # so that it does not work beside the next case's
+        raise Broken(f"the maintainer does not end: {_said(site).read_text()[-600:]}") from None
+
+
+def _kill(maintainer: subprocess.Popen[bytes]) -> None:
+    """Kill a maintainer and its JVM."""
+    for each in psutil.Process(maintainer.pid).children(recursive=True):
+        each.kill()
+    maintainer.kill()
+    maintainer.wait()
 
 
 def _whole(site: Site, traffic: Traffic) -> None:
@@ -219,10 +231,7 @@ def _late(before: bool) -> Callable[[Site], None]:
         proxy.fail(Fault(COMMIT, ("PUT",), late=True))
         maintainer = _maintainer(site, traffic)
         site.until(lambda: proxy.hits > 0, "the commit is on its way")
-        for each in psutil.Process(maintainer.pid).children(recursive=True):
-            each.kill()
-        maintainer.kill()
-        maintainer.wait()
+        _kill(maintainer)
         if before:
             proxy.release()
         _whole(site, traffic)
