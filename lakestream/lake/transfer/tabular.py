@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import heapq
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import duckdb
+import msgspec
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
@@ -35,16 +37,26 @@ from lakestream.log.format.record import Record
 from lakestream.protocol.instants import instant
 
 BATCH_ROWS = 16_384
+BATCH_BYTES = 8 << 20
+"""Size of the rows that are read at once, by their average size; a larger row is alone."""
+SORT_BYTES = 128 << 20
+"""Messages that are sorted in memory; beyond that a sort uses a temporary file."""
+RECORD_BYTES = 400
+"""Memory of a message besides its header and payload."""
 SORT_MEMORY = "256MB"
-"""Memory of a sort, or of reading a Delta table; beyond that it uses temporary files."""
+"""Memory of DuckDB, which reads Delta tables and orders Parquet; beyond that it uses temporary files."""
+LARGE_ROWS_SHARE = 0.5
+"""Share of the machine's memory for rows so large that DuckDB, which reads 2,048 at once, fails with less."""
 
 EXPORTS = {suffix: kind for suffix, kind in SUFFIXES.items() if suffix != ".tsv"}
 """Formats of an export by suffix; its CSV has commas."""
 
+_pack, _unpack = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder().decode
 _QUOTE = '"'
 _QUOTED = re.compile(r'[",\r\n]|^ | $')
 _PLACE = ("filename", "file_row_number")
 """Columns with which DuckDB tells a row's place."""
+_NUMBER = "lakestream_row_number"
 
 
 class BadTarget(LakeError):
@@ -93,11 +105,11 @@ class Source:
         self.schema: pa.Schema = pa.schema(kept)
         self.rows: int | None = None
 
-    def _delta(self, suffix: str, columns: str) -> Any:
+    def _delta(self, suffix: str, columns: str, memory: str = SORT_MEMORY) -> Any:
         """Query the table by DuckDB, which reads deletion vectors right, as a reader of record batches."""
         from lakestream.lake.sql.session import extension_path
 
-        connection = _duckdb()
+        connection = _duckdb(memory)
         connection.execute(f"LOAD {literal(str(extension_path()))}")
         # The positions in the files are the only order that a Delta table has.
         scan = f"delta_scan({literal(self.path)}, version={self.version}, filename=true, file_row_number=true)"
@@ -108,6 +120,9 @@ class Source:
         self._dataset = ds.dataset(names, format="parquet", partitioning="hive", partition_base_dir=base)
         self.schema = self._dataset.schema
         self.rows = self._dataset.count_rows()
+        groups = [group for fragment in self._dataset.get_fragments() for group in fragment.row_groups]
+        largest = max((group.total_byte_size // max(group.num_rows, 1) for group in groups), default=0)
+        self._batch_rows = max(min(BATCH_BYTES // max(largest, 1), BATCH_ROWS), 1)
 
     @property
     def identity(self) -> str:
@@ -128,52 +143,128 @@ class Source:
         if self.delta:
             names = ", ".join(doubled(column) for column in columns or self.schema.names)
             order = ", ".join([order, *_PLACE] if order else _PLACE)
-            yield from self._delta(f"ORDER BY {order}", names)
-        elif order:
-            connection = _duckdb()
-            connection.register("source", self._dataset.scanner(batch_size=BATCH_ROWS).to_reader())
-            names = ", ".join(doubled(column) for column in columns) if columns else "*"
-            yield from connection.execute(f"SELECT {names} FROM source ORDER BY {order}").to_arrow_reader(BATCH_ROWS)
+            yield from _with_memory(lambda memory: self._delta(f"ORDER BY {order}", names, memory))
+        elif order and not self._is_ordered():
+            yield from _with_memory(lambda memory: self._ordered(order, columns, memory))
         else:
-            scanner = self._dataset.scanner(columns=columns, batch_size=BATCH_ROWS, fragment_readahead=1)
-            yield from (batch for batch in scanner.to_batches() if batch.num_rows)
+            yield from self._scan(columns)
+
+    def _scan(self, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
+        scanner = self._dataset.scanner(columns=columns, batch_size=self._batch_rows, fragment_readahead=1)
+        yield from (batch for batch in scanner.to_batches() if batch.num_rows)
+
+    def _ordered(self, order: str, columns: list[str] | None, memory: str) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in order; equal ones in that of the files, so that it is the same each time."""
+        connection = _duckdb(memory)
+        numbered = pa.RecordBatchReader.from_batches(
+            self.schema.append(pa.field(_NUMBER, pa.int64())), self._numbered()
+        )
+        connection.register("source", numbered)
+        names = ", ".join(doubled(column) for column in columns or self.names)
+        query = f"SELECT {names} FROM source ORDER BY {order}, {_NUMBER}"
+        yield from connection.execute(query).to_arrow_reader(BATCH_ROWS)
+
+    def _numbered(self) -> Iterator[pa.RecordBatch]:
+        row = 0
+        for batch in self._scan(None):
+            numbers = pa.array(range(row, row + batch.num_rows), pa.int64())
+            yield batch.append_column(_NUMBER, numbers)
+            row += batch.num_rows
+
+    def _is_ordered(self) -> bool:
+        """Return True if the rows are in their order already, as those of an export are: no sort is needed."""
+        (name, *others), last = self._order_by, None
+        if others or not pa.types.is_integer(self.schema.field(name).type):
+            return False
+        for batch in self._scan([name]):
+            values = batch.column(0).to_pylist()
+            if None in values or (last is not None and values[0] < last) or values != sorted(values):
+                return False
+            last = values[-1]
+        return True
 
 
-def _duckdb() -> Any:
+def _duckdb(memory: str = SORT_MEMORY) -> Any:
     directory = tempfile.gettempdir()
-    config: dict[str, Any] = {"memory_limit": SORT_MEMORY, "temp_directory": directory, "threads": 2}
+    config: dict[str, Any] = {"memory_limit": memory, "temp_directory": directory, "threads": 2}
     connection = duckdb.connect(config={**config, "autoinstall_known_extensions": False})
     connection.execute("SET TimeZone = 'UTC'")
     return connection
 
 
+def _with_memory(query: Callable[[str], Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of a query, which is repeated with more memory if its rows are too large for SORT_MEMORY."""
+    done = 0
+    try:
+        for batch in query(SORT_MEMORY):
+            yield batch
+            done += batch.num_rows
+    except duckdb.OutOfMemoryException:
+        most = int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * LARGE_ROWS_SHARE)
+        skip = done
+        for batch in query(f"{most}B"):
+            if skip < batch.num_rows:
+                yield batch.slice(skip)
+            skip = max(skip - batch.num_rows, 0)
+
+
 def sorted_messages(messages: Iterable[Mapped]) -> Iterator[list[Record]]:
-    """Yield messages by their keys, by time without keys, in their original order where these are equal; in temporary
-    files if they are many."""
-    schema = pa.schema(
-        [
-            ("seq", pa.int64()),
-            ("time_ns", pa.int64()),
-            ("subject", pa.binary()),
-            ("header", pa.binary()),
-            ("data", pa.binary()),
-            ("key", pa.binary()),
-        ]
-    )
-    fields = schema.names[:-1]
+    """Yield messages by their keys, by time without keys, in their original order where these are equal.
 
-    def batches() -> Iterator[pa.RecordBatch]:
+    Up to SORT_BYTES are sorted in memory. Beyond that, sorted runs go to a temporary file and are merged, one message
+    of each run in memory at a time: a database would want thousands of rows at once, and each may have megabytes.
+    """
+    held: list[_Keyed] = []
+    runs: list[tuple[int, int]] = []
+    size = 0
+    with tempfile.TemporaryFile() as file:
         for some in messages:
-            columns: list[Any] = [[getattr(record, field) for record in some.messages] for field in fields]
-            columns.append(some.keys if some.keys is not None else [None] * len(some.messages))
-            arrays = [pa.array(values, kind) for values, kind in zip(columns, schema.types, strict=True)]
-            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+            keys: Iterable[Any] = some.keys if some.keys is not None else (each.time_ns for each in some.messages)
+            held += [(key, each.seq, each) for key, each in zip(keys, some.messages, strict=True)]
+            size += sum(len(each.data) + len(each.header) + RECORD_BYTES for each in some.messages)
+            if size >= SORT_BYTES:
+                runs.append(_spilled(file, held))
+                held, size = [], 0
+        held.sort()
+        file.flush()
+        ordered = heapq.merge(*(_read_run(file.fileno(), *run) for run in runs), held)
+        yield from _cut(record for _, _, record in ordered)
 
-    connection = _duckdb()
-    connection.register("messages", pa.RecordBatchReader.from_batches(schema, batches()))
-    query = f"SELECT {', '.join(fields)} FROM messages ORDER BY key, CASE WHEN key IS NULL THEN time_ns END, seq"
-    for batch in connection.execute(query).to_arrow_reader(BATCH_ROWS):
-        yield [Record(*row) for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)]
+
+_Keyed = tuple[Any, int, Record]
+"""A sort key, a row, and its message; rows differ, so messages are never compared."""
+
+
+def _spilled(file: IO[bytes], held: list[_Keyed]) -> tuple[int, int]:
+    """Write a sorted run; return its positions in the file."""
+    start = file.tell()
+    held.sort()
+    for key, seq, record in held:
+        body = _pack((key, seq, record.time_ns, record.subject, record.header, record.data))
+        file.write(len(body).to_bytes(4, "big") + body)
+    return start, file.tell()
+
+
+def _read_run(descriptor: int, at: int, end: int) -> Iterator[_Keyed]:
+    while at < end:
+        length = int.from_bytes(os.pread(descriptor, 4, at), "big")
+        key, seq, *rest = _unpack(os.pread(descriptor, length, at + 4))
+        yield key, seq, Record(seq, *rest)
+        at += 4 + length
+
+
+def _cut(records: Iterable[Record]) -> Iterator[list[Record]]:
+    """Yield records in lists of limited size."""
+    some: list[Record] = []
+    size = 0
+    for record in records:
+        some.append(record)
+        size += len(record.data)
+        if size >= BATCH_BYTES or len(some) == BATCH_ROWS:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
 
 
 # ---------------------------------------------------------------------- writing
