@@ -63,6 +63,21 @@ class LakeAway(LakeError, PublicError):
         )
 
 
+class LakeSilent(LakeError):
+    """Raised when a lake gives no answer at all.
+
+    Args:
+        path: the file that was read.
+        seconds: time that was waited.
+    """
+
+    def __init__(self, path: str, seconds: float) -> None:
+        super().__init__(
+            f"the lake does not answer: reading {path} took more than {seconds:g} s. Check the mount, or the network "
+            "to the object store; clients of a server still read what its log has"
+        )
+
+
 def _remedy(reason: str) -> str:
     if "credentials" in reason:
         return "renew the credentials of the server (those of its environment need a restart)"
@@ -246,10 +261,13 @@ class UnwritableTable(LakeError):
         table: the table's path.
         what: the declaration, such as "a generated column".
         since: version that has it first; 0: unknown.
+        command: in Spark SQL, with the table's path as `{}`, where RESTORE does not undo it.
     """
 
-    def __init__(self, table: str, what: str, since: int) -> None:
+    def __init__(self, table: str, what: str, since: int, command: str = "") -> None:
         undo = _restore(table, since - 1) if since else "Undo that, with the program that did it"
+        if command:
+            undo = f"Undo it in Spark SQL with {command.format(table)}"
         super().__init__(f"{table} has {what} of another program, for which messages have no values. {undo}")
 
 

@@ -230,7 +230,7 @@ CASES = (
         refused(
             sql(_MAPPED, "ALTER TABLE {t} RENAME COLUMN data TO payload"),
             "has no column data",
-            sql("ALTER TABLE {t} RENAME COLUMN payload TO data"),
+            sql("ALTER TABLE {t} RENAME COLUMN payload TO data", "ALTER TABLE {t} DROP FEATURE columnMapping"),
             False,
         ),
     ),

@@ -28,7 +28,16 @@ import msgspec
 from lakestream.lake.delta.actions import Add, MetaData, Remove, TableProtocol, statistics
 from lakestream.lake.delta.log import Commit, Log
 from lakestream.lake.delta.position import APPLICATION, progress_of
-from lakestream.lake.delta.schema import END, FORMAT_COLUMN, SCHEMA_COLUMN, UID_PROPERTY, doubled, is_own
+from lakestream.lake.delta.schema import (
+    END,
+    FORMAT_COLUMN,
+    SCHEMA_COLUMN,
+    UID_PROPERTY,
+    doubled,
+    is_own,
+    is_partition_value,
+    ticked,
+)
 from lakestream.lake.errors import DamagedLog
 from lakestream.lake.files.storage import Entry, Storage
 from lakestream.protocol.decoding import DECODE_ERRORS
@@ -53,6 +62,8 @@ READABLE = frozenset(
 """Reader features of tables that deltalake reads. With others only small files are read, if at all."""
 MESSAGE_COLUMNS = ("seq", "time_ns", "subject", "subject_bytes", "headers", "header_block", "data")
 """Columns of a table without which no message is read."""
+MAPPING = "delta.columnMapping.mode"
+"""Property of tables whose columns have other names in their files; lakestream never sets it."""
 NAMED_RUNS = 10
 """Maximum number of runs of sequences that a text names."""
 MAX_GONE = 1000
@@ -82,7 +93,8 @@ class ForeignCommit(msgspec.Struct, frozen=True):
     """A commit by another program, and the content of a note.
 
     Sequences of its files, as far as their statistics tell, are `first` to `last`. `change` is its effect, without that
-    on sequences which an earlier one had changed; None: not compared yet.
+    on sequences which an earlier one had changed; None: not compared yet. `select` is the SELECT list by which rows of
+    the version before have the columns of the table today; "": it is not known, or there is none.
     """
 
     version: int
@@ -90,6 +102,7 @@ class ForeignCommit(msgspec.Struct, frozen=True):
     first: int
     last: int
     change: Change | None = None
+    select: str = ""
 
 
 _FOREIGN = msgspec.json.Decoder(ForeignCommit)
@@ -189,6 +202,9 @@ class Strangers:
         if fresh or version != self._version:
             there = sorted(each for each in self._known if each <= version)  # an older copy has not all of them
             self._now = {each: self._left(self._known[each], version) for each in there}
+            for each in there:
+                select = self._select(each - 1, version) if self._now[each] != Change() and each < version else ""
+                self._known[each] = msgspec.structs.replace(self._known[each], select=select)
         self._version = version
         return {each: (self._known[each], left) for each, left in self._now.items()}
 
@@ -227,6 +243,18 @@ class Strangers:
             return made
         return Change(joined(changed), joined(inserted))
 
+    def _select(self, before: int, now: int) -> str:
+        """Return `ForeignCommit.select` for two versions."""
+        try:
+            then, today = (dict(self._open(each).fields) for each in (before, now))
+        except Exception:  # as above
+            return ""
+        added = [name for name in today if name not in then]
+        others = [name for name, of in today.items() if then.get(name, of) != of]
+        if others or any(is_partition_value(name) for name in added):
+            return ""  # the types of fields differ, or the values follow from the layout
+        return ", ".join(f"NULL AS {ticked(name)}" if name in added else ticked(name) for name in today)
+
     def _compared(self, commit: ForeignCommit) -> ForeignCommit:
         """Return the commit with its change."""
         if commit.change is not None:
@@ -246,18 +274,20 @@ class Strangers:
 
         options = self._storage.delta_options()
         table = DeltaTable(self._table, version=version, storage_options=options or None)
-        names = [field.name for field in table.schema().fields]
+        fields = [(field.name, field.type) for field in table.schema().fields]
+        names = [name for name, _ in fields]
         # Payloads may be in typed columns, which other programs change too.
         typed = [doubled(name) for name in names if not is_own(name)] if FORMAT_COLUMN in names else []
         more = [SCHEMA_COLUMN, FORMAT_COLUMN, *typed] if FORMAT_COLUMN in names else []
-        return _Version(QueryBuilder().register("t", table), ", ".join([_COLUMNS, *more]))
+        return _Version(QueryBuilder().register("t", table), ", ".join([_COLUMNS, *more]), fields)
 
 
 class _Version(NamedTuple):
-    """A version of a table for queries, and the columns that messages are made of."""
+    """A version of a table for queries, the columns that messages are made of, and all columns with their types."""
 
     query: Any
     columns: str
+    fields: Sequence[tuple[str, Any]]
 
 
 def _query(version: _Version, first: int, last: int, limit: int) -> dict[int, list[Any]]:
@@ -340,26 +370,28 @@ def described(table: str, commit: ForeignCommit, left: Change, held: Sequence[Ru
     if version >= newest:
         undo = f"undo it in Spark SQL with RESTORE TABLE delta.`{table}` TO VERSION AS OF {newest - 1}"
     else:
-        undo = _remedy(table, version, held, left)
+        undo = _remedy(table, commit, held, left)
     accept = "; or accept it, by deleting these messages in the stream" if held else ""
     return f"{said}; {undo}{accept} (docs/lake.md, Changes by other programs)"
 
 
-def _remedy(table: str, version: int, held: Sequence[Run], left: Change) -> str:
+def _remedy(table: str, commit: ForeignCommit, held: Sequence[Run], left: Change) -> str:
     """Return what undoes a change that the compactor's commits have followed.
 
     Args:
         table: the table's path.
-        version: the version that made the change.
+        commit: the commit that made the change.
         held: the sequences that have messages and whose rows are missing, changed or doubled.
         left: what is left of the change.
     """
-    if len(held) > NAMED_RUNS:
+    version = commit.version
+    if len(held) > NAMED_RUNS or (held and not commit.select):
         return f"put the rows of VERSION AS OF {version - 1} back"
     if len(left.inserted) > NAMED_RUNS:
         return f"delete the rows that are in VERSION AS OF {version} and not in {version - 1}"
     commands = []
-    before, where = f"SELECT * FROM delta.`{table}` VERSION AS OF {version - 1}", _where(held)
+    # Columns are named: the table may have got more of them since, which the version before does not have.
+    before, where = f"SELECT {commit.select} FROM delta.`{table}` VERSION AS OF {version - 1}", _where(held)
     if held and left.compared:  # replaces all rows of a sequence, of which a MERGE would update each
         commands.append(f"INSERT INTO delta.`{table}` REPLACE WHERE {where} {before} WHERE {where}")
     elif held:  # any row of the files, and rows that came later must stay
@@ -418,6 +450,12 @@ def obstacle(table: str, version: int, metadata: MetaData, protocol: TableProtoc
             f"{table} has no column {lacking[0]} any more, renamed or dropped by another program; old messages are "
             f"errors. Undo it in Spark SQL with RESTORE TABLE delta.`{table}` TO VERSION AS OF {version - 1}, or "
             "rename the column back"
+        )
+    if "columnMapping" in (protocol.reader_features or ()) or metadata.configuration.get(MAPPING, "none") != "none":
+        return (
+            f"{table} was given column mapping by another program: Polars and others refuse it, and typed columns that "
+            f"come new are refused. Undo it in Spark SQL with ALTER TABLE delta.`{table}` DROP FEATURE columnMapping; "
+            "see docs/lake.md, Changes by other programs"
         )
     return ""
 

@@ -168,7 +168,7 @@ class Replay:
     def _widen(self, columns: Columns) -> None:
         """Add columns to the table, in a commit without rows."""
         transaction = transactions.begin(self._spark, self._table.spark_path)
-        transactions.change_schema(self._spark, transaction, columns.widen)
+        transactions.change_schema(self._spark, transaction, columns.widen, self._table.path)
         transactions.commit(self._spark, transaction, [], transactions.operation(self._spark, "ManualUpdate"))
 
     def _merge(self, rows: pa.Table) -> None:

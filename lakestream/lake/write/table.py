@@ -317,7 +317,7 @@ class StreamTable:
         """
         application, version = txn
         if wider is not None:
-            transactions.change_schema(self._spark, transaction, wider)
+            transactions.change_schema(self._spark, transaction, wider, self.path)
         metrics = {
             "numFiles": len(files),
             "numOutputRows": sum(msgspec.json.decode(file.stats)["numRecords"] for file in files),

@@ -18,7 +18,8 @@ import msgspec
 
 from lakestream.lake.delta.actions import locate
 from lakestream.lake.delta.log import Log
-from lakestream.lake.delta.strangers import MARK
+from lakestream.lake.delta.strangers import MAPPING, MARK
+from lakestream.lake.errors import UnwritableTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,16 +50,23 @@ def begin(spark: SparkSession, spark_path: str) -> Any:
     return there.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, spark_path).startTransaction()
 
 
-def change_schema(spark: SparkSession, transaction: Any, change: Callable[[str], str]) -> None:
+def change_schema(spark: SparkSession, transaction: Any, change: Callable[[str], str], table: str) -> None:
     """Have a transaction's commit change the table's schema.
 
     Args:
         transaction: from `begin`.
         change: returns the JSON of the schema that the table should have, from that of the schema that it has.
+        table: the table's path, for the error.
+
+    Raises:
+        UnwritableTable: Delta would give new columns other names in files than those that are written, so that every
+            reader would find NULLs.
     """
     found = msgspec.json.decode(transaction.metadata().json())["metaData"]
     schema = change(found["schemaString"])
     if schema != found["schemaString"]:
+        if found.get("configuration", {}).get(MAPPING, "none") != "none":
+            raise UnwritableTable(table, "column mapping", 0, "ALTER TABLE delta.`{}` DROP FEATURE columnMapping")
         describe(spark, transaction, {**found, "schemaString": schema})
 
 

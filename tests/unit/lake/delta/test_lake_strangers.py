@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
-from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Field, write_deltalake
 
 from lakestream.lake.delta import strangers
 from lakestream.lake.delta.actions import MetaData, TableProtocol
@@ -66,6 +66,7 @@ class Table:
         found = self.strangers.look(
             [each for each in commits if each], self.storage.list(self.staging), self.version, leads=True
         )
+        self.found = [commit for commit, _ in found.values()]
         return [(version, left) for version, (_, left) in found.items()]
 
 
@@ -195,6 +196,7 @@ def test_runs_are_joined_and_limited() -> None:
 
 def undo(commit: ForeignCommit, left: Change, newest: int) -> str:
     """Return the description of a change whose sequences all have messages."""
+    commit = msgspec.structs.replace(commit, select="`seq`, NULL AS `n`")
     held = left.changed
     return strangers.described("t", commit, left, held, sum(last - first + 1 for first, last in held), newest)
 
@@ -207,7 +209,8 @@ def test_a_change_that_no_commit_has_followed_is_undone_by_restoring_the_version
 def test_rows_that_were_doubled_or_changed_are_all_replaced_once_the_compactor_has_committed() -> None:
     said = undo(ForeignCommit(7, "WRITE", 1, 30), Change([(5, 5), (8, 9)]), 9)
     where = "seq BETWEEN 5 AND 5 OR seq BETWEEN 8 AND 9"
-    command = f"INSERT INTO delta.`t` REPLACE WHERE {where} SELECT * FROM delta.`t` VERSION AS OF 6 WHERE {where}; or"
+    command = f"INSERT INTO delta.`t` REPLACE WHERE {where} SELECT `seq`, NULL AS `n` FROM delta.`t` VERSION AS OF 6"
+    command += f" WHERE {where}; or"
     assert command in said
     assert strangers.AND_WITH not in said
 
@@ -252,6 +255,7 @@ OBSTACLES: dict[str, tuple[list[dict[str, str]], TableProtocol, str]] = {
     "a later protocol": (FIELDS, TableProtocol(4), "upgrade lakestream"),
     "an unknown feature": (FIELDS, TableProtocol(3, ["deletionVectors", "future"]), "DROP FEATURE future"),
     "a dropped column": (FIELDS[:-1], TableProtocol(), "RESTORE TABLE delta.`t` TO VERSION AS OF 6"),
+    "column mapping": (FIELDS, TableProtocol(3, ["deletionVectors", "columnMapping"]), "DROP FEATURE columnMapping"),
     "another column first": ([{"name": "note"}, *FIELDS], TableProtocol(), ""),
 }
 
@@ -263,6 +267,23 @@ def test_a_table_that_cannot_be_read_as_it_is_declared_is_named_with_the_remedy(
     found = strangers.obstacle("t", 7, MetaData("id", schema, configuration={UID_PROPERTY: "uid"}), protocol)
     assert wanted in found
     assert bool(found) == bool(wanted)
+
+
+def test_the_undo_of_a_change_names_the_columns_of_today(table: Table) -> None:
+    CHANGES["DELETE"][0](table)
+    table.look()
+    [commit] = table.found
+    assert commit.select == "", "RESTORE needs none"
+    table.ours(range(31, 41))
+    table.look()
+    assert table.found[0].select == ", ".join(f"`{name}`" for name in COLUMNS)
+    DeltaTable(table.path).alter.add_columns([Field("od`d", "double"), Field("n", "string")])
+    table.look()
+    assert table.found[0].select.endswith("`subject_bytes`, NULL AS `od``d`, NULL AS `n`")
+    DeltaTable(table.path).alter.add_columns([Field("bucket", "integer")])
+    table.look()
+    assert table.found[0].select == "", "its values follow from the layout"
+    assert "put the rows of VERSION AS OF 2 back" in strangers.described("t", table.found[0], DELETED, [(5, 5)], 1, 9)
 
 
 def test_a_feature_that_another_program_has_enabled_is_found_with_its_commit(table: Table) -> None:
