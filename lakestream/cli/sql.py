@@ -31,6 +31,7 @@ from lakestream.cli.terminal import complain
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files import lake as lakes
 from lakestream.lake.files import paths
+from lakestream.lake.files.probe import require_answer
 from lakestream.lake.read.flush import Credentials
 from lakestream.lake.sql import TAIL_BYTES
 
@@ -148,6 +149,7 @@ def sql(
 
     def open_lake() -> Answerer:
         root = lake or default_lake()
+        require_answer(paths.root(os.fspath(root)), complain)
         if paths.is_local(paths.root(os.fspath(root))):  # in an object store the answer would cost each query requests
             lakes.require(os.fspath(root))
         from lakestream.lake.sql.uncompacted import Server

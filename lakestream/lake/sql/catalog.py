@@ -36,7 +36,17 @@ from lakestream.lake.delta.time_travel import (
 from lakestream.lake.files import paths
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.sql import buckets, dialect, typed
-from lakestream.lake.sql.dialect import BadSql, Mention, Selection, SqlError, TableAt, Timestamps, Travel, scan
+from lakestream.lake.sql.dialect import (
+    BadSql,
+    Mention,
+    Selection,
+    SqlError,
+    TableAt,
+    Timestamps,
+    Travel,
+    rows_of,
+    scan,
+)
 from lakestream.lake.sql.uncompacted import Live, LiveStreams, Stream
 from lakestream.log.format.departures import Point
 
@@ -263,17 +273,9 @@ class Snapshot:
         self.arrow: dict[str, Any] = {}
         self.versions: set[TableAt] = set()
 
-    def sources(self) -> tuple[set[str], set[str]]:
-        """Return the paths of the tables that were located, and the queries that stand for others."""
-        tables, selections = set[str](), set[str]()
-        for found in self._found.values():
-            if isinstance(found, Selection):
-                selections.add(found.sql)
-            elif found.view:
-                selections.add(f"SELECT * FROM {found.view}")
-            else:
-                tables.add(found.path)
-        return tables, selections
+    def sources(self) -> set[str]:
+        """Return the queries that stand for what was located."""
+        return {rows_of(found) for found in self._found.values()}
 
     def locate(self, mention: Mention) -> TableAt | Selection:
         key = (mention.name, mention.travel, mention.subject)

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import msgspec
 
-from lakestream.lake.errors import LakeError
+from lakestream.lake.errors import LakeError, LakeSilent
 from lakestream.lake.sql.values import as_json
 
 if TYPE_CHECKING:
@@ -118,12 +118,13 @@ class Summary(msgspec.Struct, frozen=True):
 
 class Failure(msgspec.Struct, frozen=True):
     """The error of a query. `code`: 400 for a query that cannot be answered, 403 for one that may not, 404 for an
-    unknown stream, 413 for a result that does not fit."""
+    unknown stream, 413 for a result that does not fit, 500 and 503 if the process ends with it."""
 
     error: str
     code: int = 400
 
 
+FAILED, UNAVAILABLE = 500, 503
 _KINDS = {Ready: b"r", Mentioned: b"m", Answer: b"a", Failure: b"e", Columns: b"c", Summary: b"s"}
 BATCH = b"b"
 """The kind of a batch, whose body is not JSON but lines of JSON or a part of an Arrow stream."""
@@ -142,15 +143,18 @@ def main() -> None:
     try:
         import duckdb
 
+        from lakestream.lake.files import paths
+        from lakestream.lake.files.probe import require_answer
         from lakestream.lake.sql.confined import BOUNDS, Bounds
-        from lakestream.lake.sql.session import Session  # loads DuckDB
+        from lakestream.lake.sql.session import EngineFailed, Session  # loads DuckDB
 
         if opened.memory:
             _limit_memory(opened.memory + BESIDE_BYTES)
         bounds = Bounds(opened.memory or BOUNDS.memory, opened.threads or BOUNDS.threads)
+        require_answer(paths.root(opened.lake), lambda text: None)
         session = Session(opened.lake, tail_bytes=TAIL_BYTES, account=opened.account, bounds=bounds)
     except (LakeError, ImportError) as error:
-        _send(out, Failure(_public(error, opened.lake)))
+        _send(out, Failure(_public(error, opened.lake), UNAVAILABLE if isinstance(error, LakeSilent) else 400))
         return
     with contextlib.suppress(OSError):  # a sandbox may deny it
         os.nice(19)  # for queries: the server has the processor first
@@ -160,6 +164,9 @@ def main() -> None:
         try:
             _serve(session, ask, began, messages.get, out)
             continue
+        except EngineFailed as error:
+            _send(out, Failure(_public(error, opened.lake), FAILED))
+            return  # another process takes the next query
         except LakeError as error:
             failure = Failure(_public(error, opened.lake), _code(error))
         except duckdb.Error as error:  # while rows are fetched

@@ -35,6 +35,11 @@ FUNCTIONS = frozenset({"generate_series", "json_each", "json_tree", "range", "un
 """Table functions that read nothing but their arguments."""
 
 
+SHOWING = frozenset({"current_query", "current_setting"})
+"""Functions that show paths of this machine: in the rewritten query, and in DuckDB's settings, which cannot be changed
+to others."""
+
+
 class Forbidden(SqlError):
     """Raised for a query that does more than read the streams of its account."""
 
@@ -69,16 +74,15 @@ class Checker:
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection = connection
 
-    def check(self, sql: str, tables: Collection[str] = (), selections: Collection[str] = ()) -> None:
+    def check(self, sql: str, selections: Collection[str] = ()) -> None:
         """Check one query.
 
         Args:
             sql: a SELECT.
-            tables: paths that `delta_scan` may read.
             selections: queries of our own that `query` may execute.
 
         Raises:
-            Forbidden: it calls another table function.
+            Forbidden: it calls another table function, or one that shows settings.
         """
         row = self._connection.cursor().execute("SELECT json_serialize_sql(?)", [sql]).fetchone()
         found: dict[str, Any] = json.loads(row[0]) if row is not None else {}
@@ -87,20 +91,20 @@ class Checker:
             raise SqlError(str(found.get("error_message") or "one query is expected here"))
         for node in _nodes(statements[0]):
             if node.get("type") == "TABLE_FUNCTION":
-                _check_call(node["function"], tables, selections)
+                _check_call(node["function"], selections)
+            elif node.get("class") == "FUNCTION" and str(node.get("function_name", "")).lower() in SHOWING:
+                raise Forbidden(
+                    f"the function {node['function_name']} is not available here: it shows the server's paths"
+                )
 
 
-def _check_call(call: dict[str, Any], tables: Collection[str], selections: Collection[str]) -> None:
+def _check_call(call: dict[str, Any], selections: Collection[str]) -> None:
     name, arguments = call.get("function_name"), call.get("children") or [{}]
     value = (arguments[0].get("value") or {}).get("value") if arguments[0].get("class") == "CONSTANT" else None
     plain = not call.get("schema") and not call.get("catalog")
-    if plain and (name in FUNCTIONS or (name, value) in _own(tables, selections)):
+    if plain and (name in FUNCTIONS or (name == "query" and value in selections)):
         return
     raise Forbidden(f"the function {name} is not available here: a query reads streams, as delta.`streams/ORDERS`")
-
-
-def _own(tables: Collection[str], selections: Collection[str]) -> set[tuple[str, str]]:
-    return {("delta_scan", path) for path in tables} | {("query", text) for text in selections}
 
 
 def _nodes(tree: Any) -> Iterator[dict[str, Any]]:

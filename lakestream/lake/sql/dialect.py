@@ -523,14 +523,9 @@ def _place_table(table: exp.Table, mention: Mention, locate: Locate) -> None:
         alias = exp.TableAlias(this=exp.to_identifier(name, quoted=True))
     elif alias.this is None:
         alias.set("this", exp.to_identifier(name, quoted=True))
-    if isinstance(found, TableAt) and found.view:
-        source = exp.Anonymous(this="query", expressions=[exp.Literal.string(f"SELECT * FROM {found.view}")])
-    elif isinstance(found, TableAt):
-        version = exp.Kwarg(this=exp.var("version"), expression=exp.Literal.number(found.version))
-        source = exp.Anonymous(this="delta_scan", expressions=[exp.Literal.string(found.path), version])
-    else:
-        # DuckDB inlines the SELECT into the query.
-        source = exp.Anonymous(this="query", expressions=[exp.Literal.string(found.sql)])
+    # DuckDB inlines the SELECT into the query. It leaves out the virtual columns of a table, which name files of this
+    # machine (`filename`) or make DuckDB fail for good (`rowid`).
+    source = exp.Anonymous(this="query", expressions=[exp.Literal.string(rows_of(found))])
     table.set("this", source)
     table.set("db", None)
     table.set("version", None)
@@ -591,6 +586,11 @@ def _schema(text: str) -> exp.DataType:
                 column.set("constraints", None)  # NOT NULL and COMMENT say nothing about how to read
             return cast.to
     raise SqlError(f"from_json does not understand the schema {text!r}; write it as in 'a INT, b ARRAY<STRING>'")
+
+
+def rows_of(found: TableAt | Selection) -> str:
+    """Return the query for all rows of a relation."""
+    return f"SELECT * FROM {scan(found)}" if isinstance(found, TableAt) else found.sql
 
 
 def scan(table: TableAt) -> str:

@@ -50,6 +50,14 @@ class LakeNotFound(SqlError):
     """Raised when there is no lake at the path."""
 
 
+class EngineFailed(SqlError):
+    """Raised when DuckDB fails by a defect of its own: its session answers nothing any more."""
+
+    def __init__(self, message: str) -> None:
+        # The text goes on with a stack, which has the paths of this machine.
+        super().__init__(f"DuckDB failed: {_first_line(message)}")
+
+
 class Result:
     """The result of one query: `columns` and `types` (DuckDB's names), and an iterator over the rows."""
 
@@ -229,7 +237,7 @@ class Session:
             snapshot = Snapshot(self._catalog, text)
             sql = dialect.rewrite(statement, snapshot.locate)
             if self._checker is not None:
-                self._checker.check(dialect.query_of(statement, sql), *snapshot.sources())
+                self._checker.check(dialect.query_of(statement, sql), snapshot.sources())
             if not rows:
                 sql = f"SELECT * FROM ({sql}) LIMIT 0"
             if seen is not None and seen.versions == snapshot.versions:
@@ -246,6 +254,8 @@ class Session:
                 return result
             except duckdb.IOException as error:
                 failure: Exception = error
+            except (duckdb.InternalException, duckdb.FatalException) as error:
+                raise EngineFailed(str(error)) from None
             except duckdb.Error as error:
                 raise _explained(str(error), text, statement) from None
         raise SqlError(

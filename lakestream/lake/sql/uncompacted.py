@@ -15,7 +15,7 @@ import pyarrow as pa
 from lakestream.lake.delta import departures as departure_files
 from lakestream.lake.delta.departures import Dead
 from lakestream.lake.delta.schema import REMOVED_COLUMN, Layout
-from lakestream.lake.errors import LakeError
+from lakestream.lake.errors import LakeError, StorageFailed
 from lakestream.lake.files import paths, staging
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read import live, typed_tail
@@ -123,6 +123,8 @@ class LiveStreams:
             return self._live(view, number)
         except SqlError:
             raise
+        except StorageFailed:
+            raise  # the table is in the same lake
         except LakeError as error:
             raise SqlError(f"{error}\n  --committed asks the table alone") from error
 

@@ -100,8 +100,8 @@ class SqlProcesses:
         except TimeoutError:
             raise ConsoleError(504, f"the query was stopped after {limit_s:g} s") from None
         except QueryFailed as error:
-            whole = True
-            raise ConsoleError(400, str(error)) from None
+            whole = not error.is_end
+            raise ConsoleError(400 if whole else error.code, str(error)) from None
         except NotAllowed:
             whole = True
             raise
@@ -155,7 +155,7 @@ class SqlProcesses:
         except CannotStart as error:
             raise ConsoleError(503, str(error)) from None
         except QueryFailed as error:
-            raise ConsoleError(400, str(error)) from None
+            raise ConsoleError(error.code, str(error)) from None
         except ProcessEnded as error:
             raise ConsoleError(500, str(error)) from None
         finally:

@@ -37,11 +37,12 @@ def missing() -> str:
 
 
 class QueryFailed(Exception):
-    """Raised for a query that its process rejects; the process goes on. `code`: see docs/sql.md#sql-over-nats."""
+    """Raised for a query that its process rejects. `code`: see docs/sql.md#sql-over-nats; `is_end`: the process ends;
+    else it goes on."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
-        self.code = code
+        self.code, self.is_end = code, code >= 500
 
 
 class ProcessEnded(Exception):

@@ -186,8 +186,8 @@ class Query:
             async with asyncio.timeout(self._options.max_time_ns / SECOND):
                 await self._run(process)
             whole = True
-        except QueryFailed:
-            whole = True
+        except QueryFailed as error:
+            whole = not error.is_end
             raise
         except Refused as error:
             whole = error.code in (sql.FORBIDDEN, sql.UNAVAILABLE, sql.WRONG)  # refused before it ran

@@ -16,7 +16,7 @@ import pytest
 from lakestream.lake.sql.confined import Forbidden, confine
 from lakestream.lake.sql.connection import connect
 from lakestream.lake.sql.dialect import SqlError
-from lakestream.lake.sql.session import Session, UnknownStream
+from lakestream.lake.sql.session import EngineFailed, Session, UnknownStream
 from lakestream.lake.sql.values import as_json
 
 pytestmark = pytest.mark.unit
@@ -134,6 +134,57 @@ def test_functions_that_read_something_else(session: Session, query: str) -> Non
 )
 def test_what_may_be_asked(session: Session, query: str) -> None:
     assert session.query(query).fetchall()
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT current_setting('secret_directory')",
+        "VALUES (system.main.CURRENT_SETTING('allowed_directories'))",
+        "SELECT (SELECT max(current_setting('home_directory')))",
+        "SELECT current_query(), seq FROM delta.`streams/ORDERS`",
+        "SELECT seq FROM as_of('ORDERS', current_setting('secret_directory'))",
+        "SELECT filename FROM delta.`streams/ORDERS`",
+        "SELECT o.filename, o.file_row_number FROM delta.`streams/ORDERS` o",
+        "SELECT COLUMNS('file.*') FROM delta.`streams/ORDERS`",
+        "SELECT rowid FROM delta.`streams/ORDERS`",
+        "SELECT delta_file_number FROM delta.`streams/ORDERS`",
+    ],
+)
+def test_no_query_shows_paths_of_the_server(session: Session, query: str) -> None:
+    with pytest.raises(SqlError) as refused:
+        session.query(query).fetchall()
+    assert "/" not in str(refused.value).replace(query, "").replace("streams/ORDERS", "")
+    assert values(session, "SELECT seq FROM delta.`streams/ORDERS`") == [0], "the session goes on"
+
+
+@pytest.mark.heavy
+def test_no_function_without_arguments_shows_a_path(session: Session, lake: Path) -> None:
+    functions = duckdb.sql(
+        "SELECT DISTINCT function_name FROM duckdb_functions() "
+        "WHERE function_type IN ('scalar', 'macro') AND function_name SIMILAR TO '[a-z]\\w*' "
+        "AND function_name <> 'pg_sleep'"
+    ).fetchall()
+    secrets = {str(Path.home()), str(lake), str(Path(duckdb.__file__).parent)} - {"/"}
+    for (name,) in functions:
+        try:
+            found = repr(session.query(f"SELECT {name}() FROM delta.`streams/ORDERS`").fetchall())
+        except Exception as error:  # sqlglot fails for some calls without arguments
+            found = str(error)
+        assert not [secret for secret in secrets if secret in found], name
+
+
+def test_a_session_whose_duckdb_fails_ends_and_shows_no_stack(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise duckdb.InternalException("INTERNAL Error: a defect\n\nStack Trace:\n\n/home/of/the/server/duckdb.so")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(session, "_interruptible", fail)
+        with pytest.raises(EngineFailed) as failed:
+            session.query("SELECT seq FROM delta.`streams/ORDERS`")
+    assert str(failed.value) == "DuckDB failed: INTERNAL Error: a defect"
 
 
 def test_the_streams_of_a_query_are_known_before_it_runs(session: Session) -> None:
