@@ -17,7 +17,7 @@ from typing import Any
 
 from tests.cluster.nodes import Cluster
 from tests.servers import Kind, Server
-from tests.stored import accounts, cluster, lake, standalone
+from tests.stored import accounts, cluster, lake, standalone, typed
 from tests.stored.recordings import archive, pack
 from tests.wire import Wire
 
@@ -93,6 +93,12 @@ def record_lake(root: Path) -> dict[str, Any]:
     return {**facts, "prices": lake.prices(directory)}
 
 
+def record_typed(root: Path) -> dict[str, Any]:
+    """Write a store with a stream whose messages have different schemas, by a server that is killed."""
+    with running(root, typed.CONFIG) as server:
+        return {"versions": typed.fill(server)}
+
+
 @contextlib.contextmanager
 def running(root: Path, config: str) -> Iterator[Server]:
     """Start a server over `root`/store; kill it at the end if it still runs."""
@@ -103,6 +109,7 @@ def running(root: Path, config: str) -> Iterator[Server]:
     finally:
         server.kill()
         (root / "store.conf").unlink()
+        (root / "store" / "lake.id").unlink(missing_ok=True)  # it has the lake's absolute path
 
 
 RECORDERS: dict[str, Callable[[Path], dict[str, Any]]] = {
@@ -111,6 +118,7 @@ RECORDERS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "accounts": record_accounts,
     "cluster": record_cluster,
     "lake": record_lake,
+    "typed": record_typed,
 }
 
 

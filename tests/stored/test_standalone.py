@@ -13,7 +13,7 @@ import pytest
 
 from tests.conftest import StartServer
 from tests.servers import Kind, Server
-from tests.stored import accounts, standalone
+from tests.stored import accounts, standalone, typed
 from tests.stored.facts import asked, names
 from tests.stored.recordings import unpack
 from tests.stored.standalone import Filler
@@ -210,6 +210,13 @@ async def use_buckets(url: str) -> None:
     await store.put("later", b"later" * 50_000)
     await store.delete("small")
     await client.close()
+
+
+def test_recorded_messages_have_the_schemas_that_were_in_force(start_server: StartServer, tmp_path: Path) -> None:
+    root, recorded = unpack("typed", tmp_path / "recorded")
+    server = start_server(of=Kind.OURS, store=root / "store", config=typed.CONFIG)
+    wanted = [*map(tuple, recorded["versions"]), typed.go_on(server)]
+    assert typed.versions(server, root / "store" / "lake") == wanted
 
 
 def test_recorded_accounts_open_with_what_was_theirs(start_server: StartServer, tmp_path: Path) -> None:
