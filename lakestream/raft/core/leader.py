@@ -95,7 +95,7 @@ class Leader:
             raise TooMuchUncommitted(
                 f"{self.uncommitted_bytes} bytes are proposed and not committed; propose again after a commit"
             )
-        self.busy()
+        self.busy(beat=False)  # the entries wake the others, and the next tick those that get none now
         self._uncommitted.append((index, size))
         self.uncommitted_bytes += size
         self.log.append(entries)
@@ -186,21 +186,22 @@ class Leader:
         elif state.now % options.heartbeat_ticks == 0:
             self._beat(self._new_round(), confirmed.of_members(self.state, self.progress))
 
-    def busy(self) -> None:
-        """Note activity: restart the time to quiescence."""
+    def busy(self, beat: bool = True) -> None:
+        """Note activity: restart the time to quiescence. `beat`: see `State.wake`."""
         self._idle = 0
-        self.state.wake()
+        self.state.wake(beat)
 
     def end(self) -> list[object]:
         return self.reads.drop()
 
-    def woken(self) -> None:
+    def woken(self, beat: bool) -> None:
         self._idle = 0
         # Ticks were not counted meanwhile: earlier rounds give no lease, and silence has no consequence.
         self.state.now += self.state.options.election_ticks
         for peer in self.progress.values():
             peer.contact = self.state.now
-        self._beat(self._new_round(), confirmed.of_members(self.state, self.progress))
+        if beat:
+            self._beat(self._new_round(), confirmed.of_members(self.state, self.progress))
 
     def _quiet(self) -> bool:
         """Return True if nothing is left to do for members whose nodes are alive; others wake the group later."""

@@ -23,7 +23,7 @@ class Leadership(Protocol):
     def end(self) -> list[object]:
         """End it; return the contexts of reads that were not answered."""
 
-    def woken(self) -> None:
+    def woken(self, beat: bool) -> None:
         """End quiescence: the clocks of all members must run again."""
 
 
@@ -153,13 +153,13 @@ class State:
         """Return the index through which this log agrees with the leader's and is durable."""
         return min(self.matched, self.log.durable)
 
-    def wake(self) -> None:
-        """Start the clocks again after quiescence."""
+    def wake(self, beat: bool = True) -> None:
+        """Start the clocks again after quiescence. `beat`: a leader has nothing else to send that wakes the others."""
         if not self.quiescent:
             return
         self.quiescent = False
         if self.leading is not None:
-            self.leading.woken()
+            self.leading.woken(beat)
         else:
             self.reset_clock()
             self.heard = self.now  # the leader's node was alive meanwhile; see node_down

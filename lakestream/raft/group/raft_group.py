@@ -46,6 +46,8 @@ from lakestream.raft.group.unstable import RECENT_BYTES, Unstable, to_seal
 
 TICK_NS = 100_000_000
 """A tick of the core (100 ms)."""
+KEEP_TICKS = 10
+"""A member that stays awake writes what its file `raft` holds without a sync once in so many ticks (1 s)."""
 LOAD_BYTES = 4 << 20
 """Maximum bytes of committed entries read from the log at once to be handed out (4 MiB)."""
 
@@ -86,6 +88,7 @@ class RaftGroup(Group):
         self.failed: Exception | None = None
         self._core, self._file, self._kept, self._settled = core, file, kept, False
         self._outlet, self._io, self._options = outlet, outlet.io, options
+        self._ticks = 0
         self._given_up = 0  # the term in which this node began to give up leading
         self._started = self._stopped = self._pumping = self._touched = self._active = False
         self._writes: deque[tuple[Frame, int]] = deque()  # (frame, epoch) that are not being written yet
@@ -224,7 +227,9 @@ class RaftGroup(Group):
     def tick(self) -> None:
         """Advance the clock by TICK_NS."""
         self._core.tick()
-        self._wants_kept |= self._is_outdated()
+        self._ticks += 1
+        if self._ticks % KEEP_TICKS == 0:
+            self._wants_kept |= self._is_outdated()
         self._pump()
 
     def _is_outdated(self) -> bool:
@@ -370,6 +375,9 @@ class RaftGroup(Group):
             self._pumping = False
             self._outlet.flush(False)
         active = not (self._core.quiescent or self.failed is not None or self._stopped)
+        if self._active and self._core.quiescent and self._is_outdated():
+            self._wants_kept = True
+            self._start_work()
         if active != self._active:
             self._active = active
             self._outlet.active(self.group, active)

@@ -41,6 +41,20 @@ def test_an_idle_group_goes_quiet_and_says_nothing_more() -> None:
     assert {net[name].commit for name in "abc"} == {2}
 
 
+def test_a_message_of_a_quiet_group_costs_few_others() -> None:
+    """Thousands of streams with a message now and then are mostly quiet: entry, heartbeat, Quiesce, and two answers."""
+    net = Net("a", "b", "c", options=Options())
+    net.elect("a")
+    net.tick(10)
+    assert all(net[name].quiescent for name in "abc")
+    net.seen.clear()
+    net.propose("a", b"x")
+    net.tick(10)
+    assert all(net[name].quiescent for name in "abc")
+    assert net.bodies("c") == [b"x"]
+    assert len(net.seen) <= 2 * 5
+
+
 def test_a_group_of_one_goes_quiet() -> None:
     net = Net("a", options=OPTIONS)
     net.elect("a")
