@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
+import shutil
 import sys
 import tempfile
 import time
@@ -18,6 +20,7 @@ from typing import Any
 from tests.cluster.nodes import Cluster
 from tests.servers import Kind, Server
 from tests.stored import accounts, cluster, lake, standalone, typed
+from tests.stored.facts import asked
 from tests.stored.recordings import archive, pack
 from tests.wire import Wire
 
@@ -43,6 +46,20 @@ def record_standalone(root: Path, stopped: bool) -> dict[str, Any]:
         if stopped:
             assert server.stop() == 0
         return facts
+
+
+def record_created(root: Path) -> dict[str, Any]:
+    """Write a store whose newest streams are in the journal of new streams alone, as after a power loss."""
+    with running(root, "") as server, Wire(server.address, timeout=30) as wire:
+        names = [f"NEW{at}" for at in range(3)]
+        for name in names:
+            asked(wire, f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"]})
+        server.kill()
+        streams = root / "store" / "jetstream" / "$G" / "streams"
+        shutil.rmtree(streams / names[1])
+        os.truncate(next((streams / names[2] / "log").iterdir()), 0)
+        (root / "store" / "lake.id").unlink()  # it names the root
+        return {"streams": names}
 
 
 def record_accounts(root: Path) -> dict[str, Any]:
@@ -115,6 +132,7 @@ def running(root: Path, config: str) -> Iterator[Server]:
 RECORDERS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "standalone-stopped": functools.partial(record_standalone, stopped=True),
     "standalone-killed": functools.partial(record_standalone, stopped=False),
+    "standalone-created": record_created,
     "accounts": record_accounts,
     "cluster": record_cluster,
     "lake": record_lake,

@@ -58,6 +58,18 @@ def test_a_recorded_store_opens_and_goes_on(name: str, start_server: StartServer
     same(server, now)
 
 
+def test_streams_that_only_the_journal_of_new_ones_has_are_there(start_server: StartServer, tmp_path: Path) -> None:
+    root, recorded = unpack("standalone-created", tmp_path / "recorded")
+    assert (root / "store" / "jetstream" / "created.journal").exists()
+    server = start_server(of=Kind.OURS, store=root / "store")
+    with Wire(server.address, timeout=SOON_S) as wire:
+        for name in recorded["streams"]:
+            assert asked(wire, f"STREAM.INFO.{name}")["config"]["subjects"] == [f"{name}.>"]
+            assert b'"seq":1' in wire.request(f"{name}.x", b"1").data
+    server.stop()
+    assert not (root / "store" / "jetstream" / "created.journal").exists()
+
+
 def same(server: Server, expected: dict[str, Any]) -> None:
     """Assert that everything is as it was recorded."""
     with Wire(server.address, timeout=SOON_S) as wire:
