@@ -17,7 +17,7 @@ LATER = {"batch": 9, "expires": 20 * SECOND}
 
 def _ready(script: ClusterScript, stream: str, subjects: Sequence[str], **config: Any) -> None:
     """Create a stream with messages and a consumer that all nodes know."""
-    script.replicated(stream, [stream.lower()], **config.pop("stream", {}))
+    script.replicated(stream, [stream.lower()], **config.pop("settings", {}))
     script.consumer(stream, "c", **config)
     _heard(script, stream)
     script.fill_seen(stream, "c", subjects)
@@ -136,6 +136,41 @@ def the_last_delivery_is_told(script: ClusterScript) -> None:
     script.advisories(wire, sid, ["MAX_DELIVERIES", "MSG_NAKED"], 3)
     script.note("nothing more", _tokens(script.collect(waiting, 1)))
     _numbers_when(script, "LD", "in the end", {"num_ack_pending": 0})
+
+
+@scenario
+def a_work_queue_keeps_what_reached_max_deliver(script: ClusterScript) -> None:
+    wire, sid = _listening(script, "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.WM.>", 2)
+    _ready(script, "WM", ["wm"] * 4, ack_wait=SECOND // 2, max_deliver=2, settings={"retention": "workqueue"})
+    frames = _pulled(script, "first", "WM", {"batch": 4}, 4)
+    script.ack(frames[0], wire=script.at(2))
+    _pulled(script, "second", "WM", {"batch": 3, "expires": 4 * SECOND}, 3, 3)
+    waiting = _ask(script, "WM", 1, expires=3 * SECOND)
+    script.advisories(wire, sid, ["MAX_DELIVERIES"], 3)
+    script.note("no third time", _tokens(script.collect(waiting, 1)))
+    script.state_when("WM", lambda state: state["messages"] == 3)
+    _changed(script, "WM")
+    script.state_when("WM", lambda state: state["messages"] == 3)
+    _heard(script, "WM")
+    script.ack(frames[1], wire=script.at(3))  # late, but it is an ack
+    script.state_when("WM", lambda state: state["messages"] == 2)
+    script.setup("CONSUMER.DELETE.WM.c")
+    script.consumer("WM", "c")
+    _heard(script, "WM")
+    _pulled(script, "to another consumer", "WM", {"batch": 2}, 2, 2)
+
+
+@breaking
+def a_work_queue_keeps_them_when_its_leader_is_killed(script: ClusterScript) -> None:
+    _ready(script, "WK", ["wk"] * 3, ack_wait=SECOND // 2, max_deliver=1, settings={"retention": "workqueue"})
+    _pulled(script, "first", "WK", {"batch": 3}, 3)
+    _numbers_when(script, "WK", "given up", {"num_ack_pending": 0})
+    script.cluster.node(_consumer_leader(script, "WK")).kill()
+    _heard(script, "WK")
+    script.state_when("WK", lambda state: state["messages"] == 3)
+    number = script.cluster.running[0].number + 1
+    _pulled(script, "no second time", "WK", {"batch": 1, "expires": SECOND}, 1, number)
+    script.state_when("WK", lambda state: state["messages"] == 3)
 
 
 @scenario
