@@ -284,7 +284,7 @@ def test_a_log_without_entries_beside_other_files_is_no_unfinished_creation(tmp_
     world.stop()
     directory = tmp_path / "jetstream/A/streams/S"
     for path in (directory / "checkpoint", directory / "synced", *(directory / "log").glob("*.seg")):
-        path.unlink()
+        path.unlink(missing_ok=True)
     (directory / "base").mkdir()
     again = World(tmp_path, "A")
     (line,) = again.log.errors
