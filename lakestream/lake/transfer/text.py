@@ -11,9 +11,11 @@ others.
 from __future__ import annotations
 
 import base64
+import contextlib
 import csv
 import io
 import itertools
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -34,6 +36,7 @@ SAMPLE_CHARACTERS = 64 << 10
 """Beginning of a file in which the separator is detected."""
 
 _BOM = b"\xef\xbb\xbf"
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _BASE64 = "base64:"
 
 
@@ -62,7 +65,7 @@ class TextSource:
         csv.field_size_limit(LINE_LIMIT)
         try:
             self.names = self._json_names() if self.kind == "json" else self._csv_names(separator)
-            """Columns of a CSV file; fields of the first JSON line."""
+            """Columns of a CSV file; fields of the first JSON lines."""
         except OSError as error:
             raise BadSource(f"{self.path} cannot be read: {error}") from None
 
@@ -109,12 +112,11 @@ class TextSource:
 
     # ------------------------------------------------------------------ JSON lines
     def _json_names(self) -> list[str]:
-        _, first = next(self._lines(self._files.names[0]), (0, b""))
-        try:
-            found = msgspec.json.decode(first)
-        except DECODE_ERRORS:
-            return []  # reported as the row that it is
-        return [*found, *self._files.parts(self._files.names[0])] if isinstance(found, dict) else []
+        """Return the fields of the lines at the beginning."""
+        found: dict[str, None] = {}
+        for line in next(self.batches(), Chunk([], {})).rows:
+            found.update(dict.fromkeys(_names_of(line)))
+        return [*found, *self._files.parts(self._files.names[0])] if found else []
 
     def _lines(self, path: str) -> Iterator[tuple[int, bytes]]:
         with open(path, "rb") as file:
@@ -170,6 +172,16 @@ class TextSource:
                 continue
             record += added
             yield size, record if order is None else [record[at] for at in order]
+
+
+def _names_of(line: bytes) -> list[str]:
+    """Return the fields of a JSON line; none if it has none, which is reported as the row that it is."""
+    with contextlib.suppress(*DECODE_ERRORS):
+        return list(_fields(line))
+    with contextlib.suppress(ValueError, RecursionError):  # half a surrogate pair is JSON, too
+        value = json.loads(line, parse_int=str)
+        return list(value) if isinstance(value, dict) else []
+    return []
 
 
 def _separator(path: str) -> str:

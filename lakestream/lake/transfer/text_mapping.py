@@ -89,9 +89,9 @@ class TextMapper:
         self._whole_line = self._lines and self.columns.data in ("", f"{JSON}:*")
         self._payload = payload_columns(self.columns, self._subjects, self._names)
         """Columns of a JSON payload; None when one column is the payload. JSON lines may have others."""
-        used = [*self._subjects.columns, self.columns.time, self.columns.headers_column, *order_by]
+        used = [*self._subjects.columns, self.columns.time, self.columns.headers_column]
         self._used = {*used, *(name for _, name in self.columns.headers)} - {""}
-        self._needed = self._own or not self._whole_line or bool(self._used)
+        self._needed = self._own or not self._whole_line or bool(self._used) or self.sorts
         """Fields of JSON lines are needed; else a line only has to be JSON."""
         self._members: dict[str, tuple[bytes, Convert]] = {}
         self._checks: list[tuple[str, Convert]] = []
@@ -99,6 +99,7 @@ class TextMapper:
         if self._lines:
             if types:
                 raise BadMapping("--types: JSON lines have types; they are stored as they are")
+            self._check_data()
             return
         self._check_columns(types or {})
         self._checks = [
@@ -107,6 +108,16 @@ class TextMapper:
         self._members = {
             name: (_encode(name) + b":", converter(self._types.get(name, STRING))) for name in self._payload or ()
         }
+
+    def _check_data(self) -> None:
+        """Refuse a payload of fields that no line has, as far as is known: with a misspelled one all would be empty."""
+        data = self.columns.data
+        named = [data] if self._payload is None else self._payload
+        if self._own or self._whole_line or data == JSON:
+            return
+        if unknown := [name for name in named if self._names and name not in self._names]:
+            there = ", ".join(self._names)
+            raise BadMapping(f"--data: no line at the beginning has a field {unknown[0]!r}; there are {there}")
 
     def _check_columns(self, types: Mapping[str, str]) -> None:
         columns = self.columns

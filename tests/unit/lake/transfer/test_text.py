@@ -244,6 +244,13 @@ def test_a_line_that_cannot_be_a_message_is_named(tmp_path: Path, line: bytes, r
     assert reason in str(found.bad[0])
 
 
+def test_a_payload_of_a_field_that_no_line_has_is_refused(tmp_path: Path) -> None:
+    made = source(tmp_path, b'{"a":1}\n{"b":2}\n', "a.jsonl")
+    assert payloads(made, data="b") == [b"", b"2"]
+    with pytest.raises(BadMapping, match="--data: no line at the beginning has a field 'c'; there are a, b"):
+        mapped(made, data="c")
+
+
 def test_types_are_for_csv(tmp_path: Path) -> None:
     with pytest.raises(BadMapping, match="JSON lines have types"):
         mapped(source(tmp_path, b"{}", "a.jsonl"), "a:int")
