@@ -234,7 +234,9 @@ def _text_rows(
     if infer:
         inferred = csv_types.infer(source.names, source.numbered())
         asked = {**inferred.types, **asked}
-        print("\n".join([*inferred.notes, f"types: {csv_types.spelled(asked) or 'all are strings'}"]), file=sys.stderr)
+        types = csv_types.spelled(asked)
+        told = f"inferred: --types '{types}'" if types else "inferred: no types, all columns stay text"
+        print("\n".join([*inferred.notes, told]), file=sys.stderr)
         mapper = text_mapping.TextMapper(columns, source, asked, order)
     return Rows(source, mapper, skip_bad, bool(order), asked)
 
@@ -323,6 +325,8 @@ def _show(rows: Rows, as_json: bool) -> None:
         at = datetime.fromtimestamp(message.time_ns // 1_000_000_000, UTC).isoformat() if message.time_ns else "now"
         header = f" {message.header!r}" if message.header else ""
         print(f"{message.subject.decode('utf-8', 'backslashreplace')} {at}{header} {message.data[:200]!r}")
+    for bad in rows.bad:
+        print(f"left out: {bad}", file=sys.stderr)
 
 
 # ---------------------------------------------------------------------------- export

@@ -508,7 +508,7 @@ def test_text_has_types_on_request_only(server: Server, tmp_path: Path) -> None:
     with Wire(server.address) as wire:
         assert "error" in wire.api("STREAM.INFO.P")
     inferred = run(server, *source, "--infer")
-    assert inferred.stderr.splitlines()[1:] == ["types: flag:boolean"]
+    assert inferred.stderr.splitlines()[1:] == ["inferred: --types 'flag:boolean'"]
     assert [(message.subject, message.data) for message in messages(server, "P")] == [
         (b"p.01234", b'{"price":"1.50","flag":true}'),
         (b"p.99999", b'{"price":"n/a","flag":false}'),

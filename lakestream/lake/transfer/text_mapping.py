@@ -448,7 +448,9 @@ def _loaded(number: int, line: bytes) -> tuple[str, Any]:
         raise BadRow(number, "", "it is nested too deeply") from None
     except ValueError as error:
         raise BadRow(
-            number, "", f"{_shown(line)} is not JSON ({error}); each line has to be a JSON value of its own"
+            number,
+            "",
+            f"{_shown(line)} is not JSON ({error}); each line has to be one JSON value, as `jq -c .` writes it",
         ) from None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import datetime
 from collections.abc import Callable, Sequence
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, InvalidOperation
 from typing import Any
 
 import msgspec
@@ -24,6 +24,8 @@ from lakestream.protocol.decoding import DECODE_ERRORS
 
 EXACT = OWN[:-1]
 
+_WIDE = Context(prec=76)
+"""Twice the digits of the longest decimal: the usual 28 are fewer than a column may have."""
 _INTEGERS = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
 _decode = msgspec.json.Decoder(float_hook=Decimal).decode
 _encode = msgspec.json.Encoder(decimal_format="number").encode
@@ -264,7 +266,7 @@ def _number(value: Any) -> int | Decimal:
 
 def _decimal(value: Any, precision: int, scale: int) -> Decimal:
     number = Decimal(value) if isinstance(value, str) else Decimal(_number(value))
-    exact = number.quantize(Decimal(1).scaleb(-scale))
+    exact = number.quantize(Decimal(1).scaleb(-scale), context=_WIDE)
     if exact != number or len(exact.as_tuple().digits) > precision:
         raise _refusal(value, f"a decimal({precision},{scale})")
     return exact

@@ -196,6 +196,7 @@ def test_tokens_headers_and_fields_become_columns() -> None:
     [
         ("x INT", "3.0", 3),
         ("x BIGINT", "9007199254740993", 9007199254740993),
+        ("x DECIMAL(38,2)", "123456789012345678901234567890.12", Decimal("123456789012345678901234567890.12")),
         ("x DOUBLE", "1", 1.0),
         ("x STRING", '{"a": 1.10}', '{"a":1.10}'),
         ("x BOOLEAN", "true", True),
