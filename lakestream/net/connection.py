@@ -68,11 +68,12 @@ TOO_MANY_SUBS_NS = 20_000_000
 """Time from such a login, or from a new limit, to the end (20 ms)."""
 
 RESERVED_QUEUE = b"_sys_"
-RESERVED_REPLIES = (b"$JS.ACK.", b"_R_.")
+RESERVED_REPLIES = (b"$JS.", b"_R_.")
+"""Beginnings of reply subjects that clients may not use: an answer there would be a request or an ack in their name."""
 
 APART = Apart(RESERVED_SUBJECT, b"_R_.", STREAM_MARK)
 """A client's publishes that are handled one by one: those that may be refused for reserved words, and those that
-streams look at. The mark covers `$JS.ACK.` as well."""
+streams look at. The mark covers `$JS.` as well."""
 
 
 class Owner(Protocol):
@@ -548,7 +549,7 @@ class Connection(Outbox, Arrival):
     def _log_in(self, options: Mapping[str, Any], login: Login) -> None:
         if not self._bind(login):
             return
-        token = login.token
+        token, described_by = login.token, login.described_by
         if token is not None:
             self.user = str(options.get("nkey") or options.get("user") or "")
         if login.called_out and login.user is not None:
@@ -584,8 +585,8 @@ class Connection(Outbox, Arrival):
             start_ns=self.start_ns,
             rtt_ns=self.rtt_ns,
             issuer_key=token.iss if token is not None else self.account.name if login.called_out else "",
-            name_tag=token.name if token is not None else "",
-            tags=token.nats.tags if token is not None else (),
+            name_tag=described_by.name if described_by is not None else "",
+            tags=described_by.nats.tags if described_by is not None else (),
             jwt=login.user.shown_token if login.user is not None else "",
         )
         self.ready = True
@@ -634,7 +635,7 @@ class Connection(Outbox, Arrival):
         limits, options, user = self.account.options.limits, self.owner.options, self.login.user
         self._max_subscriptions = lower_limit(limits.max_subscriptions, options.max_subscriptions or -1)
         self.max_payload = lower_limit(limits.max_payload, options.max_payload)
-        if user is not None and user.token is not None and not self.login.called_out:
+        if user is not None and self.login.described_by is not None:
             self._max_subscriptions = lower_limit(user.max_subscriptions, self._max_subscriptions)
             self.max_payload = lower_limit(user.max_payload, self.max_payload)
             if self._max_subscriptions != -1 and len(self.subs) >= self._max_subscriptions:

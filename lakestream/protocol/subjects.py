@@ -71,9 +71,24 @@ def valid_literal(subject: bytes) -> bool:
     return _ANY_WILDCARD_TOKEN.search(subject) is None
 
 
+_REQUESTS = frozenset((b"API", b"ACK", b"FC", b"SNAPSHOT", b"EVENT"))
+"""Second tokens of JetStream's own subjects."""
+
+
 def publishable(subject: bytes) -> bool:
     """Return True if a message can be published to this subject: a literal that fits into a protocol line."""
     return valid_literal(subject) and not any(blank in subject for blank in (b" ", b"\t", b"\r", b"\n"))
+
+
+def is_reserved(subject: bytes) -> bool:
+    """Return True if a message at this subject is a request, an ack or an answer of JetStream.
+
+    No client may name it for what the server sends by itself: deliveries, backups, republished messages.
+    """
+    if not subject.startswith(b"$JS."):
+        return subject.startswith((b"_R_.", b"_GR_."))
+    tokens = subject.split(b".", 3)
+    return tokens[1] in _REQUESTS or tokens[2:3] == [b"API"]
 
 
 def matches(pattern: bytes, subject: bytes) -> bool:

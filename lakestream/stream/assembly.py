@@ -106,7 +106,7 @@ FEATURES: tuple[MakeFeature, ...] = (
     lambda s: Counters(),
     lambda s: SubjectTransform(),
     lambda s: Traces(s.name, s.unwanted),
-    lambda s: Republish(s.name, s.bus, s.clock, s.view, s.unwanted),
+    lambda s: Republish(s.name, s.bus, s.view, s.unwanted),
     lambda s: TimeTravel(s.name, s.clock, s.io, s.store, s.reader, s.pipeline),
     lambda s: SecureDelete(s.clock, s.store, s.pipeline),
     lambda s: AsyncPersist(s.clock, s.store, s.pipeline),

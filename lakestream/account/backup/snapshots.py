@@ -24,7 +24,7 @@ from lakestream.protocol.api.errors import api_error, for_clients
 from lakestream.protocol.api.jsonio import Int, dumps, shown
 from lakestream.protocol.api.request import Request
 from lakestream.protocol.nuid import nuid
-from lakestream.protocol.subjects import publishable
+from lakestream.protocol.subjects import is_reserved, publishable
 from lakestream.stream.assembly import Stream
 from lakestream.stream.awaiting import Signal, in_thread
 from lakestream.stream.consumer.consumer import Consumer
@@ -70,7 +70,8 @@ class Snapshots:
 
     def begin(self, request: Request, asked: SnapshotRequest, stream: Stream) -> None:
         """Respond with configuration and state, and start sending the archive. Raise ApiError 10015, 10064."""
-        if not asked.deliver_subject or not publishable(asked.deliver_subject.encode()):
+        to = asked.deliver_subject.encode()
+        if not to or not publishable(to) or is_reserved(to):
             raise api_error(10015)
         if self._running >= MAX_SNAPSHOTS:
             raise api_error(10064, err=f"{MAX_SNAPSHOTS} snapshots are being sent already")

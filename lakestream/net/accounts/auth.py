@@ -47,6 +47,8 @@ REDACTED = "[REDACTED]"
 """Shown in the place of a token."""
 
 CALLOUT_SUBJECT = b"$SYS.REQ.USER.AUTH"
+CALLOUT_ANSWERS = "$SYS._INBOX.>"
+"""Subjects at which nats-server's callouts are answered."""
 """Requests to a service that decides about logins. In its account nobody else may publish there."""
 
 
@@ -164,6 +166,7 @@ class Login(msgspec.Struct, frozen=True):
         expires_ns: end of the connection, ns since the epoch; 0: none.
         called_out: a service decided (net/accounts/callout.py).
         sentinel: the token with which the client came before the service; None: that of `user`, if there is one.
+        answer: the token that the service gave; None: that of `user`, if there is one.
     """
 
     account: str
@@ -171,6 +174,12 @@ class Login(msgspec.Struct, frozen=True):
     expires_ns: int = 0
     called_out: bool = False
     sentinel: jwt.Token[jwt.User] | None = None
+    answer: jwt.Token[jwt.User] | None = None
+
+    @property
+    def described_by(self) -> jwt.Token[jwt.User] | None:
+        """Return the token whose name, tags and limits are the client's."""
+        return self.answer or (self.user.token if self.user is not None else None)
 
     @property
     def token(self) -> jwt.Token[jwt.User] | None:
@@ -281,16 +290,21 @@ def by_callout(callout: CalloutOptions, ask: Ask) -> Way:
     return way
 
 
-def kept_from_callouts(user: User, default: Permissions | None) -> User:
+def kept_from_callouts(user: User, default: Permissions | None, *, called_out: bool = False) -> User:
     """Return the user without the right to publish what the server asks the service of its account.
 
     Args:
         default: permissions of users without permissions of their own.
+        called_out: the user is not of the service: what it is asked and answers is not to be heard or answered either.
     """
     permissions = user.permissions or default or Permissions()
+    denied = (CALLOUT_SUBJECT.decode(), CALLOUT_ANSWERS) if called_out else (CALLOUT_SUBJECT.decode(),)
     publish = permissions.publish or SubjectRule()
-    publish = replace(publish, deny=(*publish.deny, CALLOUT_SUBJECT.decode()))
-    return replace(user, permissions=replace(permissions, publish=publish))
+    permissions = replace(permissions, publish=replace(publish, deny=(*publish.deny, *denied)))
+    if called_out:
+        subscribe = permissions.subscribe or SubjectRule()
+        permissions = replace(permissions, subscribe=replace(subscribe, deny=(*subscribe.deny, *denied)))
+    return replace(user, permissions=permissions)
 
 
 def anonymously(login: Login) -> Way:

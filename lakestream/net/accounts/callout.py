@@ -26,7 +26,7 @@ from lakestream.net.accounts.auth import (
     Refusal,
     kept_from_callouts,
 )
-from lakestream.net.accounts.operators import connect_until, permissions_of
+from lakestream.net.accounts.operators import connect_until, may_come_from, permissions_of
 from lakestream.net.hub import Hub
 from lakestream.net.identity import Identity
 from lakestream.net.tls import TlsState
@@ -101,15 +101,36 @@ class ConfiguredRuling:
             return warned(f"Error non operator mode account {quoted(self.account)}: attempted to use issuer_account")
         if token.aud not in self._defaults:
             return warned(f"No valid account {quoted(token.aud)} for auth callout response {where}: account missing")
+        if (refusal := misplaced(self.account, token.nats, given)) is not None:
+            return refusal
         until_ns = connect_until(token.nats, now_ns)
         if until_ns < 0:
             error = f"Authorized user {where} outside of valid connect times"
             return Refusal(errors=("Outside connect times",), warnings=(error,))
-        user = User(given.nkey or given.user or token.name, "", permissions_of(token.nats))
+        user = User(
+            given.nkey or given.user or token.name,
+            "",
+            permissions_of(token.nats),
+            max_subscriptions=token.nats.subs,
+            max_payload=token.nats.payload,
+        )
         if token.aud == self.account:
-            user = kept_from_callouts(user, self._defaults[token.aud])
+            user = kept_from_callouts(user, self._defaults[token.aud], called_out=True)
         ends = [time for time in (token.exp * _SECOND, until_ns) if time]
-        return Login(token.aud, user, expires_ns=min(ends, default=0), called_out=True)
+        return Login(token.aud, user, expires_ns=min(ends, default=0), called_out=True, answer=token)
+
+
+def misplaced(account: str, limits: jwt.UserLimits, given: Credentials) -> Refusal | None:
+    """Return the refusal of a user whose limits exclude its address or its kind of connection; None if they do not.
+
+    account: of the service.
+    """
+    refused = f"Authorized user on account {quoted(account)} not allowed"
+    if not may_come_from(limits, given.host):
+        warning = f"{refused} from source {quoted(given.host)}"
+        return Refusal(errors=(f"Bad src Ip {given.host}",), warnings=(warning,))
+    kinds = [kind.upper() for kind in limits.allowed_connection_types]
+    return warned(f"{refused} to use connection type") if kinds and given.kind not in kinds else None
 
 
 def warned(text: str) -> Refusal:

@@ -127,7 +127,7 @@ class Trust:
         user = self._user(account, token)
         if isinstance(user, Refusal):
             return user
-        limits = _limits(account.token, token)
+        limits = user_limits(account.token, token)
         if limits.bearer_token and account.token.nats.limits.disallow_bearer:
             return Refusal("Account does not allow bearer tokens")
         kinds = user.connection_types
@@ -142,20 +142,20 @@ class Trust:
             return Refusal(error)
         if is_revoked(account.token, token):
             return Refusal("User authentication revoked")
-        if not _may_come_from(limits, credentials.host):
+        if not may_come_from(limits, credentials.host):
             return Refusal(errors=(f"Bad src Ip {credentials.host}",))
         return self._timed(account, user, limits, now_ns)
 
     def vouched(self, account: AccountOptions, token: UserToken, now_ns: int) -> Login | Refusal:
         """Return what comes of the token of a user for whom the service of an auth callout vouches: nobody signs for
-        it, and as in nats-server neither the way nor the address matters."""
+        it. The way and the address are judged by the callout's ruling."""
         assert account.token is not None  # Invariant: of operator mode.
-        user = self._user(account, token)
+        user = self._user(account, token, called_out=True)
         if isinstance(user, Refusal):
             return user
         if is_revoked(account.token, token):
             return Refusal("User authentication revoked")
-        return self._timed(account, replace(user, user=token.name), _limits(account.token, token), now_ns)
+        return self._timed(account, replace(user, user=token.name), user_limits(account.token, token), now_ns)
 
     @staticmethod
     def _timed(account: AccountOptions, user: User, limits: jwt.UserLimits, now_ns: int) -> Login | Refusal:
@@ -166,13 +166,13 @@ class Trust:
         ends = [end for end in (until_ns, user.token.exp * SECOND) if end]
         return Login(account.name, user, min(ends, default=0))
 
-    def _user(self, account: AccountOptions, token: UserToken) -> User | Refusal:
+    def _user(self, account: AccountOptions, token: UserToken, *, called_out: bool = False) -> User | Refusal:
         """Return a user with the permissions and limits of its token or scope."""
         signed = account.token
         assert signed is not None  # Invariant: of operator mode.
         if not self._signs(signed, token.iss):
             return Refusal("User JWT issuer is not known")
-        limits = _limits(signed, token)
+        limits = user_limits(signed, token)
         permissions: jwt.Permissions | None = limits
         if signed.nats.scopes.get(token.iss) is not None:
             if not _unlimited(token.nats):
@@ -193,7 +193,7 @@ class Trust:
             bearer=limits.bearer_token,
         )
         asks = bool(signed.nats.authorization.auth_users)
-        return kept_from_callouts(user, account.default_permissions) if asks else user
+        return kept_from_callouts(user, account.default_permissions, called_out=called_out) if asks else user
 
     def _signs(self, account: AccountToken, key: str) -> bool:
         return key in account.nats.scopes or (key == account.sub and account.iss not in self._strict)
@@ -212,7 +212,7 @@ class Trust:
             return Ended("", "Authentication Failure")
         if is_revoked(signed, token):
             return Ended("User Authentication Revoked", "Credentials Revoked")
-        if _limits(signed, token).bearer_token and signed.nats.limits.disallow_bearer:
+        if user_limits(signed, token).bearer_token and signed.nats.limits.disallow_bearer:
             return Ended("Authorization Violation", "Authentication Failure")
         return None
 
@@ -246,7 +246,7 @@ def is_revoked(account: AccountToken, user: UserToken) -> bool:
     return user.iat <= max(revocations.get(user.sub, -1), revocations.get("*", -1))
 
 
-def _limits(account: AccountToken, user: UserToken) -> jwt.UserLimits:
+def user_limits(account: AccountToken, user: UserToken) -> jwt.UserLimits:
     """Return the limits and permissions of a user: its own, or the template of its scope."""
     scope = account.nats.scopes.get(user.iss)
     return user.nats if scope is None else scope.template
@@ -269,7 +269,8 @@ def _signature_error(token: UserToken, credentials: Credentials) -> str:
     return signature_error(token.sub, credentials)
 
 
-def _may_come_from(limits: jwt.UserLimits, host: str) -> bool:
+def may_come_from(limits: jwt.UserLimits, host: str) -> bool:
+    """Return True if a user with these limits may connect from this address."""
     if not limits.sources:
         return True
     try:

@@ -16,7 +16,7 @@ from lakestream.config.options import SECOND
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Account, Accounts, Member
 from lakestream.net.accounts.auth import Credentials, Done, Later, Login, Outcome, Refusal
-from lakestream.net.accounts.callout import Ruling, warned
+from lakestream.net.accounts.callout import Ruling, misplaced, warned
 from lakestream.net.accounts.operators import (
     INVALID,
     Ended,
@@ -25,6 +25,7 @@ from lakestream.net.accounts.operators import (
     UserToken,
     account_options,
     issuer_account,
+    user_limits,
 )
 from lakestream.net.accounts.resolver import Answer, Missing, Resolver
 from lakestream.ports import Clock, Timer
@@ -348,6 +349,8 @@ class SignedRuling:
                 done(self._not_permitted(key))
                 return
             outcome = self._accounts.trust.vouched(found.options, token, now_ns)
+            if isinstance(outcome, Login) and found.options.token is not None:
+                outcome = misplaced(self.account, user_limits(found.options.token, token), given) or outcome
             if isinstance(outcome, Refusal) and outcome.errors:
                 where = f"on account {quoted(self.account)}"
                 outcome = replace(outcome, warnings=(f"Authorized user {where} outside of valid connect times",))

@@ -409,7 +409,7 @@ class AcceptedLeaf(Accepted, Arrival):
         most = options.max_payload
         if self.account is not None:
             most = lower_limit(self.account.options.limits.max_payload, most)
-        if user is not None and user.token is not None and not self.login.called_out:
+        if user is not None and self.login.described_by is not None:
             most = lower_limit(user.max_payload, most)
         self._parser.max_payload = most
 

@@ -206,7 +206,8 @@ class Ledger:
     def ack_through(self, seq: int, now: int, consumer_seq: int = 0) -> list[int]:
         """Record an ack of everything ≤ `seq` (ack policy all). Return what was pending.
 
-        As in nats-server the floor's consumer sequence is that of the delivery that was acked, if it is known.
+        As in nats-server 2.15.3 the floor's consumer sequence is that of the first delivery of `seq` if it was pending,
+        else that of the delivery that was acked; if nothing is pending any more, the floor is the last delivery.
         """
         if seq <= self.floor_stream:
             return []
@@ -215,30 +216,31 @@ class Ledger:
         done, consumer = self._take_through(seq)
         if self.redelivered:
             self._uncounted.update(other for other in done if self.redelivered.pop(other, 0))
-        self.floor_stream = seq
-        if not self.pending:
-            self.floor_stream = self.delivered_stream
-            consumer = self.delivered_consumer
-        if consumer_seq:
-            consumer = min(consumer_seq, self.delivered_consumer)
-        self.floor_consumer = max(consumer, self.floor_consumer)
+        self._raise_floor(seq, consumer_seq, consumer if done and done[-1] == seq else 0)
         return done
+
+    def _raise_floor(self, seq: int, consumer_seq: int, first: int) -> None:
+        """Move the floor to `seq`, which was acked as delivery `consumer_seq` and pending since delivery `first`."""
+        self.floor_stream = seq
+        self.floor_consumer = max(first or min(consumer_seq, self.delivered_consumer), self.floor_consumer)
+        if not self.pending:
+            self.floor_consumer, self.floor_stream = self.delivered_consumer, self.delivered_stream
 
     def confirm(self, consumer_seq: int, seq: int, now: int) -> list[int]:
         """Record that a client confirmed everything ≤ `seq` (ack policy flow_control). Return what was acked by that.
 
-        As in nats-server the floor is what the client says. A sequence that was not delivered yet acks nothing, but
-        what was pending no longer counts against max_ack_pending.
+        The floor moves as by `ack_through`. A sequence that was not delivered yet acks nothing, but what was pending no
+        longer counts against max_ack_pending.
         """
         self.last_ack_ns = now
         self._moved = True
-        had, _ = self._take_through(seq)
+        had, consumer = self._take_through(seq)
         if self.logged:
             self._dirty.update(had)
         if seq > self.delivered_stream:
             return []
         if seq > self.floor_stream:
-            self.floor_consumer, self.floor_stream = max(consumer_seq, self.floor_consumer), seq
+            self._raise_floor(seq, consumer_seq, consumer if had and had[-1] == seq else 0)
         return had
 
     def _take_through(self, seq: int) -> tuple[list[int], int]:

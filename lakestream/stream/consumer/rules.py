@@ -16,7 +16,7 @@ import msgspec
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.durations import format_duration
 from lakestream.protocol.gotime import END_NS, format_time, time_ns
-from lakestream.protocol.subjects import Filters, Steps, covers, is_literal, redundant, valid_subject
+from lakestream.protocol.subjects import Filters, Steps, covers, is_literal, is_reserved, redundant, valid_subject
 from lakestream.stream.consumer.config import ConsumerConfig
 from lakestream.stream.core.config import StreamConfig
 
@@ -287,7 +287,7 @@ def _check_push(config: ConsumerConfig, stream: StreamConfig) -> None:
     subject = config.deliver_subject.encode()
     if not is_literal(subject):
         raise api_error(10079)
-    if not valid_subject(subject):
+    if not valid_subject(subject) or is_reserved(subject):
         raise api_error(10112)
     if any(covers(own.encode(), subject) for own in stream.subjects):
         raise api_error(10081)
@@ -475,6 +475,8 @@ def check_update(old: ConsumerConfig, new: ConsumerConfig, bound: bool) -> None:
             raise api_error(10012, err="can not update pull consumer to push based")
         if not new.push:
             raise api_error(10012, err="can not update push consumer to pull based")
+        if is_reserved(new.deliver_subject.encode()):
+            raise api_error(10112)
         if bound:
             raise api_error(10013)
     for field, words in _FIXED_LATE:

@@ -10,17 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from lakestream.ports import Bus, Clock
+from lakestream.ports import Bus
 from lakestream.protocol import headers
 from lakestream.protocol.gotime import format_time
-from lakestream.protocol.subjects import publishable
+from lakestream.protocol.subjects import is_reserved, publishable
 from lakestream.protocol.transforms import Transform
 from lakestream.stream.core.batch import After
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.feature import Feature
 from lakestream.stream.core.view import ProposedView
-
-_API = b"$JS."
 
 
 class Republish(Feature):
@@ -35,12 +33,11 @@ class Republish(Feature):
         self,
         name: str,
         bus: Bus,
-        clock: Clock,
         view: ProposedView,
         unwanted: Callable[[int, Sequence[bytes]], Sequence[tuple[int, bytes]]],
     ) -> None:
         self._name = name.encode()
-        self._bus, self._clock, self._view, self._unwanted = bus, clock, view, unwanted
+        self._bus, self._view, self._unwanted = bus, view, unwanted
         self._headers_only = False
         self._transform: Transform | None = None
 
@@ -60,7 +57,8 @@ class Republish(Feature):
         The subject's last sequence before it is known only now.
         """
         to = None if self._transform is None else self._transform.apply(subject)
-        if to is None or not publishable(to):
+        # A request to this server could end the very stream that is just being applied.
+        if to is None or not publishable(to) or is_reserved(to):
             return None
         last, headers_only = self._last_of(subject), self._headers_only
 
@@ -77,17 +75,9 @@ class Republish(Feature):
             if headers_only:
                 fields.append((b"Nats-Msg-Size", b"%d" % len(payload)))
             shown = headers.append(header, fields)
-            body = b"" if headers_only else payload
-            if to.startswith(_API):
-                # A request to this server could end the very stream that is just being applied.
-                self._clock.call_soon(lambda: self._publish(to, shown, body))
-            else:
-                self._publish(to, shown, body)
+            self._bus.publish(to, b"", shown, b"" if headers_only else payload)
 
         return stored
-
-    def _publish(self, to: bytes, header: bytes, payload: bytes) -> None:
-        self._bus.publish(to, b"", header, payload)
 
     def _last_of(self, subject: bytes) -> int:
         """Return the subject's last sequence once everything in flight is stored; 0 when that leaves it none."""

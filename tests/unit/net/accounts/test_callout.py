@@ -115,7 +115,7 @@ def test_an_answer_that_is_too_long_is_a_refusal() -> None:
     assert "longer than" in refusal.warnings[0]
 
 
-def test_users_beside_the_service_may_not_ask_and_keep_the_default_permissions() -> None:
+def test_users_beside_the_service_neither_ask_nor_hear_and_keep_the_default_permissions() -> None:
     world = World()
     world.login(user="bob")
     world.answer(0, account="AUTH")
@@ -123,7 +123,8 @@ def test_users_beside_the_service_may_not_ask_and_keep_the_default_permissions()
     assert isinstance(login, Login)
     assert login.user is not None
     assert login.user.permissions == Permissions(
-        publish=SubjectRule(deny=("$SYS.REQ.USER.AUTH",)), subscribe=SubjectRule(allow=("d",))
+        publish=SubjectRule(deny=("$SYS.REQ.USER.AUTH", "$SYS._INBOX.>")),
+        subscribe=SubjectRule(allow=("d",), deny=("$SYS.REQ.USER.AUTH", "$SYS._INBOX.>")),
     )
 
 
