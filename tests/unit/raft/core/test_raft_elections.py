@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from lakestream.raft.core.leader import LEASE_MARGIN
@@ -497,3 +499,32 @@ def test_a_member_whose_change_is_not_committed_yet_may_campaign() -> None:
     net.cuts -= {("b", "c"), ("c", "b"), ("c", "d"), ("d", "c")}
     net.tick(6 * ELECTION)
     assert Role.LEADER in {net["b"].role, net["d"].role}
+
+
+@pytest.mark.parametrize(("reached", "stored"), [("", {0, 1}), ("b", {1}), ("bc", {1})])
+@pytest.mark.parametrize("seed", range(5))
+def test_one_proposal_is_committed_at_most_once_whatever_elections_fail(
+    reached: str, stored: set[int], seed: int
+) -> None:
+    net, random = Net("a", "b", "c"), Random(seed)
+    net.elect("a")
+    net.propose("a", b"before")
+    net.drop = lambda sender, to, message: sender != "a" or to not in reached  # nothing is confirmed
+    net.propose("a", b"one")
+    net.drop = lambda sender, to, message: isinstance(message, VoteReply)
+    for _ in range(8):
+        forget_lease(net, *"abc")
+        name = random.choice("abc")
+        if net[name].role is not Role.LEADER:
+            net[name].campaign()
+            net.settle()
+        net.isolate(random.choice("abc"))
+        net.tick(random.randrange(1, ELECTION))
+        net.cuts.clear()
+    net.heal()
+    leader = net.leader()
+    net.propose(leader, b"after")
+    net.tick(ELECTION)
+    assert {tuple(net.bodies(name)) for name in "abc"} == {tuple(net.bodies(leader))}
+    assert net.bodies(leader).count(b"one") in stored
+    assert net.bodies(leader)[-1] == b"after"
