@@ -272,12 +272,18 @@ def _sync_interval(key: str, item: Item) -> dict[str, Any]:
     return {"sync_always": False, "sync_interval_ns": as_positive_duration(key, item)}
 
 
+_RESERVED_DOMAINS = ("ACK", "FC", "SNAPSHOT", "EVENT")
+"""Names in a domain's place in other subjects of JetStream (`$JS.ACK.…`); nats-server 2.15.3 refuses them."""
+
+
 def _domain(key: str, item: Item) -> str:
     name = as_text(key, item)
     if any(char in ".*>" for char in name):
         raise StartError("invalid domain name: may not contain ., * or >")
     if any(char.isspace() for char in name):
         raise StartError(f'invalid domain name: derived "$JS.{name}.API.>" is not a valid subject')
+    if name in _RESERVED_DOMAINS:
+        raise StartError(f'invalid domain name: "{name}" is reserved')
     return name
 
 

@@ -67,7 +67,7 @@ def connz(node: Monitored, query: Query) -> dict[str, Any]:
         "server_id": node.identity.server_id if known else "",
         "now": format_time(now),
         "num_connections": len(shown),
-        "total": len(of_account),
+        "total": len(chosen),
         "offset": offset,
         "limit": limit,
         "connections": shown if known else None,

@@ -329,6 +329,7 @@ def test_a_wrong_file_is_refused_with_file_and_line(options: Load, text: str, li
     ("text", "line", "words"),
     [
         ("jetstream { domain: a.b }", "", "invalid domain name: may not contain ., * or >"),
+        ("jetstream { domain: ACK }", "", 'invalid domain name: "ACK" is reserved'),
         ("lame_duck_grace_period: 3m", "", "lame duck grace period (3m0s) should be strictly lower"),
         ("jetstream { store_dir: a }", "-sd b", "Duplicate 'store_dir' configuration"),
         (None, "--pass b", "--pass needs --user"),
