@@ -47,9 +47,10 @@ REDACTED = "[REDACTED]"
 """Shown in the place of a token."""
 
 CALLOUT_SUBJECT = b"$SYS.REQ.USER.AUTH"
+"""Requests to a service that decides about logins. In its account nobody else may publish there."""
+
 CALLOUT_ANSWERS = "$SYS._INBOX.>"
 """Subjects at which nats-server's callouts are answered."""
-"""Requests to a service that decides about logins. In its account nobody else may publish there."""
 
 
 def new_nonce() -> str:
