@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import nats
+import polars
 import pytest
 from nats.errors import TimeoutError as NatsTimeout
 from nats.js.errors import APIError, ServerError
@@ -110,6 +111,52 @@ async def test_a_deletion_by_another_program_is_accepted_by_deleting_the_message
         return await asyncio.to_thread(errors, server) == {}
 
     await eventually(settled)
+    assert await replay(client) == expected
+    await client.close()
+    compaction.stop()
+
+
+async def test_deleted_rows_are_put_back_by_the_printed_command_after_columns_were_added(
+    spark: Any, server: Server
+) -> None:
+    compaction = Sweeps(spark, server)
+    table = paths.table(compaction.lake, "HIST")
+    client = await nats.connect(server.url)
+    js = client.jetstream()
+    await js.add_stream(name="HIST", subjects=["HIST.>"], allow_direct=True)
+    expected = await publish(client, 1, 100)
+    await compaction.until_caught_up("HIST")
+    spark.sql(f"DELETE FROM delta.`{table}` WHERE seq BETWEEN 50 AND 52")
+    await until_error(server, "HIST", "deleted or changed the rows of 3 messages with sequences from 50 to 52")
+    spark.sql(f"ALTER TABLE delta.`{table}` ADD COLUMN (note STRING, price STRUCT<net: DOUBLE>)")
+    expected |= await publish(client, 101, 20)
+
+    async def committed() -> bool:
+        await compaction.report()
+        return "INSERT INTO" in (await asyncio.to_thread(errors, server))["HIST"]
+
+    async def undo() -> None:
+        said = re.search(r"in Spark SQL with (.*?); ", (await asyncio.to_thread(errors, server))["HIST"])
+        assert said is not None
+        spark.sql(said[1])
+
+    async def settled() -> bool:
+        return await asyncio.to_thread(errors, server) == {}
+
+    await eventually(committed)
+    await undo()
+    await eventually(settled)
+    assert await replay(client) == expected
+    spark.sql(f"ALTER TABLE delta.`{table}` SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+    await until_error(server, "HIST", "was given column mapping by another program")
+    await undo()
+    await eventually(settled)
+
+    async def compacted() -> bool:
+        await compaction.report()
+        return bool(polars.scan_delta(table).select("seq").collect().height == 120)
+
+    await eventually(compacted)
     assert await replay(client) == expected
     await client.close()
     compaction.stop()

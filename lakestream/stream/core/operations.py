@@ -159,7 +159,7 @@ class Progress(msgspec.Struct, frozen=True, gc=False):
     """Changes of one consumer since its last entry. In PROGRESS frames, many consumers to a frame.
 
     `state` is the consumer's own encoding; only `stream/consumer/ledger.py` reads it. Without a name: the places of
-    open fast batches (`stream/features/fast.py`).
+    open fast batches (`stream/features/fast.py`); `.schemas`: versions of schemas (`stream/features/validation.py`).
     """
 
     name: str
