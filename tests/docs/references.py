@@ -475,8 +475,8 @@ make conformance      # compares both servers live
 
 The same scenarios run against nats-server and lakestream, through the socket. Their transcripts (all frames, after
 names, times and ids are normalised) must be equal, except for the [differences](#differences) that are listed here with
-their reasons. Some answers of nats-server 2.15.3 are others; where lakestream gives those, it is compared with recordings
-of that release.
+their reasons. Some answers of nats-server 2.15.3 are others; where lakestream gives those, it is compared with
+recordings of that release.
 {one_count + many_count:,} scenarios are compared; {one_exact + many_exact:,} are equal in every frame but for the
 difference of all streams, which is listed first.
 [What is not served](../not-served.md) is listed on a page of its own.
