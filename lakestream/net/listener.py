@@ -15,7 +15,7 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
 
@@ -189,6 +189,13 @@ def check_port(port: int) -> None:
     """Raise ListenError for a port that cannot be."""
     if not FREE_PORT <= port <= MAX_PORT:
         raise ListenError(f"listen tcp: address {port}: invalid port")
+
+
+class Bind(Protocol):
+    """Open a listening socket; see `bind`."""
+
+    def __call__(self, host: str, port: int, *, shared: bool = False, listens: bool = True) -> socket.socket:
+        """Return the socket. Raise ListenError."""
 
 
 def bind(host: str, port: int, *, shared: bool = False, listens: bool = True) -> socket.socket:

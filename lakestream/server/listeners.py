@@ -7,15 +7,14 @@ net/peers/. What is spoken on a port is up to its own module.
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from lakestream.config.errors import StartError
 from lakestream.config.options import FREE_PORT, BoundPorts, Options, RouteUrl
 from lakestream.logging import Logger
 from lakestream.net.connection import Connection
-from lakestream.net.listener import Listener, ListenError, RateLimit, TlsEntry
+from lakestream.net.listener import Bind, Listener, ListenError, RateLimit, TlsEntry
 from lakestream.net.turn import Turn
 from lakestream.net.websocket.upgrade import Upgrade
 from lakestream.ops import ports_file
@@ -28,13 +27,6 @@ if TYPE_CHECKING:
     from lakestream.ops.console.console import Server
     from lakestream.ops.monitoring.pages import Pages
     from lakestream.server.websocket import WebSocketListener
-
-
-class Bind(Protocol):
-    """Open a listening socket; see `listener.bind`."""
-
-    def __call__(self, host: str, port: int, *, shared: bool = False) -> socket.socket:
-        """Return the socket. Raise ListenError."""
 
 
 class Listeners:

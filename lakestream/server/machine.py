@@ -39,9 +39,9 @@ class Machine:
         """Return so many threads for work that must not hold up the log's."""
         return ThreadIo(loop, count)
 
-    def bind(self, host: str, port: int, *, shared: bool = False) -> socket.socket:
+    def bind(self, host: str, port: int, *, shared: bool = False, listens: bool = True) -> socket.socket:
         """Return a listening socket; see `listener.bind`. Raise ListenError."""
-        return bind(host, port, shared=shared)
+        return bind(host, port, shared=shared, listens=listens)
 
     def resident(self) -> int:
         """Return the resident memory of the server in bytes (Linux)."""

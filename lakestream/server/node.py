@@ -176,7 +176,14 @@ class Node:
             from lakestream.net.peers.cluster import Cluster  # with routes and peers, which one server does without
 
             self.cluster = Cluster(
-                self.identity, options, self.started_ns, self.accounts, self.clock, self.log, self._announce
+                self.identity,
+                options,
+                self.started_ns,
+                self.accounts,
+                self.clock,
+                self.log,
+                self._announce,
+                bind=self._machine.bind,
             )
         # After the cluster, which observes every subscription, and before the streams, which may use imports.
         self.accounts.follow(self._connect_imports)

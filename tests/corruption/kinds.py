@@ -54,6 +54,7 @@ LEFT_OUT = {
     r"lake/(.*/)?_[a-z]+\.lock|lake/_locks/.*": "empty; only its lock matters",
     r"lake/(_servers/.*|_server\.json)": "addresses; written again at each start",
     r"lake/_clones/.*": "read by compactor and maintainer only",
+    r"lake/(accounts/[^/]+/)?schemas/.*": "read by the compactor, and by `lakestream schema restore`",
     r"lake/_removed/.*|lake/(accounts/[^/]+/)?kept/.*": "a table that was moved: its files have the same kinds",
     rf"{_STAGED}/(deleted|clone\.json|cloned\.json|damaged\.json)": "a mark without content, or for the compactor",
     r"jetstream/[^/]+/aside/.*": "never read",

@@ -15,6 +15,7 @@ from lakestream.config.options import LEAFNODE, SECOND, STANDARD, WEBSOCKET, Opt
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Accounts
 from lakestream.net.identity import Identity, urls_of
+from lakestream.net.listener import Bind, bind
 from lakestream.net.peers.api_relay import ApiRelay
 from lakestream.net.peers.calls import PeerCalls
 from lakestream.net.peers.link import Link
@@ -86,6 +87,7 @@ class Cluster:
         accounts: of this node; without clients yet.
         announce: called when clients must get a new INFO.
         relays: without JetStream, pass API requests on to nodes that have it.
+        bind: opens the socket of the route listener.
 
     Attributes:
         peers: the other nodes.
@@ -105,9 +107,10 @@ class Cluster:
         announce: Callable[[], None],
         *,
         relays: bool = True,
+        bind: Bind = bind,
     ) -> None:
         self.port = 0
-        self.peers = Peers(self._node_info(identity, options, started_ns), options.cluster, clock, log)
+        self.peers = Peers(self._node_info(identity, options, started_ns), options.cluster, clock, log, bind)
         self._routes = Routes(accounts, self.peers)
         self.others: Callable[[], Iterable[str]] | None = self._routes.nodes.keys
         self.calls: Calls = PeerCalls(self.peers, clock, log, self._routes.catch_up)

@@ -24,7 +24,7 @@ from lakestream.config.options import ClusterOptions, RouteUrl
 from lakestream.logging import Logger
 from lakestream.net import tls as peer_tls
 from lakestream.net.accounts.auth import HashChecks, is_hashed, same_text
-from lakestream.net.listener import HANDSHAKE_FAILED, Listener, ListenError, SetupError, TlsEntry, bind
+from lakestream.net.listener import HANDSHAKE_FAILED, Bind, Listener, ListenError, SetupError, TlsEntry, bind
 from lakestream.net.peers.dialler import Dialler, Target
 from lakestream.net.peers.handshake import Decision, Table
 from lakestream.net.peers.link import ALIVE_NS, STALE_NS, Link
@@ -65,15 +65,16 @@ class Peers:
         options: the cluster block.
         clock: runs the set-up of connections.
         log: for connections.
+        bind: opens the socket of the listener.
     """
 
-    def __init__(self, node: NodeInfo, options: ClusterOptions, clock: Clock, log: Logger) -> None:
+    def __init__(self, node: NodeInfo, options: ClusterOptions, clock: Clock, log: Logger, bind: Bind = bind) -> None:
         self.options = options
         self.dynamic = not options.name
         self.bound_port = 0
         self.slow_consumers = self.stale_connections = 0
         self._node = msgspec.structs.replace(node, cluster=options.name or secrets.token_urlsafe(16))
-        self._clock, self._log = clock, log
+        self._clock, self._log, self._bind = clock, log, bind
         self._table: Table[Link] = Table(lambda: self._node, lambda: self.dynamic)
         self._hash_checks = HashChecks()
         self._links: set[Link] = set()
@@ -108,7 +109,7 @@ class Peers:
             return
         try:
             # A node that dials too early is refused, rather than waiting for an answer.
-            bound = bind(options.host, options.port, listens=False)
+            bound = self._bind(options.host, options.port, listens=False)
         except ListenError as error:
             raise StartError(f"Error listening on router port: {max(options.port, 0)} - {error}") from error
         self._server = Listener(bound, lambda: self._link(), self._clock, tls=entry)

@@ -158,7 +158,7 @@ class SimMachine(Machine):
     def threads(self, loop: asyncio.AbstractEventLoop, count: int) -> ThreadIo:
         return SimThreads(self._loop, count)
 
-    def bind(self, host: str, port: int, *, shared: bool = False) -> Any:
+    def bind(self, host: str, port: int, *, shared: bool = False, listens: bool = True) -> Any:
         return Socket((host, port))
 
     def resident(self) -> int:

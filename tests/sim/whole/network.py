@@ -37,6 +37,9 @@ class Socket:
     def dup(self) -> Socket:
         return self
 
+    def listen(self, backlog: int) -> None:
+        """Do nothing: clients are taken once a server starts."""
+
     def close(self) -> None:
         """Do nothing."""
 

@@ -52,6 +52,7 @@ ORDER: dict[str, Any] = {
 ORDERS = AvroCodec(json.dumps(ORDER))
 PARSED = fastavro.parse_schema(ORDER)
 TEXTS = st.sampled_from(["", "x", "Grüße", "😀"])
+WIDE_IN_FASTAVRO = {-(1 << 8 * size - 1) for size in range(1, 5)}
 VALUES = st.fixed_dictionaries(
     {
         "id": TEXTS,
@@ -67,7 +68,10 @@ VALUES = st.fixed_dictionaries(
             lambda ms: datetime.fromtimestamp(ms // 1000, UTC).replace(microsecond=ms % 1000 * 1000)
         ),
         "day": st.dates(),
-        "total": st.integers(-(10**10) + 1, 10**10 - 1).map(lambda n: Decimal(n).scaleb(-2)),
+        # fastavro writes -128, -32768 … with a byte more than they need: such a row keeps its payload.
+        "total": st.integers(-(10**10) + 1, 10**10 - 1)
+        .filter(lambda n: n not in WIDE_IN_FASTAVRO)
+        .map(lambda n: Decimal(n).scaleb(-2)),
         "tags": st.lists(st.none() | TEXTS, max_size=3),
         "labels": st.dictionaries(TEXTS, st.integers(-9, 9), max_size=3),
         "lines": st.lists(st.fixed_dictionaries({"sku": TEXTS}), max_size=2),
@@ -105,6 +109,31 @@ def test_a_batch_is_decoded_as_fastavro_does_and_given_back_exactly(values: list
     ]
     formats = ORDERS.formats(decoded.columns, batch)
     assert ORDERS.encode(decoded.columns, formats).to_pylist() == batch
+
+
+def test_a_decimal_with_a_byte_more_than_it_needs_keeps_its_payload() -> None:
+    value = dict.fromkeys(("note", "sub")) | {
+        "id": "",
+        "qty": 0,
+        "big": 0,
+        "ratio": 0.0,
+        "price": 0.0,
+        "raw": b"",
+        "hash": b"\0\0\0\0",
+        "kind": "NEW",
+        "at": datetime(1970, 1, 1, tzinfo=UTC),
+        "day": date(2000, 1, 1),
+        "total": Decimal("-1.28"),
+        "tags": [],
+        "labels": {},
+        "lines": [],
+        "ok": False,
+    }
+    batch = [written(value)]
+    decoded = ORDERS.decode(batch)
+    assert decoded.misfits == []
+    formats = ORDERS.formats(decoded.columns, batch)
+    assert formats.to_pylist() == [None]
 
 
 @settings(max_examples=200, deadline=None)
