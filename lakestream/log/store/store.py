@@ -294,26 +294,14 @@ class Store:
         self.first_seq = self.live.next_at_or_after(first) or self.last_seq + 1
 
     # ------------------------------------------------------------------ remove from anywhere
-    def sweep_below(self, subjects: Sequence[bytes], border: int, keep: int = 0) -> Sequence[int]:
-        """Remove all messages < `border` of `subjects`; return their sequences, ascending. Raise CorruptLog.
+    def sweep_below(self, subjects: Sequence[bytes], border: int) -> Sequence[int]:
+        """Remove all messages < `border` of `subjects`, each named once; return their sequences, ascending.
 
-        Args:
-            subjects: each named once.
-            keep: of all messages that these subjects have, this many of the newest stay.
+        Raise CorruptLog.
         """
-        index = self.subjects
-        if len(subjects) == len(index):  # all subjects
-            if not keep:
-                return self.sweep_through(border - 1)
-            number = self.msgs - keep
-            return self.sweep_through(self.live.nth(number - 1)) if number > 0 else ()
-        held: Sequence[int] = ascending(index.together(subjects)) if keep else ()
-        if keep:
-            if len(held) <= keep:
-                return ()
-            border = min(border, held[-keep])
-        cut = index.cut(subjects, border)
-        gone = held[: len(cut)] if keep else ascending(cut)
+        if len(subjects) == len(self.subjects):  # all subjects
+            return self.sweep_through(border - 1)
+        gone = ascending(self.subjects.cut(subjects, border))
         if gone:
             self._forget(gone)
         return gone
