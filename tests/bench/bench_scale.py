@@ -2,9 +2,12 @@
 """Measure many streams: creating them, the idle server, and its start; beside nats-server.
 
     python -m tests.bench.bench_scale [--streams 1000] [--filled] [--against real]
+    python -m tests.bench.bench_scale --changes 300 [--rounds 5]
 
 Prints what creating each of many streams takes, and what the server costs while nothing happens in them. With
-`--filled` each has a message, which is staged for a compactor that does not run.
+`--filled` each has a message, which is staged for a compactor that does not run. With `--changes`: creates and deletes of
+streams, buckets and consumers, one request after the other, beside nats-server in rounds: wall time of a request,
+processor time of the server for it, and the ratio of the wall times (medians of the rounds).
 
 Figures: docs/benchmarks.md#start-and-memory
 """
@@ -18,13 +21,21 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.bench.load import processor_s, resident_mib
+from tests.bench.load import Connection, processor_s, resident_mib
 from tests.servers import Kind, Server
 from tests.wire import Wire
 
 ROOT = Path(__file__).resolve().parents[2]
 
 IDLE_S = 20.0
+BUCKET = {
+    "max_msgs_per_subject": 1,
+    "discard": "new",
+    "allow_rollup_hdrs": True,
+    "deny_delete": True,
+    "allow_direct": True,
+}
+"""The configuration of a key-value bucket, but for its name."""
 
 
 def main() -> int:
@@ -33,11 +44,70 @@ def main() -> int:
     parser.add_argument("--streams", type=int, default=1000, help="streams without traffic (default: 1000)")
     parser.add_argument("--filled", action="store_true", help="each stream has a message, and no compactor runs")
     parser.add_argument("--against", choices=["lakestream", "real"], default="lakestream", help="(default: lakestream)")
+    parser.add_argument("--changes", type=int, default=0, help="create and delete this many of each instead")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of --changes (default: 5)")
     options = parser.parse_args()
+    if options.changes:
+        changes(options.changes, options.rounds)
+        return 0
     kind = Kind.REAL if options.against == "real" else Kind.OURS
     with tempfile.TemporaryDirectory(prefix="bench-scale-") as directory:
         many_streams(Server(kind, Path(directory) / "streams"), options.streams, filled=options.filled)
     return 0
+
+
+def changes(count: int, rounds: int) -> None:
+    """Print the times of creates and deletes, beside nats-server's."""
+    found: dict[str, dict[Kind, list[tuple[float, float]]]] = {}
+    for _ in range(rounds):
+        for kind in (Kind.OURS, Kind.REAL):
+            with tempfile.TemporaryDirectory(prefix="bench-scale-") as directory:
+                for title, took in timed_changes(Server(kind, Path(directory) / "streams"), count):
+                    found.setdefault(title, {}).setdefault(kind, []).append(took)
+    print(f"{count} requests in sequence, medians of {rounds} rounds: ms of a request, and of it processor time")
+    for title, by_kind in found.items():
+        (wall, used_s), (real, real_used_s) = (
+            (statistics.median(column) * 1e3 for column in zip(*by_kind[kind], strict=True))
+            for kind in (Kind.OURS, Kind.REAL)
+        )
+        ratio = statistics.median(
+            ours[0] / theirs[0] for ours, theirs in zip(by_kind[Kind.OURS], by_kind[Kind.REAL], strict=True)
+        )
+        print(
+            f"  {title + ':':<18} {wall:5.2f} ({used_s:4.2f}); nats-server {real:5.2f} ({real_used_s:4.2f}); {ratio:4.1f} x"
+        )
+
+
+def timed_changes(server: Server, count: int) -> list[tuple[str, tuple[float, float]]]:
+    """Return seconds of wall and of processor time for each kind of request."""
+    numbers = range(count)
+    work: dict[str, list[tuple[str, object]]] = {
+        "STREAM.CREATE": [(f"STREAM.CREATE.S{n}", {"name": f"S{n}", "subjects": [f"s{n}.>"]}) for n in numbers],
+        "create of a bucket": [
+            (f"STREAM.CREATE.KV_B{n}", {**BUCKET, "name": f"KV_B{n}", "subjects": [f"$KV.B{n}.>"]}) for n in numbers
+        ],
+        "CONSUMER.CREATE": [
+            (
+                f"CONSUMER.CREATE.S0.c{n}",
+                {"stream_name": "S0", "config": {"durable_name": f"c{n}", "ack_policy": "explicit"}},
+            )
+            for n in numbers
+        ],
+        "CONSUMER.DELETE": [(f"CONSUMER.DELETE.S0.c{n}", None) for n in numbers],
+        "STREAM.DELETE": [(f"STREAM.DELETE.S{n}", None) for n in numbers],
+    }
+    took = []
+    server.start()
+    try:
+        with Connection(server.address) as client:
+            for title, requests in work.items():
+                began, before = time.perf_counter(), used(server)
+                for subject, body in requests:
+                    client.api(subject, body)
+                took.append((title, ((time.perf_counter() - began) / count, (used(server) - before) / count)))
+    finally:
+        server.kill()
+    return took
 
 
 def many_streams(server: Server, count: int, *, filled: bool) -> None:
