@@ -262,6 +262,7 @@ class LakeKeeper:
         sync.history.on_failure = functools.partial(self._stir, sync)
         if stream.config.mirror is not None:  # no other stream becomes one later
             stream.mirroring.clones = self._clones
+        sync.checked = stream.is_new  # then nothing in the lake is its
         self._look(sync)
 
     def detached(self, stream: Stream) -> None:

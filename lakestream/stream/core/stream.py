@@ -98,7 +98,8 @@ class StreamCore:
         self.applier = Applier(store, self.pipeline, self._hooks, self._adopt, self.updated)
         self.applier.created, self.applier.restoring = alone, create.restoring
         self.is_new = False
-        """True until it leads for the first time, if its creation was logged by this process when it was opened."""
+        """True until it serves for the first time, if its creation was logged by this process: no file of it is in the
+        lake, and no consumer has lost what it had in the memory of another process."""
         self.confirming = Confirming(self.pipeline, clock, self.proposer)
         self.proposer.confirm, self.proposer.weighed = self.confirming.leading, self.weighed
         self.pipeline.on_change, self.pipeline.on_lost = self.proposer.guard, self.lost
@@ -366,8 +367,7 @@ class StreamCore:
             return
         self.pipeline.leading = True
         self.pipeline.rewind()
-        # Then no consumer has lost what it had in the memory of another process.
-        begun_here, self.is_new = self.is_new or not self.applier.created, False
+        self.is_new = self.is_new or not self.applier.created
 
         def serve(result: object = None) -> None:
             if isinstance(result, ApiError):
@@ -376,7 +376,8 @@ class StreamCore:
                 self._on_revealed = serve
                 return
             attach()
-            self.start(recovered=not begun_here)
+            begun_here, self.is_new = self.is_new, False
+            self.start(recovered=not begun_here)  # a new one has no consumers that lost what another process had
             ready()
 
         if self.applier.created:
@@ -400,7 +401,7 @@ class StreamCore:
 
         Their publishers and confirmed acks get no answer and ask again; the API's callers get 10008.
         """
-        self.pipeline.leading = self.pipeline.serving = False
+        self.pipeline.leading = self.pipeline.serving = self.is_new = False
         self._on_revealed = nothing_left
         for feature in self.features:
             feature.follow()

@@ -122,3 +122,12 @@ def test_the_looks_at_streams_at_rest_are_few_however_many_there_are(
     assert len(looks) == 40 * 3
     assert all(looks.count(f"S{number}") == 10 for number in range(STREAMS)), "in turn"
     resting.world.stop()
+
+
+def test_a_new_stream_is_not_looked_for_in_the_lake_before_it_has_something_to_stage(resting: Resting) -> None:
+    resting.world.create("A", "NEW")
+    assert resting.poll(30) == []
+    assert not resting.keeper._polled
+    resting.world.publish("A", "NEW")
+    assert set(resting.poll(30)) == {"NEW"}
+    assert len(list(resting.lock.parent.glob("**/*.seg"))) == STREAMS + 1
