@@ -334,6 +334,9 @@ class Replica:
         stream = self._site.stream(state.create if state is not None else self.create, store)
         if state is not None:
             stream.load(store.extra)
+        elif store.applied:  # it was just created
+            stream.begin(self.create)
+            return stream
         for frame, at in store.replay(through=commit_through):
             prepare(stream, frame, self._site.lake)
             stream.apply_frame(frame, at)

@@ -39,7 +39,7 @@ from lakestream.log.store.figures import WriteFigures
 from lakestream.log.store.memory import MemoryStore
 from lakestream.log.store.root import INCOMING, UNKNOWN, StoreRoot, Tell
 from lakestream.log.store.segment_log import LogOptions, SegmentLog
-from lakestream.log.store.segment_store import SegmentStore, open_store
+from lakestream.log.store.segment_store import SegmentStore, begin_store, open_store
 from lakestream.log.store.store import Store
 from lakestream.raft.group.hard_state import NAME as RAFT
 
@@ -125,7 +125,8 @@ class FileStores:
     def create(self, account: str, name: str, uid: str, creation: bytes, *, memory: bool) -> Store:
         """Return the store of a new stream whose first operation is `creation`, which is durable then.
 
-        A memory stream has an empty store. Raise LogError, OSError.
+        The caller applies the operation; the store counts it as applied. A memory stream has an empty store. Raise
+        LogError, OSError.
         """
         if memory:
             return MemoryStore(uid)
@@ -137,8 +138,19 @@ class FileStores:
             )
         journal = self._root.creations
         try:
-            birth = journal.create(directory, 1, Kind.OPERATION, creation, self._now())
-            return self._open(directory, uid, birth)
+            birth, segment = journal.create(directory, 1, Kind.OPERATION, creation, self._now())
+            made = begin_store(
+                birth,
+                segment,
+                self._io.lane(),
+                self._options,
+                uid=uid,
+                files=self.files,
+                now=self._now,
+                cache=self._cache,
+                figures=self.figures,
+            )
+            return self._watched(directory, made)
         except BaseException:
             journal.forget(directory)
             self.files.remove_tree(directory)  # it was never used
@@ -152,11 +164,6 @@ class FileStores:
         directory = self.directory(account, name)
         self._remove_left(directory)
         unknown = [each for each in self.files.names(directory) if not each.startswith(PARTS)]
-        store = self._open(directory, uid)
-        store.notes.extend(f"{os.path.join(directory, each)} is no part of a stream: {UNKNOWN}" for each in unknown)
-        return store
-
-    def _open(self, directory: str, uid: str, birth: Birth | None = None) -> Store:
         with naming(directory):
             store = open_store(
                 directory,
@@ -168,9 +175,13 @@ class FileStores:
                 durable_through=None,
                 now=self._now,
                 figures=self.figures,
-                birth=birth,
             )
         assert isinstance(store, SegmentStore)  # Invariant: memory streams are not opened
+        store.notes.extend(f"{os.path.join(directory, each)} is no part of a stream: {UNKNOWN}" for each in unknown)
+        return self._watched(directory, store)
+
+    def _watched(self, directory: str, store: SegmentStore) -> Store:
+        """Return an open store whose synced mark `mark` keeps up to date."""
         store.on_removing = lambda: self._root.creations.forget(directory)
         store.log.unmarked = self._unmarked
         if store.log.mark_due:

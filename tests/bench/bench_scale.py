@@ -5,9 +5,9 @@
     python -m tests.bench.bench_scale --changes 300 [--rounds 5]
 
 Prints what creating each of many streams takes, and what the server costs while nothing happens in them. With
-`--filled` each has a message, which is staged for a compactor that does not run. With `--changes`: creates and deletes of
-streams, buckets and consumers, one request after the other, beside nats-server in rounds: wall time of a request,
-processor time of the server for it, and the ratio of the wall times (medians of the rounds).
+`--filled` each has a message, which is staged for a compactor that does not run. With `--changes`: creates and deletes
+of streams, buckets and consumers, one request after the other, beside nats-server in rounds: wall time of a request,
+processor time of the server for it, and the ratio of the wall times (medians of the rounds). TMPDIR chooses the disk.
 
 Figures: docs/benchmarks.md#start-and-memory
 """
@@ -66,16 +66,13 @@ def changes(count: int, rounds: int) -> None:
                     found.setdefault(title, {}).setdefault(kind, []).append(took)
     print(f"{count} requests in sequence, medians of {rounds} rounds: ms of a request, and of it processor time")
     for title, by_kind in found.items():
-        (wall, used_s), (real, real_used_s) = (
-            (statistics.median(column) * 1e3 for column in zip(*by_kind[kind], strict=True))
-            for kind in (Kind.OURS, Kind.REAL)
-        )
-        ratio = statistics.median(
-            ours[0] / theirs[0] for ours, theirs in zip(by_kind[Kind.OURS], by_kind[Kind.REAL], strict=True)
-        )
-        print(
-            f"  {title + ':':<18} {wall:5.2f} ({used_s:4.2f}); nats-server {real:5.2f} ({real_used_s:4.2f}); {ratio:4.1f} x"
-        )
+        shown = []
+        for kind in (Kind.OURS, Kind.REAL):
+            wall, processor = (statistics.median(column) * 1e3 for column in zip(*by_kind[kind], strict=True))
+            shown.append(f"{wall:5.2f} ({processor:4.2f})")
+        rounds_of_both = zip(by_kind[Kind.OURS], by_kind[Kind.REAL], strict=True)
+        ratio = statistics.median(ours[0] / theirs[0] for ours, theirs in rounds_of_both)
+        print(f"  {title:<18} {shown[0]}; nats-server {shown[1]}; {ratio:4.1f} x")
 
 
 def timed_changes(server: Server, count: int) -> list[tuple[str, tuple[float, float]]]:

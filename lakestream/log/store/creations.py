@@ -36,6 +36,7 @@ from lakestream.log.format.segment import (
     HEADER_SIZE,
     LOG_DIRECTORY,
     Header,
+    Segment,
     decode_segment_header,
     encode_segment_header,
     segment_name,
@@ -83,11 +84,6 @@ class Birth:
         self.directory = directory
         self._settled, self._files = settled, files
 
-    @property
-    def segment(self) -> str:
-        """Return the path of the log's first segment."""
-        return os.path.join(self.directory, LOG_DIRECTORY, segment_name(1))
-
     def sync_names(self) -> None:
         """Make the names below the stream's directory durable. Raise OSError."""
         self._files.sync_directory(os.path.join(self.directory, LOG_DIRECTORY))
@@ -114,8 +110,9 @@ class CreationJournal:
         self._salt, self._index, self._end, self._length = 0, 1, HEADER_SIZE, 0
 
     # ------------------------------------------------------------------ new streams
-    def create(self, directory: str, term: int, kind: Kind, body: bytes, now_ns: int) -> Birth:
-        """Make the files of a log with its first entry; return them. The entry is durable, they are not.
+    def create(self, directory: str, term: int, kind: Kind, body: bytes, now_ns: int) -> tuple[Birth, Segment]:
+        """Make the files of a log with its first entry; return them, and its segment. The entry is durable, they are
+        not.
 
         Raise OSError; the directory is to be forgotten and removed then.
         """
@@ -130,8 +127,7 @@ class CreationJournal:
             with self._gather:
                 del self._unsettled[relative]
             raise
-        _make(directory, first, files.unsynced(), now_ns)
-        return Birth(directory, self._settled, files)
+        return Birth(directory, self._settled, files), _make(directory, first, files.unsynced(), now_ns)
 
     def forget(self, directory: str) -> None:
         """Remove the record of a stream that is about to be deleted, durably. Raise OSError."""
@@ -271,9 +267,9 @@ class CreationJournal:
 
     def _finish(self, directories: Iterable[str]) -> None:
         births = [Birth(os.path.join(self._root, each), self._settled, self._files) for each in directories]
-        births = [birth for birth in births if self._files.exists(birth.segment)]
+        births = [birth for birth in births if self._files.exists(_segment(birth.directory))]
         for birth in births:
-            self._files.sync_file(birth.segment)
+            self._files.sync_file(_segment(birth.directory))
         for birth in births:
             birth.sync_names()
         self.settle_all(births)
@@ -306,17 +302,26 @@ class CreationJournal:
         return [], firsts
 
 
-def _make(directory: str, first: First, files: Files, now_ns: int) -> None:
-    """Make a log with one entry."""
-    path = os.path.join(directory, LOG_DIRECTORY)
-    files.make_directory(path)
-    header = Header(1, 1, now_ns, files.salt())
+def _segment(directory: str) -> str:
+    """Return the path of the first segment of a stream's log."""
+    return os.path.join(directory, LOG_DIRECTORY, segment_name(1))
+
+
+def _make(directory: str, first: First, files: Files, now_ns: int) -> Segment:
+    """Make a log with one entry; return its segment."""
+    files.make_directory(os.path.join(directory, LOG_DIRECTORY))
+    made = Segment(_segment(directory), Header(1, 1, now_ns, files.salt()))
     frame = Frame(Kind(first.kind), first.term, 1, 0, first.body)
-    fd = files.create(os.path.join(path, segment_name(1)))
+    buffers = [encode_segment_header(made.header), encode_header(frame, 1, made.header.salt), frame.body]
+    fd = files.create(made.path)
     try:
-        files.write(fd, [encode_segment_header(header), encode_header(frame, 1, header.salt), frame.body], 0)
+        files.write(fd, buffers, 0)
     finally:
         files.close(fd)
+    made.frame_offsets.append(HEADER_SIZE)
+    made.terms.append((1, first.term))
+    made.last_index, made.end, made.first_append_ns = 1, sum(map(len, buffers)), now_ns
+    return made
 
 
 def _is_missing(directory: str, first: First, files: Files) -> bool:
@@ -324,10 +329,9 @@ def _is_missing(directory: str, first: First, files: Files) -> bool:
 
     Anything else was durable once: if that is damaged, whoever opens the log finds it.
     """
-    path = os.path.join(directory, LOG_DIRECTORY)
+    path, segment = os.path.join(directory, LOG_DIRECTORY), _segment(directory)
     if set(files.names(directory)) - {LOG_DIRECTORY} or set(files.names(path)) - {segment_name(1)}:
         return False
-    segment = os.path.join(path, segment_name(1))
     if not files.exists(segment):
         return True
     content, end = files.read(segment), HEADER_SIZE + FRAME_HEADER + len(first.body)

@@ -37,11 +37,11 @@ from lakestream.log.store.memory import MemoryStore
 from lakestream.log.store.pruning import needed_rows
 from lakestream.log.store.repair import adopt, take_over
 from lakestream.log.store.root import discard, leave
-from lakestream.log.store.segment_log import LogOptions, SegmentLog, describe
+from lakestream.log.store.segment_log import LogOptions, SegmentLog, describe, last_term
 from lakestream.log.store.segment_rows import SegmentRows
 from lakestream.log.store.shred import Shredder
 from lakestream.log.store.store import Store
-from lakestream.log.store.synced import Mark, MarkFile
+from lakestream.log.store.synced import MarkFile
 
 CHECKPOINT_BYTES = 64 << 20
 """A checkpoint is due after this much log (64 MiB), or CHECKPOINT_FACTOR times its own size if that is more …"""
@@ -65,7 +65,6 @@ def open_store(
     durable_through: int | None = 0,
     whole: bool = True,
     figures: WriteFigures | None = None,
-    birth: Birth | None = None,
 ) -> Store:
     """Open the stream kept in `directory`, or begin one there. Block.
 
@@ -81,7 +80,6 @@ def open_store(
             one, which keeps that itself in a synced mark (synced.py).
         whole: False if what the checkpoint covers may have left the log without a trace (there are no messages in it).
         figures: counts the writes of the log.
-        birth: of a log that the journal of new streams has just made, with one entry.
 
     Raise CorruptLog naming file and offset, StoreVersionError, OSError.
     """
@@ -98,8 +96,7 @@ def open_store(
     mark, notes = None, list[str]()
     alone = durable_through is None
     if durable_through is None:
-        # The first entry of a new log is durable in the journal.
-        mark, notes = (Mark(1, 1), []) if birth is not None else recovery.synced_through(marks, files)
+        mark, notes = recovery.synced_through(marks, files)
         durable_through = mark.index
     else:
         files.remove(marks.path)  # left by a group of one: the member's own file knows more
@@ -114,7 +111,7 @@ def open_store(
         known_from=marks.path if alone else "",
         mark=mark,
     )
-    log.marks, log.birth = marks if alone else None, birth
+    log.marks = marks if alone else None
     log.figures = None if memory else figures
     log.notes[:0] = notes
     try:
@@ -124,12 +121,48 @@ def open_store(
     except (CorruptLog, OSError):
         log.close()
         raise
-    cache = cache or ReadCache(files)
+    return _store(directory, log, outlines, io, uid, cache or ReadCache(files), found)
+
+
+def begin_store(
+    birth: Birth,
+    segment: Segment,
+    io: Io,
+    options: LogOptions,
+    *,
+    uid: str,
+    files: Files,
+    now: Callable[[], int],
+    cache: ReadCache,
+    figures: WriteFigures | None,
+) -> SegmentStore:
+    """Return the store of a log that the journal of new streams has just made. Block; see `open_store`.
+
+    The caller applies its only entry; the store counts it as applied. Raise OSError.
+    """
+    directory = birth.directory
+    log = SegmentLog(os.path.dirname(segment.path), files, options, now, [segment], last_term([segment]))
+    log.marks, log.birth, log.figures = MarkFile(files, directory), birth, figures
+    store = _store(directory, log, [], io, uid, cache)
+    store.applied = log.last_index
+    return store
+
+
+def _store(
+    directory: str,
+    log: SegmentLog,
+    outlines: list[OutlineFile],
+    io: Io,
+    uid: str,
+    cache: ReadCache,
+    found: tuple[State, SubjectIndex, int] | None = None,
+) -> SegmentStore:
+    """Return a store over a log, with what was found in the checkpoint."""
     store = SegmentStore(log, SegmentRows(log.segments, outlines, cache), io, uid)
     store.directory = directory
     if found is not None:
         store.restore(*found)
-    store.subjects.keep_within(cache.indexes, files, directory)
+    store.subjects.keep_within(cache.indexes, log.files, directory)
     return store
 
 

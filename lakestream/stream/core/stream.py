@@ -328,6 +328,11 @@ class StreamCore:
                 return
         finish()
 
+    def begin(self, creation: CreateStream) -> None:
+        """Apply the entry with which this process has created the log."""
+        take_all(self.applier.operation(creation, own=True))
+        self.pipeline.rewind()
+
     def apply_frame(self, frame: Frame, at: Appended) -> None:
         """Apply a committed entry at recovery."""
         take_all(self.applier.frame(frame, at))

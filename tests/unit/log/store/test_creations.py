@@ -272,9 +272,26 @@ def test_what_was_durable_once_is_never_made_anew(store: Store) -> None:
 def test_the_journal_stays_short_and_goes_with_a_clean_stop(tmp_path: Path) -> None:
     journal = CreationJournal(str(tmp_path), UnsyncedFiles())
     body = bytes(REWRITE_BYTES // 4)
-    births = [journal.create(str(tmp_path / f"S{at}"), 1, Kind.OPERATION, body, 1) for at in range(6)]
+    births = [journal.create(str(tmp_path / f"S{at}"), 1, Kind.OPERATION, body, 1)[0] for at in range(6)]
     journal.settle_all(births[:5])
     journal.tidy()
     assert (tmp_path / NAME).stat().st_size < REWRITE_BYTES
     journal.close()
     assert not (tmp_path / NAME).exists()
+
+
+def test_a_new_log_is_in_memory_as_the_next_process_reads_it(tmp_path: Path) -> None:
+    def of(log: SegmentLog) -> tuple[object, ...]:
+        segment = log.open_segment
+        header = (segment.header, segment.first_index, segment.last_index, segment.end, list(segment.frame_offsets))
+        return header, log.terms, log.last_term, log.synced, segment.first_append_ns, next(log.frames(1))[0]
+
+    store = Store(tmp_path / "store")
+    made = store.create("S")
+    assert made.applied == 1
+    again = FileStores(str(store.killed()), LogOptions(), 1 << 20, InlineIo())
+    again.found(lambda line: None)
+    read = again.open("A", "S")
+    assert isinstance(made.log, SegmentLog)
+    assert isinstance(read.log, SegmentLog)
+    assert of(made.log) == of(read.log)
