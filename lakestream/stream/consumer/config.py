@@ -121,13 +121,10 @@ class ConsumerConfig(msgspec.Struct, frozen=True, kw_only=True):
         return backoff[min(deliveries, len(backoff)) - 1] if backoff else self.ack_wait
 
 
-_CONFIG = msgspec.json.Decoder(ConsumerConfig)
-
-
 def stored_config(name: str, stored: bytes) -> ConsumerConfig:
     """Read a consumer's configuration from the log. Raise Unsupported, which takes its stream offline."""
     try:
-        return read_stored(stored, _CONFIG)
+        return read_stored(stored, ConsumerConfig)
     except JsonError:
         raise Unsupported(f'stopped - unsupported consumer "{name}"') from None
 

@@ -276,8 +276,8 @@ class Hooks(msgspec.Struct):
                     found.setdefault(name, []).append(each)
         made: dict[tuple[int, ...], Of] = {}  # by identities: equal ones are kept once
         for name in HOOKS:
-            users = tuple(found.get(name, ()))
-            setattr(self, name, made.setdefault(tuple(map(id, users)), users))
+            users = found.get(name)
+            setattr(self, name, made.setdefault(tuple(map(id, users)), tuple(users)) if users else ())
 
     def feature(self, kind: type[T]) -> T:
         """Return the stream's feature of this class."""

@@ -7,7 +7,7 @@ messages and no changes, and it can be deleted (docs/internals/api.md#api-level)
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -27,7 +27,6 @@ class _Metadata(msgspec.Struct):
 
 
 _METADATA = msgspec.json.Decoder(_Metadata)
-_CONFIG = msgspec.json.Decoder(StreamConfig)
 
 
 class Unsupported(LogError):
@@ -40,7 +39,7 @@ class Unsupported(LogError):
 def stream_config(stored: bytes) -> StreamConfig:
     """Read a stream's configuration from its log. Raise Unsupported."""
     try:
-        return read_stored(stored, _CONFIG)
+        return read_stored(stored, StreamConfig)
     except JsonError as error:
         raise Unsupported(str(error)) from None
 
@@ -54,14 +53,18 @@ def refusal(stored: bytes) -> str:
     return ""
 
 
-def read_stored(stored: bytes, decoder: msgspec.json.Decoder[C]) -> C:
+def read_stored(stored: bytes, record: type[C]) -> C:
     """Decode a stored configuration. Raise JsonError if this release does not support all of it."""
-    config = decoder.decode(stored)  # what it does not know it leaves out
-    level = _METADATA.decode(stored).metadata.get(REQUIRED_LEVEL, "")
+    try:
+        config = parse(stored, record)
+    except JsonError as error:
+        _check_level(_METADATA.decode(stored))
+        raise JsonError(f"decoding error: {error}") from None
+    _check_level(config)
+    return config
+
+
+def _check_level(config: Any) -> None:
+    level = config.metadata.get(REQUIRED_LEVEL, "")
     if level and not (level.isdigit() and int(level[:20]) <= API_LEVEL):
         raise JsonError(f"unsupported - required API level: {level}, current API level: {API_LEVEL}")
-    try:
-        parse(stored, decoder.type)
-    except JsonError as error:
-        raise JsonError(f"decoding error: {error}") from None
-    return config
