@@ -151,7 +151,7 @@ class LocalStreams:
             acted(error)
 
         deleted = None
-        if removed and shown is not None:  # else the lake does not know the stream
+        if removed and shown is not None and self._shared.lake.knows(shown):
             deleted = deleted_streams.creation(shown)
             if before is not None:
                 deleted = msgspec.structs.replace(deleted, config=before.config)

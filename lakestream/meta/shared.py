@@ -85,6 +85,9 @@ class LakeLink(Protocol):
     def keeps(self, create: CreateStream) -> bool:
         """Return True if the stream's table outlives it: then its whole log is sealed when it is deleted."""
 
+    def knows(self, stream: Stream) -> bool:
+        """Return True if the lake may have anything of a stream, or is to get it when the stream is deleted."""
+
     def ahead(self, streams: Sequence[Stream]) -> list[tuple[Stream, LogError]]:
         """Return the streams whose tables are ahead of their logs, with an error that says what to do. Block; call it
         before they serve. A lake that cannot be read now is logged, and checked later."""
@@ -111,6 +114,9 @@ class _Lakeless:
     def detached(self, stream: Stream) -> None: ...
 
     def keeps(self, create: CreateStream) -> bool:
+        return False
+
+    def knows(self, stream: Stream) -> bool:
         return False
 
     def ahead(self, streams: Sequence[Stream]) -> list[tuple[Stream, LogError]]:

@@ -29,6 +29,7 @@ from lakestream.log.format.segment import SealedSegment
 from lakestream.log.store.base import Base, Origin
 from lakestream.log.store.store import Store
 from lakestream.logging import Logger
+from lakestream.meta.deleted_streams import creation
 from lakestream.ops.monitoring.monitored import HistoryFigures, Outage, StreamLag
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.api.errors import for_clients
@@ -255,14 +256,13 @@ class LakeKeeper:
         self._syncs[stream.account, stream.name] = sync
         self._polled[sync] = None
         self._order[sync] = None
-        table = paths.table(self.root, stream.name, stream.account)
         stream.reader.history = sync.history = ThreadHistory(
-            table, stream.uid, sync.directory, self.presence, self._cache, self._log.warn_again
+            sync.table, stream.uid, sync.directory, self.presence, self._cache, self._log.warn_again
         )
         sync.history.on_failure = functools.partial(self._stir, sync)
         if stream.config.mirror is not None:  # no other stream becomes one later
             stream.mirroring.clones = self._clones
-        sync.checked = stream.is_new  # then nothing in the lake is its
+        sync.checked = sync.is_new = stream.is_new
         self._look(sync)
 
     def detached(self, stream: Stream) -> None:
@@ -303,6 +303,12 @@ class LakeKeeper:
             return False
         sync = self._syncs.get((identity.account, identity.name))
         return sync is None or sync.stream.uid != identity.uid or not sync.ahead
+
+    def knows(self, stream: Stream) -> bool:
+        if not stream.config.in_lake:
+            return False
+        sync = self._syncs.get((stream.account, stream.name))
+        return sync is None or sync.stream is not stream or sync.is_known or self.keeps(creation(stream))
 
     def ahead(self, streams: Sequence[Stream]) -> list[tuple[Stream, LogError]]:
         filed = [stream for stream in streams if stream.config.in_lake]

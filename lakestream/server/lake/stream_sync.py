@@ -11,6 +11,7 @@ the table are looked up once more, by name and size alone (invariant 13): anothe
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 
@@ -25,7 +26,7 @@ from lakestream.lake.errors import BadSegment, LakeError, OlderLake, OlderStore
 from lakestream.lake.files import paths, quarantine, staging
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.staging import StagedSegment
-from lakestream.lake.files.storage import Entry
+from lakestream.lake.files.storage import Entry, Storage
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.files import InlineIo, Io
 from lakestream.log.format.segment import SealedSegment
@@ -81,12 +82,8 @@ class StreamSync:
         self._config: StreamConfig | None = None
         self._identity: staging.StreamIdentity | None = None
         self._lake = lake
-        self._storage = open_storage(lake)
         self.table = paths.table(lake, stream.name, stream.account)
         self.directory = paths.staging(lake, stream.name, stream.uid, stream.account)
-        self._watch = PositionWatch(self.table, stream.uid)
-        self._files = TableFiles(self._storage, self.table, application(stream.uid))
-        self._strangers = Strangers(self._storage, self.table, self.directory)
         self._told = ""
         self.undone: set[int] = set()
         """Commits of other programs that have no effect on the stream any more; the next look forgets them."""
@@ -112,6 +109,8 @@ class StreamSync:
         """Reason why the table does not follow the stream; empty when it does."""
         self.damage = ""
         """Reason why messages may be unreadable: files of the table are damaged or missing; empty when they are not."""
+        self.is_new = False
+        """True if this process has created the stream, and has seen all that became of it in the lake."""
         self.checked = False
         self.ahead = False
         """True if the store is an older copy than the table, so that nothing has to be staged for it."""
@@ -122,6 +121,23 @@ class StreamSync:
         """Tag of the request for a repair, by another program, for which all files were checked."""
         self._looked_up = (0, 0)
         """Position and last sealed log index at which the table's files were last looked up."""
+
+    # Made for the first look: most of many new streams never have one.
+    @functools.cached_property
+    def _storage(self) -> Storage:
+        return open_storage(self._lake)
+
+    @functools.cached_property
+    def _watch(self) -> PositionWatch:
+        return PositionWatch(self.table, self.stream.uid)
+
+    @functools.cached_property
+    def _files(self) -> TableFiles:
+        return TableFiles(self._storage, self.table, application(self.stream.uid))
+
+    @functools.cached_property
+    def _strangers(self) -> Strangers:
+        return Strangers(self._storage, self.table, self.directory)
 
     def seal_early(self, now_ns: int, attended: bool) -> bool:
         """Have the open segment sealed if the budget of early seals allows it; return True if so.
@@ -143,6 +159,15 @@ class StreamSync:
         """Read and stage again what may have changed or gone in an outage."""
         self.staged_through = self.position
         self.written_identity = None
+        self.is_new = False
+
+    @property
+    def is_known(self) -> bool:
+        """Return True if the lake may have anything of the stream."""
+        store, mirror = self.stream.store, self.stream.config.mirror
+        if not self.is_new or self.asking or mirror is not None or self.stream.replicated:
+            return True
+        return self.written_identity is not None or store.sealed_through[0] > 0
 
     def is_idle(self, attended: bool, visits: int) -> bool:
         """Return True if polls may skip the stream: nothing has to be staged, and its table has not moved.
@@ -183,9 +208,10 @@ class StreamSync:
 
     def has_unstaged_schema(self) -> bool:
         """Return True if readers cannot know yet the typed columns that the stream names (lake/sql/typed.py)."""
-        if not self.stream.leading or self.written_identity is self.identity:
+        written = self.written_identity
+        if not self.stream.leading or (written is None and JSON_SCHEMA_PROPERTY not in self.stream.config.metadata):
             return False
-        return JSON_SCHEMA_PROPERTY in self.stream.config.metadata or self.written_identity is not None
+        return written is not self.identity
 
     def older_store(self) -> OlderStore | None:
         """Return the error of a log that ends before what the lake holds of its stream, or None. Blocks."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from lakestream.lake.files.locks import COMPACTOR_LOCK, mark
+from lakestream.lake.files.paths import DELETED_FILE
 from lakestream.log.store.segment_log import LogOptions
 from lakestream.server.lake import keeper
 from lakestream.server.lake.stream_sync import StreamSync
@@ -131,3 +132,23 @@ def test_a_new_stream_is_not_looked_for_in_the_lake_before_it_has_something_to_s
     resting.world.publish("A", "NEW")
     assert set(resting.poll(30)) == {"NEW"}
     assert len(list(resting.lock.parent.glob("**/*.seg"))) == STREAMS + 1
+
+
+def test_a_stream_that_was_never_staged_leaves_nothing_in_the_lake_and_another_its_mark(resting: Resting) -> None:
+    resting.world.create("A", "NEW")
+    for name in ("NEW", "S3"):
+        assert resting.world.ask("A", f"$JS.API.STREAM.DELETE.{name}")["success"]
+    resting.poll(3)
+    lake = resting.lock.parent
+    assert not list(lake.glob("**/NEW"))
+    assert [each.parent.parent.name for each in lake.glob(f"**/{DELETED_FILE}")] == ["S3"]
+    assert sorted(name for _, name in resting.keeper._syncs) == sorted(f"S{at}" for at in range(STREAMS) if at != 3)
+
+
+def test_messages_of_a_stream_whose_table_is_kept_are_staged_when_it_is_deleted(resting: Resting) -> None:
+    resting.world.create("A", "KEPT", metadata={"lakestream.on_delete": "keep"})
+    resting.world.stores._options = LogOptions()
+    resting.world.publish("A", "KEPT")
+    assert resting.world.ask("A", "$JS.API.STREAM.DELETE.KEPT")["success"]
+    resting.poll(3)
+    assert len(list(resting.lock.parent.glob("**/KEPT/*/*.seg"))) == 1
