@@ -11,8 +11,10 @@ are made without a sync.
 Invariant: files are made only for a record that is durable. A power loss leaves no torn log that nobody explains.
 Invariant: until segment and names of a log are durable (`Birth.settle`), it has its first entry alone. SegmentLog
 settles before its second write, and before a checkpoint is written beside it.
-Invariant: before the directory of a stream is given another name, the log is settled, and no record of the stream is in
-the journal any more (`forget`). Else recovery would bring a deleted stream back.
+Invariant: before the directory of a settled log is given another name, no record of the stream is in the journal any
+more (`forget`), else recovery would bring a deleted stream back, without its messages. A log that is not settled has
+none: it is renamed first, durably, and forgotten then, so that nothing of it has to be synced. Recovery brings it back
+as it was if the power goes in between, when nobody was told that it is deleted.
 
 The file has the format of a segment: a header, frames, and zeros as room for more. A frame's body is MessagePack: the
 directory, relative to the store, and the first entry as (term, kind, body); none: the directory has no record any more.
@@ -80,8 +82,8 @@ class _Ticket:
 class Birth:
     """The files of a new log, which are not durable yet. Its methods block, in any thread."""
 
-    def __init__(self, directory: str, settled: Callable[[Birth], None], files: Files) -> None:
-        self.directory = directory
+    def __init__(self, directory: str, first: First, settled: Callable[[Birth], None], files: Files) -> None:
+        self.directory, self.first = directory, first
         self._settled, self._files = settled, files
 
     def sync_names(self) -> None:
@@ -118,7 +120,7 @@ class CreationJournal:
         """
         first, files = First(term, kind, body), self._files
         files.make_directory(os.path.dirname(directory))
-        relative = os.path.relpath(directory, self._root)
+        relative = self._relative(directory)
         with self._gather:
             self._unsettled[relative] = first
         try:
@@ -127,17 +129,20 @@ class CreationJournal:
             with self._gather:
                 del self._unsettled[relative]
             raise
-        return Birth(directory, self._settled, files), _make(directory, first, files.unsynced(), now_ns)
+        return Birth(directory, first, self._settled, files), _make(directory, first, files.unsynced(), now_ns)
 
     def forget(self, directory: str) -> None:
         """Remove the record of a stream that is about to be deleted, durably. Raise OSError."""
-        relative = os.path.relpath(directory, self._root)
+        relative = self._relative(directory)
         with self._gather:
             self._unsettled.pop(relative, None)
         with self._write:  # the file is not being rewritten
             known = relative in self._recorded
         if known:
             self._put(Record(relative, None))
+
+    def _relative(self, directory: str) -> str:
+        return directory.removeprefix(os.path.join(self._root, ""))
 
     def settle_all(self, births: Iterable[Birth]) -> None:
         """Settle new logs whose segments and own names were synced (`Birth.sync_names`). Raise OSError."""
@@ -148,8 +153,10 @@ class CreationJournal:
             self._settled(birth)
 
     def _settled(self, birth: Birth) -> None:
+        relative = self._relative(birth.directory)
         with self._gather:
-            self._unsettled.pop(os.path.relpath(birth.directory, self._root), None)
+            if self._unsettled.get(relative) is birth.first:  # else the directory is another stream's by now
+                del self._unsettled[relative]
 
     # ------------------------------------------------------------------ the file
     def _put(self, record: Record) -> None:
@@ -263,10 +270,11 @@ class CreationJournal:
     def close(self) -> None:
         """Settle what is left, and remove the file. No log is written any more. Raise OSError."""
         if self._files.exists(self.path):
-            self._finish(list(self._unsettled))
+            self._finish(self._unsettled)
 
-    def _finish(self, directories: Iterable[str]) -> None:
-        births = [Birth(os.path.join(self._root, each), self._settled, self._files) for each in directories]
+    def _finish(self, firsts: dict[str, First]) -> None:
+        made = ((os.path.join(self._root, relative), first) for relative, first in firsts.items())
+        births = [Birth(directory, first, self._settled, self._files) for directory, first in made]
         births = [birth for birth in births if self._files.exists(_segment(birth.directory))]
         for birth in births:
             self._files.sync_file(_segment(birth.directory))

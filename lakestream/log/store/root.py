@@ -262,12 +262,13 @@ _NOTE_MAGIC = b"LKNT"
 _NOTE_HEAD = 8  # magic and crc
 
 
-def discard(files: Files, directory: str) -> None:
-    """Remove an unused directory if it exists. Block."""
+def discard(files: Files, directory: str, renamed: Callable[[], None] = lambda: None) -> None:
+    """Remove an unused directory if it exists; call `renamed` once no restart finds it. Block."""
     if files.is_directory(directory):
         gone = f"{directory}{GONE}{time.time_ns()}"
         files.replace(directory, gone)
         files.sync_directory(os.path.dirname(directory))
+        renamed()
         files.remove_tree(gone)
 
 

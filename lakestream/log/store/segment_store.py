@@ -625,10 +625,13 @@ class SegmentStore(Store):
         self._empty()
         self.closed = True
         with self.lock:
-            self.log.settle_new()
-            if self._shut():
+            if not self._shut():
+                return
+            if self.log.birth is None:
                 self.on_removing()
                 discard(self.log.files, self.directory)
+            else:  # the journal makes it whole again, as long as it is not forgotten
+                discard(self.log.files, self.directory, self.on_removing)
 
     def leave(self, note: bytes, seal: bool) -> str:
         self.closed = True

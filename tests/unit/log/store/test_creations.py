@@ -202,16 +202,35 @@ def test_a_deleted_stream_does_not_come_back(store: Store, settled: bool) -> Non
     assert entries(again)["S"] == [b"creation of S"]
 
 
-def test_a_deletion_is_noted_before_the_directory_goes(store: Store) -> None:
+@pytest.mark.parametrize("settled", [False, True])
+def test_a_deletion_is_noted_before_the_directory_of_messages_goes_and_after_that_of_none(
+    store: Store, settled: bool
+) -> None:
     """A power loss in between leaves the stream or not, but never half of the deletion."""
     store.create("S")
+    store.create("T")  # not settled: the journal keeps the records
+    if settled:
+        store.append("S")
     there: list[bool] = []
     store.files.taken()
     store.files.before_sync = lambda path: there.append(store.directory("S").exists())
     store.opened["S"].destroy()
     synced = list(zip(store.files.taken(), there, strict=True))
-    assert synced[-2:] == [(NAME, True), ("streams", False)]
-    assert [name for name, _ in synced[:-2]] == [SEGMENT, "log", "S", "streams"], "it was whole until then"
+    assert synced == ([(NAME, True), ("streams", False)] if settled else [("streams", False), (NAME, False)])
+
+
+def test_a_round_that_began_before_a_deletion_leaves_the_record_of_the_next_stream(tmp_path: Path) -> None:
+    journal, directory = CreationJournal(str(tmp_path), UnsyncedFiles()), tmp_path / "S"
+    birth, _ = journal.create(str(directory), 1, Kind.OPERATION, b"first", 1)
+    shutil.rmtree(directory)
+    journal.forget(str(directory))
+    journal.create(str(directory), 1, Kind.OPERATION, b"second", 1)
+    journal.settle_all([birth])
+    journal.tidy()
+    shutil.rmtree(directory)
+    [note] = CreationJournal(str(tmp_path), UnsyncedFiles()).recover(1)
+    assert "was made anew" in note
+    assert b"second" in (directory / "log" / SEGMENT).read_bytes()
 
 
 def test_a_failed_sync_of_the_journal_refuses_the_stream_and_no_later_one(store: Store) -> None:
