@@ -173,8 +173,9 @@ class StreamApi:
 
     def _create_next(self, request: Request, wanted: StreamConfigRequest, finished: Callable[[], None]) -> None:
         node, account = self._node, self._engine.account
-        self._check_account(wanted.config(), stated=stated(request))
-        config = self._checked(wanted, self._engine.shared.lake.created)
+        config = wanted.config()
+        self._check_account(config, lambda: stated(request))
+        config = self._checked(config, self._engine.shared.lake.created, wanted.pedantic)
         existing = node.find(account, config.name)
         if existing is not None:
             if why := node.shown.trouble(existing):
@@ -258,16 +259,16 @@ class StreamApi:
         else:
             self._node.requests.dispatch(request, Where.STREAM, lambda: request.run(answer_applied))
 
-    def _check_account(self, config: StreamConfig, *, stated: bool = True) -> None:
+    def _check_account(self, config: StreamConfig, is_stated: Callable[[], bool] = lambda: True) -> None:
         """Check the account's limits for a new stream, before the rest of the configuration. Raise ApiError.
 
-        `stated`: it names its storage; otherwise its room is checked later, as in nats-server.
+        `is_stated`: returns True if it names its storage; otherwise its room is checked later, as in nats-server.
         """
         limits = account_limits.of_tier(self._engine.limits, config)
         if limits.max_streams > 0 and not self._taken(config.name):
             account_limits.check_streams(limits, self._count(config))
         account_limits.check_consumers(limits, config.max_consumers)
-        if stated:
+        if limits.storage(config.storage) >= 0 and is_stated():
             self._check_reserved(config)
 
     def _check_reserved(self, config: StreamConfig) -> None:
@@ -297,12 +298,12 @@ class StreamApi:
         wanted = request.parse(StreamConfigRequest)
         name = request.tokens[0]
         if wanted.name != name:
-            self._checked(wanted)
+            self._checked(wanted.config(), None, wanted.pedantic)
             raise api_error(10056)
         self._in_turn(name, request, lambda finished: self._with_schemas(request, wanted, finished, self._update_next))
 
     def _update_next(self, request: Request, wanted: StreamConfigRequest, finished: Callable[[], None]) -> None:
-        checked = self._checked(wanted, self._engine.shared.lake.updated)
+        checked = self._checked(wanted.config(), self._engine.shared.lake.updated, wanted.pedantic)
         stream = find(self._engine, checked.name)
         stream.mirroring.check_update(checked)
         limited = {name: consumer.config for name, consumer in stream.consumers.items()}
@@ -384,13 +385,12 @@ class StreamApi:
             peers = node.placing.place(new, keep=keep)
         return ChangeStream(asked.uid, asked.config, peers)
 
-    def _checked(self, wanted: StreamConfigRequest, complete: Complete | None = None) -> StreamConfig:
+    def _checked(self, config: StreamConfig, complete: Complete | None, pedantic: bool) -> StreamConfig:
         """Return a requested configuration with its defaults, by `complete` those of the lake. Raise ApiError."""
-        config = wanted.config()
         if complete is not None:
             existing = self._node.find(self._engine.account, config.name)
             config = complete(config, None if existing is None else self._node.config_of(existing))
-        config = self._completed(config, self._node.placing.several, wanted.pedantic)
+        config = self._completed(config, self._node.placing.several, pedantic)
         if offline.refusal(msgspec.json.encode(config)):  # no member could apply it
             raise api_error(10049, err="error creating store for stream")
         return config
@@ -570,7 +570,7 @@ class StreamApi:
         if asked.config.name not in ("", name):
             raise api_error(10056)
         wanted = msgspec.structs.replace(asked.config, name=name)
-        self._check_account(wanted, stated=False)
+        self._check_account(wanted, lambda: False)
         config = self._completed(wanted, clustered=True)  # its room is checked at the end, as by nats-server
         if self._taken(name):
             raise api_error(10130)

@@ -269,15 +269,11 @@ class Hooks(msgspec.Struct):
 
     def bind(self) -> None:
         """Collect the hooks to be called. Call it after each change of the configuration."""
-        found: dict[str, list[Feature]] = {}
-        for each in self.features:
-            for name in each.overridden:
-                if each.active(name):
-                    found.setdefault(name, []).append(each)
+        features = self.features
         made: dict[tuple[int, ...], Of] = {}  # by identities: equal ones are kept once
-        for name in HOOKS:
-            users = found.get(name)
-            setattr(self, name, made.setdefault(tuple(map(id, users)), tuple(users)) if users else ())
+        for name, places in _overriding(tuple(map(type, features))):
+            users = tuple([features[at] for at in places if features[at].active(name)])
+            setattr(self, name, made.setdefault(tuple(map(id, users)), users) if users else ())
 
     def feature(self, kind: type[T]) -> T:
         """Return the stream's feature of this class."""
@@ -288,6 +284,12 @@ class Hooks(msgspec.Struct):
 
 
 HOOKS = Hooks.__struct_fields__[1:]
+
+
+@lru_cache(maxsize=64)
+def _overriding(kinds: tuple[type[Feature], ...]) -> list[tuple[str, list[int]]]:
+    """Return each hook with the places of the features that override it, which all streams share."""
+    return [(name, [at for at, kind in enumerate(kinds) if name in kind.overridden]) for name in HOOKS]
 
 
 @lru_cache(maxsize=64)
