@@ -180,10 +180,11 @@ class JetStreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of JetStream.
 
     `max_memory` and `max_file` are bytes over all streams. `default_max_consumers` is per stream (-1: no limit). 0 is
-    the default for limits of batches, queues and buffers, and no limit for others. `temporary_store`: no store was
-    configured, so it is in the temporary directory. `max_index_memory`: bytes of all subject indexes in memory; the
-    rest is in files (log/index/memory_limit.py). `scrub_rate`: bytes of sealed segments verified in a second (0: none),
-    all of them every `scrub_interval_ns`. `verify_rate`: bytes of logs that a verification reads in a second (0: any).
+    the default for limits of batches, queues and buffers, and no limit for others. `shows_sync_always`: monitoring
+    shows `sync_always`, because it is configured and not only the default. `temporary_store`: no store was configured,
+    so it is in the temporary directory. `max_index_memory`: bytes of all subject indexes in memory; the rest is in
+    files (log/index/memory_limit.py). `scrub_rate`: bytes of sealed segments verified in a second (0: none), all of
+    them every `scrub_interval_ns`. `verify_rate`: bytes of logs that a verification reads in a second (0: any).
     `max_verifications`: replicas verified at the same time (0: none). `unique_tag`: a prefix of server tags; no two
     replicas of a stream are on nodes with the same such tag.
     """
@@ -194,6 +195,7 @@ class JetStreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     domain: str = ""
     strict: bool = True
     sync_always: bool = True
+    shows_sync_always: bool = False
     sync_interval_ns: int = 2 * MINUTE
     duplicate_window_ns: int = 0
     max_ack_pending: int = 0

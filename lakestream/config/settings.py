@@ -268,8 +268,8 @@ def _system_account(key: str, item: Item) -> str:
 def _sync_interval(key: str, item: Item) -> dict[str, Any]:
     """Convert sync_interval. `always` is the default here: every ack waits for the disk. A duration relaxes that."""
     if isinstance(item.value, str) and item.value.lower() == "always":
-        return {"sync_always": True}
-    return {"sync_always": False, "sync_interval_ns": as_positive_duration(key, item)}
+        return {"sync_always": True, "shows_sync_always": True}
+    return {"sync_always": False, "shows_sync_always": False, "sync_interval_ns": as_positive_duration(key, item)}
 
 
 _RESERVED_DOMAINS = ("ACK", "FC", "SNAPSHOT", "EVENT")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-OURS_ALONE = {"lakestream", "lake", "sync_always"}
+OURS_ALONE = {"lakestream", "lake"}
 """Fields that nats-server does not have."""
 
 NOT_MEASURED = {"rtt"}

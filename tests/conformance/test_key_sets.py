@@ -26,7 +26,7 @@ max_connections: 100, max_subscriptions: 100
 authorization {{ users: [{{user: ann, password: p}}] }}
 """
 
-SOMETIMES = {"rtt", "lakestream", "lake", "sync_always", "pending_bytes"}
+SOMETIMES = {"rtt", "lakestream", "lake", "pending_bytes"}
 """Fields that are there only once something was measured, and our own."""
 
 

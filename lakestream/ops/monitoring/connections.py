@@ -28,6 +28,9 @@ DEFAULT_LIMIT = 1024
 _TYPES = {STANDARD: "nats", WEBSOCKET: "websocket"}
 _STATES = {"": "open", "open": "open", "closed": "closed", "any": "any", "all": "any"}
 
+_UNFILTERED = ("", ">")
+"""Values of `filter_subject` that every client matches."""
+
 Key = Callable[[Any, int], Any]
 _SORTS: dict[str, tuple[Key, bool]] = {
     "": (lambda one, now: one.id, False),
@@ -50,14 +53,16 @@ _SORTS: dict[str, tuple[Key, bool]] = {
 
 # ---------------------------------------------------------------------- /connz
 def connz(node: Monitored, query: Query) -> dict[str, Any]:
-    """Return the page for a query with state, sort, acc, user, cid, mqtt_client, filter_subject, subs, auth, offset and
-    limit."""
+    """Return the page for a query with state, sort, acc, user, cid, mqtt_client, filter_subject (only with acc), subs,
+    auth, offset and limit. Raises BadQuery."""
     now = time.time_ns()
     state = query.choice("state", _STATES)
     subs, auth, cid = query.flag_or_detail("subs"), query.flag("auth"), query.unsigned("cid")
     key, descending = _sorting(query.text("sort"), state)
     offset, limit = (0, 1) if cid else query.page(DEFAULT_LIMIT)
     account = query.text("acc")
+    if not account and query.text("filter_subject") not in _UNFILTERED:
+        raise BadQuery("filter by subject only valid with account filtering")
     known = not account or account_of(node, account) is not None
     of_account = _connections(node, account, state) if known else []
     chosen = [one for one in of_account if _wanted(one, cid, query)]
@@ -93,12 +98,12 @@ def _sorting(name: str, state: str) -> tuple[Key, bool]:
 
 
 def _wanted(one: Any, cid: int, query: Query) -> bool:
-    user, subject = query.text("user"), query.text("filter_subject").encode()
+    user, subject = query.text("user"), query.text("filter_subject")
     if (cid and one.id != cid) or (user and one.user != user) or query.text("mqtt_client"):  # MQTT is not served
         return False
-    if subject in (b"", b">") or isinstance(one, Closed):  # nats-server does not ask either of these
+    if subject in _UNFILTERED or isinstance(one, Closed):  # nats-server does not ask either of these
         return True
-    return any(overlaps(sub.subject, subject) for sub in one.subs.values())
+    return any(overlaps(sub.subject, subject.encode()) for sub in one.subs.values())
 
 
 def _connection(one: Any, now: int, subs: str, auth: bool) -> dict[str, Any]:

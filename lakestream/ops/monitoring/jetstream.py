@@ -72,7 +72,7 @@ class JetStreamPages:
             "store_dir": f"{options.store_dir}/jetstream",
         }
         config["sync_interval"] = options.sync_interval_ns
-        if options.sync_always:  # then the interval counts for nothing, but nats-server shows it too
+        if options.shows_sync_always:  # then the interval counts for nothing, but nats-server shows it too
             config["sync_always"] = True
         config |= {"domain": options.domain} if options.domain else {}
         return config | {"strict": options.strict}

@@ -45,8 +45,8 @@ MAX_TABLES = 100
 DEFAULT_COMMITS = 5
 """Commits of a table on /lakez, the newest first, at most `MAX_COMMITS`."""
 PAGES = ("metrics", "varz", "jsz", "connz", "accountz", "accstatz", "subsz", "routez", "raftz", "lakez", "healthz")
-UNCOUNTED = ("stacksz", "ipqueuesz")
-"""Pages whose requests /varz does not count."""
+UNCOUNTED = ("stacksz", "ipqueuesz", "raftz")
+"""Pages whose requests /varz does not count, nor does nats-server."""
 MAX_TASKS = 100
 """Tasks of the event loop on /stacksz (100)."""
 THREADS = 1
@@ -112,7 +112,7 @@ class Pages:
             "raftz": lambda query: self.jetstream.raftz(query.text("acc"), query.text("group")),
         }
         base = self._base = node.options.http_base_path
-        self._paths = {f"{base}/{name}": name for name in (*self.pages, "healthz", "lakez", *UNCOUNTED)}
+        self._paths = {f"{base}/{name}": name for name in (*self.pages, "healthz", "lakez", "stacksz", "ipqueuesz")}
         self._paths |= {f"{base}/subscriptionsz": "subsz", f"{base}/": "", base or "/": ""}
 
     def is_metrics(self, path: str) -> bool:
@@ -134,17 +134,18 @@ class Pages:
                 return self._index()
             if name == "stacksz":
                 return Answer(200, JSON, stacks().encode())  # nats-server calls its text JSON
+            asked = Query(query).but(filter_subject="")  # as in nats-server, only requests over NATS filter
             if name == "ipqueuesz":
-                return self._ipqueuesz(Query(query))
+                return self._ipqueuesz(asked)
             if self.together is not None and (name in MERGED or name == "healthz"):
-                return self._merged(self.together, name, Query(query))
+                return self._merged(self.together, name, asked)
             if name == "healthz":
-                return self._healthz(Query(query))
+                return self._healthz(asked)
             if name == "raftz":
-                return self._raftz(Query(query))
+                return self._raftz(asked)
             if name == "lakez":
-                return self._lakez(Query(query))
-            page = self.pages[name](Query(query))
+                return self._lakez(asked)
+            page = self.pages[name](asked)
             return Answer(200, JSON, msgspec.json.format(dumps(page), indent=2))
         except BadQuery as error:
             return Answer(400, TEXT, str(error).encode())

@@ -117,13 +117,10 @@ async def added_up(together: Together, kind: str, page: str, payload: bytes, **v
     wrong: BadQuery | None = None
     with contextlib.suppress(JsonError):  # reported by `SystemMessages.answer`
         query = read(kind, payload).query.but(**values)
-        if query.text("filter_subject") and not query.text("acc"):
-            wrong = BadQuery("filter by subject only valid with account filtering")
-        else:
-            try:
-                shown = await together.page(page, query)
-            except BadQuery as error:
-                wrong = error
+        try:
+            shown = await together.page(page, query)
+        except BadQuery as error:
+            wrong = error
 
     def found(asked: Asked) -> Any:
         if wrong is not None:

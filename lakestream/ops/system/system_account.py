@@ -97,8 +97,6 @@ class SystemAccount:
         page = self._pages.pages[kind.lower()]
 
         def found(asked: Asked) -> Any:
-            if asked.query.text("filter_subject") and not asked.query.text("acc"):
-                raise BadQuery("filter by subject only valid with account filtering")
             try:
                 return page(asked.query)
             except NotLeading:

@@ -43,7 +43,9 @@ def test_defaults_are_those_of_nats_server(options: Load) -> None:
 
 def test_acks_wait_for_the_disk_unless_the_file_says_otherwise(options: Load) -> None:
     assert _jetstream(options("jetstream {}")).sync_always
-    assert _jetstream(options("jetstream { sync_interval: always }")).sync_always
+    assert not _jetstream(options("jetstream {}")).shows_sync_always
+    always = _jetstream(options("jetstream { sync_interval: always }"))
+    assert (always.sync_always, always.shows_sync_always) == (True, True)
     relaxed = _jetstream(options("jetstream { sync_interval: 10s }"))
     assert (relaxed.sync_always, relaxed.sync_interval_ns) == (False, 10 * SECOND)
 

@@ -36,6 +36,7 @@ from lakestream.ops.monitoring import port as monitoring
 from lakestream.ops.monitoring.jetstream import _api
 from lakestream.ops.monitoring.pages import Answer, Pages
 from lakestream.ops.monitoring.port import MAX_BODY
+from lakestream.ops.monitoring.query import BadQuery, Query
 from lakestream.ports import ClientInfo
 from lakestream.protocol.accounts import JetStreamLimits
 from lakestream.protocol.durations import uptime_text
@@ -165,7 +166,7 @@ def test_varz_shows_the_limits(node: Node) -> None:
 
 def test_requests_are_counted_by_page(node: Node) -> None:
     pages = Pages(node)
-    for path in ("/", "/varz", "/healthz", "/varz", "/nope"):
+    for path in ("/", "/varz", "/healthz", "/raftz", "/varz", "/nope"):
         pages.answer(path, "")
     assert json.loads(pages.answer("/varz", "").body)["http_req_stats"] == {"/": 1, "/healthz": 1, "/varz": 3}
 
@@ -233,11 +234,22 @@ def test_connz_sorts_pages_and_filters(node: Node) -> None:
     assert cids(node, "/connz?limit=1&offset=1") == [2]
     assert cids(node, "/connz?cid=3") == [3]
     assert cids(node, "/connz?user=ann") == [2]
-    for subject, found in (("a.x", [2]), ("a.>", [2]), ("*", [2]), (">", [1, 2, 3]), ("c", [])):
-        assert cids(node, f"/connz?filter_subject={subject}") == found, subject
+    assert cids(node, "/connz?filter_subject=c&acc=$G") == cids(node, "/connz?filter_subject=c") == [1, 2, 3]
     assert cids(node, "/connz?mqtt_client=x") == cids(node, "/connz?mqtt_client=x&state=any") == []
     assert cids(node, "/connz?acc=$G") == [1, 2, 3]
     assert page(node, "/connz?acc=other")["connections"] is None
+
+
+def test_connz_filters_by_subject_over_nats_only(node: Node) -> None:
+    node.connections = {number: connection(number) for number in (1, 2)}
+    node.connections[2].subs = {b"1": subscription(b"a.*"), b"2": subscription(b"b", b"q", b"2")}
+    asked = Pages(node).pages["connz"]
+    for subject, found in (("a.x", [2]), ("a.>", [2]), ("*", [2]), (">", [1, 2]), ("c", [])):
+        shown = asked(Query(acc="$G", filter_subject=subject))["connections"]
+        assert [one["cid"] for one in shown] == found, subject
+    assert len(asked(Query(filter_subject=">"))["connections"]) == 2
+    with pytest.raises(BadQuery, match="filter by subject only valid with account filtering"):
+        asked(Query(filter_subject="a.x"))
 
 
 async def test_stacks_and_queues(node: Node) -> None:
