@@ -14,6 +14,8 @@ from collections import OrderedDict
 
 import msgspec
 
+from lakestream.protocol.decoding import PackDecoder
+
 MAX_TOMBSTONES = 65_536
 """Maximum number of tombstones; beyond it the oldest are dropped. A node that was down for longer keeps its files of
 such streams, offline."""
@@ -209,8 +211,8 @@ class MetaState:
 
 
 _encoder = msgspec.msgpack.Encoder()
-_op: msgspec.msgpack.Decoder[MetaOp] = msgspec.msgpack.Decoder(MetaOp)
-_snapshot: msgspec.msgpack.Decoder[Snapshot] = msgspec.msgpack.Decoder(Snapshot)
+_op: PackDecoder[MetaOp] = PackDecoder(MetaOp)
+_snapshot: PackDecoder[Snapshot] = PackDecoder(Snapshot)
 
 
 def encode_op(op: MetaOp) -> bytes:

@@ -19,7 +19,7 @@ from lakestream.meta.meta import SoloMeta
 from lakestream.meta.node import MetaNode
 from lakestream.meta.recovery import Recovered, recover
 from lakestream.meta.replica import Opened, Replica, group_id
-from lakestream.protocol.decoding import DECODE_ERRORS
+from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 from lakestream.raft.core.messages import Membership
 from lakestream.stream.assembly import Stream
 from lakestream.stream.core.config import StreamConfig
@@ -29,7 +29,7 @@ MAX_WAITING = 10_000
 """Requests that may wait until an account's streams are open; further ones fail with 10008."""
 SETTLE_NS = 10_000_000
 """Interval at which a stream that is being closed is checked for uncommitted entries (10 ms)."""
-_STREAM_CONFIG = msgspec.json.Decoder(StreamConfig)
+_STREAM_CONFIG = JsonDecoder(StreamConfig)
 
 
 class SoloKeeping:

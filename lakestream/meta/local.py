@@ -20,6 +20,7 @@ from lakestream.meta.replica import Replica
 from lakestream.meta.replicas import Replicas
 from lakestream.meta.shared import Shared
 from lakestream.protocol.api.errors import ApiError
+from lakestream.protocol.decoding import JsonDecoder
 from lakestream.raft.core.messages import Membership
 from lakestream.stream.assembly import Stream
 from lakestream.stream.core.config import StreamConfig
@@ -31,7 +32,7 @@ SETTLE_NS = 1_000_000_000
 """Interval at which a leader proposes `SettleStream` (1 s) until it is applied."""
 CAMPAIGNS_NS = (0, 30_000_000, 100_000_000, 200_000_000, 400_000_000)
 """Delays after which the preferred leader of a new stream campaigns, while the others still create their files."""
-_STREAM_CONFIG = msgspec.json.Decoder(StreamConfig)
+_STREAM_CONFIG = JsonDecoder(StreamConfig)
 
 
 class LocalStreams:

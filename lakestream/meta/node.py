@@ -25,6 +25,7 @@ from lakestream.meta.shared import Shared
 from lakestream.meta.site import Site
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.request import Where
+from lakestream.protocol.decoding import JsonDecoder, PackDecoder
 from lakestream.raft.group.group import Members
 from lakestream.raft.group.ports import Calls
 from lakestream.stream.assembly import Stream
@@ -35,7 +36,7 @@ PROPOSE = "meta.propose"
 """The call that asks the meta leader to propose an entry."""
 CALL_TIMEOUT_NS = 4_000_000_000
 """Timeout of a call between nodes (4 s), below that of clients (5 s)."""
-_STREAM_CONFIG = msgspec.json.Decoder(StreamConfig)
+_STREAM_CONFIG = JsonDecoder(StreamConfig)
 
 
 class CallFailed(msgspec.Struct, frozen=True):
@@ -55,7 +56,7 @@ class CallFailed(msgspec.Struct, frozen=True):
         return ApiError(self.code, self.err_code, self.description)
 
 
-_CALL_FAILED = msgspec.msgpack.Decoder(CallFailed | None)
+_CALL_FAILED = PackDecoder(CallFailed | None)
 
 
 def encode_failure(error: ApiError | None) -> bytes:

@@ -12,11 +12,12 @@ from lakestream.log.format.errors import LogError
 from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.store.store import Store
 from lakestream.meta.site import Site
+from lakestream.protocol.decoding import PackDecoder
 from lakestream.stream.assembly import Stream
 from lakestream.stream.core.operations import CreateStream, decode_operation, stream_name
 from lakestream.stream.core.state import StreamState
 
-_STREAM_STATE = msgspec.msgpack.Decoder(StreamState)
+_STREAM_STATE = PackDecoder(StreamState)
 
 
 class Recovered(msgspec.Struct):

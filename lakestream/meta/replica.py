@@ -17,6 +17,7 @@ from lakestream.log.store.store import Store
 from lakestream.meta.replica_transfer import Fetch, Offer
 from lakestream.meta.site import Site
 from lakestream.protocol.api.errors import ApiError, for_clients
+from lakestream.protocol.decoding import JsonDecoder, PackDecoder
 from lakestream.raft.core.messages import Install, Membership
 from lakestream.raft.core.ready import NotLeader, RaftError
 from lakestream.raft.group import group as raft
@@ -38,7 +39,7 @@ REST_NS = 10_000_000
 
 CURRENT_LAG = 0
 """Maximum number of entries that a current member lacks."""
-_STREAM_STATE = msgspec.msgpack.Decoder(StreamState)
+_STREAM_STATE = PackDecoder(StreamState)
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -61,7 +62,7 @@ class _Assigned(msgspec.Struct):
     storage: str = "file"
 
 
-_assigned = msgspec.json.Decoder(_Assigned).decode
+_ASSIGNED = JsonDecoder(_Assigned)
 
 
 def group_id(uid: str) -> str:
@@ -112,7 +113,7 @@ class Replica:
     def __init__(self, site: Site, owner: Owner, create: CreateStream) -> None:
         self._site, self._owner = site, owner
         self.create = create
-        config = _assigned(create.config)
+        config = _ASSIGNED.decode(create.config)
         self.memory = config.storage == "memory"
         self.uid, self.account, self.name = create.uid, create.account, config.name
         self.stream: Stream | None = None

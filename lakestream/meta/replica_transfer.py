@@ -21,6 +21,7 @@ from lakestream.log.store.export import Part, link_part
 from lakestream.log.store.repair import verify
 from lakestream.meta.site import Held, Site
 from lakestream.ports import Timer
+from lakestream.protocol.decoding import PackDecoder
 from lakestream.raft.core.messages import Membership
 
 PIECE_BYTES = 1 << 20
@@ -78,7 +79,7 @@ class Piece(msgspec.Struct, array_like=True):
 
 LOG_DIRECTORY = "log"
 _encode = msgspec.msgpack.Encoder().encode
-_wanted = msgspec.msgpack.Decoder(Wanted).decode
+_WANTED = PackDecoder(Wanted)
 _offer = msgspec.msgpack.Decoder(Offer).decode
 _piece = msgspec.msgpack.Decoder(Piece).decode
 
@@ -107,7 +108,7 @@ class Sender:
         site.calls.serve("replica.close", self._close)
 
     def _open(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
-        wanted = _wanted(body)
+        wanted = _WANTED.decode(body)
         replica = self._find(wanted.uid)
         wrong = ""
         if replica is None or replica.stream is None or replica.closed or replica.stream.failed is not None:

@@ -19,6 +19,7 @@ from lakestream.meta.node import MetaNode
 from lakestream.ports import ClientInfo, Clock, Timer
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.api.request import Request, Where
+from lakestream.protocol.decoding import PackDecoder
 from lakestream.raft.group.ports import Calls, Peers
 
 LEADS = "leaders"
@@ -64,7 +65,7 @@ class _Answer(msgspec.Struct, array_like=True, frozen=True):
     header: bytes = b""
 
 
-_ANSWER = msgspec.msgpack.Decoder(_Answer)
+_ANSWER = PackDecoder(_Answer)
 
 
 class _Held:

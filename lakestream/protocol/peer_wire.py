@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from lakestream.protocol.decoding import DECODE_ERRORS
+from lakestream.protocol.decoding import DECODE_ERRORS, PackDecoder
 
 PROTOCOL = 1
 """Version of this protocol. A node refuses other versions."""
@@ -163,7 +163,7 @@ MYSELF = "self"
 ALREADY_CONNECTED = "connected"
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[Control] = msgspec.msgpack.Decoder(Control)
+_decoder: PackDecoder[Control] = PackDecoder(Control)
 
 
 def frame_head(channel: int, length: int) -> bytes:

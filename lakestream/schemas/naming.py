@@ -20,7 +20,7 @@ from functools import lru_cache
 import msgspec
 
 from lakestream.protocol import headers, subjects
-from lakestream.protocol.decoding import DECODE_ERRORS
+from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 from lakestream.schemas import framing
 from lakestream.schemas.errors import BadSchema, Unfit
 from lakestream.schemas.framing import Prefix
@@ -40,7 +40,7 @@ MAX_RULES = 100
 """Maximum number of subject patterns."""
 BY_CONFLUENT, BY_SINGLE_OBJECT, BY_HEADER = "@confluent", "@single-object", "@header"
 _BY = (BY_CONFLUENT, BY_SINGLE_OBJECT, BY_HEADER)
-_RULES = msgspec.json.Decoder(dict[str, str])
+_RULES = JsonDecoder(dict[str, str])
 Rule = Reference | str
 
 

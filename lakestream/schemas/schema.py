@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from lakestream.protocol.decoding import DECODE_ERRORS
+from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 from lakestream.schemas.errors import BadSchema
 
 MAX_NAME = 128
@@ -69,7 +69,7 @@ class Reference(msgspec.Struct, frozen=True):
         return f"{self.name}@{LATEST if self.version is None else self.version}"
 
 
-_DOCUMENT = msgspec.json.Decoder(Schema)
+_DOCUMENT = JsonDecoder(Schema)
 
 
 def parse_document(raw: bytes) -> Schema:

@@ -27,6 +27,7 @@ from lakestream.meta.node import CALL_TIMEOUT_NS, CallFailed, decode_failure, en
 from lakestream.meta.ports import of_account
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.jsonio import dumps
+from lakestream.protocol.decoding import PackDecoder
 from lakestream.stream.assembly import Stream
 from lakestream.stream.awaiting import pause, told
 from lakestream.stream.core.config import StreamConfig
@@ -47,7 +48,7 @@ class AssignAsked(msgspec.Struct, frozen=True):
     node: str
 
 
-_ASSIGN_ASKED = msgspec.msgpack.Decoder(AssignAsked)
+_ASSIGN_ASKED = PackDecoder(AssignAsked)
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -65,7 +66,7 @@ class PutAsked(msgspec.Struct, frozen=True):
     part: Part
 
 
-_PUT_ASKED = msgspec.msgpack.Decoder(PutAsked)
+_PUT_ASKED = PackDecoder(PutAsked)
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -76,7 +77,7 @@ class Answer(msgspec.Struct, frozen=True):
     shown: bytes = b""
 
 
-_ANSWER = msgspec.msgpack.Decoder(Answer)
+_ANSWER = PackDecoder(Answer)
 
 
 class RestoreTargets:

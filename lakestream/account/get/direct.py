@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-import msgspec
-
 from lakestream.account.get import query, search
 from lakestream.account.get.batch import PIECE_BYTES, MessageHeaders, Run, status, unreadable
 from lakestream.account.get.query import MsgGetRequest
@@ -20,7 +18,7 @@ from lakestream.ports import Bus, ClientInfo, Handler, PastUnavailableError, Run
 from lakestream.protocol.api.json_syntax import JsonError, end_of_value, next_value
 from lakestream.protocol.api.jsonio import parse
 from lakestream.protocol.api.request import level_refused, prefixes
-from lakestream.protocol.decoding import DECODE_ERRORS
+from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 from lakestream.protocol.gotime import time_ns
 from lakestream.protocol.publishes import WIDTH, Publishes
 from lakestream.protocol.subjects import Steps
@@ -71,7 +69,7 @@ BUSY: Final = status(429, b"Too Many Requests")
 
 _STAR, _GREATER = b"*>"
 """Wildcards as numbers, which are looked for in a fifth of the time of bytes."""
-_decode = msgspec.json.Decoder(MsgGetRequest).decode
+_REQUEST = JsonDecoder(MsgGetRequest)
 
 
 class DirectGet:
@@ -121,7 +119,7 @@ class DirectGet:
 def read_request(payload: bytes) -> MsgGetRequest:
     """Decode a request body, ignoring unknown fields. Raise JsonError."""
     try:
-        asked = _decode(payload)
+        asked = _REQUEST.decode(payload)
     except DECODE_ERRORS:
         asked = None
     # The exact parser reads what the fast one cannot: times, numbers out of range (Invariant: 2^64 is rejected, not

@@ -12,7 +12,7 @@ from typing import TypeVar, cast
 import msgspec
 
 from lakestream.ports import Bus, ClientInfo, Clock, Io
-from lakestream.protocol.decoding import DECODE_ERRORS
+from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 from lakestream.protocol.nuid import nuid
 from lakestream.protocol.schema_api import PREFIX, Page
 
@@ -26,7 +26,7 @@ class Listed(msgspec.Struct, frozen=True):
     revision: int = 0
 
 
-_LISTED = msgspec.json.Decoder(Listed)
+_LISTED = JsonDecoder(Listed)
 _NO_SCHEMAS = msgspec.json.encode(Page(offset=1 << 30))
 
 TIMEOUT_NS = 5_000_000_000

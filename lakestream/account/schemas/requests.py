@@ -25,7 +25,7 @@ from lakestream.ports import ClientInfo, Subscribed
 from lakestream.protocol import headers, schema_api
 from lakestream.protocol.api.errors import ApiError, api_error, for_clients
 from lakestream.protocol.api.jsonio import dumps
-from lakestream.protocol.decoding import DECODE_ERRORS
+from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 from lakestream.protocol.gotime import format_time
 from lakestream.protocol.schema_api import PREFIX, Definition, Deletion, Lookup, Page, Versions
 from lakestream.schemas import naming
@@ -63,10 +63,10 @@ class Publish(msgspec.Struct, frozen=True):
     error: dict[str, Any] | None = None
 
 
-_PUB_ACK = msgspec.json.Decoder(Publish)
-_DEFINITION, _PAGE = msgspec.json.Decoder(Definition), msgspec.json.Decoder(Page)
-_LOOKUP = msgspec.json.Decoder(Lookup)
-_VERSIONS, _DELETION = msgspec.json.Decoder(Versions), msgspec.json.Decoder(Deletion)
+_PUB_ACK = JsonDecoder(Publish)
+_DEFINITION, _PAGE = JsonDecoder(Definition), JsonDecoder(Page)
+_LOOKUP = JsonDecoder(Lookup)
+_VERSIONS, _DELETION = JsonDecoder(Versions), JsonDecoder(Deletion)
 
 
 class Export(Protocol):
@@ -373,7 +373,7 @@ class SchemaApi:
         return found
 
 
-def _decoded(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+def _decoded(body: bytes, decoder: JsonDecoder[T]) -> T:
     """Return the body of a request, an empty one as `{}`. Raise ApiError 10025."""
     try:
         return decoder.decode(body.strip() or b"{}")

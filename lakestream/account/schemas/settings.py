@@ -13,6 +13,7 @@ import msgspec
 from lakestream.account.schemas.calls import NoAnswer, ask
 from lakestream.ports import Bus, Clock
 from lakestream.protocol.api.errors import ApiError, api_error, invalid
+from lakestream.protocol.decoding import JsonDecoder
 from lakestream.protocol.schema_api import PREFIX, Lookup
 from lakestream.schemas import naming
 from lakestream.schemas.errors import BadSchema
@@ -26,7 +27,7 @@ class _Answer(msgspec.Struct, frozen=True):
     error: dict[str, Any] | None = None
 
 
-_ANSWER = msgspec.json.Decoder(_Answer)
+_ANSWER = JsonDecoder(_Answer)
 
 
 def concerns(metadata: Mapping[str, str]) -> bool:

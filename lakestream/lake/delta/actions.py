@@ -17,7 +17,7 @@ import msgspec
 
 from lakestream.lake.errors import BadDeletionVector
 from lakestream.lake.files.clouds import urls
-from lakestream.protocol.decoding import DECODE_ERRORS
+from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 
 _UUID_LENGTH = 20
 # Z85 (ZeroMQ) has the digits of base64.b85decode in another order.
@@ -154,7 +154,7 @@ class Statistics(msgspec.Struct, frozen=True, gc=False, rename="camel"):
         return self.max_values.seq or 0
 
 
-_STATISTICS = msgspec.json.Decoder(Statistics)
+_STATISTICS = JsonDecoder(Statistics)
 
 
 def statistics(add: Add | Remove) -> Statistics:

@@ -28,14 +28,14 @@ from lakestream.lake.delta.actions import (
 )
 from lakestream.lake.errors import DamagedLog
 from lakestream.lake.files.storage import Storage
-from lakestream.protocol.decoding import DECODE_ERRORS
+from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 
 LOG_DIRECTORY = "_delta_log"
 _COMMIT = re.compile(r"^(\d{20})\.json$")
 _CHECKPOINT = re.compile(r"^(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet$")
 _VERSIONED = re.compile(r"^\.?(\d{20})\.")
 _BATCH_ROWS = 4096
-_ACTION = msgspec.json.Decoder(Action)
+_ACTION = JsonDecoder(Action)
 
 
 _COLUMNS = {
@@ -55,7 +55,7 @@ class _Hint(msgspec.Struct, frozen=True):
     parts: int | None = None
 
 
-_HINT = msgspec.json.Decoder(_Hint)
+_HINT = JsonDecoder(_Hint)
 
 
 class Commit(msgspec.Struct, frozen=True):

@@ -39,7 +39,7 @@ import msgspec
 from lakestream.lake.delta.schema import JSON_SCHEMA_PROPERTY, SUBJECT_LIMIT, SUBJECT_MOST, Layout
 from lakestream.lake.delta.time_travel import TimeTravelError, instant
 from lakestream.lake.errors import BadPolicy
-from lakestream.protocol.decoding import DECODE_ERRORS
+from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 from lakestream.schemas import naming
 from lakestream.schemas.errors import BadSchema
 from lakestream.schemas.naming import OFF, SCHEMA_KEY, VALIDATE_KEY, VALIDATIONS
@@ -230,7 +230,7 @@ class _Config(msgspec.Struct):
     metadata: dict[str, str] | None = None
 
 
-_CONFIG = msgspec.json.Decoder(_Config)
+_CONFIG = JsonDecoder(_Config)
 
 
 def _one_of(values: dict[str, str], key: str, choices: tuple[str, ...]) -> str:

@@ -19,7 +19,7 @@ from lakestream.lake.files import paths
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.staging import StreamIdentity
 from lakestream.lake.files.storage import Storage
-from lakestream.protocol.decoding import DECODE_ERRORS
+from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 
 APPLICATION = "lakestream:"
 """Beginning of the `txnAppId` of streams' commits."""
@@ -53,7 +53,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     misfits: int = 0
 
 
-_PROGRESS = msgspec.json.Decoder(Progress)
+_PROGRESS = JsonDecoder(Progress)
 
 
 def progress_of(info: CommitInfo) -> Progress | None:

@@ -40,7 +40,7 @@ from lakestream.lake.delta.schema import (
 )
 from lakestream.lake.errors import DamagedLog
 from lakestream.lake.files.storage import Entry, Storage
-from lakestream.protocol.decoding import DECODE_ERRORS
+from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 
 MARK = '{"lakestream":"compactor"}'
 """userMetadata of the compactor's commits that state no progress."""
@@ -105,7 +105,7 @@ class ForeignCommit(msgspec.Struct, frozen=True):
     select: str = ""
 
 
-_FOREIGN = msgspec.json.Decoder(ForeignCommit)
+_FOREIGN = JsonDecoder(ForeignCommit)
 
 
 def foreign(commit: Commit) -> ForeignCommit | None:
@@ -420,7 +420,7 @@ class _Schema(msgspec.Struct, frozen=True):
     fields: list[_Field] = []
 
 
-_SCHEMA = msgspec.json.Decoder(_Schema)
+_SCHEMA = JsonDecoder(_Schema)
 
 
 def obstacle(table: str, version: int, metadata: MetaData, protocol: TableProtocol) -> str:

@@ -43,7 +43,7 @@ from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.local_storage import sync_path
 from lakestream.lake.files.staging import StreamIdentity
 from lakestream.lake.files.storage import Storage
-from lakestream.protocol.decoding import DECODE_ERRORS
+from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 
 FILES_A_LOOK = 500
 """Maximum number of files, of all tables together, that are checked in one round (`lake.poll`), without those of new
@@ -569,7 +569,7 @@ class Request(msgspec.Struct, frozen=True):
     lasting: list[str] = []
 
 
-_REQUEST = msgspec.json.Decoder(Request)
+_REQUEST = JsonDecoder(Request)
 
 
 # ---------------------------------------------------------------------- the server's side

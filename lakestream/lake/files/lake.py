@@ -17,7 +17,7 @@ from lakestream.lake.errors import NotALake
 from lakestream.lake.files import paths
 from lakestream.lake.files.local_storage import LocalStorage
 from lakestream.lake.files.storage import Storage
-from lakestream.protocol.decoding import DECODE_ERRORS
+from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 
 _DIRECTORIES = frozenset((paths.STREAMS, paths.SEGMENTS, paths.ACCOUNTS, paths.CHECKPOINT))
 
@@ -45,7 +45,7 @@ class LakeFile(msgspec.Struct, frozen=True):
     created_ns: int = 0
 
 
-_LAKE_FILE = msgspec.json.Decoder(LakeFile)
+_LAKE_FILE = JsonDecoder(LakeFile)
 
 
 def read_id(storage: Storage) -> str:

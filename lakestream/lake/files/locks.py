@@ -32,7 +32,7 @@ from lakestream.lake.files import paths
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.local_storage import DIRECTORY_MODE, FILE_MODE, sync_path
 from lakestream.lake.files.storage import Storage
-from lakestream.protocol.decoding import DECODE_ERRORS
+from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -190,7 +190,7 @@ class _Terms(msgspec.Struct, frozen=True):
     number: int
 
 
-_TERMS = msgspec.json.Decoder(_Terms)
+_TERMS = JsonDecoder(_Terms)
 
 
 class Lease:

@@ -18,7 +18,7 @@ import msgspec
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files import paths
 from lakestream.lake.files.storage import Storage
-from lakestream.protocol.decoding import DECODE_ERRORS
+from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 from lakestream.schemas import framing
 from lakestream.schemas.errors import BadSchema
 from lakestream.schemas.schema import Schema, check, parse_document
@@ -52,7 +52,7 @@ class _Place(msgspec.Struct, frozen=True):
     version: int
 
 
-_PLACE = msgspec.json.Decoder(_Place)
+_PLACE = JsonDecoder(_Place)
 
 
 def write_schema(storage: Storage, account: str, schema: Schema) -> bool:

@@ -23,7 +23,7 @@ from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.storage import Entry, Storage
 from lakestream.log.format.errors import CorruptLog
 from lakestream.log.format.segment import Footer, read_footer
-from lakestream.protocol.decoding import DECODE_ERRORS
+from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 
 REFUSAL_FILE = "refused.txt"
 """File with the compactor's last error about the stream's table, as long as it cannot write it."""
@@ -39,7 +39,7 @@ class StreamIdentity(msgspec.Struct, frozen=True):
     config: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-_STREAM_IDENTITY = msgspec.json.Decoder(StreamIdentity)
+_STREAM_IDENTITY = JsonDecoder(StreamIdentity)
 _CHECK = b',"crc":'
 """Begins the last field of the file: the CRC-32 of the object without it. Earlier releases wrote none."""
 

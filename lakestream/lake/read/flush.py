@@ -20,7 +20,7 @@ from lakestream.lake.errors import LakeError
 from lakestream.lake.files import lake as lakes
 from lakestream.lake.files import paths
 from lakestream.lake.files.storage import Storage
-from lakestream.protocol.decoding import DECODE_ERRORS
+from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 
 if TYPE_CHECKING:
     import ssl
@@ -60,7 +60,7 @@ class ServerFile(msgspec.Struct, frozen=True):
     urls: list[str]
 
 
-_SERVER_FILE = msgspec.json.Decoder(ServerFile)
+_SERVER_FILE = JsonDecoder(ServerFile)
 
 
 class Credentials(msgspec.Struct, frozen=True):
@@ -150,7 +150,7 @@ class Flushed(msgspec.Struct, frozen=True):
         return self.error is not None and self.error.code in (400, 404)
 
 
-FLUSHED = msgspec.json.Decoder(Flushed)
+FLUSHED = JsonDecoder(Flushed)
 
 
 def named_servers(storage: Storage) -> list[ServerFile]:

@@ -26,6 +26,7 @@ from lakestream.log.format.record import TIME_AT, subjects_at
 from lakestream.log.format.runs import Runs, stretches
 from lakestream.log.format.segment import Segment, read_footer
 from lakestream.native import check_records
+from lakestream.protocol.decoding import PackDecoder
 
 SUFFIX = ".outline"
 VERSION = 1
@@ -53,7 +54,7 @@ class OutlineInfo(msgspec.Struct, frozen=True):
     rows: int
 
 
-_INFO = msgspec.msgpack.Decoder(OutlineInfo)
+_INFO = PackDecoder(OutlineInfo)
 
 
 class OutlineFile:
@@ -83,7 +84,7 @@ class _Content(msgspec.Struct):
     times: bytes
 
 
-_CONTENT = msgspec.msgpack.Decoder(_Content)
+_CONTENT = PackDecoder(_Content)
 
 
 class Outline:

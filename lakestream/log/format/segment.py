@@ -35,7 +35,7 @@ from lakestream.log.format.frame import HEADER_SIZE as FRAME_HEADER
 from lakestream.log.format.frame import Frame, decode_frame
 from lakestream.log.format.record import FIXED
 from lakestream.log.format.runs import Runs, SchemaRun
-from lakestream.protocol.decoding import DECODE_ERRORS
+from lakestream.protocol.decoding import DECODE_ERRORS, PackDecoder
 
 assert sys.byteorder == "little", "the tables are written as the machine holds them"
 
@@ -106,7 +106,7 @@ class Footer(msgspec.Struct, frozen=True, kw_only=True):
     schemas: tuple[SchemaRun, ...] | None = None
 
 
-_FOOTER = msgspec.msgpack.Decoder(Footer)
+_FOOTER = PackDecoder(Footer)
 
 
 class Packing(msgspec.Struct, frozen=True):
@@ -124,7 +124,7 @@ class _Packed(msgspec.Struct):
     packing: Packing | None = None
 
 
-_PACKED = msgspec.msgpack.Decoder(_Packed)
+_PACKED = PackDecoder(_Packed)
 
 
 class SealedSegment(msgspec.Struct, frozen=True):

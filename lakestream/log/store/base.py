@@ -24,6 +24,7 @@ from lakestream.log.index.sequences import SequenceSet
 from lakestream.log.index.subject_index import SubjectIndex
 from lakestream.log.store.checkpoint import NAME as CHECKPOINT
 from lakestream.log.store.checkpoint import Snapshot, State, read_checkpoint, write_checkpoint
+from lakestream.protocol.decoding import PackDecoder
 
 DIRECTORY = "base"
 UNFINISHED = ".making"
@@ -38,7 +39,7 @@ class Origin(msgspec.Struct, frozen=True):
     through: int
 
 
-_ORIGIN = msgspec.msgpack.Decoder(Origin)
+_ORIGIN = PackDecoder(Origin)
 
 
 class Base:

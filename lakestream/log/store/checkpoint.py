@@ -31,7 +31,7 @@ from lakestream.log.index.cold_rows import Block, BlockFile
 from lakestream.log.index.histories import pack
 from lakestream.log.index.subject_index import SubjectIndex
 from lakestream.log.index.subject_leaves import Snapshot as Subjects
-from lakestream.protocol.decoding import DECODE_ERRORS
+from lakestream.protocol.decoding import DECODE_ERRORS, PackDecoder
 
 NAME = "checkpoint"
 TEMPORARY = ".tmp"
@@ -92,8 +92,8 @@ class _Written(State, frozen=True, kw_only=True):
     version: int = VERSION
 
 
-_STATE = msgspec.msgpack.Decoder(State)
-_FORMAT = msgspec.msgpack.Decoder(_Format)
+_STATE = PackDecoder(State)
+_FORMAT = PackDecoder(_Format)
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -111,7 +111,7 @@ class _Directory(msgspec.Struct, frozen=True):
     rows: bytes
 
 
-_DIRECTORY = msgspec.msgpack.Decoder(_Directory)
+_DIRECTORY = PackDecoder(_Directory)
 
 
 def write_checkpoint(files: Files, path: str, snapshot: Snapshot) -> int:

@@ -43,6 +43,7 @@ from lakestream.log.format.segment import (
     encode_segment_header,
     segment_name,
 )
+from lakestream.protocol.decoding import PackDecoder
 
 NAME = "created.journal"
 """Name of the file. No account's directory can have it: an account's name has no dot there."""
@@ -67,7 +68,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     first: First | None
 
 
-_RECORD = msgspec.msgpack.Decoder(Record)
+_RECORD = PackDecoder(Record)
 
 
 class _Ticket:

@@ -24,7 +24,7 @@ from lakestream.ops.monitoring.query import Query
 from lakestream.ops.system.messages import SystemMessages
 from lakestream.ports import ClientInfo, Clock, Subscribed
 from lakestream.protocol.api.jsonio import dumps
-from lakestream.protocol.decoding import DECODE_ERRORS
+from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 from lakestream.protocol.gotime import format_time
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class _Conns(msgspec.Struct):
     conns: int
 
 
-_CONNS = msgspec.json.Decoder(_Conns)
+_CONNS = JsonDecoder(_Conns)
 
 
 class ClientCounts:

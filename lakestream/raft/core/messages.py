@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from lakestream.log.format.frame import Frame, Kind
+from lakestream.protocol.decoding import PackDecoder
 
 
 class HardState(msgspec.Struct, frozen=True):
@@ -194,8 +195,8 @@ class Envelope(msgspec.Struct, array_like=True, gc=False):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[list[Envelope]] = msgspec.msgpack.Decoder(list[Envelope])
-_membership: msgspec.msgpack.Decoder[Membership] = msgspec.msgpack.Decoder(Membership)
+_decoder: PackDecoder[list[Envelope]] = PackDecoder(list[Envelope])
+_membership: PackDecoder[Membership] = PackDecoder(Membership)
 
 
 def encode_envelopes(envelopes: Sequence[Envelope]) -> bytes:

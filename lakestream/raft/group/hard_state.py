@@ -21,6 +21,7 @@ import msgspec
 
 from lakestream.log.format.errors import CorruptLog
 from lakestream.log.format.files import Files
+from lakestream.protocol.decoding import PackDecoder
 from lakestream.raft.core.messages import Confirmed, HardState, Membership
 from lakestream.raft.core.terms import Runs
 
@@ -68,7 +69,7 @@ class PersistentState(msgspec.Struct, frozen=True):
     past_term: int = 0
 
 
-_PERSISTENT_STATE = msgspec.msgpack.Decoder(PersistentState)
+_PERSISTENT_STATE = PackDecoder(PersistentState)
 
 
 def updated(kept: PersistentState, core: Core, durable: int) -> PersistentState:

@@ -19,7 +19,7 @@ from lakestream.lake.read.flush import ServerFile, name_server, unname_server
 from lakestream.log.format.files import Files
 from lakestream.logging import Logger
 from lakestream.ports import Clock
-from lakestream.protocol.decoding import DECODE_ERRORS
+from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 from lakestream.runtime import ThreadIo
 from lakestream.server.lake.presence import Presence
 
@@ -38,7 +38,7 @@ class KnownLake(msgspec.Struct, frozen=True):
     id: str
 
 
-_KNOWN = msgspec.json.Decoder(KnownLake)
+_KNOWN = JsonDecoder(KnownLake)
 
 
 class LakeAddress:

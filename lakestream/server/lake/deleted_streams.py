@@ -17,6 +17,7 @@ from lakestream.lake.files.staging import StreamIdentity
 from lakestream.log.format.files import Files
 from lakestream.log.store.root import sealed_in
 from lakestream.logging import Logger
+from lakestream.protocol.decoding import JsonDecoder
 from lakestream.stream.core.config import in_lake
 from lakestream.stream.core.operations import CreateStream
 
@@ -29,7 +30,7 @@ class _Config(msgspec.Struct):
     metadata: dict[str, str] = {}
 
 
-_CONFIG = msgspec.json.Decoder(_Config)
+_CONFIG = JsonDecoder(_Config)
 
 
 def identity_of(create: CreateStream) -> StreamIdentity | None:

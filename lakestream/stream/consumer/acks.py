@@ -16,7 +16,7 @@ import msgspec
 from lakestream.log.store.store import Store
 from lakestream.ports import Bus, Clock
 from lakestream.protocol import headers
-from lakestream.protocol.decoding import DECODE_ERRORS
+from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 from lakestream.protocol.durations import parse_duration
 from lakestream.stream.consumer.advisories import Advisories
 from lakestream.stream.consumer.config import ConsumerConfig
@@ -229,7 +229,7 @@ class _NakOptions(msgspec.Struct):
     delay: int = 0
 
 
-_nak_options = msgspec.json.Decoder(_NakOptions)
+_nak_options = JsonDecoder(_NakOptions)
 
 
 def _delay(text: bytes) -> int:

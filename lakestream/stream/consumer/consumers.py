@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from lakestream.protocol.decoding import PackDecoder
 from lakestream.stream.consumer.consumer import Consumer
 from lakestream.stream.consumer.filter_index import LINEAR_MATCH_LIMIT, FilterIndex
 from lakestream.stream.consumer.read_ahead import Room
@@ -42,7 +43,7 @@ class _State(msgspec.Struct):
     """Messages whose removal was decided but not on disk: acks and TTLs that led to it are no longer known."""
 
 
-_STATE = msgspec.msgpack.Decoder(_State)
+_STATE = PackDecoder(_State)
 
 
 class Consumers(Feature, Mapping[str, Consumer]):

@@ -17,7 +17,7 @@ from lakestream.ports import Clock, Timer
 from lakestream.protocol.api import jsonio
 from lakestream.protocol.api.json_syntax import JsonError
 from lakestream.protocol.api.jsonio import Duration, Int, Int64
-from lakestream.protocol.decoding import DECODE_ERRORS
+from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 from lakestream.protocol.durations import format_duration
 from lakestream.stream.consumer.config import ConsumerConfig
 
@@ -41,7 +41,7 @@ class NextRequest(msgspec.Struct, frozen=True):
     priority: Int = 0
 
 
-_fast = msgspec.json.Decoder(NextRequest)
+_fast = JsonDecoder(NextRequest)
 _ONE = NextRequest()
 
 

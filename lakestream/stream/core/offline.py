@@ -15,6 +15,7 @@ from lakestream.log.format.errors import LogError
 from lakestream.protocol.api.json_syntax import JsonError
 from lakestream.protocol.api.jsonio import parse
 from lakestream.protocol.api.request import API_LEVEL
+from lakestream.protocol.decoding import JsonDecoder
 from lakestream.stream.core.config import REQUIRED_LEVEL, StreamConfig
 
 C = TypeVar("C", bound=msgspec.Struct)
@@ -26,7 +27,7 @@ class _Metadata(msgspec.Struct):
     metadata: dict[str, str] = {}
 
 
-_METADATA = msgspec.json.Decoder(_Metadata)
+_METADATA = JsonDecoder(_Metadata)
 
 
 class Unsupported(LogError):

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import msgspec
 
+from lakestream.protocol.decoding import JsonDecoder, PackDecoder
+
 
 class CreateStream(msgspec.Struct, frozen=True, tag="create_stream"):
     """The first entry of every stream's log. `config` is the stored StreamConfig as JSON bytes."""
@@ -28,7 +30,7 @@ class _Named(msgspec.Struct):
     name: str
 
 
-_NAMED = msgspec.json.Decoder(_Named)
+_NAMED = JsonDecoder(_Named)
 
 
 def stream_name(create: CreateStream) -> str:
@@ -167,8 +169,8 @@ class Progress(msgspec.Struct, frozen=True, gc=False):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_operation: msgspec.msgpack.Decoder[Operation] = msgspec.msgpack.Decoder(Operation)
-_progress: msgspec.msgpack.Decoder[list[Progress]] = msgspec.msgpack.Decoder(list[Progress])
+_operation: PackDecoder[Operation] = PackDecoder(Operation)
+_progress: PackDecoder[list[Progress]] = PackDecoder(list[Progress])
 
 
 def encode(entry: Operation | list[Progress]) -> bytes:

@@ -20,6 +20,7 @@ from lakestream.log.store.store import Store
 from lakestream.ports import Bus, Clock, Delivery, Handler, Io, RunHandler
 from lakestream.protocol.api.advisory import advise
 from lakestream.protocol.api.errors import ApiError, api_error, for_clients
+from lakestream.protocol.decoding import PackDecoder
 from lakestream.raft.group.group import Callbacks, Committed, Group, Proposal, Steps, take_all
 from lakestream.raft.group.solo import SoloGroup
 from lakestream.stream.core import offline
@@ -36,7 +37,7 @@ from lakestream.stream.core.state import Asked, Done, Foreign, StreamState, enco
 from lakestream.stream.core.storage_use import AccountUse
 from lakestream.stream.core.view import ProposedView
 
-_STREAM_STATE = msgspec.msgpack.Decoder(StreamState)
+_STREAM_STATE = PackDecoder(StreamState)
 
 
 class StreamCore:

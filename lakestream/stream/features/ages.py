@@ -16,6 +16,7 @@ import msgspec
 
 from lakestream.log.store.store import Store
 from lakestream.ports import Clock
+from lakestream.protocol.decoding import PackDecoder
 from lakestream.stream.core.feature import Feature, Stored
 
 RESOLUTION_NS = 1_000_000_000
@@ -37,7 +38,7 @@ class _State(msgspec.Struct):
     """Reading of the steady clock in ns; 0 in a checkpoint of an earlier release, which has wall-clock times."""
 
 
-_STATE = msgspec.msgpack.Decoder(_State)
+_STATE = PackDecoder(_State)
 
 
 class Ages(Feature):

@@ -17,6 +17,7 @@ import msgspec
 from lakestream.log.store.store import Store
 from lakestream.ports import Clock
 from lakestream.protocol.api.errors import api_error
+from lakestream.protocol.decoding import PackDecoder
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.effect import Effect, EffectKey, Given
 from lakestream.stream.core.feature import Feature, Stored
@@ -239,7 +240,7 @@ class _State(msgspec.Struct):
     """Entries of the duplicate window; see `MessageIds.dump`."""
 
 
-_STATE = msgspec.msgpack.Decoder(_State)
+_STATE = PackDecoder(_State)
 
 
 def _check_id(view: View, message: Publish, given: Given) -> Duplicate | None:

@@ -19,6 +19,7 @@ from lakestream.log.format.record import Record
 from lakestream.log.store.store import Store
 from lakestream.ports import Clock, Timer
 from lakestream.protocol import headers
+from lakestream.protocol.decoding import PackDecoder
 from lakestream.protocol.durations import format_duration
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.feature import Feature, Stored
@@ -93,7 +94,7 @@ class _State(msgspec.Struct):
     """(deadline by the steady clock, sequence) of every TTL; deadline -1 means never."""
 
 
-_STATE = msgspec.msgpack.Decoder(_State)
+_STATE = PackDecoder(_State)
 
 
 class Expiry(Feature):

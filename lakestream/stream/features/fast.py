@@ -14,6 +14,7 @@ import msgspec
 
 from lakestream.ports import Clock
 from lakestream.protocol.api.errors import ApiError, api_error
+from lakestream.protocol.decoding import PackDecoder
 from lakestream.stream.core import limits
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.effect import Effect
@@ -96,9 +97,7 @@ class _Fast(msgspec.Struct, array_like=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_places: msgspec.msgpack.Decoder[tuple[list[_Fast], list[bytes]]] = msgspec.msgpack.Decoder(
-    tuple[list[_Fast], list[bytes]]
-)
+_places = PackDecoder(tuple[list[_Fast], list[bytes]])
 
 
 class Fast(Batches[_Fast]):

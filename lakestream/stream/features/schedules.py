@@ -21,6 +21,7 @@ from lakestream.log.store.store import Store
 from lakestream.ports import Clock, Timer
 from lakestream.protocol import headers
 from lakestream.protocol.api.errors import ApiError
+from lakestream.protocol.decoding import PackDecoder
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.effect import Effect, EffectKey, Given
 from lakestream.stream.core.feature import Feature, Stored
@@ -62,7 +63,7 @@ class _State(msgspec.Struct):
     """(subject, interval) of those that fire at intervals."""
 
 
-_STATE = msgspec.msgpack.Decoder(_State)
+_STATE = PackDecoder(_State)
 
 
 class Entry(msgspec.Struct):

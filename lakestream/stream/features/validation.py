@@ -27,6 +27,7 @@ import msgspec
 from lakestream.log.store.store import Store
 from lakestream.protocol import headers
 from lakestream.protocol.api.errors import ApiError, api_error
+from lakestream.protocol.decoding import PackDecoder
 from lakestream.protocol.publishes import WIDTH, Publishes
 from lakestream.schemas import naming
 from lakestream.schemas.errors import BadSchema, Misfit
@@ -48,7 +49,7 @@ STATED = ".schemas"
 MAX_STATED = 200
 """Maximum number of schemas whose latest version is logged because of headers; further ones go by time."""
 _HEADER = b"\r\n" + naming.HEADER + b":"
-_versions = msgspec.msgpack.Decoder(dict[str, int])
+_versions = PackDecoder(dict[str, int])
 _MARKERS = tuple(b"\r\n%b:" % name for name in DELETIONS)
 
 
@@ -58,7 +59,7 @@ class _State(msgspec.Struct, frozen=True):
     schema_versions: dict[str, int] = {}
 
 
-_CHECKPOINT = msgspec.msgpack.Decoder(_State)
+_CHECKPOINT = PackDecoder(_State)
 
 
 class Definitions(Protocol):

@@ -13,6 +13,7 @@ import msgspec
 
 from lakestream.protocol.api.errors import invalid
 from lakestream.protocol.api.jsonio import shown
+from lakestream.protocol.decoding import PackDecoder
 from lakestream.stream.core.config import StreamConfig, StreamSource
 from lakestream.stream.core.effect import STREAM_SOURCE
 from lakestream.stream.core.feature import Feature, Stored
@@ -41,7 +42,7 @@ class _State(msgspec.Struct):
     """See `Mirroring.near`."""
 
 
-_STATE = msgspec.msgpack.Decoder(_State)
+_STATE = PackDecoder(_State)
 
 
 class Mirroring(Feature):

@@ -23,7 +23,7 @@ from lakestream.ports import Bus, ClientInfo, Clock, Delivery, Subscribed, Timer
 from lakestream.protocol import headers
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.jsonio import dumps
-from lakestream.protocol.decoding import DECODE_ERRORS
+from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 from lakestream.protocol.domain_subjects import LINK_QUEUE
 from lakestream.stream.core.batch import Run
 from lakestream.stream.core.proposer import NOT_NOW
@@ -149,7 +149,7 @@ class _Answer(msgspec.Struct, frozen=True):
         return self.ack_floor.stream_seq if self.config.ack_policy == FLOW_CONTROL else 0
 
 
-_answer = msgspec.json.Decoder(_Answer)
+_answer = JsonDecoder(_Answer)
 
 
 class Session:
