@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
-from lakestream.account.get.direct import DirectGet
 from lakestream.log.format.errors import LogFrozen
 from lakestream.meta import deleted_streams
 from lakestream.meta.meta import failure
@@ -19,10 +19,14 @@ from lakestream.ports import Bus, Subscribed
 from lakestream.protocol.accounts import UNLIMITED, JetStreamLimits
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.stream.acks import Acks
-from lakestream.stream.assembly import Stream
 from lakestream.stream.core.confirming import when_all_applied
 from lakestream.stream.core.events import StreamEvents
 from lakestream.stream.core.storage_use import AccountUse
+
+if TYPE_CHECKING:
+    from lakestream.account.get.direct import DirectGet
+    from lakestream.stream.assembly import Stream
+
 
 FROZEN_AGAIN_NS = 60_000_000_000
 """Interval at which a frozen stream is logged again (1 minute)."""
@@ -52,9 +56,16 @@ class Engine:
         self.streams: dict[str, Stream] = {}
         self.offline: dict[str, str] = {}
         """Reasons of streams that cannot be served, by name: a damaged log, or a newer server is required."""
-        self.direct = DirectGet(bus, shared.options.domain, shared.options.max_pending, self.streams.get, shared.share)
         self._subscriptions: dict[str, list[Subscribed]] = {}
         self.acks = Acks(bus, self.streams)
+
+    @functools.cached_property
+    def direct(self) -> DirectGet:
+        """Return the direct gets, which are loaded with the first stream."""
+        from lakestream.account.get.direct import DirectGet
+
+        options = self.shared.options
+        return DirectGet(self.bus, options.domain, options.max_pending, self.streams.get, self.shared.share)
 
     def delete_stream(self, name: str, done: Callable[[ApiError | None], None]) -> None:
         """Delete a stream; call `done(None)` once no restart can bring it back.

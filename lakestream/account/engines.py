@@ -7,6 +7,7 @@ one account, `meta/shared.py` the services that all share.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from lakestream.account.engine import Engine
 from lakestream.meta import deleted_streams
@@ -15,7 +16,10 @@ from lakestream.meta.node import MetaNode
 from lakestream.meta.shared import Shared
 from lakestream.meta.solo import solo_node
 from lakestream.protocol.accounts import UNLIMITED, JetStreamLimits
-from lakestream.stream.assembly import Stream
+
+if TYPE_CHECKING:
+    from lakestream.stream.assembly import Stream
+
 
 MARK_NS = 1_000_000_000
 """Pause between two rounds that update the synced marks of all logs (1 s, log/store/synced.py)."""

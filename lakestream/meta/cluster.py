@@ -21,10 +21,10 @@ from lakestream.meta.meta_transfer import MetaTransfer
 from lakestream.meta.node import Answers, MetaNode
 from lakestream.meta.placement import Candidate, Wanted, choose, choose_leader, peer_id
 from lakestream.meta.ports import AllAccounts, Nodes
-from lakestream.meta.replica import Member
 from lakestream.meta.replica_files import MemberFiles
 from lakestream.meta.requests import Leaders, Requests
 from lakestream.meta.shared import Shared
+from lakestream.meta.site import Member
 from lakestream.meta.stores import FileStores
 from lakestream.ports import Clock
 from lakestream.protocol.api.errors import ApiError, api_error

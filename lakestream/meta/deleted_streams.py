@@ -8,6 +8,7 @@ the next start continues (`resume`), so the answer to a deletion never waits for
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -15,8 +16,10 @@ from lakestream.log.format.errors import CorruptLog
 from lakestream.log.store import root
 from lakestream.meta.shared import Shared
 from lakestream.protocol.decoding import DECODE_ERRORS
-from lakestream.stream.assembly import Stream
 from lakestream.stream.core.operations import CreateStream, decode_operation, stream_name
+
+if TYPE_CHECKING:
+    from lakestream.stream.assembly import Stream
 
 
 def creation(stream: Stream) -> CreateStream:

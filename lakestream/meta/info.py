@@ -8,14 +8,18 @@ with one replica shows its node only, as in nats-server.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lakestream.meta.placement import peer_id
 from lakestream.meta.ports import Nodes
-from lakestream.meta.replica import Member, Replica, group_id
 from lakestream.meta.shared import Shared
+from lakestream.meta.site import Member, group_id
 from lakestream.protocol.api.advisory import advise
 from lakestream.protocol.gotime import format_time
+
+if TYPE_CHECKING:
+    from lakestream.meta.replica import Replica
+
 
 TRAFFIC_ACCOUNT = "$SYS"
 """`traffic_account` in the `cluster` object: replication uses no account of clients."""

@@ -8,7 +8,7 @@ JetStream, as in nats-server.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -18,12 +18,16 @@ from lakestream.meta.assignments import Assignment, AssignStream
 from lakestream.meta.meta import SoloMeta
 from lakestream.meta.node import MetaNode
 from lakestream.meta.recovery import Recovered, recover
-from lakestream.meta.replica import Opened, Replica, group_id
+from lakestream.meta.site import Opened, group_id
 from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 from lakestream.raft.core.messages import Membership
-from lakestream.stream.assembly import Stream
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.operations import CreateStream, encode
+
+if TYPE_CHECKING:
+    from lakestream.meta.replica import Replica
+    from lakestream.stream.assembly import Stream
+
 
 MAX_WAITING = 10_000
 """Requests that may wait until an account's streams are open; further ones fail with 10008."""

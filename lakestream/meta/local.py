@@ -8,6 +8,7 @@ assignments.py has the meta layer's state, replica.py one replica.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -16,15 +17,18 @@ from lakestream.meta.assignments import Applied, Assignment, SettleStream
 from lakestream.meta.info import Advisories
 from lakestream.meta.meta import Acted, Meta
 from lakestream.meta.ports import AllAccounts, Led, Nodes
-from lakestream.meta.replica import Replica
 from lakestream.meta.replicas import Replicas
 from lakestream.meta.shared import Shared
 from lakestream.protocol.api.errors import ApiError
 from lakestream.protocol.decoding import JsonDecoder
 from lakestream.raft.core.messages import Membership
-from lakestream.stream.assembly import Stream
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.operations import CreateStream, UpdateStream
+
+if TYPE_CHECKING:
+    from lakestream.meta.replica import Replica
+    from lakestream.stream.assembly import Stream
+
 
 STEP_NS = 100_000_000
 """Interval between the steps of a membership change (100 ms)."""

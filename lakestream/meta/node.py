@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -28,9 +28,12 @@ from lakestream.protocol.api.request import Where
 from lakestream.protocol.decoding import JsonDecoder, PackDecoder
 from lakestream.raft.group.group import Members
 from lakestream.raft.group.ports import Calls
-from lakestream.stream.assembly import Stream
 from lakestream.stream.core import offline
 from lakestream.stream.core.config import StreamConfig
+
+if TYPE_CHECKING:
+    from lakestream.stream.assembly import Stream
+
 
 PROPOSE = "meta.propose"
 """The call that asks the meta leader to propose an entry."""

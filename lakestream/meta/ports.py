@@ -7,14 +7,16 @@ accounts; the server passes them in, and tests pass their own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.api.request import Request, Where
 from lakestream.protocol.peer_wire import NodeInfo
 from lakestream.raft.group.ports import Peers
-from lakestream.stream.assembly import Stream
 from lakestream.stream.core.events import StreamEvents
+
+if TYPE_CHECKING:
+    from lakestream.stream.assembly import Stream
 
 
 class Nodes(Peers, Protocol):

@@ -6,6 +6,8 @@ before the server joined (adoption.py).
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from lakestream.log.format.errors import LogError
@@ -13,9 +15,11 @@ from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.store.store import Store
 from lakestream.meta.site import Site
 from lakestream.protocol.decoding import PackDecoder
-from lakestream.stream.assembly import Stream
 from lakestream.stream.core.operations import CreateStream, decode_operation, stream_name
 from lakestream.stream.core.state import StreamState
+
+if TYPE_CHECKING:
+    from lakestream.stream.assembly import Stream
 
 _STREAM_STATE = PackDecoder(StreamState)
 

@@ -12,10 +12,11 @@ from typing import Protocol
 import msgspec
 
 from lakestream.log.format.errors import CorruptLog, LogError
+from lakestream.log.store.base import READ_AGAIN_NS, BaseUnreadable
 from lakestream.log.store.segment_log import SegmentLog
 from lakestream.log.store.store import Store
 from lakestream.meta.replica_transfer import Fetch, Offer
-from lakestream.meta.site import Site
+from lakestream.meta.site import Member, Opened, Site, group_id
 from lakestream.protocol.api.errors import ApiError, for_clients
 from lakestream.protocol.decoding import JsonDecoder, PackDecoder
 from lakestream.raft.core.messages import Install, Membership
@@ -26,7 +27,7 @@ from lakestream.stream.assembly import Stream
 from lakestream.stream.core.offline import Unsupported
 from lakestream.stream.core.operations import CreateStream, encode
 from lakestream.stream.core.state import StreamState
-from lakestream.stream.mirroring.clone import READ_AGAIN_NS, YIELD_NS, BaseUnreadable, Holding, held_from, prepare
+from lakestream.stream.mirroring.clone import YIELD_NS, Holding, held_from, prepare
 
 CHECK_NS = 50_000_000
 """First delay before checking that a new follower has caught up (50 ms); it doubles with each check."""
@@ -42,19 +43,6 @@ CURRENT_LAG = 0
 _STREAM_STATE = PackDecoder(StreamState)
 
 
-class Member(msgspec.Struct, frozen=True):
-    """Another member of the group, for API responses."""
-
-    name: str
-    current: bool
-    """True if it is active and lacks no entries."""
-    offline: bool
-    active_ns: int
-    """Time since its last message, in ns."""
-    lag: int
-    """Number of log entries that it lacks."""
-
-
 class _Assigned(msgspec.Struct):
     """The fields of an assigned configuration on which a replica's files depend."""
 
@@ -63,11 +51,6 @@ class _Assigned(msgspec.Struct):
 
 
 _ASSIGNED = JsonDecoder(_Assigned)
-
-
-def group_id(uid: str) -> str:
-    """Return the id of a stream's group."""
-    return f"S-{uid}"
 
 
 class Differs(CorruptLog):
@@ -620,15 +603,6 @@ class Replica:
             seal = (alone or stream.failed is None) and self._site.shared.lake.keeps(deleted)
             left = stream.store.leave(note, seal)
         return self._site.files.remove(self, note) or left
-
-
-class Opened(msgspec.Struct):
-    """The opened files of a replica. `damage`: the damage found in them; "" for none."""
-
-    member: raft.Member
-    store: Store
-    stream: Stream
-    damage: str = ""
 
 
 class Host(Protocol):

@@ -13,15 +13,19 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from lakestream.log.format.errors import CorruptLog
 from lakestream.log.format.segment import Header, Segment
 from lakestream.log.store.repair import verify
 from lakestream.log.store.store import Store
-from lakestream.meta.replica import Replica
 from lakestream.meta.replica_transfer import Fetch, Offer
 from lakestream.meta.site import Site
 from lakestream.ports import Timer
+
+if TYPE_CHECKING:
+    from lakestream.meta.replica import Replica
+
 
 SCRUB_DELAY_NS = 5_000_000_000
 """Delay after opening a replica before its sealed segments are verified (5 s), one at a time on a node."""

@@ -9,20 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.files import Brief
+from lakestream.log.store.base import READ_AGAIN_NS, BaseUnreadable
 from lakestream.meta import deleted_streams
-from lakestream.meta.replica import Host, Opened, Replica
 from lakestream.meta.replica_files import MemberFiles, decode_identity
 from lakestream.meta.replica_repair import Repairs
 from lakestream.meta.replica_transfer import Sender
-from lakestream.meta.site import Site
+from lakestream.meta.site import Opened, Site
 from lakestream.protocol.api.errors import ApiError, api_error, for_clients
 from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.raft.core.messages import Membership
 from lakestream.stream.core.operations import CreateStream
-from lakestream.stream.mirroring.clone import READ_AGAIN_NS, BaseUnreadable
+
+if TYPE_CHECKING:
+    from lakestream.meta.replica import Host, Replica
+
 
 CLOSED_AT_ONCE = 8
 """Streams whose last checkpoints are written at the same time (8)."""
@@ -66,7 +70,7 @@ class Replicas:
             if create is None:
                 self._log.error(f"stream {name}: its file `replica` is damaged; {NAMED_LATER}")
                 return True
-            replica = Replica(self.site, self, create)
+            replica = self._made(create)
         except (OSError, *DECODE_ERRORS) as error:
             self._log.error(f"stream {name}: its file `replica` cannot be used: {error}; {NAMED_LATER}")
             return True
@@ -85,9 +89,14 @@ class Replicas:
             self._begin(replica, opened)
         return True
 
+    def _made(self, create: CreateStream) -> Replica:
+        from lakestream.meta.replica import Replica  # with the first stream
+
+        return Replica(self.site, self, create)
+
     def take(self, create: CreateStream, opened: Opened | BaseException) -> Replica:
         """Add a replica with files from disk, opened or with the error. It does not serve before `serve`."""
-        replica = self.by_uid[create.uid] = Replica(self.site, self, create)
+        replica = self.by_uid[create.uid] = self._made(create)
         replica.found = replica.wanted = True
         if isinstance(opened, BaseException):
             self._broken(replica, opened)
@@ -164,7 +173,7 @@ class Replicas:
         """
         replica = self.by_uid.get(create.uid)
         if replica is None:
-            replica = self.by_uid[create.uid] = Replica(self.site, self, create)
+            replica = self.by_uid[create.uid] = self._made(create)
             new = replica  # bound now for the lambda
             if replica.key in self._removals:
                 self._removals[replica.key].append(lambda _: self._open(new, membership, lost))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -20,7 +20,6 @@ from lakestream.metrics.histogram import SECONDS, Histogram
 from lakestream.ports import Bus, Clock, Io, Share
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.spans import Spans
-from lakestream.stream.assembly import Stream
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.events import StreamEvents
 from lakestream.stream.core.operations import CreateStream
@@ -28,7 +27,11 @@ from lakestream.stream.core.pipeline import Uncommitted
 from lakestream.stream.core.proposer import BufferLimits
 from lakestream.stream.core.storage_use import StorageUse
 from lakestream.stream.features.batches import BatchLimits, BatchRoom
-from lakestream.stream.features.validation import Definitions, NoDefinitions
+from lakestream.stream.features.validation import NoDefinitions
+
+if TYPE_CHECKING:
+    from lakestream.stream.assembly import Stream
+    from lakestream.stream.features.validation import Definitions
 
 
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):

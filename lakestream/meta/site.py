@@ -7,16 +7,21 @@ replica.py, replica_transfer.py and replica_repair.py import it instead of `Repl
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
+import msgspec
+
+from lakestream.log.store.base import Bases
 from lakestream.log.store.store import Store
 from lakestream.meta.replica_files import ReplicaFacts, ReplicaFiles
 from lakestream.meta.shared import Shared
+from lakestream.raft.group import group
 from lakestream.raft.group.group import Group, Members
 from lakestream.raft.group.ports import Calls, Peers
-from lakestream.stream.assembly import Stream
 from lakestream.stream.core.operations import CreateStream
-from lakestream.stream.mirroring.clone import Bases
+
+if TYPE_CHECKING:
+    from lakestream.stream.assembly import Stream
 
 
 class LakeWatch(Bases, Protocol):
@@ -39,6 +44,33 @@ class Held(ReplicaFacts, Protocol):
         """Return the directory of its files."""
 
 
+class Member(msgspec.Struct, frozen=True):
+    """Another member of the group, for API responses."""
+
+    name: str
+    current: bool
+    """True if it is active and lacks no entries."""
+    offline: bool
+    active_ns: int
+    """Time since its last message, in ns."""
+    lag: int
+    """Number of log entries that it lacks."""
+
+
+class Opened(msgspec.Struct):
+    """The opened files of a replica. `damage`: the damage found in them; "" for none."""
+
+    member: group.Member
+    store: Store
+    stream: Stream
+    damage: str = ""
+
+
+def group_id(uid: str) -> str:
+    """Return the id of a stream's group."""
+    return f"S-{uid}"
+
+
 class Site:
     """The services of a node's replicas.
 
@@ -57,6 +89,8 @@ class Site:
 
     def stream(self, create: CreateStream, store: Store) -> Stream:
         """Return a stream over an open store; it serves only once its replica leads."""
+        from lakestream.stream.assembly import Stream  # with the first stream
+
         shared = self.shared
         bus, options = shared.bus_of(create.account), shared.options
         return Stream(

@@ -20,7 +20,6 @@ from lakestream.protocol.api.request import Request, Where
 from lakestream.protocol.peer_wire import NodeInfo
 from lakestream.raft.group.ports import Channel
 from lakestream.raft.group.solo import SoloGroups
-from lakestream.stream import rules
 from lakestream.stream.core.config import Placement, StreamConfig
 
 ANSWERS = Answers(
@@ -131,6 +130,8 @@ class SoloPlacing:
         return 1
 
     def check_storage(self, config: StreamConfig, reserved: Callable[[], int]) -> None:
+        from lakestream.stream import rules  # with the first stream
+
         rules.check_reserved(config, reserved, self._max_memory, self._max_file)
 
     def check_growth(self, peers: Sequence[str], old: StreamConfig, new: StreamConfig) -> None:

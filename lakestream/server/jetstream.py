@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import importlib
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from lakestream.account.api.subjects import Api
@@ -20,8 +21,6 @@ from lakestream.account.api.transfer import TransferApi
 from lakestream.account.engine import Engine
 from lakestream.account.engines import Engines
 from lakestream.account.schemas import bucket
-from lakestream.account.schemas.definitions import AccountDefinitions
-from lakestream.account.schemas.requests import LOOK_NS, SchemaApi
 from lakestream.account.use import ElsewhereUse
 from lakestream.config.errors import StartError
 from lakestream.config.options import JetStreamOptions, LakeOptions, Options
@@ -38,9 +37,10 @@ from lakestream.meta.stores import FileStores
 from lakestream.net.accounts.accounts import Account, Accounts
 from lakestream.net.identity import Identity
 from lakestream.net.peers.standalone import Standalone
-from lakestream.ports import Bus, Subscribed
+from lakestream.ports import Bus, ClientInfo, Subscribed
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.api.request import API_LEVEL
+from lakestream.protocol.schema_api import PREFIX
 from lakestream.runtime import LoopClock, ThreadIo
 from lakestream.server.lake.api import FlushApi
 from lakestream.server.verification import Verifier, VerifyApi
@@ -49,17 +49,43 @@ from lakestream.stream.core.proposer import BufferLimits
 from lakestream.stream.features.batches import BatchLimits
 
 if TYPE_CHECKING:
+    from lakestream.account.schemas.definitions import AccountDefinitions
+    from lakestream.account.schemas.requests import SchemaApi
     from lakestream.net.peers.cluster import Cluster
     from lakestream.net.peers.workers import Workers
     from lakestream.server.lake.address import LakeAddress
     from lakestream.server.lake.keeper import LakeKeeper
     from lakestream.server.lake.schema_export import SchemaExport
 
+LOOK_NS = 2_000_000_000
+"""Interval at which each account looks for new schemas (2 s)."""
+
 STOP_WAIT_S = 10.0
 """Maximum time for writes in flight at the end."""
 
 HAND_OVER_WAIT_S = 2.0
 """Maximum time for other nodes to take over leadership at the end."""
+
+AHEAD_NS = 1_000_000
+"""Pause between two of `AHEAD` (1 ms), in which the server serves its clients."""
+AHEAD = (
+    "lakestream.stream.consumer.acks",
+    "lakestream.account.schemas.definitions",
+    "lakestream.stream.consumer.delivery",
+    "lakestream.stream.consumer.consumers",
+    "lakestream.stream.mirroring.mirroring",
+    "lakestream.stream.features.schedules",
+    "lakestream.stream.features.time_travel",
+    "lakestream.stream.assembly",
+    "lakestream.stream.rules",
+    "lakestream.account.get.direct",
+    "lakestream.account.api.streams",
+    "lakestream.account.api.consumers",
+    "lakestream.account.api.messages",
+    "lakestream.meta.replica",
+)
+"""Modules that the first stream and its requests need. A server without streams is ready before it has them, and loads
+them behind that, in this order: each has a few modules that those before it lack, so that no turn takes long."""
 
 LAKE_THREADS = 8
 """Pieces of work for the lake at once, such as a look at a table; further ones queue. The log has threads of its own: a
@@ -82,15 +108,31 @@ class Served:
         self.transfers = TransferApi(engine)
         self.verifications = VerifyApi(engine, verifier)
         self.flushes = FlushApi(engine, keeper)
-        self.schemas = SchemaApi(engine, export)
+        self._export = export
+        self._schema_requests = engine.bus.subscribe(f"{PREFIX}>".encode(), self._schemas_asked)
         self._services = services
+
+    @functools.cached_property
+    def schemas(self) -> SchemaApi:
+        """Return the requests of the schema registry, which are loaded with the first of them or its bucket."""
+        from lakestream.account.schemas.requests import SchemaApi
+
+        return SchemaApi(self.engine, self._export)
+
+    def _schemas_asked(self, subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:
+        self.schemas.asked(subject, reply, header, body, client)
+
+    def look_for_schemas(self) -> None:
+        """Have the lake get what was registered."""
+        if bucket.STREAM in self.engine.streams:
+            self.schemas.look()
 
     def close(self) -> None:
         """Stop JetStream of an account; the API remains, to reject requests."""
         self.transfers.close()
         self.flushes.close()
         self.verifications.close()
-        self.schemas.close()
+        self._schema_requests.cancel()
         for service in self._services:
             service.cancel()
 
@@ -189,6 +231,8 @@ class JetStream:
     def _definitions_of(self, account: str) -> AccountDefinitions:
         found = self._definitions.get(account)
         if found is None:
+            from lakestream.account.schemas.definitions import AccountDefinitions  # with the first stream
+
             shared = self.engines.shared
 
             def uid() -> str:
@@ -302,16 +346,24 @@ class JetStream:
     def start(self) -> None:
         """Go on once the server is ready: take part in the cluster, follow the lake."""
         self.node.start()
+        self._clock.call_later(AHEAD_NS, functools.partial(self._load_ahead, iter(AHEAD)))
         if self.keeper is not None:
             self.keeper.start()
             self._clock.call_later(LOOK_NS, self._look_for_schemas)
+
+    def _load_ahead(self, names: Iterator[str]) -> None:
+        """Load the next of these modules, and then the others."""
+        name = next(names, "")
+        if name and not self._stopping:
+            importlib.import_module(name)
+            self._clock.call_later(AHEAD_NS, functools.partial(self._load_ahead, names))
 
     def _look_for_schemas(self) -> None:
         """Have the lake get what was registered: one timer for all accounts, of which few have schemas."""
         if self._stopping:
             return
         for served in list(self.served.values()):
-            served.schemas.look()
+            served.look_for_schemas()
         self._clock.call_later(LOOK_NS, self._look_for_schemas)
 
     # ------------------------------------------------------------------ end

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from lakestream.ports import Bus, ClientInfo, Subscribed
 from lakestream.protocol.domain_subjects import MARK
 from lakestream.protocol.publishes import WIDTH, Publishes
-from lakestream.stream.assembly import Stream
-from lakestream.stream.consumer.consumer import Consumer
+
+if TYPE_CHECKING:
+    from lakestream.stream.assembly import Stream
+    from lakestream.stream.consumer.consumer import Consumer
+
 
 ACKS, NEXT = frozenset((b"", b"+ACK", b"+OK")), b"+NXT"
 

@@ -6,13 +6,15 @@ Belongs here: StreamInfo and its parts, as CREATE, UPDATE, INFO and LIST show th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lakestream.protocol.api.jsonio import shown
 from lakestream.protocol.api.request import API_LEVEL, NATS_VERSION
 from lakestream.protocol.gotime import format_time
-from lakestream.stream.assembly import Stream
 from lakestream.stream.core.config import StreamConfig
+
+if TYPE_CHECKING:
+    from lakestream.stream.assembly import Stream
 
 
 def config_shown(config: StreamConfig, *, versions: bool) -> dict[str, Any]:

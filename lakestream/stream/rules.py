@@ -8,6 +8,7 @@ mirroring/origin_rules.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -15,10 +16,14 @@ from lakestream.protocol.accounts import UNLIMITED, JetStreamLimits
 from lakestream.protocol.api.errors import api_error, invalid
 from lakestream.protocol.subjects import Filters, overlaps, valid_subject
 from lakestream.protocol.transforms import Transform, TransformError, check_destination
-from lakestream.stream.consumer.config import ConsumerConfig
 from lakestream.stream.core.account_limits import check_size
 from lakestream.stream.core.config import LAKE, LAST_SEQ, REQUIRED_LEVEL, StreamConfig, StreamConsumerLimits, valid_name
-from lakestream.stream.mirroring.origin_rules import Find, checked_origins
+from lakestream.stream.mirroring.origin_rules import checked_origins
+
+if TYPE_CHECKING:
+    from lakestream.stream.consumer.config import ConsumerConfig
+    from lakestream.stream.mirroring.origin_rules import Find
+
 
 MAX_NAME = 255
 """Longest stream name in bytes."""

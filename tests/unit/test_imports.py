@@ -71,8 +71,25 @@ OF_JETSTREAM = {
 }
 """Modules that a server without JetStream does not use; half of all."""
 
-MOST_MODULES, MOST_WITH_JETSTREAM = 105, 340
+OF_STREAMS = {
+    "lakestream.account.api.consumers",
+    "lakestream.account.api.messages",
+    "lakestream.account.api.streams",
+    "lakestream.account.get",
+    "lakestream.account.schemas.definitions",
+    "lakestream.account.schemas.requests",
+    "lakestream.meta.replica",
+    "lakestream.stream.assembly",
+    "lakestream.stream.consumer",
+    "lakestream.stream.mirroring",
+}
+"""Modules that a server without streams does not use before its first request; it loads them once it is ready."""
+
+MOST_MODULES, MOST_WITH_JETSTREAM = 105, 258
 """Numbers of lakestream's own modules after a start. Each takes about 0.3 ms of the start."""
+
+MOST_IN_A_STEP = 20
+"""Modules that one turn loads behind the start."""
 
 _STARTED = """
 import asyncio, json, sys
@@ -96,10 +113,18 @@ sys.exit(serve.start(sys.argv[1:], "test", serve.load, lambda options, log: serv
 """
 
 
-def _loaded_by(tmp_path: Path, *flags: str) -> set[str]:
+_LOADED_AHEAD = """
+    from lakestream.server.jetstream import AHEAD
+    while not set(AHEAD) <= set(sys.modules):
+        await asyncio.sleep(0)
+    loaded = set(sys.modules) - before
+"""
+
+
+def _loaded_by(tmp_path: Path, *flags: str, program: str = _STARTED) -> set[str]:
     """Return the modules in a server that has just become ready."""
     done = subprocess.run(
-        [sys.executable, "-c", _STARTED, "-a", "127.0.0.1", "-p", "-1", *flags],
+        [sys.executable, "-c", program, "-a", "127.0.0.1", "-p", "-1", *flags],
         capture_output=True,
         text=True,
         cwd=tmp_path,
@@ -118,8 +143,38 @@ def test_a_start_with_jetstream_loads_nothing_heavy(tmp_path: Path) -> None:
     loaded = _loaded_by(tmp_path, "-js", "-sd", str(tmp_path / "store"))
     assert "lakestream" in loaded
     assert loaded & HEAVY == set()
-    assert loaded & OF_FEATURES == set()
+    assert loaded & (OF_FEATURES | OF_STREAMS) == set()
     assert len(_own(loaded)) <= MOST_WITH_JETSTREAM
+
+
+def test_what_streams_need_is_loaded_ahead_in_small_steps() -> None:
+    text = """
+import importlib, sys
+import lakestream.server.node
+from lakestream.server.jetstream import AHEAD
+from lakestream.server.lake import address, keeper, schema_export
+steps = []
+for name in AHEAD:
+    before = len(sys.modules)
+    importlib.import_module(name)
+    steps.append(len(sys.modules) - before)
+before = set(sys.modules)
+import lakestream.account.api.streams, lakestream.account.api.messages, lakestream.account.api.consumers
+import lakestream.account.get.direct, lakestream.account.schemas.definitions
+import lakestream.meta.replica, lakestream.stream.rules
+print(max(steps), min(steps), len(set(sys.modules) - before))
+"""
+    done = subprocess.run([sys.executable, "-c", text], check=True, capture_output=True, text=True)
+    longest, shortest, left = map(int, done.stdout.split())
+    assert (shortest > 0, left) == (True, 0)
+    assert longest <= MOST_IN_A_STEP
+
+
+def test_a_server_without_streams_loads_what_they_need_once_it_is_ready(tmp_path: Path) -> None:
+    text = _STARTED.replace("    loaded = set(sys.modules) - before\n", _LOADED_AHEAD)
+    assert text != _STARTED
+    loaded = _loaded_by(tmp_path, "-js", "-sd", str(tmp_path / "store"), program=text)
+    assert OF_STREAMS - loaded == {"lakestream.account.schemas.requests"}  # of the registry, not of streams
 
 
 def test_a_start_without_jetstream_loads_nothing_of_it(tmp_path: Path) -> None:

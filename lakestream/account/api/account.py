@@ -17,6 +17,7 @@ from lakestream.account.engine import Engine
 from lakestream.meta.ports import of_account
 from lakestream.protocol.accounts import JetStreamLimits, tier_of
 from lakestream.protocol.api.request import API_LEVEL, Request, Routes, Where
+from lakestream.protocol.decoding import PackDecoder
 
 USAGE = "account.usage"
 """The call that asks a node for its `Usage`."""
@@ -54,7 +55,7 @@ class Usage(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(Usage(*map(operator.add, mine, its)), tiers=both)
 
 
-_USAGE = msgspec.msgpack.Decoder(Usage)
+_USAGE = PackDecoder(Usage)
 
 
 _NOTHING = TierUsage()

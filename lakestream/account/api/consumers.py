@@ -21,7 +21,7 @@ from lakestream.meta.info import consumer_shown
 from lakestream.meta.turns import Finished, Work
 from lakestream.protocol.api.errors import ApiError, api_error, for_clients
 from lakestream.protocol.api.jsonio import Int, Time, Uint64
-from lakestream.protocol.api.request import Request, Routes, Where, level_refused
+from lakestream.protocol.api.request import Request, level_refused
 from lakestream.protocol.gotime import END_NS, START_NS, ZERO, time_ns
 from lakestream.stream.assembly import Stream
 from lakestream.stream.consumer import rules
@@ -98,22 +98,6 @@ class ConsumerApi:
             max_request_batch=options.max_request_batch,
         )
 
-    def register(self, routes: Routes) -> None:
-        created, stream = "consumer_create_response", Where.STREAM
-        routes.route("CONSUMER.CREATE.*", created, self._create_legacy, where=stream)
-        routes.route("CONSUMER.CREATE.*.*", created, self._create_named, where=stream)
-        routes.route("CONSUMER.CREATE.*.*.>", created, self._create_named, where=stream)
-        routes.route("CONSUMER.DURABLE.CREATE.*.*", created, self._create_durable, where=stream)
-        routes.route("CONSUMER.NAMES.*", "consumer_names_response", self._names, empty=_PAGE, where=stream)
-        routes.route("CONSUMER.LIST.*", "consumer_list_response", self._list, empty=_PAGE, where=stream)
-        routes.route("CONSUMER.INFO.*.*", "consumer_info_response", self._info, where=stream)
-        routes.route("CONSUMER.DELETE.*.*", "consumer_delete_response", self._delete, where=stream)
-        not_paused = {"paused": False, "pause_until": ZERO}
-        routes.route("CONSUMER.PAUSE.*.*", "consumer_pause_response", self._pause, empty=not_paused, where=stream)
-        reset, at = "consumer_reset_response", {"reset_seq": 0}
-        routes.route("CONSUMER.RESET.*.*", reset, self._reset, empty=at, level=False, where=stream)
-        routes.route("CONSUMER.UNPIN.*.*", "consumer_unpin_response", self._unpin, where=stream)
-
     def _info_of(self, consumer: Consumer, listed: bool = False) -> dict[str, Any]:
         """Return ConsumerInfo. A consumer has the peers and the leader of its stream, whose log holds it."""
         shown = self._engine.node.shown.cluster(consumer.stream.uid)
@@ -147,13 +131,13 @@ class ConsumerApi:
         self._engine.turns.take(f"C {stream.uid}", request, run)
 
     # ------------------------------------------------------------------ create and update
-    def _create_legacy(self, request: Request) -> None:
+    def create_legacy(self, request: Request) -> None:
         asked = self._asked(request)
         if asked.config.durable_name:
             raise api_error(10020)
         self._create(request, asked, asked.config)
 
-    def _create_named(self, request: Request) -> None:
+    def create_named(self, request: Request) -> None:
         asked = self._asked(request)
         name, config = request.tokens[1], asked.config
         if config.durable_name and config.durable_name != name:
@@ -165,7 +149,7 @@ class ConsumerApi:
                 raise api_error(10131)
         self._create(request, asked, replace(config, name=name))
 
-    def _create_durable(self, request: Request) -> None:
+    def create_durable(self, request: Request) -> None:
         asked = self._asked(request)
         name, config = request.tokens[1], asked.config
         if not config.durable_name:
@@ -394,11 +378,11 @@ class ConsumerApi:
         fields: dict[str, Any] = {"total": total, "offset": offset, "limit": limit}
         return [stream.consumers[name] for name in names], fields
 
-    def _names(self, request: Request) -> None:
+    def names(self, request: Request) -> None:
         consumers, fields = self._page(request, NAMES_LIMIT)
         request.respond({**fields, "consumers": [consumer.name for consumer in consumers]})
 
-    def _list(self, request: Request) -> None:
+    def list_consumers(self, request: Request) -> None:
         self._page(request, LIST_LIMIT)  # reject an invalid request at once
 
         def answer() -> None:
@@ -417,7 +401,7 @@ class ConsumerApi:
 
         self._engine.when_applied([find(self._engine, request.tokens[0])], lambda: request.run(answer))
 
-    def _info(self, request: Request) -> None:
+    def info(self, request: Request) -> None:
         if not request.empty_body:
             raise api_error(10038)
         consumer = self._consumer(*request.tokens[:2])
@@ -428,7 +412,7 @@ class ConsumerApi:
         self._engine.when_applied([find(self._engine, consumer.stream.name)], lambda: request.run(answer))
 
     # ------------------------------------------------------------------ delete, pause, reset
-    def _delete(self, request: Request) -> None:
+    def delete(self, request: Request) -> None:
         if not request.empty_body:
             raise api_error(10038)
         stream, name = find(self._engine, request.tokens[0]), request.tokens[1]
@@ -444,7 +428,7 @@ class ConsumerApi:
 
         self._in_turn(request, stream, change)
 
-    def _pause(self, request: Request) -> None:
+    def pause(self, request: Request) -> None:
         asked = request.parse_if_json(PauseRequest, "JSApiConsumerPauseRequest")
         stream, name = find(self._engine, request.tokens[0]), request.tokens[1]
         if asked.pause_until and not START_NS <= time_ns(asked.pause_until) < END_NS:
@@ -466,7 +450,7 @@ class ConsumerApi:
             answer["pause_remaining"] = remaining
         request.respond(answer)
 
-    def _reset(self, request: Request) -> None:
+    def reset(self, request: Request) -> None:
         try:
             consumer = self._consumer(*request.tokens[:2])
         except ApiError:
@@ -506,7 +490,7 @@ class ConsumerApi:
             raise api_error(10204, err="not allowed")
 
     # ------------------------------------------------------------------ unpin
-    def _unpin(self, request: Request) -> None:
+    def unpin(self, request: Request) -> None:
         if self._engine.node.answers.stream_first:
             self._consumer(*request.tokens[:2])  # a clustered nats-server looks for the consumer first
         if not request.body.strip():

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lakestream.meta.assignments import Assignment
 from lakestream.meta.node import MetaNode
 from lakestream.meta.ports import AccountStreams
 from lakestream.protocol.api.errors import api_error
 from lakestream.protocol.gotime import format_time
-from lakestream.stream.assembly import Stream
 from lakestream.stream.info import config_shown, info_shown
+
+if TYPE_CHECKING:
+    from lakestream.stream.assembly import Stream
 
 
 def find(account: AccountStreams, name: str, *, led: bool = True) -> Stream:

@@ -19,7 +19,7 @@ from lakestream.log.format.errors import LogError
 from lakestream.log.format.record import Record
 from lakestream.protocol.api.errors import ApiError, api_error, for_clients
 from lakestream.protocol.api.jsonio import Uint64
-from lakestream.protocol.api.request import Request, Routes, Where
+from lakestream.protocol.api.request import Request, Where
 from lakestream.protocol.gotime import format_time, time_ns
 from lakestream.stream.assembly import Stream
 from lakestream.stream.core.config import LAST_SEQ
@@ -48,13 +48,7 @@ class MessageApi:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def register(self, routes: Routes) -> None:
-        route, stream = routes.route, Where.STREAM
-        route("STREAM.PURGE.*", "stream_purge_response", self._purge, empty={"purged": 0}, where=stream)
-        route("STREAM.MSG.GET.*", "stream_msg_get_response", self._get_message, where=stream)
-        route("STREAM.MSG.DELETE.*", "stream_msg_delete_response", self._delete_message, where=stream)
-
-    def _purge(self, request: Request) -> None:
+    def purge(self, request: Request) -> None:
         asked = request.parse_if_json(StreamPurgeRequest, "JSApiStreamPurgeRequest")
         if asked.seq and asked.keep:
             raise api_error(10003)
@@ -75,7 +69,7 @@ class MessageApi:
         seq = asked.seq if asked.seq <= max(LAST_SEQ, stream.pipeline.next_seq) else 0
         stream.propose(Purge(asked.filter.encode(), seq, asked.keep), purged)
 
-    def _delete_message(self, request: Request) -> None:
+    def delete(self, request: Request) -> None:
         if request.empty_body:
             raise api_error(10003)
         asked = request.parse(MsgDeleteRequest, "JSApiMsgDeleteRequest")
@@ -93,7 +87,7 @@ class MessageApi:
 
         stream.propose(DeleteMessage(asked.seq, not asked.no_erase), deleted)
 
-    def _get_message(self, request: Request) -> None:
+    def get(self, request: Request) -> None:
         if request.empty_body:
             raise api_error(10003)
         asked = request.parse(MsgGetRequest, "JSApiMsgGetRequest")
@@ -105,7 +99,7 @@ class MessageApi:
             if led:
                 self._get_stored(request, stream, asked)
             elif not stream.closed:  # ask the present leader
-                again = functools.partial(request.run, functools.partial(self._get_message, request))
+                again = functools.partial(request.run, functools.partial(self.get, request))
                 self._engine.node.requests.again(request, Where.STREAM, again)
             else:
                 raise api_error(10008)

@@ -35,7 +35,8 @@ from lakestream.meta.ports import of_account
 from lakestream.protocol.accounts import tier_of
 from lakestream.protocol.api.errors import ApiError, api_error, invalid
 from lakestream.protocol.api.jsonio import Int, dumps
-from lakestream.protocol.api.request import Request, Routes, Where
+from lakestream.protocol.api.request import Request, Where
+from lakestream.protocol.decoding import JsonDecoder, PackDecoder
 from lakestream.protocol.subjects import overlaps
 from lakestream.stream import rules as stream_rules
 from lakestream.stream.assembly import Stream
@@ -67,7 +68,7 @@ INFOS = "stream.infos"
 """The call that asks a node for StreamInfo of the streams that it leads."""
 LIST_WAIT_NS = 2_000_000_000
 """Longest wait of STREAM.LIST for the streams' leaders (2 s)."""
-_STREAM_CONFIG = msgspec.json.Decoder(StreamConfig)
+_STREAM_CONFIG = JsonDecoder(StreamConfig)
 
 
 Complete = Callable[[StreamConfig, StreamConfig | None], StreamConfig]
@@ -86,7 +87,7 @@ class ChangeAsked(msgspec.Struct, frozen=True):
     leader: str
 
 
-_CHANGE_ASKED = msgspec.msgpack.Decoder(ChangeAsked)
+_CHANGE_ASKED = PackDecoder(ChangeAsked)
 
 
 class StreamInfoRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,19 +124,8 @@ class StreamApi:
         calls.serve(of_account(INFOS, engine.account), self._infos_asked)
         self._targets = RestoreTargets(engine, self._assign_restored, self._restored)
 
-    def register(self, routes: Routes) -> None:
-        route, meta, stream = routes.route, Where.META, Where.STREAM
-        route("STREAM.CREATE.*", "stream_create_response", self._create, where=meta)
-        route("STREAM.UPDATE.*", "stream_update_response", self._update, where=stream)
-        route("STREAM.INFO.*", "stream_info_response", self._info, empty=_PAGE, where=Where.REPLICA)
-        route("STREAM.NAMES", "stream_names_response", self._names, empty={**_PAGE, "streams": None}, where=meta)
-        route("STREAM.LIST", "stream_list_response", self._list, empty={**_PAGE, "streams": []}, where=meta)
-        route("STREAM.DELETE.*", "stream_delete_response", self._delete, where=meta)
-        route("STREAM.SNAPSHOT.*", "stream_snapshot_response", self._snapshot, where=stream)
-        route("STREAM.RESTORE.*", "stream_restore_response", self._restore, empty={"deliver_subject": ""})
-
     # ------------------------------------------------------------------ create, update, delete
-    def _create(self, request: Request) -> None:
+    def create(self, request: Request) -> None:
         if request.stage:
             self._answer_by_leader(request, request.stage)
             return
@@ -207,7 +197,7 @@ class StreamApi:
         if self._node.meta.leading:
             request.fail(error)
         else:
-            create = functools.partial(request.run, functools.partial(self._create, request))
+            create = functools.partial(request.run, functools.partial(self.create, request))
             self._node.requests.again(request, Where.META, create)
 
     def _is_assigned(self, config: StreamConfig) -> bool:
@@ -294,7 +284,7 @@ class StreamApi:
         """Return the account's streams, including those being created or changed."""
         return self._node.inventory.of(self._engine.account)
 
-    def _update(self, request: Request) -> None:
+    def update(self, request: Request) -> None:
         wanted = request.parse(StreamConfigRequest)
         name = request.tokens[0]
         if wanted.name != name:
@@ -428,7 +418,7 @@ class StreamApi:
         if self._streams.overlaps(config):
             raise api_error(10065)
 
-    def _delete(self, request: Request) -> None:
+    def delete(self, request: Request) -> None:
         if not request.empty_body:
             raise api_error(10038)
         name = request.tokens[0]
@@ -447,7 +437,7 @@ class StreamApi:
         self._engine.turns.take(f"S {self._engine.account} {name}", request, work)
 
     # ------------------------------------------------------------------ info
-    def _info(self, request: Request) -> None:
+    def info(self, request: Request) -> None:
         if self._node.answers.stream_first:
             find(self._engine, request.tokens[0], led=False)
         asked = request.parse_if_json(StreamInfoRequest, "JSApiStreamInfoRequest")
@@ -492,11 +482,11 @@ class StreamApi:
         offset = min(max(0, asked.offset), len(found))
         return {"total": len(found), "offset": offset, "limit": limit}, found[offset : offset + limit]
 
-    def _names(self, request: Request) -> None:
+    def names(self, request: Request) -> None:
         page, found = self._page(request, "JSApiStreamNamesRequest", NAMES_LIMIT)
         request.respond({**page, "streams": [each.name for each in found] or None})
 
-    def _list(self, request: Request) -> None:
+    def list_streams(self, request: Request) -> None:
         page, found = self._page(request, "JSApiStreamListRequest", LIST_LIMIT)
         if not found and not self._node.answers.counts_all:
             page["total"] = 0
@@ -548,7 +538,7 @@ class StreamApi:
 
         return Restores(self._engine, self._targets)
 
-    def _snapshot(self, request: Request) -> None:
+    def snapshot(self, request: Request) -> None:
         if request.empty_body:
             raise api_error(10003)
         from lakestream.account.backup.snapshots import SnapshotRequest
@@ -561,7 +551,7 @@ class StreamApi:
 
         self._engine.when_applied([stream], lambda: request.run(begin))
 
-    def _restore(self, request: Request) -> None:
+    def restore(self, request: Request) -> None:
         if request.empty_body:
             raise api_error(10003)
         from lakestream.account.backup.restores import RestoreRequest

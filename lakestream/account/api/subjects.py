@@ -2,7 +2,7 @@
 
 Belongs here: the subscriptions under `$JS.API.` and under the domain's prefix, the steps before a request's handler,
 subjects without a response, the responses of an account without JetStream, and the audit advisories. The handlers are
-in streams.py, account.py and consumers.py.
+in streams.py, messages.py and consumers.py, which first_use.py loads, and in account.py.
 """
 
 from __future__ import annotations
@@ -14,11 +14,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from lakestream.account.api.account import AccountApi
-from lakestream.account.api.consumers import ConsumerApi
-from lakestream.account.api.messages import MessageApi
+from lakestream.account.api.first_use import FirstUse
 from lakestream.account.api.operator_requests import ClusterRequests
 from lakestream.account.api.peers import ClusterApi, NoPeersApi
-from lakestream.account.api.streams import StreamApi
 from lakestream.account.engine import Engine
 from lakestream.log.format.errors import LogError
 from lakestream.meta.requests import Forwarded
@@ -90,7 +88,7 @@ STORES = (b"$KV.>", b"$OBJ.>")
 
 def _parts(engine: Engine, counts: Callable[[], tuple[int, int]]) -> list[ApiPart]:
     """Return all groups of handlers of an account."""
-    parts: list[ApiPart] = [AccountApi(engine, counts), StreamApi(engine), MessageApi(engine), ConsumerApi(engine)]
+    parts: list[ApiPart] = [AccountApi(engine, counts), FirstUse(engine)]
     if not engine.node.answers.peers:
         return [*parts, NoPeersApi()]
     parts.append(ClusterApi(engine))

@@ -24,7 +24,7 @@ holds. Times must not go backwards nor be later than now, as in every stream.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -35,12 +35,14 @@ from lakestream.ports import ClientInfo, Subscribed
 from lakestream.protocol import headers, subjects
 from lakestream.protocol.api.errors import ApiError, api_error, for_clients
 from lakestream.protocol.api.jsonio import dumps
-from lakestream.protocol.decoding import DECODE_ERRORS
-from lakestream.stream.assembly import Stream
+from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 from lakestream.stream.core import limits, publish
 from lakestream.stream.core.effect import Effect
 from lakestream.stream.core.reader import HistoryUnavailableError
-from lakestream.stream.features.time_travel import travels
+
+if TYPE_CHECKING:
+    from lakestream.stream.assembly import Stream
+
 
 PREFIX = "$LAKE.API."
 EXPORT_BYTES = 512 << 10
@@ -73,7 +75,7 @@ class ExportRequest(msgspec.Struct, frozen=True):
     start_time_ns: int = 0
 
 
-_EXPORT_REQUEST = msgspec.json.Decoder(ExportRequest)
+_EXPORT_REQUEST = JsonDecoder(ExportRequest)
 
 
 class Refused(Exception):
@@ -164,6 +166,8 @@ class TransferApi:
             shown = record.subject[:256].decode("utf-8", "replace")
             raise Refused(f"subject {shown!r} is not one of the stream's ({', '.join(stream.config.subjects)})")
         if record.time_ns and not stream.pipeline.last_time <= record.time_ns <= now:
+            from lakestream.stream.features.time_travel import travels  # loaded with the stream
+
             before = "the message before it" + (", or than the last removal" if travels(stream.config) else "")
             bound = f"earlier than {before}" if record.time_ns <= now else "in the future"
             raise Refused(f"its time ({record.time_ns} ns) is {bound}")

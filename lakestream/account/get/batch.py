@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, chain, islice
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from lakestream import native
 from lakestream.log.format.errors import LogError
@@ -19,9 +19,12 @@ from lakestream.log.format.records import Records, seqs_of
 from lakestream.ports import Delivery, Framed, PastUnavailableError
 from lakestream.protocol.api.errors import for_clients
 from lakestream.protocol.gotime import Stamps
-from lakestream.stream.assembly import Stream
 from lakestream.stream.core.reader import HistoryUnavailableError
-from lakestream.stream.features.time_travel import Found
+
+if TYPE_CHECKING:
+    from lakestream.stream.assembly import Stream
+    from lakestream.stream.features.time_travel import Found
+
 
 PIECE: Final = 1024
 """Maximum number of messages sent in one event-loop turn."""

@@ -7,7 +7,7 @@ invalid requests. Runs of several messages are in batch.py.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from lakestream.account.get import query, search
 from lakestream.account.get.batch import PIECE_BYTES, MessageHeaders, Run, status, unreadable
@@ -22,9 +22,12 @@ from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 from lakestream.protocol.gotime import time_ns
 from lakestream.protocol.publishes import WIDTH, Publishes
 from lakestream.protocol.subjects import Steps
-from lakestream.stream.assembly import Stream
 from lakestream.stream.core.reader import HistoryUnavailableError
-from lakestream.stream.features.time_travel import Found, Past
+
+if TYPE_CHECKING:
+    from lakestream.stream.assembly import Stream
+    from lakestream.stream.features.time_travel import Found, Past
+
 
 QUEUE: Final = b"_sys_"
 """Queue group of the subscriptions, as in nats-server: mirrors serve a share of the direct gets."""

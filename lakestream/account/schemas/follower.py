@@ -7,8 +7,9 @@ Belongs here: following the bucket, wherever its stream is. A session reads it i
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from lakestream.account.schemas.bucket import STREAM, Registered
+from lakestream.account.schemas.bucket import STREAM
 from lakestream.account.schemas.calls import NoAnswer, list_nothing
 from lakestream.ports import Bus, Clock, Timer
 from lakestream.protocol.api.errors import ApiError
@@ -16,7 +17,12 @@ from lakestream.schemas.schema import Schema
 from lakestream.stream.core.batch import Run
 from lakestream.stream.core.config import StreamSource
 from lakestream.stream.mirroring.origin import Origin, Start
-from lakestream.stream.mirroring.session import Received, Session
+from lakestream.stream.mirroring.session import Session
+
+if TYPE_CHECKING:
+    from lakestream.account.schemas.bucket import Registered
+    from lakestream.stream.mirroring.session import Received
+
 
 LOOK_NS = 250_000_000
 """Interval of checks whether there is a bucket, and whether the session goes on (250 ms)."""

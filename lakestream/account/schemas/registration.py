@@ -7,15 +7,20 @@ Nothing here does I/O, except for the compiler of `.proto` texts: `prepare` runs
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakestream.account.schemas.bucket import MAX_SCHEMAS, MAX_TOTAL, Registered
+from lakestream.account.schemas.bucket import MAX_SCHEMAS, MAX_TOTAL
 from lakestream.protocol.schema_api import DEFAULT_COMPATIBILITY, Definition
 from lakestream.schemas.codec import prepared
 from lakestream.schemas.compatibility import Conflict, find_conflicts
 from lakestream.schemas.errors import BadSchema
 from lakestream.schemas.schema import MAX_VERSIONS, Compatibility, Schema, check
+
+if TYPE_CHECKING:
+    from lakestream.account.schemas.bucket import Registered
+
 
 MAX_CONFLICTS = 100
 """Maximum number of conflicts in a response."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
@@ -21,7 +21,7 @@ from lakestream.account.engine import Engine
 from lakestream.account.schemas import registration
 from lakestream.account.schemas.bucket import STREAM, SUBJECTS, Registered, stream_config
 from lakestream.account.schemas.calls import NoAnswer, ask, in_thread
-from lakestream.ports import ClientInfo, Subscribed
+from lakestream.ports import ClientInfo
 from lakestream.protocol import headers, schema_api
 from lakestream.protocol.api.errors import ApiError, api_error, for_clients
 from lakestream.protocol.api.jsonio import dumps
@@ -35,7 +35,10 @@ from lakestream.schemas.differences import Difference
 from lakestream.schemas.errors import BadSchema
 from lakestream.schemas.naming import SCHEMA_KEY
 from lakestream.schemas.schema import Schema, check_name, parse_reference
-from lakestream.stream.assembly import Stream
+
+if TYPE_CHECKING:
+    from lakestream.stream.assembly import Stream
+
 
 T = TypeVar("T")
 
@@ -47,8 +50,6 @@ READ_MSGS, READ_BYTES = 1_000, 8 << 20
 """Size of one read of the bucket."""
 EXPORT_WAIT_S = 2.0
 """Maximum time for which a registration waits until the lake has it (2 s)."""
-LOOK_NS = 2_000_000_000
-"""Interval at which `look` is to be called (2 s)."""
 REPLICAS = 3
 """Replicas of the bucket in a cluster of so many servers or more; with fewer it has one."""
 _AGAIN = headers.build([(b"Lakestream-Schema-Bucket", b"created")])
@@ -102,11 +103,6 @@ class SchemaApi:
             "DIFF": self._diff,
             "DELETE": self._delete,
         }
-        self._subscription: Subscribed = self._bus.subscribe(f"{PREFIX}>".encode(), self._asked)
-
-    def close(self) -> None:
-        """Stop listening."""
-        self._subscription.cancel()
 
     def look(self) -> None:
         """Export what others have written to the bucket, and what was registered before this node led it."""
@@ -121,7 +117,8 @@ class SchemaApi:
             await self._read(stream)
 
     # ------------------------------------------------------------------ taking requests
-    def _asked(self, subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:
+    def asked(self, subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:
+        """Serve a request; its subject begins with `PREFIX`."""
         if not reply:
             return
         verb, _, name = subject.decode("utf-8", "replace").removeprefix(PREFIX).partition(".")

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -26,6 +27,8 @@ from lakestream.log.store.checkpoint import NAME as CHECKPOINT
 from lakestream.log.store.checkpoint import Snapshot, State, read_checkpoint, write_checkpoint
 from lakestream.protocol.decoding import PackDecoder
 
+READ_AGAIN_NS = 2_000_000_000
+"""Pause before a table that could not be read is read again (2 s)."""
 DIRECTORY = "base"
 UNFINISHED = ".making"
 """Suffix of the directory while it is being made."""
@@ -197,3 +200,29 @@ class NoBase(LogError):
 
     def __init__(self, directory: str) -> None:
         super().__init__(f"{directory} lacks its base, which its log names; the stream's table has it")
+
+
+class BaseUnreadable(LogError):
+    """Raised when the clone that a stream began with is not known here and its table can not be read now."""
+
+
+class Bases(Protocol):
+    """Reads the tables of streams that began with a clone."""
+
+    def make_base(self, files: Files, directory: str, account: str, name: str, origin: Origin) -> Base:
+        """Return the base of the stream in `directory`; make it unless it exists. Blocks for seconds.
+
+        Raises:
+            BaseUnreadable, LogError, OSError: it could not be made.
+        """
+
+    def read_base(
+        self,
+        files: Files,
+        directory: str,
+        account: str,
+        name: str,
+        origin: Origin,
+        done: Callable[[Base | None, BaseException | None], None],
+    ) -> None:
+        """Call `make_base` in a thread."""

@@ -14,7 +14,7 @@ from lakestream.meta.info import TRAFFIC_ACCOUNT
 from lakestream.meta.meta import DIRECTORY as META
 from lakestream.meta.meta import GROUP as META_GROUP
 from lakestream.meta.placement import peer_id
-from lakestream.meta.replica import group_id
+from lakestream.meta.site import group_id
 from lakestream.ops.monitoring.monitored import Monitored, Serving, Streams
 from lakestream.ops.monitoring.query import BadQuery, Query
 from lakestream.protocol.api.request import API_LEVEL

@@ -26,7 +26,7 @@ from lakestream.lake.files.locks import COMPACTOR_LOCK, LockState, lock_state
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.files import Files
 from lakestream.log.format.segment import SealedSegment
-from lakestream.log.store.base import Base, Origin
+from lakestream.log.store.base import Base, BaseUnreadable, Origin
 from lakestream.log.store.store import Store
 from lakestream.logging import Logger
 from lakestream.meta.deleted_streams import creation
@@ -41,15 +41,14 @@ from lakestream.server.lake.early_seals import EarlySeals
 from lakestream.server.lake.history import SharedCache, ThreadHistory
 from lakestream.server.lake.presence import Presence
 from lakestream.server.lake.stream_sync import Grace, LookResult, StreamSync
-from lakestream.stream.assembly import Stream
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.operations import CreateStream
 from lakestream.stream.core.stream import StreamCore
-from lakestream.stream.mirroring.clone import AS_OF, ONLY_CLONES, BaseUnreadable, can_begin_as_clone
 
 if TYPE_CHECKING:
     from lakestream.server.lake.clones import LakeClones
     from lakestream.server.lake.tables import Tables
+    from lakestream.stream.assembly import Stream
 
 LEASE_LOOK_NS = 10_000_000_000
 """Interval (10 s) at which monitoring checks the compactor's lease in an object store."""
@@ -221,10 +220,17 @@ class LakeKeeper:
             wanted = policy.parse(config.metadata)
         except BadPolicy as error:
             return str(error)
-        if wanted.clone_as_of is not None and config.mirror is not None and not can_begin_as_clone(config):
-            return f"{AS_OF}: {ONLY_CLONES}"
-        if wanted.clone_as_of is not None and not wanted.lake:
-            return f"{AS_OF}: needs the lake, and {policy.LAKE_KEY} is off"
+        if wanted.clone_as_of is not None:
+            from lakestream.stream.mirroring.clone import (  # with the first mirror
+                AS_OF,
+                ONLY_CLONES,
+                can_begin_as_clone,
+            )
+
+            if config.mirror is not None and not can_begin_as_clone(config):
+                return f"{AS_OF}: {ONLY_CLONES}"
+            if not wanted.lake:
+                return f"{AS_OF}: needs the lake, and {policy.LAKE_KEY} is off"
         return None
 
     def created(self, config: StreamConfig, existing: StreamConfig | None) -> StreamConfig:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -33,8 +34,11 @@ from lakestream.log.format.segment import SealedSegment
 from lakestream.ops.monitoring.monitored import StreamLag
 from lakestream.server.lake.early_seals import EarlySeals
 from lakestream.server.lake.history import ThreadHistory
-from lakestream.stream.assembly import Stream
 from lakestream.stream.core.config import StreamConfig
+
+if TYPE_CHECKING:
+    from lakestream.stream.assembly import Stream
+
 
 MOST_FILES = 1_000
 """Maximum number of compacted segments of one stream that stay staged, the newest first: each is checked repeatedly."""

@@ -17,11 +17,10 @@ from typing import Protocol
 
 import msgspec
 
-from lakestream.log.format.errors import CorruptLog, LogError
-from lakestream.log.format.files import Files
+from lakestream.log.format.errors import CorruptLog
 from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.store import base as log_base
-from lakestream.log.store.base import Base, NoBase
+from lakestream.log.store.base import READ_AGAIN_NS, Base, Bases, NoBase
 from lakestream.log.store.segment_log import SegmentLog
 from lakestream.log.store.store import Store
 from lakestream.ports import Timer
@@ -37,8 +36,6 @@ ASK_AGAIN_NS = 30_000_000_000
 """Pause before a mirror of a moment whose clone was refused requests it again (30 s)."""
 ROOM_NS = 2_000_000_000
 """Pause before the room for a finished clone is checked again (2 s)."""
-READ_AGAIN_NS = 2_000_000_000
-"""Pause before a table that could not be read is read again (2 s)."""
 YIELD_NS = 1_000_000_000
 """A replica that was elected while it waits for the table gives up leadership after this long (1 s)."""
 HELD_BYTES = 64 << 20
@@ -100,32 +97,6 @@ class Clones(Protocol):
 
     def settled(self, stream: StreamCore) -> None:
         """End the request: the mirror's log says that it began with the clone."""
-
-
-class BaseUnreadable(LogError):
-    """Raised when the clone that a stream began with is not known here and its table can not be read now."""
-
-
-class Bases(Protocol):
-    """Reads the tables of streams that began with a clone."""
-
-    def make_base(self, files: Files, directory: str, account: str, name: str, origin: log_base.Origin) -> Base:
-        """Return the base of the stream in `directory`; make it unless it exists. Blocks for seconds.
-
-        Raises:
-            BaseUnreadable, LogError, OSError: it could not be made.
-        """
-
-    def read_base(
-        self,
-        files: Files,
-        directory: str,
-        account: str,
-        name: str,
-        origin: log_base.Origin,
-        done: Callable[[Base | None, BaseException | None], None],
-    ) -> None:
-        """Call `make_base` in a thread."""
 
 
 # ---------------------------------------------------------------------- configurations
