@@ -5,7 +5,8 @@ entries differ from its leader's.
 
 A member that restarts with an old copy of its disk cannot detect it: its log and its hard state are consistent. The
 other members can. The leader knows for every member the newest committed entry that it acknowledged as durable, and
-sends this record to all members, in the heartbeats of the clock and in probes. Each of them keeps and uses it:
+sends this record to all members: in the heartbeats of the clock, in probes, and when it quiesces. Each of them keeps
+and uses it:
 
 - the leader's word reaches the member concerned with the first probe after its return;
 - a candidate tells each voter what it knows of the voter, before the voter decides;

@@ -202,15 +202,17 @@ class Core(State):
 
     # -- time and messages ---------------------------------------------------------------------------------------
 
-    def tick(self) -> None:
-        """Advance the clock by one tick. Not needed while `quiescent`."""
+    def tick(self) -> bool:
+        """Advance the clock by one tick; return True if that had an effect. Not needed while `quiescent`."""
         if self.quiescent or self.frozen:
-            return
+            return False
         self.now += 1
-        if self.leading is not None:
-            self.leading.tick()
-        else:
-            election.tick(self)
+        leader = self.leading
+        if leader is None:
+            return election.tick(self)
+        moving = leader.transfer_to
+        leader.tick()
+        return bool(self.quiescent or self.out.messages or self.leading is not leader or moving != leader.transfer_to)
 
     def step(self, sender: str, message: Message) -> None:
         """Handle a message. Late, repeated, reordered and foreign messages are allowed.

@@ -126,8 +126,8 @@ def on_timeout_now(state: State, sender: str, message: TimeoutNow) -> None:
         campaign(state, pre=False, transfer=True)
 
 
-def tick(state: State) -> None:
-    """Advance the election clock of a follower or candidate."""
+def tick(state: State) -> bool:
+    """Advance the election clock of a follower or candidate; return True if that had an effect."""
     state.elapsed += 1
     if state.elapsed >= state.timeout:
         if state.promotable:
@@ -136,3 +136,6 @@ def tick(state: State) -> None:
             _report_lost_leader(state)
     elif state.role is not Role.FOLLOWER:
         ask(state)  # a lost request then costs a tick, not an election timeout
+    else:
+        return False
+    return True

@@ -160,6 +160,8 @@ def on_quiesce(state: State, sender: str, message: Quiesce) -> None:
     _lead_by(state, sender)
     if state.forgetful:
         return
+    if message.confirmed and not confirmed.learn(state, sender, message.confirmed):
+        return
     if message.index > state.heard_commit:
         state.heard_commit = message.index
     log = state.log

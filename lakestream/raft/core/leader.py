@@ -217,8 +217,9 @@ class Leader:
 
     def _quiesce(self) -> None:
         log, state = self.log, self.state
+        known = confirmed.of_members(state, self.progress)
         for name in self.progress:
-            state.send(name, Quiesce(state.term, log.last, log.terms.last_term))
+            state.send(name, Quiesce(state.term, log.last, log.terms.last_term, known))
         state.quiescent = True
 
     # -- rounds --------------------------------------------------------------------------------------------------

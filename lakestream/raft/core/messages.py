@@ -66,7 +66,8 @@ class Append(msgspec.Struct, array_like=True, tag="a", gc=False):
     """AppendEntries (Raft §5.3); without entries a probe or a heartbeat.
 
     `read` > 0: the receiver echoes it, which tells the leader that it still led when that read began (ReadIndex, §6.4).
-    `confirmed`: what the leader knows of each member, in probes and in the heartbeats of the clock; see confirmed.py.
+    `confirmed`: what the leader knows of each member, in probes and in the heartbeats of the clock, as in Quiesce; see
+    confirmed.py.
     Fields at the end that a release does not know are ignored by it, and have their defaults when it is the sender.
     """
 
@@ -157,11 +158,13 @@ class InstallReply(msgspec.Struct, array_like=True, tag="ir", gc=False):
 
 class Quiesce(msgspec.Struct, array_like=True, tag="q", gc=False):
     """Announce quiescence: everything through `index` is committed and matched everywhere. The receiver's election
-    clock stops for as long as the sender's node is alive; any other message of the group starts it again."""
+    clock stops for as long as the sender's node is alive; any other message of the group starts it again.
+    `confirmed`: as in `Append`."""
 
     term: int
     index: int
     last_term: int
+    confirmed: tuple[Confirmed, ...] = ()
 
 
 class Recover(msgspec.Struct, array_like=True, tag="rc", gc=False):

@@ -1,26 +1,41 @@
-"""Disk work of a member, in an I/O thread.
+"""Disk work of members, in I/O threads.
 
 Belongs here: one batch of changes to a member's log and its file `raft`, and the order in which its parts become
-durable. A member has one batch under way at a time.
+durable; which batches of all members of a node share a thread. A member has one batch under way at a time.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
 import msgspec
 
+from lakestream.log.format.files import Brief, Io
 from lakestream.log.format.frame import Frame
 from lakestream.log.store.log import Appended, SealState
 from lakestream.log.store.segment_log import SegmentLog
 from lakestream.raft.group.group import Replacement, brief
 from lakestream.raft.group.hard_state import PersistentState, StateFile
 
+T = TypeVar("T")
+
+JOB_NS = 2_000_000
+"""Batches of many members share a piece of work of about this length (2 ms), …"""
+JOBS = 8
+"""… and go to so many threads at once, …"""
+QUICK_JOBS = 2
+"""… but to so few while a batch takes less than JOB_NS: those that come meanwhile are done together afterwards."""
+
 
 class Work(msgspec.Struct):
-    """One batch of disk work, done in the order of the fields.
+    """One batch of disk work, done in the order of the fields from `settle` on.
 
-    settle: make durable what recovery found in the log.
+    log, file: of the member.
     kept: written to the file, durably when `keep_synced`; None: nothing is. Its `durable` is of the log as it will be
         after a cut.
+    settle: make durable what recovery found in the log.
     replace: another log takes the place of this one.
     seal: end the open segment with that state through that entry.
     truncate_after: cut the log.
@@ -29,6 +44,8 @@ class Work(msgspec.Struct):
     sync: make durable what relaxed writes left.
     """
 
+    log: SegmentLog
+    file: StateFile
     kept: PersistentState | None
     settle: bool = False
     keep_synced: bool = False
@@ -39,6 +56,9 @@ class Work(msgspec.Struct):
     noted: PersistentState | None = None
     epoch: int = 0
     sync: bool = False
+    done: Worked | None = None
+    """The result, None before that and after `error`."""
+    error: BaseException | None = None
 
     @property
     def brief(self) -> bool:
@@ -57,7 +77,7 @@ class Worked(msgspec.Struct):
     file: StateFile | None = None
 
 
-def replacing(replacement: Replacement, now: PersistentState) -> Work:
+def replacing(log: SegmentLog, file: StateFile, replacement: Replacement, now: PersistentState) -> Work:
     """Return the work that puts a fetched state in place; the term, vote and promises of `now` stay valid."""
     index = replacement.index
     hard = msgspec.structs.replace(now.hard, commit=index)
@@ -65,13 +85,78 @@ def replacing(replacement: Replacement, now: PersistentState) -> Work:
     kept = msgspec.structs.replace(
         kept, recovering=now.recovering, forgetful=now.forgetful, joining=now.joining, confirmed=now.confirmed
     )
-    return Work(kept, keep_synced=True, replace=replacement)
+    return Work(log, file, kept, keep_synced=True, replace=replacement)
 
 
-def perform(work: Work, log: SegmentLog, file: StateFile) -> Worked:
+class DiskQueue(Generic[T]):
+    """The disk work of all members of a node.
+
+    To wake a thread, and the event loop by it, costs more than a small append and its sync on a quick disk. So the
+    brief batches that begin in one turn of the event loop are few pieces of work; their ends come together, too.
+
+    Args:
+        ended: called in the event loop with members whose batches have their result.
+    """
+
+    def __init__(self, io: Io, ended: Callable[[list[T]], None]) -> None:
+        self._io, self._ended = io, ended
+        self._waiting: list[tuple[T, Work]] = []
+        self._under_way = 0
+        self._batch_ns = 0  # what a batch took of late
+
+    def begin(self, works: Sequence[tuple[T, Work]], alone: Brief) -> None:
+        """Begin the batches of these members, one that is brief and alone as `alone` says."""
+        for member, work in works:
+            if work.brief:
+                self._waiting.append((member, work))
+            else:
+                self._submit([(member, work)], Brief.NO, lambda _: None)
+        if len(self._waiting) == 1 and not self._under_way:
+            self._begin_brief(1, alone)
+        else:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        jobs = QUICK_JOBS if self._batch_ns < JOB_NS else JOBS
+        while self._waiting and (free := jobs - self._under_way) > 0:
+            self._begin_brief(max(-(-len(self._waiting) // free), JOB_NS // (self._batch_ns + 1)), Brief.NO)
+
+    def _begin_brief(self, count: int, how: Brief) -> None:
+        works, self._waiting = self._waiting[:count], self._waiting[count:]
+        self._under_way += 1
+
+        def done(took_ns: int) -> None:
+            self._under_way -= 1
+            self._batch_ns = (3 * self._batch_ns + took_ns // len(works)) // 4
+            self._go_on()
+
+        self._submit(works, how, done)
+
+    def _submit(self, works: list[tuple[T, Work]], how: Brief, then: Callable[[int], None]) -> None:
+        def done(took_ns: int | None, error: BaseException | None) -> None:
+            then(took_ns or 0)
+            for _, work in works if error is not None else ():
+                work.error = work.error or error
+            self._ended([member for member, _ in works])
+
+        self._io.submit(lambda: perform_all([work for _, work in works]), done, how)
+
+
+def perform_all(works: Sequence[Work]) -> int:
+    """Do the work of several members, each whether the others fail or not; return the time in ns. Block."""
+    began = time.monotonic_ns()
+    for work in works:
+        try:
+            work.done = perform(work)
+        except Exception as error:
+            work.error = error
+    return time.monotonic_ns() - began
+
+
+def perform(work: Work) -> Worked:
     """Do the work. Block. Raise LogFrozen, OSError; then the member does nothing more in this process."""
+    log, file, kept = work.log, work.file, work.kept
     done = Worked()
-    kept = work.kept
     if work.replace is not None:
         assert kept is not None, "another state comes with its own file"
         done.file = StateFile(log.files, work.replace.directory)

@@ -13,7 +13,7 @@ from random import Random
 import msgspec
 
 from lakestream.log.format.errors import CorruptLog
-from lakestream.log.format.files import Files, Io
+from lakestream.log.format.files import Brief, Files, Io
 from lakestream.raft.core.messages import (
     Append,
     Envelope,
@@ -25,11 +25,12 @@ from lakestream.raft.core.messages import (
     encode_envelopes,
 )
 from lakestream.raft.core.ready import Options, RaftError
+from lakestream.raft.group.disk import DiskQueue, Work
 from lakestream.raft.group.group import Group
 from lakestream.raft.group.hard_state import PersistentState, StateFile
 from lakestream.raft.group.member import RaftMember
 from lakestream.raft.group.ports import Channel, Clock, Peers, Timer
-from lakestream.raft.group.raft_group import TICK_NS, Outlet, RaftGroup
+from lakestream.raft.group.raft_group import KEEP_TICKS, TICK_NS, Outlet, RaftGroup
 
 BUFFER_BYTES = 4 << 20
 """Maximum bytes of entries in one buffer between two nodes (4 MiB); a longer entry goes alone."""
@@ -37,6 +38,8 @@ ANNOUNCE_NS = 2_000_000
 """Delay after which a commit index that no entries carried is sent to followers, and followers hand out what an index
 that came with entries committed (2 ms): short enough for a client that reads from a follower what was just acked, long
 enough for the next entry of a busy publisher to carry it."""
+HEARTBEAT_TICKS = 3
+"""Ticks between heartbeats of a group that is awake (300 ms): three within the shortest election timeout."""
 MAX_EARLY = 1024
 """Maximum number of unknown groups for which the newest vote request or heartbeat of each node is kept."""
 
@@ -64,15 +67,21 @@ class Groups:
         self.on_error: Callable[[str, Exception], None] = _log_error
         """Called with (group, error) when a group's owner raised: that group ends here, the others go on."""
         self._peers, self._clock, self._random = peers, clock, random
-        self._files, self._options = files or Files(), options or Options()
+        self._files, self._options = files or Files(), options or Options(heartbeat_ticks=HEARTBEAT_TICKS)
         self._members: dict[str, RaftGroup] = {}
         self._awake: dict[str, RaftGroup] = {}
         self._out: dict[str, list[Envelope]] = {}
         self._early: dict[str, dict[str, Envelope]] = {}
-        self._gathering = self._stopped = False
+        self._works: list[tuple[RaftGroup, Work]] = []  # begin when no more groups are called in this turn
+        self._disk: DiskQueue[RaftGroup] = DiskQueue(io, self._worked)
+        self._dozing: dict[str, RaftGroup] = {}  # fell asleep since the last round of `keep`
+        self._ticks = 0
+        self._gathering = self._in_turn = self._stopped = False
         self._announcing: set[str] = set()
         self._timer: Timer | None = None
-        self._outlet = Outlet(io, self._send, self._flush, self._active, self._committed, self._joined, self._left)
+        self._outlet = Outlet(
+            io, self._send, self._flush, self._work, self._active, self._committed, self._joined, self._left
+        )
         peers.receive(Channel.RAFT, self._receive)
         peers.watch(self._node_changed)
 
@@ -127,12 +136,13 @@ class Groups:
     def _left(self, group: str) -> None:
         self._members.pop(group, None)
         self._awake.pop(group, None)
+        self._dozing.pop(group, None)
 
     def _active(self, group: str, active: bool) -> None:
         if active and group in self._members:
             self._awake[group] = self._members[group]
-        else:
-            self._awake.pop(group, None)
+        elif (member := self._awake.pop(group, None)) is not None:
+            self._dozing[group] = member
 
     def _committed(self, group: str) -> None:
         if not self._announcing:
@@ -149,6 +159,10 @@ class Groups:
             return
         self._timer = self._clock.call_later(TICK_NS, self._tick)
         self._for_each(list(self._awake.values()), RaftGroup.tick)
+        self._ticks += 1
+        if self._ticks % KEEP_TICKS == 0 and self._dozing:
+            dozing, self._dozing = self._dozing, {}
+            self._for_each(dozing.values(), RaftGroup.keep)
 
     def _node_changed(self, node: str, up: bool) -> None:
         self._for_each(list(self._members.values()), lambda member: member.node_changed(node, up))
@@ -165,7 +179,30 @@ class Groups:
                     self.on_error(member.group, error)
         finally:
             self._gathering = False
-            self._flush(True)
+            self._begin()
+
+    # ------------------------------------------------------------------ disk
+    def _work(self, member: RaftGroup, work: Work) -> None:
+        self._works.append((member, work))
+        if not self._gathering and not self._in_turn:
+            # The first group that writes does not wait for others, which are called later in this turn, if at all.
+            self._in_turn = True
+            self._clock.call_soon(self._turn_ends)
+            self._begin()
+
+    def _turn_ends(self) -> None:
+        self._in_turn = False
+        self._begin()
+
+    def _begin(self) -> None:
+        """Send what was gathered, so that other nodes' disks work at the same time, then begin the disk work."""
+        sent = self._send_all()
+        if self._works:
+            works, self._works = self._works, []
+            self._disk.begin(works, Brief.AFTER_SENDS if sent or works[0][0].is_leader else Brief.SOON)
+
+    def _worked(self, members: list[RaftGroup]) -> None:
+        self._for_each(members, RaftGroup.worked)
 
     # ------------------------------------------------------------------ messages
     def _send(self, group: str, to: str, message: Message) -> None:
@@ -175,9 +212,14 @@ class Groups:
         else:
             pending.append(Envelope(group, message))
 
-    def _flush(self, now: bool) -> bool:
-        """Send what was gathered, unless more groups will send in this turn. Return True if something is sent."""
-        if not self._out or (self._gathering and not now):
+    def _flush(self) -> None:
+        """Send what was gathered, unless more groups send in this turn."""
+        if self._out and not self._gathering and not self._in_turn:
+            self._send_all()
+
+    def _send_all(self) -> bool:
+        """Send what was gathered. Return True if something is sent."""
+        if not self._out:
             return False
         out, self._out = self._out, {}
         if self._stopped:

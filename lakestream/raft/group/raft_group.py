@@ -19,7 +19,7 @@ from typing import cast
 import msgspec
 
 from lakestream.log.format.errors import LogError, LogFrozen
-from lakestream.log.format.files import Brief, Io
+from lakestream.log.format.files import Io
 from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.store.log import Appended, SealState
 from lakestream.log.store.segment_log import SegmentLog
@@ -27,7 +27,7 @@ from lakestream.raft.core.core import Core
 from lakestream.raft.core.messages import Install, Membership, Message, decode_membership
 from lakestream.raft.core.ready import NotLeader, Options, RaftError, Ready, Role, TooMuchUncommitted, Transferring
 from lakestream.raft.group.callbacks import Owner, conflict_text
-from lakestream.raft.group.disk import Work, Worked, perform, replacing
+from lakestream.raft.group.disk import Work, replacing
 from lakestream.raft.group.group import (
     Diverged,
     Group,
@@ -58,8 +58,10 @@ class Outlet(msgspec.Struct):
     io: Io
     send: Callable[[str, str, Message], None]
     """(group, to, message)"""
-    flush: Callable[[bool], bool]
-    """Let what was sent leave, at once if True. Return True if something leaves."""
+    flush: Callable[[], None]
+    """Let what was sent leave, unless more groups will send in this turn."""
+    work: Callable[[RaftGroup, Work], None]
+    """Do the group's disk work, then call `worked`."""
     active: Callable[[str, bool], None]
     """(group, True if it needs ticks)"""
     committed: Callable[[str], None]
@@ -96,6 +98,7 @@ class RaftGroup(Group):
         self._cut = 1 << 62  # the lowest cut since the work under way began
         self._busy = self._loading = self._wants_sync = self._room = self._wants_kept = False
         self._behind = False  # on a follower: what is committed is handed out by the next `announce`
+        self._work: Work | None = None  # under way
         self._seal: tuple[SealState, int] | None = None  # waits for its turn, or is under way
         self._replacement: Replacement | None = None
         self._idle: list[Callable[[], None]] = []  # to be called when the last work has ended
@@ -226,11 +229,18 @@ class RaftGroup(Group):
     # ------------------------------------------------------------------ calls
     def tick(self) -> None:
         """Advance the clock by TICK_NS."""
-        self._core.tick()
+        moved = self._core.tick()
         self._ticks += 1
-        if self._ticks % KEEP_TICKS == 0:
-            self._wants_kept |= self._is_outdated()
-        self._pump()
+        if self._ticks % KEEP_TICKS == 0 and self._is_outdated():
+            self._wants_kept = moved = True
+        if moved:
+            self._pump()
+
+    def keep(self) -> None:
+        """Write what the file `raft` holds without a sync, if it is outdated: the group sleeps."""
+        if self.failed is None and self._is_outdated():
+            self._wants_kept = True
+            self._pump()
 
     def _is_outdated(self) -> bool:
         """Return True if the file `raft` is behind in what it holds without a sync."""
@@ -373,11 +383,8 @@ class RaftGroup(Group):
                     break
         finally:
             self._pumping = False
-            self._outlet.flush(False)
+            self._outlet.flush()
         active = not (self._core.quiescent or self.failed is not None or self._stopped)
-        if self._active and self._core.quiescent and self._is_outdated():
-            self._wants_kept = True
-            self._start_work()
         if active != self._active:
             self._active = active
             self._outlet.active(self.group, active)
@@ -396,7 +403,6 @@ class RaftGroup(Group):
             self._out.give_away(ready.messages)
             return
         self._owner.report(ready)
-        self._wants_kept |= ready.learned
         if ready.stopped is not None:
             self._out.give_away(ready.messages)
             text = conflict_text(ready.stopped)
@@ -449,19 +455,19 @@ class RaftGroup(Group):
         work = self._next_work()
         if work is None:
             return False
-        log, file = self._log, self._file
         self._busy, self._cut = True, 1 << 62
         if work.keep_synced:
             self._out.sync_begins()
-        sends = self._outlet.flush(True) or self._core.role is Role.LEADER  # other members' disks work at the same time
-        how = (Brief.AFTER_SENDS if sends else Brief.SOON) if work.brief else Brief.NO
-        self._io.submit(lambda: perform(work, log, file), lambda did, err: self._worked(work, did, err), how)
+        self._work = work
+        self._outlet.work(self, work)
         return True
 
     def _next_work(self) -> Work | None:
         replacement = self._replacement
         if replacement is not None:  # it takes the log from under the owner, who may be in the middle of an entry
-            return None if self._owner.applying else replacing(replacement, self._to_keep())
+            if self._owner.applying:
+                return None
+            return replacing(self._log, self._file, replacement, self._to_keep())
         frames, epoch = self._next_frames() if self._writes else ([], 0)
         cut = self._truncate
         keep_synced = self._out.unsynced or cut is not None  # a cut is noted before it is done, or it looks like damage
@@ -478,7 +484,8 @@ class RaftGroup(Group):
         self._truncate = None
         sync, self._wants_sync = self._wants_sync, False
         self._wants_kept = False
-        return Work(kept, settle, keep_synced, None, self._seal, cut, frames, noted, epoch, sync)
+        log, file = self._log, self._file
+        return Work(log, file, kept, settle, keep_synced, None, self._seal, cut, frames, noted, epoch, sync)
 
     def _next_frames(self) -> tuple[list[Frame], int]:
         """Return entries of the next write and their epoch. Entries behind a committed SEAL wait until it is done."""
@@ -503,15 +510,18 @@ class RaftGroup(Group):
         """Return the index through which the log is durable; 0 if writes are not synced."""
         return self._unstable.placed if self._log.options.sync_always else 0
 
-    def _worked(self, work: Work, done: Worked | None, error: BaseException | None) -> None:
-        self._busy = False
+    def worked(self) -> None:
+        """Go on after disk work, which has its result."""
+        work, self._busy, self._work = self._work, False, None
+        assert work is not None, "no disk work was under way"
+        done = work.done
         if done is not None and done.file is not None:
             self._file = done.file
         if self._stopped:  # after a failed write nothing is written; an installed state has its own file
             self._close_file(keep=done is not None and work.replace is None)
             return
         if done is None:
-            self.fail(error)
+            self.fail(work.error)
             return
         self._owner.wake = True
         if work.replace is not None and work.kept is not None and done.log is not None:

@@ -24,7 +24,7 @@ from lakestream.raft.core.messages import (
     decode_envelopes,
     encode_envelopes,
 )
-from lakestream.raft.core.ready import Conflict, Role, RolledBack
+from lakestream.raft.core.ready import Conflict, Options, Role, RolledBack
 from lakestream.raft.core.terms import UNKNOWN, TermMap, reaching, term_in
 from tests.unit.raft_net import ELECTION, OPTIONS, Member, Net, append, drain, log_of, lone, terms_in, terms_of
 
@@ -482,3 +482,15 @@ def test_nodes_of_the_release_before_are_understood_and_understand() -> None:
     assert msgspec.msgpack.decode(sent, type=list[OldEnvelope]) == [OldEnvelope("g", message) for message in old]
     came = decode_envelopes(msgspec.msgpack.encode([OldEnvelope("g", message) for message in old]))
     assert [each.message for each in came] == [Append(1, 2, 1, 2, [], 7), Vote(1, 2, 1, True, False)]
+
+
+def test_members_that_fall_asleep_know_what_each_of_them_confirmed() -> None:
+    """A lone entry may be followed by no heartbeat before the group sleeps."""
+    net = Net("a", "b", "c", options=Options(heartbeat_ticks=3, quiesce_ticks=1))
+    net.elect("a")
+    net.tick(10)
+    net.propose("a", b"x")
+    while not all(net[name].quiescent for name in "abc"):
+        net.tick()
+    last = net["a"].last_index
+    assert {each.member: each.index for each in net["b"].confirmed.values()} == {"a": last, "b": last, "c": last}

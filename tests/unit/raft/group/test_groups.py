@@ -16,6 +16,7 @@ from lakestream.log.store.recovery import open_log
 from lakestream.log.store.segment_log import LogOptions, SegmentLog
 from lakestream.raft.core.messages import (
     Append,
+    AppendReply,
     Entry,
     Envelope,
     Membership,
@@ -25,6 +26,7 @@ from lakestream.raft.core.messages import (
     encode_envelopes,
 )
 from lakestream.raft.core.ready import ChangePending, NotLeader, Options
+from lakestream.raft.group.disk import QUICK_JOBS
 from lakestream.raft.group.group import Callbacks, Committed, Group, Proposal
 from lakestream.raft.group.groups import BUFFER_BYTES, MAX_EARLY, Groups
 from lakestream.raft.group.hard_state import StateFile
@@ -126,6 +128,25 @@ def test_what_all_groups_say_to_a_node_in_a_turn_is_one_buffer(tmp_path: Path) -
     assert {envelope.group for envelopes in by_turn for envelope in envelopes} == {f"S-{n}" for n in range(5)}
 
 
+def test_entries_of_many_groups_are_written_together_and_one_that_fails_fails_alone(tmp_path: Path) -> None:
+    desk = Desk()
+    groups = desk.groups()
+    made = [begin(desk, groups, tmp_path, f"S-{number}") for number in range(6)]
+    empty = Append(1, 0, 0, 0)
+    desk.handler("B", encode_envelopes([Envelope(each.group, empty) for each in made]))
+    desk.turn()
+    _logs[3].close()  # the log of this group fails now
+    desk.sent.clear()
+    entry = Append(1, 0, 0, 0, [Entry(int(Kind.NOOP), 1, 1, 0, b"")])
+    desk.handler("B", encode_envelopes([Envelope(each.group, entry) for each in made]))
+    assert 1 <= len(desk.io.waiting) <= QUICK_JOBS
+    desk.turn()
+    assert [each.group for each in made if each.failed is not None] == ["S-3"]
+    said = [envelope for node, envelopes in desk.sent if node == "B" for envelope in envelopes]
+    acked = {each.group for each in said if isinstance(each.message, AppendReply) and each.message.match == 1}
+    assert acked == {each.group for each in made} - {"S-3"}
+
+
 def test_long_buffers_are_cut(tmp_path: Path) -> None:
     desk = Desk()
     groups = desk.groups()
@@ -133,7 +154,7 @@ def test_long_buffers_are_cut(tmp_path: Path) -> None:
     for _ in range(5):
         groups._send("S-1", "B", big)
     groups._send("S-1", "C", Append(1, 0, 0, 0))
-    groups._flush(True)
+    groups._flush()
     assert [(node, len(envelopes)) for node, envelopes in desk.sent] == [("B", 2), ("B", 2), ("B", 1), ("C", 1)]
 
 
