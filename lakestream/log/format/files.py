@@ -121,15 +121,18 @@ class Files:
         """Write all buffers one after the other from `offset` on; short writes go on where they stopped."""
         for start in range(0, len(buffers), IOV_MAX):
             group: list[bytes | memoryview] = list(buffers[start : start + IOV_MAX])
-            while group:
+            left = sum(map(len, group))
+            while left:
                 try:
                     written = os.pwritev(fd, group, offset)
                 except OSError as error:
                     raise _named(error, fd) from error
-                if written == 0 and any(len(piece) for piece in group):
+                if written == 0:
                     raise _named(OSError(errno.ENOSPC, "the file system took no bytes"), fd)
                 offset += written
-                group = _rest(group, written)
+                left -= written
+                if left:
+                    group = _rest(group, written)
 
     def read_at(self, fd: int, length: int, offset: int) -> bytes:
         """Read `length` bytes at `offset`; fewer only at the end of the file."""

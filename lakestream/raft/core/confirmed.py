@@ -68,7 +68,6 @@ def learn(state: State, sender: str, found: Sequence[Confirmed]) -> bool:
         known = state.confirmed.get(each.member)
         if known is None or known.index < each.index:
             state.confirmed[each.member] = each
-            state.out.learned = True
     if len(state.confirmed) > len(found):
         forget_strangers(state)
     return True

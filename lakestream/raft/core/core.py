@@ -129,10 +129,7 @@ class Core(State):
         self.joining = joining
         self.remembers = remembers
         self.confirmed = {each.member: each for each in confirmed} if remembers else {}
-        self._given_term = hard.term
-        self._given_vote = hard.vote
-        self._given_role = self.role
-        self._given_leader = self.leader
+        self._given = (hard.term, hard.vote, self.role, self.leader)
         self._given_commit = log.commit
         self._given_membership = log.membership
 
@@ -244,7 +241,7 @@ class Core(State):
             self.leading.prepare()
         out, log = self.out, self.log
         some = bool(out.messages or out.sends or out.reads or out.lost_reads or out.install or out.recovered)
-        some = some or bool(out.learned or out.rolled_back or out.stopped or out.warnings)
+        some = some or bool(out.rolled_back or out.stopped or out.warnings)
         if log.cut_after is not None:
             out.truncate_after, log.cut_after = log.cut_after, None
             some = True
@@ -254,10 +251,11 @@ class Core(State):
         if log.commit != self._given_commit:
             out.commit = self._given_commit = log.commit
             some = True
-        if log.membership is not self._given_membership:
-            out.membership = self._given_membership = log.membership
+        if (membership := log.memberships[-1][1]) is not self._given_membership:
+            out.membership = self._given_membership = membership
             some = True
-        if self._notice_change():
+        if (self.term, self.vote, self.role, self.leader) != self._given:
+            self._notice_change()
             some = True
         if not some:
             return None
@@ -417,15 +415,11 @@ class Core(State):
             raise NotLeader(self.leader)
         return self.leading
 
-    def _notice_change(self) -> bool:
-        """Note in the Ready if term, vote, role or leader changed since the last one."""
-        out, some = self.out, False
-        if self.term != self._given_term or self.vote != self._given_vote:
-            self._given_vote = self.vote
-            out.hard = self.hard
-            some = True
-        if self.role is not self._given_role or self.leader != self._given_leader or self.term != self._given_term:
-            self._given_role, self._given_leader = self.role, self.leader
-            out.changed = some = True
-        self._given_term = self.term
-        return some
+    def _notice_change(self) -> None:
+        """Note in the Ready which of term, vote, role and leader changed since the last one."""
+        term, vote, role, leader = self._given
+        if (self.term, self.vote) != (term, vote):
+            self.out.hard = self.hard
+        if (self.term, self.role, self.leader) != (term, role, leader):
+            self.out.changed = True
+        self._given = (self.term, self.vote, self.role, self.leader)

@@ -165,7 +165,9 @@ class Leader:
     def tick(self) -> None:
         """Handle a tick, which `state.now` counts already."""
         state, options = self.state, self.state.options
-        active = sum(state.now - peer.contact < options.election_ticks for peer in self._voters) + self._i_vote
+        since, active = state.now - options.election_ticks, int(self._i_vote)
+        for peer in self._voters:
+            active += peer.contact > since
         if active < self._quorum:
             state.become_follower(state.term, "")  # check-quorum, thesis §6.2
             return
@@ -274,7 +276,7 @@ class Leader:
 
     def _ask_reads(self) -> None:
         """Start a round for new reads, once this leader has committed an entry of its term (Raft §8)."""
-        if self.reads.waiting and self.established:
+        if self.established:
             round_id = self._new_round()
             self.reads.ask(round_id, self.log.commit)
             self._beat(round_id)
@@ -288,9 +290,9 @@ class Leader:
 
     def prepare(self) -> None:
         """Add everything that can be sent now to the Ready."""
-        self._ask_reads()
-        log, options = self.log, self.state.options
-        last = log.last
+        if self.reads.waiting:
+            self._ask_reads()
+        options, last = self.state.options, self.log.terms.last
         for name, peer in self.progress.items():
             if peer.pace is Pace.REPLICATE:
                 if peer.next <= last:

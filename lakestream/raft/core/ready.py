@@ -153,7 +153,5 @@ class Ready(msgspec.Struct):
     stopped: Conflict | None = None
     """This member's committed entries are not its leader's: the core is frozen, the shell stops the member. The
     AppendReply in `messages` that reports it promises nothing and may be sent at once."""
-    learned: bool = False
-    """True if the leader told more of what members confirmed (`Core.confirmed`): keep it, a sync is not needed."""
     warnings: list[RolledBack | Conflict] = []
     """The same findings about other members, to be logged; this member continues."""

@@ -87,6 +87,11 @@ class Owner:
         if ready.recovered:
             notice("this node has caught up and votes again", False)
 
+    @property
+    def waits(self) -> bool:
+        """Return True if proposals or reads wait."""
+        return bool(self.held or self._reads)
+
     def await_read(self, index: int, done: Callable[[int], None]) -> None:
         """Answer a read once everything through `index` is handed out."""
         self._reads.append((index, done))

@@ -161,6 +161,11 @@ class Group(ABC):
         """Return True if no thread works on the files of this group."""
 
     @property
+    def in_company(self) -> bool:
+        """Return True while other groups of this node hand out entries too: answers are best written together."""
+        return False
+
+    @property
     @abstractmethod
     def is_leader(self) -> bool:
         """Return True if `on_role` last said that this node leads."""

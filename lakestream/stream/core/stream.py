@@ -205,7 +205,8 @@ class StreamCore:
         own = len([entry for entry in entries if entry.context is not None])
         pipeline.landed(own)
         self.confirming.landed(own)
-        if own == 1 and not pipeline.gathering and not self.proposer.guarded:
+        alone = own == 1 and not pipeline.gathering and not pipeline.group.in_company
+        if alone and not self.proposer.guarded:
             self._acknowledge_first(entries[-1].context)
         self._steps = steps = self._apply_all(entries)
         for _ in steps:
