@@ -48,6 +48,8 @@ TICK_NS = 100_000_000
 """A tick of the core (100 ms)."""
 KEEP_TICKS = 10
 """A member that stays awake writes what its file `raft` holds without a sync once in so many ticks (1 s)."""
+SMALL_BYTES = 256 << 10
+"""Segments below this length (256 KiB) that are old are sealed in turn; see `SEALS_A_TICK` in groups.py."""
 LOAD_BYTES = 4 << 20
 """Maximum bytes of committed entries read from the log at once to be handed out (4 MiB)."""
 
@@ -68,6 +70,10 @@ class Outlet(msgspec.Struct):
     """(group) The commit index moved: call `announce` soon."""
     joined: Callable[[str, RaftGroup], None]
     left: Callable[[str], None]
+    old: Callable[[RaftGroup], None]
+    """Call `seal_old` when it is the group's turn."""
+    many: bool = False
+    """True while several groups are called one after the other, and output can leave for all of them afterwards."""
 
 
 class RaftGroup(Group):
@@ -131,6 +137,10 @@ class RaftGroup(Group):
             or self._replacement is not None
             or self._core.transferring
         )
+
+    @property
+    def in_company(self) -> bool:
+        return self._outlet.many
 
     @property
     def at_rest(self) -> bool:
@@ -302,12 +312,25 @@ class RaftGroup(Group):
         if self._seal_now():
             self._pump()
 
-    def _seal_now(self) -> bool:
-        """Propose a SEAL if this node leads and the segment is due; return True if so."""
+    def seal_old(self) -> None:
+        """Propose a SEAL if the open segment is due: the group's turn among those with an old one has come."""
+        if self._seal_now(in_turn=True):
+            self._pump()
+
+    def _seal_now(self, in_turn: bool = False) -> bool:
+        """Propose a SEAL if this node leads and the segment is due; return True if so.
+
+        A small one that is merely old waits for its turn. Many streams with a few messages each would otherwise cost
+        more for seals than for messages.
+        """
         core = self._core
         if not self._owner.leads or core.role is not Role.LEADER or self._blocked() or self.failed is not None:
             return False
-        if not self._log.seal_due(self._log.now()):
+        log = self._log
+        if not log.seal_due(log.now()):
+            return False
+        if not in_turn and log.open_segment.end < SMALL_BYTES and not log.seal_due(0):  # no segment is old at time 0
+            self._outlet.old(self)
             return False
         try:
             core.propose([Frame(Kind.SEAL, core.term, core.last_index + 1, 0, b"")])
@@ -368,18 +391,24 @@ class RaftGroup(Group):
             return
         self._pumping = True
         try:
-            base = self._log.first_index - 1
+            core, owner = self._core, self._owner
+            base = self._log.segments[0].first_index - 1
             if base > self._log_base:  # the store removes segments that the lake holds
                 self._log_base = base
-                self._core.compacted(base)
+                core.compacted(base)
             while not self._stopped:
                 if self._touched:
                     self._touched = False
-                    ready = self._core.ready()
+                    ready = core.ready()
                     if ready is not None:
                         self._take(ready)
                         continue
-                if not (self._start_work() or self._hand_out() or self._notify()):
+                # A group is called several times for an entry: whatever is not due costs no call.
+                if not self._busy and self._start_work():
+                    continue
+                if self._unstable.handed < core.log.commit and self._hand_out():
+                    continue
+                if not ((owner.wake or owner.waits or (core.leading is not None) != owner.leads) and self._notify()):
                     break
         finally:
             self._pumping = False
@@ -402,7 +431,8 @@ class RaftGroup(Group):
             # Write and promise nothing more, but let another member lead.
             self._out.give_away(ready.messages)
             return
-        self._owner.report(ready)
+        if ready.warnings or ready.recovered or ready.rolled_back is not None:
+            self._owner.report(ready)
         if ready.stopped is not None:
             self._out.give_away(ready.messages)
             text = conflict_text(ready.stopped)
@@ -413,9 +443,11 @@ class RaftGroup(Group):
         if ready.append:
             self._unstable.append(ready.append)
             self._writes.extend((frame, ready.epoch) for frame in ready.append)
+        if ready.messages:
+            self._out.put(ready.messages, self._unstable, self._log)
         if ready.sends:
             self._touched = True  # more may follow what is sent now
-        self._out.put((*ready.messages, *ready.sends), self._unstable, self._log)
+            self._out.put(ready.sends, self._unstable, self._log)
         if ready.commit is not None:
             self._commit_moved(bool(ready.append))
         for context, index in ready.reads:
@@ -451,6 +483,9 @@ class RaftGroup(Group):
     def _start_work(self) -> bool:
         """Submit the next disk work if there is some and none is under way; return True if so."""
         if self._busy or self.failed is not None:
+            return False
+        asked = self._writes or self._wants_kept or self._out.unsynced or self._truncate is not None
+        if not (asked or self._seal is not None or self._wants_sync or self._replacement is not None):
             return False
         work = self._next_work()
         if work is None:
@@ -523,7 +558,7 @@ class RaftGroup(Group):
         if done is None:
             self.fail(work.error)
             return
-        self._owner.wake = True
+        self._owner.wake |= self._owner.leads
         if work.replace is not None and work.kept is not None and done.log is not None:
             self._replaced(work.kept, work.replace, done.log)
         if work.seal is not None:
@@ -534,7 +569,8 @@ class RaftGroup(Group):
             self._core.persisted(work.frames[-1].index, work.epoch)
         if work.keep_synced:
             self._out.sync_ended(self._unstable, self._log)
-        self._seal_now()
+        if self._owner.leads:
+            self._seal_now()
         self._pump()
 
     def _seal_ended(self, index: int) -> None:

@@ -147,6 +147,38 @@ def test_entries_of_many_groups_are_written_together_and_one_that_fails_fails_al
     assert acked == {each.group for each in made} - {"S-3"}
 
 
+def leading(desk: Desk, groups: Groups, directory: Path, group: str) -> tuple[Group, SegmentLog]:
+    """Return a group that has this node alone, and has elected it, and its log."""
+    member = groups.member(group, str(directory / group), Membership(("A",)))
+    log = open_log(str(directory / group / "log"), QuickFiles(), LogOptions(), Clock())
+    _logs.append(log)
+    made = member.join(log, desk.io, Callbacks(lambda entries: None, lambda error: None))
+    made.start()
+    while not made.is_leader or made.in_flight:
+        desk.turn()
+    return made, log
+
+
+def test_old_and_small_segments_are_sealed_one_in_a_tick_and_asked_ones_at_once(tmp_path: Path) -> None:
+    desk = Desk()
+    groups = desk.groups()
+    made = [leading(desk, groups, tmp_path, f"S-{number}") for number in range(5)]
+    for _, log in made[:4]:
+        log.seal_due = lambda now_ns, log=log: now_ns > 0 and not log.sealed  # type: ignore[misc]  # it is old
+    asked = made[4][1]
+    asked.seal_due = lambda now_ns: not asked.sealed
+    for group, _ in made:
+        group.propose([Proposal(Kind.MESSAGES, b"x", 1, None)])
+    for _ in range(5):
+        desk.turn()
+    assert [len(log.sealed) for _, log in made] == [0, 0, 0, 0, 1]
+    for sealed in range(1, 5):
+        desk.tick()
+        for _ in range(5):
+            desk.turn()
+        assert sum(len(log.sealed) for _, log in made[:4]) == sealed
+
+
 def test_long_buffers_are_cut(tmp_path: Path) -> None:
     desk = Desk()
     groups = desk.groups()
