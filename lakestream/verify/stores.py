@@ -14,7 +14,7 @@ import msgspec
 
 from lakestream.log.format.files import Files
 from lakestream.log.format.segment import LOG_DIRECTORY
-from lakestream.log.store.root import StoreRoot
+from lakestream.log.store.root import StoreRoot, require_own
 from lakestream.log.verify.findings import Finding, Kind, Repair
 from lakestream.log.verify.overlay import Overlay
 from lakestream.verify.meta import check_meta
@@ -30,10 +30,16 @@ class NoStore(Exception):
 
 
 def root_of(directory: str) -> str:
-    """Return the directory of the streams for a server's store directory, or for itself. Raise NoStore."""
+    """Return the directory of the streams for a server's store directory, or for itself.
+
+    Raises:
+        NoStore: it is no store.
+        ForeignStore: it is a store of nats-server.
+    """
     for path in (os.path.join(directory, JETSTREAM), directory):
         if os.path.isfile(os.path.join(path, "VERSION")):
             return path
+        require_own(path, Files())
     raise NoStore(f"{directory} is not a store: it has no {JETSTREAM}/VERSION; name the server's store_dir")
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import ClassVar, Literal
 
 import msgspec
@@ -120,6 +120,7 @@ NO_BINDINGS = Bindings()
 Timestamps = Literal["commit", "message"]
 """Meaning of TIMESTAMP AS OF on a stream's table: time of commits, as in Delta, or of messages, as in as_of."""
 NESTED = "the query is nested too deeply; split it with WITH, or into several queries"
+ARGUMENTS = "a function has other arguments than it takes"
 Locate = Callable[[Mention], TableAt | Selection]
 """Resolves a mentioned table; raises SqlError."""
 AS_OF = "as_of"
@@ -218,6 +219,10 @@ def _parse_one(part: str, offset: int, text: str) -> Statement:
     )
 
 
+_OF_SQLGLOT = (AttributeError, LookupError, TypeError, ValueError, SqlglotError)
+"""Errors of sqlglot, which takes the arguments of most functions as they come: those it needs may be missing."""
+
+
 def _tree(part: str, offset: int, text: str) -> exp.Expression:
     try:
         tree = _parsed(part, text[:offset].count("?") if "?" in part else 0)
@@ -227,6 +232,8 @@ def _tree(part: str, offset: int, text: str) -> exp.Expression:
         raise BadSql("a quote or comment is not closed", text, _open_quote(part) + offset) from None
     except SqlglotError as error:
         raise BadSql(str(error), text, offset) from None
+    except _OF_SQLGLOT:
+        raise BadSql(ARGUMENTS, text, offset + len(part) - len(part.lstrip())) from None
     assert isinstance(tree, exp.Expression)
     for version in tree.find_all(exp.Version):
         if version.expression is None:
@@ -364,8 +371,8 @@ def rewrite(statement: Statement, locate: Locate) -> str:
         locate: called once for each mentioned table.
 
     Raises:
-        SqlError: from `locate`, for a table that is not written as a Delta table, or for a query that is nested too
-            deeply.
+        SqlError: from `locate`, for a table that is not written as a Delta table, for a query that is nested too
+            deeply, or for a function without the arguments that it needs.
     """
     try:
         return _rewritten(statement, locate)
@@ -377,8 +384,9 @@ def _rewritten(statement: Statement, locate: Locate) -> str:
     tree = statement.tree.copy()
     if isinstance(tree, exp.Describe):
         tree = exp.select("*").from_(tree.this)
-    for select in list(tree.find_all(exp.Select)):
-        _name_columns(select)
+    with _refusing():
+        for select in list(tree.find_all(exp.Select)):
+            _name_columns(select)
     names = {cte.alias_or_name for cte in tree.find_all(exp.CTE)}
     for table in list(tree.find_all(exp.Table)):
         if isinstance(table.this, exp.Identifier) and (table.db or table.name not in names):
@@ -390,10 +398,20 @@ def _rewritten(statement: Statement, locate: Locate) -> str:
             if column.text(part).lower() in ("delta", *buckets.VIEWS):
                 column.set(part, None)
                 break
-    for node in reversed(list(tree.walk())):  # children before their parents
-        if isinstance(node, exp.Expression) and (value := _spark_values(node)) is not node:
-            node.replace(value)
-    return _PREFIXES.get(statement.kind, "") + tree.sql(dialect="duckdb")
+    with _refusing():
+        for node in reversed(list(tree.walk())):  # children before their parents
+            if isinstance(node, exp.Expression) and (value := _spark_values(node)) is not node:
+                node.replace(value)
+        return _PREFIXES.get(statement.kind, "") + tree.sql(dialect="duckdb")
+
+
+@contextlib.contextmanager
+def _refusing() -> Iterator[None]:
+    """Context in which sqlglot spells a tree. Raises SqlError in place of its errors, typed or not."""
+    try:
+        yield
+    except _OF_SQLGLOT:
+        raise SqlError(ARGUMENTS) from None
 
 
 _PREFIXES = {"explain": "EXPLAIN ", "describe": "DESCRIBE "}

@@ -91,7 +91,7 @@ class StoreRoot:
         """
         files = files or Files()
         files.make_directory(path)
-        _check_origin(path, files)
+        require_own(path, files)
         name = os.path.join(path, "VERSION")
         try:
             lock = files.lock(os.path.join(path, "LOCK"))
@@ -127,7 +127,7 @@ class StoreRoot:
 
         Raise StoreLocked when a server uses it, StoreVersionError when a newer release wrote it, ForeignStore, OSError.
         """
-        _check_origin(path, files)
+        require_own(path, files)
         _check_version(os.path.join(path, "VERSION"), files)
         try:
             lock = files.lock(os.path.join(path, "LOCK"), shared=not alone, create=False)
@@ -209,7 +209,7 @@ class StoreRoot:
             self._lock = -1
 
 
-def _check_origin(path: str, files: Files) -> None:
+def require_own(path: str, files: Files) -> None:
     """Raise ForeignStore if there are streams and nats-server wrote all: nothing is to be written beside them."""
     found: list[str] = []
     for account in files.names(path):

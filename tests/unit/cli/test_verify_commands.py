@@ -83,6 +83,15 @@ def test_what_cannot_be_verified_has_code_2(store: Path, tmp_path: Path) -> None
     result = run("verify", str(tmp_path / "nothing"))
     assert (result.exit_code, result.stdout) == (2, "")
     assert "is not a store" in result.stderr
+    foreign = tmp_path / "foreign/jetstream/$G/streams/ORDERS"
+    foreign.mkdir(parents=True)
+    (foreign / "meta.inf").touch()
+    for command in ("verify", "repair"):
+        result = run(command, str(tmp_path / "foreign"))
+        assert (result.exit_code, result.stdout) == (2, "")
+        (line,) = " ".join(result.stderr.split()).splitlines()
+        assert "has streams of nats-server (ORDERS), which lakestream does not read" in line
+        assert "`lakestream move`" in line
     root = StoreRoot.open(str(store / "jetstream"))
     for command in ("verify", "repair"):
         result = run(command, str(store))

@@ -266,6 +266,12 @@ def test_a_query_that_is_nested_too_deeply_is_refused(text: str) -> None:
         parse(text)
 
 
+@pytest.mark.parametrize("call", ["year()", "datediff(seq)", "map(seq)", "date_trunc()", "regexp_replace(data, 'a')"])
+def test_a_function_without_the_arguments_that_it_needs_is_refused(call: str) -> None:
+    with pytest.raises(SqlError, match="a function has other arguments than it takes"):
+        rewritten(f"SELECT {call} FROM {ORDERS}")
+
+
 @pytest.mark.parametrize("schema", ["a INT, b NOTATYPE<", "", "a INT b INT c"])
 def test_from_json_names_a_schema_that_it_does_not_understand(schema: str) -> None:
     with pytest.raises(SqlError, match="schema"):
