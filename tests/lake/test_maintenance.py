@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 import threading
@@ -333,6 +334,27 @@ def test_the_program(spark: Any, lake: Path, tmp_path: Path) -> None:
     assert paths.table(str(lake), "OTHER", "ACC") in maintainer.tables(open_storage(lake))
 
 
+def test_invariant_13_delta_drops_no_commits_of_a_table_by_itself(spark: Any, lake: Path, tmp_path: Path) -> None:
+    """A file is missing, and commits are older than Delta keeps them: checkpoints of the compactor leave the log.
+
+    Also in a table of an earlier release, from its next commit on.
+    """
+    model = StreamModel(tmp_path / "log")
+    model.configure({"lakestream.properties.delta.checkpointInterval": "1"})
+    grow(spark, lake, model, 1)
+    table, log = model.table(lake), Path(model.table(lake), "_delta_log")
+    for cleanup in ("", "true"):
+        if cleanup:
+            spark.sql(f"ALTER TABLE delta.`{table}` SET TBLPROPERTIES ('delta.enableExpiredLogCleanup' = '{cleanup}')")
+        commits = sorted(log.glob("*.json"))
+        for path in log.iterdir():
+            os.utime(path, (time.time() - 100 * 86400,) * 2)
+        grow(spark, lake, model, 2)
+        assert len(list(log.glob("*.checkpoint.parquet"))) > 1
+        assert set(commits) <= set(log.glob("*.json"))
+    check(lake, model)
+
+
 def test_invariant_13_nothing_is_deleted_from_a_damaged_table_until_it_is_repaired(
     spark: Any, lake: Path, tmp_path: Path
 ) -> None:
@@ -345,7 +367,7 @@ def test_invariant_13_nothing_is_deleted_from_a_damaged_table_until_it_is_repair
     model.remove([8], shred=True)
     grow(spark, lake, model, 1)
     table = model.table(lake)
-    victim = Path(DeltaTable(table).file_uris()[0].removeprefix("file://"))
+    victim = Path(locate(table, next(iter(Log(open_storage(table), table).state().files.values())).path))
     victim.unlink()
     names = {path for path in Path(lake).rglob("*") if path.is_file()}
     later = time.time_ns() + 100 * HOUR_NS

@@ -55,6 +55,10 @@ DATA_KEY = "lakestream.data"
 DROP_DATA = "drop-when-typed"
 CLONE_KEY = "lakestream.clone"
 CLONE_AS_OF_KEY = "lakestream.clone_as_of"
+LOG_CLEANUP_PROPERTY = "delta.enableExpiredLogCleanup"
+"""Delta's own clean-up of the log at each checkpoint. It is off in tables of streams: it looks at the age of commits
+alone, also while a file is missing and the table can only be repaired from an older version. Maintenance does it."""
+LOG_RETENTION_PROPERTY = "delta.logRetentionDuration"
 CLONED_PROPERTY = "lakestream.cloned"
 """Property of a table that began as a clone: the outcome of the request, as JSON (files/clone_request.py)."""
 MANAGED_PROPERTIES = (
@@ -63,6 +67,7 @@ MANAGED_PROPERTIES = (
     ON_DELETE_PROPERTY,
     JSON_SCHEMA_PROPERTY,
     PARTITION_KEY,
+    LOG_CLEANUP_PROPERTY,
 )
 """Table properties that follow from the metadata; a table lacks those whose keys are not set."""
 MAX_TOKENS = 4
@@ -161,7 +166,7 @@ class StreamPolicy(msgspec.Struct, frozen=True):
         if self.time_travel_ns is not None:
             found[TIME_TRAVEL_PROPERTY] = str(self.time_travel_ns)
             interval = f"interval {-(-self.time_travel_ns // _HOUR_NS)} hours"
-            for name in ("delta.logRetentionDuration", "delta.deletedFileRetentionDuration"):
+            for name in (LOG_RETENTION_PROPERTY, "delta.deletedFileRetentionDuration"):
                 found.setdefault(name, interval)
         if self.keep_table:
             found[ON_DELETE_PROPERTY] = "keep"

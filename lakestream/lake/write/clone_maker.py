@@ -407,12 +407,13 @@ def clone(
             raise CloneRefused(f"VACUUM has taken files of version {version} of {origin}: it cannot be cloned any more")
         entry = Clone(origin, there.root, version, time.time_ns())
         storage.write(clones.entry_path(storage, entry.target), msgspec.json.encode(entry))
-    set_here = ", ".join(f"{quoted(name)} = {quoted(value)}" for name, value in (properties or {}).items())
+    # Elsewhere no maintenance of ours cuts the log.
+    properties = {policy.LOG_CLEANUP_PROPERTY: "true", **(properties or {})}
+    set_here = ", ".join(f"{quoted(name)} = {quoted(value)}" for name, value in properties.items())
     # Shallow clones of clones reference the files of the first origin, which `References` finds in their logs.
     spark.sql(
         f"CREATE TABLE delta.`{there.spark_path(there.root)}` SHALLOW CLONE "
-        f"delta.`{storage.spark_path(origin)}` VERSION AS OF {version}"
-        + (f" TBLPROPERTIES ({set_here})" if set_here else "")
+        f"delta.`{storage.spark_path(origin)}` VERSION AS OF {version} TBLPROPERTIES ({set_here})"
     ).collect()
     storage.write(
         clones.entry_path(storage, entry.target), msgspec.json.encode(msgspec.structs.replace(entry, made=True))

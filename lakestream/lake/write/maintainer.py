@@ -35,7 +35,7 @@ from lakestream.lake.delta import departures as departure_files
 from lakestream.lake.delta.actions import Key, located, statistics
 from lakestream.lake.delta.clones import CloneUnreadable, References
 from lakestream.lake.delta.log import Log, State, has_log
-from lakestream.lake.delta.policy import TIME_TRAVEL_PROPERTY
+from lakestream.lake.delta.policy import LOG_RETENTION_PROPERTY, TIME_TRAVEL_PROPERTY
 from lakestream.lake.delta.schema import STREAM_PROPERTY, UID_PROPERTY
 from lakestream.lake.delta.time_travel import CommitLog, NotATable
 from lakestream.lake.errors import LacksFiles, TableBusy, first_line
@@ -56,6 +56,7 @@ from lakestream.lake.write.maintenance_plan import (
     decide,
     decide_bins,
     first_round,
+    interval_ns,
     log_floor,
 )
 from lakestream.lake.write.rewrite import Rewriter, forget_table
@@ -137,7 +138,7 @@ def look(
             files=data_files(state, vacuum.to_rewrite(storage, table, state, to_erase)),
             since_checkpoint=state.version - (written[-1] if written else -1),
             oldest=commits.versions[0],
-            keep_from=log_floor(commits, written, (now_ns - retain_ns) // 1_000_000),
+            keep_from=log_floor(commits, written, (now_ns - log_retention(properties, retain_ns)) // 1_000_000),
             retain_ns=retain_ns,
             stale=stale,
             trouble=trouble,
@@ -163,6 +164,11 @@ def retention(properties: dict[str, str], policy: Policy) -> int:
     """Return how long a table's versions stay readable, ns: by the stream's metadata, else the maintainer's setting."""
     said = properties.get(TIME_TRAVEL_PROPERTY, "")
     return max(int(said), int(LEAST_RETAIN_HOURS * HOUR_NS)) if said.isdecimal() else policy.retain_ns
+
+
+def log_retention(properties: dict[str, str], retain_ns: int) -> int:
+    """Return how long commits stay in the log, ns: as long as versions, or shorter where the table says so to Delta."""
+    return min(retain_ns, interval_ns(properties.get(LOG_RETENTION_PROPERTY, "")) or retain_ns)
 
 
 def expire(storage: Storage, table: str, keep_from: int) -> int:
@@ -415,7 +421,8 @@ class Maintainer:
             return False
         with self._alone(facts.table, facts.incarnation) as same:
             if same:
-                verify.require_whole(self._storage, facts.table)  # Delta deletes old commits after a checkpoint
+                # In a table without commits since it was Delta's clean-up of the log, it deletes old ones now.
+                verify.require_whole(self._storage, facts.table)
                 self._write_checkpoint(facts.table)
             return same
 

@@ -26,8 +26,6 @@ DEFAULT_TARGET_BYTES = 128 * MIB
 DEFAULT_MIN_FILES = 16
 DEFAULT_RETAIN_HOURS = 168.0
 """Seven days, Delta's default."""
-DELTAS_LOG_HOURS = 720.0
-"""Age at which Delta, when it writes a checkpoint, drops commits of tables without `delta.logRetentionDuration`."""
 LEAST_RETAIN_HOURS = 1.0
 """Minimum retention: VACUUM deletes older files that no version names, and among younger ones would be those of running
 commits and queries."""
@@ -175,11 +173,6 @@ def check_retention(hours: float) -> str | None:
         )
     if hours < DEFAULT_RETAIN_HOURS:
         return f"time travel, and queries that run on, will reach back {hours:g} h only (default: 168 h)"
-    if hours > DELTAS_LOG_HOURS:
-        return (
-            f"Delta cuts logs at {DELTAS_LOG_HOURS:g} h by itself, where the stream's metadata does not say "
-            "lakestream.time_travel: only with that do versions stay longer"
-        )
     return None
 
 

@@ -19,6 +19,7 @@ from lakestream.lake.delta.actions import MetaData
 from lakestream.lake.delta.clones import References
 from lakestream.lake.delta.log import Log, log_directory
 from lakestream.lake.delta.policy import (
+    LOG_CLEANUP_PROPERTY,
     MANAGED_PROPERTIES,
     ON_DELETE_PROPERTY,
     PAGE_SETTING,
@@ -419,7 +420,7 @@ def _order(layout: Layout) -> list[Any]:
 
 def wanted_properties(policy: StreamPolicy) -> dict[str, str]:
     """Return all properties that follow from the stream's metadata."""
-    found = {**policy.table_properties(), PARTITION_KEY: policy.partition.text}
+    found = {**policy.table_properties(), PARTITION_KEY: policy.partition.text, LOG_CLEANUP_PROPERTY: "false"}
     set_by_user: Sequence[str] = sorted(name for name in found if name not in MANAGED_PROPERTIES)
     if set_by_user:
         found[SET_PROPERTY] = msgspec.json.encode(set_by_user).decode()
