@@ -57,7 +57,7 @@ def run(options: argparse.Namespace, stop: threading.Event) -> int:
         raise NoReplay(f"the lake has no stream {options.stream} of account {options.account}")
     spark = job.start_spark("lakestream replay", lake, options, stop)
     try:
-        done = Replay(spark, lake, stream).run()
+        done = Replay(spark, lake, stream.identity).run()
     finally:
         spark.stop()
     left = done.misfits - done.mended - done.gone

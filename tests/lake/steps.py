@@ -360,7 +360,7 @@ def _misfits(stage: Stage) -> Prepared:
     def work() -> None:
         stage.compact(model)
         register(2, "string")
-        Replay(stage.spark, stage.lake, stage.staged(model)).run()
+        Replay(stage.spark, stage.lake, model.identity).run()
 
     return work, lambda: stage.is_stream(model)
 

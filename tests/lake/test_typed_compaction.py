@@ -15,7 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import functions
 
-from lakestream.lake.delta import typed_columns
+from lakestream.lake.delta import actions, typed_columns
+from lakestream.lake.delta.log import Log
 from lakestream.lake.errors import TableBusy
 from lakestream.lake.files import clone_request, scan, schemas
 from lakestream.lake.files.clone_request import Picked
@@ -188,6 +189,44 @@ def test_the_misfits_of_securely_deleted_messages_leave_the_list(stream: Stream)
     assert [pq.read_table(path).column("seq").to_pylist() for path in files] == [[2]], "older versions have it neither"
 
 
+MISFITS = "time, subject, schema, field, rule, reason"
+
+
+def lose(stream: Stream) -> None:
+    """Delete the oldest file of the table of misfits."""
+    path = f"{stream.table}_misfits"
+    add = min(Log(stream.storage, path).state().files.values(), key=lambda add: actions.statistics(add).min_seq)
+    Path(path, add.path).unlink()
+
+
+def test_missing_files_of_misfits_are_made_again_from_the_messages(stream: Stream) -> None:
+    stream.publish({"n": "x"}, {"n": 1}, {"n": [2]})
+    stream.compact()
+    stream.publish({"n": "y"}, b"{")
+    stream.compact()
+    before = stream.rows(MISFITS, f"{stream.table}_misfits")
+    lose(stream)
+    for mended in (1, 0):
+        (done,) = Maintainer(stream.spark, str(stream.lake), NOW).once()
+        assert (done.failure, done.mended) == (None, mended)
+        assert stream.rows(MISFITS, f"{stream.table}_misfits") == before
+    lose(stream)
+    stream.model.remove([1], shred=True)
+    stream.publish({"n": 7})
+    stream.compact()
+    assert stream.rows(MISFITS, f"{stream.table}_misfits") == [row for row in before if row[0] != 1]
+    lose(stream)
+    stream.register(2, {"n": {"type": ["string", "integer"]}})
+    Maintainer(stream.spark, str(stream.lake), NOW).once()
+    assert stream.misfits() == [(3, "orders@2", "type"), (4, "orders@1", "type"), (5, "orders@1", "json")]
+    lose(stream)
+    stream.register(3, {"n": {"type": ["array", "integer"], "items": {"type": "integer"}}})
+    (done,) = Maintainer(stream.spark, str(stream.lake), NOW).once()
+    assert done.mended == 1
+    assert stream.misfits()[0] == (3, "orders@3", "lost")
+    stream.check()
+
+
 def test_another_table_at_the_place_of_misfits_stays(spark: Any, lake: Path, tmp_path: Path, stream: Stream) -> None:
     other = Stream(spark, lake, tmp_path / "other", {}, "ORDERS_misfits")
     other.publish({"a": 1})
@@ -233,7 +272,7 @@ def test_misfits_are_replayed_when_the_schema_is_mended(stream: Stream) -> None:
     stream.model.configure({})
     stream.publish({"n": 0})
     stream.compact()
-    untyped = Replay(stream.spark, str(stream.lake), stream.staged())
+    untyped = Replay(stream.spark, str(stream.lake), stream.staged().identity)
     with pytest.raises(NoReplay):
         untyped.run()
     stream.model.configure({"lakestream.schema": "orders"})
@@ -241,7 +280,7 @@ def test_misfits_are_replayed_when_the_schema_is_mended(stream: Stream) -> None:
     assert stream.compact() == 4
     stream.model.remove([6], erase=True)
     stream.compact()
-    replay = Replay(stream.spark, str(stream.lake), stream.staged())
+    replay = Replay(stream.spark, str(stream.lake), stream.staged().identity)
     assert replay.run() == Replayed(4, 0, 1)
     stream.register(2, {"n": {"type": ["string", "array"]}, "more": {"type": "string"}})
     text = json.dumps({"properties": {"n": {"anyOf": [{"type": "string"}, {"type": "integer"}]}}})

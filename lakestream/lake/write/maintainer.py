@@ -42,7 +42,7 @@ from lakestream.lake.errors import LacksFiles, TableBusy, first_line
 from lakestream.lake.files import locks, paths
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.locks import MAINTAINER_LOCK, open_lock
-from lakestream.lake.files.staging import read_identity
+from lakestream.lake.files.staging import StreamIdentity, read_identity
 from lakestream.lake.files.storage import Storage
 from lakestream.lake.write import vacuum
 from lakestream.lake.write.detach import Detached, Detacher, of_others
@@ -59,6 +59,8 @@ from lakestream.lake.write.maintenance_plan import (
     interval_ns,
     log_floor,
 )
+from lakestream.lake.write.misfits import MisfitTable
+from lakestream.lake.write.replay import Replay
 from lakestream.lake.write.rewrite import Rewriter, forget_table
 from lakestream.lake.write.transactions import is_conflict, jvm
 from lakestream.lake.write.vacuum import dead_files, with_checksum
@@ -228,12 +230,14 @@ def _stale(
 
 
 class Done(msgspec.Struct, frozen=True):
-    """Result for one table: the plan, files before and after OPTIMIZE, and an error in one line."""
+    """Result for one table: the plan, files before and after OPTIMIZE, missing files of misfits that were replaced, and
+    an error in one line."""
 
     stream: str
     plan: Plan
     removed: int = 0
     added: int = 0
+    mended: int = 0
     seconds: float = 0.0
     failure: str | None = None
 
@@ -246,6 +250,7 @@ class Done(msgspec.Struct, frozen=True):
         parts += [f"dropped {self.plan.expired} commits from the log"] if self.plan.expired else []
         parts += [f"vacuumed {len(self.plan.stale)} files"] if self.plan.stale else []
         parts += [f"erased {self.plan.erase} messages"] if self.plan.erase else []
+        parts += [f"listed the misfits of {self.mended} missing files again"] if self.mended else []
         return f"{self.stream}: {', '.join(parts) or 'nothing to do'}, {self.seconds:.2f} s"
 
 
@@ -348,14 +353,26 @@ class Maintainer:
         if (found := read(there, table)) is None:
             return False
         damaged = verify.lacking(there, table, found[1].files.values())
-        root = self._storage.root
-        if damaged and table.startswith(f"{root}/"):
-            (account, name), properties = paths.stream_of(root, table), found[1].metadata.configuration
-            name = properties.get(STREAM_PROPERTY) or name
-            identity = read_identity(paths.staging(root, name, properties[UID_PROPERTY], account))
-            if identity is not None:
-                verify.ask(root, identity, damaged)
+        properties = found[1].metadata.configuration
+        name = properties.get(STREAM_PROPERTY) or table.rpartition("/")[2]
+        if damaged and (identity := self._identity(table, name, properties[UID_PROPERTY])) is not None:
+            verify.ask(self._storage.root, identity, damaged)
         return bool(damaged)
+
+    def _identity(self, table: str, name: str, uid: str) -> StreamIdentity | None:
+        """Return the stream of a table of the lake; None for another table, and if it has no staging directory."""
+        root = self._storage.root
+        if not table.startswith(f"{root}/"):
+            return None
+        return read_identity(paths.staging(root, name, uid, paths.stream_of(root, table)[0]))
+
+    def _mend_misfits(self, facts: Facts) -> int:
+        """Repair the table of misfits of a stream from the stream's own; return the number of its missing files."""
+        identity = self._identity(facts.table, facts.stream, facts.uid)
+        if identity is None or not MisfitTable(self._spark, self._storage, identity, facts.table).damaged():
+            return 0
+        with self._alone(facts.table, facts.incarnation) as same:
+            return Replay(self._spark, self._storage.root, identity, table=facts.table).repair() if same else 0
 
     def _resting(self, table: str) -> _Rest | None:
         """Return the cached check of a table that has not changed since. Costs one listing of its log."""
@@ -373,6 +390,7 @@ class Maintainer:
         plan = decide(facts, self._policy)
         if not plan:
             self._at_rest[table] = _Rest(facts.stream, facts.version, self._clock())
+        mended = self._mend_misfits(facts)
         removed = added = 0
         while plan.bins and not self._stopping():
             outcome = self._optimize(facts)
@@ -392,7 +410,7 @@ class Maintainer:
         if plan.erase and not self._stopping():
             erased, trouble = self._erase(facts)
             done = msgspec.structs.replace(done, erase=erased)
-        return Done(facts.stream, done, removed, added, failure=facts.trouble or trouble)
+        return Done(facts.stream, done, removed, added, mended, failure=facts.trouble or trouble)
 
     def _optimize(self, seen: Facts) -> tuple[int, int] | None:
         """Rewrite as much of the newest version as one commit takes.

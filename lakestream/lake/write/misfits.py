@@ -21,10 +21,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakestream.lake.delta import ends, verify
-from lakestream.lake.delta.log import log_directory
+from lakestream.lake.delta.actions import key_of, locate
+from lakestream.lake.delta.log import Log, log_directory
 from lakestream.lake.delta.position import PositionWatch, Progress, application
 from lakestream.lake.delta.schema import MISFITS_PROPERTY
 from lakestream.lake.delta.typed_rows import MISFIT_SCHEMA
+from lakestream.lake.delta.verify import Damage
 from lakestream.lake.errors import TableBusy
 from lakestream.lake.files import paths
 from lakestream.lake.files.lake import open_storage
@@ -32,7 +34,7 @@ from lakestream.lake.files.staging import StreamIdentity
 from lakestream.lake.files.storage import Storage
 from lakestream.lake.write import transactions
 from lakestream.lake.write.data_files import Written
-from lakestream.lake.write.rewrite import forget_table
+from lakestream.lake.write.rewrite import forget_table, removal
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -188,6 +190,35 @@ class MisfitTable:
                 table.vacuum(0)
             finally:
                 self._spark.conf.unset(RETENTION_CHECK)
+
+    def damaged(self) -> list[Damage]:
+        """Return the damage of files that are missing, or of another size than the log says."""
+        if self._owner(self.path) != self._identity.uid:
+            return []
+        state = Log(self._storage, self.path).state()
+        return verify.lacking(self._storage, self.path, state.files.values())
+
+    def listed(self, without: Sequence[Damage]) -> list[int]:
+        """Return the sequences that all files but the damaged ones list."""
+        gone = {key_of(each.add) for each in without}
+        found: list[int] = []
+        for key, add in Log(self._storage, self.path).state().files.items():
+            if key not in gone:
+                with self._storage.fetch(locate(self.path, add.path)) as local, pq.ParquetFile(local) as file:
+                    found += file.read(columns=["seq"]).column(0).to_pylist()
+        return found
+
+    def replace(self, damaged: Sequence[Damage], rows: Sequence[pa.Table]) -> None:
+        """Replace damaged files by these rows, in one commit."""
+        transaction = transactions.begin(self._spark, self._storage.spark_path(self.path))
+        files = MisfitFiles(self.path)
+        for batch in (batch for table in rows for batch in table.to_batches()):
+            files.add(batch)
+        now_ms = time.time_ns() // 1_000_000
+        changes = [{"add": msgspec.to_builtins(file)} for file in files.close()]
+        changes += [{"remove": {**removal(each.add, now_ms), "dataChange": True}} for each in damaged]
+        done = transactions.operation(self._spark, "ManualUpdate")
+        transactions.commit(self._spark, transaction, changes, done)
 
     def remove(self) -> None:
         """Remove the table of a stream that is deleted."""

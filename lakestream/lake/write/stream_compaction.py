@@ -54,6 +54,7 @@ from lakestream.lake.files.staging import StagedStream
 from lakestream.lake.write import file_statistics, repair
 from lakestream.lake.write.data_files import Values, partition_values
 from lakestream.lake.write.misfits import MisfitTable
+from lakestream.lake.write.replay import Replay
 from lakestream.lake.write.spans import Commit, CommitSpans
 from lakestream.lake.write.table import ExistingTable, StreamTable
 from lakestream.lake.write.tasks import Columns, Output, WriteTask, joined
@@ -375,6 +376,8 @@ class StreamCompaction:
             self._table.delta().delete(condition)
         if runs := batches.erasures(position, before, batch.shredded):
             erasures.leave_note(self._storage, self.table, self._identity.uid, batch.progress.last_index, runs)
+            # A list that lacks a file takes no deletions.
+            Replay(self._spark, self._storage.root, self._identity, table=self.table).repair(self._check)
             self._misfits.delete(gone, shred=True)
         if found.archive and not batch.policy.archive:
             self._table.delta().delete(f"{REMOVED_COLUMN} IS NOT NULL")
@@ -391,8 +394,7 @@ class StreamCompaction:
         """
         began_ms = time.time_ns() // 1_000_000
         written, columns = self._written(batch, layout, schema)
-        if self._fence is not None:
-            self._fence.check()
+        self._check()
         # Misfits first: the stream's own commit is the one that is not repeated.
         self._misfits_committed = self._misfits.commit(written.misfits, batch.progress)
         app = application(self._identity.uid)
@@ -404,6 +406,11 @@ class StreamCompaction:
         progress = msgspec.structs.replace(batch.progress, misfits=misfits)
         wider = None if columns is None else columns.widen
         self._table.append(transaction, written.files, layout, txn, _stated(progress, began_ms), wider)
+
+    def _check(self) -> None:
+        """Check that the table's lock is still held. Raises LeaseLost."""
+        if self._fence is not None:
+            self._fence.check()
 
     def _written(self, batch: Batch, layout: Layout, schema: str | None) -> tuple[Output, Columns | None]:
         """Write the batch's messages into new files of the table; each task has a run of whole segments.
