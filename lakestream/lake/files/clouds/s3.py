@@ -28,6 +28,8 @@ SETTINGS = {
     "spark.hadoop.fs.s3a.connection.establish.timeout": "10s",
     "spark.hadoop.fs.s3a.attempts.maximum": "4",
     "spark.hadoop.fs.s3a.retry.limit": "4",
+    # By default it takes twenty answers 503, and waits twice as long after each: in the end for hours.
+    "spark.hadoop.fs.s3a.retry.throttle.limit": "4",
 }
 """Settings of every Spark over S3; spark_conf/cluster has the same."""
 
