@@ -83,8 +83,6 @@ class Proxy:
         self.hits = 0
         self._released = asyncio.Event()
         self._late: set[asyncio.Task[bytes]] = set()
-        self.late: list[int] = []
-        """Status of the answers to late requests."""
 
     @property
     def url(self) -> str:
@@ -112,15 +110,17 @@ class Proxy:
         self.hits = 0
         self._faults = [_Counted(fault) for fault in faults]
 
-    def release(self) -> None:
-        """Pass on the requests that are late; return when all are answered."""
+    def release(self) -> list[int]:
+        """Pass on the requests that are late; return the status of each answer."""
+        found: list[int] = []
 
         async def run() -> None:
             self._released.set()
-            await asyncio.gather(*self._late)
+            found.extend(int(answer.split(b" ", 2)[1]) for answer in await asyncio.gather(*self._late))
             self._released, self._late = asyncio.Event(), set()
 
         self._call(run)
+        return found
 
     def pass_all(self) -> None:
         """Pass everything from now on. Requests that hang are cut."""
@@ -208,9 +208,7 @@ class Proxy:
 
     async def _pass_on_late(self, request: bytes) -> bytes:
         await self._released.wait()
-        answer = await self._pass_on(request)
-        self.late.append(int(answer.split(b" ", 2)[1]))
-        return answer
+        return await self._pass_on(request)
 
     def _fault_of(self, method: str, path: str) -> Fault | None:
         for rule in self._faults:

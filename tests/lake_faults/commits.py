@@ -238,9 +238,8 @@ def _late(before: bool) -> Callable[[Site], None]:
         proxy.fail()
         _next(site, traffic)
         _whole(site, traffic)
-        proxy.release()
-        if not before and any(status < 400 for status in proxy.late):
-            raise Broken(f"a late commit was taken in the place of another: {proxy.late}")
+        if taken := [status for status in proxy.release() if status < 400]:
+            raise Broken(f"a late commit was taken in the place of another: {taken}")
         _again(site, traffic)
 
     return run
