@@ -1,4 +1,4 @@
-"""Tests of power losses while a table is compacted, optimized, erased from and vacuumed."""
+"""Tests of power losses while a table is compacted, optimized, erased from and vacuumed, and in other operations."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from random import Random
 
 import pytest
 
-from lakestream.lake.delta import verify
-from lakestream.lake.delta.log import Log
+from lakestream.lake.delta import clones, verify
+from lakestream.lake.delta.log import Log, State
 from lakestream.lake.files.lake import open_storage
 from tests.lake.steps import rows
 from tests.power.conftest import Record
@@ -55,6 +55,23 @@ spark.stop()
 """
 """Three segments; between the marks each step of compaction and maintenance."""
 TABLE = "lake/streams/ORDERS"
+OPERATION = """
+from pathlib import Path
+from lakestream.lake.spark import session as sessions
+from tests.lake.conftest import SMALL
+from tests.lake.steps import OPERATIONS, Stage, identify
+spark = sessions.session("lakestream power tests", extra=SMALL)
+stage = Stage(spark, os.path.abspath("lake"), Path("logs").resolve())
+os.makedirs("lake")
+identify(stage.storage)
+work, check = OPERATIONS["NAME"].prepare(stage)
+os.mkdir("began")
+work()
+os.mkdir("ended")
+check()
+spark.stop()
+"""
+"""One operation between the marks, of which NAME is the name."""
 CHANGES = {Kind.SYNC, Kind.RENAME, Kind.LINK, Kind.UNLINK}
 """Operations before and after which the disk may differ in a file that was synced."""
 
@@ -94,3 +111,54 @@ def test_invariant_13_a_power_loss_at_any_step_of_maintenance_leaves_a_whole_tab
     assert rows(lake, str(journal.root / TABLE)) == states[-1]
     assert len(versions) > 4
     assert len(seen) > 100
+
+
+def _tables(lake: Path) -> dict[str, State]:
+    """Return the newest version of each table of a lake by its path."""
+    storage = open_storage(str(lake))
+    logs = [Log(storage, table) for table in clones.tables_below(storage, storage.root)]
+    return {log.table: log.state() for log in logs if log.commits}
+
+
+def _lacking(lake: Path) -> set[str]:
+    """Return the files that are missing of which the newest version of any table tells."""
+    storage = open_storage(str(lake))
+    return {
+        damage.path
+        for table, state in _tables(lake).items()
+        for damage in verify.lacking(storage, table, state.files.values())
+    }
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", [pytest.param("repair", marks=pytest.mark.smoke), "clone", "detach", "misfits"])
+def test_invariant_13_a_power_loss_at_any_step_of_an_operation_leaves_whole_tables(record: Record, name: str) -> None:
+    """No step takes a file from a table: only a repair begins with one that is missing."""
+    journal, _ = record(OPERATION.replace("NAME", name))
+    operations, disk, seen = journal.operations(), PowerDisk(journal), set[frozenset[tuple[str, bytes]]]()
+    lake, before, began, ended = journal.root / "lake", set[str](), False, False
+    for operation in operations:  # the images have the paths of the recording, which clones name
+        first = _mark(operation, "began")
+        began, ended = began or first, ended or _mark(operation, "ended")
+        for loss in ONE_DISK if first or (began and operation.kind in CHANGES) else ():
+            image = disk.lose(loss, Random(operation.at))
+            files = {path: content for path, content in image.files.items() if path.startswith("lake/")}
+            if (known := frozenset(files.items())) in seen:
+                continue
+            seen.add(known)
+            shutil.rmtree(journal.root)
+            Image([path for path in image.folders if f"{path}/".startswith("lake/")], files).write(journal.root)
+            before |= _lacking(lake) if first else set()
+            asked = any(path.endswith("/damaged.json") for path in files)
+            assert _lacking(lake) <= (before if asked else set()), (operation, loss)
+        disk.apply(operation)
+        if ended:
+            break
+    states = []
+    for loss in (None, *ONE_DISK):
+        image = disk.lose(loss, Random(0)) if loss is not None else disk.seen()
+        shutil.rmtree(journal.root)
+        image.write(journal.root)
+        states.append({table: (state.version, state.files.keys()) for table, state in _tables(lake).items()})
+    assert all(state == states[0] for state in states), "what has ended is durable"
+    assert len(seen) > 10
