@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lakestream.lake.delta import batches, segments
+from lakestream.lake.files import lake as lakes
 from lakestream.lake.files import paths, scan, staging
 from lakestream.lake.write.compactor import BatchReport, Compactor
 from lakestream.lake.write.data_files import DataFiles
@@ -135,6 +136,7 @@ def into_partitions(partitions: int) -> list[float]:
 
 def stage_again(staged: Staged, lake: Path) -> None:
     """Stage the segments of another lake's staging area in this one."""
+    lakes.require(str(lake), create=True)
     for each in staging.segments(staged.directory):
         path = staging.stage(each.path, each.first_index, each.last_index, staged.identity, str(lake))
     staged.directory = str(Path(path).parent)

@@ -25,6 +25,7 @@ from typing import Any
 import msgspec
 
 from lakestream.lake.delta import position
+from lakestream.lake.files import lake as lakes
 from lakestream.lake.files import paths, staging
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.scan import SETTLED_NS, Scanner
@@ -137,6 +138,7 @@ def fairness(lake: str, work: Path, commits: int) -> None:
 def publish(model: StreamModel, lake: Any, messages: int = 10) -> None:
     """Seal and stage one segment."""
     model.publish(flights(messages, subjects=2))
+    lakes.require(str(lake), create=True)
     staging.stage(*_sealed(model), model.identity, lake)
 
 

@@ -28,6 +28,7 @@ from typing import Any
 import duckdb
 import msgspec
 
+from lakestream.lake.files import lake as lakes
 from lakestream.lake.files import paths, schemas
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.sql.session import extension_path
@@ -77,7 +78,7 @@ def measure(messages: int, kind: str) -> dict[str, Any]:
     metadata = KINDS[kind]
     with tempfile.TemporaryDirectory() as scratch:
         work, lake = Path(scratch) / "work", Path(scratch) / "lake"
-        lake.mkdir()
+        lakes.require(str(lake), create=True)
         schemas.write_schema(open_storage(str(lake)), "$G", Schema("orders", 1, "json", json.dumps(JSON_SCHEMA)))
         backlog = publisher(work, Path(scratch) / "later", "MEASURED", metadata).publish(messages)
         reports: list[BatchReport] = []

@@ -19,6 +19,7 @@ from types import TracebackType
 
 import psutil
 
+from lakestream.lake.files import lake as lakes
 from lakestream.lake.files import staging
 from lakestream.lake.files.staging import StagedStream, StreamIdentity
 from lakestream.log.format.files import Files
@@ -153,6 +154,7 @@ class Publisher:
                 erased=array("Q"),
             )
         )
+        lakes.require(str(self._lake), create=True)
         path = staging.stage(sealed.path, sealed.first_index, sealed.last_index, identity, str(self._lake))
         staged.directory = os.path.dirname(path)
         staged.segments += 1

@@ -48,6 +48,7 @@ class CatalogLake:
         """Give a stream a description, and its table the stream's uid."""
         config = msgspec.Raw(json.dumps({"name": stream, "description": description}).encode())
         identity = StreamIdentity(stream, "$G", uid, 1, config)
+        lakes.require(self.root, create=True)
         staging.introduce(open_storage(self.root), staging.directory_of(self.root, identity), identity)
         log = Path(paths.table(self.root, stream), "_delta_log", f"{0:020d}.json")
         lines = [json.loads(line) for line in log.read_text().splitlines()]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from lakestream.lake.files import lake as lakes
 from lakestream.lake.files import paths, staging
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.staging import StreamIdentity
@@ -112,8 +113,9 @@ class StreamModel:
         return sealed
 
     def stage(self, lake: Path | str, sealed: SealedSegment | None = None) -> str:
-        """Seal and stage a segment, or stage one that is sealed already."""
+        """Seal and stage a segment, or stage one that is sealed already; make the lake, if it is new."""
         sealed = sealed or self.seal()
+        lakes.require(str(lake), create=True)
         return staging.stage(sealed.path, sealed.first_index, sealed.last_index, self.identity, str(lake))
 
     def expected(self) -> list[Record]:

@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from lakestream.lake.delta import batches, position
-from lakestream.lake.delta.clones import CLONES, Clone
+from lakestream.lake.delta.clones import Clone
 from lakestream.lake.errors import LakeError, LeaseLost
 from lakestream.lake.files import paths, staging
 from lakestream.lake.files.clone_request import ANSWER_FILE, REQUEST_FILE
@@ -253,8 +253,8 @@ def test_a_deleted_stream_that_cannot_be_dropped_does_not_end_the_compactor(
     running = compactor()
     running.once()
     lost = Clone(gone.table(lake), str(tmp_path / "an absent clone"), 1, time.time_ns())
-    (lake / CLONES).mkdir()
-    entry = lake / CLONES / "entry.json"
+    (lake / paths.CLONES).mkdir()
+    entry = lake / paths.CLONES / "entry.json"
     entry.write_bytes(msgspec.json.encode(lost))
     staging.mark_deleted(str(lake), gone.identity)
     good.publish(flights(10))

@@ -63,6 +63,7 @@ class World:
     def schema(self, version: int, properties: dict[str, Any]) -> None:
         text = json.dumps({"type": "object", "properties": properties, "required": ["order_id"]})
         made = Schema("orders", version, "json", text, created_ns=version)
+        lakes.require(str(self.lake), create=True)
         schemas.write_schema(open_storage(self.lake), "$G", made)
 
     def publish(self, model: StreamModel, *payloads: Any) -> None:

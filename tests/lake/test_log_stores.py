@@ -27,6 +27,7 @@ from lakestream.lake.delta.actions import to_z85
 from lakestream.lake.files.clouds.known import cloud_of
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.spark import jars
+from lakestream.lake.spark.session import LAKE_SETTING
 from tests.lake.tables import version
 from tests.store_server import StoreServer
 
@@ -354,6 +355,34 @@ def test_a_file_is_on_disk_when_it_is_closed_and_has_no_checksum_beside_it(tmp_p
         assert store.open(path).read() == 65
     os.close(reader)
     assert sorted(os.listdir(tmp_path)) == ["new", "old", "pipe"]
+
+
+@pytest.mark.parametrize("empty", [False, True], ids=["renamed", "not mounted"])
+def test_hadoop_makes_nothing_in_the_place_of_a_lake_that_is_away(tmp_path: Path, empty: bool) -> None:
+    lake = tmp_path / "lake of $X #1"
+    lake.mkdir()
+    (lake / "_lake.json").touch()
+    log = lake / "streams" / "S" / "_delta_log"
+    with jvm() as java_process:
+        configuration = java_process.org.apache.hadoop.conf.Configuration(False)
+        configuration.set(LAKE_SETTING, str(lake))
+        java_process.io.lakestream.delta.DurableFileSystem.use(configuration)
+
+        def made(path: Path) -> bool:
+            directory = java_process.org.apache.hadoop.fs.Path(str(path))
+            return bool(directory.getFileSystem(configuration).mkdirs(directory))
+
+        assert made(log)
+        assert made(tmp_path / "other" / "table")
+        lake.rename(tmp_path / "aside")
+        if empty:
+            lake.mkdir()
+        file = java_process.org.apache.hadoop.fs.Path(str(log / "0.json"))
+        for work in (lambda: made(log), lambda: file.getFileSystem(configuration).create(file)):
+            with pytest.raises(Py4JJavaError, match="the lake is away"):
+                work()
+    assert lake.exists() is empty
+    assert list(lake.rglob("*")) == []
 
 
 def test_tasks_of_a_session_write_files_that_are_on_disk_when_closed(spark: Any, tmp_path: Path) -> None:

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
-from lakestream.lake.delta import clones
 from lakestream.lake.delta.clones import CloneRefused, CloneUnreadable, References
 from lakestream.lake.delta.log import Log
 from lakestream.lake.delta.schema import UID_PROPERTY
 from lakestream.lake.delta.time_travel import CommitLog
+from lakestream.lake.files import paths
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.write import clone_maker, maintainer
 from lakestream.lake.write.maintainer import Maintainer
@@ -159,7 +159,7 @@ def test_a_version_whose_files_vacuum_has_taken_is_not_cloned(spark: Any, lake: 
     with pytest.raises(CloneRefused, match="VACUUM has taken files of version"):
         clone_maker.clone(spark, str(lake), model.table(lake), str(lake / "clones" / "broken"))
     assert not (lake / "clones").exists()
-    assert not (lake / clones.CLONES).exists()
+    assert not (lake / paths.CLONES).exists()
 
 
 def test_clones_survive_maintenance_of_their_origin(spark: Any, lake: Path, tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_clones_survive_maintenance_of_their_origin(spark: Any, lake: Path, tmp_
     assert done.failure is not None
     assert "cannot be read" in done.failure
     assert on_disk(table) == kept
-    for entry in (lake / clones.CLONES).iterdir():
+    for entry in (lake / paths.CLONES).iterdir():
         entry.unlink()
     open_storage(second).delete_tree(second)
     open_storage(plain).delete_tree(plain)

@@ -2,7 +2,7 @@
 
     python -m tests.lake_faults.small_compactor --lake LAKE
 
-Belongs here: appending what is staged of every stream to its table with deltalake, in commits like the compactor's. It
+Belongs here: appending what is staged of every stream to its table, in commits like the compactor's. It
 knows neither removals nor maintenance. An error ends a round, not the program.
 """
 
@@ -10,19 +10,23 @@ from __future__ import annotations
 
 import sys
 import time
+import uuid
 
 import msgspec
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+import pyarrow.parquet as pq
+from deltalake import Schema
 
+from lakestream.lake.delta.log import Log
 from lakestream.lake.delta.position import Progress, application
 from lakestream.lake.delta.schema import table_schema
+from lakestream.lake.errors import LakeError
 from lakestream.lake.files import scan, staging
+from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.staging import StagedStream
 from lakestream.lake.read import live
 
 INTERVAL_S = 0.3
-OPTIONS = {"timeout": "10s", "connect_timeout": "5s"}
 
 
 def main(lake: str) -> None:
@@ -39,33 +43,48 @@ def main(lake: str) -> None:
 
 
 def compact(lake: str, stream: StagedStream) -> None:
-    """Append the staged messages of a stream that its table lacks."""
+    """Append the staged messages of a stream that its table lacks.
+
+    Through `Storage`, as deltalake makes the directories above its files, also those of a lake that is away by then.
+    """
     name, uid = stream.identity.name, stream.identity.uid
     view = live.open_view(lake, name, flush=False)
     batches = list(view.tail_batches())
     if not batches:
         return
-    rows = pa.Table.from_batches(batches, table_schema(view.columns))
-    times = rows.column("time_ns").to_pylist()
+    rows, storage = pa.Table.from_batches(batches, table_schema(view.columns)), open_storage(lake)
+    times, seqs = rows.column("time_ns").to_pylist(), rows.column("seq").to_pylist()
+    file = f"part-00000-{uuid.uuid4()}.c000.snappy.parquet"
+    with storage.writing(f"{view.table}/{file}") as content:
+        pq.write_table(rows, content)
+        size = content.tell()
+    stats = {
+        "numRecords": len(rows),
+        "minValues": {"seq": seqs[0], "time_ns": times[0]},
+        "maxValues": {"seq": seqs[-1], "time_ns": times[-1]},
+        "nullCount": {field: rows.column(field).null_count for field in ("seq", "time_ns")},
+    }
     progress = Progress(uid=uid, last_index=view.last_index, last_seq=view.last_seq, last_time_ns=times[-1])
+    now_ms, said = time.time_ns() // 1_000_000, msgspec.json.encode(progress).decode()
+    add = {"path": file, "partitionValues": {}, "size": size, "modificationTime": now_ms, "dataChange": True}
+    actions: list[dict[str, object]] = [
+        {"commitInfo": {"timestamp": now_ms, "operation": "WRITE", "operationParameters": {}, "userMetadata": said}},
+        {"txn": {"appId": application(uid), "version": view.last_index, "lastUpdated": now_ms}},
+        {"add": {**add, "stats": msgspec.json.encode(stats).decode()}},
+    ]
     if view.version is None:
-        DeltaTable.create(
-            view.table,
-            rows.schema,
-            configuration={"lakestream.uid": uid, "lakestream.stream": name},
-            raise_if_key_not_exists=False,
-            storage_options=OPTIONS,
-        )
-    write_deltalake(
-        view.table,
-        rows,
-        mode="append",
-        storage_options=OPTIONS,
-        commit_properties=CommitProperties(
-            custom_metadata={"userMetadata": msgspec.json.encode(progress).decode()},
-            app_transactions=[Transaction(application(uid), view.last_index)],
-        ),
-    )
+        metadata = {
+            "id": str(uuid.uuid4()),
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": Schema.from_arrow(rows.schema).to_json(),
+            "partitionColumns": [],
+            "configuration": {"lakestream.uid": uid, "lakestream.stream": name},
+            "createdTime": now_ms,
+        }
+        actions[1:1] = [{"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}, {"metaData": metadata}]
+    version = 0 if view.version is None else view.version + 1
+    if not storage.create(Log(storage, view.table).path(version), b"\n".join(map(msgspec.json.encode, actions))):
+        raise LakeError(f"another program has committed version {version} of {view.table}")
 
 
 if __name__ == "__main__":

@@ -32,8 +32,6 @@ from lakestream.lake.files import paths
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.storage import Storage
 
-CLONES = "_clones"
-"""Directory of the registry, in the lake's root."""
 FRESH_NS = 3_600_000_000_000
 """An entry younger than this may belong to a clone that is still being created."""
 DEPTH = 6
@@ -86,7 +84,7 @@ def lacks_files(storage: Storage, table: str, state: State) -> bool:
 def registered(storage: Storage) -> list[Clone]:
     """Return the registry, without entries of clones in the lake that are gone."""
     found = []
-    for entry in storage.list(f"{storage.root}/{CLONES}"):
+    for entry in storage.list(f"{storage.root}/{paths.CLONES}"):
         if not entry.name.endswith(".json"):
             continue
         try:
@@ -225,4 +223,4 @@ def tables_below(storage: Storage, directory: str, depth: int = DEPTH) -> Iterat
 
 
 def entry_path(storage: Storage, target: str) -> str:
-    return f"{storage.root}/{CLONES}/{hashlib.sha256(target.encode()).hexdigest()[:32]}.json"
+    return f"{storage.root}/{paths.CLONES}/{hashlib.sha256(target.encode()).hexdigest()[:32]}.json"

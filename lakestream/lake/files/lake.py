@@ -19,8 +19,6 @@ from lakestream.lake.files.local_storage import LocalStorage
 from lakestream.lake.files.storage import Storage
 from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 
-_DIRECTORIES = frozenset((paths.STREAMS, paths.SEGMENTS, paths.ACCOUNTS, paths.CHECKPOINT))
-
 
 def open_storage(lake: str | os.PathLike[str], brief: bool = False) -> Storage:
     """Return the storage of a lake, or of anything below one (a table, a staging directory). No request is made.
@@ -72,7 +70,7 @@ def is_lake(storage: Storage) -> bool:
     root = storage.root
     if storage.exists(paths.lake_file(root)) or storage.exists(paths.server_file(root)):
         return True
-    return not _DIRECTORIES.isdisjoint(storage.directories(root))
+    return not set(paths.MARKS).isdisjoint(storage.directories(root))
 
 
 def require(lake: str, create: bool = False) -> None:

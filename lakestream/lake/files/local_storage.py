@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
+from lakestream.lake.files import paths
 from lakestream.lake.files.storage import Entries, Entry, Names, Storage
 from lakestream.log.format.files import Files
 
@@ -127,9 +128,7 @@ class LocalStorage(Storage):
 
     @contextlib.contextmanager
     def writing(self, path: str) -> Iterator[BinaryIO]:
-        # Not the root itself: where it is gone the lake is away, or the table was removed, and no other one must begin.
-        _require_directory(self.root)
-        Files().make_directory(os.path.dirname(path))
+        self._make_below(os.path.dirname(path))
         with open(path, "xb", opener=_private) as file:
             yield file
             file.flush()
@@ -157,10 +156,13 @@ class LocalStorage(Storage):
         return True
 
     def make_directory(self, path: str) -> None:
+        if path.startswith(f"{self.root}/"):
+            self._make_below(path)
+        else:
+            Files().make_directory(path)  # with the store's mode
         above = path
         while f"{above}/".startswith(self.root + "/") or not os.path.isdir(above):
             above = os.path.dirname(above)
-        Files().make_directory(path)  # with the store's mode
         # Existing directories too: their creator may have been killed before it synced them.
         below = path
         while below != above:
@@ -168,6 +170,38 @@ class LocalStorage(Storage):
             # A directory above the lake that cannot be created may not be readable either.
             with contextlib.suppress(PermissionError):
                 sync_path(below)
+
+    def _make_below(self, path: str) -> None:
+        """Create a directory and those between it and the root, one by one.
+
+        Not the root: where it is gone the lake is away, or the table was removed, and no other one must begin. Nor a
+        lake's own directories in a root that is no lake, as where nothing is mounted: it may have become one since the
+        caller looked, so it is checked here, before and after.
+
+        Raises:
+            FileNotFoundError: there is no root, or it is no lake.
+        """
+        if path == self.root or os.path.isdir(path):
+            return
+        parent, name = os.path.split(path)
+        self._make_below(parent)
+        of_lake = parent == self.root and name in paths.DIRECTORIES
+        if of_lake:
+            self._require_lake(name)
+        with contextlib.suppress(FileExistsError):  # two threads may make the first two streams' parent at once
+            os.mkdir(path, DIRECTORY_MODE)
+        if of_lake:
+            try:
+                self._require_lake(name)
+            except FileNotFoundError:
+                with contextlib.suppress(OSError):
+                    os.rmdir(path)
+                raise
+
+    def _require_lake(self, without: str) -> None:
+        """Raise FileNotFoundError unless the root has something of a lake besides the directory of this name."""
+        if not any(os.path.exists(f"{self.root}/{name}") for name in paths.MARKS if name != without):
+            raise FileNotFoundError(errno.ENOENT, f"there is no {paths.LAKE_FILE}", self.root)
 
     def touch(self, directory: str) -> None:
         now = time.time_ns()
@@ -247,12 +281,6 @@ def sync_path(path: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _require_directory(path: str) -> None:
-    """Raise FileNotFoundError unless there is a directory."""
-    if not os.path.isdir(path):
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
 
 def _entry(path: str, status: os.stat_result) -> Entry:

@@ -30,7 +30,7 @@ import msgspec
 from lakestream.lake.errors import LeaseLost, StorageFailed, TableBusy, UnsupportedLake
 from lakestream.lake.files import paths
 from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.local_storage import DIRECTORY_MODE, FILE_MODE, sync_path
+from lakestream.lake.files.local_storage import FILE_MODE
 from lakestream.lake.files.storage import Storage
 from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 
@@ -41,10 +41,8 @@ MAINTAINER_LOCK = "_maintainer.lock"
 """Held by the lake's maintainer, in the lake's root."""
 COMPACTOR_LOCK = "_compactor.lock"
 """Held by the lake's compactor, in the lake's root."""
-LOCKS = "_locks"
-"""Directory of the tables' locks, in the lake's root."""
 CLOCK = "clock"
-"""Object in `LOCKS` that is written to learn the store's time, and whether its conditional writes work."""
+"""Object in `paths.LOCKS` that is written to learn the store's time, and whether its conditional writes work."""
 
 LEASE_SECONDS = 30.0
 """Duration of a lease without renewal; LAKESTREAM_LEASE_SECONDS sets another one, at least 3."""
@@ -153,13 +151,11 @@ class JvmLock:
         """Reserve the file within this process, creating it if missing; return False when it is reserved already.
 
         Raises:
-            FileNotFoundError: the directory above that of the lock is gone: the lake is away.
+            FileNotFoundError: the lake is away.
         """
         directory = os.path.dirname(self._path)
-        if not os.path.isdir(directory):
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(directory, DIRECTORY_MODE)  # and none above it: a lake that is away must not begin anew
-            sync_path(os.path.dirname(directory))
+        if not os.path.isdir(directory) and os.path.basename(directory) == paths.LOCKS:
+            open_storage(os.path.dirname(directory)).make_directory(directory)
         with _files_guard:
             with contextlib.suppress(FileExistsError):
                 os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, FILE_MODE))
@@ -359,12 +355,12 @@ def table_lock(lake: str, table: str) -> str:
     too long for one more suffix.
     """
     name = os.path.relpath(table, lake)
-    return os.path.join(lake, LOCKS, hashlib.sha256(os.fsencode(name)).hexdigest()[:32] + ".lock")
+    return os.path.join(lake, paths.LOCKS, hashlib.sha256(os.fsencode(name)).hexdigest()[:32] + ".lock")
 
 
 def _clock_path(lease: str) -> str:
     directory = lease.rpartition("/")[0]
-    return f"{directory}/{CLOCK}" if directory.endswith(f"/{LOCKS}") else f"{directory}/{LOCKS}/{CLOCK}"
+    return f"{directory}/{CLOCK}" if directory.endswith(f"/{paths.LOCKS}") else f"{directory}/{paths.LOCKS}/{CLOCK}"
 
 
 def _store_time(storage: Storage, lease: str) -> int:
@@ -392,7 +388,7 @@ def _require_conditional_writes(storage: Storage, lease: str) -> None:
     storage.write(path, b"")
     if storage.create(path, b"") or storage.swap(path, b"", '"another"') is not None:
         raise UnsupportedLake(
-            path.rpartition(f"/{LOCKS}/")[0],
+            path.rpartition(f"/{paths.LOCKS}/")[0],
             "the object store ignores conditional writes (If-None-Match, If-Match), without which commits get lost",
         )
     _proven.add(path)

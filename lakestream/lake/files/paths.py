@@ -45,6 +45,12 @@ LAKE_FILE = "_lake.json"
 SERVERS = "_servers"
 DAMAGED_FILE = "damaged.json"
 SERVER_FILE = "_server.json"
+LOCKS = "_locks"
+CLONES = "_clones"
+DIRECTORIES = frozenset({STREAMS, SEGMENTS, ACCOUNTS, SCHEMAS, SERVERS, REMOVED, KEPT, LOCKS, CLONES})
+"""Directories that a lake may have in its root."""
+MARKS = (LAKE_FILE, SERVER_FILE, STREAMS, SEGMENTS, ACCOUNTS, CHECKPOINT)
+"""Files and directories in a root of which one at least says that it is a lake, also of an older release."""
 
 MAX_NAME_BYTES = 240
 """Maximum length in bytes of a directory name made of a stream or account name; a longer one is cut and ends in its

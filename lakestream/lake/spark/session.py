@@ -27,6 +27,8 @@ DEFAULT_CORES = 2
 DEFAULT_HEAP_MIB = 512
 """Heap of the driver's JVM. With code cache, metaspace and buffers the process stays below 1.5 GiB."""
 
+LAKE_SETTING = "spark.lakestream.lake"
+"""The lake's root, for the classes of jvm/."""
 REST_SECONDS = 20.0
 """Time without work after which the JVM returns the heap that it does not use."""
 
@@ -125,6 +127,8 @@ def session(
         settings["spark.executorEnv.PYTHONPATH"] = environment["PYTHONPATH"]
     if cloud is not None:
         settings.update(cloud.spark_settings())
+    elif lake is not None:  # for DurableFileSystem, which makes no lake anew
+        settings[LAKE_SETTING] = paths.root(lake)
     settings.update(extra or {})
     for name, value in settings.items():
         builder = builder.config(name, value)

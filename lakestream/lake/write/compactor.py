@@ -198,7 +198,6 @@ class Compactor:
         self._began = 0.0  # when the query was started
         self._tries = _Tries(self._stopping, complain)
         self._clones = CloneWorker(spark, self._lake, self._halted, tell, complain)
-        self._storage.make_directory(self._lake)
 
     @property
     def failing(self) -> int:

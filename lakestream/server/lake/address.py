@@ -106,10 +106,11 @@ class LakeAddress:
     def _put(self, file: ServerFile) -> str:
         """Write the file and return the lake's id. Blocks."""
         self._presence.probe.check()
-        storage = open_storage(self._root, brief=True)
-        found = identify(storage)
+        storage, known = open_storage(self._root, brief=True), self._known()
+        # A lake that is known is only looked for: it may have gone since the probe.
+        found = known.id if known is not None and known.root == self._root else identify(storage)
         name_server(storage, file)
-        if self._known() != KnownLake(self._root, found):
+        if known != KnownLake(self._root, found):
             self._files.write_whole(self._path, [msgspec.json.encode(KnownLake(self._root, found))])
         return found
 

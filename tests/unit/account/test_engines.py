@@ -14,6 +14,7 @@ from lakestream.account.api.subjects import Api
 from lakestream.account.api.system import SystemApi
 from lakestream.account.engines import Engines
 from lakestream.config.options import JetStreamOptions, LakeOptions
+from lakestream.lake.files import lake as lakes
 from lakestream.lake.files import paths, scan, staging
 from lakestream.log.format.files import Files, InlineIo
 from lakestream.log.store.root import RESERVED, account_directory, account_of
@@ -68,6 +69,7 @@ class World:
             io: Any = self.io
             clock: Any = self.clock
             probes: Any = InlineIo()  # a read that fails awaits a probe, in an event loop that does not turn `io`
+            lakes.require(str(directory / "lake"), create=True)
             self.keeper = LakeKeeper(str(directory / "lake"), LakeOptions(), clock, io, self.log, probes)
             self.engines.shared.lake = self.keeper
         self.apis = {name: Api(self.engines.serve(name)) for name in accounts}

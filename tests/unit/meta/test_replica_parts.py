@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakestream.lake.errors import StagingConflict
+from lakestream.lake.files import lake as lakes
 from lakestream.lake.files import staging
 from lakestream.lake.files.staging import StreamIdentity
 from lakestream.log.format.errors import CorruptLog, CorruptRecord
@@ -111,6 +112,7 @@ def test_another_replicas_file_of_the_same_entries_counts_as_staged(
     one, same, other = replicas
     assert Path(one.path).read_bytes() != Path(same.path).read_bytes()
     lake, identity = str(tmp_path / "lake"), StreamIdentity("S", "$G", "u1", 1)
+    lakes.require(lake, create=True)
     target = staging.stage(one.path, one.first_index, one.last_index, identity, lake)
     assert staging.stage(same.path, one.first_index, one.last_index, identity, lake) == target
     with pytest.raises(StagingConflict):

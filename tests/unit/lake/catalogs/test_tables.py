@@ -56,6 +56,7 @@ def commit(path: str, *actions: dict[str, object]) -> None:
 
 def introduce(lake: str, stream: str, description: str, account: str = "$G") -> None:
     config = json.dumps({"name": stream, "description": description}).encode()
+    lakes.require(lake, create=True)
     identity = StreamIdentity(stream, account, f"uid of {stream}", 1, msgspec.Raw(config))
     staging.introduce(open_storage(lake), staging.directory_of(lake, identity), identity)
 

@@ -17,7 +17,7 @@ from lakestream.lake.delta import departures as departure_files
 from lakestream.lake.delta.departures import Dead, DeparturesGone
 from lakestream.lake.delta.position import Progress
 from lakestream.lake.delta.time_travel import CommitLog, NotRecorded, TimeTravelError, as_of, version_of_point
-from lakestream.lake.files.lake import open_storage
+from lakestream.lake.files.lake import identify, open_storage
 from lakestream.lake.read.history.past_table import TablePast
 from lakestream.log.format.departures import Departures, Point
 from lakestream.log.format.segment import Footer
@@ -60,6 +60,7 @@ def reached(last_seq: int, moment_ns: int, departed_: int = 0, deletes: int = 0)
 
 def test_what_was_gone_at_a_point_is_in_the_file(tmp_path: Path) -> None:
     storage, table = open_storage(tmp_path), str(tmp_path / "streams" / "S")
+    identify(storage)
     departure_files.write(storage, table, 77, left())
     again = departure_files.read(storage, table, 77)
     assert departure_files.gone(again, Point(seq=8)) == Dead(runs=[])

@@ -17,7 +17,7 @@ from lakestream.lake.delta.schema_catalog import SchemaCatalog
 from lakestream.lake.delta.typed_columns import EMPTY
 from lakestream.lake.delta.typed_rows import Typed, TypedRows
 from lakestream.lake.files import paths, schemas
-from lakestream.lake.files.lake import open_storage
+from lakestream.lake.files.lake import identify, open_storage
 from lakestream.log.format.runs import SchemaRun
 from lakestream.schemas import framing
 from lakestream.schemas.codec import codec_of
@@ -58,6 +58,7 @@ class Lake:
 
     def __init__(self, root: Path) -> None:
         self.storage = open_storage(root)
+        identify(self.storage)
         self.table: Record = EMPTY
 
     def register(self, version: int, schema: Any, created_ns: int = 0, name: str = "orders", **more: Any) -> Schema:

@@ -73,6 +73,7 @@ def test_what_is_no_lake_is_refused_unless_one_is_to_be_made(tmp_path: Path) -> 
 
 
 def test_every_server_has_a_file_that_it_finds_again(storage: Storage) -> None:
+    lakes.identify(storage)
     name_server(storage, server("n1"))
     name_server(storage, server("n2", 4223))
     name_server(storage, server("", 4224, "NAMELESS"))

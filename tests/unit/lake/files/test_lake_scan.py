@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from lakestream.lake.files import lake as lakes
 from lakestream.lake.files import paths, scan, staging
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.scan import SETTLED_NS, Scanner
@@ -20,6 +21,7 @@ from tests.s3_server import S3Server
 @pytest.fixture(params=["directory", "s3"])
 def lake(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "directory":
+        lakes.require(str(tmp_path / "lake"), create=True)
         return str(tmp_path / "lake")
     s3_server: S3Server = request.getfixturevalue("s3_server")
     s3_server.enter(monkeypatch)
@@ -111,6 +113,7 @@ def test_invariant_a_damaged_place_hides_no_other_stream_and_is_told(lake: str, 
 
 def test_a_place_that_is_a_directory_where_a_file_belongs_hides_no_other_stream(tmp_path: Path, segment: Path) -> None:
     lake = str(tmp_path / "lake")
+    lakes.require(lake, create=True)
     for number in (1, 2):
         staging.stage(segment, 1, 10, identity(number), lake)
     scanner = Scanner(lake)
@@ -131,6 +134,7 @@ def test_what_is_not_a_stream_is_passed_over(lake: str) -> None:
 
 def test_staging_ends_a_wait_for_news_and_nothing_else_does(tmp_path: Path, segment: Path) -> None:
     lake = str(tmp_path / "lake")
+    lakes.require(lake, create=True)
     staging.stage(segment, 1, 5, identity(1), lake)
     news, asked = scan.News(lake), 0
     assert news.wait(0)  # nothing was seen before

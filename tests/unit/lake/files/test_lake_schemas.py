@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from lakestream.lake.files import paths, schemas
-from lakestream.lake.files.lake import open_storage
+from lakestream.lake.files.lake import identify, open_storage
 from lakestream.lake.files.schemas import DamagedSchema, SchemaConflict
 from lakestream.lake.files.storage import Storage
 from lakestream.schemas import framing
@@ -24,6 +24,7 @@ AVRO = '{"type": "record", "name": "Order", "fields": [{"name": "n", "type": "lo
 @pytest.fixture(params=["directory", "object store"])
 def storage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Storage:
     if request.param == "directory":
+        identify(open_storage(tmp_path))
         return open_storage(tmp_path)
     server: S3Server = request.getfixturevalue("s3_server")
     server.enter(monkeypatch)
@@ -118,4 +119,4 @@ def test_the_document_of_another_version_is_damage(storage: Storage) -> None:
 def test_a_name_that_is_none_writes_nothing(storage: Storage) -> None:
     with pytest.raises(BadSchema):
         schemas.write_schema(storage, "$G", msgspec.structs.replace(ORDERS, name="_ids"))
-    assert storage.tree(storage.root) == []
+    assert storage.tree(f"{storage.root}/schemas") == []

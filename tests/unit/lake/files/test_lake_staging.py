@@ -9,12 +9,18 @@ from pathlib import Path
 import pytest
 
 from lakestream.lake.errors import StagingConflict, UnsupportedLake
+from lakestream.lake.files import lake as lakes
 from lakestream.lake.files import paths, scan, staging
 from lakestream.lake.files.staging import StreamIdentity
 
 pytestmark = pytest.mark.unit
 
 ORDERS = StreamIdentity(name="ORDERS", account="$G", uid="UID1", created_ns=5)
+
+
+@pytest.fixture(autouse=True)
+def lake_of_a_test(tmp_path: Path) -> None:
+    lakes.require(str(tmp_path / "lake"), create=True)
 
 
 def sealed(directory: Path, content: bytes = b"segment") -> Path:

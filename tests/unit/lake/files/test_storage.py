@@ -13,6 +13,7 @@ import pytest
 
 from lakestream.lake.delta.actions import locate
 from lakestream.lake.errors import LeaseLost, StorageFailed, UnsupportedLake
+from lakestream.lake.files import lake as lakes
 from lakestream.lake.files import paths
 from lakestream.lake.files.clouds.azure import Azure
 from lakestream.lake.files.clouds.cloud import Cloud
@@ -34,7 +35,8 @@ CLOUDS = ["s3_server", "gcs_server", pytest.param("azure_server", marks=pytest.m
 @pytest.fixture(params=["directory", *CLOUDS])
 def storage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Storage:
     if request.param == "directory":
-        return open_storage(tmp_path / "lake of $X #1")
+        (root := tmp_path / "lake of $X #1").mkdir()
+        return open_storage(root)
     server: StoreServer = request.getfixturevalue(request.param)
     server.enter(monkeypatch)
     return open_storage(server.url(tmp_path.name))
@@ -504,12 +506,67 @@ class Disk:
         return ("sync", os.path.dirname(path)) in self.calls[named:]
 
 
+@pytest.mark.parametrize("empty", [False, True], ids=["renamed", "not mounted"])
+def test_nothing_is_made_in_the_place_of_a_lake_that_goes_away(tmp_path: Path, empty: bool) -> None:
+    """The lake goes away after it was looked at: nothing makes its root, nor its directories in an empty one."""
+    root, aside, mine = tmp_path / "lake", tmp_path / "aside", tmp_path / "mine"
+    mine.write_bytes(b"1")
+    storage = open_storage(root)
+    lakes.identify(storage)
+    (root / "streams" / "S").mkdir(parents=True)
+    table = open_storage(root / "streams" / "S")
+    root.rename(aside)
+    if empty:
+        root.mkdir()
+    for path in (f"{root}/{name}/new/x" for name in sorted(paths.DIRECTORIES)):
+        for work in (
+            lambda path=path: storage.write(path, b""),
+            lambda path=path: storage.create(path, b""),
+            lambda path=path: storage.put_file(path, mine),
+            lambda path=path: storage.make_directory(path),
+            lambda path=path: storage.move(str(mine), path),
+            lambda path=path: storage.writing(path).__enter__(),
+        ):
+            with pytest.raises(FileNotFoundError):
+                work()
+    for work in (
+        lambda: table.write(f"{table.root}/_delta_log/x", b""),
+        lambda: table.writing(f"{table.root}/x").__enter__(),
+    ):
+        with pytest.raises(FileNotFoundError):
+            work()
+    assert root.exists() is empty
+    assert list(tmp_path.rglob("lake/*")) == []
+    assert mine.exists()
+
+
+def test_a_lake_that_goes_away_while_its_directory_is_made_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, really = tmp_path / "lake", os.mkdir
+    storage = open_storage(root)
+    lakes.identify(storage)
+
+    def mkdir(path: str, mode: int = 0o777) -> None:
+        monkeypatch.setattr(os, "mkdir", really)
+        root.rename(tmp_path / "aside")
+        root.mkdir()
+        really(path, mode)
+
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    with pytest.raises(FileNotFoundError):
+        storage.write(f"{root}/segments/S/U/stream.json", b"")
+    assert list(root.iterdir()) == []
+
+
 def test_what_a_directory_has_taken_is_on_disk_with_every_name_above_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk, root = Disk(monkeypatch), str(tmp_path / "new" / "lake")
     storage = open_storage(root)
-    above = {str(tmp_path), f"{tmp_path}/new", root, f"{root}/a", f"{root}/a/b"}
+    lakes.identify(storage)
+    assert disk.synced() >= {str(tmp_path), f"{tmp_path}/new", root}
+    above = {f"{tmp_path}/new", root, f"{root}/a", f"{root}/a/b"}
     storage.write(f"{root}/a/b/one", b"1")
     assert disk.durable(f"{root}/a/b/one")
     assert disk.synced() >= above

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from lakestream.lake.files import lake as lakes
 from lakestream.lake.files import schemas, staging
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.staging import StreamIdentity
@@ -28,6 +29,7 @@ class Staged:
 
     def __init__(self, root: Path) -> None:
         self.lake = root / "lake"
+        lakes.require(str(self.lake), create=True)
         for version, kind in ((2, "integer"), (3, "string")):
             text = json.dumps({"type": "object", "properties": {"n": {"type": kind}}, "required": ["n"]})
             schemas.write_schema(

@@ -15,6 +15,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from lakestream.lake.delta.position import Progress
 from lakestream.lake.delta.schema import table_schema
+from lakestream.lake.files import lake as lakes
 from lakestream.lake.files import schemas, staging
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read import live
@@ -286,6 +287,7 @@ def test_a_bucket_with_a_schema_has_typed_values(tmp_path: Path) -> None:
     model.configure({"lakestream.schema": "prices"})
     fields = {"price": {"type": "number"}, "key": {"type": "string"}, "revision": {"type": "integer"}}
     text = json.dumps({"type": "object", "properties": fields})
+    lakes.require(str(tmp_path / "lake"), create=True)
     schemas.write_schema(open_storage(str(tmp_path / "lake")), "$G", Schema("prices", 1, "json", text, created_ns=1))
     deletion = b"NATS/1.0\r\nKV-Operation: DEL\r\n\r\n"
     model.publish(

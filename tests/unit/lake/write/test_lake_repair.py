@@ -12,6 +12,7 @@ from lakestream.lake.delta import verify
 from lakestream.lake.delta.actions import Add
 from lakestream.lake.delta.log import Log
 from lakestream.lake.delta.verify import Damage
+from lakestream.lake.files import lake as lakes
 from lakestream.lake.files import staging
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.staging import StagedSegment, StreamIdentity
@@ -70,6 +71,7 @@ def test_a_version_has_its_own_position_and_metadata_also_behind_a_checkpoint(tm
 
 def test_a_request_is_written_once_and_one_that_was_cut_counts(tmp_path: Path) -> None:
     lake, stream = str(tmp_path), StreamIdentity("S", "$G", "u1", 1)
+    lakes.require(lake, create=True)
     storage, directory = open_storage(lake), staging.directory_of(lake, stream)
     assert verify.asked(storage, directory) is None
     damaged = [Damage("/t/a", "it is missing", Add("a", {}, 1)), Damage("/t/b", "no", Add("b", {}, 1), lasting=True)]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from lakestream.lake.delta import segments
+from lakestream.lake.files import lake as lakes
 from lakestream.lake.files import quarantine, staging
 from lakestream.lake.files.staging import StreamIdentity
 from lakestream.log.format import packed
@@ -215,6 +216,7 @@ def test_the_lake_takes_it_as_it_is(plain: Path, tmp_path: Path) -> None:
     assert quarantine.is_sound(path)
     stream = StreamIdentity(name="ORDERS", account="$G", uid="U", created_ns=1)
     footer = read_footer(path)[0]
+    lakes.require(str(tmp_path / "lake"), create=True)
     for each in (path, copy):  # two replicas stage the same entries
         staging.stage(each, footer.first_index, footer.last_index, stream, str(tmp_path / "lake"))
 

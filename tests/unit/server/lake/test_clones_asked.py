@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from lakestream.lake.files import clone_request, paths, staging
+from lakestream.lake.files import lake as lakes
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.staging import StreamIdentity
 from lakestream.logging import Logger
@@ -42,6 +43,7 @@ def clones(root: Path) -> LakeClones:
 def introduced(root: Path, config: StreamConfig, uid: str = UID) -> StreamIdentity:
     """Register a stream with the lake; return its identity."""
     found = identity(config, uid)
+    lakes.require(str(root), create=True)
     directory = paths.staging(str(root), config.name, uid, "$G")
     staging.introduce(open_storage(str(root)), directory, found)
     return found

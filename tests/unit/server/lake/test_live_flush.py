@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from lakestream.config.options import LakeOptions
+from lakestream.lake.files import lake as lakes
 from lakestream.lake.files import paths, staging
 from lakestream.logging import Logger
 from lakestream.meta.deleted_streams import creation
@@ -29,6 +30,7 @@ class FlushWorld(World):
     def __init__(self, directory: Path, files: Any = None) -> None:
         super().__init__(str(directory / "store"), files or QuickFiles())
         self.lake = str(directory / "lake")
+        lakes.require(self.lake, create=True)
         keeper: Any = LakeKeeper(self.lake, LakeOptions(), self.clock, self.io, Logger())  # type: ignore[arg-type]
         self.keeper = keeper
         keeper.attached(self.stream)

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from lakestream.config.options import LakeOptions
+from lakestream.lake.files import lake as lakes
 from lakestream.lake.files import schemas
 from lakestream.logging import Logger
 from lakestream.schemas.schema import Schema
@@ -24,6 +25,7 @@ PRESENT: Any = SimpleNamespace(probe=SimpleNamespace(lake_id="x", check=lambda: 
 
 def export(root: Path) -> tuple[SchemaExport, ManualClock, ManualIo]:
     clock, io = ManualClock(), ManualIo()
+    lakes.require(str(root), create=True)
     return SchemaExport(str(root), PRESENT, clock, io, Logger()), clock, io
 
 

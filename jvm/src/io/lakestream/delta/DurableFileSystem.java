@@ -1,9 +1,13 @@
 package io.lakestream.delta;
 
+import java.io.FileNotFoundException;
 import java.io.FilterOutputStream;
 import java.io.IOException;
 import java.io.OutputStream;
 import java.net.URI;
+import java.nio.file.DirectoryNotEmptyException;
+import java.nio.file.Files;
+import java.util.List;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.LocalFileSystem;
 import org.apache.hadoop.fs.Path;
@@ -20,6 +24,10 @@ import org.apache.hadoop.fs.permission.FsPermission;
  * than the driver's. A checkpoint, which Spark renames, has its content on disk before it gets its final name.
  *
  * <p>LocalCommitLogStore syncs the names of files and directories, once per commit.
+ *
+ * <p>Neither the root of the lake (spark.lakestream.lake) is created, nor anything above it, nor the lake's own directories
+ * where nothing says that it is a lake: it is away, or not mounted, and no other one must begin in its place. The same as
+ * in lakestream/lake/files/local_storage.py.
  *
  * <p>No checksum files are written. Each would need an fsync, and a torn one makes a whole file unreadable. Existing
  * ones of older files were never synced, so they are not verified; they are renamed and removed with their files.
@@ -60,6 +68,65 @@ public final class DurableFileSystem extends LocalFileSystem {
   }
 
   private static final class Synced extends RawLocalFileSystem {
+    private static final String SETTING = "spark.lakestream.lake";
+
+    /** Names of which one at least says that a directory is a lake. */
+    private static final List<String> MARKS =
+        List.of("_lake.json", "_server.json", "streams", "segments", "accounts", "_compactor");
+
+    /** Root of the lake; null if it is in an object store, or not known. */
+    private java.nio.file.Path lake;
+
+    @Override
+    public void initialize(URI name, Configuration configuration) throws IOException {
+      super.initialize(name, configuration);
+      String root = configuration.get(SETTING, "");
+      lake = root.startsWith("/") ? java.nio.file.Path.of(root).normalize() : null;
+    }
+
+    @Override
+    public boolean mkdirs(Path directory) throws IOException {
+      return mkdirs(directory, null);
+    }
+
+    /** Creates a directory; Hadoop calls {@link #mkdirs(Path)} for each missing one above it. */
+    @Override
+    public boolean mkdirs(Path directory, FsPermission permission) throws IOException {
+      java.nio.file.Path path = pathToFile(directory).toPath();
+      if (lake == null || Files.isDirectory(path)) {
+        return super.mkdirs(directory, permission);
+      }
+      if (lake.startsWith(path)) {
+        throw new FileNotFoundException("the lake is away: there is no " + lake);
+      }
+      if (!lake.equals(path.getParent())) {
+        return super.mkdirs(directory, permission);
+      }
+      requireLake(path);
+      boolean made = super.mkdirs(directory, permission);
+      try {
+        requireLake(path);
+      } catch (FileNotFoundException away) {
+        try {
+          Files.deleteIfExists(path);
+        } catch (DirectoryNotEmptyException ofOthers) {
+          away.addSuppressed(ofOthers);
+        }
+        throw away;
+      }
+      return made;
+    }
+
+    private void requireLake(java.nio.file.Path without) throws FileNotFoundException {
+      for (String name : MARKS) {
+        java.nio.file.Path mark = lake.resolve(name);
+        if (!mark.equals(without) && Files.exists(mark)) {
+          return;
+        }
+      }
+      throw new FileNotFoundException("the lake is away: there is no " + lake.resolve(MARKS.get(0)));
+    }
+
     @Override
     protected OutputStream createOutputStreamWithMode(Path path, boolean append, FsPermission permission)
         throws IOException {

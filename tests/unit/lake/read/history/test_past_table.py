@@ -16,6 +16,7 @@ from lakestream.lake.delta import erasures
 from lakestream.lake.delta.departures import Dead
 from lakestream.lake.delta.schema import table_schema
 from lakestream.lake.delta.time_travel import as_of
+from lakestream.lake.files import lake as lakes
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read.history import past_table
 from lakestream.lake.read.history.past_table import TablePast
@@ -44,6 +45,7 @@ def table_of(path: Path, subjects: Sequence[str], data: bytes = b"x", departures
     told = {"uid": "U", "last_index": count, "last_seq": count, "last_time_ns": count, "moment_ns": count}
     told["departed"] = 0 if departures is None else len(departures)
     if departures is not None:
+        lakes.require(str(path), create=True)
         departure_files.write(open_storage(path), table, count, departures)
     write_deltalake(table, rows, commit_properties=CommitProperties(custom_metadata={"userMetadata": json.dumps(told)}))
     return table
