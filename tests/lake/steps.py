@@ -73,6 +73,9 @@ class How(enum.Enum):
     """End of the program after the step, or in the middle of a deletion of several files."""
     LATE = "late"
     """Error at the step, which is done once the operation was repeated; commits of Delta transactions only."""
+    AMIDST = "amidst"
+    """The same, but done while the operation is repeated, before its first commit; in object stores only, as in a
+    directory no commit outlives the lock of its program."""
 
 
 class Failed(Exception):
@@ -90,11 +93,24 @@ class Steps:
         self.seen: list[str] = []
         self.late: Callable[[], object] | None = None
         self._at, self._how, self._inside = 0, How.LOST, False
+        self._arriving: Callable[[], object] | None = None
 
     @contextlib.contextmanager
     def failing(self, at: int, how: How) -> Iterator[None]:
         """Context in which step number `at` fails, from 1 on; 0: none."""
         self.seen, self.late, self._at, self._how = [], None, at, how
+        with self._patched():
+            yield
+
+    @contextlib.contextmanager
+    def arriving(self) -> Iterator[None]:
+        """Context in which the commit that is late is done before the next one."""
+        self._at, self._arriving, self.late = 0, self.late, None
+        with self._patched():
+            yield
+
+    @contextlib.contextmanager
+    def _patched(self) -> Iterator[None]:
         with pytest.MonkeyPatch.context() as patch:
             for owner, name in _COMMITS:
                 patch.setattr(owner, name, self._step(owner, name))
@@ -113,10 +129,14 @@ class Steps:
                 arguments = (arguments[0], list(arguments[1]))
                 if not arguments[1]:
                     return None
+            if self._arriving is not None and (owner, name) in _COMMITS:
+                late, self._arriving = self._arriving, None
+                with contextlib.suppress(Exception):  # most are refused
+                    self._do(late)
             self.seen.append(f"{name} of {_told(name, arguments)}")
             if len(self.seen) != self._at:
                 return self._do(lambda: real(*arguments, **options))
-            if self._how is How.LATE:
+            if self._how in (How.LATE, How.AMIDST):
                 self.late = lambda: real(*arguments, **options)
             if self._how in (How.LOST, How.KILLED_AFTER):
                 if name == "delete_all":
@@ -326,6 +346,38 @@ def _clone(stage: Stage) -> Prepared:
     return work, check
 
 
+def _withdrawal(stage: Stage) -> Prepared:
+    """A mirror whose clone was given up before its last commit, which arrives late in an object store."""
+    made, _ = _clone(stage)
+    mirror, late = stage.streams["MIRROR"], list[Callable[[], object]]()
+    with pytest.MonkeyPatch.context() as patch, contextlib.suppress(Failed):
+        patch.setattr(transactions, "commit", _refusing(transactions.commit, late))
+        made()
+    clone_request.withdraw(stage.lake, mirror.identity)
+    mirror.publish([(b"s.1", b"", b"own")] * 3)
+    mirror.stage(stage.lake)
+
+    def work() -> None:
+        if clone_request.has_request(stage.lake, mirror.identity):
+            CloneMaker(stage.spark, stage.lake, stage.staged(mirror)).run()
+        if not stage.storage.local:
+            with contextlib.suppress(Exception):
+                late[0]()
+        stage.compact(mirror)
+
+    return work, lambda: stage.is_stream(mirror)
+
+
+def _refusing(real: Callable[..., object], late: list[Callable[[], object]]) -> Callable[..., object]:
+    """Return a function that fails in place of another one, and puts the call that it was to do into a list."""
+
+    def refused(*arguments: Any) -> object:
+        late.append(lambda: real(*arguments))
+        raise Failed("refused")
+
+    return refused
+
+
 def _detach(stage: Stage) -> Prepared:
     origin = stage.model()
     stage.grow(origin, 1)
@@ -396,6 +448,7 @@ OPERATIONS = {
         Operation("layout", _layout),
         Operation("repair", _repair),
         Operation("clone", _clone),
+        Operation("withdrawal", _withdrawal),
         Operation("detach", _detach),
         Operation("misfits", _misfits),
         Operation("retained", _retained),
@@ -415,8 +468,12 @@ def run(spark: Any, operation: Operation, lake: str, place: Path, at: int, how: 
     steps = Steps()
     with steps.failing(at, how), contextlib.suppress(Killed, Failed):
         work()
-    seen = steps.seen
+    seen = list(steps.seen)
     stage.is_whole()
+    if how is How.AMIDST:
+        with steps.arriving(), contextlib.suppress(Exception):  # a conflict, say
+            work()
+        stage.is_whole()
     work()
     if steps.late is not None:
         with contextlib.suppress(Exception):  # most are refused
@@ -431,7 +488,9 @@ def each(spark: Any, operation: Operation, lake: Callable[[int], str], place: Pa
     seen, runs = run(spark, operation, lake(0), place, 0, How.LOST), 0
     for how in hows:
         for at, step in enumerate(seen, 1):
-            if how is How.LATE and not step.startswith("commit"):
+            if how in (How.LATE, How.AMIDST) and not step.startswith("commit"):
+                continue
+            if how is How.AMIDST and open_storage(lake(0)).local:
                 continue
             runs += 1
             try:

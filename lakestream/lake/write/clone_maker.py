@@ -10,6 +10,11 @@ An unfinished table has the owner uid `making:<uid>`. The last commit changes no
 properties, position and progress, all at once. After a kill before it, the next attempt starts over; after a kill
 behind it, the answer is found in the table's properties.
 
+In an object store the last commit of an attempt may arrive once its program is killed and its lease has ended. So
+there the log of an unfinished table is not removed: the next attempt replaces the table in it, and a withdrawal empties
+it. Their first commit takes the version of the late one, which the store then refuses; in an empty log it would be one
+of another table.
+
 Invariant: no other program commits to the table meanwhile: its lock is held, and segments wait for the answer.
 """
 
@@ -19,7 +24,7 @@ import contextlib
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
@@ -56,7 +61,7 @@ from lakestream.lake.files.locks import Lock
 from lakestream.lake.files.staging import StagedStream
 from lakestream.lake.write.clone_point import Point, find_point, rows_at
 from lakestream.lake.write.detach import Detacher
-from lakestream.lake.write.rewrite import Rewriter
+from lakestream.lake.write.rewrite import Rewriter, removal
 from lakestream.lake.write.table import SET_PROPERTY, StreamTable, wanted_properties
 from lakestream.protocol.subjects import is_literal, matches
 from lakestream.protocol.transforms import Transform, TransformError
@@ -122,9 +127,12 @@ class CloneMaker:
             if CLONED_PROPERTY not in found.properties or position != asked.index:
                 return CloneAnswer(state=REFUSED, reason=f"{self._table.path} is there already", index=asked.index)
             return _CLONE_ANSWER.decode(found.properties[CLONED_PROPERTY])
+        replace = found is not None and found.uid.startswith(MAKING) and not self._storage.local
         if found is not None:
             self._check()
-            if found.uid.startswith(MAKING):
+            if replace:  # Delta replaces only an empty table by a clone
+                self._rewriter.commit(*self._removal(), operation="ManualUpdate")
+            elif found.uid.startswith(MAKING):
                 self._table.remove(found.uid)
             else:
                 self._table.make_way(found)
@@ -136,9 +144,9 @@ class CloneMaker:
                 return None
             wanted = policy.of_config(self._identity.config)
             if asked.selections:
-                self._copy(asked, point, wanted)
+                self._copy(asked, point, wanted, replace)
             else:
-                self._clone(point, wanted)
+                self._clone(point, wanted, replace)
         except (CloneRefused, NotATable, TimeTravelError, departure_files.DeparturesGone, TransformError) as error:
             return CloneAnswer(state=REFUSED, reason=str(error), index=asked.index)
         return self._adopt(asked, point, wanted, time.monotonic() - began)
@@ -152,10 +160,37 @@ class CloneMaker:
                 raise StillCloned(self._table.path)
             self._check()
             if position is None or position == asked.index:
-                self._table.remove(found.uid)
+                if self._storage.local:
+                    self._table.remove(found.uid)
+                else:
+                    self._empty(asked)
             else:  # log entries without messages followed: they are not staged any more
                 self._table.delta().delete()
         clone_request.forget(self._storage, self._directory)
+
+    def _empty(self, asked: CloneRequest) -> None:
+        """Make the table the mirror's, without rows, in one commit. The log through `asked.index` has no messages."""
+        transaction, gone = self._removal()
+        action = msgspec.json.decode(transaction.snapshot().metadata().json())["metaData"]
+        wanted = policy.of_config(self._identity.config)
+        before = {name: value for name, value in action["configuration"].items() if name != CLONED_PROPERTY}
+        action["configuration"] = self._properties(before, wanted)
+        progress = Progress(
+            uid=self._identity.uid,
+            last_index=asked.index,
+            last_seq=0,
+            last_time_ns=0,
+            departed=0 if _keeps_past(wanted) else -1,
+        )
+        self._commit(transaction, [{"metaData": action}, *gone], progress)
+
+    def _removal(self) -> tuple[Any, list[dict[str, Any]]]:
+        """Return a transaction on the table, and the actions that remove all of its files."""
+        self._table.forget()
+        transaction = self._rewriter.begin(self._table.path)
+        state = Log(self._storage, self._table.path).state(int(transaction.snapshot().version()))
+        stamp_ms = time.time_ns() // 1_000_000
+        return transaction, [{"remove": {**removal(add, stamp_ms), "dataChange": True}} for add in state.files.values()]
 
     def _check(self) -> None:
         """Check that the table's lock is still held. Raises LeaseLost."""
@@ -164,14 +199,15 @@ class CloneMaker:
 
     # All rows
 
-    def _clone(self, point: Point, wanted: StreamPolicy) -> None:
+    def _clone(self, point: Point, wanted: StreamPolicy, replace: bool) -> None:
         """Share the files, and delete rows that the stream did not hold."""
         # Delta's own properties may need protocol features, which SQL enables.
         properties = {name: value for name, value in wanted_properties(wanted).items() if name.startswith("delta.")}
         properties |= {UID_PROPERTY: MAKING + self._identity.uid, STREAM_PROPERTY: self._identity.name}
         self._check()
-        self._storage.delete_tree(self._table.path)  # files of an interrupted removal
-        clone(self._spark, self._storage.root, point.table, self._table.path, point.version, properties)
+        if not replace:
+            self._storage.delete_tree(self._table.path)  # files of an interrupted removal
+        clone(self._spark, self._storage.root, point.table, self._table.path, point.version, properties, replace)
         delta = self._table.delta()
         conditions = [*point.conditions, *batches.deletions(1, None, Dead(runs=point.dead))]
         if len(conditions) > DELETES:
@@ -190,7 +226,7 @@ class CloneMaker:
 
     # Some rows
 
-    def _copy(self, asked: CloneRequest, point: Point, wanted: StreamPolicy) -> None:
+    def _copy(self, asked: CloneRequest, point: Point, wanted: StreamPolicy, replace: bool) -> None:
         """Copy the rows that the request selects, under the subjects that it gives them."""
         picker = _Picker(asked.selections)
         rows = self._spark.read.format("delta").option("versionAsOf", point.version)
@@ -209,7 +245,7 @@ class CloneMaker:
         picked = frame.mapInArrow(picker, TABLE_DDL)
         layout = self._layout(picked, wanted)
         self._check()
-        self._table.create(layout, wanted)
+        self._table.create(layout, wanted, replace)
         spread = self._table.spread(picked, layout)
         spread.write.format("delta").mode("append").save(self._table.spark_path)
 
@@ -255,10 +291,9 @@ class CloneMaker:
         )
         metadata = msgspec.json.decode(transaction.snapshot().metadata().json())
         action = metadata["metaData"]
-        action["configuration"] = self._properties(action["configuration"], wanted, answer)
-        stamp = time.time_ns() // 1_000_000
-        txn = {"appId": application(self._identity.uid), "version": asked.index, "lastUpdated": stamp}
-        keeps_past = wanted.time_travel_ns is not None and not wanted.archive
+        said = {CLONED_PROPERTY: msgspec.json.encode(answer).decode()}
+        action["configuration"] = self._properties(action["configuration"], wanted, answer.copied) | said
+        keeps_past = _keeps_past(wanted)
         progress = Progress(
             uid=self._identity.uid,
             last_index=asked.index,
@@ -269,18 +304,24 @@ class CloneMaker:
             moment_ns=answer.last_time_ns if keeps_past else 0,
             departed=0 if keeps_past else -1,
         )
-        said = msgspec.json.encode(progress).decode()
         self._check()
-        self._rewriter.commit(transaction, [{"metaData": action}, {"txn": txn}], said, "ManualUpdate")
+        self._commit(transaction, [{"metaData": action}], progress)
         return answer
 
-    def _properties(self, before: dict[str, str], wanted: StreamPolicy, answer: CloneAnswer) -> dict[str, str]:
-        """Return the mirror's properties: without those that only the origin's metadata requested. The partitioning
-        stays the origin's until a commit of the mirror decides."""
+    def _commit(self, transaction: Any, actions: Sequence[Mapping[str, Any]], progress: Progress) -> None:
+        """Commit actions with the position and the progress of the mirror."""
+        app, stamp_ms = application(self._identity.uid), time.time_ns() // 1_000_000
+        txn = {"appId": app, "version": progress.last_index, "lastUpdated": stamp_ms}
+        said = msgspec.json.encode(progress).decode()
+        self._rewriter.commit(transaction, [*actions, {"txn": txn}], said, "ManualUpdate")
+
+    def _properties(self, before: dict[str, str], wanted: StreamPolicy, copied: bool = False) -> dict[str, str]:
+        """Return the mirror's properties: without those that only the origin's metadata requested. Unless rows were
+        copied, the partitioning stays the origin's until a commit of the mirror decides."""
         set_by_origin = msgspec.json.decode(before.get(SET_PROPERTY, "[]"), type=list[str])
         gone = {*MANAGED_PROPERTIES, SET_PROPERTY, *set_by_origin} - {policy.PARTITION_KEY}
         asked = wanted_properties(wanted)
-        if not answer.copied:
+        if not copied:
             del asked[policy.PARTITION_KEY]
         return {
             **{name: value for name, value in before.items() if name not in gone},
@@ -288,8 +329,12 @@ class CloneMaker:
             UID_PROPERTY: self._identity.uid,
             STREAM_PROPERTY: self._identity.name,
             CREATED_PROPERTY: str(self._identity.created_ns),
-            CLONED_PROPERTY: msgspec.json.encode(answer).decode(),
         }
+
+
+def _keeps_past(wanted: StreamPolicy) -> bool:
+    """Return True if the commits of a stream note when its messages were removed."""
+    return wanted.time_travel_ns is not None and not wanted.archive
 
 
 class _Picker:
@@ -375,6 +420,7 @@ def clone(
     target: str,
     version: int | None = None,
     properties: Mapping[str, str] | None = None,
+    replace: bool = False,
 ) -> int:
     """Make `target` a shallow clone of the table `origin` of this lake, and register it; return the version it has.
 
@@ -388,6 +434,7 @@ def clone(
         target: path or URL of the clone, which must not exist.
         version: of the origin; its newest by default.
         properties: the clone's table properties, where they differ from the origin's.
+        replace: replace the table at `target` in its log, instead of requiring that there is none.
 
     Raises:
         CloneRefused: something is at `target`, or the origin lacks the version or its files.
@@ -395,7 +442,7 @@ def clone(
     """
     storage = open_storage(lake)
     there = open_storage(target)
-    if there.names(log_directory(there.root)):
+    if not replace and there.names(log_directory(there.root)):
         raise CloneRefused(f"{there.root} is a table already; clone to another place, or remove it")
     with locks.held(spark, storage.root, origin, LOCK_SECONDS):
         try:
@@ -412,7 +459,7 @@ def clone(
     set_here = ", ".join(f"{quoted(name)} = {quoted(value)}" for name, value in properties.items())
     # Shallow clones of clones reference the files of the first origin, which `References` finds in their logs.
     spark.sql(
-        f"CREATE TABLE delta.`{there.spark_path(there.root)}` SHALLOW CLONE "
+        f"CREATE {'OR REPLACE ' if replace else ''}TABLE delta.`{there.spark_path(there.root)}` SHALLOW CLONE "
         f"delta.`{storage.spark_path(origin)}` VERSION AS OF {version} TBLPROPERTIES ({set_here})"
     ).collect()
     storage.write(

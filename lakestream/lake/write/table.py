@@ -200,20 +200,22 @@ class StreamTable:
             since = version if stated else since
         return 0
 
-    def create(self, layout: Layout, policy: StreamPolicy) -> None:
-        """Create the table."""
+    def create(self, layout: Layout, policy: StreamPolicy, replace: bool = False) -> None:
+        """Create the table. `replace`: in the log of the one that is there."""
         from delta.tables import DeltaTable
 
-        # Files of an interrupted removal or creation: without a log they are no table.
-        self._storage.delete_tree(self.path)
-        if not self._storage.local:
-            self._delete_markers()
+        if not replace:
+            # Files of an interrupted removal or creation: without a log they are no table.
+            self._storage.delete_tree(self.path)
+            if not self._storage.local:
+                self._delete_markers()
         columns = StructType.fromDDL(TABLE_DDL + layout.ddl + (REMOVED_DDL if policy.archive else ""))
         assert isinstance(columns, StructType)
         for field in columns.fields:
             if field.name == "bucket":
                 field.metadata = {BOUNDS_METADATA: list(layout.bounds)}
-        builder = DeltaTable.create(self._spark).location(self.spark_path).addColumns(columns)
+        begin = DeltaTable.createOrReplace if replace else DeltaTable.create
+        builder = begin(self._spark).location(self.spark_path).addColumns(columns)
         for column in layout.columns:
             assert column in columns.names
         builder = builder.partitionedBy(*layout.columns)
@@ -354,6 +356,10 @@ class StreamTable:
         """Return the table's rows."""
         return self._spark.read.format("delta").load(self.spark_path)
 
+    def forget(self) -> None:
+        """Clear Delta's cache of the table."""
+        forget_table(self._spark, self.spark_path)
+
     def delta(self) -> Any:
         """Return Delta's own handle, for DELETE and UPDATE."""
         from delta.tables import DeltaTable
@@ -378,7 +384,7 @@ class StreamTable:
             raise KeptTable(self.path)
         target = paths.kept(self._storage.root, self._identity.name, found.uid, self._identity.account)
         self._storage.move(self.path, target)
-        forget_table(self._spark, self.spark_path)
+        self.forget()
 
     def _is_to_be_kept(self, found: ExistingTable) -> bool:
         """Return True if an earlier stream of this name retains its table, by its deletion or its last commit."""
@@ -398,12 +404,12 @@ class StreamTable:
         if self._storage.local:
             aside = f"{paths.removed(self._storage.root, uid)}-{time.time_ns()}"
             self._storage.move(self.path, aside)
-            forget_table(self._spark, self.spark_path)
+            self.forget()
             self._storage.delete_tree(aside)
             return
         # Without its log it is no table; if this is interrupted, `create` deletes the rest.
         self._storage.delete_tree(log_directory(self.path))
-        forget_table(self._spark, self.spark_path)
+        self.forget()
         self._storage.delete_tree(self.path)
 
     def _sql(self, change: str) -> None:
