@@ -16,7 +16,6 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,7 +60,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--checkpoint",
         metavar="DIR",
-        help="the streaming checkpoint (default: a temporary directory)",
+        help="the streaming checkpoint (default: _compactor in the lake)",
     )
     parser.add_argument("--create", action="store_true", help="create an empty lake if there is none")
     parser.add_argument("--once", action="store_true", help="compact the segments that are staged now, then exit")
@@ -180,7 +179,7 @@ def run(
             lake,
             options.checkpoint,
             parallel=options.parallel,
-            options=Options(tasks=options.cores, spans=None if spans is None else CommitSpans(spans)),
+            options=Options(spans=None if spans is None else CommitSpans(spans)),
             stopping=stop,
             report=report,
             tell=say,
@@ -276,19 +275,14 @@ def _close(compactor: Compactor, upkeep: Upkeep | None, spark: SparkSession) -> 
 
 
 def _serve(compactor: Compactor, upkeep: Upkeep | None, rest: Rest, interval: float, stop: threading.Event) -> int:
+    compactor.start(interval)
     say("compactor ready")
-    compactor.sweep(retry_now=True)  # all streams, whatever the checkpoint says
     if upkeep is not None:
         upkeep.start()
-    # The first query takes some seconds to start, as Python workers do; until then sweeps alone find what is staged.
-    with ThreadPoolExecutor(1, thread_name_prefix="query") as starter:
-        query = starter.submit(compactor.start, interval)
-        while not stop.wait(interval):
-            if query.done():
-                query.result()
-            compactor.check()
-            compactor.sweep()
-            rest.check()
+    while not stop.wait(interval):
+        compactor.check()
+        compactor.tend()
+        rest.check()
     return 0
 
 

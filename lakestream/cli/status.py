@@ -99,7 +99,9 @@ def _show(now: Snapshot, limit: int | None) -> None:
         facts.add_row("JetStream", "off")
     if lake:
         alive = (lake.get("compactor") or {}).get("alive")
-        state = Text("compactor at work", "green") if alive else Text("no compactor", "yellow")
+        batch = (lake.get("compactor") or {}).get("batch")
+        last = f", batch {batch['batch']}: {batch['segments']} segments in {batch['seconds']:.1f} s" if batch else ""
+        state = Text(f"compactor at work{last}", "green") if alive else Text("no compactor", "yellow")
         facts.add_row("lake", Text.assemble(f"{lake['url']}  ", state))
     out.print(facts)
     if now.streams:

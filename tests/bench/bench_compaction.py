@@ -30,12 +30,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lakestream.lake.delta import batches, segments
+from lakestream.lake.delta.departures import Dead
 from lakestream.lake.files import lake as lakes
 from lakestream.lake.files import paths, scan, staging
 from lakestream.lake.write.compactor import BatchReport, Compactor
 from lakestream.lake.write.data_files import DataFiles
-from lakestream.lake.write.stream_compaction import Options, StreamCompaction
+from lakestream.lake.write.source import SCHEMA
+from lakestream.lake.write.stream_compaction import StreamCompaction
+from lakestream.lake.write.tasks import StreamTask, written
 from tests.bench.lake_streams import Memory, Publisher, Staged, cpu_seconds, table_files
+from tests.lake.compacting import compact as compact_stream
 from tests.lake.model import StreamModel
 
 if TYPE_CHECKING:
@@ -85,7 +89,7 @@ def measure(messages: int, subjects: int, profile: bool, beside: bool) -> dict[s
         with Memory() as memory:
             spark = sessions.session("compaction benchmark", lake=str(lake))
             try:
-                compactor = Compactor(spark, str(lake), options=Options(tasks=2), report=reports.append)
+                compactor = Compactor(spark, str(lake), report=reports.append)
                 for each in warm:
                     each.publish(WARM_MESSAGES)
                     compactor.once()
@@ -128,7 +132,7 @@ def into_partitions(partitions: int) -> list[float]:
             model.stage(lake)
             [stream] = scan.Scanner(str(lake)).scan()
             began = time.perf_counter()
-            StreamCompaction(spark, str(lake), stream, Options(tasks=2)).run()
+            compact_stream(spark, str(lake), stream)
             seconds.append(time.perf_counter() - began)
         spark.stop()
     return seconds
@@ -157,10 +161,16 @@ def pieces(spark: SparkSession, lake: str, staged: Staged, scratch: Path, whole:
         files = DataFiles(str(scratch), layout)
         files.write(rows for part in parts for rows in segments.decode(part.path))
 
+    def in_spark() -> None:
+        wanted = {part.path: part.after for part in parts}
+        task = StreamTask(parts=wanted, dead=Dead(), endings=None, table=str(scratch), layout=layout, random=True)
+        rows = [("stream", part.path, part.after, part.last_index, part.size) for part in parts]
+        written(spark.createDataFrame(rows, SCHEMA), {"stream": task})
+
     found = {
         "decode, one process": timed(lambda: [each for part in parts for each in segments.decode(part.path)]),
         "decode and write Parquet, one process": timed(in_driver),
-        "decode and write Parquet in Spark": timed(lambda: compaction._written(batch, layout, None)),
+        "decode and write Parquet in Spark": timed(in_spark),
     }
     if layout.kind == "bucket":
         found["bounds of buckets"] = timed(lambda: compaction._bounds(batch, len(layout.bounds) + 1, False))

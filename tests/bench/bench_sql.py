@@ -30,7 +30,6 @@ from typing import TYPE_CHECKING
 
 from lakestream.lake.files import paths
 from lakestream.lake.sql.session import Session
-from lakestream.lake.write.stream_compaction import StreamCompaction
 from tests.bench.draw import bars, save
 from tests.bench.lake_streams import (
     STEP_NS,
@@ -44,6 +43,7 @@ from tests.bench.lake_streams import (
     table_files,
 )
 from tests.bench.load import Connection
+from tests.lake.compacting import compact as compact_stream
 from tests.lake.model import unstage_through
 from tests.servers import Kind, Server
 
@@ -148,7 +148,7 @@ def compacted(spark: SparkSession, work: Path, lake: Path, rows: int, payloads: 
     publisher = Publisher(work, lake, NAME, SUBJECTS, payloads)
     staged = publisher.publish(rows)
     began = time.perf_counter()
-    outcome = StreamCompaction(spark, str(lake), staged.stream).run()
+    outcome = compact_stream(spark, str(lake), staged.stream)
     assert outcome.rows == rows
     print(f"compacted {rows / (time.perf_counter() - began):,.0f} messages/s", flush=True)
     unstage_through(str(lake), staged.identity, outcome.position)

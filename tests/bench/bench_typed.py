@@ -33,7 +33,6 @@ from lakestream.lake.files import paths, schemas
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.sql.session import extension_path
 from lakestream.lake.write.compactor import BatchReport, Compactor
-from lakestream.lake.write.stream_compaction import Options
 from lakestream.schemas.schema import Schema
 from tests.bench.bench_compaction import stage_again
 from tests.bench.bench_schemas import JSON_SCHEMA, compact, order
@@ -84,7 +83,7 @@ def measure(messages: int, kind: str) -> dict[str, Any]:
         reports: list[BatchReport] = []
         spark = sessions.session("typed compaction benchmark", lake=str(lake))
         try:
-            compactor = Compactor(spark, str(lake), options=Options(tasks=2), report=reports.append)
+            compactor = Compactor(spark, str(lake), report=reports.append)
             for number in range(WARM_ROUNDS):
                 publisher(work, lake, f"WARM{number}", metadata).publish(WARM_MESSAGES)
                 compactor.once()

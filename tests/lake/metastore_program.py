@@ -18,7 +18,7 @@ from deltalake import write_deltalake
 from lakestream.lake.files import paths, scan
 from lakestream.lake.read.metastore import register
 from lakestream.lake.spark import session as sessions
-from lakestream.lake.write.stream_compaction import StreamCompaction
+from tests.lake.compacting import compact as compact_stream
 from tests.lake.model import StreamModel, flights
 
 
@@ -40,7 +40,7 @@ class Program:
     def compact(self) -> None:
         self.orders.stage(self.lake)
         [stream] = scan.Scanner(str(self.lake)).scan()
-        StreamCompaction(self.spark, str(self.lake), stream).run()
+        compact_stream(self.spark, str(self.lake), stream)
 
     def seqs(self, query: str) -> list[int]:
         return sorted(row.seq for row in self.spark.sql(query).collect())

@@ -42,6 +42,7 @@ from lakestream.lake.write.maintenance_plan import Policy
 from lakestream.lake.write.replay import Replay
 from lakestream.lake.write.stream_compaction import Options, StreamCompaction
 from lakestream.schemas.schema import Schema
+from tests.lake.compacting import compact as compact_stream
 from tests.lake.model import StreamModel
 
 NOW = Policy(min_files=2, retain_ns=0)
@@ -193,7 +194,7 @@ class Stage:
 
     def compact(self, model: StreamModel, **options: Any) -> None:
         """Compact all that is staged of a stream."""
-        StreamCompaction(self.spark, self.lake, self.staged(model), Options(**options)).run()
+        compact_stream(self.spark, self.lake, self.staged(model), Options(**options))
 
     def grow(self, model: StreamModel, commits: int = 2, count: int = 12) -> None:
         """Commit messages, in so many commits."""

@@ -31,6 +31,7 @@ from lakestream.lake.write.maintenance_plan import Policy
 from lakestream.lake.write.stream_compaction import StreamCompaction
 from lakestream.lake.write.table import StreamTable
 from lakestream.log.format.segment import HEADER_SIZE
+from tests.lake import compacting
 from tests.lake.tables import records
 from tests.lake.test_end_to_end import Compaction, eventually
 from tests.lake.was import Model, Refused, ask, held, rfc3339
@@ -86,7 +87,7 @@ class Tables(Compaction):
         for stream in scan.Scanner(self.lake).scan():
             if stream.directory not in self._streams:
                 self._streams[stream.directory] = StreamCompaction(self._spark, self.lake, stream)
-            self._streams[stream.directory].run()
+            compacting.run(self._spark, self._streams[stream.directory], stream.last_index)
 
 
 async def add(client: Client, name: str, **config: Any) -> None:

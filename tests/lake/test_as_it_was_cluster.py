@@ -13,8 +13,8 @@ from nats.aio.client import Client
 from nats.js.errors import APIError
 
 from lakestream.lake.files import scan, staging
-from lakestream.lake.write.stream_compaction import StreamCompaction
 from tests.cluster.nodes import Cluster
+from tests.lake.compacting import compact as compact_stream
 from tests.lake.test_end_to_end import eventually
 from tests.lake.was import Model, held, rfc3339
 from tests.servers import Kind
@@ -85,7 +85,7 @@ async def test_every_replica_knows_the_past_also_after_its_leader_died(spark: An
 
         await eventually(staged)
         (stream,) = scan.Scanner(str(lake)).scan()
-        await asyncio.to_thread(StreamCompaction(spark, str(lake), stream).run)
+        await asyncio.to_thread(compact_stream, spark, str(lake), stream)
         await compare(cluster, model, dice, 12)
         await client.close()
     finally:

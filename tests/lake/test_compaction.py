@@ -17,6 +17,7 @@ from lakestream.lake.errors import ForeignTable, QuarantinedSegment, SegmentGap
 from lakestream.lake.files import scan, staging
 from lakestream.lake.read.history.history import TableHistory
 from lakestream.lake.write.stream_compaction import Options, Outcome, StreamCompaction
+from tests.lake import compacting
 from tests.lake.model import StreamModel, flights
 from tests.lake.tables import ALL, partition_columns, records, rows, version
 
@@ -29,7 +30,8 @@ def compaction(spark: Any, lake: Path, model: StreamModel, **options: int) -> St
 
 
 def compact(spark: Any, lake: Path, model: StreamModel, **options: int) -> Outcome:
-    return compaction(spark, lake, model, **options).run()
+    made = compaction(spark, lake, model, **options)
+    return compacting.run(spark, made, model.sealed[-1].last_index)
 
 
 def check(lake: Path, model: StreamModel) -> None:
@@ -318,6 +320,6 @@ def test_a_crash_between_two_steps_is_made_good(
     with monkeypatch.context() as patch:
         patch.setattr(getattr(crashing, owner) if owner else crashing, name, crash)
         with pytest.raises(Crash):
-            crashing.run()
+            compacting.run(spark, crashing, model.sealed[-1].last_index)
     compact(spark, lake, model, subject_limit=4)
     check(lake, model)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from lakestream.lake.delta.time_travel import CommitLog
 from lakestream.lake.errors import LeaseLost
 from lakestream.lake.write import compactor as module
 from lakestream.lake.write.compactor import Compactor
-from lakestream.lake.write.stream_compaction import Options
+from lakestream.lake.write.stream_compaction import Options, StreamCompaction
 from tests.lake.model import StreamModel, flights
 from tests.lake.tables import records
 
@@ -33,10 +34,7 @@ def first_append(log: CommitLog) -> int:
     return min(log.commit(version).time_ms for version in log.versions if log.commit(version).adds)
 
 
-def test_a_backlog_does_not_keep_another_streams_news_waiting(
-    spark: Any, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "LOOK_SECONDS", 0.05)
+def test_a_backlog_does_not_keep_another_streams_news_waiting(spark: Any, lake: Path, tmp_path: Path) -> None:
     busy = StreamModel(tmp_path / "busy", "BUSY", "busy")
     quiet = StreamModel(tmp_path / "quiet", "QUIET", "quiet")
     publish(busy, lake, BACKLOG)
@@ -50,9 +48,13 @@ def test_a_backlog_does_not_keep_another_streams_news_waiting(
     later = threading.Thread(target=stage_later)
     later.start()
     compactor = Compactor(spark, str(lake), parallel=1, options=Options(commit_bytes=1))
-    compactor.once()
+    compactor.start(0.1)
+    for model in (busy, quiet):
+        watch = PositionWatch(model.table(lake), model.identity.uid)
+        while not model.sealed or watch.read() != model.sealed[-1].last_index:
+            compactor.check()
+            time.sleep(0.05)
     later.join()
-    compactor.once()
     compactor.stop()
     assert records(busy.table(lake)) == busy.expected()
     assert records(quiet.table(lake)) == quiet.expected()
@@ -60,18 +62,31 @@ def test_a_backlog_does_not_keep_another_streams_news_waiting(
     assert first_append(CommitLog(quiet.table(lake))) < log.commit(log.latest).time_ms
 
 
-def test_a_batch_that_takes_too_long_is_taken_up_again(
+def test_a_stream_whose_plan_takes_long_holds_no_other_up(
     spark: Any, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "ROUND_SECONDS", 0.0)
-    models = [StreamModel(tmp_path / name, name, name) for name in ("ONE", "OTHER")]
-    for model in models:
-        publish(model, lake, 3)
-    compactor = Compactor(spark, str(lake), parallel=2, options=Options(commit_bytes=1))
-    report = compactor.once()
+    slow, quick = (StreamModel(tmp_path / name, name, name) for name in ("SLOW", "QUICK"))
+    for model in (slow, quick):
+        publish(model, lake)
+    go_on, plan = threading.Event(), StreamCompaction.plan
+
+    def planned(self: StreamCompaction, through: int) -> Any:
+        if self.table == slow.table(lake):
+            go_on.wait(60)
+        return plan(self, through)
+
+    monkeypatch.setattr(StreamCompaction, "plan", planned)
+    monkeypatch.setattr(module, "PLAN_SECONDS", 0.2)
+    compactor = Compactor(spark, str(lake), options=Options(commit_bytes=1))
+    compactor.start(0.1)
+    for model in (quick, slow):
+        watch = PositionWatch(model.table(lake), model.identity.uid)
+        while watch.read() != model.sealed[-1].last_index:
+            compactor.check()
+            time.sleep(0.05)
+        go_on.set()
     compactor.stop()
-    assert report.failures == {}
-    for model in models:
+    for model in (slow, quick):
         assert records(model.table(lake)) == model.expected()
 
 
@@ -80,7 +95,7 @@ class Wavering:
 
     def __init__(self, doubts: range) -> None:
         self._doubts = doubts
-        self._asked = 0
+        self.asked = 0
 
     def acquire(self) -> bool:
         return True
@@ -89,8 +104,8 @@ class Wavering:
         pass
 
     def check(self) -> None:
-        self._asked += 1
-        if self._asked in self._doubts:
+        self.asked += 1
+        if self.asked in self._doubts:
             raise LeaseLost("lock")
 
 
@@ -99,9 +114,13 @@ def test_what_a_doubtful_lease_held_up_is_taken_up_again(spark: Any, lake: Path,
     for model in models:
         publish(model, lake, 3)
     compactor = Compactor(spark, str(lake), parallel=2, options=Options(commit_bytes=1))
-    compactor._lock = Wavering(range(4, 9))
-    compactor.once()
-    compactor.sweep()
+    compactor._lock = Wavering(range(6, 14))
+    compactor.start(0.1)
+    for model in models:
+        watch = PositionWatch(model.table(lake), model.identity.uid)
+        while watch.read() != model.sealed[-1].last_index:
+            time.sleep(0.05)
     compactor.stop()
+    assert compactor._lock.asked >= 14
     for model in models:
         assert records(model.table(lake)) == model.expected()

@@ -13,8 +13,9 @@ from deltalake import DeltaTable
 from lakestream.lake.delta import schema
 from lakestream.lake.files import scan
 from lakestream.lake.read import readers
-from lakestream.lake.write.stream_compaction import Options, StreamCompaction
+from lakestream.lake.write.stream_compaction import Options
 from lakestream.log.format.record import Record
+from tests.lake.compacting import compact as compact_stream
 from tests.lake.foreign import COLUMNS, Readers, micros, record
 from tests.lake.model import StreamModel
 from tests.lake.tables import partition_columns
@@ -72,7 +73,7 @@ class Table:
     def compact(self, **options: int) -> None:
         self.model.stage(self.lake)
         [stream] = scan.Scanner(str(self.lake)).scan()
-        StreamCompaction(self.spark, str(self.lake), stream, Options(**options)).run()
+        compact_stream(self.spark, str(self.lake), stream, Options(**options))
 
     def sql(self, statement: str) -> None:
         self.spark.sql(statement.format(table=f"delta.`{self.path}`"))

@@ -47,7 +47,7 @@ class Compaction:
         while not self._ended.wait(0.2):
             with self._sweeping:
                 if self._wanted.is_set():
-                    self._compactor.sweep()
+                    self._compactor.tend()
 
     def pause(self) -> None:
         """Stop handling clone requests, but stay registered."""

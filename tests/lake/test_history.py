@@ -17,8 +17,9 @@ from lakestream.lake.read.history import scan as history_scan
 from lakestream.lake.read.history.cache import BlockCache
 from lakestream.lake.read.history.history import TableHistory
 from lakestream.lake.read.history.index import TableIndex
-from lakestream.lake.write.stream_compaction import Options, StreamCompaction
+from lakestream.lake.write.stream_compaction import Options
 from lakestream.log.format.record import Record
+from tests.lake.compacting import compact as compact_stream
 from tests.lake.model import StreamModel
 from tests.lake.tables import ALL, records
 
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.lake
 
 def compact(spark: Any, lake: Path, model: StreamModel) -> None:
     found = [stream for stream in scan.Scanner(str(lake)).scan() if stream.identity.uid == model.identity.uid]
-    StreamCompaction(spark, str(lake), found[0], Options(commit_bytes=1)).run()
+    compact_stream(spark, str(lake), found[0], Options(commit_bytes=1))
 
 
 def grow(model: StreamModel, lake: Path, segments: int, subjects: int) -> None:

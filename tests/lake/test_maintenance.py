@@ -28,7 +28,8 @@ from lakestream.lake.write import maintainer
 from lakestream.lake.write.maintainer import Done, Maintainer
 from lakestream.lake.write.maintenance_plan import HOUR_NS, Policy
 from lakestream.lake.write.rewrite import Rewriter
-from lakestream.lake.write.stream_compaction import Options, StreamCompaction
+from lakestream.lake.write.stream_compaction import Options
+from tests.lake.compacting import compact as compact_stream
 from tests.lake.conftest import job
 from tests.lake.model import StreamModel, flights
 from tests.lake.tables import ALL, records, rows, version
@@ -43,7 +44,7 @@ NAMES = [b"a'b\\c", b"x%y=z", "größe.»".encode(), b"plain"]
 
 def compact(spark: Any, lake: Path, model: StreamModel, **options: int) -> None:
     found = [stream for stream in scan.Scanner(str(lake)).scan() if stream.identity.uid == model.identity.uid]
-    StreamCompaction(spark, str(lake), found[0], Options(**options)).run()
+    compact_stream(spark, str(lake), found[0], Options(**options))
 
 
 def grow(spark: Any, lake: Path, model: StreamModel, commits: int, **options: int) -> None:

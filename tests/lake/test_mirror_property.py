@@ -271,8 +271,8 @@ class World:
         self._ready()
 
     def compact(self) -> None:
-        """Run one sweep of the compactor."""
-        report = self._compactor.sweep(retry_now=True)
+        """Compact what is staged."""
+        report = self._compactor.once()
         # A table is locked while it is cloned.
         assert all("is under maintenance" in why for why in report.failures.values()), report.failures
 

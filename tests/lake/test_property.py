@@ -25,7 +25,7 @@ from lakestream.lake.files import paths, scan, staging
 from lakestream.lake.write.maintainer import Maintainer
 from lakestream.lake.write.maintenance_plan import Policy
 from lakestream.lake.write.stream_compaction import Options, StreamCompaction
-from tests.lake import tables
+from tests.lake import compacting, tables
 from tests.servers import Kind, Server
 
 pytestmark = [pytest.mark.lake, pytest.mark.chaos]
@@ -43,7 +43,7 @@ ROUNDS_OF_A_STREAM = 10
 OPERATIONS = 40
 """Changes in one round."""
 CATCH_UP_SECONDS = 120.0
-STEPS = ["_append", "_end_rows", "_table.create", "_table.delta", "_table.rewrite", "_table.adapt", "_decoded"]
+STEPS = ["_append", "_end_rows", "_table.create", "_table.delta", "_table.rewrite", "_table.adapt", "clear"]
 """Methods before which a compactor crashes."""
 
 Content = dict[int, tuple[str, bytes]]
@@ -203,7 +203,7 @@ class World:
                 Options(commit_bytes=self.dice.choice([20_000, *[1 << 28] * 15])),
             )
             if not crash:
-                compaction.run()
+                compacting.run(self.spark, compaction, stream.last_index)
                 continue
             owner, _, step = self.dice.choice(STEPS).rpartition(".")
             target = getattr(compaction, owner) if owner else compaction
@@ -216,7 +216,7 @@ class World:
 
             setattr(target, step, crashing)
             try:
-                compaction.run()
+                compacting.run(self.spark, compaction, stream.last_index)
             except Crash:
                 continue
 

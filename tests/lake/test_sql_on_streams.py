@@ -18,9 +18,9 @@ from lakestream.lake.delta.time_travel import CommitLog, as_of
 from lakestream.lake.errors import UnsupportedLake
 from lakestream.lake.files import scan
 from lakestream.lake.sql.session import Session
-from lakestream.lake.write.stream_compaction import StreamCompaction
 from lakestream.log.format.record import Record
 from lakestream.protocol.instants import rfc3339
+from tests.lake.compacting import compact as compact_stream
 from tests.lake.model import StreamModel
 from tests.s3_server import S3Server
 from tests.servers import Kind, Server
@@ -57,7 +57,7 @@ class Lake:
         self.model.remove(removed)
         self.model.stage(self.root)
         [stream] = scan.Scanner(str(self.root)).scan()
-        StreamCompaction(self.spark, str(self.root), stream).run()
+        compact_stream(self.spark, str(self.root), stream)
 
     def by_spark(self, **options: object) -> list[int]:
         reader = self.spark.read.format("delta")

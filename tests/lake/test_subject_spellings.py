@@ -13,7 +13,7 @@ from lakestream.lake.delta import schema
 from lakestream.lake.files import scan
 from lakestream.lake.read.history.history import TableHistory
 from lakestream.lake.sql.session import Session
-from lakestream.lake.write.stream_compaction import StreamCompaction
+from tests.lake.compacting import compact as compact_stream
 from tests.lake.foreign import Readers, record
 from tests.lake.model import StreamModel
 from tests.lake.tables import ALL, partition_columns
@@ -86,7 +86,7 @@ def test_each_subject_survives_and_is_found_by_every_reader(spark: Any, tmp_path
     model.publish([(subject, b"", subject + b" %d" % n) for n in range(2) for subject in subjects])
     model.stage(lake)
     [stream] = scan.Scanner(str(lake)).scan()
-    StreamCompaction(spark, str(lake), stream).run()
+    compact_stream(spark, str(lake), stream)
     table = model.table(lake)
     assert partition_columns(table) == LAYOUTS[layout]
     _check_all(spark, table, model)
@@ -107,7 +107,7 @@ def test_what_cannot_be_a_directory_makes_buckets_and_is_found_there(
     model.publish([(b"plain", b"", b"1"), (unfit, b"", b"2")])
     model.stage(lake)
     [stream] = scan.Scanner(str(lake)).scan()
-    StreamCompaction(spark, str(lake), stream).run()
+    compact_stream(spark, str(lake), stream)
     assert partition_columns(model.table(lake)) == ["bucket"]
     _check_each(spark, lake, model.table(lake), model, [b"plain", unfit])
 
@@ -164,7 +164,7 @@ def test_a_range_of_subjects_skips_files_by_statistics(spark: Any, tmp_path: Pat
     model.publish([(subject, b"", b"x") for subject in subjects])
     model.stage(lake)
     [stream] = scan.Scanner(str(lake)).scan()
-    StreamCompaction(spark, str(lake), stream).run()
+    compact_stream(spark, str(lake), stream)
     actions = pa.table(DeltaTable(model.table(lake)).get_add_actions(flatten=True))
     bounds = list(zip(actions["min.subject"].to_pylist(), actions["max.subject"].to_pylist(), strict=True))
     assert len(bounds) == 4

@@ -20,7 +20,7 @@ from lakestream.lake.files import scan
 from lakestream.lake.sql import spark_functions, typed
 from lakestream.lake.sql.session import Session, SqlError
 from lakestream.lake.sql.typed import Fit, NoTypedView
-from lakestream.lake.write.stream_compaction import StreamCompaction
+from tests.lake.compacting import compact as compact_stream
 from tests.lake.model import StreamModel
 
 pytestmark = pytest.mark.lake
@@ -190,7 +190,7 @@ class Stream:
         [stream] = [
             each for each in scan.Scanner(str(self.lake)).scan() if each.identity.name == self.model.identity.name
         ]
-        StreamCompaction(self.spark, str(self.lake), stream).run()
+        compact_stream(self.spark, str(self.lake), stream)
 
     def by_duckdb(self, name: str) -> list[dict[str, Any]]:
         """Return a view's rows from `lakestream sql`."""

@@ -34,6 +34,8 @@ from lakestream.log.format.record import Record
 from lakestream.log.format.runs import SchemaRun
 from lakestream.schemas.codec import codec_of
 from lakestream.schemas.schema import Format, Schema
+from tests.lake import compacting
+from tests.lake.compacting import compact as compact_stream
 from tests.lake.model import T0, StreamModel
 from tests.lake.tables import ALL
 from tests.lake.test_clones import MirrorModel, make
@@ -73,7 +75,7 @@ class Stream:
         """Compact what was published, or only what is staged; return the number of misfits."""
         if seal:
             self.model.stage(self.lake)
-        return StreamCompaction(self.spark, str(self.lake), self.staged(), Options(**options)).run().misfits
+        return compact_stream(self.spark, str(self.lake), self.staged(), Options(**options)).misfits
 
     def rows(self, columns: str, table: str = "") -> list[tuple[Any, ...]]:
         query = QueryBuilder().register("t", DeltaTable(table or self.table))
@@ -243,15 +245,16 @@ def test_a_stream_that_takes_the_place_of_misfits_keeps_its_table(
     stream.publish({"n": 1})
     stream.model.stage(lake)
     compaction = StreamCompaction(spark, str(lake), stream.staged())
-    compaction.run()  # without misfits, so their table is not there yet
+    through = stream.staged().last_index
+    compacting.run(spark, compaction, through)  # without misfits, so their table is not there yet
     other = Stream(spark, lake, tmp_path / "other", {}, "ORDERS_misfits")
     other.publish({"a": 1})
     other.compact()
     stream.publish({"n": "x"})
     stream.model.stage(lake)
     with pytest.raises(TableBusy):
-        compaction.run()
-    assert compaction.run().misfits == 1
+        compacting.run(spark, compaction, through)
+    assert compacting.run(spark, compaction, through).misfits == 1
     assert stream.rows("rule", f"{stream.table}_misfits_") == [(2, "type")]
     other.check()
     stream.check()

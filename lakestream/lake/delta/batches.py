@@ -356,10 +356,10 @@ def has_work(lake: str) -> bool:
     live, gone = staging.current(Scanner(lake).scan())
     if gone or storage.directories(f"{storage.root}/{paths.REMOVED}"):
         return True
-    return any(_is_behind(storage, stream) for stream in live)
+    return any(is_behind(storage, stream) for stream in live)
 
 
-def _is_behind(storage: Storage, stream: StagedStream) -> bool:
+def is_behind(storage: Storage, stream: StagedStream) -> bool:
     """Return True if a stream's table may lack a staged segment, or hold rows of removed messages."""
     directory, identity = stream.directory, stream.identity
     if clone_request.is_open(storage, directory) or quarantine.find(directory, 0) is not None:

@@ -78,11 +78,10 @@ def open_lock(spark: SparkSession, path: str) -> Lock:
     return JvmLock(spark, path) if paths.is_local(path) else Lease(path)
 
 
-@contextlib.contextmanager
-def held(
+def acquired(
     spark: SparkSession, lake: str, table: str, seconds: float, stopping: Callable[[], bool] = lambda: False
-) -> Iterator[Lock]:
-    """Context that holds the lock of a table of a lake.
+) -> Lock:
+    """Return the lock of a table of a lake, taken.
 
     Raises:
         TableBusy: it had another holder for so many seconds, or until `stopping()`.
@@ -93,6 +92,15 @@ def held(
         if stopping() or time.monotonic() >= until:
             raise TableBusy(table)
         time.sleep(_TRY_SECONDS)
+    return lock
+
+
+@contextlib.contextmanager
+def held(
+    spark: SparkSession, lake: str, table: str, seconds: float, stopping: Callable[[], bool] = lambda: False
+) -> Iterator[Lock]:
+    """Context that holds the lock of a table of a lake. Raises TableBusy, as `acquired` does."""
+    lock = acquired(spark, lake, table, seconds, stopping)
     try:
         yield lock
     finally:

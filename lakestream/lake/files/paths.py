@@ -12,7 +12,7 @@ Belongs here: every path under the lake's root, and the encoding of names in the
     accounts/<ACCOUNT>/segments/<STREAM>/<uid>/...            the same for another account
     schemas/<NAME>/<version>.json                             version of a schema (schemas.py)
     accounts/<ACCOUNT>/schemas/<NAME>/<version>.json          the same for another account
-    _compactor/                                               the compactor's checkpoint, of older releases
+    _compactor/                                               the compactor's streaming checkpoint
     _lake.json                                                the lake's id
     _servers/<node>.json                                      address of a running server of the lake
     _server.json                                              the same, of older releases
@@ -174,6 +174,11 @@ def parse_segment_name(name: str) -> tuple[int, int] | None:
     """Return (first_index, last_index) of a staged segment's file name; None for any other file."""
     match = _SEGMENT.match(name)
     return (int(match.group(1)), int(match.group(2))) if match else None
+
+
+def checkpoint(root: str) -> str:
+    """Return the directory of the compactor's streaming checkpoint."""
+    return f"{root}/{CHECKPOINT}"
 
 
 def lake_file(lake: str) -> str:

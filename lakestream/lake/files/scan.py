@@ -193,7 +193,8 @@ class Scanner:
 
 def _staged(directory: str, identity: StreamIdentity, names: list[str]) -> StagedStream:
     deleted, asks = paths.DELETED_FILE in names, paths.CLONE_FILE in names
-    return StagedStream(directory, identity, deleted, _last_index(names), asks, paths.DAMAGED_FILE in names)
+    damaged, refused = paths.DAMAGED_FILE in names, staging.REFUSAL_FILE in names
+    return StagedStream(directory, identity, deleted, _last_index(names), asks, damaged, refused)
 
 
 def _last_index(names: list[str]) -> int:

@@ -72,7 +72,7 @@ class StagedStream(msgspec.Struct, frozen=True):
 
     `deleted`: the stream was deleted. `last_index`: the last staged log index, 0 for none. `asks`: the server requests
     that the table begin as a clone (clone_request.py). `damaged`: the server has found the table damaged and requests a
-    repair.
+    repair. `refused`: the compactor could not write the table at its last attempt.
     """
 
     directory: str
@@ -81,6 +81,7 @@ class StagedStream(msgspec.Struct, frozen=True):
     last_index: int = 0
     asks: bool = False
     damaged: bool = False
+    refused: bool = False
 
 
 def stage(sealed: str | os.PathLike[str], first_index: int, last_index: int, stream: StreamIdentity, lake: str) -> str:

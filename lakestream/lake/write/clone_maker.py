@@ -131,7 +131,7 @@ class CloneMaker:
         if found is not None:
             self._check()
             if replace:  # Delta replaces only an empty table by a clone
-                self._rewriter.commit(*self._removal(), operation="ManualUpdate")
+                self._rewriter.commit(*self._removal(), operation="update")
             elif found.uid.startswith(MAKING):
                 self._table.remove(found.uid)
             else:
@@ -171,7 +171,7 @@ class CloneMaker:
     def _empty(self, asked: CloneRequest) -> None:
         """Make the table the mirror's, without rows, in one commit. The log through `asked.index` has no messages."""
         transaction, gone = self._removal()
-        action = msgspec.json.decode(transaction.snapshot().metadata().json())["metaData"]
+        action = msgspec.json.decode(transaction.metadata())["metaData"]
         wanted = policy.of_config(self._identity.config)
         before = {name: value for name, value in action["configuration"].items() if name != CLONED_PROPERTY}
         action["configuration"] = self._properties(before, wanted)
@@ -188,7 +188,7 @@ class CloneMaker:
         """Return a transaction on the table, and the actions that remove all of its files."""
         self._table.forget()
         transaction = self._rewriter.begin(self._table.path)
-        state = Log(self._storage, self._table.path).state(int(transaction.snapshot().version()))
+        state = Log(self._storage, self._table.path).state(int(transaction.readVersion()))
         stamp_ms = time.time_ns() // 1_000_000
         return transaction, [{"remove": {**removal(add, stamp_ms), "dataChange": True}} for add in state.files.values()]
 
@@ -273,7 +273,7 @@ class CloneMaker:
         if runs and (gone := erasures.missing(self._storage, self._table.path, runs)):
             erasures.leave_note(self._storage, self._table.path, self._identity.uid, asked.index, gone)
         transaction = self._rewriter.begin(self._table.path)
-        version = int(transaction.snapshot().version()) + 1
+        version = int(transaction.readVersion()) + 1
         answer = CloneAnswer(
             state=MADE,
             index=asked.index,
@@ -289,7 +289,7 @@ class CloneMaker:
             copied=bool(asked.selections),
             seconds=round(seconds, 3),
         )
-        metadata = msgspec.json.decode(transaction.snapshot().metadata().json())
+        metadata = msgspec.json.decode(transaction.metadata())
         action = metadata["metaData"]
         said = {CLONED_PROPERTY: msgspec.json.encode(answer).decode()}
         action["configuration"] = self._properties(action["configuration"], wanted, answer.copied) | said
@@ -313,7 +313,7 @@ class CloneMaker:
         app, stamp_ms = application(self._identity.uid), time.time_ns() // 1_000_000
         txn = {"appId": app, "version": progress.last_index, "lastUpdated": stamp_ms}
         said = msgspec.json.encode(progress).decode()
-        self._rewriter.commit(transaction, [*actions, {"txn": txn}], said, "ManualUpdate")
+        self._rewriter.commit(transaction, [*actions, {"txn": txn}], said, "update")
 
     def _properties(self, before: dict[str, str], wanted: StreamPolicy, copied: bool = False) -> dict[str, str]:
         """Return the mirror's properties: without those that only the origin's metadata requested. Unless rows were

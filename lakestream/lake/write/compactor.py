@@ -1,11 +1,18 @@
 """The compactor: one streaming query over all streams of a lake.
 
-Belongs here: the query and its trigger, distributing a batch over streams, housekeeping between batches (retries,
-tables of deleted streams), and the lock that makes the compactor the only one. stream_compaction.py compacts one
-stream, clone_worker.py handles requests of mirrors.
+Belongs here: the query and its checkpoint, a micro-batch over the streams that it offers, and the lock that makes the
+compactor the only one. source.py decides which streams are offered, stream_compaction.py prepares and commits one
+stream, tasks.py writes the files, clone_worker.py handles requests of mirrors.
 
-Invariant: an error of one stream stops only that stream. It is reported, and the stream is retried with growing pauses
-and when it stages more.
+A micro-batch is one Spark job, whatever the number of streams:
+
+    offered by the source ▶ plan of each stream (driver) ▶ files of all (tasks) ▶ commit of each (driver)
+
+Nothing else appends rows to a table. A stream whose plan takes long, because rows have to be deleted first, does not
+hold the batch up: it is planned on, and written with a later batch.
+
+Invariant: an error of one stream stops only that stream. It is reported and noted for the server, and the source offers
+the stream again, with growing pauses and when it stages more.
 """
 
 from __future__ import annotations
@@ -13,42 +20,38 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from lakestream.lake.errors import LakeError, LeaseLost, StillCloned, TableBusy, first_line
-from lakestream.lake.files import paths, staging
+from lakestream.lake.files import lake as lakes
+from lakestream.lake.files import paths, query_progress, staging
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.locks import COMPACTOR_LOCK, mark, open_lock
+from lakestream.lake.files.query_progress import QueryProgress
 from lakestream.lake.files.scan import Scanner
 from lakestream.lake.files.staging import StagedStream
 from lakestream.lake.write.clone_worker import CloneWorker
 from lakestream.lake.write.refusals import with_remedy
-from lakestream.lake.write.source import NAME, SegmentsSource
-from lakestream.lake.write.stream_compaction import Options, Outcome, StreamCompaction, clear_removed
+from lakestream.lake.write.source import NAME, Offset, SegmentsSource, offset_of
+from lakestream.lake.write.stream_compaction import Options, Outcome, Plan, StreamCompaction, clear_removed
+from lakestream.lake.write.tasks import Output, written
 from lakestream.lake.write.transactions import own_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-FIRST_RETRY_SECONDS = 5.0
-LONGEST_RETRY_SECONDS = 300.0
 DEFAULT_PARALLEL = 4
-"""Number of streams compacted in parallel."""
-ROUND_SECONDS = 30.0
-"""Duration of a batch. Streams that are still behind continue in the next batch or `sweep`."""
-LOOK_SECONDS = 1.0
-"""Interval at which a longer batch scans for newly staged segments."""
-
+"""Number of streams that are planned, or committed, in parallel."""
+PLAN_SECONDS = 1.0
+"""Time that a batch gives the plans of its streams. Those that take longer are written with a later batch."""
 
 WORKER_TRIES = 5
 """Maximum number of attempts in a row when a Python worker does not connect back to Spark. Spark gives a worker 10 s,
@@ -63,23 +66,47 @@ CHECKPOINT_PARTS = ("metadata", "offsets", "commits", "sources", "state", ".meta
 """Entries of Spark in a streaming query's checkpoint directory."""
 
 
-def clear_checkpoint(directory: str) -> None:
-    """Delete the last query's checkpoint, which a kill may have left incomplete, so that Spark would reject it.
+class Checkpoint:
+    """The checkpoint of the streaming query.
 
-    Nothing is lost: the work follows from tables and staging. Only Spark's own entries are deleted, since the user may
-    have named the directory.
+    It tells Spark which offsets were offered, and people how far the compactor has looked. The tables tell what is
+    done, so a checkpoint may be lost, stale, or left half written by a kill.
+
+    Args:
+        directory: its path or URL.
     """
-    if not paths.is_local(paths.normalise(directory)):
-        storage = open_storage(directory)
+
+    def __init__(self, directory: str) -> None:
+        self._storage = open_storage(directory)
+        self._root = self._storage.root
+
+    @property
+    def location(self) -> str:
+        """Return the directory as Spark spells it."""
+        return self._storage.spark_path(self._root)
+
+    def offered(self, batch: int) -> dict[str, int]:
+        """Return the streams that a batch offers, and through which log index."""
+        return self._offset(batch).offered_since(self._offset(batch - 1))
+
+    def _offset(self, batch: int) -> Offset:
+        """Return the end of a batch from Spark's log of offsets; its last line is the offset of the only source."""
+        try:
+            content = self._storage.read(f"{self._root}/offsets/{batch}")
+        except FileNotFoundError:
+            return Offset()
+        return offset_of(msgspec.json.decode(content.splitlines()[-1]))
+
+    def clear(self) -> None:
+        """Delete the checkpoint. Only Spark's own entries: a user may have named the directory."""
         for name in CHECKPOINT_PARTS:
-            storage.delete_tree(f"{storage.root}/{name}")
-        return
-    for name in CHECKPOINT_PARTS:
-        path = os.path.join(directory, name)
-        if os.path.isdir(path):
-            shutil.rmtree(path)
-        elif os.path.exists(path):
-            os.unlink(path)
+            path = f"{self._root}/{name}"
+            if not self._storage.local:
+                self._storage.delete_tree(path)
+            elif os.path.isdir(path):
+                shutil.rmtree(path)
+            elif os.path.exists(path):
+                os.unlink(path)
 
 
 class BatchReport(msgspec.Struct, frozen=True):
@@ -107,15 +134,17 @@ class _Tally:
         self.failures: dict[str, str] = {}
         self.removed: list[str] = []
 
+    def add(self, more: _Tally) -> None:
+        """Add another batch; failures are those of the last one."""
+        self.rows += more.rows
+        self.commits += more.commits
+        self.misfits += more.misfits
+        self.removed += more.removed
+
     def report(self, seconds: float) -> BatchReport:
         """Return the counters as a report."""
         rows, commits, misfits = self.rows, dict(self.commits), dict(self.misfits)
         return BatchReport(len(rows), rows.total(), seconds, self.failures, commits, misfits, self.removed)
-
-
-class _Failure(msgspec.Struct):
-    retry_at: float
-    pause: float
 
 
 class _Tries:
@@ -147,10 +176,8 @@ class Compactor:
     Args:
         spark: a session with Delta.
         lake: the lake's root.
-        checkpoint: directory of the streaming query's checkpoint, emptied by each query; see `clear_checkpoint`. By
-            default a temporary one of the driver's: in the lake, Spark would make its directories, and with them a new
-            lake, where a directory is not mounted any more.
-        parallel: number of streams compacted in parallel.
+        checkpoint: directory of the streaming query's checkpoint; `_compactor` in the lake by default.
+        parallel: number of streams planned, or committed, in parallel.
         stopping: once set, by the caller or by `stop`, no further commit begins.
         report: called after each batch that did something.
         tell, complain: get a line about a clone, or about an error; also called in other threads.
@@ -176,26 +203,25 @@ class Compactor:
         self._scanner = Scanner(lake)  # used while `_busy` is held
         self._complain = complain
         self._reported: dict[str, str] = {}  # errors of the last scan
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
-        if checkpoint is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="lakestream-checkpoint-")
-            checkpoint = self._temporary.name
-        self._checkpoint = checkpoint
+        self._checkpoint = Checkpoint(checkpoint or paths.checkpoint(self._lake))
         self._options = options or Options()
         self._report = report
         self._pool = ThreadPoolExecutor(parallel, thread_name_prefix="compact")
         self._streams: dict[str, StreamCompaction] = {}
-        self._failures: dict[str, _Failure] = {}
+        self._plans: dict[str, Future[Plan | None]] = {}  # of streams that have been offered, until they are committed
+        self._clearing: dict[str, Future[None]] = {}  # deletions behind commits
+        self._failures: dict[str, str] = {}
         self._noted: dict[str, str] = {}
-        self._unfinished: set[str] = set()  # behind at the end of their batch
-        self._reached: dict[str, int] = {}  # the log index that a stream's table holds, as far as a batch has seen
-        self._tried: dict[str, int] = {}  # the last staged log index at a stream's last attempt
+        self._patience: float | None = None
+        self._progress = QueryProgress()
+        self._told = -1  # the batch of the progress that was written
         self._busy = threading.Lock()  # a batch or housekeeping is under way
         self._stopping = stopping or threading.Event()
         self._lock = open_lock(spark, f"{self._lake}/{COMPACTOR_LOCK}")
         self._query: StreamingQuery | None = None
         self._interval = 0.0
         self._began = 0.0  # when the query was started
+        self._ran = False  # it has had a batch
         self._tries = _Tries(self._stopping, complain)
         self._clones = CloneWorker(spark, self._lake, self._halted, tell, complain)
 
@@ -203,6 +229,15 @@ class Compactor:
     def failing(self) -> int:
         """Return the number of streams that are retried after an error."""
         return len(self._failures)
+
+    @property
+    def progress(self) -> QueryProgress:
+        """Return Spark's progress of the last batch that offered something."""
+        query = self._query
+        found = query.lastProgress if query is not None else None
+        if found is not None and found.numInputRows:
+            self._progress = query_progress.of_spark(msgspec.json.decode(found.json))
+        return self._progress
 
     # The lock
 
@@ -221,27 +256,23 @@ class Compactor:
 
     def once(self) -> BatchReport:
         """Compact everything that is staged now. Failures are in the report."""
+        began, total, tries = time.monotonic(), _Tally(), _Tries(self._stopping, self._complain)
+        self._failures.clear()
         with self._busy:
-            live, gone = self._scan()
-            goal = {each.directory: each.last_index for each in [*live, *gone]}
-            self._clones.look(live)
-        self._worked(lambda: self._start({"availableNow": True}, 0).awaitTermination())
-        # Streams that are done by the checkpoint, but whose table is behind: an earlier failure, or a restored table.
-        report = self._sweep_all()
-        if self._clones.wait():
-            report = self._sweep_all()
-        while any(self._reached.get(each, 0) < goal.get(each, 0) for each in self._unfinished) and not self._halted():
-            self._clones.wait()
-            report = self._sweep_all()
-            if not report.streams and not report.failures:
-                break  # the rest waits for another stream's table, or another program
+            self._clones.look(self._scan()[0], at_once=True)
+        again = True
+        while again and not self._halted():
+            self._worked(lambda: self._begin({"availableNow": True}, 0, total))
+            late = set(self._failures.values()) == {WORKER_LATE}
+            again = self._clones.wait() or (late and tries.again(f"{len(self._failures)} streams failed"))
         self._lock.check()  # losing the lock is no failure of a stream
-        return msgspec.structs.replace(report, failures=report.failures | self._scanner.troubles)
+        total.failures = self._failures | self._scanner.troubles
+        return total.report(time.monotonic() - began)
 
     def start(self, interval: float) -> None:
         """Start the query: a batch begins when segments are staged; it scans for them at least every `interval` s."""
-        self._interval = interval
-        self._worked(self._begin)
+        self._interval, self._patience = interval, PLAN_SECONDS
+        self._worked(self._serve)
 
     def check(self) -> None:
         """Raise the error that ended the query, or LeaseLost when another process may be the compactor by now.
@@ -258,41 +289,22 @@ class Compactor:
                 self._tries = _Tries(self._stopping, self._complain)
             return
         error = query.exception() or LakeError("the streaming query has ended")
-        if not _is_worker_late(error):
+        if self._is_checkpoint(error):
+            self._serve()
+        elif not _is_worker_late(error):
             raise error
-        if self._tries.again("the streaming query has ended"):
-            self._worked(self._begin)
+        elif self._tries.again("the streaming query has ended"):
+            self._worked(self._serve)
         elif not self._stopping.is_set():
             raise LakeError(f"the streaming query has ended: {WORKER_LATE}")
 
-    def sweep(self, retry_now: bool = False) -> BatchReport:
-        """Do the housekeeping: remove or complete tables of deleted streams, retry failed streams, compact those
-        behind, also while no query runs."""
+    def tend(self) -> None:
+        """Look for requests of mirrors, also while there is no batch, and tell the progress. Call it every second."""
         with self._busy:
-            live, gone = self._scan()
-            self._clones.look(live, at_once=retry_now)
-            now = time.monotonic()
-            tally = _Tally()
-            owed = [
-                stream
-                for stream in gone
-                if retry_now or stream.directory not in self._failures or self._is_due(stream.directory, now)
-                if self._forget(stream, tally)
-            ]
-            names = {stream.directory for stream in live} | {stream.directory for stream in owed}
-            for directory in self._failures.keys() - names - {stream.directory for stream in gone}:
-                del self._failures[directory]
-            self._unfinished &= names
-            unfinished = self._unfinished | {e.directory for e in live if e.damaged} - self._failures.keys()
-            news = {each.directory for each in self._with_news(live, set())}
-            due = [e for e in live if retry_now or e.directory in unfinished | news or self._is_due(e.directory, now)]
-            self._reached = {name: index for name, index in self._reached.items() if name in names}
-            self._tried = {name: index for name, index in self._tried.items() if name in names}
-            report = self._compact([*owed, *due], tally)
-            for stream in owed:
-                if stream.directory not in tally.failures and stream.directory not in self._unfinished:
-                    self._forget(stream, tally)
-            return report
+            self._clones.look(self._scan()[0])
+        if (progress := self.progress).batch != self._told:
+            query_progress.write(self._lake, progress)
+            self._told = progress.batch
 
     def stop(self) -> None:
         """Stop the query between two batches; running commits finish. Return when it has ended."""
@@ -300,25 +312,67 @@ class Compactor:
         with self._busy:  # stopping a query in mid-batch makes Spark print a stack trace a thousand lines long
             if self._query is not None:
                 self._query.stop()
-        self._pool.shutdown()
+        self._end()
         self._clones.stop()
-        if self._temporary is not None:
-            self._temporary.cleanup()
 
     def abandon(self) -> None:
         """End the query and release the lock after an error, so that another `Compactor` can take over here."""
         with contextlib.suppress(Exception):  # what it was is known
             if self._query is not None:
                 self._query.stop()
-        self._pool.shutdown()
-        with contextlib.suppress(Exception):
-            self._clones.stop()
-        if self._temporary is not None:
-            self._temporary.cleanup()
-        with contextlib.suppress(Exception):
-            self._lock.release()
+        for end in (self._end, self._clones.stop, self._lock.release):
+            with contextlib.suppress(Exception):
+                end()
 
-    # Work that needs Python workers
+    def _end(self) -> None:
+        self._pool.shutdown()
+        for compaction in self._streams.values():
+            with contextlib.suppress(Exception):  # its process is about to end
+                compaction.release()
+
+    # The query
+
+    def _serve(self) -> None:
+        self._begin({"processingTime": "0 seconds"}, self._interval)
+
+    def _begin(self, trigger: dict[str, Any], wait_seconds: float, total: _Tally | None = None) -> None:
+        """Start the query; with a total, wait until it has ended, and add its batches there."""
+        while True:
+            self._began = time.monotonic()
+            try:
+                self._query = self._start(trigger, wait_seconds, total)
+                if total is not None:
+                    self._query.awaitTermination()
+                return
+            except Exception as error:
+                if not self._is_checkpoint(error):
+                    raise
+
+    def _start(self, trigger: dict[str, Any], wait_seconds: float, total: _Tally | None = None) -> StreamingQuery:
+        self._spark.dataSource.register(SegmentsSource)
+        staged = self._spark.readStream.format(NAME).option("lake", self._lake).option("wait", f"{wait_seconds:g}")
+        staged = staged.option("tasks", str(self._spark.sparkContext.defaultParallelism))
+        staged = staged.option("commit_bytes", str(self._options.commit_bytes))
+
+        def batch(rows: DataFrame, number: int) -> None:
+            self._ran = True
+            self.batch(rows, self._checkpoint.offered(number), total)
+
+        writer = staged.load().writeStream.queryName("lakestream").foreachBatch(batch)
+        return writer.option("checkpointLocation", self._checkpoint.location).trigger(**trigger).start()
+
+    def _is_checkpoint(self, error: BaseException) -> bool:
+        """Delete the checkpoint if it may be why the first query ended before a batch; return False if not."""
+        if self._ran or self._stopping.is_set() or _is_worker_late(error):
+            return False
+        try:
+            lakes.require(self._lake)
+        except (LakeError, OSError):
+            return False
+        self._complain(f"the streaming checkpoint is begun anew; it could not be used: {first_line(error)}")
+        self._checkpoint.clear()
+        self._ran = True  # the next error has another cause
+        return True
 
     def _worked(self, work: Callable[[], object]) -> None:
         """Run work on the query, again while its Python worker does not start.
@@ -339,139 +393,209 @@ class Compactor:
                     return
                 raise LakeError(f"the streaming query has ended: {WORKER_LATE}")
 
-    def _sweep_all(self) -> BatchReport:
-        """Sweep all streams, again while streams fail only for lack of a Python worker."""
-        tries = _Tries(self._stopping, self._complain)
-        report = self.sweep(retry_now=True)
-        while set(report.failures.values()) == {WORKER_LATE} and tries.again(f"{len(report.failures)} streams failed"):
-            report = self.sweep(retry_now=True)
-        return report
+    # A batch
 
-    # Batches
+    def batch(self, rows: DataFrame, offered: Mapping[str, int], total: _Tally | None = None) -> None:
+        """Compact the streams that a batch offers (foreachBatch).
 
-    def _begin(self) -> None:
-        self._query = self._start({"processingTime": "0 seconds"}, self._interval)
-        self._began = time.monotonic()
-
-    def _start(self, trigger: dict[str, Any], wait_seconds: float) -> StreamingQuery:
-        clear_checkpoint(self._checkpoint)
-        self._spark.dataSource.register(SegmentsSource)
-        staged = self._spark.readStream.format(NAME).option("lake", self._lake).option("wait", f"{wait_seconds:g}")
-        writer = staged.load().writeStream.queryName("lakestream").foreachBatch(self._batch)
-        checkpoint = self._checkpoint
-        if self._temporary is not None:
-            checkpoint = Path(checkpoint).as_uri()  # wherever Spark's own default file system is
-        elif not paths.is_local(paths.normalise(checkpoint)):
-            checkpoint = open_storage(checkpoint).spark_path(paths.normalise(checkpoint))
-        return writer.option("checkpointLocation", checkpoint).trigger(**trigger).start()
-
-    def _batch(self, staged: DataFrame, number: int) -> None:
-        """Compact the streams with news (foreachBatch).
-
-        The rows of the batch name them. They are not read, which would be a Spark job in a Python worker: the scan that
-        has to follow finds the same streams, and those that have staged more since.
+        Args:
+            rows: of the source.
+            offered: staging directories below the lake's root, and through which log index.
+            total: gets the counts, too.
         """
         with self._busy:
-            self._compact(self._newcomers(set()))
+            began, tally = time.monotonic(), _Tally()
+            live, gone = self._scan()
+            self._clones.look(live)
+            known = {each.directory: each for each in [*live, *gone]}
+            self._forget_vanished(known)
+            self._failures = {name: why for name, why in self._failures.items() if name in known}
+            wanted = [known[at] for name in offered if (at := f"{self._lake}/{name}") in known]
+            deleted = {each.directory for each in gone}
+            for some in _rounds(wanted):
+                self._round(rows, some, offered, deleted, tally)
+            report = tally.report(time.monotonic() - began)
+            if report.streams or report.removed:
+                mark(f"{self._lake}/{COMPACTOR_LOCK}")  # servers look at the tables
+            if report.streams or report.failures or report.removed:
+                self._report(report)
+            if total is not None:
+                total.add(tally)
 
-    def _compact(self, streams: Iterable[StagedStream], tally: _Tally | None = None) -> BatchReport:
-        """Compact streams in parallel, one commit of each in turn. Invariant: `_busy` is held.
+    def _round(
+        self,
+        rows: DataFrame,
+        wanted: list[StagedStream],
+        offered: Mapping[str, int],
+        deleted: set[str],
+        tally: _Tally,
+    ) -> None:
+        """Plan, write and commit streams; remove what is left of deleted ones."""
+        plans = self._planned(wanted, offered, deleted, tally)
+        self._commit(plans, self._written(rows, plans, tally), tally)
+        for stream in wanted:
+            if stream.directory in plans and stream.directory in deleted and stream.directory not in tally.failures:
+                self._forget(stream, tally)
 
-        A stream that stages segments meanwhile joins in, so that another's backlog does not delay it.
-        """
-        began = looked = time.monotonic()
-        tally = tally or _Tally()
-        turns: dict[Future[Outcome], str] = {}
-        self._join(turns, streams, tally)
-        while turns:
-            done, _ = wait(turns, LOOK_SECONDS, FIRST_COMPLETED)
-            now = time.monotonic()
-            for turn in done:
-                directory = turns.pop(turn)
-                if not self._settle(directory, turn, tally):
-                    continue
-                if now - began < ROUND_SECONDS and not self._halted():
-                    turns[self._take_turn(self._streams[directory])] = directory  # at the end of the queue
-                else:
-                    self._unfinished.add(directory)
-            if now - looked >= LOOK_SECONDS and now - began < ROUND_SECONDS:
-                looked = now
-                self._join(turns, self._newcomers(set(turns.values())), tally)
-        report = tally.report(time.monotonic() - began)
-        if report.streams or report.removed:
-            mark(f"{self._lake}/{COMPACTOR_LOCK}")  # servers look at the tables
-        if report.streams or report.failures or report.removed:
-            self._report(report)
-        return report
+    def _forget_vanished(self, known: Mapping[str, StagedStream]) -> None:
+        """Forget streams whose staging directory is gone."""
+        for directory in self._streams.keys() - known.keys() - self._clearing.keys():
+            planned = self._plans.get(directory)
+            if planned is None or planned.done():
+                self._plans.pop(directory, None)
+                self._streams.pop(directory).release()
+        for directory, stream in known.items():
+            if stream.refused:
+                self._noted.setdefault(directory, "by an earlier compactor")
 
-    def _join(self, turns: dict[Future[Outcome], str], streams: Iterable[StagedStream], tally: _Tally) -> None:
-        """Start a turn of those of the streams whose tables are behind."""
-        for stream in streams:
-            if self._halted():
-                self._unfinished.add(stream.directory)
+    def _planned(
+        self, wanted: list[StagedStream], offered: Mapping[str, int], deleted: set[str], tally: _Tally
+    ) -> dict[str, Plan]:
+        """Return the plans of those streams that have something to commit, and are planned in time."""
+        for stream in wanted:
+            directory = stream.directory
+            if self._halted() or directory in self._plans or not self._is_clear(directory, tally):
                 continue
-            self._unfinished.discard(stream.directory)
-            self._tried[stream.directory] = stream.last_index
             try:
-                compaction = self._compaction(stream)
+                compaction = self._compaction(stream, directory in deleted)
             except Exception as error:  # an invalid identity or directory: the others continue
-                self._fail(stream.directory, error, tally)
+                self._fail(directory, error, tally)
                 continue
-            if (behind := self._is_behind(stream.directory, tally)) is None:
-                continue
-            if behind:
-                turns[self._take_turn(compaction)] = stream.directory
+            if compaction is None:
+                self._forget(stream, tally)
             else:
-                self._reached[stream.directory] = stream.last_index
-
-    def _is_behind(self, directory: str, tally: _Tally) -> bool | None:
-        """Return True if a stream's table is behind; None on any error, which fails this stream alone."""
-        try:
-            return self._streams[directory].is_behind()
-        except Exception as error:
-            self._fail(directory, error, tally)
-            return None
-
-    def _newcomers(self, busy: set[str]) -> list[StagedStream]:
-        """Return the streams that have staged segments since their table was last complete."""
-        live, _ = self._scan()
-        return self._with_news(live, busy)
-
-    def _with_news(self, live: list[StagedStream], busy: set[str]) -> list[StagedStream]:
-        """Return those of the streams; a failing one has news once it has staged more than at its last attempt."""
-        found = []
-        for each in live:
-            seen = self._tried if each.directory in self._failures else self._reached
-            if each.directory not in busy and each.last_index > seen.get(each.directory, 0):
-                found.append(each)
+                through = offered[directory.removeprefix(f"{self._lake}/")]
+                self._plans[directory] = self._pool.submit(compaction.plan, through)
+        mine = {each.directory: self._plans[each.directory] for each in wanted if each.directory in self._plans}
+        wait(mine.values(), self._patience)
+        found: dict[str, Plan] = {}
+        for directory, planned in mine.items():
+            if not planned.done():
+                continue
+            del self._plans[directory]
+            failure = planned.exception()
+            if failure is not None:
+                self._fail(directory, failure, tally)
+            elif (plan := planned.result()) is not None:
+                found[directory] = plan
+            else:
+                self._succeed(directory)
         return found
 
-    def _settle(self, directory: str, turn: Future[Outcome], tally: _Tally) -> bool:
-        """Record the outcome of a turn; return True if the stream needs another one."""
-        error = turn.exception()
-        if error is not None:
-            if not self._stopping.is_set():
-                self._fail(directory, error, tally)
-            return False
-        outcome = turn.result()
-        if outcome.commits:
-            tally.rows[directory] += outcome.rows
-            tally.commits[self._streams[directory].table] += outcome.commits
-            if outcome.misfits:
-                tally.misfits[self._streams[directory].table] += outcome.misfits
-        self._reached[directory] = outcome.position
-        if (behind := self._is_behind(directory, tally)) is None:
-            return False
-        if behind and outcome.commits:
+    def _is_clear(self, directory: str, tally: _Tally) -> bool:
+        """Return True unless the deletions behind a stream's last commit go on; report an error of theirs."""
+        clearing = self._clearing.get(directory)
+        if clearing is None:
             return True
-        if behind:  # it was stopped before a commit
-            self._unfinished.add(directory)
-        self._failures.pop(directory, None)
-        self._note(directory, "")
-        return False
+        if not clearing.done():
+            return False
+        del self._clearing[directory]
+        if (error := clearing.exception()) is not None:
+            self._fail(directory, error, tally)
+        return error is None
 
-    def _take_turn(self, compaction: StreamCompaction) -> Future[Outcome]:
-        return self._pool.submit(compaction.run, self._halted, 1)
+    def _written(self, rows: DataFrame, plans: dict[str, Plan], tally: _Tally) -> dict[str, Output]:
+        """Write the files of all plans in one Spark job, and those again for which the table had to change.
+
+        Invariant: `plans` has the final ones.
+        """
+        outputs: dict[str, Output] = {}
+        open_ = dict(plans)
+        while open_:
+            for directory, output in self._job(rows, open_, tally).items():
+                plan = open_.pop(directory)
+                try:
+                    revised = self._streams[directory].revise(plan, output)
+                except Exception as error:
+                    self._fail(directory, error, tally)
+                    self._streams[directory].release()
+                    continue
+                if revised is None:
+                    plans[directory], outputs[directory] = plan, output
+                else:
+                    open_[directory] = revised
+            for directory in list(open_):
+                if directory in tally.failures:
+                    del open_[directory]
+        return outputs
+
+    def _job(self, rows: DataFrame, plans: Mapping[str, Plan], tally: _Tally) -> dict[str, Output]:
+        """Run the job. If it fails as a whole, run one for each stream, so that only one of them fails."""
+        names = {directory: directory.removeprefix(f"{self._lake}/") for directory in plans}
+        try:
+            found = written(rows, {names[directory]: plan.task for directory, plan in plans.items()})
+        except Exception as error:
+            if len(plans) == 1 or _is_worker_late(error) or self._halted():
+                for directory in plans:
+                    self._fail(directory, error, tally)
+                    self._streams[directory].release()
+                return {}
+            each = [self._job(rows, {directory: plan}, tally) for directory, plan in plans.items()]
+            return {directory: output for outputs in each for directory, output in outputs.items()}
+        return {directory: found[names[directory]] for directory in plans}
+
+    def _commit(self, plans: Mapping[str, Plan], outputs: Mapping[str, Output], tally: _Tally) -> None:
+        """Commit the files of streams, in parallel."""
+        commits = {
+            directory: self._pool.submit(self._commit_one, self._streams[directory], plans[directory], output)
+            for directory, output in outputs.items()
+        }
+        for directory, commit in commits.items():
+            compaction = self._streams[directory]
+            try:
+                outcome = commit.result()
+            except Exception as error:
+                if not self._stopping.is_set():
+                    self._fail(directory, error, tally)
+                continue
+            if outcome is None:
+                continue
+            tally.rows[directory] += outcome.rows
+            tally.commits[compaction.table] += outcome.commits
+            if outcome.misfits:
+                tally.misfits[compaction.table] += outcome.misfits
+            self._succeed(directory)
+            if not compaction.is_cleared:
+                self._clearing[directory] = self._pool.submit(compaction.clear)
+        if self._patience is None:
+            wait(self._clearing.values())
+
+    def _commit_one(self, compaction: StreamCompaction, plan: Plan, output: Output) -> Outcome | None:
+        if self._halted():
+            compaction.release()
+            return None
+        return compaction.commit(plan, output)
+
+    def _compaction(self, stream: StagedStream, deleted: bool) -> StreamCompaction | None:
+        """Return the compaction of a stream; None if nothing of a deleted one has to be compacted."""
+        known = self._streams.get(stream.directory)
+        if deleted:  # anew: its table may have been moved
+            known = StreamCompaction.of_deleted(self._own, self._lake, stream, self._options)
+        elif known is None:
+            known = StreamCompaction(self._own, self._lake, stream, self._options)
+        self._streams[stream.directory] = known
+        return known if not deleted or known.lacks_segments() else None
+
+    def _forget(self, stream: StagedStream, tally: _Tally) -> None:
+        """Remove a deleted stream's table unless it is retained, then its staging directory. Do nothing while the
+        retained table still lacks staged segments."""
+        directory = stream.directory
+        if directory in self._plans or directory in self._clearing:
+            return
+        try:
+            last = self._streams[directory]
+            if last.lacks_segments():
+                return
+            last.clean_up()
+        except StillCloned as error:
+            self._clones.release(error.table)  # offered again afterwards
+            return
+        except Exception as error:
+            self._fail(directory, error, tally)
+            return
+        tally.removed.append(last.table)
+        del self._streams[directory]
+        self._failures.pop(directory, None)
 
     def _scan(self) -> tuple[list[StagedStream], list[StagedStream]]:
         """Scan the staging area: (live streams, deleted streams). Invariant: `_busy` is held.
@@ -493,54 +617,26 @@ class Compactor:
             return True
         return self._stopping.is_set()
 
-    def _compaction(self, stream: StagedStream) -> StreamCompaction:
-        known = self._streams.get(stream.directory)
-        if known is None:
-            known = StreamCompaction(self._own, self._lake, stream, self._options)
-            self._streams[stream.directory] = known
-        return known
-
-    def _forget(self, stream: StagedStream, tally: _Tally) -> bool:
-        """Remove a deleted stream's table unless it is retained, then its staging directory.
-
-        Return True when the retained table still lacks staged segments; the stream then takes its turns like others.
-        """
-        self._streams.pop(stream.directory, None)
-        try:
-            last = StreamCompaction.of_deleted(self._own, self._lake, stream, self._options)
-            if last.lacks_segments():
-                self._streams[stream.directory] = last
-                return True
-            last.clean_up()
-            tally.removed.append(last.table)
-        except StillCloned as error:
-            self._clones.release(error.table)  # retried afterwards
-            self._postpone(stream.directory, FIRST_RETRY_SECONDS)
-            return False
-        except Exception as error:
-            self._fail(stream.directory, error, tally)
-            return False
-        self._failures.pop(stream.directory, None)
-        return False
-
     # Failures
 
     def _fail(self, directory: str, error: BaseException, tally: _Tally) -> None:
-        """Record an error of one stream and schedule a retry."""
+        """Report an error of one stream; the source offers it again."""
         if isinstance(error, StillCloned):  # an earlier stream's table is in the way
             self._clones.release(error.table)
-            self._postpone(directory, FIRST_RETRY_SECONDS)
             return
         known = self._streams.get(directory)
         reason = _reason(error) if known is None else with_remedy(_reason(error), known.table)
-        tally.failures[directory] = reason
-        self._postpone(directory)
+        tally.failures[directory] = self._failures[directory] = reason
         if reason != WORKER_LATE and not isinstance(error, TableBusy):
             self._note(directory, reason)
 
+    def _succeed(self, directory: str) -> None:
+        self._failures.pop(directory, None)
+        self._note(directory, "")
+
     def _note(self, directory: str, reason: str) -> None:
-        """Tell the server why a stream's table does not follow; "": it does."""
-        if self._noted.get(directory) == reason:
+        """Tell the server, and the source, why a stream's table does not follow; "": it does."""
+        if self._noted.get(directory, "") == reason:
             return
         try:
             staging.refuse(self._storage, directory, reason)
@@ -548,14 +644,19 @@ class Compactor:
         except (OSError, LakeError) as error:
             self._complain(f"{directory}: the failure cannot be noted: {error}")
 
-    def _is_due(self, directory: str, now: float) -> bool:
-        failure = self._failures.get(directory)
-        return failure is not None and failure.retry_at <= now
 
-    def _postpone(self, directory: str, longest: float = LONGEST_RETRY_SECONDS) -> None:
-        before = self._failures.get(directory)
-        pause = min(before.pause * 2, longest) if before else FIRST_RETRY_SECONDS
-        self._failures[directory] = _Failure(time.monotonic() + pause, pause)
+def _rounds(streams: Iterable[StagedStream]) -> list[list[StagedStream]]:
+    """Return the streams of a batch in rounds: mostly one. Of streams with one name, which had the same table one after
+    the other, the oldest is in the first."""
+    rounds: list[list[StagedStream]] = [[]]
+    names: Counter[tuple[str, str]] = Counter()
+    for each in sorted(streams, key=lambda stream: (stream.identity.created_ns, stream.identity.uid)):
+        name = (each.identity.account, each.identity.name)
+        if names[name] == len(rounds):
+            rounds.append([])
+        rounds[names[name]].append(each)
+        names[name] += 1
+    return rounds
 
 
 def _reason(error: BaseException) -> str:

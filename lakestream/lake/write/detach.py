@@ -115,10 +115,10 @@ class Detacher:
         there = open_storage(table)
         self._bring(there, table, foreign(table, Log(there, table).state().files.values(), only))
         transaction = self._rewriter.begin(table)
-        state = Log(there, table).state(int(transaction.snapshot().version()))
+        state = Log(there, table).state(int(transaction.readVersion()))
         adds = foreign(table, state.files.values(), only)
         done = self._bring(there, table, adds)  # files added since
-        stamp_ms = int(transaction.snapshot().timestamp())
+        stamp_ms = int(transaction.readTimestamp())
         actions: list[dict[str, Any]] = [{"add": _own(table, add)} for add in adds]
         actions += [{"remove": removal(add, stamp_ms)} for add in adds]
         with alone() as same:

@@ -419,7 +419,7 @@ class Maintainer:
         """
         self._forget(seen.table)
         transaction = self._rewriter.begin(seen.table)
-        found = read(self._storage, seen.table, int(transaction.snapshot().version()))
+        found = read(self._storage, seen.table, int(transaction.readVersion()))
         if found is None or found[1].metadata.id != seen.incarnation:
             return None
         to_erase = erasures.merged(erasures.notes(self._storage, seen.table)) if seen.erase else []

@@ -56,6 +56,15 @@ MISFITS = Family(
 BATCHES = Family(
     "lakestream_compaction_batch_duration_seconds", HISTOGRAM, "Duration of each batch that did something, in seconds."
 )
+BATCH = Family("lakestream_streaming_batch_id", GAUGE, "Number of the last micro-batch of the streaming query.")
+SEGMENTS = Family("lakestream_streaming_input_rows", GAUGE, "Rows (segments) of the last micro-batch.")
+INPUT = Family(
+    "lakestream_streaming_input_rows_per_second", GAUGE, "Rows a second that arrived for the last micro-batch."
+)
+PROCESSED = Family(
+    "lakestream_streaming_processed_rows_per_second", GAUGE, "Rows a second that the last micro-batch processed."
+)
+DURATION = Family("lakestream_streaming_batch_duration_seconds", GAUGE, "Duration of the last micro-batch.")
 LAST = Family(
     "lakestream_compaction_last_commit_timestamp_seconds",
     GAUGE,
@@ -91,6 +100,11 @@ FAMILIES = (
     MESSAGES,
     MISFITS,
     BATCHES,
+    BATCH,
+    SEGMENTS,
+    INPUT,
+    PROCESSED,
+    DURATION,
     LAST,
     MAINTAINED,
     CATALOG_UP,
@@ -181,6 +195,12 @@ class CompactorMetrics:
             sheet.put(LAST, self._last)
         sheet.put(FAILING, self.compactor.failing if self.compactor is not None else 0)
         sheet.put(BATCHES, self._batches.read())
+        if self.compactor is not None and (progress := self.compactor.progress).batch >= 0:
+            sheet.put(BATCH, progress.batch)
+            sheet.put(SEGMENTS, progress.segments)
+            sheet.put(INPUT, progress.input_per_second)
+            sheet.put(PROCESSED, progress.processed_per_second)
+            sheet.put(DURATION, progress.seconds)
         if self.spark is not None:
             _jvm(sheet, self.spark)
 

@@ -153,18 +153,10 @@ class MisfitTable:
         transaction = transactions.begin(self._spark, self._storage.spark_path(self.path))
         if owner is None:
             # The files are there already, which CREATE TABLE would refuse.
-            transactions.describe(self._spark, transaction, self._metadata())
-        rows: int = sum(msgspec.json.decode(file.stats)["numRecords"] for file in files)
-        identifier = {"appId": app, "version": progress.last_index, "lastUpdated": time.time_ns() // 1_000_000}
-        changes = [{"txn": identifier}, *({"add": msgspec.to_builtins(file)} for file in files)]
-        metrics = {
-            "numFiles": len(files),
-            "numOutputRows": rows,
-            "numOutputBytes": sum(file.size for file in files),
-        }
+            transactions.describe(transaction, self._metadata())
         stated = msgspec.json.encode(progress).decode()
-        transactions.append(self._spark, transaction, changes, [], stated, metrics)
-        return rows
+        transactions.append(transaction, files, [], (app, progress.last_index), stated)
+        return sum(msgspec.json.decode(file.stats)["numRecords"] for file in files)
 
     def delete(self, conditions: Sequence[str], shred: bool = False) -> None:
         """Delete misfits, given as SQL conditions. With `shred`, no file has them afterwards, also none of an older
@@ -183,7 +175,7 @@ class MisfitTable:
         if shred:
             if not self._storage.local:  # a request for a commit that is still on its way is refused from now on
                 transaction = transactions.begin(self._spark, self._storage.spark_path(self.path))
-                transactions.commit(self._spark, transaction, [], transactions.operation(self._spark, "ManualUpdate"))
+                transactions.commit(transaction, "update", [])
             verify.require_whole(self._storage, self.path)
             self._spark.conf.set(RETENTION_CHECK, "false")
             try:
@@ -217,8 +209,7 @@ class MisfitTable:
         now_ms = time.time_ns() // 1_000_000
         changes = [{"add": msgspec.to_builtins(file)} for file in files.close()]
         changes += [{"remove": {**removal(each.add, now_ms), "dataChange": True}} for each in damaged]
-        done = transactions.operation(self._spark, "ManualUpdate")
-        transactions.commit(self._spark, transaction, changes, done)
+        transactions.commit(transaction, "update", changes)
 
     def remove(self) -> None:
         """Remove the table of a stream that is deleted."""

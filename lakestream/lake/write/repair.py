@@ -32,7 +32,7 @@ from lakestream.lake.write.rewrite import Rewriter, plain, removal
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-OPERATION = "Restore"
+OPERATION = "restore"
 
 
 # ---------------------------------------------------------------------- the compactor's side
@@ -79,7 +79,7 @@ class Repair:
         rewriter = Rewriter(self._spark.newSession(), self._storage, 0)
         transaction = rewriter.begin(self._table)
         log = Log(self._storage, self._table)
-        now = log.state(int(transaction.snapshot().version()))
+        now = log.state(int(transaction.readVersion()))
         wrong = _Wrong(self._storage, self._table, request)
         damaged = wrong.of(now)
         if not damaged:
@@ -113,7 +113,7 @@ class Repair:
 
     def _commit(self, rewriter: Rewriter, transaction: Any, log: Log, now: State, target: Target) -> None:
         """Remove files that the target lacks, and add those that it has."""
-        stamp_ms = max(time.time_ns() // 1_000_000, int(transaction.snapshot().timestamp()))
+        stamp_ms = max(time.time_ns() // 1_000_000, int(transaction.readTimestamp()))
         before, after = now.files, target.state.files
         actions: list[dict[str, Any]] = []
         if (metadata := log.metadata_of(target.state.version)) != log.metadata_of(now.version):

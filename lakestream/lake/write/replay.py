@@ -242,8 +242,8 @@ class Replay:
     def _widen(self, columns: Columns) -> None:
         """Add columns to the table, in a commit without rows."""
         transaction = transactions.begin(self._spark, self._table.spark_path)
-        transactions.change_schema(self._spark, transaction, columns.widen, self._table.path)
-        transactions.commit(self._spark, transaction, [], transactions.operation(self._spark, "ManualUpdate"))
+        transactions.change_schema(transaction, columns.widen, self._table.path)
+        transactions.commit(transaction, "update", [])
 
     def _merge(self, rows: pa.Table) -> None:
         """Write the columns of these messages into their rows."""

@@ -72,7 +72,7 @@ class Rewriter:
             spark.conf.set(name, str(value))
 
     def begin(self, table: str) -> Any:
-        """Return a transaction on the table's newest version (`transaction.snapshot().version()`)."""
+        """Return a transaction on the table's newest version (`transaction.readVersion()`)."""
         return transactions.begin(self._spark, self._storage.spark_path(table))
 
     def rewrite(
@@ -127,14 +127,10 @@ class Rewriter:
         """Return the rows of these files that are not deleted."""
         from pyspark.sql import DataFrame
 
-        files = transactions.actions(self._spark, [{"add": plain(add)} for add in adds])
-        none = jvm(self._spark).scala.Option.empty()
-        frame = transaction.deltaLog().createDataFrame(transaction.snapshot(), files, False, none)
-        return DataFrame(frame, self._spark)
+        return DataFrame(transaction.rows(transactions.lines({"add": plain(add)} for add in adds)), self._spark)
 
     def _write(self, transaction: Any, table: str, rows: DataFrame) -> list[dict[str, Any]]:
-        added = jvm(self._spark).scala.jdk.javaapi.CollectionConverters.asJava(transaction.writeFiles(rows._jdf))
-        found = [msgspec.json.decode(action.json())["add"] for action in added]
+        found = [msgspec.json.decode(line)["add"] for line in transaction.write(rows._jdf).splitlines()]
         return [{**add, "dataChange": False, "tags": self._tags(table, add)} for add in found]
 
     def _tags(self, table: str, add: Mapping[str, Any]) -> dict[str, str]:
@@ -146,25 +142,17 @@ class Rewriter:
         transaction: Any,
         actions: Sequence[Mapping[str, Any]],
         metadata: str | None = None,
-        operation: str = "Optimize",
+        operation: str = "optimize",
     ) -> None:
         """Commit `actions`, with `metadata` as userMetadata.
 
-        The operation in the table's history is OPTIMIZE where they change no row, else Delta's `ManualUpdate` or
-        `Restore`.
+        The operation in the table's history is OPTIMIZE where they change no row, else `update` or `restore`
+        (TableCommit).
         """
-        of = jvm(self._spark).org.apache.spark.sql.delta
-        nothing, none = transactions.seq(self._spark, []), jvm(self._spark).scala.Option.empty()
-        if operation == "Optimize":
-            done = getattr(of, "DeltaOperations$Optimize")(nothing, nothing, False, none, False)
-        elif operation == "Restore":
-            done = getattr(of, "DeltaOperations$Restore")(none, none)
-        else:
-            done = transactions.operation(self._spark, operation)
         if metadata is not None:
             self._spark.conf.set(METADATA_SETTING, metadata)
         try:
-            transactions.commit(self._spark, transaction, actions, done)
+            transactions.commit(transaction, operation, actions)
         finally:
             self._spark.conf.unset(METADATA_SETTING)
 

@@ -1,6 +1,8 @@
-"""Compaction of one stream: staged segments into its Delta table, exactly once.
+"""Compaction of one stream: its part of a micro-batch, into its Delta table, exactly once.
 
-Belongs here: the Spark side of one commit. The order is fixed:
+Belongs here: the driver's side of one commit. `plan` prepares the table and says how the stream's segments become
+files; tasks write them (tasks.py), in one Spark job with those of all other streams of the batch; `commit` commits
+them. The order is fixed:
 
 1. rows of removed messages are deleted, or in an archive marked (DELETE, UPDATE; repeating it changes nothing), and a
 note is left for messages to be erased (delta/erasures.py),
@@ -13,24 +15,24 @@ reader never sees a deleted message come back: it is deleted before later rows a
 A stream with time travel has a third step instead of most of the first: all rows of the batch are appended, also those
 removed within it, after writing the departures file (delta/departures.py), and
 
-3. the rows of removed messages are deleted. The next compaction of the stream repeats this from that file, because a
-crash may have prevented it.
+3. the rows of removed messages are deleted (`clear`). The next compaction of the stream repeats this from that file,
+because a crash may have prevented it.
+
+The table's lock is held from `plan` to `commit`: maintenance changes neither layout nor files in between.
 
 Source: Delta protocol, "Transaction Identifiers".
 
-Invariant: nothing is read from the streaming checkpoint. The work follows from the table and staging alone.
+Invariant: what is committed follows from the table and staging alone, never from the streaming checkpoint.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import pyarrow as pa
 
 from lakestream.lake.delta import batches, erasures, policy, position, segments, strangers, verify
 from lakestream.lake.delta import departures as departure_files
@@ -46,7 +48,7 @@ from lakestream.lake.delta.schema import (
     choose_bounds,
 )
 from lakestream.lake.delta.typed_columns import EMPTY, of_table
-from lakestream.lake.errors import BadSegment, DamagedTable, LakeError, StillCloned, UnfitSubject
+from lakestream.lake.errors import BadSegment, DamagedTable, LakeError, StillCloned, TableBusy
 from lakestream.lake.files import clone_request, locks, paths, quarantine, staging
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.locks import Lock
@@ -56,39 +58,45 @@ from lakestream.lake.write.data_files import Values, partition_values
 from lakestream.lake.write.misfits import MisfitTable
 from lakestream.lake.write.replay import Replay
 from lakestream.lake.write.spans import Commit, CommitSpans
-from lakestream.lake.write.table import ExistingTable, StreamTable
-from lakestream.lake.write.tasks import Columns, Output, WriteTask, joined
+from lakestream.lake.write.table import RANDOM_PREFIXES, ExistingTable, StreamTable
+from lakestream.lake.write.tasks import Columns, Output, StreamTask
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-TASK_BYTES = 32 * 1024 * 1024
-"""Size of the segments that one task decodes before a second one is worth its start."""
-
-DRIVER_BYTES = 4 * 1024 * 1024
-"""Size of the segments up to which the driver writes their files itself: a Spark job takes longer than that."""
-
 BUSY_SECONDS = 5.0
-"""Maximum time for which a commit waits for the table's maintenance before other streams get their turn."""
+"""Maximum time for which a plan waits for the table's maintenance before other streams get their turn."""
+TRIES = 5
+"""Attempts of a commit while other programs commit to the table at the same moment."""
+SAMPLED_SEGMENTS = 8
+"""Number of segments of which the subjects are looked at for bounds of buckets."""
 
 
 class Options(msgspec.Struct, frozen=True):
     """Options of compaction.
 
     `subject_limit`: a table of partition rule `auto` with more distinct subjects is partitioned by bucket;
-    `commit_bytes`: maximum size of the segments of one commit; `tasks`: maximum number of Spark tasks of one commit.
+    `commit_bytes`: maximum size of the segments of one commit.
     """
 
     subject_limit: int = SUBJECT_LIMIT
     commit_bytes: int = batches.COMMIT_BYTES
-    tasks: int = 2
     spans: CommitSpans | None = None
     """Exports the spans of traced messages."""
 
 
+class Plan(msgspec.Struct, frozen=True):
+    """A commit to be made: its batch, the position that it follows on, and how its files are written."""
+
+    batch: Batch
+    position: int
+    task: StreamTask
+    began_ns: int
+
+
 class Outcome(msgspec.Struct, frozen=True):
-    """Result of compacting a stream: commits, their segments and messages, the position reached, and the messages that
-    do not fit their schema."""
+    """Result of commits: their number, segments and messages, the position reached, and the messages that do not fit
+    their schema."""
 
     commits: int = 0
     segments: int = 0
@@ -124,10 +132,10 @@ class StreamCompaction:
         self._table = StreamTable(spark, self._storage, stream.identity, table)
         self.table = self._table.path
         self._watch = PositionWatch(self.table, self._identity.uid)
-        self._fence: Lock | None = None
+        self._lock: Lock | None = None  # of the table, while it is held
         self._cleared = False  # True once rows removed by the last commit have been deleted
+        self._owed: list[str] | None = None  # conditions of these rows, if this process has made the commit
         self._misfits = MisfitTable(spark, self._storage, stream.identity, self.table)
-        self._misfits_committed = 0  # by the last commit
 
     @classmethod
     def of_deleted(
@@ -176,83 +184,142 @@ class StreamCompaction:
         """Return True if staged or quarantined segments are missing in the table, or it is reported as damaged. Uses no
         JVM."""
         position = self._watch.read() or 0
-        if self._uncleared() or self._awaits_clone() or verify.is_asked(self._storage, self._directory):
+        if not self.is_cleared or self._awaits_clone() or verify.is_asked(self._storage, self._directory):
             return True
         staged = staging.segments(self._directory)
         if staged and staged[-1].last_index > position:
             return True
         return quarantine.find(self._directory, position) is not None
 
-    def run(self, stopping: Callable[[], bool] = lambda: False, commits: int | None = None) -> Outcome:
-        """Commit until nothing staged is missing in the table, or `stopping()`, or `commits` were made.
+    def plan(self, through: int) -> Plan | None:
+        """Prepare the next commit, up to a log index; None if there is nothing to commit. A plan holds the table's lock
+        until `commit` or `release`.
 
         Raises:
             SegmentGap, QuarantinedSegment, ForeignTable, BadPolicy: this stream needs a person's decision.
-            DamagedTable: so does its table, which cannot be repaired; staged segments are committed all the same.
+            DamagedTable: so does its table, which cannot be repaired; staged segments are committed all the same, and
+                it is raised when there are none.
             TableBusy: the table is under maintenance; retry later.
         """
         if self._awaits_clone():
-            return Outcome(position=self._watch.read() or 0)
-        damaged = self._repair()
-        outcome = Outcome(position=self._watch.read() or 0)
-        if self._uncleared():
-            with self._alone():
-                self._clear()
-        while not stopping() and outcome.commits != commits:
-            if (quarantined := quarantine.find(self._directory, outcome.position)) is not None:
-                raise quarantined
-            parts = batches.choose(
-                self.table, outcome.position, staging.segments(self._directory), self._options.commit_bytes
-            )
-            if not parts:
-                break
-            with self._quarantining(parts):
-                footers = [staging.footer(part.path) for part in parts]
-                count = batches.fitting(footers, self._options.commit_bytes)
-                parts, footers = parts[:count], footers[:count]
-                batch = batches.gather(self._identity.uid, parts, footers, self._watch.progress)
-                spans = self._options.spans
-                traced = spans.find(parts, batch.unwritten) if spans is not None else []
-                self._cleared, began_ns = False, time.time_ns()
-                with self._alone():
-                    # Again: segments staged after a withdrawal are compacted after the removal of its table.
-                    committed = not self._awaits_clone() and self._commit(batch, outcome.position)
-                self._cleared = True
-            if not committed:
-                break
-            position = self._watch.read() or 0
-            if position < batch.progress.last_index:
-                raise LakeError(f"{self.table}: a commit through {batch.progress.last_index} left it at {position}")
+            return None
+        found = None
+        self._acquire()
+        try:
+            damaged = self._repair()
+            self.clear()
+            found = self._planned(through)
+            if found is None and damaged is not None:
+                raise damaged
+            return found
+        finally:
+            if found is None:
+                self.release()
+
+    def _planned(self, through: int) -> Plan | None:
+        reached = self._watch.read() or 0
+        if (quarantined := quarantine.find(self._directory, reached)) is not None:
+            raise quarantined
+        staged = [each for each in staging.segments(self._directory) if each.last_index <= through]
+        parts = batches.choose(self.table, reached, staged, self._options.commit_bytes)
+        # Again: segments staged after a withdrawal are compacted after the removal of its table.
+        if not parts or self._awaits_clone():
+            return None
+        began_ns = time.time_ns()
+        with self._quarantining():
+            footers = [staging.footer(part.path) for part in parts]
+        count = batches.fitting(footers, self._options.commit_bytes)
+        batch = batches.gather(self._identity.uid, parts[:count], footers[:count], self._watch.progress)
+        return self._prepared(batch, reached, began_ns)
+
+    def revise(self, plan: Plan, output: Output) -> Plan | None:
+        """Return the plan with which the segments have to be written again, after tasks that have found that the table
+        lacks columns or partitions by bucket; None if `commit` can follow.
+
+        Raises:
+            QuarantinedSegment: a segment does not decode.
+            LakeError: it failed otherwise.
+        """
+        task = plan.task
+        if output.damaged is not None:
+            bad = BadSegment(output.damaged.path, output.damaged.offset, output.damaged.reason)
+            raise quarantine.set_aside(bad.path, bad)
+        if output.failure:
+            raise LakeError(output.failure)
+        if output.unfit and task.layout.kind != "bucket":
+            layout = Layout("bucket", bounds=self._bounds(plan.batch, DEFAULT_BUCKETS, True))
+            self._rewrite(layout)
+            return msgspec.structs.replace(plan, task=msgspec.structs.replace(task, layout=layout))
+        if output.needed:
+            assert task.columns is not None
+            wider = task.columns.extended(output.needed)
+            return msgspec.structs.replace(plan, task=msgspec.structs.replace(task, columns=wider))
+        if set(output.parts) != task.parts.keys():
+            raise TableBusy(self.table)  # it was restored since the batch was offered; the next one has its segments
+        return None
+
+    def commit(self, plan: Plan, output: Output) -> Outcome:
+        """Commit the files of a plan, and release the lock. Unless `is_cleared`, rows have to be deleted next."""
+        try:
+            batch, spans, before = plan.batch, self._options.spans, self._watch.progress
+            traced = spans.find(batch.parts, batch.unwritten) if spans is not None else []
+            self._cleared, self._owed = False, None
+            if batch.departures is not None and len(batch.departures):
+                departure_files.write(self._storage, self.table, batch.progress.last_index, batch.departures)
+            misfits = self._append(plan, output)
+            reached = self._watch.read() or 0
+            if reached < batch.progress.last_index:
+                raise LakeError(f"{self.table}: a commit through {batch.progress.last_index} left it at {reached}")
+            if batch.departures is not None:
+                self._owed = batches.departures_deleted(batch, before.floor if before else 0)
             if spans is not None:
                 label = (self._identity.account, self._identity.name, self._identity.uid)
-                spans.export(Commit(*label, position, began_ns, time.time_ns()), traced)
-            outcome = Outcome(
-                outcome.commits + 1,
-                outcome.segments + len(parts),
-                outcome.rows + self._watch.rows,
-                position,
-                outcome.misfits + self._misfits_committed,
-            )
-        if damaged is not None and not outcome.commits:
-            raise damaged
-        return outcome
+                spans.export(Commit(*label, reached, plan.began_ns, time.time_ns()), traced)
+            return Outcome(1, len(batch.parts), self._watch.rows, reached, misfits)
+        finally:
+            self.release()
+
+    @property
+    def is_cleared(self) -> bool:
+        """Return True if no rows removed by the last commit can be in the table."""
+        progress = self._watch.progress
+        return self._cleared or progress is None or progress.departed <= 0
+
+    def clear(self) -> None:
+        """Delete the rows that the last commit has removed, unless it is done. May be repeated."""
+        self._watch.read()
+        if self.is_cleared:
+            return
+        with self._alone():
+            progress, conditions = self._watch.progress, self._owed
+            assert progress is not None
+            if conditions is None:
+                dead = departure_files.gone(departure_files.read(self._storage, self.table, progress.last_index))
+                conditions = batches.deletions(progress.last_index, progress, dead)
+            for condition in conditions:
+                self._table.delta().delete(condition)
+            self._cleared = True
+
+    def release(self) -> None:
+        """Release the table's lock, if it is held."""
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.release()
 
     def _repair(self) -> DamagedTable | None:
         """Repair the table if the server has found it damaged; return the error if that is impossible."""
         if not verify.is_asked(self._storage, self._directory):
             return None
-        with self._alone():
-            found = self._table.find()
-            if found is None or found.uid != self._identity.uid:
-                verify.settle(self._storage, self._directory)
-                return None
-            assert self._fence is not None
-            mending = repair.Repair(self._spark, self._storage, self._identity, self.table, self._directory)
-            try:
-                if mending.run(self._fence.check) is not None:
-                    self._cleared = False
-            except DamagedTable as error:
-                return error
+        found = self._table.find()
+        if found is None or found.uid != self._identity.uid:
+            verify.settle(self._storage, self._directory)
+            return None
+        mending = repair.Repair(self._spark, self._storage, self._identity, self.table, self._directory)
+        try:
+            if mending.run(self._check) is not None:
+                self._cleared = False
+        except DamagedTable as error:
+            return error
         return None
 
     def _awaits_clone(self) -> bool:
@@ -286,7 +353,7 @@ class StreamCompaction:
             return True
 
     @contextmanager
-    def _quarantining(self, parts: list[batches.Part]) -> Iterator[None]:
+    def _quarantining(self) -> Iterator[None]:
         """Context that moves a damaged segment to quarantine, so that its stream stops there until it is replaced.
 
         Raises:
@@ -294,28 +361,36 @@ class StreamCompaction:
         """
         try:
             yield
-        except Exception as error:
-            # An exception from a Python worker keeps only its name and text in the JVM.
-            if not isinstance(error, BadSegment) and "BadSegment" not in str(error):
-                raise
-            for part in parts:
-                try:
-                    for _ in segments.decode(part.path):
-                        pass
-                except BadSegment as bad:
-                    raise quarantine.set_aside(part.path, bad) from None
-            raise
+        except BadSegment as bad:
+            raise quarantine.set_aside(bad.path, bad) from None
 
-    # One commit
+    # The table's lock (files/locks.py)
+
+    def _acquire(self) -> None:
+        self._lock = locks.acquired(self._spark, self._storage.root, self.table, BUSY_SECONDS)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Context that holds the table's lock (files/locks.py)."""
-        with locks.held(self._spark, self._storage.root, self.table, BUSY_SECONDS) as self._fence:
+        """Context that holds the lock, unless it is held."""
+        if self._lock is not None:
             yield
+            return
+        self._acquire()
+        try:
+            yield
+        finally:
+            self.release()
 
-    def _commit(self, batch: Batch, position: int) -> bool:
-        """Commit a batch. Return False when the table belongs to a younger stream of this name."""
+    def _check(self) -> None:
+        """Raise LeaseLost if the lock may have another holder by now."""
+        if self._lock is not None:
+            self._lock.check()
+
+    # One commit
+
+    def _prepared(self, batch: Batch, reached: int, began_ns: int) -> Plan | None:
+        """Bring the table into the state that the batch's rows need; None if it belongs to a younger stream of this
+        name."""
         found = self._table.find()
         if found is not None and found.uid == self._identity.uid:
             # This commit hides those of other programs from a server that is started later.
@@ -324,49 +399,29 @@ class StreamCompaction:
             strangers.leave_notes(self._storage, self._directory, foreign)
         if found is not None and found.uid != self._identity.uid:
             if found.created_ns > self._identity.created_ns:
-                return False
+                return None
             self._table.make_way(found)
             found = None
         layout = self._layout(batch, found)
         if found is None:
             self._table.create(layout, batch.policy)
         else:
-            self._end_rows(batch, position, found)
+            self._end_rows(batch, reached, found)
             if layout != found.layout:
                 self._rewrite(layout)
             # After the rewrite: record the request only once the layout exists.
             self._table.adapt(found, batch.policy)
-        if batch.departures is not None and len(batch.departures):
-            departure_files.write(self._storage, self.table, batch.progress.last_index, batch.departures)
-        schema = found.schema if found is not None else None
-        try:
-            self._append(batch, layout, position, schema)
-        except Exception as error:
-            unfit = isinstance(error, UnfitSubject) or "UnfitSubject" in str(error)  # of a task: only its text is left
-            if layout.kind == "bucket" or not unfit:
-                raise
-            layout = Layout("bucket", bounds=self._bounds(batch, DEFAULT_BUCKETS, True))
-            self._rewrite(layout)
-            self._append(batch, layout, position, schema)
-        if batch.departures is not None:
-            before = self._watch.progress
-            for condition in batches.departures_deleted(batch, before.floor if before else 0):
-                self._table.delta().delete(condition)
-        return True
-
-    def _uncleared(self) -> bool:
-        """Return True if rows removed by the last commit may still be in the table."""
-        progress = self._watch.progress
-        return not self._cleared and progress is not None and progress.departed > 0
-
-    def _clear(self) -> None:
-        """Delete those rows. May be repeated."""
-        progress = self._watch.progress
-        assert progress is not None
-        dead = departure_files.gone(departure_files.read(self._storage, self.table, progress.last_index))
-        for condition in batches.deletions(progress.last_index, progress, dead):
-            self._table.delta().delete(condition)
-        self._cleared = True
+        random = found is not None and found.properties.get(RANDOM_PREFIXES) == "true"
+        task = StreamTask(
+            parts={part.path: part.after for part in batch.parts},
+            dead=batch.unwritten,
+            endings=batch.endings,
+            table=self.table,
+            layout=layout,
+            random=random or (layout.kind != "bucket" and (found is None or layout != found.layout)),
+            columns=self._columns(batch, found.schema if found is not None else None),
+        )
+        return Plan(batch, reached, task, began_ns)
 
     def _end_rows(self, batch: Batch, position: int, found: ExistingTable) -> None:
         """Delete rows of removed messages; in an archive, mark them."""
@@ -386,64 +441,22 @@ class StreamCompaction:
         for update in batches.updates(position, before, batch.endings):
             self._table.delta().update(update.condition, {update.column: update.value})
 
-    def _append(self, batch: Batch, layout: Layout, position: int, schema: str | None) -> None:
-        """Append the batch's rows, unless the table's position is not `position` any more.
-
-        Args:
-            schema: JSON of the columns that the table had before; None: it is new.
-        """
-        began_ms = time.time_ns() // 1_000_000
-        written, columns = self._written(batch, layout, schema)
+    def _append(self, plan: Plan, output: Output) -> int:
+        """Commit the batch's rows, unless the table's position is another one by now; return the number of misfits."""
+        batch, columns = plan.batch, plan.task.columns
         self._check()
         # Misfits first: the stream's own commit is the one that is not repeated.
-        self._misfits_committed = self._misfits.commit(written.misfits, batch.progress)
+        misfits = self._misfits.commit(output.misfits, batch.progress)
+        before = self._watch.progress
+        total = misfits + (before.misfits if before is not None else 0)
+        stated = _stated(msgspec.structs.replace(batch.progress, misfits=total), plan.began_ns // 1_000_000)
         app = application(self._identity.uid)
         transaction = self._table.begin(app)
-        if (self._watch.read() or 0) != position:
-            return
-        txn, before = (app, batch.progress.last_index), self._watch.progress
-        misfits = self._misfits_committed + (before.misfits if before is not None else 0)
-        progress = msgspec.structs.replace(batch.progress, misfits=misfits)
-        wider = None if columns is None else columns.widen
-        self._table.append(transaction, written.files, layout, txn, _stated(progress, began_ms), wider)
-
-    def _check(self) -> None:
-        """Check that the table's lock is still held. Raises LeaseLost."""
-        if self._fence is not None:
-            self._fence.check()
-
-    def _written(self, batch: Batch, layout: Layout, schema: str | None) -> tuple[Output, Columns | None]:
-        """Write the batch's messages into new files of the table; each task has a run of whole segments.
-
-        Return them with the typed columns that they need, None for a stream without schemas.
-        """
-        as_partitions = layout.kind != "bucket"
-        decode = partial(segments.decode, dead=batch.unwritten, as_partitions=as_partitions, endings=batch.endings)
-        task = WriteTask(
-            [(part.path, part.after) for part in batch.parts],
-            decode,
-            self.table,
-            layout,
-            batch.endings is not None,
-            self._table.has_random_prefixes(),
-        )
-        columns = self._columns(batch, schema)
-        if columns is None:
-            return self._run(batch, task), None
-        # A version of a schema that is new in this table ends the first attempt, with the columns that it needs.
-        while True:
-            written = self._run(batch, task.typed(columns))
-            if not written.needed:
-                return written, columns
-            columns = columns.extended(written.needed)
-
-    def _run(self, batch: Batch, task: WriteTask) -> Output:
-        """Run a task over the segments of a batch, here or in several tasks of Spark."""
-        if batch.size <= DRIVER_BYTES:
-            return task.write(range(len(batch.parts)))
-        tasks = min(self._options.tasks, len(batch.parts), 1 + batch.size // TASK_BYTES)
-        numbers = self._spark.range(0, len(batch.parts), 1, tasks)
-        return joined(row.output for row in numbers.mapInArrow(task, "output string").collect())
+        if (self._watch.read() or 0) == plan.position:
+            txn = (app, batch.progress.last_index)
+            wider = None if columns is None else columns.widen
+            self._table.append(transaction, output.files, plan.task.layout, txn, stated, wider)
+        return misfits
 
     def _columns(self, batch: Batch, schema: str | None) -> Columns | None:
         """Return the typed columns of the table as they are; None for a stream without schemas."""
@@ -495,40 +508,14 @@ class StreamCompaction:
 
     def _bounds(self, batch: Batch, buckets: int, in_table: bool) -> tuple[str, ...]:
         """Return bounds of buckets with about equal numbers of subjects."""
-        most = max(1, policy.SAMPLE // len(batch.parts))
-        task = _Task(batch, partial(_sampled, most=most))
-        subjects = []
-        if batch.size <= DRIVER_BYTES:
-            subjects = [text for rows in task.rows(range(len(batch.parts))) for text in rows.column(0).to_pylist()]
-        else:
-            numbers = self._spark.range(0, len(batch.parts), 1, min(self._options.tasks, len(batch.parts)))
-            subjects = [row.subject for row in numbers.mapInArrow(task, "subject string").collect()]
+        step = -(-len(batch.parts) // SAMPLED_SEGMENTS)
+        some = batch.parts[::step]
+        most = max(1, policy.SAMPLE // len(some))
+        subjects = [text for part in some for text in segments.sample_subjects(part.path, part.after, most)]
         return choose_bounds([*subjects, *(self._table.sample() if in_table else [])], buckets)
 
     def _rewrite(self, layout: Layout) -> None:
         self._table.rewrite(layout, None if self._watch.progress is None else _json(self._watch.progress))
-
-
-class _Task:
-    """Spark task: numbers of segments in, what `work` makes of them out. Pickled, so it holds nothing of Spark."""
-
-    def __init__(self, batch: Batch, work: Callable[[str, int], Iterator[pa.RecordBatch]]) -> None:
-        self._parts = [(part.path, part.after) for part in batch.parts]
-        self._work = work
-
-    def rows(self, numbers: Iterable[int]) -> Iterator[pa.RecordBatch]:
-        """Yield what `work` makes of these segments."""
-        for number in numbers:
-            yield from self._work(*self._parts[number])
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return self.rows(number for batch in batches for number in batch.column(0).to_pylist())
-
-
-def _sampled(path: str, after: int, most: int) -> Iterator[pa.RecordBatch]:
-    """Yield some of a segment's subjects."""
-    subjects = pa.array(segments.sample_subjects(path, after, most), pa.string())
-    yield pa.RecordBatch.from_arrays([subjects], names=["subject"])
 
 
 def clear_removed(lake: str) -> None:

@@ -7,6 +7,7 @@ stream_compaction.py decides what is written, and in which order.
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -44,7 +45,8 @@ from lakestream.lake.delta.schema import (
     layout_of,
     quoted,
 )
-from lakestream.lake.errors import DamagedLog, ForeignTable, KeptTable, StillCloned, UnwritableTable
+from lakestream.lake.errors import DamagedLog, ForeignTable, KeptTable, StillCloned, TableBusy, UnwritableTable
+from lakestream.lake.files import lake as lakes
 from lakestream.lake.files import paths
 from lakestream.lake.files.staging import StreamIdentity, is_marked, read_identity
 from lakestream.lake.files.storage import Storage
@@ -201,9 +203,8 @@ class StreamTable:
         return 0
 
     def create(self, layout: Layout, policy: StreamPolicy, replace: bool = False) -> None:
-        """Create the table. `replace`: in the log of the one that is there."""
-        from delta.tables import DeltaTable
-
+        """Create the table. `replace`: in the log of the one that is there, which has no rows."""
+        lakes.require(self._storage.root)  # where it is not mounted, no other lake begins
         if not replace:
             # Files of an interrupted removal or creation: without a log they are no table.
             self._storage.delete_tree(self.path)
@@ -214,24 +215,32 @@ class StreamTable:
         for field in columns.fields:
             if field.name == "bucket":
                 field.metadata = {BOUNDS_METADATA: list(layout.bounds)}
-        begin = DeltaTable.createOrReplace if replace else DeltaTable.create
-        builder = begin(self._spark).location(self.spark_path).addColumns(columns)
-        for column in layout.columns:
-            assert column in columns.names
-        builder = builder.partitionedBy(*layout.columns)
-        own = {
-            UID_PROPERTY: self._identity.uid,
-            STREAM_PROPERTY: self._identity.name,
-            CREATED_PROPERTY: str(self._identity.created_ns),
-        }
         fixed = dict(TABLE_PROPERTIES)
         if not (self._storage.local or paths.is_plain(self.path)):
             fixed["delta.enableDeletionVectors"] = "false"  # deltalake 1.6 looks for them at the encoded path
         if layout.kind != "bucket":
             fixed[RANDOM_PREFIXES] = "true"
-        for name, value in {**fixed, **wanted_properties(policy), **own}.items():
-            builder = builder.property(name, value)
-        builder.execute()
+        own = {
+            UID_PROPERTY: self._identity.uid,
+            STREAM_PROPERTY: self._identity.name,
+            CREATED_PROPERTY: str(self._identity.created_ns),
+        }
+        metadata = {
+            "id": str(uuid.uuid4()),
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": columns.json(),
+            "partitionColumns": layout.columns,
+            "configuration": {**fixed, **wanted_properties(policy), **own},
+            "createdTime": time.time_ns() // 1_000_000,
+        }
+        transaction = transactions.begin(self._spark, self.spark_path)
+        if replace:
+            transaction.replace(transactions.lines([{"metaData": metadata}]))
+        elif transaction.readVersion() >= 0:
+            raise TableBusy(self.path)  # another program has made one since
+        else:
+            transactions.describe(transaction, metadata)
+        transactions.commit(transaction, "create", [])
 
     def _delete_markers(self) -> None:
         """Delete S3A's directory markers. Their keys end in a slash, which obstore cannot name, and Delta mistakes the
@@ -284,11 +293,6 @@ class StreamTable:
         rows = rows.repartition(2 * max(1, len(layout.bounds)), *layout.columns, stretch)
         return rows.sortWithinPartitions(*_order(layout))
 
-    def has_random_prefixes(self) -> bool:
-        """Return True if directories of new files have random names. All files of a table have to be of one kind."""
-        found = self.find()
-        return found is not None and found.properties.get(RANDOM_PREFIXES) == "true"
-
     def begin(self, application: str) -> Any:
         """Return a transaction whose commit fails if another one moves the position of `application` meanwhile.
 
@@ -296,7 +300,7 @@ class StreamTable:
         processor time. Who needs the position reads it after this call (delta/position.py).
         """
         transaction = transactions.begin(self._spark, self.spark_path)
-        transaction.readTxn().append(application)
+        transaction.expectPosition(application)
         return transaction
 
     def append(
@@ -318,17 +322,9 @@ class StreamTable:
             metadata: the commit's userMetadata.
             wider: returns the JSON of the table's schema with further columns, which the same commit adds.
         """
-        application, version = txn
         if wider is not None:
-            transactions.change_schema(self._spark, transaction, wider, self.path)
-        metrics = {
-            "numFiles": len(files),
-            "numOutputRows": sum(msgspec.json.decode(file.stats)["numRecords"] for file in files),
-            "numOutputBytes": sum(file.size for file in files),
-        }
-        identifier = {"appId": application, "version": version, "lastUpdated": time.time_ns() // 1_000_000}
-        changes = [{"txn": identifier}, *({"add": msgspec.to_builtins(file)} for file in files)]
-        transactions.append(self._spark, transaction, changes, layout.columns, metadata, metrics)
+            transactions.change_schema(transaction, wider, self.path)
+        transactions.append(transaction, files, layout.columns, txn, metadata)
 
     def _placed(self, rows: DataFrame, layout: Layout) -> DataFrame:
         if layout.kind != "subject":

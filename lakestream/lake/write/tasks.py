@@ -1,22 +1,29 @@
-"""Spark tasks that write the data files of one commit.
+"""The Spark tasks that write the data files of a micro-batch.
 
-Belongs here: what a task is given and what it gives back. A task is pickled, so it holds nothing of Spark.
-stream_compaction.py makes one for a commit, and runs it over the segments of that.
+Belongs here: what the tasks are given and what they give back. A task takes rows of the streaming source
+(write/source.py), decodes the segments that they name, and writes the files of each stream; the driver commits them
+(stream_compaction.py). Everything here is pickled, so it holds nothing of Spark.
+
+An error of one stream is a row of the result. It must not end the task, which writes other streams' files too.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
 
-from lakestream.lake.delta import typed_columns
+from lakestream.lake.delta import segments, typed_columns
+from lakestream.lake.delta.batches import Ending
+from lakestream.lake.delta.departures import Dead
 from lakestream.lake.delta.schema import FORMAT_COLUMN, SCHEMA_COLUMN, TABLE_COLUMNS, Layout
 from lakestream.lake.delta.schema_catalog import SchemaCatalog
 from lakestream.lake.delta.typed_columns import NoColumns
 from lakestream.lake.delta.typed_rows import TypedRows
+from lakestream.lake.errors import BadSegment, LakeError, UnfitSubject
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.write import file_statistics
 from lakestream.lake.write.data_files import DataFiles, Written
@@ -25,19 +32,45 @@ from lakestream.lake.write.misfits import MisfitFiles
 from lakestream.log.format.runs import SchemaRun
 from lakestream.schemas.columns import Record
 
-Decode = Callable[[str, int], Iterator[pa.RecordBatch]]
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class Damaged(msgspec.Struct, frozen=True):
+    """A segment that does not decode (`BadSegment`)."""
+
+    path: str
+    offset: int
+    reason: str
 
 
 class Output(msgspec.Struct, frozen=True):
-    """Files of a task: of the table, and of the table of misfits.
+    """What tasks have made of a stream's segments: files of its table, and of its table of misfits.
 
-    `needed`: schema versions whose columns the table does not have yet, by reference, as JSON of their columns. Then
-    there are no files.
+    `parts`: paths of the segments that are in the files. `needed`: schema versions whose columns the table does not
+    have yet, by reference, as JSON of their columns; `unfit`: a subject does not fit a partition. Then, and after a
+    `failure` or with a `damaged` segment, there are no files.
     """
 
+    parts: list[str] = []
     files: list[Written] = []
     misfits: list[Written] = []
     needed: dict[str, str] = {}
+    unfit: bool = False
+    damaged: Damaged | None = None
+    failure: str = ""
+
+    def joined(self, more: Output) -> Output:
+        """Return the output of two tasks as one."""
+        return Output(
+            self.parts + more.parts,
+            self.files + more.files,
+            self.misfits + more.misfits,
+            self.needed | more.needed,
+            self.unfit or more.unfit,
+            self.damaged or more.damaged,
+            self.failure or more.failure,
+        )
 
 
 _OUTPUT = msgspec.json.Decoder(Output)
@@ -91,54 +124,86 @@ def _by_version(reference: str) -> tuple[str, int, str]:
     return name, int(version), message
 
 
-class WriteTask:
-    """Spark task: numbers of segments in, the files with their messages out.
+class StreamTask(msgspec.Struct, frozen=True, kw_only=True):
+    """How a stream's segments become files.
 
-    Args:
-        parts: path of each segment, and the log index after which its entries are wanted.
-        decode: decodes one.
-        table, layout, archive, random: see DataFiles.
-        columns: the typed columns; None for a stream without schemas.
+    Attributes: `parts`: the path of each segment, and the log index after which its entries are wanted; `dead`:
+    messages that are not written; `endings`: of an archive, else None; `table`, `layout`, `random`: see DataFiles;
+    `columns`: the typed columns, None for a stream without schemas.
     """
 
-    def __init__(
-        self,
-        parts: Sequence[tuple[str, int]],
-        decode: Decode,
-        table: str,
-        layout: Layout,
-        archive: bool,
-        random: bool,
-        columns: Columns | None = None,
-    ) -> None:
-        self._parts, self._decode = list(parts), decode
-        self._table, self._layout, self._archive, self._random = table, layout, archive, random
-        self._columns = columns
+    parts: dict[str, int]
+    dead: Dead
+    endings: list[Ending] | None
+    table: str
+    layout: Layout
+    random: bool
+    columns: Columns | None = None
 
-    def typed(self, columns: Columns) -> WriteTask:
-        """Return the same task with typed columns."""
-        return WriteTask(self._parts, self._decode, self._table, self._layout, self._archive, self._random, columns)
+    def write(self, paths: Sequence[str]) -> Output:
+        """Write the messages of some of the segments into files."""
+        try:
+            return self._written(paths)
+        except UnfitSubject:
+            return Output(unfit=True)
+        except BadSegment as error:
+            return Output(damaged=Damaged(error.path, error.offset, error.reason))
+        except (LakeError, OSError) as error:
+            return Output(failure=str(error))
+        except Exception as error:
+            return Output(failure=f"{type(error).__name__}: {error}")
 
-    def write(self, numbers: Iterable[int]) -> Output:
-        """Write the messages of these segments into files."""
-        rows = (batch for number in numbers for batch in self._decode(*self._parts[number]))
-        columns = self._columns
+    def _written(self, paths: Sequence[str]) -> Output:
+        archive, columns = self.endings is not None, self.columns
+        rows = (batch for path in paths for batch in self._decoded(path))
         if columns is None:
-            return Output(DataFiles(self._table, self._layout, self._archive, self._random).write(rows))
-        indexed = columns.statistics(self._layout, self._archive)
-        files = DataFiles(self._table, self._layout, self._archive, self._random, indexed=indexed)
+            return Output(list(paths), DataFiles(self.table, self.layout, archive, self.random).write(rows))
+        indexed = columns.statistics(self.layout, archive)
+        files = DataFiles(self.table, self.layout, archive, self.random, indexed=indexed)
         typed = TypedRows(columns.catalog(), columns.schemas, columns.table, columns.drop_data)
         misfits = MisfitFiles(columns.misfits, columns.misfits_after)
         written = files.write(_typed(rows, typed, misfits))
         if typed.needed:
             return Output(needed=typed.needed)
-        return Output(written, misfits.close())
+        return Output(list(paths), written, misfits.close())
+
+    def _decoded(self, path: str) -> Iterator[pa.RecordBatch]:
+        as_partitions = self.layout.kind != "bucket"
+        return segments.decode(path, self.parts[path], self.dead, as_partitions, self.endings)
+
+
+class WriteTask:
+    """Spark task: rows of the streaming source in, a row with the output of each stream out.
+
+    Args:
+        streams: the streams of the batch, by staging directory below the lake's root; rows of others are left out.
+    """
+
+    def __init__(self, streams: Mapping[str, StreamTask]) -> None:
+        self._streams = dict(streams)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        output = self.write(number for batch in batches for number in batch.column(0).to_pylist())
-        yield pa.RecordBatch.from_arrays(
-            [pa.array([msgspec.json.encode(output).decode()], pa.string())], names=["output"]
-        )
+        paths: dict[str, list[str]] = {}
+        for batch in batches:
+            for directory, path in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
+                if (task := self._streams.get(directory)) is not None and path in task.parts:
+                    paths.setdefault(directory, []).append(path)
+        for directory, some in paths.items():
+            output = msgspec.json.encode(self._streams[directory].write(some)).decode()
+            yield pa.RecordBatch.from_arrays(
+                [pa.array([directory], pa.string()), pa.array([output], pa.string())], names=["directory", "output"]
+            )
+
+
+def written(rows: DataFrame, streams: Mapping[str, StreamTask]) -> dict[str, Output]:
+    """Write the files of streams in one Spark job, whatever their number; return the output of each.
+
+    A stream of which no row was found has an output without parts.
+    """
+    found = {directory: Output() for directory in streams}
+    for row in rows.mapInArrow(WriteTask(streams), "directory string, output string").collect():
+        found[row.directory] = found[row.directory].joined(_OUTPUT.decode(row.output))
+    return found
 
 
 def _typed(rows: Iterable[pa.RecordBatch], typed: TypedRows, misfits: MisfitFiles) -> Iterator[pa.RecordBatch]:
@@ -148,15 +213,3 @@ def _typed(rows: Iterable[pa.RecordBatch], typed: TypedRows, misfits: MisfitFile
         if not typed.needed:
             misfits.add(found.misfits)
             yield found.rows
-
-
-def joined(outputs: Iterable[str]) -> Output:
-    """Return the output of several tasks, given as JSON, as one."""
-    files: list[Written] = []
-    misfits: list[Written] = []
-    needed: dict[str, str] = {}
-    for output in map(_OUTPUT.decode, outputs):
-        files += output.files
-        misfits += output.misfits
-        needed |= output.needed
-    return Output(files, misfits, needed)

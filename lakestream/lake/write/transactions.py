@@ -1,7 +1,8 @@
-"""Delta's transactions through py4j.
+"""Delta's transactions.
 
-Belongs here: beginning one, actions from their JSON, the commit, and the outcome of a commit that raised an error. What
-is committed is decided by rewrite.py (OPTIMIZE, repair) and by table.py (new rows).
+Belongs here: beginning one, the commit, and the outcome of a commit that raised an error. A transaction is an object of
+`io.lakestream.delta.TableCommit` (jvm/), which knows Delta's classes. What is committed is decided by rewrite.py
+(OPTIMIZE, repair) and by table.py (new rows).
 
 An error of a commit is not its outcome: the JVM may have been killed after the version appeared, the sync of the log's
 directory may have failed, the answer of an object store may be lost, or the request may arrive there later. So only the
@@ -11,7 +12,8 @@ log tells (`is_refused`), and what it cannot tell counts as committed: nothing i
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence, Set
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -20,6 +22,7 @@ from lakestream.lake.delta.actions import locate
 from lakestream.lake.delta.log import Log
 from lakestream.lake.delta.strangers import MAPPING, MARK
 from lakestream.lake.errors import UnwritableTable
+from lakestream.lake.write.data_files import Written
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,14 +46,11 @@ def jvm(spark: SparkSession) -> Any:
 
 
 def begin(spark: SparkSession, spark_path: str) -> Any:
-    """Return a transaction on the newest version of the table at a path as Spark spells it."""
-    there = jvm(spark)
-    # Delta uses the thread's session, which would have other settings.
-    there.SparkSession.setActiveSession(spark._jsparkSession)
-    return there.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, spark_path).startTransaction()
+    """Return a transaction on the newest version of the table at a path as Spark spells it; there need be none."""
+    return jvm(spark).io.lakestream.delta.TableCommit.begin(spark._jsparkSession, spark_path)
 
 
-def change_schema(spark: SparkSession, transaction: Any, change: Callable[[str], str], table: str) -> None:
+def change_schema(transaction: Any, change: Callable[[str], str], table: str) -> None:
     """Have a transaction's commit change the table's schema.
 
     Args:
@@ -62,30 +62,35 @@ def change_schema(spark: SparkSession, transaction: Any, change: Callable[[str],
         UnwritableTable: Delta would give new columns other names in files than those that are written, so that every
             reader would find NULLs.
     """
-    found = msgspec.json.decode(transaction.metadata().json())["metaData"]
+    found = msgspec.json.decode(transaction.metadata())["metaData"]
     schema = change(found["schemaString"])
     if schema != found["schemaString"]:
         if found.get("configuration", {}).get(MAPPING, "none") != "none":
             raise UnwritableTable(table, "column mapping", 0, "ALTER TABLE delta.`{}` DROP FEATURE columnMapping")
-        describe(spark, transaction, {**found, "schemaString": schema})
+        describe(transaction, {**found, "schemaString": schema})
 
 
-def describe(spark: SparkSession, transaction: Any, metadata: Mapping[str, Any]) -> None:
+def describe(transaction: Any, metadata: Mapping[str, Any]) -> None:
     """Have a transaction's commit change the table's metadata, or create the table with it. `metadata`: the fields of
     the `metaData` action."""
-    read = jvm(spark).org.apache.spark.sql.delta.actions.Action
-    transaction.updateMetadata(read.fromJson(msgspec.json.encode({"metaData": metadata}).decode()), False)
+    transaction.describe(lines([{"metaData": metadata}]))
 
 
-def commit(spark: SparkSession, transaction: Any, changes: Sequence[Mapping[str, Any]], done: Any) -> None:
-    """Commit actions, given as their JSON, as one of Delta's operations. An error is not the outcome: see above."""
-    transaction.commit(actions(spark, changes), done)
+def commit(transaction: Any, operation: str, changes: Sequence[Mapping[str, Any]], *more: Any) -> int:
+    """Commit actions; return the version. An error is not the outcome: see above.
+
+    Args:
+        transaction: from `begin`.
+        operation: a method of TableCommit: `append`, `optimize`, `restore` or `update`.
+        changes: the actions, as their JSON.
+        more: further arguments of the method.
+    """
+    return int(getattr(transaction, operation)(lines(changes), *more))
 
 
-def operation(spark: SparkSession, name: str) -> Any:
-    """Return the operation without parameters of this name in Delta's `DeltaOperations`."""
-    of = jvm(spark).org.apache.spark.sql.delta
-    return getattr(getattr(of, f"DeltaOperations${name}$"), "MODULE$")
+def lines(changes: Iterable[Mapping[str, Any]]) -> str:
+    """Return actions as the lines of a commit."""
+    return "\n".join(msgspec.json.encode(change).decode() for change in changes)
 
 
 def is_conflict(error: Exception) -> bool:
@@ -114,56 +119,16 @@ def is_refused(error: Exception, log: Log, read: int, files: Set[str]) -> bool:
 
 
 def append(
-    spark: SparkSession,
-    transaction: Any,
-    changes: Sequence[Mapping[str, Any]],
-    columns: Sequence[str],
-    metadata: str,
-    metrics: Mapping[str, int],
+    transaction: Any, files: Sequence[Written], columns: Sequence[str], txn: tuple[str, int], metadata: str
 ) -> None:
-    """Commit new rows as Spark's append does.
+    """Commit new files of rows as Spark's append does, with a transaction identifier (application, version).
 
     Args:
-        changes: adds and the transaction identifier.
         columns: the table's partition columns.
         metadata: userMetadata. Not through the session's settings, which other threads share.
-        metrics: figures for the table's history.
     """
-    there = jvm(spark)
-    option = there.scala.Option
-    write = getattr(there.org.apache.spark.sql.delta, "DeltaOperations$Write")
-    none = option.empty()
-    appended = there.org.apache.spark.sql.SaveMode.Append
-    done = write(
-        appended, option.apply(seq(spark, columns)), none, option.apply(metadata), none, none, none, none, none
-    )
-    transaction.registerSQLMetrics(spark._jsparkSession, _metrics(spark, metrics))
-    commit(spark, transaction, changes, done)
-
-
-def actions(spark: SparkSession, changes: Sequence[Mapping[str, Any]]) -> Any:
-    """Return actions as Delta takes them."""
-    read = jvm(spark).org.apache.spark.sql.delta.actions.Action
-    return seq(spark, [read.fromJson(msgspec.json.encode(change).decode()) for change in changes])
-
-
-def seq(spark: SparkSession, items: Sequence[Any]) -> Any:
-    """Return a Scala sequence."""
-    there = jvm(spark)
-    found = there.java.util.ArrayList()
-    for item in items:
-        found.add(item)
-    return there.scala.jdk.javaapi.CollectionConverters.asScala(found).toSeq()
-
-
-def _metrics(spark: SparkSession, values: Mapping[str, int]) -> Any:
-    there = jvm(spark)
-    context = spark._jsparkSession.sparkContext()
-    create = there.org.apache.spark.sql.execution.metric.SQLMetrics
-    found = there.java.util.HashMap()
-    for name, value in values.items():
-        metric = create.createMetric(context, name)
-        metric.set(value)
-        found.put(name, metric)
-    of = getattr(getattr(there.scala.collection.immutable, "Map$"), "MODULE$")
-    return getattr(of, "from")(there.scala.jdk.javaapi.CollectionConverters.asScala(found))
+    application, version = txn
+    identifier = {"appId": application, "version": version, "lastUpdated": time.time_ns() // 1_000_000}
+    changes = [{"txn": identifier}, *({"add": msgspec.to_builtins(file)} for file in files)]
+    rows = sum(msgspec.json.decode(file.stats)["numRecords"] for file in files)
+    commit(transaction, "append", changes, list(columns), metadata, len(files), rows, sum(file.size for file in files))

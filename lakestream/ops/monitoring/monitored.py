@@ -82,6 +82,10 @@ class Lag(Protocol):
     attended: bool
     """True if a compactor is at work in the lake."""
 
+    @property
+    def batch(self) -> object | None:
+        """Return the last micro-batch of its query, if that is known."""
+
     def lag(self) -> Mapping[str, StreamLag]:
         """Return the lag of each stream's table."""
 

@@ -444,7 +444,7 @@ class Pages:
         names = [name for name in keeper.streams() if account in ("", name[0]) and stream in ("", name[1])]
         chosen = sorted(names)[offset : offset + min(limit, MAX_TABLES)]
         shown = [await keeper.table(name, max(0, min(commits, MAX_COMMITS))) for name in chosen]
-        page |= {"url": keeper.root, "compactor": {"alive": keeper.attended}, "streams": shown}
+        page |= {"url": keeper.root, "compactor": compactor_of(keeper), "streams": shown}
         outage = keeper.outage()
         if outage is not None:
             page["outage"] = outage_of(outage)
@@ -501,7 +501,7 @@ def lake_of(keeper: Lag) -> dict[str, Any]:
     lag, outage = keeper.lag(), keeper.outage()
     page: dict[str, Any] = {
         "url": keeper.root,
-        "compactor": {"alive": keeper.attended},
+        "compactor": compactor_of(keeper),
         "lag": {name: each.messages for name, each in lag.items()},
         "lag_seconds": {name: round(each.age_ns / SECOND, 3) for name, each in lag.items()},
         "last_commit": {name: format_time(each.committed_ns) for name, each in lag.items() if each.committed_ns},
@@ -509,6 +509,12 @@ def lake_of(keeper: Lag) -> dict[str, Any]:
         "errors": keeper.troubles(),
     }
     return page if outage is None else page | {"outage": outage_of(outage)}
+
+
+def compactor_of(keeper: Lag) -> dict[str, Any]:
+    """Return the `compactor` object: whether one is at work, and its last micro-batch."""
+    page: dict[str, Any] = {"alive": keeper.attended}
+    return page if keeper.batch is None else page | {"batch": msgspec.to_builtins(keeper.batch)}
 
 
 def outage_of(outage: Outage) -> dict[str, str]:

@@ -21,8 +21,9 @@ from lakestream.lake.delta import defaults, policy
 from lakestream.lake.delta.position import PositionWatch
 from lakestream.lake.delta.verify import Budget
 from lakestream.lake.errors import BadPolicy, LakeAway, LakeError, OlderLake, OlderStore, StorageFailed
-from lakestream.lake.files import paths, staging
+from lakestream.lake.files import paths, query_progress, staging
 from lakestream.lake.files.locks import COMPACTOR_LOCK, LockState, lock_state
+from lakestream.lake.files.query_progress import QueryProgress
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.files import Files
 from lakestream.log.format.segment import SealedSegment
@@ -111,6 +112,8 @@ class LakeKeeper:
         """Returns why the lake lacks schemas of an account, "" if they are being written; None if it has all."""
         self.attended = False
         """True if a compactor holds the lake's lock, by the last check."""
+        self.batch: QueryProgress | None = None
+        """The last micro-batch of the compactor's query, by the last check."""
         self.visits = 0
         """Number of checks that found a compactor, or that one has been there since."""
         self._lock = LockState(False)
@@ -469,8 +472,12 @@ class LakeKeeper:
             return
         self._attended_at = now
 
-        def seen(found: LockState | None, error: BaseException | None) -> None:
-            found = found or LockState(False, self._lock.changed_ns)
+        def look() -> tuple[LockState, QueryProgress | None]:
+            found = lock_state(path)
+            return found, query_progress.read(self.root) if found.held else None
+
+        def seen(both: tuple[LockState, QueryProgress | None] | None, error: BaseException | None) -> None:
+            found, self.batch = both or (LockState(False, self._lock.changed_ns), None)
             before, self._lock = self._lock, found
             came = not before.held and (found.held or found.changed_ns != before.changed_ns)
             self.attended = found.held
@@ -480,7 +487,7 @@ class LakeKeeper:
                 for sync in self._syncs.values():
                     self._stir(sync)
 
-        self._io.submit(lambda: lock_state(path), seen)
+        self._io.submit(look, seen)
 
     def _look(self, sync: StreamSync, *, anyway: bool = False) -> None:
         """Stage sealed segments and read the position; at most one such task of a stream runs.

@@ -1,21 +1,25 @@
 """A simulated machine with a compactor.
 
 Belongs here: the process, which does what jobs/compact.py does between two batches, with the compactor's own code. Of
-Spark there is nothing: SimTable takes the place of StreamTable, and `Numbers` runs the tasks of a large batch.
+Spark there is nothing: SimTable takes the place of StreamTable, `_serve` asks the streaming source and makes
+micro-batches as Spark's engine does, and `Rows` runs the tasks of one.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock, patch
 
 import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from lakestream.lake.errors import LakeError
 from lakestream.lake.write.compactor import BatchReport, Compactor
+from lakestream.lake.write.source import SegmentsReader, offset_of
 from tests.sim.events import MS
 from tests.sim.whole.lake import ROOT
 from tests.sim.whole.loop import SimLoop
@@ -25,7 +29,9 @@ if TYPE_CHECKING:
     from tests.sim.whole.world import World
 
 LOOK_S = 0.5
-"""Time between two sweeps."""
+"""Time between two batches."""
+TASKS = 2
+"""Maximum number of tasks of a batch."""
 RESTART_NS = 500 * MS
 """Time after which a compactor that ended by itself is started again."""
 
@@ -83,15 +89,21 @@ class CompactorHost:
         self.world.events.after(RESTART_NS, self.start)
 
     def _serve(self) -> None:
-        spark = sim_spark()
-        compactor = Compactor(spark, ROOT, "/nowhere", parallel=1, report=self._report, complain=self._complain)
+        compactor = Compactor(sim_spark(), ROOT, "/nowhere", parallel=1, report=self._report, complain=self._complain)
         while not compactor.acquire():
             self.world.fibers.sleep(1.0)
         self.world.say(f"{self.name} is the compactor")
         self.works = True
+        reader = SegmentsReader(ROOT, tasks=TASKS)
+        start = reader.initialOffset()
         while True:
             compactor.check()
-            compactor.sweep()
+            compactor.tend()
+            end = reader.latestOffset(start, ReadAllAvailable())
+            if end != start:
+                rows = Rows(reader, reader.partitions(start, end))
+                compactor.batch(rows, offset_of(end).offered_since(offset_of(start)))  # type: ignore[arg-type]
+                start = end
             self.world.fibers.sleep(LOOK_S)
 
     def _report(self, report: BatchReport) -> None:
@@ -104,32 +116,30 @@ class CompactorHost:
 
 
 def sim_spark() -> Any:
-    """Return a Spark session that has only what the compactor uses beside its tables (`sim_tables`): tasks."""
+    """Return a Spark session that has only what the compactor uses beside its tables (`sim_tables`) and rows."""
     spark = Mock()
     spark.newSession.return_value = spark
-    spark.range = Numbers
     return spark
 
 
-class Numbers:
-    """Numbers of segments, of which each task gets some. The tasks run one after the other, in this process."""
+class Rows:
+    """Rows of a micro-batch. The tasks over its partitions run one after the other, in this process."""
 
-    def __init__(self, begin: int, end: int, step: int, tasks: int) -> None:
-        every = list(range(begin, end, step))
-        self._tasks = [every[task::tasks] for task in range(tasks)]
-        self._rows: list[SimpleNamespace] = []
+    def __init__(self, reader: SegmentsReader, partitions: Sequence[InputPartition]) -> None:
+        self._reader, self._partitions = reader, partitions
+        self._found: list[SimpleNamespace] = []
 
-    def mapInArrow(self, task: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: str) -> Numbers:
-        """Run the task over each list."""
-        for numbers in self._tasks:
-            asked = pa.record_batch([pa.array(numbers, pa.int64())], names=["id"])
-            for batch in pickle.loads(pickle.dumps(task))(iter([asked])):
-                self._rows += [SimpleNamespace(**row) for row in batch.to_pylist()]
+    def mapInArrow(self, task: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: str) -> Rows:
+        """Run the task over each partition."""
+        self._found = []
+        for partition in self._partitions:
+            for batch in pickle.loads(pickle.dumps(task))(self._reader.read(partition)):
+                self._found += [SimpleNamespace(**row) for row in batch.to_pylist()]
         return self
 
     def collect(self) -> list[SimpleNamespace]:
         """Return the rows that the tasks have made."""
-        return self._rows
+        return self._found
 
 
 def sim_tables() -> Any:

@@ -304,7 +304,9 @@ class LocalFiles(Files):
         return super().names(path) if files is None else files.names(path)
 
 
-def _wait_in_order(futures: Iterable[Future[Any]], timeout: float, until: str) -> tuple[list[Future[Any]], list[None]]:
+def _wait_in_order(
+    futures: Iterable[Future[Any]], timeout: float | None = None
+) -> tuple[list[Future[Any]], list[None]]:
     """Return the futures of an InlineExecutor, which are done; as a set they would have a random order."""
     return list(futures), []
 

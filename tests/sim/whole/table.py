@@ -125,9 +125,6 @@ class SimTable(StreamTable):
     def rewrite(self, layout: Layout, metadata: str | None) -> None:
         raise NotImplementedError("other layouts are not simulated")
 
-    def has_random_prefixes(self) -> bool:
-        return True
-
     def begin(self, application: str) -> Any:
         return Log(self._storage, self.path).state().version, application
 
