@@ -15,7 +15,8 @@ from hashlib import blake2b
 import msgspec
 
 from lakestream.lake.delta import verify as table_files
-from lakestream.lake.delta.position import PositionWatch, own
+from lakestream.lake.delta.position import own
+from lakestream.lake.delta.state import position_of
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files import staging
 from lakestream.lake.files.lake import open_storage
@@ -80,7 +81,7 @@ class LakeCheck:
             for finding in self._staged(each):
                 intact = False
                 yield finding
-        position = PositionWatch(self._table, self._identity.uid).read()
+        position = position_of(self._table, self._identity.uid)
         if position is None:
             return
         last = self._store.log.last_index if self._running is None else self._running.log.last_index

@@ -24,7 +24,7 @@ from typing import Any
 
 import msgspec
 
-from lakestream.lake.delta import position
+from lakestream.lake.delta.state import TableFollower
 from lakestream.lake.files import lake as lakes
 from lakestream.lake.files import paths, staging
 from lakestream.lake.files.lake import open_storage
@@ -149,10 +149,10 @@ def _sealed(model: StreamModel) -> tuple[str, int, int]:
 
 def reached(lake: str, model: StreamModel, segments: int) -> None:
     """Wait until the table holds a stream's first `segments` segments."""
-    watch = position.PositionWatch(paths.table(lake, model.identity.name), model.identity.uid)
+    watch = TableFollower(paths.table(lake, model.identity.name), model.identity.uid)
     until = time.monotonic() + DEADLINE_SECONDS
     pause = threading.Event()
-    while (watch.read() or 0) < model.sealed[segments - 1].last_index:
+    while (watch.position() or 0) < model.sealed[segments - 1].last_index:
         if time.monotonic() > until:
             raise TimeoutError(model.identity.name)
         pause.wait(0.02)

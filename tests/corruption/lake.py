@@ -21,8 +21,8 @@ from lakestream.lake.delta.actions import locate
 from lakestream.lake.delta.departures import DIRECTORY as DEPARTURES
 from lakestream.lake.delta.erasures import DIRECTORY as ERASURES
 from lakestream.lake.delta.log import LOG_DIRECTORY
-from lakestream.lake.delta.position import PositionWatch
 from lakestream.lake.delta.schema import END
+from lakestream.lake.delta.state import position_of
 from lakestream.lake.delta.verify import look_over
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files import paths, staging
@@ -161,7 +161,7 @@ class TableJudge:
         try:
             messages = history.read(1, END, 1 << 30)
             found = {
-                "position": PositionWatch(table, self._uid).read(),
+                "position": position_of(table, self._uid),
                 "damaged": [f"{each.path}: {each.reason}" for each in look_over(storage, table)],
                 "messages": messages,
                 "some": history.read_many([each.seq for each in messages[::3]]),

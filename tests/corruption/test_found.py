@@ -12,8 +12,8 @@ from deltalake import write_deltalake
 
 from lakestream.lake.delta import departures, erasures
 from lakestream.lake.delta.log import Log
-from lakestream.lake.delta.position import PositionWatch
 from lakestream.lake.delta.schema import TABLE_COLUMNS, table_schema
+from lakestream.lake.delta.state import TableFollower, position_of
 from lakestream.lake.errors import BadIdentity, DamagedFile, DamagedLog, HistoryUnavailable
 from lakestream.lake.files import staging
 from lakestream.lake.files.lake import identify, open_storage, read_id
@@ -216,11 +216,11 @@ def test_a_position_with_another_digit_is_no_position(tmp_path: Path) -> None:
     lake.build(tmp_path, "CLONE")
     path = tmp_path / "lake/streams/CLONE/_delta_log/00000000000000000003.json"
     uid = one(tmp_path, "lake/segments/CLONE/*").name
-    watch = PositionWatch(str(tmp_path / "lake/streams/CLONE"), uid)
-    assert watch.read() == 33
+    watch = TableFollower(str(tmp_path / "lake/streams/CLONE"), uid)
+    assert watch.position() == 33
     path.write_bytes(path.read_bytes().replace(b'"version":33', b'"version":34'))
     with pytest.raises(DamagedLog, match="34 and 33"):
-        PositionWatch(str(tmp_path / "lake/streams/CLONE"), uid).read()
+        position_of(str(tmp_path / "lake/streams/CLONE"), uid)
 
 
 def test_a_note_of_a_deleted_stream_with_odd_text_is_set_aside(tmp_path: Path) -> None:

@@ -26,8 +26,9 @@ import pytest
 from delta.tables import DeltaMergeBuilder, DeltaTable, DeltaTableBuilder
 from pyspark.sql import DataFrameWriter, SparkSession
 
-from lakestream.lake.delta import clones, position, verify
+from lakestream.lake.delta import clones, verify
 from lakestream.lake.delta.log import Log
+from lakestream.lake.delta.state import position_of
 from lakestream.lake.files import clone_request, scan, schemas, staging
 from lakestream.lake.files.clone_request import CloneRequest
 from lakestream.lake.files.lake import identify, open_storage
@@ -221,7 +222,7 @@ class Stage:
         """Assert that a table is its stream."""
         table = model.table(self.lake)
         assert rows(self.storage, table) == [(one.seq, one.data) for one in model.expected()]
-        assert position.PositionWatch(table, model.identity.uid).read() == model.sealed[-1].last_index
+        assert position_of(table, model.identity.uid) == model.sealed[-1].last_index
 
 
 def rows(storage: Storage, table: str) -> list[tuple[int, bytes]]:

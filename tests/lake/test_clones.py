@@ -13,9 +13,10 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 
-from lakestream.lake.delta import erasures, position
+from lakestream.lake.delta import erasures
 from lakestream.lake.delta.clones import References
 from lakestream.lake.delta.log import Log
+from lakestream.lake.delta.state import position_of
 from lakestream.lake.delta.time_travel import as_of
 from lakestream.lake.errors import TableBusy
 from lakestream.lake.files import clone_request, scan, staging
@@ -108,7 +109,7 @@ def test_a_clone_has_the_rows_and_none_of_the_bytes(
     assert (answer.first_row_seq, answer.last_row_seq, answer.last_seq, answer.floor) == (1, 120, 120, 1)
     table = mirror.table(lake)
     assert new_bytes(table) == 0
-    assert position.PositionWatch(table, "UID2").read() == 1
+    assert position_of(table, "UID2") == 1
     then = as_of(table, T0 + 50 * 1_000_003)
     assert (then.version, then.complete) == (answer.version, True), "a moment within what came with the clone"
     mirror.begin(origin.expected(), answer.last_seq)
@@ -152,7 +153,7 @@ def test_only_matching_rows_are_copied_under_their_new_subjects(
     mirror.begin(held, answer.last_seq)
     assert (answer.copied, answer.messages, answer.last_seq) == (True, len(held), 32)
     assert records(mirror.table(lake)) == mirror.expected()
-    assert position.PositionWatch(mirror.table(lake), "UID2").read() == 1
+    assert position_of(mirror.table(lake), "UID2") == 1
     clone_request.settle(str(lake), mirror.identity)
     mirror.publish([(b"one.y", b"", b"own")])
     mirror.stage(lake)
@@ -224,7 +225,7 @@ def test_a_kill_anywhere_begins_anew_or_finds_the_answer(
         with pytest.raises(Killed):
             maker.run()
     table = mirror.table(lake)
-    assert position.PositionWatch(table, "UID2").read() is None
+    assert position_of(table, "UID2") is None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(clone_request, "decide", killed)
         with pytest.raises(Killed):
@@ -236,7 +237,7 @@ def test_a_kill_anywhere_begins_anew_or_finds_the_answer(
     assert records(table) == origin.expected()
     mirror.stage(lake)
     compact(spark, lake, mirror)
-    assert position.PositionWatch(table, "UID2").read() == mirror.sealed[-1].last_index
+    assert position_of(table, "UID2") == mirror.sealed[-1].last_index
     clone_request.discard(str(lake), mirror.identity)
     mirror.publish(flights(5))
     mirror.stage(lake)
@@ -285,7 +286,7 @@ def test_what_was_withdrawn_goes_before_a_segment_comes(
 
         patch.setattr(clone_making.CloneMaker, "_adopt", late)
         compact(spark, lake, mirror)
-        assert position.PositionWatch(mirror.table(lake), "UID2").read() is None, "segments wait"
+        assert position_of(mirror.table(lake), "UID2") is None, "segments wait"
         CloneMaker(spark, str(lake), staged(lake, mirror)).run()
     assert not clone_request.has_request(str(lake), mirror.identity)
     compact(spark, lake, mirror)
@@ -384,7 +385,7 @@ def test_detaching_that_is_killed_goes_on_where_it_was(
     assert done.files == done.of >= len(brought)
     assert {path: path.stat().st_ino for path in brought} == changed
     check(lake, cloned)
-    assert position.PositionWatch(table, "UID2").read() == cloned.sealed[-1].last_index
+    assert position_of(table, "UID2") == cloned.sealed[-1].last_index
     maintain_both(spark, lake)
     open_storage(lake).delete_tree(origin.table(lake))
     check(lake, cloned)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.lake.delta import position
+from lakestream.lake.delta.state import position_of
 from lakestream.lake.spark import jars
 from tests.lake.cluster import Cluster
 from tests.lake.conftest import job
@@ -62,7 +62,7 @@ def test_the_lake_on_s3_then_on_a_mount_and_with_a_worker_less(
     publish(model, remote, 4)
     said = compact(cluster, remote, executors=2).lines
     assert records(model.table(remote)) == model.expected()
-    assert position.PositionWatch(model.table(remote), "UID1").read() == model.sealed[-1].last_index
+    assert position_of(model.table(remote), "UID1") == model.sealed[-1].last_index
     assert all(list(work.glob("app-*/*/stderr")) for work in cluster.work), "both workers ran an executor"
     cluster.workers[0].kill()
     other = StreamModel(tmp_path / "log2")

@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lakestream.lake.delta import position
+from lakestream.lake.delta.state import position_of
 from lakestream.lake.spark import jars
 from tests.lake.conftest import job
 from tests.lake.model import StreamModel, flights
@@ -244,7 +244,7 @@ def test_killed_at_any_moment_it_neither_loses_nor_repeats_a_row(
     started.append(last)
     assert last.end() == 0, last.lines
     assert records(model.table(lake)) == model.expected()
-    assert position.PositionWatch(model.table(lake), "UID1").read() == model.sealed[-1].last_index
+    assert position_of(model.table(lake), "UID1") == model.sealed[-1].last_index
 
 
 def test_it_runs_under_spark_submit(lake: Path, tmp_path: Path, started: list[Job]) -> None:

@@ -12,7 +12,8 @@ import duckdb_extension_delta
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from lakestream.lake.delta import position, schema
+from lakestream.lake.delta import schema
+from lakestream.lake.delta.state import position_of
 from lakestream.lake.errors import ForeignTable, QuarantinedSegment, SegmentGap
 from lakestream.lake.files import scan, staging
 from lakestream.lake.read.history.history import TableHistory
@@ -39,7 +40,7 @@ def check(lake: Path, model: StreamModel) -> None:
     table = model.table(lake)
     assert records(table) == model.expected()
     assert TableHistory(table).read(1, ALL, 1_000_000) == model.expected()
-    assert position.PositionWatch(table, model.identity.uid).read() == model.sealed[-1].last_index
+    assert position_of(table, model.identity.uid) == model.sealed[-1].last_index
 
 
 HEADER_BLOCKS = [
@@ -227,7 +228,7 @@ def test_a_younger_stream_of_the_name_replaces_the_table(spark: Any, lake: Path,
     new.stage(lake)
     compact(spark, lake, new)
     check(lake, new)
-    assert position.PositionWatch(new.table(lake), "OLD").read() is None
+    assert position_of(new.table(lake), "OLD") is None
     old.publish(flights(5))
     old.stage(lake)
     assert compact(spark, lake, old).commits == 0, "what is left of the older stream does not come back"

@@ -17,8 +17,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from lakestream.lake.delta import batches, position
+from lakestream.lake.delta import batches
 from lakestream.lake.delta.clones import Clone
+from lakestream.lake.delta.state import position_of
 from lakestream.lake.errors import LakeError, LeaseLost
 from lakestream.lake.files import paths, staging
 from lakestream.lake.files.clone_request import ANSWER_FILE, REQUEST_FILE
@@ -64,7 +65,7 @@ def check(lake: Path, *models: StreamModel) -> None:
 
 
 def caught_up(lake: Path, model: StreamModel) -> bool:
-    return position.PositionWatch(model.table(lake), model.identity.uid).read() == model.sealed[-1].last_index
+    return position_of(model.table(lake), model.identity.uid) == model.sealed[-1].last_index
 
 
 def until(condition: Callable[[], bool], seconds: float = 60) -> None:

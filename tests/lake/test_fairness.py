@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lakestream.lake.delta.position import PositionWatch
+from lakestream.lake.delta.state import TableFollower
 from lakestream.lake.delta.time_travel import CommitLog
 from lakestream.lake.errors import LeaseLost
 from lakestream.lake.write import compactor as module
@@ -40,8 +40,8 @@ def test_a_backlog_does_not_keep_another_streams_news_waiting(spark: Any, lake: 
     publish(busy, lake, BACKLOG)
 
     def stage_later() -> None:
-        watch, pause = PositionWatch(busy.table(lake), "busy"), threading.Event()
-        while not watch.read():
+        watch, pause = TableFollower(busy.table(lake), "busy"), threading.Event()
+        while not watch.position():
             pause.wait(0.01)
         publish(quiet, lake)
 
@@ -50,8 +50,8 @@ def test_a_backlog_does_not_keep_another_streams_news_waiting(spark: Any, lake: 
     compactor = Compactor(spark, str(lake), parallel=1, options=Options(commit_bytes=1))
     compactor.start(0.1)
     for model in (busy, quiet):
-        watch = PositionWatch(model.table(lake), model.identity.uid)
-        while not model.sealed or watch.read() != model.sealed[-1].last_index:
+        watch = TableFollower(model.table(lake), model.identity.uid)
+        while not model.sealed or watch.position() != model.sealed[-1].last_index:
             compactor.check()
             time.sleep(0.05)
     later.join()
@@ -80,8 +80,8 @@ def test_a_stream_whose_plan_takes_long_holds_no_other_up(
     compactor = Compactor(spark, str(lake), options=Options(commit_bytes=1))
     compactor.start(0.1)
     for model in (quick, slow):
-        watch = PositionWatch(model.table(lake), model.identity.uid)
-        while watch.read() != model.sealed[-1].last_index:
+        watch = TableFollower(model.table(lake), model.identity.uid)
+        while watch.position() != model.sealed[-1].last_index:
             compactor.check()
             time.sleep(0.05)
         go_on.set()
@@ -117,8 +117,8 @@ def test_what_a_doubtful_lease_held_up_is_taken_up_again(spark: Any, lake: Path,
     compactor._lock = Wavering(range(6, 14))
     compactor.start(0.1)
     for model in models:
-        watch = PositionWatch(model.table(lake), model.identity.uid)
-        while watch.read() != model.sealed[-1].last_index:
+        watch = TableFollower(model.table(lake), model.identity.uid)
+        while watch.position() != model.sealed[-1].last_index:
             time.sleep(0.05)
     compactor.stop()
     assert compactor._lock.asked >= 14

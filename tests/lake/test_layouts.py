@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 
 from lakestream.lake.delta import schema
-from lakestream.lake.delta.position import PositionWatch
+from lakestream.lake.delta.state import TableFollower
 from lakestream.lake.read.history.history import TableHistory
 from tests.lake.model import StreamModel, flights
 from tests.lake.tables import ALL, partition_columns, rows
@@ -88,8 +88,8 @@ def test_a_stream_that_asks_for_another_layout_gets_it_in_one_commit(spark: Any,
         assert layout is not None
         if text.startswith("bucket"):
             assert len(layout.bounds) + 1 == int(text[7:])
-        watch = PositionWatch(table, model.identity.uid)
-        assert watch.read() == model.sealed[-1].last_index
+        watch = TableFollower(table, model.identity.uid)
+        assert watch.position() == model.sealed[-1].last_index
 
 
 def test_where_subject_prunes_by_statistics_alone(spark: Any, lake: Path, tmp_path: Path) -> None:

@@ -16,9 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from lakestream.lake.delta import ends, position, time_travel
+from lakestream.lake.delta import ends, time_travel
 from lakestream.lake.delta.actions import locate
 from lakestream.lake.delta.log import Log
+from lakestream.lake.delta.state import TableFollower, position_of
 from lakestream.lake.errors import TableBusy
 from lakestream.lake.files import paths, scan
 from lakestream.lake.files.lake import open_storage
@@ -79,7 +80,7 @@ def check(lake: Path, model: StreamModel, copied: bool = False) -> None:
     table = model.table(lake)
     assert records(table) == model.expected()
     assert TableHistory(table).read(1, ALL, 1_000_000) == model.expected()
-    assert position.PositionWatch(table, model.identity.uid).read() == model.sealed[-1].last_index
+    assert position_of(table, model.identity.uid) == model.sealed[-1].last_index
     storage = open_storage(table)
     for add in Log(storage, table).state().files.values():  # those that Delta has given deletion vectors, too
         known = ends.stated(add.tags)
@@ -167,9 +168,9 @@ def test_a_running_reader_survives_optimize_vacuum_and_log_cleanup(spark: Any, l
     grow(spark, lake, model, 3)
     table = model.table(lake)
     history = TableHistory(table)
-    watch = position.PositionWatch(table, model.identity.uid)
+    watch = TableFollower(table, model.identity.uid)
     assert history.read(100, 105, 10) == model.expected()[99:105]
-    assert watch.read() == model.sealed[-1].last_index
+    assert watch.position() == model.sealed[-1].last_index
     done = maintain(spark, lake, NOW)
     assert done.plan.stale == []  # OPTIMIZE has just replaced it: it was in use when the plan was made
     assert len(maintain(spark, lake, NOW).plan.stale) > 10
@@ -179,7 +180,7 @@ def test_a_running_reader_survives_optimize_vacuum_and_log_cleanup(spark: Any, l
     assert time_travel.CommitLog(table).versions[0] > 0
     assert history.read(1, ALL, 10_000) == model.expected()
     assert history.max_seq() == model.expected()[-1].seq
-    assert watch.read() == model.sealed[-1].last_index
+    assert watch.position() == model.sealed[-1].last_index
     progress = time_travel.latest_progress(table)
     assert progress is not None
     assert progress.last_seq == model.next_seq - 1
@@ -235,7 +236,7 @@ def test_compactor_and_maintainer_at_the_same_table(spark: Any, lake: Path, tmp_
             model.remove(sorted(model.live)[3:40:5])
             model.publish(flights(40))
             model.stage(lake)
-            while position.PositionWatch(model.table(lake), model.identity.uid).read() != model.sealed[-1].last_index:
+            while position_of(model.table(lake), model.identity.uid) != model.sealed[-1].last_index:
                 with contextlib.suppress(TableBusy):
                     compact(spark, lake, model)
     finally:

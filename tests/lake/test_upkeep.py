@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from lakestream.lake.delta import position
+from lakestream.lake.delta.state import position_of
 from lakestream.lake.delta.time_travel import CommitLog
 from lakestream.lake.write.compactor import BatchReport, Compactor
 from lakestream.lake.write.maintainer import Done, Maintainer
@@ -125,7 +125,7 @@ def test_a_compactor_and_a_maintainer_that_are_two_processes(lake: Path, tmp_pat
         compactor.wait_for("compacted 1 stream", SECONDS, number + 1)
         said = model.sealed[-1].last_index
     maintainer.wait_for("optimized", SECONDS)
-    assert position.PositionWatch(table, model.identity.uid).read() == said
+    assert position_of(table, model.identity.uid) == said
     refused = "another maintainer is at work" in second.communicate(timeout=SECONDS)[1]
     assert second.returncode == (1 if refused else 0), "it came in between two rounds of the other one, or was told"
     for each in (maintainer, compactor):

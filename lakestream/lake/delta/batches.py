@@ -16,8 +16,9 @@ from lakestream.lake.delta import departures as departure_files
 from lakestream.lake.delta import policy
 from lakestream.lake.delta.departures import Dead
 from lakestream.lake.delta.policy import StreamPolicy, of_config
-from lakestream.lake.delta.position import PositionWatch, Progress
+from lakestream.lake.delta.position import Progress
 from lakestream.lake.delta.schema import REMOVED_COLUMN
+from lakestream.lake.delta.state import TableFollower
 from lakestream.lake.delta.time_travel import CommitLog
 from lakestream.lake.errors import BadSegment, LakeError, SegmentGap
 from lakestream.lake.files import clone_request, paths, quarantine, staging
@@ -332,7 +333,7 @@ class Backlog:
         storage = open_storage(lake)
         live, _ = staging.current(Scanner(lake).scan())
         self._watches = [
-            (stream.last_index, PositionWatch(paths.table(storage.root, name, account), uid))
+            (stream.last_index, TableFollower(paths.table(storage.root, name, account), uid))
             for stream in live
             for name, account, uid in [(stream.identity.name, stream.identity.account, stream.identity.uid)]
         ]
@@ -346,7 +347,7 @@ class Backlog:
         left = 0
         for last_index, watch in self._watches:
             with contextlib.suppress(LakeError, OSError):
-                left += max(last_index - (watch.read() or 0), 0)
+                left += max(last_index - (watch.position() or 0), 0)
         return left
 
 
@@ -368,10 +369,10 @@ def is_behind(storage: Storage, stream: StagedStream) -> bool:
     if not stream.last_index and not keeps_past:
         return False
     table = paths.table(storage.root, identity.name, identity.account)
-    watch = PositionWatch(table, identity.uid)
-    if stream.last_index > (watch.read() or 0):
+    watch = TableFollower(table, identity.uid)
+    if stream.last_index > (watch.position() or 0):
         return True
-    if watch.progress is None or not watch.progress.departed:
+    if watch.head.progress is None or not watch.head.progress.departed:
         return False
     log = CommitLog(table)
     return log.uncleared(log.latest) is not None

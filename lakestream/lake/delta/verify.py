@@ -28,15 +28,16 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 
 import msgspec
 
-from lakestream.lake.delta import deletion_vectors, ends
-from lakestream.lake.delta.actions import Add, Key, MetaData, TableProtocol, key_of, locate, statistics, vector_file
-from lakestream.lake.delta.log import Commit, Log, State
-from lakestream.lake.delta.position import PositionWatch, aside, own
-from lakestream.lake.delta.strangers import ForeignCommit, foreign, obstacle, since_progress
+from lakestream.lake.delta import deletion_vectors
+from lakestream.lake.delta.actions import locate, vector_file
+from lakestream.lake.delta.log import Log, State
+from lakestream.lake.delta.position import aside, own
+from lakestream.lake.delta.schema import END
+from lakestream.lake.delta.state import Head, TableFile, TableFollower, TableState, position_of, table_file
+from lakestream.lake.delta.strangers import obstacle
 from lakestream.lake.errors import BadDeletionVector, DamagedFile, LacksFiles
 from lakestream.lake.files import paths, staging
 from lakestream.lake.files.lake import open_storage
@@ -50,26 +51,23 @@ FILES_A_LOOK = 500
 commits: checking must not delay a start."""
 NAMED_FILES = 3
 """Maximum number of damaged files that a text names; the others are counted."""
-VACUUM = "VACUUM"
-"""Beginning of the names of the operations."""
 VACUUM_SECONDS = 3600.0
 """Time (1 h) after which a VACUUM by another program that states no end is taken to have ended."""
 _STEP_FILES = 50
 _END_BYTES = 64 * 1024  # of a Parquet file, read at once: enough for most footers
 _MAGIC = b"PAR1"
 _ROWS_FIELD = 3  # of FileMetaData
-_NO_VALUES: dict[str, str | None] = {}
 
 
 class Damage(msgspec.Struct, frozen=True):
-    """A file of a table that differs from the log: path, reason, and the action that names it.
+    """A file of a table that differs from the log: path, reason, and the data file that it is of.
 
     `lasting`: the system could not write the file to the disk, so reading it again from memory proves nothing.
     """
 
     path: str
     reason: str
-    add: Add
+    file: TableFile
     lasting: bool = False
 
 
@@ -88,37 +86,34 @@ class Budget:
             return given
 
 
-class TableFiles:
-    """Verification of one table's files: once as a whole, then commit by commit. Not for use by two threads at once.
+class TableCheck:
+    """Check of one table's files: once as a whole, then of those that each new state brings. Not for use by two threads
+    at once.
 
     Args:
         storage: the lake.
-        table: the table's path.
-        application: `txnAppId` of the stream's commits; "": other programs' commits are not looked for.
+        follower: of the table.
     """
 
-    def __init__(self, storage: Storage, table: str, application: str = "") -> None:
+    def __init__(self, storage: Storage, follower: TableFollower) -> None:
         self._storage = storage
-        self._application = application
-        self.table = table
-        self.foreign: list[ForeignCommit] = []
-        """Commits by other programs since the last one of the stream when the table was first read."""
-        self.damaged: dict[Key, Damage] = {}
-        """Damaged files of the newest known version, as far as it was checked."""
+        self._follower = follower
+        self._table = follower.table
+        self.state: TableState | None = None
+        """The state that was checked last."""
+        self.damaged: dict[str, Damage] = {}
+        """Damaged files of that state by path, as far as it was checked."""
         self.obstacle = ""
-        """Reason why old messages cannot be read from the newest version, though its files are undamaged; or ""."""
-        self._metadata, self._protocol = MetaData(), TableProtocol()
-        self._epoch = -1
-        self.version = -1
-        """The version that was checked last."""
-        self._log: Log | None = None
-        self._todo: dict[Key, Add] = {}
-        self._fresh: dict[Key, Add] = {}
-        self._named: dict[Key, Add] = {}
-        """Files of the version that was checked last, without their statistics."""
+        """Reason why old messages cannot be read from that state, though its files are undamaged; or ""."""
+        self._todo: list[TableFile] = []
         self._sizes: dict[str, int] | None = None
         self._again = False
         self._vacuum_began: float | None = None
+
+    @property
+    def version(self) -> int:
+        """Return the version that was checked last; -1 before the first."""
+        return -1 if self.state is None else self.state.version
 
     @property
     def is_vacuumed(self) -> bool:
@@ -130,21 +125,21 @@ class TableFiles:
         self._again = True
 
     def are_there(self) -> bool:
-        """Return True if every file of the version that was checked last is there with its size; else all files are
+        """Return True if every file of the state that was checked last is there with its size; else all files are
         checked again by the next look, which names the damage. Opens no file.
 
         Invariant: no segment that the table holds is deleted before (13).
         """
-        found = not lacking(self._storage, self.table, self._named.values())
+        found = self.state is None or not lacking(self._storage, self._table, self.state.files)
         self._again = self._again or not found
         return found
 
-    def look(self, epoch: int, budget: Budget) -> bool:
+    def look(self, head: Head, budget: Budget) -> bool:
         """Continue checking; return True when all files of the newest version are checked, so that `damaged` is
         complete.
 
         Args:
-            epoch: `PositionWatch.epoch`, read before.
+            head: the newest version, read just before.
             budget: limits the number of files of a new table that are checked now.
 
         Raises:
@@ -152,91 +147,68 @@ class TableFiles:
         """
         if self._vacuum_began is not None and time.monotonic() - self._vacuum_began >= VACUUM_SECONDS:
             self._vacuum_began, self._again = None, True
-        if self._log is None or self._epoch != epoch or self._again:
+        state = self._follower.state
+        if self.state is None or self._again or head.epoch != self.state.head.epoch:
             if not budget.take(1):
                 return False
-            self._begin(epoch)
+            self._begin()
+        if self._todo or state is None or state.head is not head:
+            state = None  # what is missing may have been replaced meanwhile
         while self._todo and (count := budget.take(min(_STEP_FILES, len(self._todo)))):
-            some = dict(islice(self._todo.items(), count))
-            self.damaged.update(check(self._storage, self.table, list(some.values()), self._sizes))
-            for key in some:
-                del self._todo[key]
+            self.damaged.update(check(self._storage, self._table, self._todo[:count], self._sizes))
+            del self._todo[:count]
         if self._todo:
             return False
-        self._follow()  # missing files may have been replaced meanwhile
+        self._sizes = None
+        self._check_new(state or self._follower.advance())
         return not self._again
 
-    def _begin(self, epoch: int) -> None:
-        log = Log(self._storage, self.table)
-        state = log.state()
+    def _begin(self) -> None:
+        state = self._follower.advance()
         if not self._storage.local:  # one request for a thousand files
-            self._sizes = {entry.path: entry.size for entry in self._storage.tree(self.table)}
+            self._sizes = {entry.path: entry.size for entry in self._storage.tree(self._table)}
+        log = Log(self._storage, self._table)
         self._sync_commits(log, log.commits)
-        known = self.foreign if epoch == self._epoch else []
-        self.foreign = [*known, *since_progress(log, self._application)] if self._application else []
-        self._metadata, self._protocol = state.metadata, state.protocol
-        self.obstacle = obstacle(self.table, state.version, self._metadata, self._protocol)
-        self.damaged = {key: each for key, each in self.damaged.items() if each.lasting and key in state.files}
-        self._todo = {key: add for key, add in state.files.items() if key not in self.damaged}
-        self._fresh = {}
-        self._named = {key: _slim(add) for key, add in state.files.items()}
-        self._log, self.version, self._epoch, self._again = log, state.version, epoch, False
+        lasting = {path: each for path, each in self.damaged.items() if each.lasting}
+        self.damaged = {file.path: lasting[file.path] for file in state.files if file.path in lasting}
+        self._todo = [file for file in state.files if file.path not in self.damaged]
+        self._take(state)
+        self._again = False
 
-    def _follow(self) -> None:
-        """Check the files that commits have added since, and those that were damaged once more."""
-        self._sizes = None
-        again = [key for key, each in self.damaged.items() if not each.lasting]
+    def _check_new(self, state: TableState) -> None:
+        """Check the files that came with a state and later ones, and those that were damaged once more."""
+        doubted = [path for path, each in self.damaged.items() if not each.lasting]
         while True:
-            self._take_commits()
-            doubted = {key: self.damaged[key].add for key in again if key in self.damaged}
-            if not self._fresh and not doubted:
+            before = self.state
+            assert before is not None
+            if state.head.epoch != before.head.epoch:
+                self._again = True
                 return
-            found = check(self._storage, self.table, [*doubted.values(), *self._fresh.values()])
-            for key in doubted:
-                del self.damaged[key]
-            self._fresh = {}
+            log = Log(self._storage, self._table)
+            self._sync_commits(log, range(before.version + 1, state.version + 1))
+            files = state.added_after(before.version) if state is not before else []
+            if self.damaged:
+                fresh = {file.path for file in files}
+                there = {file.path for file in state.files} - fresh
+                self.damaged = {path: each for path, each in self.damaged.items() if path in there}
+                files += [self.damaged[path].file for path in doubted if path in self.damaged]
+            found = check(self._storage, self._table, files) if files else {}
+            for path in doubted:
+                self.damaged.pop(path, None)
             self.damaged.update(found)
-            assert self._log is not None
-            if not self.damaged or not self._storage.exists(self._log.path(self.version + 1)):
+            if state.vacuum > before.vacuum:
+                self._again = True
+                self._vacuum_began = time.monotonic() if state.is_vacuuming else None
+            self._take(state)
+            if not self.damaged or self._follower.newest() is state.head:
                 return
-            again = []  # a commit may have replaced files that are missing now
+            state, doubted = self._follower.advance(), []  # a commit may have replaced files that are missing now
 
-    def _take_commits(self) -> None:
-        """Apply new commits: the files that they add and remove."""
-        seen = []
-        assert self._log is not None
-        for commit in self._log.commits_after(self.version):
-            self.version = commit.version
-            seen.append(self.version)
-            if self._application and (other := foreign(commit)) is not None:
-                self.foreign.append(other)
-            self._take_metadata(commit)
-            self._take_vacuum(commit)
-            for action in commit.actions:
-                if action.remove is not None:
-                    for known in (self._fresh, self._named, self.damaged):
-                        known.pop(key_of(action.remove), None)
-            for action in commit.actions:
-                if action.add is not None:
-                    self._fresh[key_of(action.add)] = action.add
-                    self._named[key_of(action.add)] = _slim(action.add)
-        self._sync_commits(self._log, seen)
-
-    def _take_metadata(self, commit: Commit) -> None:
-        """Apply what a commit says of the table as a whole."""
-        before = self._metadata, self._protocol
-        for action in commit.actions:
-            self._metadata = action.meta_data or self._metadata
-            self._protocol = action.protocol or self._protocol
-        if (self._metadata, self._protocol) != before:
-            self.obstacle = obstacle(self.table, commit.version, self._metadata, self._protocol)
-
-    def _take_vacuum(self, commit: Commit) -> None:
-        """Note the start or the end of a VACUUM. Those of maintenance make no commits."""
-        operation = commit.info.operation
-        if operation.startswith(VACUUM):
-            self._again = True
-            self._vacuum_began = time.monotonic() if operation == f"{VACUUM} START" else None
+    def _take(self, state: TableState) -> None:
+        """Make a state the one that was checked last."""
+        known, self.state = self.state, state
+        if known is None or (known.metadata, known.protocol) != (state.metadata, state.protocol):
+            self.obstacle = obstacle(self._table, state.version, state.metadata, state.protocol)
 
     def _sync_commits(self, log: Log, versions: Sequence[int]) -> None:
         if not self._storage.local or not versions:
@@ -251,44 +223,47 @@ class TableFiles:
 
 def look_over(storage: Storage, table: str) -> list[Damage]:
     """Check all files of a table at once; return the damaged ones, none where there is no table."""
-    files = TableFiles(storage, table)
+    follower = TableFollower(table, storage=storage)
+    found = TableCheck(storage, follower)
     try:
-        files.look(0, Budget(sys.maxsize))
+        found.look(follower.newest(), Budget(sys.maxsize))
     except FileNotFoundError:
         return []
-    return list(files.damaged.values())
+    return list(found.damaged.values())
 
 
-def check(storage: Storage, table: str, adds: Sequence[Add], sizes: dict[str, int] | None = None) -> dict[Key, Damage]:
-    """Check some files of a table, syncing local ones; return the damaged ones.
+def check(
+    storage: Storage, table: str, files: Iterable[TableFile], sizes: dict[str, int] | None = None
+) -> dict[str, Damage]:
+    """Check some files of a table, syncing local ones; return the damaged ones by path.
 
     Args:
         storage: the lake.
         table: the table's path.
-        adds: the actions that name the files.
+        files: the files.
         sizes: sizes by path from a listing; files in it are not opened one by one.
     """
-    found: dict[Key, Damage] = {}
-    directories: dict[str, list[Add]] = {}
+    found: dict[str, Damage] = {}
+    directories: dict[str, list[TableFile]] = {}
     vectors: dict[str, bytes | str] = {}
-    for add in adds:
-        path = locate(table, add.path)
+    for file in files:
+        path = locate(table, file.path)
         known = sizes.get(path) if sizes is not None else None
-        damage = _of_size(path, known, add) if known is not None else _data(storage, path, add)
-        damage = damage or _vector(storage, table, add, vectors)
+        damage = _of_size(path, known, file) if known is not None else _data(storage, path, file)
+        damage = damage or _vector(storage, table, file, vectors)
         if damage is not None:
-            found[key_of(add)] = damage
+            found[file.path] = damage
         elif paths.is_local(path):
-            directories.setdefault(os.path.dirname(path), []).append(add)
+            directories.setdefault(os.path.dirname(path), []).append(file)
     try:
         _sync_directories(storage.root, directories)
     except OSError as error:
         for path, held in directories.items():
-            found.update((key_of(add), Damage(path, _unsynced(error), add, lasting=True)) for add in held)
+            found.update((each.path, Damage(path, _unsynced(error), each, lasting=True)) for each in held)
     return found
 
 
-def lacking(storage: Storage, table: str, adds: Iterable[Add]) -> list[Damage]:
+def lacking(storage: Storage, table: str, files: Iterable[TableFile]) -> list[Damage]:
     """Return the damage of files that are missing, or of another size than the log says.
 
     Costs one look-up for each file in a directory; in an object store one listing, a request for a thousand files.
@@ -296,7 +271,7 @@ def lacking(storage: Storage, table: str, adds: Iterable[Add]) -> list[Damage]:
     Args:
         storage: the lake.
         table: the table's path.
-        adds: the actions that name the files.
+        files: the files.
     """
     listed = None if storage.local else {entry.path: entry.size for entry in storage.tree(table)}
     vectors: dict[str, int | None] = {}
@@ -308,30 +283,30 @@ def lacking(storage: Storage, table: str, adds: Iterable[Add]) -> list[Damage]:
         return None if entry is None else entry.size
 
     found = []
-    for add in adds:
-        path, vector = locate(table, add.path), add.deletion_vector
-        if (damage := _of_size(path, size(path), add)) is not None:
+    for file in files:
+        path, vector = locate(table, file.path), file.deleted
+        if (damage := _of_size(path, size(path), file)) is not None:
             found.append(damage)
             continue
         try:
-            file = None if vector is None else vector_file(table, vector)
+            bitmap = None if vector is None else vector_file(table, vector)
         except BadDeletionVector as error:
-            found.append(Damage(path, str(error), add))
+            found.append(Damage(path, str(error), file))
             continue
-        if vector is None or file is None:
+        if vector is None or bitmap is None:
             continue
-        if file not in vectors:  # those of one commit share a file
-            vectors[file] = size(file)
+        if bitmap not in vectors:  # those of one commit share a file
+            vectors[bitmap] = size(bitmap)
         end = deletion_vectors.end_of(vector)
-        if (there := vectors[file]) is None or there < end:
+        if (there := vectors[bitmap]) is None or there < end:
             reason = "it is missing" if there is None else f"it has {there} bytes, and a deletion vector up to {end}"
-            found.append(Damage(file, reason, add))
+            found.append(Damage(bitmap, reason, file))
     return found
 
 
 def require(storage: Storage, table: str, state: State) -> None:
     """Raise LacksFiles if a file is missing that a version of a table names."""
-    if damaged := lacking(storage, table, state.files.values()):
+    if damaged := lacking(storage, table, map(table_file, state.files.values())):
         raise LacksFiles(table, describe(table, damaged))
 
 
@@ -355,8 +330,8 @@ def require_whole(storage: Storage, table: str) -> State:
 
 def describe(table: str, damaged: Iterable[Damage]) -> str:
     """Describe damaged files of a table, with their sequences, in one line."""
-    every = sorted(damaged, key=lambda each: (statistics(each.add).min_seq, each.path))
-    some = [f"{each.path.removeprefix(table + '/')}: {each.reason}{_held(each.add)}" for each in every[:NAMED_FILES]]
+    every = sorted(damaged, key=lambda each: (each.file.min_seq, each.path))
+    some = [f"{each.path.removeprefix(table + '/')}: {each.reason}{_held(each.file)}" for each in every[:NAMED_FILES]]
     if len(every) > NAMED_FILES:
         some.append(f"and {len(every) - NAMED_FILES} more files")
     return f"{table} is damaged: {'; '.join(some)}"
@@ -364,61 +339,60 @@ def describe(table: str, damaged: Iterable[Damage]) -> str:
 
 def span(damaged: Iterable[Damage]) -> tuple[int, int]:
     """Return the lowest and the highest sequence that damaged files may hold by their statistics; zeros for none."""
-    stats = [statistics(each.add) for each in damaged]
-    return min((each.min_seq for each in stats), default=0), max((each.max_seq for each in stats), default=0)
+    files = [each.file for each in damaged]
+    return min((each.min_seq for each in files), default=0), max((_last(each) for each in files), default=0)
 
 
-def _held(add: Add) -> str:
-    stats = statistics(add)
-    rows = stats.rows - (add.deletion_vector.cardinality if add.deletion_vector is not None else 0)
-    return f" ({rows} messages with sequences from {stats.min_seq} to {stats.max_seq})" if stats.max_seq else ""
+def _last(file: TableFile) -> int:
+    """Return the highest sequence of a file; 0 where its statistics lack it."""
+    return file.max_seq if file.max_seq < END else 0
 
 
-def _data(storage: Storage, path: str, add: Add) -> Damage | None:
+def _held(file: TableFile) -> str:
+    rows = file.rows - (file.deleted.cardinality if file.deleted is not None else 0)
+    return f" ({rows} messages with sequences from {file.min_seq} to {_last(file)})" if _last(file) else ""
+
+
+def _data(storage: Storage, path: str, file: TableFile) -> Damage | None:
     """Check one data file; return its damage, or None."""
     try:
         end, size = storage.read_end(path, _END_BYTES)
     except (FileNotFoundError, NotADirectoryError):
-        return Damage(path, "it is missing", add)
+        return Damage(path, "it is missing", file)
     except OSError as error:
-        return Damage(path, f"it cannot be read: {error.strerror or error}", add)
-    if size != add.size:
-        return _of_size(path, size, add)
+        return Damage(path, f"it cannot be read: {error.strerror or error}", file)
+    if size != file.size:
+        return _of_size(path, size, file)
     try:
-        if (known := ends.stated(add.tags)) is not None:
+        if (known := file.end) is not None:
             known.check(path, end if known.size <= len(end) else storage.read_end(path, known.size)[0])
         rows = _rows(storage, path, end, size)
     except DamagedFile as error:
-        return Damage(path, error.reason, add)
+        return Damage(path, error.reason, file)
     except (IndexError, ValueError, RecursionError) as error:
-        return Damage(path, f"its Parquet footer is damaged: {error}", add)
-    said = statistics(add).rows
+        return Damage(path, f"its Parquet footer is damaged: {error}", file)
+    said = file.rows
     if said and rows != said:
-        return Damage(path, f"its Parquet footer tells of {rows} rows instead of {said}", add)
-    return _synced(path, add)
+        return Damage(path, f"its Parquet footer tells of {rows} rows instead of {said}", file)
+    return _synced(path, file)
 
 
-def _of_size(path: str, size: int | None, add: Add) -> Damage | None:
+def _of_size(path: str, size: int | None, file: TableFile) -> Damage | None:
     if size is None:
-        return Damage(path, "it is missing", add)
-    return Damage(path, f"it has {size} bytes instead of {add.size}", add) if size != add.size else None
+        return Damage(path, "it is missing", file)
+    return Damage(path, f"it has {size} bytes instead of {file.size}", file) if size != file.size else None
 
 
-def _slim(add: Add) -> Add:
-    """Return what is needed to find a file again: a table may have thousands."""
-    return Add(add.path, _NO_VALUES, add.size, deletion_vector=add.deletion_vector)
-
-
-def _vector(storage: Storage, table: str, add: Add, read: dict[str, bytes | str]) -> Damage | None:
+def _vector(storage: Storage, table: str, file: TableFile, read: dict[str, bytes | str]) -> Damage | None:
     """Check the deletion vector of a data file; return its damage, or None.
 
     `read` caches, by path, a file's content or the reason why it cannot be read: vectors of one commit share a file.
     """
-    vector = add.deletion_vector
+    vector = file.deleted
     try:
         path = None if vector is None else vector_file(table, vector)
     except BadDeletionVector as error:
-        return Damage(locate(table, add.path), str(error), add)
+        return Damage(locate(table, file.path), str(error), file)
     if vector is None or path is None:
         return None
     if path not in read:
@@ -430,21 +404,21 @@ def _vector(storage: Storage, table: str, add: Add, read: dict[str, bytes | str]
             read[path] = f"it cannot be read: {error.strerror or error}"
     content = read[path]
     if isinstance(content, str):
-        return Damage(path, content, add)
+        return Damage(path, content, file)
     try:
         deletion_vectors.stored(content, path, vector.offset or 0, vector.size_in_bytes)
     except BadDeletionVector as error:
-        return Damage(path, str(error), add)
-    return _synced(path, add)
+        return Damage(path, str(error), file)
+    return _synced(path, file)
 
 
-def _synced(path: str, add: Add) -> Damage | None:
+def _synced(path: str, file: TableFile) -> Damage | None:
     if not paths.is_local(path):
         return None
     try:
         sync_path(path)
     except OSError as error:
-        return Damage(path, _unsynced(error), add, lasting=True)
+        return Damage(path, _unsynced(error), file, lasting=True)
     return None
 
 
@@ -553,7 +527,7 @@ class _Compact:
 def damaged(storage: Storage, stream: StreamIdentity) -> list[Damage]:
     """Check the files of the stream's table, at either of its paths; return the damaged ones."""
     for place in (own(storage, stream), aside(storage, stream)):
-        if PositionWatch(place, stream.uid).read() is not None:
+        if position_of(place, stream.uid) is not None:
             return look_over(storage, place)
     return []
 

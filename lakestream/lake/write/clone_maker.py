@@ -36,7 +36,7 @@ from lakestream.lake.delta.departures import Dead
 from lakestream.lake.delta.log import Log, log_directory
 from lakestream.lake.delta.payloads import Payloads, completed
 from lakestream.lake.delta.policy import CLONED_PROPERTY, MANAGED_PROPERTIES, StreamPolicy
-from lakestream.lake.delta.position import PositionWatch, Progress, application
+from lakestream.lake.delta.position import Progress, application
 from lakestream.lake.delta.schema import (
     CREATED_PROPERTY,
     STREAM_PROPERTY,
@@ -52,6 +52,7 @@ from lakestream.lake.delta.schema import (
     subject_text,
     ticked,
 )
+from lakestream.lake.delta.state import position_of
 from lakestream.lake.delta.time_travel import NotATable, TimeTravelError
 from lakestream.lake.errors import StillCloned
 from lakestream.lake.files import clone_request, locks, paths
@@ -123,7 +124,7 @@ class CloneMaker:
         began = time.monotonic()
         found = self._table.find()
         if found is not None and found.uid == self._identity.uid:
-            position = PositionWatch(self._table.path, self._identity.uid).read()
+            position = position_of(self._table.path, self._identity.uid)
             if CLONED_PROPERTY not in found.properties or position != asked.index:
                 return CloneAnswer(state=REFUSED, reason=f"{self._table.path} is there already", index=asked.index)
             return _CLONE_ANSWER.decode(found.properties[CLONED_PROPERTY])
@@ -155,7 +156,7 @@ class CloneMaker:
         """Remove the table of a withdrawn request, then the request."""
         found = self._table.find()
         if found is not None and found.uid.removeprefix(MAKING) == self._identity.uid:
-            position = PositionWatch(self._table.path, self._identity.uid).read()
+            position = position_of(self._table.path, self._identity.uid)
             if self._table.is_cloned():
                 raise StillCloned(self._table.path)
             self._check()

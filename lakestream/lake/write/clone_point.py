@@ -19,8 +19,9 @@ from lakestream.lake.delta import departures as departure_files
 from lakestream.lake.delta.batches import Update
 from lakestream.lake.delta.clones import CloneRefused
 from lakestream.lake.delta.log import Log
-from lakestream.lake.delta.position import PositionWatch, Progress
+from lakestream.lake.delta.position import Progress
 from lakestream.lake.delta.schema import REMOVED_COLUMN, UID_PROPERTY
+from lakestream.lake.delta.state import position_of
 from lakestream.lake.delta.time_travel import (
     CommitLog,
     NotRecorded,
@@ -64,7 +65,7 @@ def find_point(storage: Storage, asked: CloneRequest) -> Point | None:
     table = paths.table(storage.root, asked.origin, asked.origin_account)
     if _unsettled(storage, paths.staging(storage.root, asked.origin, asked.origin_uid, asked.origin_account)):
         return None
-    position = PositionWatch(table, asked.origin_uid).read()
+    position = position_of(table, asked.origin_uid)
     if position is None and asked.through:
         return None  # it has no commit yet
     log = CommitLog(table)

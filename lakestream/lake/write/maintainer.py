@@ -37,6 +37,7 @@ from lakestream.lake.delta.clones import CloneUnreadable, References
 from lakestream.lake.delta.log import Log, State, has_log
 from lakestream.lake.delta.policy import LOG_RETENTION_PROPERTY, TIME_TRAVEL_PROPERTY
 from lakestream.lake.delta.schema import STREAM_PROPERTY, UID_PROPERTY
+from lakestream.lake.delta.state import table_file
 from lakestream.lake.delta.time_travel import CommitLog, NotATable
 from lakestream.lake.errors import LacksFiles, TableBusy, first_line
 from lakestream.lake.files import locks, paths
@@ -352,7 +353,7 @@ class Maintainer:
         there = open_storage(table)
         if (found := read(there, table)) is None:
             return False
-        damaged = verify.lacking(there, table, found[1].files.values())
+        damaged = verify.lacking(there, table, map(table_file, found[1].files.values()))
         properties = found[1].metadata.configuration
         name = properties.get(STREAM_PROPERTY) or table.rpartition("/")[2]
         if damaged and (identity := self._identity(table, name, properties[UID_PROPERTY])) is not None:

@@ -21,10 +21,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakestream.lake.delta import ends, verify
-from lakestream.lake.delta.actions import key_of, locate
+from lakestream.lake.delta.actions import locate
 from lakestream.lake.delta.log import Log, log_directory
-from lakestream.lake.delta.position import PositionWatch, Progress, application
+from lakestream.lake.delta.position import Progress, application
 from lakestream.lake.delta.schema import MISFITS_PROPERTY
+from lakestream.lake.delta.state import TableFollower, table_file
 from lakestream.lake.delta.typed_rows import MISFIT_SCHEMA
 from lakestream.lake.delta.verify import Damage
 from lakestream.lake.errors import TableBusy
@@ -133,9 +134,9 @@ class MisfitTable:
 
     def reached(self) -> Progress | None:
         """Return the progress of the last commit with misfits."""
-        watch = PositionWatch(self.path, self._identity.uid)
-        watch.read()
-        return watch.progress
+        watch = TableFollower(self.path, self._identity.uid)
+        watch.position()
+        return watch.head.progress
 
     def commit(self, files: Sequence[Written], progress: Progress) -> int:
         """Commit the misfits of a batch; return their number.
@@ -188,14 +189,14 @@ class MisfitTable:
         if self._owner(self.path) != self._identity.uid:
             return []
         state = Log(self._storage, self.path).state()
-        return verify.lacking(self._storage, self.path, state.files.values())
+        return verify.lacking(self._storage, self.path, map(table_file, state.files.values()))
 
     def listed(self, without: Sequence[Damage]) -> list[int]:
         """Return the sequences that all files but the damaged ones list."""
-        gone = {key_of(each.add) for each in without}
+        gone = {each.file.path for each in without}
         found: list[int] = []
-        for key, add in Log(self._storage, self.path).state().files.items():
-            if key not in gone:
+        for add in Log(self._storage, self.path).state().files.values():
+            if add.path not in gone:
                 with self._storage.fetch(locate(self.path, add.path)) as local, pq.ParquetFile(local) as file:
                     found += file.read(columns=["seq"]).column(0).to_pylist()
         return found
@@ -208,7 +209,9 @@ class MisfitTable:
             files.add(batch)
         now_ms = time.time_ns() // 1_000_000
         changes = [{"add": msgspec.to_builtins(file)} for file in files.close()]
-        changes += [{"remove": {**removal(each.add, now_ms), "dataChange": True}} for each in damaged]
+        gone = {each.file.path for each in damaged}
+        removed = [add for add in Log(self._storage, self.path).state().files.values() if add.path in gone]
+        changes += [{"remove": {**removal(add, now_ms), "dataChange": True}} for add in removed]
         transactions.commit(transaction, "update", changes)
 
     def remove(self) -> None:

@@ -21,6 +21,7 @@ from lakestream.lake.delta import verify
 from lakestream.lake.delta.actions import Add, Key, located
 from lakestream.lake.delta.log import Log, State
 from lakestream.lake.delta.position import Progress, application
+from lakestream.lake.delta.state import table_file
 from lakestream.lake.delta.time_travel import CommitLog
 from lakestream.lake.delta.verify import Damage, Request, asked, settle
 from lakestream.lake.errors import DamagedTable
@@ -152,16 +153,16 @@ class _Wrong:
     def of(self, state: State) -> list[Damage]:
         """Return the damaged files of a version."""
         new = {key: add for key, add in state.files.items() if key not in self._known}
-        found = verify.check(self._storage, self._table, list(new.values()))
+        found = verify.check(self._storage, self._table, map(table_file, new.values()))
         for key, add in new.items():
-            self._known[key] = found.get(key) or self._said(add)
+            self._known[key] = found.get(add.path) or self._said(add)
         return [damage for key in state.files if (damage := self._known[key]) is not None]
 
     def _said(self, add: Add) -> Damage | None:
         """Return the damage that only the server has seen (a failed fsync), or None."""
         for path in located(self._table, add):
             if path in self._request.lasting:
-                return Damage(path, self._request.files.get(path, ""), add, lasting=True)
+                return Damage(path, self._request.files.get(path, ""), table_file(add), lasting=True)
         return None
 
 

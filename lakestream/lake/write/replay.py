@@ -21,9 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakestream.lake.delta import policy
-from lakestream.lake.delta.actions import statistics
 from lakestream.lake.delta.batches import CONDITION_TERMS
-from lakestream.lake.delta.schema import FORMAT_COLUMN, SCHEMA_COLUMN, column_names, message_schema, ticked
+from lakestream.lake.delta.schema import END, FORMAT_COLUMN, SCHEMA_COLUMN, column_names, message_schema, ticked
 from lakestream.lake.delta.time_travel import CommitLog
 from lakestream.lake.delta.typed_columns import of_table, plain
 from lakestream.lake.delta.typed_rows import MISFIT_SCHEMA, TypedRows
@@ -135,9 +134,9 @@ class Replay:
     def _lost(self, found: ExistingTable, damaged: Sequence[Damage]) -> list[int]:
         """Return the sequences of messages without typed columns that these files may have listed, and no other file
         lists, ascending."""
-        said = [statistics(each.add) for each in damaged]
+        files = [each.file for each in damaged]
         # A file without statistics may have listed any.
-        runs = [(each.min_seq, each.max_seq) if each.rows else (0, 1 << 62) for each in said]
+        runs = [(file.min_seq, file.max_seq) if file.rows else (0, END) for file in files]
         low, high = min(first for first, _ in runs), max(last for _, last in runs)
         sql = f"SELECT seq FROM t WHERE seq >= {low} AND seq <= {high}{_untyped(column_names(found.schema))}"
         seqs = self._rows_of(self._table.path, f"{sql} ORDER BY seq").column("seq").to_numpy()

@@ -29,7 +29,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
 from lakestream.lake.delta import batches, position
-from lakestream.lake.delta.position import PositionWatch
+from lakestream.lake.delta.state import TableFollower
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files import paths, staging
 from lakestream.lake.files.lake import open_storage
@@ -150,7 +150,7 @@ class SegmentsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._news, self._wait = News(lake), wait
         self._tasks, self._commit_bytes = tasks, commit_bytes
         self._scanner = Scanner(lake)
-        self._watches: dict[str, PositionWatch] = {}
+        self._watches: dict[str, TableFollower] = {}
         self._seen: set[str] = set()
         self._open: dict[str, _Open] = {}
         self._target: dict[str, int] | None = None
@@ -280,8 +280,8 @@ class SegmentsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if identity is None:
                     return 0
                 table = position.aside if position.is_aside(self._storage, identity) else position.own
-                watch = self._watches[name] = PositionWatch(table(self._storage, identity), identity.uid)
-            return watch.read() or 0
+                watch = self._watches[name] = TableFollower(table(self._storage, identity), identity.uid)
+            return watch.position() or 0
         except (LakeError, OSError):
             return 0  # the batch reports it
 

@@ -39,7 +39,7 @@ from lakestream.lake.delta import departures as departure_files
 from lakestream.lake.delta.batches import Batch
 from lakestream.lake.delta.log import Log
 from lakestream.lake.delta.policy import DEFAULT_BUCKETS, Partition
-from lakestream.lake.delta.position import PositionWatch, Progress, application
+from lakestream.lake.delta.position import Progress, application
 from lakestream.lake.delta.schema import (
     REMOVED_COLUMN,
     SUBJECT_LIMIT,
@@ -47,6 +47,7 @@ from lakestream.lake.delta.schema import (
     Layout,
     choose_bounds,
 )
+from lakestream.lake.delta.state import TableFollower
 from lakestream.lake.delta.typed_columns import EMPTY, of_table
 from lakestream.lake.errors import BadSegment, DamagedTable, LakeError, StillCloned, TableBusy
 from lakestream.lake.files import clone_request, locks, paths, quarantine, staging
@@ -131,7 +132,7 @@ class StreamCompaction:
         self._options = options or Options()
         self._table = StreamTable(spark, self._storage, stream.identity, table)
         self.table = self._table.path
-        self._watch = PositionWatch(self.table, self._identity.uid)
+        self._watch = TableFollower(self.table, self._identity.uid)
         self._lock: Lock | None = None  # of the table, while it is held
         self._cleared = False  # True once rows removed by the last commit have been deleted
         self._owed: list[str] | None = None  # conditions of these rows, if this process has made the commit
@@ -175,7 +176,7 @@ class StreamCompaction:
             if damaged := verify.look_over(self._storage, self.table):
                 verify.ask(self._storage.root, self._identity, damaged)
                 raise LakeError(verify.describe(self.table, damaged))
-            staging.discard_through(self._directory, self._identity, self._watch.read() or 0)
+            staging.discard_through(self._directory, self._identity, self._watch.position() or 0)
             return
         self.drop_table()
         staging.discard(self._directory)
@@ -183,7 +184,7 @@ class StreamCompaction:
     def is_behind(self) -> bool:
         """Return True if staged or quarantined segments are missing in the table, or it is reported as damaged. Uses no
         JVM."""
-        position = self._watch.read() or 0
+        position = self._watch.position() or 0
         if not self.is_cleared or self._awaits_clone() or verify.is_asked(self._storage, self._directory):
             return True
         staged = staging.segments(self._directory)
@@ -217,7 +218,7 @@ class StreamCompaction:
                 self.release()
 
     def _planned(self, through: int) -> Plan | None:
-        reached = self._watch.read() or 0
+        reached = self._watch.position() or 0
         if (quarantined := quarantine.find(self._directory, reached)) is not None:
             raise quarantined
         staged = [each for each in staging.segments(self._directory) if each.last_index <= through]
@@ -229,7 +230,7 @@ class StreamCompaction:
         with self._quarantining():
             footers = [staging.footer(part.path) for part in parts]
         count = batches.fitting(footers, self._options.commit_bytes)
-        batch = batches.gather(self._identity.uid, parts[:count], footers[:count], self._watch.progress)
+        batch = batches.gather(self._identity.uid, parts[:count], footers[:count], self._watch.head.progress)
         return self._prepared(batch, reached, began_ns)
 
     def revise(self, plan: Plan, output: Output) -> Plan | None:
@@ -261,13 +262,13 @@ class StreamCompaction:
     def commit(self, plan: Plan, output: Output) -> Outcome:
         """Commit the files of a plan, and release the lock. Unless `is_cleared`, rows have to be deleted next."""
         try:
-            batch, spans, before = plan.batch, self._options.spans, self._watch.progress
+            batch, spans, before = plan.batch, self._options.spans, self._watch.head.progress
             traced = spans.find(batch.parts, batch.unwritten) if spans is not None else []
             self._cleared, self._owed = False, None
             if batch.departures is not None and len(batch.departures):
                 departure_files.write(self._storage, self.table, batch.progress.last_index, batch.departures)
             misfits = self._append(plan, output)
-            reached = self._watch.read() or 0
+            reached = self._watch.position() or 0
             if reached < batch.progress.last_index:
                 raise LakeError(f"{self.table}: a commit through {batch.progress.last_index} left it at {reached}")
             if batch.departures is not None:
@@ -275,23 +276,23 @@ class StreamCompaction:
             if spans is not None:
                 label = (self._identity.account, self._identity.name, self._identity.uid)
                 spans.export(Commit(*label, reached, plan.began_ns, time.time_ns()), traced)
-            return Outcome(1, len(batch.parts), self._watch.rows, reached, misfits)
+            return Outcome(1, len(batch.parts), self._watch.head.rows, reached, misfits)
         finally:
             self.release()
 
     @property
     def is_cleared(self) -> bool:
         """Return True if no rows removed by the last commit can be in the table."""
-        progress = self._watch.progress
+        progress = self._watch.head.progress
         return self._cleared or progress is None or progress.departed <= 0
 
     def clear(self) -> None:
         """Delete the rows that the last commit has removed, unless it is done. May be repeated."""
-        self._watch.read()
+        self._watch.position()
         if self.is_cleared:
             return
         with self._alone():
-            progress, conditions = self._watch.progress, self._owed
+            progress, conditions = self._watch.head.progress, self._owed
             assert progress is not None
             if conditions is None:
                 dead = departure_files.gone(departure_files.read(self._storage, self.table, progress.last_index))
@@ -395,7 +396,7 @@ class StreamCompaction:
         if found is not None and found.uid == self._identity.uid:
             # This commit hides those of other programs from a server that is started later.
             log, app = Log(self._storage, self.table), application(self._identity.uid)
-            foreign = strangers.since_progress(log, app, self._watch.moved)
+            foreign = strangers.since_progress(log, app, self._watch.head.moved)
             strangers.leave_notes(self._storage, self._directory, foreign)
         if found is not None and found.uid != self._identity.uid:
             if found.created_ns > self._identity.created_ns:
@@ -425,7 +426,7 @@ class StreamCompaction:
 
     def _end_rows(self, batch: Batch, position: int, found: ExistingTable) -> None:
         """Delete rows of removed messages; in an archive, mark them."""
-        before = self._watch.progress
+        before = self._watch.head.progress
         gone = batches.deletions(position, before, batch.unwritten)
         for condition in gone:
             self._table.delta().delete(condition)
@@ -447,12 +448,12 @@ class StreamCompaction:
         self._check()
         # Misfits first: the stream's own commit is the one that is not repeated.
         misfits = self._misfits.commit(output.misfits, batch.progress)
-        before = self._watch.progress
+        before = self._watch.head.progress
         total = misfits + (before.misfits if before is not None else 0)
         stated = _stated(msgspec.structs.replace(batch.progress, misfits=total), plan.began_ns // 1_000_000)
         app = application(self._identity.uid)
         transaction = self._table.begin(app)
-        if (self._watch.read() or 0) == plan.position:
+        if (self._watch.position() or 0) == plan.position:
             txn = (app, batch.progress.last_index)
             wider = None if columns is None else columns.widen
             self._table.append(transaction, output.files, plan.task.layout, txn, stated, wider)
@@ -515,7 +516,7 @@ class StreamCompaction:
         return choose_bounds([*subjects, *(self._table.sample() if in_table else [])], buckets)
 
     def _rewrite(self, layout: Layout) -> None:
-        self._table.rewrite(layout, None if self._watch.progress is None else _json(self._watch.progress))
+        self._table.rewrite(layout, None if self._watch.head.progress is None else _json(self._watch.head.progress))
 
 
 def clear_removed(lake: str) -> None:

@@ -31,7 +31,6 @@ from lakestream.lake.delta.policy import (
     StreamPolicy,
     of_config,
 )
-from lakestream.lake.delta.position import PositionWatch
 from lakestream.lake.delta.schema import (
     BOUNDS_METADATA,
     CREATED_PROPERTY,
@@ -45,6 +44,7 @@ from lakestream.lake.delta.schema import (
     layout_of,
     quoted,
 )
+from lakestream.lake.delta.state import position_of
 from lakestream.lake.errors import DamagedLog, ForeignTable, KeptTable, StillCloned, TableBusy, UnwritableTable
 from lakestream.lake.files import lake as lakes
 from lakestream.lake.files import paths
@@ -153,7 +153,7 @@ class StreamTable:
         metadata, fields = delta.metadata(), delta.schema().fields
         uid = metadata.configuration.get(UID_PROPERTY)
         if uid is None:
-            held = PositionWatch(self.path, self._identity.uid).read() is not None
+            held = position_of(self.path, self._identity.uid) is not None
             since = self._declared_since(lambda found: UID_PROPERTY not in found.configuration) if held else 0
             raise ForeignTable(self.path, since)
         for key, what in REQUIRED_VALUES.items():

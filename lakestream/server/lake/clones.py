@@ -17,12 +17,11 @@ from typing import TypeVar
 import msgspec
 
 from lakestream.lake.delta import policy
-from lakestream.lake.delta.actions import statistics
-from lakestream.lake.delta.log import Log
 from lakestream.lake.delta.policy import StreamPolicy
+from lakestream.lake.delta.state import TableFollower
+from lakestream.lake.errors import HistoryUnavailable
 from lakestream.lake.files import clone_request, paths, staging
 from lakestream.lake.files.clone_request import CloneAnswer, CloneRequest, Picked
-from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.locks import COMPACTOR_LOCK, is_held
 from lakestream.lake.files.staging import StreamIdentity
 from lakestream.lake.read.flush import FLUSH
@@ -223,12 +222,10 @@ class LakeClones:
 
     def _messages(self, table: str) -> int:
         """Return the approximate number of rows of a table."""
-        log = Log(open_storage(self.root), table)
         try:
-            state = log.state()
-        except FileNotFoundError:
+            return sum(file.rows for file in TableFollower(table).advance().files)
+        except (FileNotFoundError, HistoryUnavailable):
             return 0
-        return sum(statistics(add).rows for add in state.files.values())
 
     def build(
         self, files: Files, directory: str, table: str, origin: Origin, stopped: Callable[[], bool] = lambda: False

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from lakestream.lake.delta import policy, position, verify
+from lakestream.lake.delta import policy, position, state, verify
 from lakestream.lake.errors import BadPolicy, StagingConflict
 from lakestream.lake.files import staging
 from lakestream.lake.files.lake import open_storage
@@ -59,10 +59,10 @@ def settle(lake: str, stream: StreamIdentity, directory: str, log: Logger) -> No
         OSError, LakeError: try again later. The files have to stay.
     """
     storage, kept = open_storage(lake), keeps(stream)
-    before = position.reached(storage, stream) if kept else 0
+    before = state.reached(storage, stream) if kept else 0
     damaged = verify.damaged(storage, stream) if before and directory else []
     # Invariant 10: these files are the last segments that the store has. A damaged table needs all of them.
-    reached = min(before, position.reached(storage, stream)) if kept and not damaged else 0
+    reached = min(before, state.reached(storage, stream)) if kept and not damaged else 0
     owed = [each for each in sealed_in(Files(), directory) if each[2] > reached] if kept and directory else []
     for path, first_index, last_index in owed:
         try:
@@ -75,5 +75,5 @@ def settle(lake: str, stream: StreamIdentity, directory: str, log: Logger) -> No
     staging.mark_deleted(lake, stream, kept)
     # The compactor may just have compacted another replica's segments and removed the directory.
     missing = staging.missing(lake, stream, [each[2] for each in owed])
-    if missing and missing[-1] > position.reached(storage, stream):
+    if missing and missing[-1] > state.reached(storage, stream):
         raise OSError(f"what was staged of {stream.name} through entry {missing[-1]} was taken away")

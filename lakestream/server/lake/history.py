@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
+from lakestream.lake.delta.state import TableFollower
 from lakestream.lake.delta.strangers import Run
 from lakestream.lake.delta.time_travel import TimeTravelError
 from lakestream.lake.errors import HistoryUnavailable, LakeAway, LakeError, StorageFailed
@@ -96,7 +97,7 @@ class ThreadHistory:
     """`History` over one stream's Delta table. The reader (and pyarrow with it) is loaded at the first read.
 
     Args:
-        table: the table's path.
+        follower: of the table.
         uid: the stream's.
         directory: the stream's staging directory: what segments there still have does not need the table.
         presence: of the lake: while it is away reads fail at once.
@@ -105,14 +106,15 @@ class ThreadHistory:
 
     def __init__(
         self,
-        table: str,
+        follower: TableFollower,
         uid: str,
         directory: str,
         presence: Presence,
         cache: SharedCache,
         report: Callable[[str], None],
     ) -> None:
-        self._path = table
+        self._follower = follower
+        self._path = follower.table
         self._directory = directory
         self._uid = uid
         self._shared = cache
@@ -329,7 +331,7 @@ class ThreadHistory:
             before = self._below
             if before is not None and before.below == begins:
                 return FallbackHistory(before, staged)
-            self._below = below = TableHistory(self._path, self._shared.get(), begins)
+            self._below = below = TableHistory(self._path, self._shared.get(), begins, self._follower)
         if before is not None:
             before.close()
         return FallbackHistory(below, staged)
@@ -341,7 +343,7 @@ class ThreadHistory:
                 def make() -> TableHistory:
                     from lakestream.lake.read.history.history import TableHistory  # loads pyarrow
 
-                    return TableHistory(self._path, self._shared.get())
+                    return TableHistory(self._path, self._shared.get(), follower=self._follower)
 
                 self._table = await self._call(make)
             return self._table

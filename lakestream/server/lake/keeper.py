@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from lakestream.config.options import LakeOptions
 from lakestream.lake.delta import defaults, policy
-from lakestream.lake.delta.position import PositionWatch
+from lakestream.lake.delta.state import position_of
 from lakestream.lake.delta.verify import Budget
 from lakestream.lake.errors import BadPolicy, LakeAway, LakeError, OlderLake, OlderStore, StorageFailed
 from lakestream.lake.files import paths, query_progress, staging
@@ -211,7 +211,7 @@ class LakeKeeper:
         if away is not None:
             return page | {"error": str(away)}
         trouble = sync.trouble
-        figures = await self._tables.read(sync.table)
+        figures = await self._tables.read(sync.follower)
         if figures.table is not None:
             page |= {"table": figures.table, "commits": figures.commits[:commits]}
         error = trouble or figures.error
@@ -266,7 +266,7 @@ class LakeKeeper:
         self._polled[sync] = None
         self._order[sync] = None
         stream.reader.history = sync.history = ThreadHistory(
-            sync.table, stream.uid, sync.directory, self.presence, self._cache, self._log.warn_again
+            sync.follower, stream.uid, sync.directory, self.presence, self._cache, self._log.warn_again
         )
         sync.history.on_failure = functools.partial(self._stir, sync)
         if stream.config.mirror is not None:  # no other stream becomes one later
@@ -287,7 +287,7 @@ class LakeKeeper:
                 self._log.warn(f"stream {name}: the lake at {self.root} cannot be read: {error}")
             done(position or 0)
 
-        self._io.submit(lambda: PositionWatch(table, uid).read(), known)
+        self._io.submit(lambda: position_of(table, uid), known)
 
     def make_base(self, files: Files, directory: str, account: str, name: str, origin: Origin) -> Base:
         try:

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lakestream.lake.delta import verify
-from lakestream.lake.delta.position import PositionWatch, application
 from lakestream.lake.delta.schema import JSON_SCHEMA_PROPERTY
+from lakestream.lake.delta.state import Head, TableFollower, TableState
 from lakestream.lake.delta.strangers import Change, ForeignCommit, Run, Strangers, described, joined, with_messages
-from lakestream.lake.delta.verify import Budget, TableFiles
+from lakestream.lake.delta.verify import Budget, TableCheck
 from lakestream.lake.errors import BadSegment, LakeError, OlderLake, OlderStore
 from lakestream.lake.files import paths, quarantine, staging
 from lakestream.lake.files.lake import open_storage
@@ -88,6 +88,8 @@ class StreamSync:
         self._lake = lake
         self.table = paths.table(lake, stream.name, stream.account)
         self.directory = paths.staging(lake, stream.name, stream.uid, stream.account)
+        self._seen = 0, -1
+        """Epoch and version up to which commits of other programs are known."""
         self._told = ""
         self.undone: set[int] = set()
         """Commits of other programs that have no effect on the stream any more; the next look forgets them."""
@@ -132,12 +134,13 @@ class StreamSync:
         return open_storage(self._lake)
 
     @functools.cached_property
-    def _watch(self) -> PositionWatch:
-        return PositionWatch(self.table, self.stream.uid)
+    def follower(self) -> TableFollower:
+        """Return what follows the table, for its history too."""
+        return TableFollower(self.table, self.stream.uid)
 
     @functools.cached_property
-    def _files(self) -> TableFiles:
-        return TableFiles(self._storage, self.table, application(self.stream.uid))
+    def _files(self) -> TableCheck:
+        return TableCheck(self._storage, self.follower)
 
     @functools.cached_property
     def _strangers(self) -> Strangers:
@@ -221,7 +224,7 @@ class StreamSync:
         """Return the error of a log that ends before what the lake holds of its stream, or None. Blocks."""
         try:
             staged = staging.segments(self.directory)
-            self._check(self._watch.read() or 0, 0, self.stream.store.applied, staged)
+            self._check(self.follower.position() or 0, 0, self.stream.store.applied, staged)
         except OlderStore as error:
             return error
         return None
@@ -270,7 +273,8 @@ class StreamSync:
         self._require()  # it may have waited for a thread
         if self.history is not None and self.history.take_failure():
             self._files.doubt()
-        position = self._watch.read()
+        head = self.follower.newest()
+        position = head.position
         needs_list = leads or not self.checked or (position or 0) < left
         entries = self._storage.list(self.directory) if needs_list else []
         staged = staging.staged_segments(entries)
@@ -279,14 +283,14 @@ class StreamSync:
         if asked not in ("", self._asked) and not self._files.damaged:  # by the maintainer, or before a restart
             self._asked = asked
             self._files.doubt()
-        seen = self._files.version
-        whole, trouble = (True, "") if position is None else self._verify(budget)
-        if position is not None and self._files.version != seen:
+        whole, trouble = (True, "") if position is None else self._verify(head, budget)
+        if position is not None and self._files.state is not None and self._files.version > head.version:
             # Invariant: the verified version is not older than the position. A repair in between lowers it.
-            position = min(position, self._watch.read() or 0)
-        progress = self._watch.progress
+            head = self._files.state.head
+            position = min(position, head.position or 0)
+        progress = head.progress
         self.last_seq = progress.last_seq if progress is not None else _seq_at(sealed, position or 0, floor)
-        self.committed_ns = self._watch.committed_ms * 1_000_000
+        self.committed_ns = head.committed_ms * 1_000_000
         self.misfits = progress.misfits if progress is not None else 0
         damaged = position is not None and whole and bool(self._files.damaged)
         held = position if whole and not damaged and not self._files.is_vacuumed else None
@@ -294,8 +298,10 @@ class StreamSync:
             trouble = self._damage(sealed, staged)
         elif position is not None and whole:
             trouble = trouble or self._files.obstacle
-        known = position is not None and not damaged and self._files.version >= 0
-        changes = self._changes(entries, leads) if known else None
+        state = self._files.state
+        changes = None
+        if position is not None and not damaged and state is not None:
+            changes = self._changes(state, entries, leads)
         due = self._grace.due(staged, held, time.monotonic_ns()) if held is not None and leads else []
         if held is not None and not self._may_release(sealed, held, due):
             held = None
@@ -329,13 +335,16 @@ class StreamSync:
         self._looked_up = mark
         return True
 
-    def _changes(self, entries: Sequence[Entry], leads: bool) -> list[tuple[ForeignCommit, Change]]:
+    def _changes(self, state: TableState, entries: Sequence[Entry], leads: bool) -> list[tuple[ForeignCommit, Change]]:
         """Return what other programs have changed in the table, as far as it is not undone."""
-        new, self._files.foreign = self._files.foreign, []
+        epoch, seen = self._seen
+        new = [each for each in state.foreign if epoch != state.head.epoch or each.version > seen]
         undone, self.undone = self.undone, set()
-        self._strangers.settle(undone, self._watch.moved, leads)
+        self._strangers.settle(undone, state.head.moved, leads)
         listed = [] if undone else entries  # which were listed before
-        return list(self._strangers.look(new, listed, self._files.version, leads).values())
+        found = list(self._strangers.look(new, listed, state.version, leads).values())
+        self._seen = state.head.epoch, state.version
+        return found
 
     def told(self, changes: Sequence[tuple[ForeignCommit, Change]] | None) -> str:
         """Return the text for changes by other programs that concern messages of the stream; note those that do not.
@@ -378,10 +387,10 @@ class StreamSync:
                 raise OlderStore(self.directory, staged[-1].last_index, applied)
         self.checked = True
 
-    def _verify(self, budget: Budget) -> tuple[bool, str]:
+    def _verify(self, head: Head, budget: Budget) -> tuple[bool, str]:
         """Check the table's files; return (True if all were checked, the reason why they cannot be)."""
         try:
-            whole = self._files.look(self._watch.epoch, budget)
+            whole = self._files.look(head, budget)
         except (OSError, ValueError, LakeError) as error:
             self._unchecked += 1
             if self._unchecked == 1:  # it may be being removed

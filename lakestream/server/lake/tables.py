@@ -1,7 +1,7 @@
 """The tables of the lake for monitoring.
 
-Belongs here: the size of a table and its last commits, read from its log in a thread. A table is read again only once
-it has another version, and not within `REFRESH_NS`: the log of a large table takes some time.
+Belongs here: the size of a table and its last commits. The commits are read from its log in a thread, again only once
+there is another version, and not within `REFRESH_NS`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from lakestream.lake.delta.actions import Add, statistics
-from lakestream.lake.delta.log import Log
+from lakestream.lake.delta.log import Commit, Log
+from lakestream.lake.delta.state import TableFollower, TableState
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.write.maintenance_plan import Policy
@@ -43,13 +43,13 @@ class Figures(msgspec.Struct, frozen=True):
 
     Attributes:
         read_ns: when.
-        tag: what identifies the content of the newest commit.
+        at: epoch and version of the table.
         table: the `table` object of /lakez; None: there is no table yet.
         commits: its last commits, the newest first.
     """
 
     read_ns: int
-    tag: str | None = None
+    at: tuple[int, int] = (0, -1)
     table: dict[str, Any] | None = None
     commits: list[dict[str, Any]] = []
     error: str = ""
@@ -63,18 +63,19 @@ class Tables:
         self._kept: dict[str, Figures] = {}
         self._turn = asyncio.Lock()  # the threads are those of the log: monitoring takes one of them at most
 
-    async def read(self, path: str) -> Figures:
+    async def read(self, follower: TableFollower) -> Figures:
         """Return the figures of a table, which may be some seconds old."""
         async with self._turn:
-            return await self._read(path)
+            return await self._read(follower)
 
-    async def _read(self, path: str) -> Figures:
+    async def _read(self, follower: TableFollower) -> Figures:
+        path = follower.table
         known = self._kept.get(path)
         if known is not None and self._clock.steady() - known.read_ns < REFRESH_NS:
             return known
         now = self._clock.steady()
         try:
-            found = await self._io.call(lambda: _figures(path, now, known))
+            found = await self._io.call(lambda: _figures(follower, now, known))
         except (LakeError, OSError, ValueError) as error:
             found = Figures(now, error=str(error))
         self._kept.pop(path, None)
@@ -84,41 +85,44 @@ class Tables:
         return found
 
 
-def _figures(path: str, now_ns: int, known: Figures | None) -> Figures:
-    """Read a table's log. Blocks."""
-    log = Log(open_storage(path), path)
-    version = max(log.commits[-1:] + log.checkpoints[-1:], default=-1)
-    if version < 0:
+def _figures(follower: TableFollower, now_ns: int, known: Figures | None) -> Figures:
+    """Read what is new of a table's log. Blocks."""
+    try:
+        state = follower.advance()
+    except FileNotFoundError:
         return Figures(now_ns)
-    tag = log.tag(version)
-    if known is not None and known.table is not None and known.table["version"] == version and known.tag == tag:
+    at = state.head.epoch, state.version
+    if known is not None and known.at == at:
         return msgspec.structs.replace(known, read_ns=now_ns)
-    state = log.state(version)
-    commits = [_commit(log, each) for each in reversed(log.commits[-MAX_COMMITS:])]
-    return Figures(now_ns, tag, _sizes(version, list(state.files.values())), commits)
+    log = Log(open_storage(follower.table), follower.table)
+    commits = []
+    for version in range(state.version, max(state.version - MAX_COMMITS, -1), -1):
+        try:
+            commits.append(_commit(log.commit(version)))
+        except FileNotFoundError:  # log clean-up
+            break
+    return Figures(now_ns, at, _sizes(state), commits)
 
 
-def _sizes(version: int, files: list[Add]) -> dict[str, Any]:
-    below = Policy().small_bytes
+def _sizes(state: TableState) -> dict[str, Any]:
+    files, below = state.files, Policy().small_bytes
     small = [file for file in files if file.size < below]
-    rows = sum(statistics(file).rows for file in files)
-    gone = sum(file.deletion_vector.cardinality for file in files if file.deletion_vector is not None)
+    gone = sum(file.deleted.cardinality for file in files if file.deleted is not None)
     return {
-        "version": version,
+        "version": state.version,
         "files": len(files),
         "bytes": sum(file.size for file in files),
         "small_files": len(small),
         "small_bytes": sum(file.size for file in small),
-        "rows": rows - gone,
+        "rows": sum(file.rows for file in files) - gone,
     }
 
 
-def _commit(log: Log, version: int) -> dict[str, Any]:
-    commit = log.commit(version)
+def _commit(commit: Commit) -> dict[str, Any]:
     info = commit.info
     metrics = info.operation_metrics
     page = {
-        "version": version,
+        "version": commit.version,
         "time": format_time(commit.time_ms * 1_000_000),
         "operation": info.operation,
         "messages": int(metrics.get("numOutputRows", 0)) if info.operation == "WRITE" else 0,

@@ -24,6 +24,7 @@ import msgspec
 import numpy as np
 
 from lakestream.lake.delta.schema import END
+from lakestream.lake.delta.state import TableFollower
 from lakestream.lake.errors import HistoryUnavailable
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read.history.cache import RECORD_OVERHEAD, Block, BlockCache, Slab
@@ -76,15 +77,18 @@ class TableHistory:
         table: path or URL of the table.
         cache: the cache, whose limit bounds the only memory that grows with reading; a new one by default.
         below: only messages with lower sequences are read, and no file that has none of those is opened.
+        follower: of the table; a new one by default.
     """
 
-    def __init__(self, table: str, cache: BlockCache | None = None, below: int = END) -> None:
+    def __init__(
+        self, table: str, cache: BlockCache | None = None, below: int = END, follower: TableFollower | None = None
+    ) -> None:
         self.table = table
         self.below = below
         self._cache = cache if cache is not None else BlockCache()
         self._blocks, self._slabs = next(_owners), next(_owners)
         storage = open_storage(table)
-        self._index = TableIndex(table, storage)
+        self._index = TableIndex(follower or TableFollower(table, storage=storage), storage)
         self._scan = TableScan(table, storage)
         # Size of a sequential reader's next step, by owner and first sequence.
         self._strides: dict[tuple[int, int], Extent] = {}

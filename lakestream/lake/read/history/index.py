@@ -1,31 +1,26 @@
-"""Index of the files of a stream's table, with which history reads are planned.
+"""Finding the files of a stream's table that messages are in, with which history reads are planned.
 
-Belongs here: a compact snapshot of a table's files (from a checkpoint once, then from each new commit), and finding the
-files that a range of sequences or a set of subjects may be in. The log is read by delta/log.py. No data file is opened,
-except for the footer of one that was written without statistics.
+Belongs here: snapshots of a table's states (delta/state.py), and finding the files that a range of sequences or a set
+of subjects may be in. No data file is opened, except for the footer of one that was written without statistics.
 
-A snapshot never changes, so that readers need no lock. A refresh reads only the commits that came since.
+A snapshot never changes, so that readers need no lock.
 """
 
 from __future__ import annotations
 
-import threading
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
 from operator import attrgetter
 from typing import Any
-from urllib.parse import unquote
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakestream.lake.delta.actions import Action, Add, Bounds, DeletionVector, MetaData, locate, statistics
-from lakestream.lake.delta.ends import End, stated
-from lakestream.lake.delta.log import Log
+from lakestream.lake.delta.actions import MetaData, TableProtocol, locate
 from lakestream.lake.delta.schema import END, FORMAT_COLUMN, REMOVED_COLUMN, subject_text
-from lakestream.lake.errors import HistoryUnavailable
+from lakestream.lake.delta.state import TableFile, TableFollower, TableState
 from lakestream.lake.files.storage import Storage
 from lakestream.protocol.subjects import Filters, is_literal
 
@@ -44,39 +39,8 @@ _DIRECT_FEATURES = frozenset(
 )
 """Reader features with which files are read directly; a table with others is left to deltalake, which may refuse it."""
 _min_seq = attrgetter("min_seq")
-_KINDS = ("add", "metaData", "protocol")
-TEXTS_PER_FILE = 4
-"""Once there are more than this many different bounds of subjects for each file, and `SPARE_TEXTS`, those of files that
-have left the table are dropped. A file has two bounds."""
-SPARE_TEXTS = 64
 MAX_SUBJECTS = 512
 """Above this many subjects, all messages are read and filtered instead of naming the subjects in a query."""
-
-
-class FileEntry(msgspec.Struct, frozen=True, gc=False):
-    """One file of a snapshot.
-
-    `path` is spelled as in the log; see `actions.locate`. `subject` is the value of a table's partition column of that
-    name, which is then not in the file. The bounds of subjects are those of the statistics: at most 32 characters, yet
-    true bounds.
-    """
-
-    path: str
-    min_seq: int
-    max_seq: int
-    min_time: int
-    max_time: int
-    rows: int
-    size: int
-    min_subject: str
-    max_subject: str
-    subject: str | None
-    deleted: DeletionVector | None
-    end: End | None = None
-
-    def may_hold(self, wanted: Wanted) -> bool:
-        """Return True if a message of one of those subjects may be in the file."""
-        return wanted.overlaps(self.min_subject, self.max_subject)
 
 
 class Wanted:
@@ -126,169 +90,79 @@ class Snapshot(msgspec.Struct, frozen=True):
     """One version of a table. `files` are sorted by `min_seq`; `mins` and `maxs` are their ranges as arrays."""
 
     version: int
-    files: list[FileEntry]
+    files: list[TableFile]
     mins: np.ndarray[Any, Any]
     maxs: np.ndarray[Any, Any]
     max_seq: int
     shape: Shape
 
-    def overlapping(self, first: int, last: int, wanted: Wanted | None = None) -> list[FileEntry]:
+    def overlapping(self, first: int, last: int, wanted: Wanted | None = None) -> list[TableFile]:
         """Return the files that may hold a message with first ≤ seq ≤ last, sorted by their lowest sequence."""
         end = int(np.searchsorted(self.mins, last, side="right"))
         places = np.flatnonzero(self.maxs[:end] >= first).tolist()
-        found = [self.files[place] for place in places]
-        return found if wanted is None else [file for file in found if file.may_hold(wanted)]
+        return _holding([self.files[place] for place in places], wanted)
 
-    def holding(self, seqs: Sequence[int], wanted: Wanted | None = None) -> list[FileEntry]:
+    def holding(self, seqs: Sequence[int], wanted: Wanted | None = None) -> list[TableFile]:
         """Return the files that may hold one of these sequences (ascending)."""
         asked = np.asarray(seqs, dtype=np.int64)
         within = np.searchsorted(asked, self.mins, side="left") < np.searchsorted(asked, self.maxs, side="right")
-        found = [self.files[place] for place in np.flatnonzero(within).tolist()]
-        return found if wanted is None else [file for file in found if file.may_hold(wanted)]
+        return _holding([self.files[place] for place in np.flatnonzero(within).tolist()], wanted)
+
+
+def _holding(files: list[TableFile], wanted: Wanted | None) -> list[TableFile]:
+    """Return the files that may hold a message of the wanted subjects."""
+    return files if wanted is None else [each for each in files if wanted.overlaps(each.min_subject, each.max_subject)]
 
 
 class TableIndex:
-    """The newest known snapshot of one table. Safe for use by several threads.
+    """Snapshots of the states of one table. Safe for use by several threads.
 
     Args:
-        table: path or URL of the table.
+        follower: of the table.
         storage: where it is.
     """
 
-    def __init__(self, table: str, storage: Storage) -> None:
-        self.table = table
+    def __init__(self, follower: TableFollower, storage: Storage) -> None:
+        self.follower = follower
         self._storage = storage
-        self._lock = threading.Lock()
-        self._snapshot: Snapshot | None = None
-        self._by_path: dict[str, FileEntry] = {}
-        self._texts: dict[str, str] = {}  # one object for each subject that bounds several files
+        self._known: tuple[TableState, Snapshot] | None = None
+        self._footers: dict[str, TableFile] = {}
 
     def snapshot(self) -> Snapshot:
         """Return the known snapshot without refreshing it; the newest version when there is none."""
-        return self._snapshot or self.refresh()
+        return self.refresh() if self._known is None else self._known[1]
 
     def refresh(self, from_scratch: bool = False) -> Snapshot:
-        """Return the newest version by reading the commits since; `from_scratch`: by reading the whole log.
+        """Return the newest version; `from_scratch`: by reading the whole log.
 
         Raises:
             FileNotFoundError: there is no table.
             HistoryUnavailable: its log is of an unsupported kind.
         """
-        with self._lock:
-            snapshot = self._snapshot
-            snapshot = self._load() if snapshot is None or from_scratch else self._advance(snapshot)
-            self._snapshot = snapshot
-            return snapshot
+        state, known = self.follower.advance(from_scratch), self._known
+        if known is not None and known[0] is state:
+            return known[1]
+        files, mins, maxs = state.files, np.frombuffer(state.mins, np.int64), np.frombuffer(state.maxs, np.int64)
+        if not all(file.is_known for file in files):
+            files = sorted((file if file.is_known else self._by_footer(file) for file in files), key=_min_seq)
+            mins = np.fromiter((file.min_seq for file in files), np.int64, len(files))
+            maxs = np.fromiter((file.max_seq for file in files), np.int64, len(files))
+        same = known is not None and (known[0].metadata, known[0].protocol) == (state.metadata, state.protocol)
+        shape = known[1].shape if known is not None and same else _shape(state.metadata, state.protocol)
+        snapshot = Snapshot(state.version, files, mins, maxs, int(maxs.max()) if len(maxs) else 0, shape)
+        self._known = state, snapshot
+        return snapshot
 
     def close(self) -> None:
         """Drop the snapshot."""
-        with self._lock:
-            self._snapshot = None
-            self._by_path, self._texts = {}, {}
+        self._known, self._footers = None, {}
 
-    # ------------------------------------------------------------------ the log
-    def _advance(self, snapshot: Snapshot) -> Snapshot:
-        """Apply the commits after the snapshot's version."""
-        log = Log(self._storage, self.table)
-        known = snapshot
-        for commit in log.commits_after(snapshot.version):
-            snapshot = self._apply(snapshot, commit.actions)
-        # Log clean-up may have deleted this version's commit, and the next one's too.
-        return self._load() if snapshot is known and not self._storage.exists(log.path(known.version)) else snapshot
-
-    def _load(self) -> Snapshot:
-        """Read the newest checkpoint and the commits after it."""
-        self._by_path, self._texts = {}, {}
-        nothing = np.empty(0, np.int64)
-        snapshot = Snapshot(-1, [], nothing, nothing, 0, Shape())
-        log = Log(self._storage, self.table)
-        version, parts = log.newest_checkpoint()
-        if version >= 0:
-            snapshot = msgspec.structs.replace(self._apply(snapshot, log.read_parts(parts, _KINDS)), version=version)
-        for commit in log.commits_after(version):
-            snapshot = self._apply(snapshot, commit.actions)
-        if snapshot.version < 0 and log.commits:
-            raise HistoryUnavailable(
-                f"{self.table} has no checkpoint of the classic kind; set its property delta.checkpointPolicy to "
-                "classic and let `lakestream maintain` write one"
-            )
-        if snapshot.version < 0:
-            raise FileNotFoundError(f"{self.table}: no Delta table is there")
-        return snapshot
-
-    # ------------------------------------------------------------------ snapshots
-    def _apply(self, snapshot: Snapshot, actions: Iterable[Action]) -> Snapshot:
-        """Return the snapshot after one commit. Removals come first: a file with a new deletion vector is in both."""
-        gone: set[str] = set()
-        fresh: dict[str, FileEntry] = {}
-        shape = snapshot.shape
-        for action in actions:
-            if action.remove is not None:
-                gone.add(unquote(action.remove.path))
-            elif action.add is not None:
-                # Writers differ in what they escape.
-                path = unquote(action.add.path)
-                fresh[path] = self._entry(action.add)
-                gone.add(path)
-            elif action.meta_data is not None:
-                shape = _shape(action.meta_data, shape.direct)
-            elif action.protocol is not None:
-                features = action.protocol.reader_features or []
-                direct = action.protocol.min_reader_version in (1, 3) and _DIRECT_FEATURES.issuperset(features)
-                shape = msgspec.structs.replace(shape, direct=direct)
-        files, mins, maxs = snapshot.files, snapshot.mins, snapshot.maxs
-        dropped = {id(file) for path in gone if (file := self._by_path.pop(path, None)) is not None}
-        if dropped:
-            keep = np.fromiter((id(file) not in dropped for file in files), bool, len(files))
-            files = [file for file in files if id(file) not in dropped]
-            mins, maxs = mins[keep], maxs[keep]
-        if fresh:
-            self._by_path.update(fresh)
-            added = sorted(fresh.values(), key=_min_seq)
-            new_mins = np.fromiter((file.min_seq for file in added), np.int64, len(added))
-            new_maxs = np.fromiter((file.max_seq for file in added), np.int64, len(added))
-            places = np.searchsorted(mins, new_mins, side="right")
-            mins, maxs = np.insert(mins, places, new_mins), np.insert(maxs, places, new_maxs)
-            # Most commits only append; a sort of two runs that are in order costs one pass.
-            files = [*files, *added] if len(places) and places[0] == len(files) else sorted(files + added, key=_min_seq)
-        if len(self._texts) > TEXTS_PER_FILE * len(files) + SPARE_TEXTS:
-            bounds = (text for file in files for text in (file.min_subject, file.max_subject))
-            self._texts = {text: text for text in bounds}
-        max_seq = int(maxs.max()) if len(maxs) else 0
-        return Snapshot(snapshot.version + 1, files, mins, maxs, max_seq, shape)
-
-    def _entry(self, add: Add) -> FileEntry:
-        stats = statistics(add)
-        low, high, rows = stats.min_values, stats.max_values, stats.rows
-        subject = add.partition_values.get("subject")
-        if low.seq is None or high.seq is None or low.time_ns is None or high.time_ns is None or not rows:
-            low, high, rows = self._footer(add.path)
-        low_subject = subject if subject is not None else low.subject or ""
-        high_subject = subject if subject is not None else high.subject
-        if high_subject is None:
-            high_subject = "\U0010ffff"
-        return FileEntry(
-            add.path,
-            low.seq or 0,
-            END if high.seq is None else high.seq,
-            low.time_ns or 0,
-            END if high.time_ns is None else high.time_ns,
-            rows,
-            add.size,
-            self._text(low_subject),
-            self._text(high_subject),
-            None if subject is None else self._text(subject),
-            add.deletion_vector,
-            stated(add.tags),
-        )
-
-    def _text(self, text: str) -> str:
-        return self._texts.setdefault(text, text)
-
-    def _footer(self, path: str) -> tuple[Bounds, Bounds, int]:
-        """Return bounds and rows of a file without statistics in the log, from its Parquet footer."""
-        whole = locate(self.table, path)
-        data = pq.ParquetFile(whole if self._storage.local else pa.BufferReader(self._storage.read(whole))).metadata
+    def _by_footer(self, file: TableFile) -> TableFile:
+        """Return a file without statistics in the log with bounds and rows from its Parquet footer."""
+        if (known := self._footers.get(file.path)) is not None:
+            return msgspec.structs.replace(known, deleted=file.deleted)
+        path = locate(self.follower.table, file.path)
+        data = pq.ParquetFile(path if self._storage.local else pa.BufferReader(self._storage.read(path))).metadata
         low: dict[str, int] = {}
         high: dict[str, int] = {}
         for group in range(data.num_row_groups):
@@ -298,15 +172,23 @@ class TableIndex:
                 if name in ("seq", "time_ns") and stats is not None and stats.has_min_max:
                     low[name] = min(low.get(name, stats.min), stats.min)
                     high[name] = max(high.get(name, stats.max), stats.max)
-        bounds = Bounds(low.get("seq"), low.get("time_ns")), Bounds(high.get("seq"), high.get("time_ns"))
-        return bounds[0], bounds[1], data.num_rows
+        self._footers[file.path] = found = msgspec.structs.replace(
+            file,
+            min_seq=low.get("seq", 0),
+            max_seq=high.get("seq", END),
+            min_time=low.get("time_ns", 0),
+            max_time=high.get("time_ns", END),
+            rows=data.num_rows,
+        )
+        return found
 
 
-def _shape(data: MetaData, direct: bool) -> Shape:
+def _shape(data: MetaData, protocol: TableProtocol) -> Shape:
     fields = _SCHEMA.decode(data.schema_string).fields
     mapped = data.configuration.get("delta.columnMapping.mode", "none") != "none"
+    readable = protocol.min_reader_version in (1, 3) and _DIRECT_FEATURES.issuperset(protocol.reader_features or [])
     return Shape(
-        direct and not mapped,
+        readable and not mapped,
         any(field.name == REMOVED_COLUMN for field in fields),
         data.schema_string if any(field.name == FORMAT_COLUMN for field in fields) else "",
     )

@@ -19,9 +19,10 @@ from lakestream.lake.delta import deletion_vectors
 from lakestream.lake.delta.actions import locate
 from lakestream.lake.delta.payloads import Payloads
 from lakestream.lake.delta.schema import REMOVED_COLUMN, join_headers, table_schema
+from lakestream.lake.delta.state import TableFile
 from lakestream.lake.errors import DamagedFile
 from lakestream.lake.files.storage import Storage
-from lakestream.lake.read.history.index import FileEntry, Wanted
+from lakestream.lake.read.history.index import Wanted
 from lakestream.log.format.record import Record
 
 COLUMNS = ("seq", "time_ns", "subject", "subject_bytes", "headers", "header_block", "data")
@@ -49,7 +50,7 @@ class Pick:
 def read_file(
     storage: Storage,
     table: str,
-    file: FileEntry,
+    file: TableFile,
     pick: Pick,
     columns: Sequence[str],
     archive: bool,
@@ -103,7 +104,7 @@ def read_file(
     return _shaped(found if payloads is None else payloads.complete(found), file, columns)
 
 
-def _check(path: str, file: FileEntry, found: Any) -> None:
+def _check(path: str, file: TableFile, found: Any) -> None:
     """Raise DamagedFile unless rows have the types that a table has: a damaged footer may tell of others."""
     if file.rows and found.num_rows != file.rows:
         raise DamagedFile(path, f"it has {found.num_rows} rows instead of {file.rows}")
@@ -141,7 +142,7 @@ def _of_subjects(column: Any, wanted: Wanted) -> np.ndarray[Any, Any]:
     return found
 
 
-def _shaped(found: Any, file: FileEntry, columns: Sequence[str]) -> Any:
+def _shaped(found: Any, file: TableFile, columns: Sequence[str]) -> Any:
     """Return the table with exactly these columns in their usual types; writers and layouts leave out some."""
     types = {field.name: field.type for field in table_schema(columns)}
     have = set(found.column_names)

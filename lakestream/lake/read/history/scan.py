@@ -22,9 +22,10 @@ import pyarrow as pa
 from lakestream.lake.delta.actions import locate
 from lakestream.lake.delta.payloads import Payloads
 from lakestream.lake.delta.schema import REMOVED_COLUMN, doubled, literal
+from lakestream.lake.delta.state import TableFile
 from lakestream.lake.files.storage import Storage
 from lakestream.lake.read.history.cache import Slab
-from lakestream.lake.read.history.index import FileEntry, Snapshot, Wanted
+from lakestream.lake.read.history.index import Snapshot, Wanted
 from lakestream.lake.read.history.rows import COLUMNS, LIGHT, Pick, TooLarge, joined, read_file
 
 if TYPE_CHECKING:
@@ -121,10 +122,10 @@ class TableScan:
                 return self._measured(Slab(low, high, rows, rows.nbytes))
         return self._slab_by_query(snapshot, first, start, room, extent)
 
-    def _group(self, snapshot: Snapshot, places: Any, start: int, wanted: int) -> tuple[list[FileEntry], int]:
+    def _group(self, snapshot: Snapshot, places: Any, start: int, wanted: int) -> tuple[list[TableFile], int]:
         """Return (small files that hold all messages from `start` on, the last sequence); no files when there are none
         such."""
-        group: list[FileEntry] = []
+        group: list[TableFile] = []
         rows = size = reach = 0
         if not snapshot.shape.direct:
             return [], 0
@@ -152,7 +153,7 @@ class TableScan:
             self._stretch = min(self._stretch * 4, 1 << 30)
         return self._measured(Slab(first, last, rows, rows.nbytes))
 
-    def _row_size(self, files: Sequence[FileEntry]) -> int:
+    def _row_size(self, files: Sequence[TableFile]) -> int:
         said = max((file.size // max(file.rows, 1) for file in files), default=1) + 1
         return self._row_bytes or said * _COMPRESSION
 
@@ -192,7 +193,7 @@ class TableScan:
         files = snapshot.overlapping(first, last, wanted)
         if not files:
             return joined([], COLUMNS), last
-        group: list[FileEntry] = []
+        group: list[TableFile] = []
         held, through = 0, last
         for file in files:
             enough = held >= rows or (held + file.rows > GROUP_ROWS and _small(file))
@@ -219,7 +220,7 @@ class TableScan:
         """Return (the highest sequence ≤ `last` of each subject, the sequence down to which it looked). The columns are
         subject, subject_bytes and seq."""
         files = sorted(snapshot.overlapping(0, last, wanted), key=attrgetter("max_seq"), reverse=True)
-        group: list[FileEntry] = []
+        group: list[TableFile] = []
         held, down_to = 0, 0
         for file in files:
             enough = held >= rows or (held + file.rows > GROUP_ROWS and _small(file))
@@ -261,15 +262,15 @@ class TableScan:
         return best
 
     # ------------------------------------------------------------------ files
-    def _readable(self, snapshot: Snapshot, files: Sequence[FileEntry]) -> bool:
+    def _readable(self, snapshot: Snapshot, files: Sequence[TableFile]) -> bool:
         """Return True if these files should be read directly for few rows of each."""
         return snapshot.shape.direct and len(files) <= MOST_FILES and all(map(_small, files))
 
-    def _direct(self, snapshot: Snapshot, files: Sequence[FileEntry], pick: Pick, columns: Sequence[str]) -> Any:
+    def _direct(self, snapshot: Snapshot, files: Sequence[TableFile], pick: Pick, columns: Sequence[str]) -> Any:
         """Return rows of whole small files. Raises FileNotFoundError and TooLarge."""
         archive, payloads = snapshot.shape.archive, self._payloads.of(snapshot)
 
-        def read(file: FileEntry) -> Any | None:
+        def read(file: TableFile) -> Any | None:
             return read_file(self._storage, self._table, file, pick, columns, archive, payloads)
 
         if self._storage.local or len(files) == 1:
@@ -280,11 +281,11 @@ class TableScan:
         return joined([part for part in parts if part is not None], columns)
 
 
-def _small(file: FileEntry) -> bool:
+def _small(file: TableFile) -> bool:
     return file.rows <= DIRECT_ROWS and file.size <= DIRECT_BYTES
 
 
-def _span(files: Sequence[FileEntry], first: int, rows: int) -> int:
+def _span(files: Sequence[TableFile], first: int, rows: int) -> int:
     """Return the number of sequences from `first` on that hold about `rows` messages, by the density of the files."""
     held = sum(file.rows for file in files)
     if not held:

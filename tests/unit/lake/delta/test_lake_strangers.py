@@ -17,8 +17,9 @@ from lakestream.lake.delta.actions import MetaData, TableProtocol
 from lakestream.lake.delta.log import Log
 from lakestream.lake.delta.position import application
 from lakestream.lake.delta.schema import UID_PROPERTY, table_schema
+from lakestream.lake.delta.state import TableFollower
 from lakestream.lake.delta.strangers import MARK, Change, ForeignCommit, Strangers
-from lakestream.lake.delta.verify import Budget, TableFiles
+from lakestream.lake.delta.verify import Budget, TableCheck
 from lakestream.lake.files import staging
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.storage import Storage
@@ -287,13 +288,14 @@ def test_the_undo_of_a_change_names_the_columns_of_today(table: Table) -> None:
 
 
 def test_a_feature_that_another_program_has_enabled_is_found_with_its_commit(table: Table) -> None:
-    files = TableFiles(table.storage, table.path, application("uid"))
-    assert files.look(1, Budget())
+    follower = TableFollower(table.path, "uid")
+    files = TableCheck(table.storage, follower)
+    assert files.look(follower.newest(), Budget())
     assert files.obstacle == ""
     protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["new"], "writerFeatures": ["new"]}
     commit = Path(table.path, "_delta_log", f"{table.version + 1:020d}.json")
     commit.write_text(json.dumps({"protocol": protocol}) + "\n")
-    assert files.look(1, Budget())
+    assert files.look(follower.newest(), Budget())
     assert "needs features that the server cannot read: new" in files.obstacle
 
 

@@ -13,7 +13,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, Schema, Transaction, write_deltalake
 
 from lakestream.lake.delta import batches, segments
-from lakestream.lake.delta.position import PositionWatch, application
+from lakestream.lake.delta.position import application
 from lakestream.lake.delta.schema import (
     BOUNDS_METADATA,
     END,
@@ -24,6 +24,7 @@ from lakestream.lake.delta.schema import (
     Layout,
     table_schema,
 )
+from lakestream.lake.delta.state import TableFollower
 from lakestream.lake.errors import QuarantinedSegment, SegmentGap
 from lakestream.lake.files import paths, staging
 from lakestream.lake.files.lake import open_storage
@@ -42,24 +43,24 @@ class Table:
         self.lake, self.model, self.layout = lake, model, layout
         self.path = paths.table(str(lake), model.identity.name)
         self.uid = model.identity.uid
-        self.watch = PositionWatch(self.path, self.uid)
+        self.watch = TableFollower(self.path, self.uid)
         self.directory = paths.staging(str(lake), model.identity.name, self.uid)
 
     def commit(self, most: int = 1 << 30, says: bool = True) -> None:
         """Commit at most `most` segments; with `says` the commit contains its position."""
-        position = self.watch.read() or 0
+        position = self.watch.position() or 0
         parts = batches.choose(self.path, position, staging.segments(self.directory))[:most]
         if not parts:
             return
         footers = [staging.footer(part.path) for part in parts]
-        batch = batches.gather(self.uid, parts, footers, self.watch.progress)
+        batch = batches.gather(self.uid, parts, footers, self.watch.head.progress)
         columns = (*TABLE_COLUMNS, *(name for name in self.layout.columns if name != "subject"))
         columns += (REMOVED_COLUMN,) if batch.policy.archive else ()
         if not position:
             self._create(columns, batch.policy.archive)
-        for condition in batches.deletions(position, self.watch.progress, batch.dead):
+        for condition in batches.deletions(position, self.watch.head.progress, batch.dead):
             DeltaTable(self.path).delete(condition)
-        for update in batches.updates(position, self.watch.progress, batch.endings):
+        for update in batches.updates(position, self.watch.head.progress, batch.endings):
             DeltaTable(self.path).update({update.column: update.value}, predicate=update.condition)
         rows = [
             shaped
@@ -79,7 +80,7 @@ class Table:
 
     def unstage(self) -> None:
         """Remove staged segments as a server without grace period does."""
-        position = self.watch.read()
+        position = self.watch.position()
         if position is not None:
             unstage_through(str(self.lake), self.model.identity, position)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lakestream.account.engines import MARK_NS
-from lakestream.lake.delta.position import PositionWatch
+from lakestream.lake.delta.state import TableFollower
 from lakestream.lake.files import paths, staging
 from lakestream.log.format.errors import CorruptLog, LostEntries
 from lakestream.log.format.segment import HEADER_SIZE
@@ -373,7 +373,7 @@ def test_a_lake_that_does_not_answer_keeps_no_stream_from_serving(
     answers = threading.Event()
     monkeypatch.setattr(keeper, "LOOK_SECONDS", 0.05)
     with monkeypatch.context() as patched:
-        patched.setattr(PositionWatch, "read", lambda watch: answers.wait() and None)
+        patched.setattr(TableFollower, "newest", lambda follower: answers.wait() and None)
         again = World(tmp_path, "A", "B", lake=True)
     answers.set()
     assert [line.partition(":")[0] for line in again.log.warnings] == ["streams S"] * 2

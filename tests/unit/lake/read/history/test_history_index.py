@@ -14,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakestream.lake.delta.actions import locate
+from lakestream.lake.delta.state import TableFile, TableFollower
 from lakestream.lake.errors import HistoryUnavailable
 from lakestream.lake.files.local_storage import LocalStorage
 from lakestream.lake.files.storage import Entry
-from lakestream.lake.read.history.index import END, FileEntry, TableIndex, Wanted
+from lakestream.lake.read.history.index import END, TableIndex, Wanted
 
 pytestmark = pytest.mark.unit
 
@@ -62,11 +63,11 @@ def write(table: Path, data: pa.Table, **options: object) -> None:
 
 def index_of(table: Path) -> tuple[TableIndex, Counting]:
     storage = Counting(str(table))
-    return TableIndex(str(table), storage), storage
+    return TableIndex(TableFollower(str(table), storage=storage), storage), storage
 
 
 def files(index: TableIndex) -> list[str]:
-    return sorted(locate(index.table, file.path) for file in index.refresh().files)
+    return sorted(locate(index.follower.table, file.path) for file in index.refresh().files)
 
 
 def test_a_refresh_reads_only_the_commits_that_came_since(tmp_path: Path) -> None:
@@ -76,12 +77,13 @@ def test_a_refresh_reads_only_the_commits_that_came_since(tmp_path: Path) -> Non
     first = index.refresh()
     assert (first.version, first.max_seq, len(first.files)) == (4, 50, 5)
     storage.read_files.clear()
+    lists = storage.lists
     assert index.refresh() is first
     write(tmp_path / "t", rows(51, 10))
     second = index.refresh()
     assert (second.version, second.max_seq, len(second.files)) == (5, 60, 6)
-    assert storage.read_files == [f"{number:020d}.json" for number in (5, 5, 6)]
-    assert storage.lists == 0
+    assert storage.read_files == [f"{5:020d}.json"]
+    assert storage.lists == lists
     assert (first.max_seq, len(first.files)) == (50, 5), "a snapshot stays as it was"
 
 
@@ -140,9 +142,10 @@ def test_no_table_is_said(tmp_path: Path) -> None:
 
 def test_files_without_statistics_are_known_by_their_footers(tmp_path: Path) -> None:
     write(tmp_path / "t", rows(5, 10), configuration={"delta.dataSkippingNumIndexedCols": "0"})
-    (file,) = index_of(tmp_path / "t")[0].refresh().files
+    snapshot = index_of(tmp_path / "t")[0].refresh()
+    (file,) = snapshot.files
     assert (file.min_seq, file.max_seq, file.min_time, file.max_time, file.rows) == (5, 14, 50, 140, 10)
-    assert file.may_hold(Wanted(["zzz"])), "nothing is known of its subjects"
+    assert snapshot.overlapping(1, END, Wanted(["zzz"])), "nothing is known of its subjects"
 
 
 def test_which_files_may_hold_what(tmp_path: Path) -> None:
@@ -150,7 +153,7 @@ def test_which_files_may_hold_what(tmp_path: Path) -> None:
         write(tmp_path / "t", rows(1 + number * 10, 10, f"s{number}"))
     snapshot = index_of(tmp_path / "t")[0].refresh()
 
-    def firsts(found: list[FileEntry]) -> list[int]:
+    def firsts(found: list[TableFile]) -> list[int]:
         return [file.min_seq for file in found]
 
     assert firsts(snapshot.overlapping(20, 31)) == [11, 21, 31]
@@ -240,7 +243,8 @@ def test_subjects_of_files_that_have_left_the_table_are_forgotten(tmp_path: Path
         ]
         actions += [{"remove": {"path": f"{version - 1}.parquet"}}] if version else head
         (log / f"{version:020d}.json").write_text("\n".join(map(json.dumps, actions)))
-    index = TableIndex(str(tmp_path / "t"), LocalStorage(str(tmp_path)))
+    storage = LocalStorage(str(tmp_path))
+    index = TableIndex(TableFollower(str(tmp_path / "t"), storage=storage), storage)
     tracemalloc.start()
     index.refresh()
     held = tracemalloc.get_traced_memory()[0]
