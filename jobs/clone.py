@@ -52,7 +52,7 @@ def run(options: argparse.Namespace, stop: threading.Event) -> int:
     """Find the version, start Spark, make the clone."""
     import time
 
-    from lakestream.lake.delta.time_travel import CommitLog, NotATable, version_for_commit_time
+    from lakestream.lake.delta.time_travel import NotATable, open_log, version_for_commit_time
     from lakestream.lake.files import lake as lakes
     from lakestream.lake.files import paths
     from lakestream.lake.write import clone_maker
@@ -62,7 +62,7 @@ def run(options: argparse.Namespace, stop: threading.Event) -> int:
     table = paths.table(lake, options.stream, options.account)
     version = options.version
     try:
-        log = CommitLog(table)
+        log = open_log(table)
         if options.as_of is not None:
             version = version_for_commit_time(log, options.as_of, time.time_ns())
     except NotATable:

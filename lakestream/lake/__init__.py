@@ -21,14 +21,13 @@ from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 
 if TYPE_CHECKING:
     from lakestream.lake.delta.position import Progress
-    from lakestream.lake.delta.time_travel import AsOf, CommitLog, TimeTravelError, as_of, instant, version_at
+    from lakestream.lake.delta.time_travel import AsOf, TimeTravelError, as_of, instant, version_at
     from lakestream.lake.errors import LakeError
     from lakestream.lake.sql.dialect import SqlError
     from lakestream.lake.sql.session import Session
 
 __all__ = [
     "AsOf",
-    "CommitLog",
     "LakeError",
     "Progress",
     "Session",

@@ -15,9 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 from lakestream.lake.delta.actions import MetaData, locate
-from lakestream.lake.delta.log import Commit, State
-from lakestream.lake.delta.log import Log as DeltaLog
-from lakestream.lake.delta.time_travel import CommitLog, NotATable
+from lakestream.lake.delta.log import Commit, Log, State
 from lakestream.lake.files import paths
 from lakestream.lake.files.storage import Storage
 from lakestream.lake.write.maintenance_plan import interval_ns
@@ -92,31 +90,29 @@ class Table:
 
     def __init__(self, storage: Storage, path: str, stream: str, tables: Tables) -> None:
         self._storage, self._path, self._stream, self._tables = storage, path, stream, tables
-        self._log = DeltaLog(storage, path)
-        try:
-            self._commits = CommitLog(path)
-        except NotATable:
-            raise NotFound(f"table {stream} does not exist") from None
+        self._log = Log(storage, path)
+        if not self._log.versions:
+            raise NotFound(f"table {stream} does not exist")
 
     # ------------------------------------------------------------------ versions
     @property
     def latest(self) -> int:
         """Return the newest version."""
-        return self._commits.latest
+        return self._log.latest
 
     def version_from(self, time_ms: int, name: str) -> int:
         """Return the first version at or after a time. Raises BadRequest."""
-        count = self._commits.count_until(time_ms - 1)
-        if count == len(self._commits):
+        count = self._log.count_until(time_ms - 1)
+        if count == len(self._log.versions):
             raise BadRequest(f"{name} is after the newest version, {self.latest}")
-        return self._commits.versions[count]
+        return self._log.versions[count]
 
     def version_by(self, time_ms: int, name: str) -> int:
         """Return the last version at or before a time. Raises BadRequest."""
-        count = self._commits.count_until(time_ms)
+        count = self._log.count_until(time_ms)
         if count == 0:
-            raise BadRequest(f"{name} is before the oldest version, {self._commits.versions[0]}")
-        return self._commits.versions[count - 1]
+            raise BadRequest(f"{name} is before the oldest version, {self._log.versions[0]}")
+        return self._log.versions[count - 1]
 
     # ------------------------------------------------------------------ answers
     def metadata(self, asked: Capabilities) -> Answer:
@@ -148,7 +144,7 @@ class Table:
         self._check_count(len(files))
         form = actions.choose_format(asked, state.protocol, state.metadata, files)
         lines = self._lines(form, self._urls(files, urls), urls.expires_ms)
-        time_ms = self._commits.commit(version).time_ms if named else None
+        time_ms = self._log.summary(version).time_ms if named else None
         at = version if named else None
         found = [
             lines.protocol(state.protocol, state.metadata),
@@ -244,7 +240,7 @@ class Table:
         if version >= self.latest:
             return
         try:
-            replaced_ms = self._commits.commit(version + 1).time_ms
+            replaced_ms = self._log.summary(version + 1).time_ms
         except FileNotFoundError:
             raise BadRequest(f"version {version} is not kept any more") from None
         if replaced_ms * _MS < self._tables.now_ns - _retention_ns(metadata):

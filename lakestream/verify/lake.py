@@ -15,8 +15,7 @@ from hashlib import blake2b
 import msgspec
 
 from lakestream.lake.delta import verify as table_files
-from lakestream.lake.delta.position import own
-from lakestream.lake.delta.state import position_of
+from lakestream.lake.delta.state import position_of, table_of
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files import staging
 from lakestream.lake.files.lake import open_storage
@@ -66,7 +65,7 @@ class LakeCheck:
         self._identity = StreamIdentity(stream.name, stream.account, stream.uid, stream.created_ns, config)
         self._storage: Storage = open_storage(lake)
         self._directory = staging.directory_of(lake, self._identity)
-        self._table = own(self._storage, self._identity)
+        self._table = table_of(self._storage, self._identity)
 
     def findings(self, compare: bool) -> Iterator[Finding]:
         """Yield everything that is wrong. Block. Raise LakeError, OSError if the lake cannot be read.

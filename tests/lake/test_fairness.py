@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from lakestream.lake.delta.log import Log
 from lakestream.lake.delta.state import TableFollower
-from lakestream.lake.delta.time_travel import CommitLog
+from lakestream.lake.delta.time_travel import open_log
 from lakestream.lake.errors import LeaseLost
 from lakestream.lake.write import compactor as module
 from lakestream.lake.write.compactor import Compactor
@@ -29,9 +30,9 @@ def publish(model: StreamModel, lake: Path, segments: int = 1) -> None:
         model.stage(lake)
 
 
-def first_append(log: CommitLog) -> int:
+def first_append(log: Log) -> int:
     """Return the time of the first commit with messages, in ms."""
-    return min(log.commit(version).time_ms for version in log.versions if log.commit(version).adds)
+    return min(log.summary(version).time_ms for version in log.versions if log.summary(version).adds)
 
 
 def test_a_backlog_does_not_keep_another_streams_news_waiting(spark: Any, lake: Path, tmp_path: Path) -> None:
@@ -58,8 +59,8 @@ def test_a_backlog_does_not_keep_another_streams_news_waiting(spark: Any, lake: 
     compactor.stop()
     assert records(busy.table(lake)) == busy.expected()
     assert records(quiet.table(lake)) == quiet.expected()
-    log = CommitLog(busy.table(lake))
-    assert first_append(CommitLog(quiet.table(lake))) < log.commit(log.latest).time_ms
+    log = open_log(busy.table(lake))
+    assert first_append(open_log(quiet.table(lake))) < log.summary(log.latest).time_ms
 
 
 def test_a_stream_whose_plan_takes_long_holds_no_other_up(

@@ -148,7 +148,7 @@ def test_new_files_are_in_runs_with_statistics(spark: Any, lake: Path, tmp_path:
     assert [done.failure for done in Maintainer(spark, str(lake), KEEP).once()] == [None, None]
     for name in ("FEW", "MANY"):
         table = paths.table(str(lake), name)
-        assert time_travel.CommitLog(table).commit(version(table)).operation == "OPTIMIZE"
+        assert time_travel.open_log(table).summary(version(table)).operation == "OPTIMIZE"
         actions = pa.table(DeltaTable(table).get_add_actions(flatten=True)).to_pylist()
         assert sum(action["num_records"] for action in actions) == 600
         for action in actions:
@@ -177,7 +177,7 @@ def test_a_running_reader_survives_optimize_vacuum_and_log_cleanup(spark: Any, l
     assert history.read(110, 160, 1000) == model.expected()[109:160]
     grow(spark, lake, model, 1)
     assert maintain(spark, lake, NOW).plan.expired >= 3
-    assert time_travel.CommitLog(table).versions[0] > 0
+    assert time_travel.open_log(table).versions[0] > 0
     assert history.read(1, ALL, 10_000) == model.expected()
     assert history.max_seq() == model.expected()[-1].seq
     assert watch.position() == model.sealed[-1].last_index
@@ -200,7 +200,7 @@ def test_time_travel_works_across(spark: Any, lake: Path, tmp_path: Path) -> Non
         assert found.version is not None
         held = spark.read.format("delta").option("versionAsOf", found.version).load(table)
         assert sorted(row.seq for row in held.filter(f"time_ns <= {at_ns}").collect()) == list(range(1, seq + 1))
-    assert time_travel.latest_progress(table) == time_travel.CommitLog(table).progress(version(table))
+    assert time_travel.latest_progress(table) == time_travel.open_log(table).progress(version(table))
 
 
 def test_a_table_may_say_how_long_its_versions_stay(spark: Any, lake: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lakestream.cli.app import app
-from lakestream.lake.delta.time_travel import CommitLog, as_of
+from lakestream.lake.delta.time_travel import as_of, open_log
 from lakestream.lake.errors import UnsupportedLake
 from lakestream.lake.files import scan
 from lakestream.lake.sql.session import Session
@@ -43,7 +43,7 @@ class Lake:
         self.step([self.message(n) for n in range(60, 90)], [3, 4, 50, 70])
         self.step([self.message(n) for n in range(90, 100)], [1, 89])
         self.table = self.model.table(root)
-        self.log = CommitLog(self.table)
+        self.log = open_log(self.table)
 
     @staticmethod
     def message(number: int) -> tuple[bytes, bytes, bytes]:
@@ -101,7 +101,7 @@ def test_every_version_is_sparks(lake: Lake, session: Session) -> None:
 
 @pytest.mark.smoke
 def test_timestamps_are_sparks_on_both_sides_of_every_commit(lake: Lake, session: Session) -> None:
-    times = [lake.log.commit(version).time_ms for version in lake.log.versions]
+    times = [lake.log.summary(version).time_ms for version in lake.log.versions]
     assert times == sorted(set(times))
     for time_ms in times:
         for at_ms in (time_ms - 1, time_ms):

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from lakestream.cli.app import app
 from lakestream.lake import as_of, instant, table_path, version_at
-from lakestream.lake.delta.time_travel import CommitLog, latest_progress
+from lakestream.lake.delta.time_travel import latest_progress, open_log
 from lakestream.lake.sql.session import Session
 from lakestream.lake.sql.spark_functions import as_of as spark_as_of
 from lakestream.protocol.instants import rfc3339
@@ -135,7 +135,7 @@ async def test_the_servers_past_is_that_of_sql(past: Past) -> None:
 
 def test_as_of_is_its_version_and_a_filter(past: Past) -> None:
     """as_of, VERSION AS OF that version, and TIMESTAMP AS OF its commit time return the same messages."""
-    log = CommitLog(past.table)
+    log = open_log(past.table)
     with Session(past.lake, committed=True) as session:
         for at_ns in past.moments():
             wanted = [seq for seq, time in past.times.items() if time <= at_ns]
@@ -146,7 +146,7 @@ def test_as_of_is_its_version_and_a_filter(past: Past) -> None:
             if found.version is None:
                 assert wanted == []
                 continue
-            committed = rfc3339(log.commit(found.version).time_ms * 1_000_000)
+            committed = rfc3339(log.summary(found.version).time_ms * 1_000_000)
             assert version_at(past.table, committed) == found.version
             for travel in (f"VERSION AS OF {found.version}", f"TIMESTAMP AS OF '{committed}'"):
                 query = f"SELECT seq FROM {TABLE} {travel} WHERE time_ns <= {at_ns} ORDER BY seq"
@@ -155,7 +155,7 @@ def test_as_of_is_its_version_and_a_filter(past: Past) -> None:
 
 def test_spark_finds_the_same(past: Past) -> None:
     """Spark returns the same at the first and last message of every commit, to the ns."""
-    log = CommitLog(past.table)
+    log = open_log(past.table)
     edges = [past.times[seq] for border in past.borders for seq in (border, border + 1) if seq in past.times]
     for at_ns in [0, *(edge + offset for edge in edges for offset in (-1, 0))]:
         wanted = [seq for seq, time in past.times.items() if time <= at_ns]
@@ -167,7 +167,7 @@ def test_spark_finds_the_same(past: Past) -> None:
         where = f"WHERE time_ns <= {at_ns}"
         table = f"delta.`{past.table}`"
         assert seqs(past.spark.sql(f"SELECT seq FROM {table} VERSION AS OF {found.version} {where}")) == wanted
-        committed = rfc3339(log.commit(found.version).time_ms * 1_000_000)
+        committed = rfc3339(log.summary(found.version).time_ms * 1_000_000)
         assert seqs(past.spark.sql(f"SELECT seq FROM {table} TIMESTAMP AS OF '{committed}' {where}")) == wanted
 
 
@@ -247,7 +247,7 @@ def test_timestamp_as_of_may_mean_the_time_of_messages(past: Past, by_message: A
 
 
 def test_times_of_an_absolute_path_stay_those_of_commits(past: Past, by_message: Any) -> None:
-    committed = rfc3339(CommitLog(past.table).commit(0).time_ms * 1_000_000)
+    committed = rfc3339(open_log(past.table).summary(0).time_ms * 1_000_000)
     assert seqs(by_message.sql(f"SELECT seq FROM delta.`{past.table}` TIMESTAMP AS OF '{committed}'")) == []
 
 

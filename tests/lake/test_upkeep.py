@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from lakestream.lake.delta.state import position_of
-from lakestream.lake.delta.time_travel import CommitLog
+from lakestream.lake.delta.time_travel import open_log
 from lakestream.lake.write.compactor import BatchReport, Compactor
 from lakestream.lake.write.maintainer import Done, Maintainer
 from lakestream.lake.write.maintenance_plan import Policy
@@ -38,8 +38,8 @@ def started() -> Iterator[list[Job]]:
 
 
 def operations(table: str) -> list[str]:
-    log = CommitLog(table)
-    return [log.commit(version).operation for version in log.versions]
+    log = open_log(table)
+    return [log.summary(version).operation for version in log.versions]
 
 
 class Compacting:

@@ -18,7 +18,7 @@ from deltalake import DeltaTable, QueryBuilder
 from lakestream.lake.delta.clones import CloneRefused, CloneUnreadable, References
 from lakestream.lake.delta.log import Log
 from lakestream.lake.delta.schema import UID_PROPERTY
-from lakestream.lake.delta.time_travel import CommitLog
+from lakestream.lake.delta.time_travel import open_log
 from lakestream.lake.files import paths
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.write import clone_maker, maintainer
@@ -39,7 +39,7 @@ SEED = int(os.environ.get("LAKESTREAM_SEED", "1"))
 def ours(table: str, retain_ns: int = 0, later_ns: int = 0) -> set[str]:
     storage = open_storage(table)
     log = Log(storage, table)
-    return set(dead_files(storage, log, log.state(), CommitLog(table), retain_ns, time.time_ns() + later_ns, set()))
+    return set(dead_files(storage, log, log.state(), retain_ns, time.time_ns() + later_ns, set()))
 
 
 def deltas(spark: Any, table: str) -> set[str]:
@@ -72,7 +72,7 @@ def test_what_is_dead_is_what_delta_says(spark: Any, tmp_path: Path) -> None:
         return lambda: spark.sql(text.format(f"delta.`{table}`", dice.randrange(2, 9))).collect() and None
 
     def restore() -> None:
-        spark.sql(f"RESTORE TABLE delta.`{table}` TO VERSION AS OF {dice.randrange(1, CommitLog(table).latest)}")
+        spark.sql(f"RESTORE TABLE delta.`{table}` TO VERSION AS OF {dice.randrange(1, open_log(table).latest)}")
 
     operations = [
         append,
@@ -112,10 +112,10 @@ def test_every_version_within_the_retention_can_be_read(spark: Any, lake: Path, 
     grow(spark, lake, model, 1)
     maintain(spark, lake, NOW)
     counts = {}
-    for each in CommitLog(table).versions[1:]:
+    for each in open_log(table).versions[1:]:
         counts[each] = spark.read.format("delta").option("versionAsOf", each).load(table).count()
     cut = 3
-    begin_ns = CommitLog(table).commit(cut).time_ms * 1_000_000
+    begin_ns = open_log(table).summary(cut).time_ms * 1_000_000
     retain_ns = 2 * HOUR_NS
     later_ns = begin_ns - time.time_ns() + retain_ns + MARGIN_NS
     maintain(spark, lake, Policy(min_files=2, retain_ns=retain_ns), later_ns)

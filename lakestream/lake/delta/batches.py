@@ -19,7 +19,7 @@ from lakestream.lake.delta.policy import StreamPolicy, of_config
 from lakestream.lake.delta.position import Progress
 from lakestream.lake.delta.schema import REMOVED_COLUMN
 from lakestream.lake.delta.state import TableFollower
-from lakestream.lake.delta.time_travel import CommitLog
+from lakestream.lake.delta.time_travel import open_log
 from lakestream.lake.errors import BadSegment, LakeError, SegmentGap
 from lakestream.lake.files import clone_request, paths, quarantine, staging
 from lakestream.lake.files.lake import open_storage
@@ -374,5 +374,5 @@ def is_behind(storage: Storage, stream: StagedStream) -> bool:
         return True
     if watch.head.progress is None or not watch.head.progress.departed:
         return False
-    log = CommitLog(table)
+    log = open_log(table)
     return log.uncleared(log.latest) is not None

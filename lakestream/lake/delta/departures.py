@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from lakestream.lake.delta import erasures
-from lakestream.lake.delta.time_travel import AsOf, CommitLog
+from lakestream.lake.delta.time_travel import AsOf, open_log
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files.storage import Storage
 from lakestream.log.format.departures import Departures, Point
@@ -96,7 +96,7 @@ def read(storage: Storage, table: str, last_index: int) -> Departures:
 
 def sweep(storage: Storage, table: str) -> int:
     """Delete the files of commits that log clean-up has deleted; return their number."""
-    log = CommitLog(table)
+    log = open_log(table)
     oldest = log.progress(log.versions[0])
     if oldest is None:
         return 0

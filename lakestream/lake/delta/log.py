@@ -11,6 +11,7 @@ Source: Delta protocol, "Delta Log Entries", "Checkpoints", "Action Reconciliati
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -25,7 +26,9 @@ from lakestream.lake.delta.actions import (
     Remove,
     TableProtocol,
     key_of,
+    statistics,
 )
+from lakestream.lake.delta.position import Progress, progress_of
 from lakestream.lake.errors import DamagedLog
 from lakestream.lake.files.storage import Storage
 from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
@@ -58,6 +61,21 @@ class _Hint(msgspec.Struct, frozen=True):
 _HINT = JsonDecoder(_Hint)
 
 
+class CommitSummary(msgspec.Struct, frozen=True):
+    """The part of a commit that times and versions follow from.
+
+    `time_ms`: the commit time, ms since the epoch; `adds`: the number of data files that it added; `first_time_ns`: the
+    smallest message time in them, None when a file's statistics lack it.
+    """
+
+    version: int
+    time_ms: int
+    operation: str
+    progress: Progress | None
+    adds: int
+    first_time_ns: int | None
+
+
 class Commit(msgspec.Struct, frozen=True):
     """One commit: its actions in the order of the file, and when the file was written (ns since the epoch)."""
 
@@ -75,6 +93,15 @@ class Commit(msgspec.Struct, frozen=True):
         """Return the commit time, ms since the epoch: the in-commit timestamp, else the file's modification time."""
         stamp = self.info.in_commit_timestamp
         return self.modified_ns // 1_000_000 if stamp is None else stamp
+
+    @property
+    def summary(self) -> CommitSummary:
+        """Return the part that times and versions follow from."""
+        oldest = [statistics(action.add).min_values.time_ns for action in self.actions if action.add is not None]
+        known = [time for time in oldest if time is not None]
+        first_time_ns = min(known) if known and len(known) == len(oldest) else None
+        operation, progress = self.info.operation, progress_of(self.info)
+        return CommitSummary(self.version, self.time_ms, operation, progress, len(oldest), first_time_ns)
 
 
 class State:
@@ -106,7 +133,8 @@ class State:
 
 
 class Log:
-    """The transaction log of one table. Reads nothing before it is asked; lists the directory at most once.
+    """The transaction log of one table. Reads nothing before it is asked; lists the directory at most once, and
+    reads a summary of a commit once (a commit never changes).
 
     Args:
         storage: where the table is.
@@ -121,6 +149,8 @@ class Log:
         self._listed: list[str] | None = None
         self._commits: list[int] | None = None
         self._checkpoints: dict[int, list[str]] | None = None
+        self._gapless: list[int] | None = None
+        self._summaries: dict[int, CommitSummary] = {}
 
     # ------------------------------------------------------------------ files of the log
 
@@ -208,6 +238,75 @@ class Log:
             except FileNotFoundError:
                 return
             yield commit
+
+    # ------------------------------------------------------------------ versions by time and progress
+
+    @property
+    def versions(self) -> list[int]:
+        """Return the versions of the commits after the last gap, ascending: log clean-up deletes a prefix."""
+        if self._gapless is None:
+            self._gapless = _gapless(self.commits)
+        return self._gapless
+
+    @property
+    def latest(self) -> int:
+        """Return the newest version."""
+        return self.versions[-1]
+
+    def summary(self, version: int) -> CommitSummary:
+        """Read one commit, once. Raises FileNotFoundError when log clean-up has deleted it since the listing."""
+        if (found := self._summaries.get(version)) is None:
+            found = self._summaries[version] = self.commit(version).summary
+        return found
+
+    def progress(self, version: int) -> Progress | None:
+        """Return the progress of the table at `version`; None before the first.
+
+        Commits without data (OPTIMIZE, DELETE) may not state it; the nearest earlier commit that does counts for them.
+        """
+        for earlier in range(version, self.versions[0] - 1, -1):
+            if (progress := self.summary(earlier).progress) is not None:
+                return progress
+        return None
+
+    def count_until(self, time_ms: int) -> int:
+        """Return the number of the log's versions committed at or before a time. In-commit timestamps ascend."""
+        return bisect_right(self.versions, time_ms, key=lambda version: self.summary(version).time_ms)
+
+    def renewed(self) -> Log:
+        """Return a new listing of the log that shares the summaries. This object stays as it is for other threads."""
+        found = Log(self._storage, self.table)
+        oldest = found.versions[0] if found.versions else self.latest
+        found._summaries = {version: each for version, each in dict(self._summaries).items() if version >= oldest}
+        return found
+
+    @property
+    def course(self) -> list[int]:
+        """Return the versions in the order of the stream, without those that a repair of the table undid."""
+        newest = self.progress(self.latest)
+        if newest is None or not newest.undone:
+            return self.versions
+        undone = newest.undone
+        return [version for version in self.versions if not any(first <= version <= last for first, last in undone)]
+
+    def uncleared(self, version: int) -> Progress | None:
+        """Return the progress of the last data commit at `version` if rows of removed messages may still be there, else
+        None."""
+        progress, left = self._clearing(version)
+        return progress if left > 0 else None
+
+    def deletes_left(self, version: int) -> int:
+        """Return the number of DELETE commits that were still to follow the last data commit at `version`."""
+        return self._clearing(version)[1]
+
+    def _clearing(self, version: int) -> tuple[Progress | None, int]:
+        deletes = 0
+        for earlier in range(version, self.versions[0] - 1, -1):
+            commit = self.summary(earlier)
+            if commit.progress is not None:
+                return commit.progress, commit.progress.deletes - deletes if commit.progress.departed > 0 else 0
+            deletes += commit.operation == "DELETE"
+        return None, 0
 
     # ------------------------------------------------------------------ checkpoints
 
@@ -336,6 +435,14 @@ class Log:
     def _base(self, version: int) -> int:
         """Return the newest checkpoint that `version` can be replayed from; -1 for none."""
         return max((each for each in self.checkpoints if each <= version), default=-1)
+
+
+def _gapless(versions: list[int]) -> list[int]:
+    """Return the versions after the last gap."""
+    for position in range(len(versions) - 1, 0, -1):
+        if versions[position - 1] != versions[position] - 1:
+            return versions[position:]
+    return versions
 
 
 def log_directory(table: str) -> str:

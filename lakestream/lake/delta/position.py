@@ -1,6 +1,6 @@
 """Progress and position of a stream in its Delta table.
 
-Belongs here: the progress that a commit states, and the places where a stream's table may be. The position is a log
+Belongs here: the progress that a commit states, and the application of a stream's position. The position is a log
 index: every entry of the stream's log up to it is reflected in the table. It is the `txn` action of application
 `lakestream:<uid>` (Delta protocol, "Transaction Identifiers"), so it moves in the very commit that adds the rows.
 state.py reads it.
@@ -11,10 +11,6 @@ from __future__ import annotations
 import msgspec
 
 from lakestream.lake.delta.actions import CommitInfo
-from lakestream.lake.delta.log import log_directory
-from lakestream.lake.files import paths
-from lakestream.lake.files.staging import StreamIdentity
-from lakestream.lake.files.storage import Storage
 from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 
 APPLICATION = "lakestream:"
@@ -61,18 +57,3 @@ def progress_of(info: CommitInfo) -> Progress | None:
 def application(uid: str) -> str:
     """Return the `txnAppId` of a stream's commits."""
     return f"{APPLICATION}{uid}"
-
-
-def own(storage: Storage, stream: StreamIdentity) -> str:
-    """Return the path of a live stream's table."""
-    return paths.table(storage.root, stream.name, stream.account)
-
-
-def aside(storage: Storage, stream: StreamIdentity) -> str:
-    """Return the path of a retained table whose name a new stream has taken."""
-    return paths.kept(storage.root, stream.name, stream.uid, stream.account)
-
-
-def is_aside(storage: Storage, stream: StreamIdentity) -> bool:
-    """Return True if there is a table at that path, complete or not."""
-    return bool(storage.names(log_directory(aside(storage, stream))))

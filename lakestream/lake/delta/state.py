@@ -1,10 +1,10 @@
 """State of a stream's Delta table, followed commit by commit.
 
-Belongs here: the position and progress of the stream in its table, the table's files with their statistics, and
-following its log. `TableFollower.position` reads no more than the newest commits, so that the compactor, and a server
-with a thousand tables at its start, can afford it for each of them. `TableFollower.advance` also loads the files: once
-from the newest checkpoint, then from each new commit, which is read once for all that follow the table. No data file is
-opened.
+Belongs here: the position and progress of the stream in its table, the table's files with their statistics, following
+its log, and the places where a stream's table may be. `TableFollower.position` reads no more than the newest commits,
+so that the compactor, and a server with a thousand tables at its start, can afford it for each of them.
+`TableFollower.advance` also loads the files: once from the newest checkpoint, then from each new commit, which is read
+once for all that follow the table. No data file is opened.
 
 A state never changes, so readers need no lock.
 """
@@ -21,11 +21,12 @@ import msgspec
 
 from lakestream.lake.delta.actions import Action, Add, DeletionVector, MetaData, TableProtocol, statistics
 from lakestream.lake.delta.ends import End, stated
-from lakestream.lake.delta.log import Commit, Log
-from lakestream.lake.delta.position import Progress, application, aside, own, progress_of
+from lakestream.lake.delta.log import Commit, Log, log_directory
+from lakestream.lake.delta.position import Progress, application, progress_of
 from lakestream.lake.delta.schema import END
 from lakestream.lake.delta.strangers import ForeignCommit, foreign, since_progress
 from lakestream.lake.errors import DamagedLog, HistoryUnavailable
+from lakestream.lake.files import paths
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.staging import StreamIdentity
 from lakestream.lake.files.storage import Storage
@@ -372,6 +373,23 @@ def position_of(table: str, uid: str) -> int | None:
     return TableFollower(table, uid).position()
 
 
+def table_of(storage: Storage, stream: StreamIdentity) -> str:
+    """Return the path of a live stream's table."""
+    return paths.table(storage.root, stream.name, stream.account)
+
+
+def kept_table(storage: Storage, stream: StreamIdentity) -> str:
+    """Return the path of a retained table whose name a new stream has taken."""
+    return paths.kept(storage.root, stream.name, stream.uid, stream.account)
+
+
+def has_kept_table(storage: Storage, stream: StreamIdentity) -> bool:
+    """Return True if there is a table at that path, complete or not."""
+    return bool(storage.names(log_directory(kept_table(storage, stream))))
+
+
 def reached(storage: Storage, stream: StreamIdentity) -> int:
     """Return the log index through which a table holds the stream, at either path; 0 when none does."""
-    return max(position_of(place, stream.uid) or 0 for place in (own(storage, stream), aside(storage, stream)))
+    return max(
+        position_of(place, stream.uid) or 0 for place in (table_of(storage, stream), kept_table(storage, stream))
+    )

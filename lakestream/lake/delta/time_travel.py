@@ -1,9 +1,8 @@
-"""Time travel: from a time to a version of a stream's Delta table.
+"""Time travel: from a time or a sequence to a version of a stream's Delta table.
 
-Belongs here: a table's commits (time and progress of each) and the two meanings of a time. *Commit time*: the table as
-it was committed at T, Delta's TIMESTAMP AS OF. *Message time*: the version that holds every message stored at or before
-T, the view of a NATS client with `up_to_time`. They differ by the compaction lag, so they are two functions with two
-names.
+Belongs here: the two meanings of a time. *Commit time*: the table as it was committed at T, Delta's TIMESTAMP AS OF.
+*Message time*: the version that holds every message stored at or before T, the view of a NATS client with
+`up_to_time`. They differ by the compaction lag, so they are two functions with two names.
 
 Only the transaction log is read, one commit file at a time and by bisection, so that a table with a hundred thousand
 commits needs about twenty small reads. No Parquet file is opened.
@@ -18,9 +17,8 @@ from datetime import datetime
 
 import msgspec
 
-from lakestream.lake.delta.actions import statistics
 from lakestream.lake.delta.log import Log
-from lakestream.lake.delta.position import Progress, progress_of
+from lakestream.lake.delta.position import Progress
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files.lake import open_storage
 from lakestream.log.format.departures import Point
@@ -48,21 +46,6 @@ class NotATable(TimeTravelError):
         super().__init__(f"{table} is not a Delta table: it has no _delta_log with commits")
 
 
-class CommitSummary(msgspec.Struct, frozen=True):
-    """The part of a commit that time travel needs.
-
-    `time_ms`: the commit time, ms since the epoch; `adds`: the number of data files that it added; `first_time_ns`: the
-    smallest message time in them, None when a file's statistics lack it.
-    """
-
-    version: int
-    time_ms: int
-    operation: str
-    progress: Progress | None
-    adds: int
-    first_time_ns: int | None
-
-
 class AsOf(msgspec.Struct, frozen=True):
     """Answer of `as_of`: read `version` and keep rows with time_ns <= `at_ns`; of `as_of_sequence`: with seq <= `seq`.
 
@@ -83,120 +66,32 @@ class AsOf(msgspec.Struct, frozen=True):
         return Point(seq=self.seq) if self.seq else Point(before_ns=self.at_ns + 1)
 
 
-class CommitLog:
-    """The commits of the Delta table at a path or URL, read on demand and cached (a commit never changes).
-
-    Raises:
-        NotATable: when the path holds no transaction log.
-
-    Source: Delta protocol, "Delta Log Entries", "Commit Provenance Information", "In-Commit Timestamps".
-    """
-
-    def __init__(self, table: str | os.PathLike[str]) -> None:
-        self.table = os.fspath(table)
-        self._log = Log(open_storage(self.table), self.table.rstrip("/"))
-        self._read: dict[int, CommitSummary] = {}
-        self.versions = _gapless(self._log.commits)
-        if not self.versions:
-            raise NotATable(self.table)
-
-    def __len__(self) -> int:
-        return len(self.versions)
-
-    @property
-    def latest(self) -> int:
-        """Return the newest version."""
-        return self.versions[-1]
-
-    def commit(self, version: int) -> CommitSummary:
-        """Read one commit. Raises FileNotFoundError when log clean-up has deleted it since the listing."""
-        if (commit := self._read.get(version)) is None:
-            commit = self._read[version] = self._summarise(version)
-        return commit
-
-    def _summarise(self, version: int) -> CommitSummary:
-        commit = self._log.commit(version)
-        oldest = [statistics(action.add).min_values.time_ns for action in commit.actions if action.add is not None]
-        known = [time for time in oldest if time is not None]
-        first_time_ns = min(known) if known and len(known) == len(oldest) else None
-        info = commit.info
-        return CommitSummary(version, commit.time_ms, info.operation, progress_of(info), len(oldest), first_time_ns)
-
-    def progress(self, version: int) -> Progress | None:
-        """Return the progress of the table at `version`; None before the first.
-
-        Commits without data (OPTIMIZE, DELETE) may not state it; the nearest earlier commit that does counts for them.
-        """
-        for earlier in range(version, self.versions[0] - 1, -1):
-            if (progress := self.commit(earlier).progress) is not None:
-                return progress
-        return None
-
-    def count_until(self, time_ms: int) -> int:
-        """Return the number of the log's versions committed at or before a time. In-commit timestamps ascend."""
-        return bisect_right(self.versions, time_ms, key=lambda version: self.commit(version).time_ms)
-
-    def renewed(self) -> CommitLog:
-        """Return a new listing of the commits that shares the cache. This object stays as it is for other threads."""
-        found = CommitLog(self.table)
-        oldest = found.versions[0]
-        found._read = {version: commit for version, commit in dict(self._read).items() if version >= oldest}
-        return found
-
-    @property
-    def course(self) -> list[int]:
-        """Return the versions in the order of the stream, without those that a repair of the table undid."""
-        newest = self.progress(self.latest)
-        if newest is None or not newest.undone:
-            return self.versions
-        undone = newest.undone
-        return [version for version in self.versions if not any(first <= version <= last for first, last in undone)]
-
-    def uncleared(self, version: int) -> Progress | None:
-        """Return the progress of the last data commit at `version` if rows of removed messages may still be there, else
-        None."""
-        progress, left = self._clearing(version)
-        return progress if left > 0 else None
-
-    def deletes_left(self, version: int) -> int:
-        """Return the number of DELETE commits that were still to follow the last data commit at `version`."""
-        return self._clearing(version)[1]
-
-    def _clearing(self, version: int) -> tuple[Progress | None, int]:
-        deletes = 0
-        for earlier in range(version, self.versions[0] - 1, -1):
-            commit = self.commit(earlier)
-            if commit.progress is not None:
-                return commit.progress, commit.progress.deletes - deletes if commit.progress.departed > 0 else 0
-            deletes += commit.operation == "DELETE"
-        return None, 0
-
-
-def _gapless(versions: list[int]) -> list[int]:
-    """Return the versions after the last gap: log clean-up deletes a prefix, and only the rest can be found by time."""
-    for position in range(len(versions) - 1, 0, -1):
-        if versions[position - 1] != versions[position] - 1:
-            return versions[position:]
-    return versions
+def open_log(table: str | os.PathLike[str]) -> Log:
+    """Return the log of the Delta table at a path or URL. Raises NotATable when it has no commits."""
+    path = os.fspath(table).rstrip("/")
+    log = Log(open_storage(path), path)
+    if not log.versions:
+        raise NotATable(path)
+    return log
 
 
 def latest_progress(table: str | os.PathLike[str]) -> Progress | None:
     """Return the progress of the table; None when there is no table, or no compaction has written it."""
     try:
-        log = CommitLog(table)
+        log = open_log(table)
         return log.progress(log.latest)
     except NotATable:
         return None
 
 
-def version_for_commit_time(log: CommitLog, at_ns: int, now_ns: int) -> int:
+def version_for_commit_time(log: Log, at_ns: int, now_ns: int) -> int:
     """Return the version that was current at `at_ns`: the last one committed at or before it (TIMESTAMP AS OF).
 
     Commit times are whole milliseconds, as in Delta. A time after the last commit means the latest version (Spark
     refuses this); a time in the future is refused.
 
     Args:
-        log: the table's commits.
+        log: the table's log.
         at_ns: the time, ns since the epoch.
         now_ns: the present, ns since the epoch.
 
@@ -209,7 +104,7 @@ def version_for_commit_time(log: CommitLog, at_ns: int, now_ns: int) -> int:
         raise TimeTravelError(f"{rfc3339(at_ns)} has not come yet; the table's latest version is {log.latest}")
     count = log.count_until(at_ns // _MS)
     if count == 0:
-        oldest = log.commit(log.versions[0])
+        oldest = log.summary(log.versions[0])
         raise TimeTravelError(
             f"{rfc3339(at_ns)} is before the first commit of {log.table} that is still known: "
             f"version {oldest.version} of {rfc3339(oldest.time_ms * _MS)}{_gone(log)}"
@@ -217,7 +112,7 @@ def version_for_commit_time(log: CommitLog, at_ns: int, now_ns: int) -> int:
     return log.versions[count - 1]
 
 
-def version_for_message_time(log: CommitLog, at_ns: int) -> AsOf:
+def version_for_message_time(log: Log, at_ns: int) -> AsOf:
     """Return the version that holds all messages stored at or before `at_ns`, by message time.
 
     It is the first version that reaches the last such message: a later one may already have lost some of them to
@@ -229,7 +124,7 @@ def version_for_message_time(log: CommitLog, at_ns: int) -> AsOf:
     at T is this one at T - 1 ns.
 
     Args:
-        log: the table's commits.
+        log: the table's log.
         at_ns: message time, ns since the epoch.
 
     Raises:
@@ -256,7 +151,7 @@ def version_for_message_time(log: CommitLog, at_ns: int) -> AsOf:
     if count == 0 or (seq := reached(versions[count - 1])[1]) == 0:
         oldest = log.progress(log.versions[0])
         if log.versions[0] > 0 and (oldest is None or oldest.uid == newest.uid):
-            kept = rfc3339(log.commit(log.versions[0]).time_ms * _MS)
+            kept = rfc3339(log.summary(log.versions[0]).time_ms * _MS)
             raise TimeTravelError(
                 f"the versions of {log.table} that held {rfc3339(at_ns)} are gone; "
                 f"the oldest still known is {log.versions[0]}, committed at {kept}{_gone(log)}"
@@ -266,14 +161,14 @@ def version_for_message_time(log: CommitLog, at_ns: int) -> AsOf:
     return AsOf(versions[first], at_ns, complete)
 
 
-def _exactly(log: CommitLog, at_ns: int, newest: Progress) -> AsOf | None:
+def _exactly(log: Log, at_ns: int, newest: Progress) -> AsOf | None:
     """Return the answer from departures; None where the stream did not record them at that time."""
     try:
         kept = version_of_point(log, Point(before_ns=at_ns + 1))
     except NotRecorded:
         return None
     except TimeTravelError:
-        if newest.departed < 0 and log.commit(log.versions[0]).progress is None:
+        if newest.departed < 0 and log.summary(log.versions[0]).progress is None:
             return None  # it is unknown whether departures were recorded then
         raise
     if kept.version is None:  # beyond the table's last message or removal
@@ -298,7 +193,7 @@ class PointVersion(msgspec.Struct, frozen=True):
     before: Progress | None = None
 
 
-def version_of_point(log: CommitLog, point: Point) -> PointVersion:
+def version_of_point(log: Log, point: Point) -> PointVersion:
     """Return the version with the messages that a stream with `lakestream.time_travel` held at a point.
 
     Raises:
@@ -322,7 +217,7 @@ def version_of_point(log: CommitLog, point: Point) -> PointVersion:
     if at == len(versions):
         return PointVersion(None, newest)
     version = versions[at]
-    progress = log.commit(version).progress
+    progress = log.summary(version).progress
     if progress is not None and progress.departed < 0:
         raise NotRecorded(_not_kept(point))
     if progress is None or (at == 0 and version > 0):
@@ -332,7 +227,7 @@ def version_of_point(log: CommitLog, point: Point) -> PointVersion:
     before = log.progress(versions[at - 1]) if at else None
     if before is None or before.uid != progress.uid:
         return PointVersion(version, progress)
-    first_ns = log.commit(version).first_time_ns
+    first_ns = log.summary(version).first_time_ns
     if before.departed < 0 and not point.seq and (first_ns is None or point.before_ns <= first_ns):
         # Removals between the last message of the commit before and the first one of this were not recorded.
         raise NotRecorded(_not_kept(point))
@@ -350,19 +245,19 @@ def _named(point: Point) -> str:
     return f"sequence {point.seq}" if point.seq else rfc3339(point.before_ns - 1)
 
 
-def _begins_by(log: CommitLog, version: int, at_ns: int) -> bool:
+def _begins_by(log: Log, version: int, at_ns: int) -> bool:
     """Return True if a commit may have added messages stored at or before `at_ns`.
 
     A commit without statistics is assumed to: an extra version costs a filter, never a message. The same holds for the
     first commit of a mirror that began as a clone, which adds no file.
     """
-    commit = log.commit(version)
+    commit = log.summary(version)
     if commit.operation == ADOPTION:
         return True
     return commit.adds > 0 and (commit.first_time_ns is None or commit.first_time_ns <= at_ns)
 
 
-def _gone(log: CommitLog) -> str:
+def _gone(log: Log) -> str:
     """Return the hint for a table whose older versions are gone, or ""."""
     return f"; {KEEP_MORE}" if log.versions[0] > 0 else ""
 
@@ -378,7 +273,7 @@ def as_of(table: str | os.PathLike[str], at: int | datetime | str) -> AsOf:
         NotATable: there is no table.
         TimeTravelError: log clean-up has deleted the version, or `at` is no time.
     """
-    return version_for_message_time(CommitLog(table), instant(at))
+    return version_for_message_time(open_log(table), instant(at))
 
 
 def as_of_sequence(table: str | os.PathLike[str], seq: int) -> AsOf:
@@ -389,10 +284,10 @@ def as_of_sequence(table: str | os.PathLike[str], seq: int) -> AsOf:
         NotRecorded: the stream did not record departures then.
         TimeTravelError: log clean-up has deleted the version.
     """
-    return _of_sequence(CommitLog(table), seq)
+    return _of_sequence(open_log(table), seq)
 
 
-def version_for_sequence(log: CommitLog, seq: int) -> AsOf:
+def version_for_sequence(log: Log, seq: int) -> AsOf:
     """Return the version with the messages that a stream held right after a sequence was stored. Of a stream that does
     not record departures: the newest one, with those of them that the stream still has.
 
@@ -406,12 +301,12 @@ def version_for_sequence(log: CommitLog, seq: int) -> AsOf:
     return _of_newest(log, seq)
 
 
-def _of_sequence(log: CommitLog, seq: int) -> AsOf:
+def _of_sequence(log: Log, seq: int) -> AsOf:
     kept = version_of_point(log, Point(seq=seq))
     return AsOf(kept.version, 0, complete=kept.version is not None, progress=kept.progress, seq=seq)
 
 
-def _of_newest(log: CommitLog, seq: int) -> AsOf:
+def _of_newest(log: Log, seq: int) -> AsOf:
     newest = log.progress(log.latest)
     complete = newest is not None and seq <= newest.last_seq
     return AsOf(log.latest, 0, complete=complete, progress=log.uncleared(log.latest), seq=seq)
@@ -419,7 +314,7 @@ def _of_newest(log: CommitLog, seq: int) -> AsOf:
 
 def version_at(table: str | os.PathLike[str], at: int | datetime | str) -> int:
     """Return `version_for_commit_time` of the table at a path or URL. Arguments and errors are those of `as_of`."""
-    return version_for_commit_time(CommitLog(table), instant(at), time.time_ns())
+    return version_for_commit_time(open_log(table), instant(at), time.time_ns())
 
 
 def instant(at: int | datetime | str) -> int:

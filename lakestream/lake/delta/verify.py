@@ -34,9 +34,17 @@ import msgspec
 from lakestream.lake.delta import deletion_vectors
 from lakestream.lake.delta.actions import locate, vector_file
 from lakestream.lake.delta.log import Log, State
-from lakestream.lake.delta.position import aside, own
 from lakestream.lake.delta.schema import END
-from lakestream.lake.delta.state import Head, TableFile, TableFollower, TableState, position_of, table_file
+from lakestream.lake.delta.state import (
+    Head,
+    TableFile,
+    TableFollower,
+    TableState,
+    kept_table,
+    position_of,
+    table_file,
+    table_of,
+)
 from lakestream.lake.delta.strangers import obstacle
 from lakestream.lake.errors import BadDeletionVector, DamagedFile, LacksFiles
 from lakestream.lake.files import paths, staging
@@ -526,7 +534,7 @@ class _Compact:
 
 def damaged(storage: Storage, stream: StreamIdentity) -> list[Damage]:
     """Check the files of the stream's table, at either of its paths; return the damaged ones."""
-    for place in (own(storage, stream), aside(storage, stream)):
+    for place in (table_of(storage, stream), kept_table(storage, stream)):
         if position_of(place, stream.uid) is not None:
             return look_over(storage, place)
     return []

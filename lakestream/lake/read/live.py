@@ -24,7 +24,7 @@ from lakestream.lake.delta.log import log_directory
 from lakestream.lake.delta.policy import ON_DELETE_PROPERTY, RETENTION_PROPERTY, of_config
 from lakestream.lake.delta.position import Progress, application
 from lakestream.lake.delta.schema import REMOVED_COLUMN, SCHEMA_COLUMN, TABLE_COLUMNS, UID_PROPERTY, Layout, layout_of
-from lakestream.lake.delta.time_travel import CommitLog, NotATable
+from lakestream.lake.delta.time_travel import NotATable, open_log
 from lakestream.lake.errors import LakeError, SegmentGap
 from lakestream.lake.files import paths, quarantine, staging
 from lakestream.lake.files.lake import open_storage
@@ -290,10 +290,10 @@ def _look(storage: Storage, path: str, uid: str) -> _Table | None:
 
 
 def _progress(path: str, version: int, uid: str) -> tuple[Progress | None, Progress | None]:
-    """Return the progress at a version and `CommitLog.uncleared` of it; None where the log does not reach back so
+    """Return the progress at a version and `Log.uncleared` of it; None where the log does not reach back so
     far."""
     try:
-        log = CommitLog(path)
+        log = open_log(path)
         found = log.progress(version)
     except (NotATable, FileNotFoundError):
         return None, None

@@ -21,14 +21,14 @@ import msgspec
 
 from lakestream.lake.delta import departures as departure_files
 from lakestream.lake.delta import json_schema
-from lakestream.lake.delta.log import has_log
+from lakestream.lake.delta.log import Log, has_log
 from lakestream.lake.delta.schema import REMOVED_COLUMN, Layout, doubled, literal
 from lakestream.lake.delta.time_travel import (
     AsOf,
-    CommitLog,
     NotATable,
     TimeTravelError,
     instant,
+    open_log,
     version_for_commit_time,
     version_for_message_time,
     version_for_sequence,
@@ -136,7 +136,7 @@ class Catalog:
         """Return the progress of a stream's table, and the number of messages beyond it."""
         uncompacted = None if self.live_streams is None else self.live_streams.count(stream)
         try:
-            log = CommitLog(stream.table)
+            log = open_log(stream.table)
         except NotATable:
             return State(None, None, uncompacted)
         progress = log.progress(log.latest)
@@ -209,14 +209,14 @@ class Catalog:
         except typed.NoTypedView:
             return None
 
-    def log(self, name: str, text: str, place: int) -> CommitLog:
+    def log(self, name: str, text: str, place: int) -> Log:
         """Return the commits of a table.
 
         Raises:
             UnknownStream: there is no such table.
         """
         try:
-            return CommitLog(self.stream(name).table)
+            return open_log(self.stream(name).table)
         except NotATable:
             raise self.unknown(name, text, place) from None
 
@@ -268,7 +268,7 @@ class Snapshot:
         self._text = text
         self._found: dict[tuple[str, Travel | None, str | None], TableAt | Selection] = {}
         self._live: dict[str, Live | None] = {}
-        self._logs: dict[str, CommitLog] = {}
+        self._logs: dict[str, Log] = {}
         self._numbers = itertools.count(1)
         self.arrow: dict[str, Any] = {}
         self.versions: set[TableAt] = set()
@@ -337,7 +337,7 @@ class Snapshot:
         """Return the columns of a FROM item."""
         return self._catalog.columns(f"SELECT * FROM {source}", self.arrow)
 
-    def _log(self, mention: Mention) -> CommitLog:
+    def _log(self, mention: Mention) -> Log:
         if (log := self._logs.get(mention.name)) is None:
             log = self._logs[mention.name] = self._catalog.log(mention.name, self._text, mention.place)
         return log
@@ -411,7 +411,7 @@ class Snapshot:
             held += f" AND seq NOT IN (SELECT seq FROM {name})"
         return Selection(f"SELECT * FROM {scan(table)} WHERE {held}")
 
-    def _version(self, mention: Mention, point: Point) -> tuple[CommitLog | None, AsOf]:
+    def _version(self, mention: Mention, point: Point) -> tuple[Log | None, AsOf]:
         """Return the version for a point; no log where there is no table yet."""
         at_ns = point.before_ns - 1
         try:

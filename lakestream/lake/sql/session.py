@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from lakestream.lake.delta.time_travel import KEEP_MORE, CommitLog
+from lakestream.lake.delta.log import Log
+from lakestream.lake.delta.time_travel import KEEP_MORE
 from lakestream.lake.files import paths
 from lakestream.lake.sql import TAIL_BYTES, buckets, dialect
 from lakestream.lake.sql.catalog import Catalog, Snapshot, UnknownStream
@@ -296,10 +297,10 @@ class Session:
                 rows.append((name, state.version, state.last_seq, state.uncompacted))
         return self._rows('"table" VARCHAR, "version" BIGINT, last_seq BIGINT, tail BIGINT', rows)
 
-    def _history(self, log: CommitLog) -> Result:
+    def _history(self, log: Log) -> Result:
         rows: list[tuple[object, ...]] = []
         for version in reversed(log.versions[-HISTORY_LIMIT:]):
-            commit = log.commit(version)
+            commit = log.summary(version)
             progress = commit.progress
             made = _moment(commit.time_ms * 1_000_000)
             until = (progress.last_seq, _moment(progress.last_time_ns)) if progress else (None, None)

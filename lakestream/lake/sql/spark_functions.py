@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession, functions
 from lakestream.lake.delta import schema
 from lakestream.lake.delta.json_schema import BadJsonSchema, JsonSchema, parse
 from lakestream.lake.delta.schema import ticked
-from lakestream.lake.delta.time_travel import CommitLog, NotATable, instant
+from lakestream.lake.delta.time_travel import NotATable, instant, open_log
 from lakestream.lake.files import paths
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read import datasource
@@ -82,7 +82,7 @@ class _Rows:
     def _rows(self, stream: str) -> DataFrame:
         table = paths.table(paths.root(self._lake), stream)
         try:
-            CommitLog(table)
+            open_log(table)
         except NotATable:
             reader = self._spark.read.format("lakestream").option("lake", self._lake)
             return reader.option("stream", stream).load()

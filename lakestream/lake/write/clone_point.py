@@ -23,9 +23,9 @@ from lakestream.lake.delta.position import Progress
 from lakestream.lake.delta.schema import REMOVED_COLUMN, UID_PROPERTY
 from lakestream.lake.delta.state import position_of
 from lakestream.lake.delta.time_travel import (
-    CommitLog,
     NotRecorded,
     TimeTravelError,
+    open_log,
     version_for_commit_time,
     version_for_message_time,
     version_of_point,
@@ -68,7 +68,7 @@ def find_point(storage: Storage, asked: CloneRequest) -> Point | None:
     position = position_of(table, asked.origin_uid)
     if position is None and asked.through:
         return None  # it has no commit yet
-    log = CommitLog(table)
+    log = open_log(table)
     newest = log.progress(log.latest)
     if position is None or newest is None or newest.uid != asked.origin_uid:
         raise CloneRefused(f"{table} holds nothing of the stream {asked.origin} that is to be mirrored")
@@ -98,9 +98,9 @@ def rows_at(storage: Storage, table: str) -> tuple[int, int, int]:
     return int(found["low"] or 0), int(found["high"] or 0), int(found["rows"])
 
 
-def _newest(storage: Storage, log: CommitLog, newest: Progress) -> Point:
+def _newest(storage: Storage, log: Log, newest: Progress) -> Point:
     """Return all that the table holds now."""
-    state = Log(storage, log.table).state(log.latest)
+    state = log.state(log.latest)
     _check_owner(log, state.metadata.configuration.get(UID_PROPERTY), newest.uid)
     dead: list[tuple[int, int]] = []
     if (uncleared := log.uncleared(log.latest)) is not None:
@@ -117,9 +117,7 @@ def _newest(storage: Storage, log: CommitLog, newest: Progress) -> Point:
     )
 
 
-def _at_sequence(
-    storage: Storage, log: CommitLog, asked: CloneRequest, newest: Progress, reached: bool
-) -> Point | None:
+def _at_sequence(storage: Storage, log: Log, asked: CloneRequest, newest: Progress, reached: bool) -> Point | None:
     """Return the stream after a sequence: exactly with time travel, else as the first version that has the sequence."""
     seq = asked.as_of_seq
     if seq > newest.last_seq:
@@ -143,7 +141,7 @@ def _at_sequence(
     return _before(storage, log, version, newest.uid, f"seq > {seq}", list(dead), seq)
 
 
-def _first_with(log: CommitLog, uid: str, seq: int) -> int:
+def _first_with(log: Log, uid: str, seq: int) -> int:
     """Return the first version whose commit reached a sequence."""
     for version in log.course:
         progress = log.progress(version)
@@ -154,7 +152,7 @@ def _first_with(log: CommitLog, uid: str, seq: int) -> int:
     raise TimeTravelError(f"the versions of {log.table} that reached sequence {seq} first are gone")
 
 
-def _at_moment(storage: Storage, log: CommitLog, asked: CloneRequest, newest: Progress, reached: bool) -> Point | None:
+def _at_moment(storage: Storage, log: Log, asked: CloneRequest, newest: Progress, reached: bool) -> Point | None:
     """Return the stream at a time, by message time."""
     at_ns = asked.as_of_ns
     found = version_for_message_time(log, at_ns)
@@ -177,10 +175,10 @@ def _at_moment(storage: Storage, log: CommitLog, asked: CloneRequest, newest: Pr
 
 
 def _before(
-    storage: Storage, log: CommitLog, version: int, uid: str, later: str, dead: list[tuple[int, int]], last_seq: int
+    storage: Storage, log: Log, version: int, uid: str, later: str, dead: list[tuple[int, int]], last_seq: int
 ) -> Point:
     """Return a point within the batch of a version's commit."""
-    state = Log(storage, log.table).state(version)
+    state = log.state(version)
     _check_owner(log, state.metadata.configuration.get(UID_PROPERTY), uid)
     by_then = "SELECT min(seq) AS low, max(seq) AS high, max(time_ns) AS time_ns FROM t WHERE NOT "
     found = _query(storage, log.table, version, f"{by_then}({later})")
@@ -204,7 +202,7 @@ def _from(point: Point, asked: CloneRequest) -> Point:
     return msgspec.structs.replace(point, conditions=[*point.conditions, *more]) if more else point
 
 
-def _check_owner(log: CommitLog, owner: str | None, uid: str) -> None:
+def _check_owner(log: Log, owner: str | None, uid: str) -> None:
     """Check that a version is not of an earlier stream, nor of an unfinished table."""
     if owner != uid:
         raise TimeTravelError(f"the versions of {log.table} that are still there do not reach back so far")

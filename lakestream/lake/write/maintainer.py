@@ -7,7 +7,7 @@ by itself, so after a kill the next run does the rest.
 Nothing here adds or removes a row, or moves a table's position:
 
 - OPTIMIZE commits no `txn` and no userMetadata. The progress of an older commit holds for it as well (see
-  `CommitLog.progress`); a copy of it could be out of date by the time of the commit.
+  `Log.progress`); a copy of it could be out of date by the time of the commit.
 - Log clean-up keeps the newest commit with progress at or before the beginning of the retention, and the checkpoint
   before it, so that every time within the retention finds its version.
 - VACUUM makes no commit, so maintenance adds no version to an idle table.
@@ -38,7 +38,7 @@ from lakestream.lake.delta.log import Log, State, has_log
 from lakestream.lake.delta.policy import LOG_RETENTION_PROPERTY, TIME_TRAVEL_PROPERTY
 from lakestream.lake.delta.schema import STREAM_PROPERTY, UID_PROPERTY
 from lakestream.lake.delta.state import table_file
-from lakestream.lake.delta.time_travel import CommitLog, NotATable
+from lakestream.lake.delta.time_travel import NotATable, open_log
 from lakestream.lake.errors import LacksFiles, TableBusy, first_line
 from lakestream.lake.files import locks, paths
 from lakestream.lake.files.lake import open_storage
@@ -129,8 +129,7 @@ def look(
     properties, written = state.metadata.configuration, log.checkpoints
     retain_ns = retention(properties, policy)
     try:
-        commits = CommitLog(table)
-        stale, trouble = _stale(storage, log, state, commits, retain_ns, now_ns, references)
+        stale, trouble = _stale(storage, log, state, retain_ns, now_ns, references)
         return Facts(
             table=table,
             stream=properties.get(STREAM_PROPERTY) or table.rpartition("/")[2],
@@ -140,14 +139,14 @@ def look(
             partition_columns=state.metadata.partition_columns,
             files=data_files(state, vacuum.to_rewrite(storage, table, state, to_erase)),
             since_checkpoint=state.version - (written[-1] if written else -1),
-            oldest=commits.versions[0],
-            keep_from=log_floor(commits, written, (now_ns - log_retention(properties, retain_ns)) // 1_000_000),
+            oldest=log.versions[0],
+            keep_from=log_floor(log, written, (now_ns - log_retention(properties, retain_ns)) // 1_000_000),
             retain_ns=retain_ns,
             stale=stale,
             trouble=trouble,
             erase=erasures.count(to_erase),
         )
-    except (NotATable, FileNotFoundError):  # removed meanwhile
+    except FileNotFoundError:  # removed meanwhile
         return None
 
 
@@ -212,14 +211,13 @@ def _stale(
     storage: Storage,
     log: Log,
     state: State,
-    commits: CommitLog,
     retain_ns: int,
     now_ns: int,
     references: References | None,
 ) -> tuple[list[str], str | None]:
     """Return (files that VACUUM may delete, reason why it must not). Clones are searched only if there are such
     files."""
-    found = dead_files(storage, log, state, commits, retain_ns, now_ns, frozenset())
+    found = dead_files(storage, log, state, retain_ns, now_ns, frozenset())
     try:
         kept = (references or References(storage)).into(log.table) if found else set()
     except CloneUnreadable as error:
@@ -591,7 +589,7 @@ class Maintainer:
     def _progress(self, table: str) -> str | None:
         """Return the newest progress, as userMetadata for a commit that replaces it in the log."""
         try:
-            log = CommitLog(table)
+            log = open_log(table)
             progress = log.progress(log.latest)
         except NotATable:
             return None

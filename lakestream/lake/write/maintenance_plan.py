@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from lakestream.lake.delta.time_travel import CommitLog
+from lakestream.lake.delta.log import Log
 from lakestream.lake.errors import LakeError
 
 MIB = 1024 * 1024
@@ -276,14 +276,14 @@ def first_round(bins: Sequence[Bin], limit: int = ROUND_BYTES) -> list[Bin]:
     return taken
 
 
-def log_floor(log: CommitLog, written: Sequence[int], cutoff_ms: int) -> int:
+def log_floor(log: Log, written: Sequence[int], cutoff_ms: int) -> int:
     """Return the version with which the log may begin, so that every time from `cutoff_ms` on finds its version; 0 for
     none.
 
     It is the newest checkpoint at or before the last commit with progress that is at or before that time.
     """
     for version in reversed(log.versions[: log.count_until(cutoff_ms)]):
-        if log.commit(version).progress is not None:
+        if log.summary(version).progress is not None:
             at = bisect_right(written, version)
             return written[at - 1] if at else 0
     return 0

@@ -22,7 +22,6 @@ from lakestream.lake.delta.actions import Add, Key, located
 from lakestream.lake.delta.log import Log, State
 from lakestream.lake.delta.position import Progress, application
 from lakestream.lake.delta.state import table_file
-from lakestream.lake.delta.time_travel import CommitLog
 from lakestream.lake.delta.verify import Damage, Request, asked, settle
 from lakestream.lake.errors import DamagedTable
 from lakestream.lake.files import staging
@@ -106,7 +105,7 @@ class Repair:
             if (position := self._position(state)) < begins - 1:
                 break
             if not wrong.of(state):
-                return Target(state, position, CommitLog(self._table).progress(version) if position else None)
+                return Target(state, position, log.progress(version) if position else None)
         raise DamagedTable(verify.describe(self._table, damaged), begins, *verify.span(damaged))
 
     def _position(self, state: State) -> int:
@@ -127,12 +126,11 @@ class Repair:
         actions += [{"add": {**plain(add), "dataChange": True}} for key, add in after.items() if key not in before]
         position = {"appId": application(self._identity.uid), "version": target.position, "lastUpdated": stamp_ms}
         actions.append({"txn": position})
-        said = msgspec.json.encode(self._progress(target, now.version)).decode()
+        said = msgspec.json.encode(self._progress(log, target, now.version)).decode()
         rewriter.commit(transaction, actions, said, OPERATION)
 
-    def _progress(self, target: Target, version: int) -> Progress:
+    def _progress(self, log: Log, target: Target, version: int) -> Progress:
         """Return the progress for the repair's commit, based on the restored version's."""
-        log = CommitLog(self._table)
         progress, deletes = target.progress, 0
         if progress is None:  # an empty table
             progress = Progress(uid=self._identity.uid, last_index=0, last_seq=0, last_time_ns=0, departed=0)

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from lakestream.lake.delta import policy
 from lakestream.lake.delta.batches import CONDITION_TERMS
 from lakestream.lake.delta.schema import END, FORMAT_COLUMN, SCHEMA_COLUMN, column_names, message_schema, ticked
-from lakestream.lake.delta.time_travel import CommitLog
+from lakestream.lake.delta.time_travel import open_log
 from lakestream.lake.delta.typed_columns import of_table, plain
 from lakestream.lake.delta.typed_rows import MISFIT_SCHEMA, TypedRows
 from lakestream.lake.delta.verify import Damage
@@ -181,7 +181,7 @@ class Replay:
         found = self._table.find()
         if found is None or found.uid != self._identity.uid:
             raise NoReplay(f"stream {self._identity.name} has no table")
-        log = CommitLog(self._table.path)
+        log = open_log(self._table.path)
         if log.uncleared(log.latest) is not None:
             raise NoReplay("the compaction of the stream is not complete; try again when it is")
         present = column_names(found.schema)

@@ -28,7 +28,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
-from lakestream.lake.delta import batches, position
+from lakestream.lake.delta import batches, state
 from lakestream.lake.delta.state import TableFollower
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files import paths, staging
@@ -279,7 +279,7 @@ class SegmentsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 identity = staging.read_identity(f"{self._root}/{name}")
                 if identity is None:
                     return 0
-                table = position.aside if position.is_aside(self._storage, identity) else position.own
+                table = state.kept_table if state.has_kept_table(self._storage, identity) else state.table_of
                 watch = self._watches[name] = TableFollower(table(self._storage, identity), identity.uid)
             return watch.position() or 0
         except (LakeError, OSError):

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakestream.lake.delta import batches, erasures, policy, position, segments, strangers, verify
+from lakestream.lake.delta import batches, erasures, policy, segments, strangers, verify
 from lakestream.lake.delta import departures as departure_files
 from lakestream.lake.delta.batches import Batch
 from lakestream.lake.delta.log import Log
@@ -47,7 +47,7 @@ from lakestream.lake.delta.schema import (
     Layout,
     choose_bounds,
 )
-from lakestream.lake.delta.state import TableFollower
+from lakestream.lake.delta.state import TableFollower, has_kept_table, kept_table
 from lakestream.lake.delta.typed_columns import EMPTY, of_table
 from lakestream.lake.errors import BadSegment, DamagedTable, LakeError, StillCloned, TableBusy
 from lakestream.lake.files import clone_request, locks, paths, quarantine, staging
@@ -151,8 +151,8 @@ class StreamCompaction:
         storage, identity = open_storage(lake), stream.identity
         found = StreamTable(spark, storage, identity).find()
         taken = found is not None and found.uid != identity.uid and found.created_ns > identity.created_ns
-        moved = taken or position.is_aside(storage, identity)
-        return cls(spark, lake, stream, options, position.aside(storage, identity) if moved else None)
+        moved = taken or has_kept_table(storage, identity)
+        return cls(spark, lake, stream, options, kept_table(storage, identity) if moved else None)
 
     def lacks_segments(self) -> bool:
         """Return True if the retained table of a deleted stream still lacks staged segments.

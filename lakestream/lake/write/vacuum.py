@@ -23,7 +23,6 @@ from collections.abc import Iterable, Set
 from lakestream.lake.delta.actions import Key, Statistics, locate, located, statistics
 from lakestream.lake.delta.erasures import Runs, joined
 from lakestream.lake.delta.log import Log, State
-from lakestream.lake.delta.time_travel import CommitLog
 from lakestream.lake.files.storage import Entry, Storage
 from lakestream.lake.write.maintenance_plan import MARGIN_NS, interval_ns
 
@@ -32,16 +31,13 @@ TOMBSTONES_PROPERTY = "delta.deletedFileRetentionDuration"
 DEFAULT_TOMBSTONES = "interval 1 week"
 
 
-def dead_files(
-    storage: Storage, log: Log, state: State, commits: CommitLog, retain_ns: int, now_ns: int, kept: Set[str]
-) -> list[str]:
+def dead_files(storage: Storage, log: Log, state: State, retain_ns: int, now_ns: int, kept: Set[str]) -> list[str]:
     """Return the paths that can be deleted, ascending.
 
     Args:
         storage: the lake.
         log: the table's log.
         state: the table's newest version, read from it.
-        commits: the same log, for the times of commits.
         retain_ns: age up to which versions stay readable.
         now_ns: the present, ns since the epoch.
         kept: paths that clones reference.
@@ -58,7 +54,7 @@ def dead_files(
         if tombstone.deletion_timestamp is None or tombstone.deletion_timestamp >= cutoff_ms:
             candidates.difference_update(located(table, tombstone))
     if retain_ns > interval_ns(state.metadata.configuration.get(TOMBSTONES_PROPERTY, DEFAULT_TOMBSTONES)):
-        candidates -= _removed_since(log, commits, cutoff_ms)
+        candidates -= _removed_since(log, cutoff_ms)
     return sorted(candidates)
 
 
@@ -68,10 +64,10 @@ def visible(table: str, entry: Entry) -> bool:
     return not any(part.startswith(("_", ".")) and part != CHANGE_DATA for part in parts)
 
 
-def _removed_since(log: Log, commits: CommitLog, cutoff_ms: int) -> set[str]:
+def _removed_since(log: Log, cutoff_ms: int) -> set[str]:
     """Return the files removed by commits after a time: checkpoints no longer have all tombstones of so long ago."""
     found: set[str] = set()
-    for version in commits.versions[commits.count_until(cutoff_ms) :]:
+    for version in log.versions[log.count_until(cutoff_ms) :]:
         for action in log.commit(version).actions:
             if action.remove is not None:
                 found.update(located(log.table, action.remove))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from lakestream.lake.delta import policy, position, state, verify
+from lakestream.lake.delta import policy, state, verify
 from lakestream.lake.errors import BadPolicy, StagingConflict
 from lakestream.lake.files import staging
 from lakestream.lake.files.lake import open_storage
@@ -70,7 +70,7 @@ def settle(lake: str, stream: StreamIdentity, directory: str, log: Logger) -> No
         except StagingConflict as error:
             log.error(f"stream {stream.name}: {error}")  # the file there was staged before the deletion
     if damaged:
-        log.error(f"stream {stream.name}: {verify.describe(position.own(storage, stream), damaged)}")
+        log.error(f"stream {stream.name}: {verify.describe(state.table_of(storage, stream), damaged)}")
         verify.ask(lake, stream, damaged)
     staging.mark_deleted(lake, stream, kept)
     # The compactor may just have compacted another replica's segments and removed the directory.

@@ -22,7 +22,7 @@ from deltalake import DeltaTable
 from lakestream.lake.delta import departures as departure_files
 from lakestream.lake.delta.departures import Dead
 from lakestream.lake.delta.schema import REMOVED_COLUMN
-from lakestream.lake.delta.time_travel import AsOf, CommitLog, NotATable, TimeTravelError, as_of, as_of_sequence
+from lakestream.lake.delta.time_travel import AsOf, NotATable, TimeTravelError, as_of, as_of_sequence, open_log
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files import paths, staging
 from lakestream.lake.files.lake import open_storage
@@ -151,7 +151,7 @@ def open_past(
     note, last_seq = "", view.last_seq
     if found.complete:
         assert found.version is not None
-        reached = CommitLog(view.table).progress(found.version)
+        reached = open_log(view.table).progress(found.version)
         last_seq = reached.last_seq if reached is not None else last_seq
         view = _at(view, found.version, departure_files.gone_as_of(open_storage(lake), view.table, found))
     else:

@@ -31,10 +31,10 @@ from lakestream.lake.delta.schema import doubled, literal, table_schema
 from lakestream.lake.delta.segments import alive
 from lakestream.lake.delta.time_travel import (
     KEEP_MORE,
-    CommitLog,
     NotATable,
     PointVersion,
     TimeTravelError,
+    open_log,
     version_of_point,
 )
 from lakestream.lake.errors import HistoryUnavailable, LakeError
@@ -80,7 +80,7 @@ class TablePast:
         self._uid = uid
         self._storage = open_storage(table)
         self._lock = threading.Lock()
-        self._log: CommitLog | None = None
+        self._log: Log | None = None
         self._open: OrderedDict[int, tuple[QueryBuilder, Payloads]] = OrderedDict()
         self._left: OrderedDict[tuple[int, Point], Any] = OrderedDict()
 
@@ -169,16 +169,18 @@ class TablePast:
         except NotATable:
             return PointVersion(None, None)
 
-    def _found(self, log: CommitLog, point: Point) -> PointVersion:
+    def _found(self, log: Log, point: Point) -> PointVersion:
         newest = log.progress(log.latest)
         if newest is not None and newest.uid != self._uid:
             self.close()  # it is being replaced by another table, whose versions begin at 0 again
             return PointVersion(None, None)
         return version_of_point(log, point)
 
-    def _commits(self) -> CommitLog:
+    def _commits(self) -> Log:
         with self._lock:
-            log = self._log = CommitLog(self._table) if self._log is None else self._log.renewed()
+            log = self._log = open_log(self._table) if self._log is None else self._log.renewed()
+            if not log.versions:
+                raise NotATable(self._table)
             return log
 
     def _through(self, kept: PointVersion, point: Point) -> int:

@@ -16,7 +16,7 @@ from lakestream.lake.delta import batches, time_travel
 from lakestream.lake.delta import departures as departure_files
 from lakestream.lake.delta.departures import Dead, DeparturesGone
 from lakestream.lake.delta.position import Progress
-from lakestream.lake.delta.time_travel import CommitLog, NotRecorded, TimeTravelError, as_of, version_of_point
+from lakestream.lake.delta.time_travel import NotRecorded, TimeTravelError, as_of, open_log, version_of_point
 from lakestream.lake.files.lake import identify, open_storage
 from lakestream.lake.read.history.past_table import TablePast
 from lakestream.log.format.departures import Departures, Point
@@ -79,7 +79,7 @@ def test_a_point_is_in_the_first_commit_that_reaches_it(tmp_path: Path) -> None:
     commit(tmp_path, 3, None, "DELETE")
     commit(tmp_path, 4, None, "OPTIMIZE")
     commit(tmp_path, 5, reached(30, 3000, departed_=1, deletes=1), first_ns=2001)
-    log = CommitLog(tmp_path)
+    log = open_log(tmp_path)
 
     def version(point: Point) -> int | None:
         return version_of_point(log, point).version
@@ -88,8 +88,8 @@ def test_a_point_is_in_the_first_commit_that_reaches_it(tmp_path: Path) -> None:
     # What happened at T did not happen before it: a commit whose last event is earlier than T does not suffice.
     assert [version(Point(before_ns=ns)) for ns in (1, 1000, 1001, 2000, 2001, 3000)] == [1, 1, 2, 2, 5, 5]
     beyond = version_of_point(log, Point(before_ns=3001))
-    assert (beyond.version, beyond.progress) == (None, log.commit(5).progress)
-    assert log.uncleared(5) == log.commit(5).progress, "its deletes have not been seen"
+    assert (beyond.version, beyond.progress) == (None, log.summary(5).progress)
+    assert log.uncleared(5) == log.summary(5).progress, "its deletes have not been seen"
     assert log.uncleared(4) is None
     assert as_of(tmp_path, 499).version is None, "before the first message"
     assert as_of(tmp_path, 1500).version == 2
@@ -99,7 +99,7 @@ def test_a_past_that_is_gone_or_was_not_kept_is_an_error(tmp_path: Path) -> None
     commit(tmp_path, 7, reached(10, 1000))
     commit(tmp_path, 8, Progress(uid="U", last_index=200, last_seq=20, last_time_ns=2000))
     commit(tmp_path, 9, reached(30, 3000))
-    log = CommitLog(tmp_path)
+    log = open_log(tmp_path)
     with pytest.raises(TimeTravelError, match=r"sequence 10 is before the versions .*lakestream\.time_travel"):
         version_of_point(log, Point(seq=10))
     with pytest.raises(NotRecorded, match="sequence 20"):
@@ -193,7 +193,7 @@ def test_a_moment_before_the_first_message_of_the_past_is_refused(tmp_path: Path
     commit(tmp_path, 2, None, "DELETE")
     commit(tmp_path, 3, unkept(10, 1000))  # a purge at 1500 whose time was not stored
     commit(tmp_path, 4, reached(20, 3005), first_ns=2500)
-    log = CommitLog(tmp_path)
+    log = open_log(tmp_path)
     for before_ns in (1001, 1200, 2500):
         with pytest.raises(NotRecorded, match="was not kept at"):
             version_of_point(log, Point(before_ns=before_ns))
@@ -245,7 +245,7 @@ def test_moments_ascend_over_the_commits_of_a_stream(tmp_path: Path) -> None:
         assert batch.progress.moment_ns == 2000
         commit(tmp_path, version, batch.progress, first_ns=footer.last_time)
         before = batch.progress
-    assert version_of_point(CommitLog(tmp_path), Point(before_ns=1800)).version == 0
+    assert version_of_point(open_log(tmp_path), Point(before_ns=1800)).version == 0
 
 
 def test_the_table_of_another_stream_of_that_name_has_no_past(tmp_path: Path) -> None:

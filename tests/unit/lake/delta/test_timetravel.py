@@ -16,15 +16,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakestream import lake
+from lakestream.lake.delta.log import Log
 from lakestream.lake.delta.position import Progress
 from lakestream.lake.delta.time_travel import (
     AsOf,
-    CommitLog,
     NotATable,
     TimeTravelError,
     as_of,
     instant,
     latest_progress,
+    open_log,
     version_for_commit_time,
     version_for_message_time,
 )
@@ -76,8 +77,8 @@ class Table:
         return self.version - 1
 
     @property
-    def log(self) -> CommitLog:
-        return CommitLog(self.path)
+    def log(self) -> Log:
+        return open_log(self.path)
 
 
 @pytest.fixture
@@ -145,7 +146,7 @@ def test_commit_time_agrees_with_delta(tmp_path: Path) -> None:
     for number in range(5):
         write_deltalake(path, pa.table({"x": [number]}), mode="append")
         os.utime(path / "_delta_log" / f"{number:020d}.json", ns=((number + 1) * 10**12, (number + 1) * 10**12))
-    log = CommitLog(path)
+    log = open_log(path)
     for at_ns in (10**12, 2 * 10**12 - MS, 2 * 10**12, 3 * 10**12 + MS, 5 * 10**12):
         delta = DeltaTable(path)
         delta.load_as_version(rfc3339(at_ns))
@@ -305,14 +306,14 @@ def test_message_time_reads_few_of_many_commits(table: Table, monkeypatch: pytes
     for number in range(2000):
         table.commit(number * 10)
     reads = 0
-    real = CommitLog._summarise
+    real = Log.commit
 
-    def counted(self: CommitLog, version: int) -> Any:
+    def counted(self: Log, version: int) -> Any:
         nonlocal reads
         reads += 1
         return real(self, version)
 
-    monkeypatch.setattr(CommitLog, "_summarise", counted)
+    monkeypatch.setattr(Log, "commit", counted)
     assert as_of(table.path, 12_345).version == 1234
     assert version_for_commit_time(table.log, 0, now_ns=LATER) == 1999
     assert reads < 50

@@ -18,9 +18,9 @@ from lakestream.lake.delta import ends, verify
 from lakestream.lake.delta.actions import Add
 from lakestream.lake.delta.policy import RUN_SEQS
 from lakestream.lake.delta.schema import REMOVED_COLUMN, Layout, bucket_of, escaped, message_schema
+from lakestream.lake.delta.state import TableFile, table_file
 from lakestream.lake.errors import BadSegment, DamagedFile
 from lakestream.lake.files.lake import open_storage
-from lakestream.lake.read.history.index import FileEntry
 from lakestream.lake.read.history.rows import COLUMNS, Pick, read_file
 from lakestream.lake.write import file_statistics
 from lakestream.lake.write.data_files import DataFiles, Written
@@ -176,7 +176,7 @@ def test_the_bytes_of_a_file_have_checksums(tmp_path: Path) -> None:
     end = ends.stated(file.tags)
     assert end == ends.of_file(storage, str(path))
     content = path.read_bytes()
-    entry = FileEntry(file.path, 1, 20, 0, 20 << 32, 20, file.size, "s", "s", "s", None, end)
+    entry = TableFile(file.path, 0, 1, 20, 0, 20 << 32, 20, file.size, "s", "s", "s", None, end)
     whole = read_file(storage, str(tmp_path), entry, Pick(1, 20), COLUMNS, archive=False)
     reasons = []
     for at in range(4, len(content), 5):
@@ -193,11 +193,11 @@ def test_a_damaged_end_of_a_file_is_found_when_the_table_is_verified(tmp_path: P
     [file] = DataFiles(str(tmp_path), Layout()).write([batch([("s", 1, 1, b"x", None)], False)])
     add = msgspec.convert(msgspec.to_builtins(file), Add)
     storage, path = open_storage(tmp_path), tmp_path / file.path
-    assert verify.check(storage, str(tmp_path), [add]) == {}
+    assert verify.check(storage, str(tmp_path), [table_file(add)]) == {}
     content = path.read_bytes()
     at = content.rindex(b"time_ns")
     path.write_bytes(content[:at] + b"T" + content[at + 1 :])
-    (damage,) = verify.check(storage, str(tmp_path), [add]).values()
+    (damage,) = verify.check(storage, str(tmp_path), [table_file(add)]).values()
     assert (damage.path, "crc" in damage.reason) == (str(path), True)
 
 
@@ -207,7 +207,7 @@ def test_a_column_of_another_type_is_refused_without_a_checksum(tmp_path: Path) 
     missing = table.set_column(1, "time_ns", pa.array([1, None], pa.int64()))
     for some, says in ((table, "time_ns is double instead of int64"), (missing, "time_ns lacks values")):
         pq.write_table(some, tmp_path / "x.parquet")
-        entry = FileEntry("x.parquet", 1, 2, 1, 2, 2, 1, "s", "s", None, None)
+        entry = TableFile("x.parquet", 0, 1, 2, 1, 2, 2, 1, "s", "s", None, None)
         with pytest.raises(DamagedFile, match=says):
             read_file(
                 open_storage(tmp_path), str(tmp_path), entry, Pick(1, 2), tuple(table.column_names), archive=False

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from lakestream.lake.delta import verify
 from lakestream.lake.delta.log import Log
-from lakestream.lake.delta.time_travel import CommitLog
+from lakestream.lake.delta.time_travel import open_log
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.write import maintainer, maintenance_plan
 from lakestream.lake.write.maintenance_plan import MIB, DataFile, Facts, Plan, Policy, decide
@@ -193,7 +193,7 @@ def test_only_conflicts_are_tried_again_and_not_for_ever() -> None:
     assert len(tried) == 1
 
 
-def write_log(table: Path, commits: int, checkpoints: list[int], speaking: set[int] | None = None) -> CommitLog:
+def write_log(table: Path, commits: int, checkpoints: list[int], speaking: set[int] | None = None) -> Log:
     """Write a log with a commit each second; those in `speaking` contain the table's position."""
     log = table / "_delta_log"
     log.mkdir(parents=True)
@@ -206,7 +206,7 @@ def write_log(table: Path, commits: int, checkpoints: list[int], speaking: set[i
         (log / f".{version:020d}.json.crc").touch()
     for version in checkpoints:
         (log / f"{version:020d}.checkpoint.parquet").touch()
-    return CommitLog(table)
+    return open_log(table)
 
 
 def names(table: Path) -> list[str]:

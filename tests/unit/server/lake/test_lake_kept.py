@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 
+from lakestream.lake.delta.state import Head
 from lakestream.lake.delta.verify import Budget
 from lakestream.lake.errors import LakeAway
 from lakestream.lake.files import paths
@@ -96,9 +97,9 @@ def test_invariant_10_a_repair_in_the_middle_of_a_look_takes_the_position_back(
     files = look.kept._files
     real = files.look
 
-    def repaired(epoch: int, budget: Budget) -> bool:
+    def repaired(head: Head, budget: Budget) -> bool:
         look.go_back()
-        return real(epoch, budget)
+        return real(head, budget)
 
     monkeypatch.setattr(files, "look", repaired)
     assert look() == LookResult(10, 10, changes=[]), "not the position that was read before the files were found whole"
@@ -117,9 +118,9 @@ def test_a_lake_that_goes_away_in_the_middle_of_a_look_is_not_begun_anew(
     look.commit(30)
     real = look.kept._files.look
 
-    def unmounted(epoch: int, budget: Budget) -> bool:
+    def unmounted(head: Head, budget: Budget) -> bool:
         look.files[-1].unlink()
-        found = real(epoch, budget)
+        found = real(head, budget)
         shutil.rmtree(lake)
         return found
 
