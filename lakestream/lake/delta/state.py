@@ -96,33 +96,44 @@ class TableFile(msgspec.Struct, frozen=True, gc=False):
 
 
 def table_file(add: Add, added: int = 0, texts: dict[str, str] | None = None) -> TableFile:
-    """Return the file of an action. `texts` has one object for each subject that bounds several files."""
-    stats, texts = statistics(add), {} if texts is None else texts
+    """Return the file of an action. `texts` has one object for each subject that bounds several files; None: the file
+    comes without bounds of times and subjects."""
+    stats = statistics(add)
     low, high = stats.min_values, stats.max_values
-    subject = add.partition_values.get("subject")
-    bounds = (low.subject or "", high.subject) if subject is None else (subject, subject)
-    first, last = bounds[0], LAST_TEXT if bounds[1] is None else bounds[1]
+    min_time, max_time, first, last, subject = 0, END, "", LAST_TEXT, None
+    if texts is not None:
+        min_time, max_time = low.time_ns or 0, END if high.time_ns is None else high.time_ns
+        subject = add.partition_values.get("subject")
+        first = (low.subject or "") if subject is None else subject
+        last = (LAST_TEXT if high.subject is None else high.subject) if subject is None else subject
+        first, last = texts.setdefault(first, first), texts.setdefault(last, last)
+        subject = None if subject is None else first
     return TableFile(
         add.path,
         added,
         low.seq or 0,
         END if high.seq is None else high.seq,
-        low.time_ns or 0,
-        END if high.time_ns is None else high.time_ns,
+        min_time,
+        max_time,
         stats.rows,
         add.size,
-        texts.setdefault(first, first),
-        texts.setdefault(last, last),
-        None if subject is None else texts.setdefault(subject, subject),
+        first,
+        last,
+        subject,
         add.deletion_vector,
         stated(add.tags),
     )
 
 
+def _unknown(files: Iterable[TableFile]) -> int:
+    return sum(not file.is_known for file in files)
+
+
 class TableState(msgspec.Struct, frozen=True):
     """One version of a table.
 
-    `files` are sorted by `min_seq`; `mins` and `maxs` are their ranges of sequences as arrays of 64 bits. `foreign` are
+    `files` are sorted by `min_seq`; `mins` and `maxs` are their ranges of sequences as arrays of 64 bits, `unknown`
+    is the number of those whose statistics are not known (`TableFile.is_known`). `foreign` are
     commits by other programs: those after `head.moved` when the table was loaded, and all since. `vacuum` is the
     version of the last commit of a VACUUM by another program since (-1: none), which began one if `is_vacuuming`.
     """
@@ -133,6 +144,7 @@ class TableState(msgspec.Struct, frozen=True):
     files: list[TableFile] = []
     mins: array[int] = array("q")
     maxs: array[int] = array("q")
+    unknown: int = 0
     foreign: tuple[ForeignCommit, ...] = ()
     vacuum: int = -1
     is_vacuuming: bool = False
@@ -171,7 +183,7 @@ class TableFollower:
         self._claims: dict[int, int] = {}
         self._is_stale = False  # a commit after `state` was not applied
         self._by_path: dict[str, TableFile] = {}
-        self._texts: dict[str, str] = {}
+        self._texts: dict[str, str] | None = None  # until bounds are wanted
         self._lock = threading.Lock()
 
     def newest(self) -> Head:
@@ -184,8 +196,12 @@ class TableFollower:
         """Return `newest().position`: the log index through which the table holds the stream, or None."""
         return self.newest().position
 
-    def advance(self, anew: bool = False) -> TableState:
-        """Return the newest version with its files; `anew`: by reading the whole log.
+    def advance(self, bounds: bool = False, anew: bool = False) -> TableState:
+        """Return the newest version with its files.
+
+        Args:
+            bounds: with those of times and subjects, which only history needs; their memory counts from then on.
+            anew: by reading the whole log.
 
         Raises:
             FileNotFoundError: there is no table.
@@ -194,6 +210,8 @@ class TableFollower:
         """
         with self._lock:
             self._follow()
+            if bounds and self._texts is None:
+                self._texts, anew = {}, True
             if self.state is None or self._is_stale or anew:
                 self.state, self._is_stale = self._load(self.state), False
             return self.state
@@ -302,7 +320,7 @@ class TableFollower:
         elif self._app:
             others = since_progress(log, self._app, head.moved)
             state = TableState(head, foreign=tuple(each for each in others if each.version <= head.version))
-        self._by_path, self._texts = {}, {}
+        self._by_path, self._texts = {}, None if self._texts is None else {}
         at = msgspec.structs.replace(head, version=base)
         state = self._applied(state, log.read_parts(parts, _KINDS), at)
         for version in range(base + 1, head.version + 1):
@@ -342,7 +360,9 @@ class TableFollower:
             elif action.protocol is not None:
                 protocol = action.protocol
         files, mins, maxs = state.files, state.mins, state.maxs
-        dropped = {id(file) for path in gone if (file := self._by_path.pop(path, None)) is not None}
+        left = [file for path in gone if (file := self._by_path.pop(path, None)) is not None]
+        unknown = state.unknown + _unknown(fresh.values()) - _unknown(left)
+        dropped = set(map(id, left))
         if dropped:
             files = [file for file in files if id(file) not in dropped]
         if fresh:
@@ -356,7 +376,7 @@ class TableFollower:
                 files.sort(key=_min_seq)  # two runs that are in order cost one pass
         if dropped or (fresh and not is_appended):
             mins, maxs = array("q", map(_min_seq, files)), array("q", map(_max_seq, files))
-        if len(self._texts) > TEXTS_PER_FILE * len(files) + SPARE_TEXTS:
+        if self._texts is not None and len(self._texts) > TEXTS_PER_FILE * len(files) + SPARE_TEXTS:
             bounds = (text for file in files for text in (file.min_subject, file.max_subject))
             self._texts = {text: text for text in bounds}
         others, vacuum, is_vacuuming = state.foreign, state.vacuum, state.is_vacuuming
@@ -365,7 +385,7 @@ class TableFollower:
                 others = (*others, other)[-MOST_FOREIGN:]
             if commit.info.operation.startswith(VACUUM):
                 vacuum, is_vacuuming = commit.version, commit.info.operation == f"{VACUUM} START"
-        return TableState(head, metadata, protocol, files, mins, maxs, others, vacuum, is_vacuuming)
+        return TableState(head, metadata, protocol, files, mins, maxs, unknown, others, vacuum, is_vacuuming)
 
 
 def position_of(table: str, uid: str) -> int | None:

@@ -139,11 +139,11 @@ class TableIndex:
             FileNotFoundError: there is no table.
             HistoryUnavailable: its log is of an unsupported kind.
         """
-        state, known = self.follower.advance(from_scratch), self._known
+        state, known = self.follower.advance(bounds=True, anew=from_scratch), self._known
         if known is not None and known[0] is state:
             return known[1]
         files, mins, maxs = state.files, np.frombuffer(state.mins, np.int64), np.frombuffer(state.maxs, np.int64)
-        if not all(file.is_known for file in files):
+        if state.unknown:
             files = sorted((file if file.is_known else self._by_footer(file) for file in files), key=_min_seq)
             mins = np.fromiter((file.min_seq for file in files), np.int64, len(files))
             maxs = np.fromiter((file.max_seq for file in files), np.int64, len(files))
