@@ -294,6 +294,17 @@ class HistoryUnavailable(LakeError):
     """Raised when a table could not be read, even from a new snapshot."""
 
 
+class VersionGone(LakeError):
+    """Raised when files of a table's version were deleted while it was being read."""
+
+    def __init__(self, table: str, version: int | None, reason: str) -> None:
+        self.reason = reason
+        super().__init__(
+            f"version {version} of {table} can no longer be read ({reason}). Read again; if reading takes longer than "
+            "the maintainer keeps old files (--retain-hours), have it keep them longer"
+        )
+
+
 class UnfitSubject(LakeError):
     """Raised for a subject that cannot be a partition value: the table has to be partitioned by bucket."""
 

@@ -116,6 +116,36 @@ def test_transaction_logs_have_one_reader() -> None:
     assert {place.partition(":")[0] for place in found} == {"lakestream/lake/delta/log.py"}, found
 
 
+def _called_in(*names: str) -> set[str]:
+    """Return the modules that call one of these classes or functions, or one of these methods (`.name`)."""
+    found = set()
+    for path, tree in _trees():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call):
+                called = node.func.id if isinstance(node.func, ast.Name) else ""
+                if isinstance(node.func, ast.Attribute):
+                    called = f".{node.func.attr}"
+                if called in names:
+                    found.add(_name(path))
+    return found
+
+
+def test_rows_of_tables_have_one_reader() -> None:
+    """Only lake/delta/scan.py opens tables with deltalake; the compactor does so once, to see whose a table is."""
+    compactor = "lakestream/lake/write/table.py"
+    assert _called_in("DeltaTable", "QueryBuilder") - {compactor} == {"lakestream/lake/delta/scan.py"}
+    assert _called_in(".get_add_actions", ".update_incremental") == {"lakestream/lake/delta/scan.py"}
+
+
+def test_a_server_follows_a_table_once() -> None:
+    """All that a server does with a stream's table shares the follower of its StreamSync; clones.py reads the table of
+    another stream, which may be on another server."""
+    server = {each for each in _called_in("TableFollower") if each.startswith("lakestream/server/")}
+    assert server == {"lakestream/server/lake/stream_sync.py", "lakestream/server/lake/clones.py"}
+    assert _called_in(".commits_after") == {"lakestream/lake/delta/strangers.py"}
+    assert _called_in(".newest_checkpoint") == {"lakestream/lake/delta/state.py"}
+
+
 def test_spark_programs_use_the_lake_and_never_the_server() -> None:
     """Programs in jobs/ import the lake and the layers below it only; import-linter does not check them, since jobs/ is
     no package."""

@@ -93,13 +93,11 @@ def joined(some: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 def missing(storage: Storage, table: str, runs: Runs) -> list[tuple[int, int]]:
     """Return those of the sequences that no row of the table's newest version has."""
     import numpy as np
-    import pyarrow as pa
-    from deltalake import DeltaTable, QueryBuilder
 
-    delta = DeltaTable(table, storage_options=storage.delta_options() or None)
-    found = QueryBuilder().register("t", delta)
+    from lakestream.lake.delta.scan import Scan  # loads pyarrow
+
     sql = f"SELECT seq FROM t WHERE seq BETWEEN {runs[0][0]} AND {runs[-1][1]} ORDER BY seq"
-    there = pa.table(found.execute(sql).read_all()).column("seq").to_numpy()
+    there = Scan(table, storage=storage).query(sql).column("seq").to_numpy()
     gone: list[tuple[int, int]] = []
     for first, last in runs:
         for seq in there[np.searchsorted(there, first) : np.searchsorted(there, last, "right")].tolist():

@@ -246,7 +246,7 @@ class Strangers:
     def _select(self, before: int, now: int) -> str:
         """Return `ForeignCommit.select` for two versions."""
         try:
-            then, today = (dict(self._open(each).fields) for each in (before, now))
+            then, today = ({each.name: each.type for each in self._open(at).scan.fields} for at in (before, now))
         except Exception:  # as above
             return ""
         added = [name for name in today if name not in then]
@@ -270,33 +270,27 @@ class Strangers:
         return msgspec.structs.replace(commit, change=Change(_without(changed, known), _without(inserted, known)))
 
     def _open(self, version: int) -> _Version:
-        from deltalake import DeltaTable, QueryBuilder
+        from lakestream.lake.delta.scan import Scan  # loads pyarrow
 
-        options = self._storage.delta_options()
-        table = DeltaTable(self._table, version=version, storage_options=options or None)
-        fields = [(field.name, field.type) for field in table.schema().fields]
-        names = [name for name, _ in fields]
+        scan = Scan(self._table, version, self._storage)
+        names = scan.names
         # Payloads may be in typed columns, which other programs change too.
-        typed = [doubled(name) for name in names if not is_own(name)] if FORMAT_COLUMN in names else []
-        more = [SCHEMA_COLUMN, FORMAT_COLUMN, *typed] if FORMAT_COLUMN in names else []
-        return _Version(QueryBuilder().register("t", table), ", ".join([_COLUMNS, *more]), fields)
+        more = [SCHEMA_COLUMN, FORMAT_COLUMN, *(doubled(name) for name in names if not is_own(name))]
+        return _Version(scan, ", ".join([_COLUMNS, *(more if FORMAT_COLUMN in names else [])]))
 
 
 class _Version(NamedTuple):
-    """A version of a table for queries, the columns that messages are made of, and all columns with their types."""
+    """A version of a table, and the columns that messages are made of."""
 
-    query: Any
+    scan: Any
     columns: str
-    fields: Sequence[tuple[str, Any]]
 
 
 def _query(version: _Version, first: int, last: int, limit: int) -> dict[int, list[Any]]:
     """Return the rows of a version with these sequences by sequence, at most `limit`."""
-    import pyarrow as pa
-
     sql = f"SELECT {version.columns} FROM t WHERE seq >= {first} AND seq <= {last} ORDER BY seq LIMIT {limit}"
     found: dict[int, list[Any]] = {}
-    for row in pa.table(version.query.execute(sql).read_all()).to_pylist():
+    for row in version.scan.query(sql).to_pylist():
         found.setdefault(row["seq"], []).append(row)
     return found
 

@@ -13,12 +13,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable, QueryBuilder
 
-from lakestream.lake.delta.payloads import Payloads, completed
-from lakestream.lake.delta.schema import HEADER_LINE, REMOVED_COLUMN, doubled
+from lakestream.lake.delta.scan import Scan
+from lakestream.lake.delta.schema import HEADER_LINE, REMOVED_COLUMN
 from lakestream.lake.errors import HistoryUnavailable
-from lakestream.lake.files.lake import open_storage
 from lakestream.log.format.files import Files
 from lakestream.log.format.outline import Outline
 from lakestream.log.format.record import FIXED
@@ -36,8 +34,7 @@ HEADER_FIELD = 4
 LINE_ENDS = 4
 """Bytes of a header line besides name and value: a colon and a blank, CR and LF."""
 
-_CONFIG = {"datafusion.execution.parquet.pushdown_filters": "true"}
-_COLUMNS = "seq, time_ns, subject, subject_bytes, data, headers, header_block"
+_COLUMNS = ("seq", "time_ns", "subject", "subject_bytes", "data", "headers", "header_block")
 
 
 def build(
@@ -74,32 +71,23 @@ def build(
 
 def _parts(table: str, origin: Origin) -> Iterator[Iterator[pa.RecordBatch]]:
     """Yield the rows in ascending parts; within a part they have no order."""
-    options = open_storage(table).delta_options() or None
     try:
-        delta = DeltaTable(table, version=origin.version, storage_options=options)
+        scan = Scan(table, origin.version)
     except Exception:  # any error, where its log has been cut
         # A row leaves the table only after its message has left the stream, which later log entries record too.
-        delta = DeltaTable(table, storage_options=options)
-        if delta.version() <= origin.version:
+        scan = Scan(table)
+        if scan.version <= origin.version:
             raise
-    query = QueryBuilder(_CONFIG).register("t", delta)
-    columns = _COLUMNS.split(", ")
-    payloads = Payloads(table, delta.schema().to_json())
-    names = ", ".join([*columns, *map(doubled, payloads.needed(columns))])
     where = f"seq <= {origin.through}"
-    if any(field.name == REMOVED_COLUMN for field in delta.schema().fields):
+    if REMOVED_COLUMN in scan.names:
         where += f" AND {REMOVED_COLUMN} IS NULL"
-    extent = pa.table(
-        query.execute(f"SELECT min(seq) AS a, max(seq) AS z, count(*) AS n FROM t WHERE {where}").read_all()
-    )
+    extent = scan.query(f"SELECT min(seq) AS a, max(seq) AS z, count(*) AS n FROM t WHERE {where}")
     low, high, count = (extent.column(name)[0].as_py() for name in ("a", "z", "n"))
     if not count:
         return
     step = max(PART_ROWS, (high - low + 1) * PART_ROWS // count)
     for first in range(low, high + 1, step):
-        condition = f"seq >= {first} AND seq < {first + step} AND {where}"
-        found = map(pa.record_batch, query.execute(f"SELECT {names} FROM t WHERE {condition}"))
-        yield (completed(payloads, batch, columns) for batch in found)
+        yield scan.rows(_COLUMNS, f"seq >= {first} AND seq < {first + step} AND {where}")
 
 
 class _Subjects:

@@ -13,19 +13,16 @@ from __future__ import annotations
 import time
 
 import msgspec
-import pyarrow as pa
-from deltalake import DeltaTable, QueryBuilder
-from deltalake.exceptions import TableNotFoundError
 
 from lakestream.lake.delta import batches
 from lakestream.lake.delta import departures as departure_files
 from lakestream.lake.delta.departures import Dead
-from lakestream.lake.delta.log import log_directory
+from lakestream.lake.delta.log import Log
 from lakestream.lake.delta.policy import ON_DELETE_PROPERTY, RETENTION_PROPERTY, of_config
 from lakestream.lake.delta.position import Progress, application
+from lakestream.lake.delta.scan import Scan
 from lakestream.lake.delta.schema import REMOVED_COLUMN, SCHEMA_COLUMN, TABLE_COLUMNS, UID_PROPERTY, Layout, layout_of
-from lakestream.lake.delta.time_travel import NotATable, open_log
-from lakestream.lake.errors import LakeError, SegmentGap
+from lakestream.lake.errors import LakeError, SegmentGap, VersionGone
 from lakestream.lake.files import paths, quarantine, staging
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.storage import Storage
@@ -88,7 +85,7 @@ def open_view(
             time.sleep(PAUSE_S * attempt)
         try:
             view = _plan(storage, stream, account, answer)
-        except (SegmentGap, FileNotFoundError) as error:
+        except (SegmentGap, VersionGone, FileNotFoundError) as error:
             failure = error
             continue
         if answer is None or view.last_index >= answer.last_index:
@@ -167,7 +164,7 @@ def _plan(storage: Storage, stream: str, account: str, answer: Flushed | None) -
     """Plan a view once. The staging area is read first: segments that have left it by then are in the table read next.
 
     Raises:
-        SegmentGap, FileNotFoundError: files changed meanwhile; another attempt may succeed.
+        SegmentGap, VersionGone, FileNotFoundError: files changed meanwhile; another attempt may succeed.
     """
     root = storage.root
     identity = _identity(storage, stream, account)
@@ -255,58 +252,46 @@ def _was_deleted(storage: Storage, stream: str, account: str) -> bool:
 
 
 def _look(storage: Storage, path: str, uid: str) -> _Table | None:
-    """Return the state of the stream's table; None when there is none, or it belongs to another stream."""
-    if not storage.names(log_directory(path)):
+    """Return the state of the stream's table; None when there is none, or it belongs to another stream.
+
+    Raises:
+        FileNotFoundError, VersionGone: the table changed meanwhile.
+    """
+    log = Log(storage, path)
+    if not log.versions:
         return None
-    try:
-        delta = DeltaTable(path, storage_options=storage.delta_options() or None)
-        metadata, fields = delta.metadata(), delta.schema().fields
-    except TableNotFoundError:
-        return None
-    properties = metadata.configuration
+    version = log.latest
+    scan = Scan(path, version, storage)
+    properties, names = scan.properties, set(scan.names)
     owner = properties.get(UID_PROPERTY, "")
     if not owner or (uid and owner != uid):
         return None
-    position = delta.transaction_version(application(owner)) or 0
-    version = delta.version()
-    progress, uncleared = _progress(path, version, owner)
-    names = {field.name for field in fields}
-    layout = layout_of(metadata.partition_columns, fields)
+    position = scan.position(application(owner)) or 0
+    try:
+        progress = log.progress(version)
+    except FileNotFoundError:  # the log does not reach back so far any more
+        progress = None
+    if progress is not None and progress.uid != owner:
+        progress = None
+    last_seq = 0
+    if progress is None and position:  # its commits do not state it
+        last_seq = int(scan.query("SELECT max(seq) AS seq FROM t").column("seq")[0].as_py() or 0)
+    layout = layout_of(scan.partition_columns, scan.fields)
     extra = [column for column in (layout.columns if layout else []) if column != "subject"]
     ended = [REMOVED_COLUMN] if REMOVED_COLUMN in names else []
     return _Table(
         version=version,
         uid=owner,
-        position=int(position),
+        position=position,
         progress=progress,
-        last_seq=0 if progress is not None or not position else _highest(delta),
+        last_seq=last_seq,
         columns=(*TABLE_COLUMNS, *extra, *ended),
         layout=layout,
         archive=properties.get(RETENTION_PROPERTY) == "archive",
         kept=properties.get(ON_DELETE_PROPERTY) == "keep",
-        uncleared=uncleared,
-        typed=delta.schema().to_json() if SCHEMA_COLUMN in names else "",
+        uncleared=log.uncleared(version) if progress is not None else None,
+        typed=scan.schema if SCHEMA_COLUMN in names else "",
     )
-
-
-def _progress(path: str, version: int, uid: str) -> tuple[Progress | None, Progress | None]:
-    """Return the progress at a version and `Log.uncleared` of it; None where the log does not reach back so
-    far."""
-    try:
-        log = open_log(path)
-        found = log.progress(version)
-    except (NotATable, FileNotFoundError):
-        return None, None
-    if found is None or found.uid != uid:
-        return None, None
-    return found, log.uncleared(version)
-
-
-def _highest(delta: DeltaTable) -> int:
-    """Return the last sequence in a table whose commits do not state it."""
-    whole = DeltaTable(delta.table_uri, version=delta.version())
-    found = pa.table(QueryBuilder().register("t", whole).execute("SELECT max(seq) AS seq FROM t").read_all())
-    return int(found.column("seq")[0].as_py() or 0)
 
 
 def is_archive(lake: str, stream: str, account: str = paths.DEFAULT_ACCOUNT) -> bool:

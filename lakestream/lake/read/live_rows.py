@@ -14,20 +14,16 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable, QueryBuilder
-from deltalake.exceptions import DeltaError
 
 from lakestream.lake.delta import batches, segments
 from lakestream.lake.delta import departures as departure_files
 from lakestream.lake.delta.batches import Ending
 from lakestream.lake.delta.departures import Dead
-from lakestream.lake.delta.payloads import Payloads
-from lakestream.lake.delta.payloads import completed as with_payloads
 from lakestream.lake.delta.position import Progress
+from lakestream.lake.delta.scan import Scan, typed
 from lakestream.lake.delta.schema import END, REMOVED_COLUMN, Layout, bucket_of, doubled, table_schema
 from lakestream.lake.delta.segments import alive
 from lakestream.lake.errors import LakeError
-from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read.conditions import MAX_CONDITIONS, Condition
 from lakestream.log.format.departures import Departures, Point
 from lakestream.log.format.runs import SchemaRun
@@ -176,16 +172,6 @@ class LiveView(msgspec.Struct, frozen=True, kw_only=True):
                 raise SegmentGone(part.path) from None
 
 
-class VersionGone(LakeError):
-    """Raised when files of a table's version were deleted while it was being read."""
-
-    def __init__(self, table: str, version: int | None, reason: str) -> None:
-        super().__init__(
-            f"version {version} of {table} can no longer be read ({reason}). Read again; if reading takes longer than "
-            "the maintainer keeps old files (--retain-hours), have it keep them longer"
-        )
-
-
 def shaped(
     batch: pa.RecordBatch, columns: Sequence[str], layout: Layout | None, first: int, last: int
 ) -> Iterator[pa.RecordBatch]:
@@ -239,7 +225,7 @@ def ranges(view: LiveView, first: int, last: int) -> list[tuple[int, int]]:
     last = min(last, view.table_last_seq)
     if view.version is None or first > last:
         return []
-    adds = pa.table(_pinned(view).get_add_actions(flatten=True))
+    adds = Scan(view.table, view.version).files()
     if not set(_STATISTICS) <= set(adds.column_names):
         return [(first, last)]
     edges: dict[int, float] = {}
@@ -289,56 +275,27 @@ def table_batches(
     if view.version is None or not spans:
         return
     names = [*columns] if "seq" in columns else [*columns, "seq"]
-    wanted = table_schema(names)
+    stored = [name for name in names if name != REMOVED_COLUMN or name in view.table_columns]
     # A table that no longer is an archive loses the rows of messages that the stream no longer has.
     ended = f"{REMOVED_COLUMN} IS NULL" if view.drops_ended else ""
     condition = " AND ".join(f"({part})" for part in (where, ended) if part)
-    delta = _pinned(view)
-    query = QueryBuilder({"datafusion.execution.parquet.pushdown_filters": "true"}).register("t", delta)
-    payloads = Payloads(view.table, delta.schema().to_json())
-    selected_names = ", ".join([*_stored(view, names), *map(doubled, payloads.needed(names))])
+    scan = Scan(view.table, view.version)
     for first, last in spans:
         within = f"seq >= {first} AND seq <= {last}" + (f" AND {condition}" if condition else "")
-        sql = f"SELECT {selected_names} FROM t WHERE {within}"
-        try:
-            for found in query.execute(sql):
-                batch = _living(with_payloads(payloads, pa.record_batch(found), names), wanted, view)
-                if batch.num_rows:
-                    yield batch if len(names) == len(columns) else batch.select(list(columns))
-        except Exception as error:  # the query engine raises bare Exception
-            if "Object at location" not in str(error):
-                raise
-            raise VersionGone(view.table, view.version, str(error)) from error
+        for found in scan.rows(stored, within):
+            batch = _living(completed(typed(found), names), view)
+            if batch.num_rows:
+                yield batch if len(names) == len(columns) else batch.select(list(columns))
 
 
-def _stored(view: LiveView, names: Sequence[str]) -> list[str]:
-    """Return the columns as the table has them; `_ended` adds endings. The query engine overflows its stack, and the
-    process dies, on conditions of some thousand terms."""
-    lacks = REMOVED_COLUMN not in view.table_columns
-    return [f"CAST(NULL AS BIGINT) AS {name}" if name == REMOVED_COLUMN and lacks else name for name in names]
-
-
-def _pinned(view: LiveView) -> DeltaTable:
-    """Return the table at the view's version. Raises VersionGone."""
-    options = open_storage(view.table).delta_options() or None
-    try:
-        return DeltaTable(view.table, version=view.version, storage_options=options)
-    except DeltaError as error:
-        raise VersionGone(view.table, view.version, str(error)) from error
-
-
-def _living(batch: pa.RecordBatch, wanted: pa.Schema, view: LiveView) -> pa.RecordBatch:
-    """Return the batch with exactly the types of `wanted` (query engines have narrower ones) and without removed rows.
-    They are filtered here, since a long list in SQL is slow."""
-    arrays = [
-        column if column.type == field.type else column.cast(field.type)
-        for column, field in zip(batch.columns, wanted, strict=True)
-    ]
-    if view.endings and REMOVED_COLUMN in wanted.names:
-        at = wanted.names.index(REMOVED_COLUMN)
-        arrays[at] = _ended(arrays[at], arrays[wanted.names.index("seq")].to_numpy(), view.endings)
-    batch = pa.RecordBatch.from_arrays(arrays, schema=wanted)
-    mask = alive(batch.column("seq").to_numpy(), view.hidden)
+def _living(batch: pa.RecordBatch, view: LiveView) -> pa.RecordBatch:
+    """Return the batch without removed rows. They are filtered here, since a long list in SQL is slow: the query engine
+    overflows its stack, and the process dies, on conditions of some thousand terms."""
+    seqs = batch.column("seq").to_numpy()
+    if view.endings and REMOVED_COLUMN in batch.schema.names:
+        at = batch.schema.names.index(REMOVED_COLUMN)
+        batch = batch.set_column(at, batch.schema.field(at), _ended(batch.column(at), seqs, view.endings))
+    mask = alive(seqs, view.hidden)
     return batch if mask.all() else batch.filter(pa.array(mask))
 
 

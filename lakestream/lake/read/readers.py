@@ -11,11 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import pandas
 import pyarrow as pa
-from deltalake import DeltaTable, QueryBuilder
 
+from lakestream.lake.delta.scan import Scan
 from lakestream.lake.delta.schema import doubled
 from lakestream.lake.delta.typed_columns import plain_type
-from lakestream.lake.files.lake import open_storage
 
 __all__ = ["arrow", "batches", "reader", "to_pandas"]
 
@@ -39,11 +38,9 @@ def reader(
     table: str, columns: Sequence[str] | None = None, where: str | None = None, version: int | None = None
 ) -> pa.RecordBatchReader:
     """Return `batches` as an Arrow stream, which DuckDB, Polars and others accept as a table."""
-    delta = DeltaTable(table, version=version, storage_options=open_storage(table).delta_options())
-    names = [field.name for field in delta.schema().fields] if columns is None else list(columns)
-    chosen = ", ".join(doubled(name) for name in names)
-    query = f"SELECT {chosen} FROM t" + (f" WHERE {where}" if where else "")
-    found = pa.RecordBatchReader.from_stream(QueryBuilder().register("t", delta).execute(query))
+    scan = Scan(table, version)
+    chosen = ", ".join(map(doubled, scan.names if columns is None else columns))
+    found = scan.reader(f"SELECT {chosen} FROM t" + (f" WHERE {where}" if where else ""))
     wanted = pa.schema([_plain(field) for field in found.schema])
     return pa.RecordBatchReader.from_batches(wanted, _cast(found, wanted))
 

@@ -12,11 +12,11 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from lakestream.lake.delta import clones, deletion_vectors
 from lakestream.lake.delta.actions import Add, locate
 from lakestream.lake.delta.log import Log, State
+from lakestream.lake.delta.scan import Scan
 from lakestream.lake.delta.schema import doubled, literal
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.sql.dialect import TableAt
@@ -59,13 +59,12 @@ class FileViews:
 
     def _view(self, path: str, version: int) -> str:
         there = open_storage(path)
-        delta = DeltaTable(path, version=version, storage_options=there.delta_options() or None)
         state = Log(there, path).state(version)
         partition = state.metadata.partition_columns
         number = next(self._numbers)
         shape, files, dead = f"table_shape_{number}", f"table_files_{number}", f"table_dead_{number}"
         view = f"table_{number}"
-        self._table(shape, pa.schema(delta.schema().to_arrow()).empty_table())
+        self._table(shape, Scan(path, version, there).arrow_schema.empty_table())
         described = self._connection.execute(f"DESCRIBE {shape}").fetchall()
         types: dict[str, str] = {doubled(name): kind for name, kind, *_ in described}
         split = set(map(doubled, partition))

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from lakestream.lake.delta import policy, schema
 from lakestream.lake.delta.json_schema import JsonSchema, parse
+from lakestream.lake.delta.scan import Scan
 from lakestream.lake.delta.schema import JSON_SCHEMA_PROPERTY, ticked
-from lakestream.lake.errors import BadPolicy, LakeError
+from lakestream.lake.errors import BadPolicy, LakeError, VersionGone
 from lakestream.lake.files import paths
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.staging import live_identity
@@ -111,23 +110,23 @@ def typed_tables(lake: str) -> list[TypedTable]:
 def _look_or_pass(path: str) -> TypedTable | None:
     try:
         return _look(path)
-    except DeltaError:
+    except VersionGone:
         return None
 
 
 def _look(path: str) -> TypedTable | None:
     asked = _asked(path)
     try:
-        delta = DeltaTable(path, storage_options=open_storage(path).delta_options())
-    except TableNotFoundError:
+        scan = Scan(path)
+    except FileNotFoundError:
         return asked
-    properties = delta.metadata().configuration
+    properties = scan.properties
     text, stream = properties.get(JSON_SCHEMA_PROPERTY), properties.get(schema.STREAM_PROPERTY)
     if asked is not None:  # the table gets the property with its next commit
         text, stream = asked.text, asked.stream
     if text is None or stream is None:
         return None
-    return TypedTable(stream, path, text, tuple(field.name for field in delta.schema().fields))
+    return TypedTable(stream, path, text, tuple(scan.names))
 
 
 def _asked(path: str) -> TypedTable | None:

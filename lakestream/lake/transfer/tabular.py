@@ -23,12 +23,13 @@ import msgspec
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
-from deltalake import DeltaTable, write_deltalake
+from deltalake import write_deltalake
 from deltalake.exceptions import DeltaError
 
 from lakestream.lake.delta.log import log_directory
+from lakestream.lake.delta.scan import Scan
 from lakestream.lake.delta.schema import UID_PROPERTY, doubled, literal
-from lakestream.lake.errors import LakeError
+from lakestream.lake.errors import LakeError, VersionGone
 from lakestream.lake.files.local_storage import LocalStorage
 from lakestream.lake.transfer.finding import DELTA, SUFFIXES, BadSource, Files
 from lakestream.lake.transfer.mapping import Mapped, encode_json, plain_rows
@@ -92,14 +93,12 @@ class Source:
             raise BadSource(f"--order-by: {self.path} has no column {missing[0]!r}; it has {', '.join(self.names)}")
 
     def _open_delta(self, version: int | None, at: str) -> None:
+        time = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=instant(at) // 1000) if at else None
         try:
-            table = DeltaTable(self.path, version=version)
-            if at:
-                table.load_as_version(datetime.fromtimestamp(0, UTC) + timedelta(microseconds=instant(at) // 1000))
-        except DeltaError as error:
-            raise BadSource(f"{self.path} cannot be read: {error}") from None
-        self.version = int(table.version())
-        self._table_id = table.metadata().id
+            table = Scan(self.path, version, at=time)
+        except VersionGone as error:
+            raise BadSource(f"{self.path} cannot be read: {error.reason}") from None
+        self.version, self._table_id = table.version, table.id
         schema = self._delta("LIMIT 0", "*").schema
         kept = [field for field in schema if field.name not in _PLACE]
         self.schema: pa.Schema = pa.schema(kept)
@@ -354,9 +353,9 @@ def _is_a_streams(path: str) -> bool:
     if not os.path.isdir(log_directory(path)):
         return False
     try:
-        return UID_PROPERTY in DeltaTable(path).metadata().configuration
-    except DeltaError as error:
-        raise BadTarget(f"{path} cannot be written: {error}") from None
+        return UID_PROPERTY in Scan(path).properties
+    except (FileNotFoundError, VersionGone) as error:
+        raise BadTarget(f"{path} cannot be written: {getattr(error, 'reason', error)}") from None
 
 
 def _write_parquet(path: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:

@@ -12,14 +12,13 @@ import time
 from typing import Any
 
 import msgspec
-import pyarrow as pa
-from deltalake import DeltaTable, QueryBuilder
 
 from lakestream.lake.delta import departures as departure_files
 from lakestream.lake.delta.batches import Update
 from lakestream.lake.delta.clones import CloneRefused
 from lakestream.lake.delta.log import Log
 from lakestream.lake.delta.position import Progress
+from lakestream.lake.delta.scan import Scan
 from lakestream.lake.delta.schema import REMOVED_COLUMN, UID_PROPERTY
 from lakestream.lake.delta.state import position_of
 from lakestream.lake.delta.time_travel import (
@@ -209,11 +208,9 @@ def _check_owner(log: Log, owner: str | None, uid: str) -> None:
 
 
 def _is_archive(storage: Storage, table: str, version: int) -> bool:
-    fields = DeltaTable(table, version=version, storage_options=storage.delta_options() or None).schema().fields
-    return any(field.name == REMOVED_COLUMN for field in fields)
+    return REMOVED_COLUMN in Scan(table, version, storage).names
 
 
 def _query(storage: Storage, table: str, version: int | None, sql: str) -> dict[str, Any]:
-    delta = DeltaTable(table, version=version, storage_options=storage.delta_options() or None)
-    (row,) = pa.table(QueryBuilder().register("t", delta).execute(sql).read_all()).to_pylist()
+    (row,) = Scan(table, version, storage).query(sql).to_pylist()
     return dict(row)

@@ -24,6 +24,7 @@ from lakestream.lake.delta import ends, verify
 from lakestream.lake.delta.actions import locate
 from lakestream.lake.delta.log import Log, log_directory
 from lakestream.lake.delta.position import Progress, application
+from lakestream.lake.delta.scan import Scan
 from lakestream.lake.delta.schema import MISFITS_PROPERTY
 from lakestream.lake.delta.state import TableFollower, table_file
 from lakestream.lake.delta.typed_rows import MISFIT_SCHEMA
@@ -229,14 +230,10 @@ class MisfitTable:
         """Return the uid of the stream whose misfits a table has, "" for any other table, None if there is none."""
         if not self._storage.names(log_directory(path)):
             return None
-        from deltalake import DeltaTable
-        from deltalake.exceptions import TableNotFoundError
-
         try:
-            metadata = DeltaTable(path, storage_options=self._storage.delta_options()).metadata()
-        except TableNotFoundError:
+            return Scan(path, storage=self._storage).properties.get(MISFITS_PROPERTY, "")
+        except FileNotFoundError:
             return None
-        return str(metadata.configuration.get(MISFITS_PROPERTY, ""))
 
     def _metadata(self) -> dict[str, object]:
         """Return the `metaData` action of a new table."""

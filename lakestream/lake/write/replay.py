@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from lakestream.lake.delta import policy
 from lakestream.lake.delta.batches import CONDITION_TERMS
+from lakestream.lake.delta.scan import Scan
 from lakestream.lake.delta.schema import END, FORMAT_COLUMN, SCHEMA_COLUMN, column_names, message_schema, ticked
 from lakestream.lake.delta.time_travel import open_log
 from lakestream.lake.delta.typed_columns import of_table, plain
@@ -255,10 +256,7 @@ class Replay:
         merge.whenMatchedUpdate(f"t.{SCHEMA_COLUMN} IS NULL", pairs).execute()
 
     def _rows_of(self, table: str, sql: str) -> pa.Table:
-        from deltalake import DeltaTable, QueryBuilder
-
-        delta = DeltaTable(table, storage_options=self._storage.delta_options() or None)
-        return plain(pa.table(QueryBuilder().register("t", delta).execute(sql).read_all()))
+        return plain(Scan(table, storage=self._storage).query(sql))
 
 
 def _untyped(present: Sequence[str]) -> str:

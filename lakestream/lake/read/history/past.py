@@ -17,10 +17,10 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 
 from lakestream.lake.delta import departures as departure_files
 from lakestream.lake.delta.departures import Dead
+from lakestream.lake.delta.scan import Scan
 from lakestream.lake.delta.schema import REMOVED_COLUMN
 from lakestream.lake.delta.time_travel import AsOf, NotATable, TimeTravelError, as_of, as_of_sequence, open_log
 from lakestream.lake.errors import LakeError
@@ -165,9 +165,7 @@ def open_past(
 
 def _at(view: LiveView, version: int, hidden: Dead) -> LiveView:
     """Return the table alone, at an earlier version, without the hidden messages."""
-    options = open_storage(view.table).delta_options() or None
-    fields = DeltaTable(view.table, version=version, storage_options=options).schema().fields
-    had = {field.name for field in fields}
+    had = set(Scan(view.table, version).names)
     return msgspec.structs.replace(
         view,
         version=version,

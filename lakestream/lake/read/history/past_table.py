@@ -18,16 +18,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from deltalake import DeltaTable, QueryBuilder
-from deltalake.exceptions import DeltaError
 
 from lakestream.lake.delta import departures as departure_files
 from lakestream.lake.delta.actions import locate
 from lakestream.lake.delta.departures import Dead
 from lakestream.lake.delta.ends import stated
 from lakestream.lake.delta.log import Log
-from lakestream.lake.delta.payloads import Payloads, completed
-from lakestream.lake.delta.schema import doubled, literal, table_schema
+from lakestream.lake.delta.scan import Scan, typed
+from lakestream.lake.delta.schema import literal
 from lakestream.lake.delta.segments import alive
 from lakestream.lake.delta.time_travel import (
     KEEP_MORE,
@@ -37,7 +35,7 @@ from lakestream.lake.delta.time_travel import (
     open_log,
     version_of_point,
 )
-from lakestream.lake.errors import HistoryUnavailable, LakeError
+from lakestream.lake.errors import HistoryUnavailable, LakeError, VersionGone
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read.history.rows import COLUMNS, records
 from lakestream.log.format.departures import Point
@@ -57,7 +55,6 @@ cached."""
 FIRST_ROWS = 32
 """Messages of a first read, until their size is known."""
 
-_CONFIG = {"datafusion.execution.parquet.pushdown_filters": "true"}
 _LISTED = 50
 """Maximum number of subjects listed in a query; more are given as a range."""
 
@@ -81,7 +78,7 @@ class TablePast:
         self._storage = open_storage(table)
         self._lock = threading.Lock()
         self._log: Log | None = None
-        self._open: OrderedDict[int, tuple[QueryBuilder, Payloads]] = OrderedDict()
+        self._open: OrderedDict[int, Scan] = OrderedDict()
         self._left: OrderedDict[tuple[int, Point], Any] = OrderedDict()
 
     def was(
@@ -228,43 +225,36 @@ class TablePast:
         return Dead(runs=runs)
 
     def _query(self, version: int, columns: Sequence[str], where: str) -> Iterator[pa.RecordBatch]:
-        query, payloads = self._pinned(version)
-        names = ", ".join([*columns, *map(doubled, payloads.needed(columns))])
         try:
-            for found in query.execute(f"SELECT {names} FROM t WHERE {where}"):
-                yield _plain(completed(payloads, pa.record_batch(found), columns))
+            for batch in self._pinned(version).rows(columns, where):
+                yield typed(batch)
+        except VersionGone as error:
+            raise _gone(self._table, version) from error
         except LakeError:
             raise
         except Exception as error:  # the query engine raises bare Exception
-            if "Object at location" not in str(error):
-                raise HistoryUnavailable(f"{self._table} at version {version} could not be read: {error}") from error
-            raise _gone(self._table, version) from error
+            raise HistoryUnavailable(f"{self._table} at version {version} could not be read: {error}") from error
 
-    def _pinned(self, version: int) -> tuple[QueryBuilder, Payloads]:
+    def _pinned(self, version: int) -> Scan:
         with self._lock:
             if version in self._open:
                 self._open.move_to_end(version)
                 return self._open[version]
-        options = self._storage.delta_options() or None
-        try:
-            table = DeltaTable(self._table, version=version, storage_options=options)
-        except DeltaError as error:
-            raise _gone(self._table, version) from error
-        self._check(version, table)
-        query = QueryBuilder(_CONFIG).register("t", table), Payloads(self._table, table.schema().to_json())
+        scan = Scan(self._table, version, self._storage)
+        self._check(version, scan)
         with self._lock:
-            self._open[version] = query
+            self._open[version] = scan
             while len(self._open) > OPEN_VERSIONS:
                 self._open.popitem(last=False)
-        return query
+        return scan
 
-    def _check(self, version: int, table: DeltaTable) -> None:
+    def _check(self, version: int, scan: Scan) -> None:
         """Compare the ends of a version's files with the log, unless they are many: the query engine verifies nothing.
 
         Raises:
             DamagedFile: a footer or a page index is not as it was written.
         """
-        if not self._storage.local or len(table.file_uris()) > CHECKED_FILES:
+        if not self._storage.local or scan.file_count > CHECKED_FILES:
             return
         with contextlib.suppress(FileNotFoundError):  # VACUUM: the query tells
             for add in Log(self._storage, self._table).state(version).files.values():
@@ -282,18 +272,6 @@ def _without(batch: pa.RecordBatch, dead: Dead) -> pa.RecordBatch:
 
 def _gone(table: str, version: int) -> TimeTravelError:
     return TimeTravelError(f"version {version} of {table} is no longer there; {KEEP_MORE}")
-
-
-def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return rows in the usual types of their columns; query engines have narrower ones."""
-    wanted = table_schema(batch.schema.names)
-    columns = []
-    for column, field in zip(batch.columns, wanted, strict=True):
-        if pa.types.is_dictionary(column.type):  # a partition column, whose values may be views
-            values = column.dictionary.cast(field.type)
-            column = pa.DictionaryArray.from_arrays(column.indices, values).dictionary_decode()
-        columns.append(column if column.type == field.type else column.cast(field.type))
-    return pa.RecordBatch.from_arrays(columns, schema=wanted)
 
 
 def _newest(batch: pa.RecordBatch) -> Iterator[tuple[str, bytes | None, int]]:

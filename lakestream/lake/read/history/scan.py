@@ -17,7 +17,6 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from lakestream.lake.delta.actions import locate
 from lakestream.lake.delta.payloads import Payloads
@@ -29,7 +28,7 @@ from lakestream.lake.read.history.index import Snapshot, Wanted
 from lakestream.lake.read.history.rows import COLUMNS, LIGHT, Pick, TooLarge, joined, read_file
 
 if TYPE_CHECKING:
-    from deltalake import DeltaTable, QueryBuilder
+    from lakestream.lake.delta.scan import Scan
 
 DIRECT_ROWS = 20_000
 """Maximum number of rows of a file that is read directly."""
@@ -60,7 +59,6 @@ MOST_FILES_AT_ONCE = 8
 _COMPRESSION = 4  # assumed compression of a Parquet file until one was read
 KEEP_FILES = 2_000
 """A table of more files than this is closed between two queries: it takes up to 5 KiB for each of them."""
-_CONFIG = {"datafusion.execution.parquet.pushdown_filters": "true"}
 _IN_MOST = 20  # longer lists are not used for leaving out files and pages
 
 
@@ -326,8 +324,7 @@ class SqlTable:
         self._payloads = payloads
         self._lock = threading.Lock()
         self._checked: set[str] = set()
-        self._delta: DeltaTable | None = None
-        self._query: QueryBuilder | None = None
+        self._scan: Scan | None = None
 
     def rows(self, snapshot: Snapshot, pick: Pick, columns: Sequence[str], limit: int = 0) -> Any:
         """Return the wanted rows in sequence order, as a pyarrow Table; at most `limit`, 0 for all."""
@@ -356,12 +353,11 @@ class SqlTable:
     def close(self) -> None:
         """Close the table; the next query opens it again."""
         with self._lock:
-            self._delta = self._query = None
+            self._scan = None
 
     def _ask(self, snapshot: Snapshot, pick: Pick, sql: str) -> Any:
         self._check(snapshot, pick)
-        query = self._registered(snapshot.version)
-        found = pa.table(query.execute(sql).read_all())
+        found = self._opened(snapshot.version).query(sql)
         if len(snapshot.files) > KEEP_FILES:
             self.close()
         return found
@@ -381,21 +377,16 @@ class SqlTable:
                 file.end.check(path, self._storage.read_end(path, file.end.size)[0])
                 self._checked.add(file.path)
 
-    def _registered(self, version: int) -> QueryBuilder:
+    def _opened(self, version: int) -> Scan:
         """Return the table at `version` or later."""
         with self._lock:
-            from deltalake import DeltaTable, QueryBuilder
+            if self._scan is None:
+                from lakestream.lake.delta.scan import Scan  # loads deltalake
 
-            if self._delta is None:
-                options = self._storage.delta_options()
-                self._delta = DeltaTable(self._table, storage_options=options or None)
-                self._query = None
-            elif self._delta.version() < version:
-                self._delta.update_incremental()
-                self._query = None  # a registered table stays at its version
-            if self._query is None:
-                self._query = QueryBuilder(_CONFIG).register("t", self._delta)
-            return self._query
+                self._scan = Scan(self._table, storage=self._storage)
+            elif self._scan.version < version:
+                self._scan.catch_up()
+            return self._scan
 
 
 def _condition(snapshot: Snapshot, pick: Pick) -> str:

@@ -25,13 +25,13 @@ from lakestream.lake.delta.schema import (
     table_schema,
 )
 from lakestream.lake.delta.state import TableFollower
-from lakestream.lake.errors import QuarantinedSegment, SegmentGap
+from lakestream.lake.errors import QuarantinedSegment, SegmentGap, VersionGone
 from lakestream.lake.files import paths, staging
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read import live, live_rows
 from lakestream.lake.read.flush import FlushFailed, ServerFile, StreamNotFound, name_server
 from lakestream.lake.read.live import open_view
-from lakestream.lake.read.live_rows import LiveView, SegmentGone, VersionGone
+from lakestream.lake.read.live_rows import LiveView, SegmentGone
 from lakestream.server.lake.stream_sync import Grace
 from tests.lake.model import StreamModel, flights, unstage_through
 
