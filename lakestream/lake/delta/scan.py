@@ -10,10 +10,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable, QueryBuilder
+from deltalake import DeltaTable, Metadata, QueryBuilder, Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from lakestream.lake.delta.payloads import Payloads
@@ -71,39 +70,19 @@ class Scan:
 
     # ------------------------------------------------------------------ the table
     @property
-    def id(self) -> str:
-        """Return the table's id."""
-        return str(self._delta.metadata().id)
+    def metadata(self) -> Metadata:
+        """Return the table's id, properties (`configuration`) and partition columns."""
+        return self._delta.metadata()
 
     @property
-    def properties(self) -> dict[str, str]:
-        """Return the table's properties."""
-        return dict(self._delta.metadata().configuration)
-
-    @property
-    def partition_columns(self) -> list[str]:
-        """Return the columns by which the table is partitioned."""
-        return list(self._delta.metadata().partition_columns)
-
-    @property
-    def fields(self) -> list[Any]:
-        """Return the columns, with their names, types and metadata."""
-        return list(self._delta.schema().fields)
+    def schema(self) -> Schema:
+        """Return the columns; `to_json` gives them as in the log."""
+        return self._delta.schema()
 
     @property
     def names(self) -> list[str]:
         """Return the names of the columns."""
-        return [field.name for field in self._delta.schema().fields]
-
-    @property
-    def schema(self) -> str:
-        """Return the JSON of the columns, as in the log."""
-        return str(self._delta.schema().to_json())
-
-    @property
-    def arrow_schema(self) -> pa.Schema:
-        """Return the Arrow types of the columns."""
-        return pa.schema(self._delta.schema().to_arrow())
+        return [field.name for field in self.schema.fields]
 
     def position(self, application: str) -> int | None:
         """Return the version of a transaction identifier; None if there is none."""
@@ -145,7 +124,7 @@ class Scan:
             VersionGone: a file is missing.
             PayloadUnknown: the schema of a row is missing.
         """
-        payloads = self._payloads = self._payloads or Payloads(self.table, self.schema)
+        payloads = self._payloads = self._payloads or Payloads(self.table, self.schema.to_json())
         names = ", ".join(map(doubled, [*columns, *payloads.needed(columns)]))
         for batch in self.stream(f"SELECT {names} FROM t" + (f" WHERE {where}" if where else "")):
             yield with_payloads(payloads, batch, columns)

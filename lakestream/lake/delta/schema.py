@@ -28,6 +28,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from lakestream.protocol.decoding import JsonDecoder
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -136,9 +138,20 @@ def layout_of(columns: Sequence[str], fields: Iterable[Any]) -> Layout | None:
     return None
 
 
+class _Field(msgspec.Struct, frozen=True):
+    name: str
+
+
+class _Schema(msgspec.Struct, frozen=True):
+    fields: list[_Field] = []
+
+
+_SCHEMA = JsonDecoder(_Schema)
+
+
 def column_names(schema: str) -> list[str]:
     """Return the columns of a table, without the fields of structs. `schema`: the JSON of its schema, as in the log."""
-    return [field["name"] for field in msgspec.json.decode(schema)["fields"]]
+    return [field.name for field in _SCHEMA.decode(schema).fields]
 
 
 def is_partition_value(column: str) -> bool:

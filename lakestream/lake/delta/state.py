@@ -125,15 +125,10 @@ def table_file(add: Add, added: int = 0, texts: dict[str, str] | None = None) ->
     )
 
 
-def _unknown(files: Iterable[TableFile]) -> int:
-    return sum(not file.is_known for file in files)
-
-
 class TableState(msgspec.Struct, frozen=True):
     """One version of a table.
 
-    `files` are sorted by `min_seq`; `mins` and `maxs` are their ranges of sequences as arrays of 64 bits, `unknown`
-    is the number of those whose statistics are not known (`TableFile.is_known`). `foreign` are
+    `files` are sorted by `min_seq`; `mins` and `maxs` are their ranges of sequences as arrays of 64 bits. `foreign` are
     commits by other programs: those after `head.moved` when the table was loaded, and all since. `vacuum` is the
     version of the last commit of a VACUUM by another program since (-1: none), which began one if `is_vacuuming`.
     """
@@ -144,7 +139,6 @@ class TableState(msgspec.Struct, frozen=True):
     files: list[TableFile] = []
     mins: array[int] = array("q")
     maxs: array[int] = array("q")
-    unknown: int = 0
     foreign: tuple[ForeignCommit, ...] = ()
     vacuum: int = -1
     is_vacuuming: bool = False
@@ -251,7 +245,7 @@ class TableFollower:
         log = Log(self._storage, self.table)
         if not (versions := log.commits):
             return
-        for version in reversed(versions):
+        for version in reversed(versions) if self._app else ():
             try:
                 head = self._stated(log.commit(version, _POSITION_LINES), head)
             except FileNotFoundError:
@@ -259,7 +253,7 @@ class TableFollower:
             if head.moved >= 0:
                 break
         else:
-            if versions[0] > 0:  # the log lacks both version 0 and a commit with the position
+            if self._app and versions[0] > 0:  # the log lacks both version 0 and a commit with the position
                 _, parts = log.newest_checkpoint()
                 head = msgspec.structs.replace(head, position=self._set_by(log.read_parts(parts, ("txn",))))
         self._compare(head)
@@ -360,9 +354,7 @@ class TableFollower:
             elif action.protocol is not None:
                 protocol = action.protocol
         files, mins, maxs = state.files, state.mins, state.maxs
-        left = [file for path in gone if (file := self._by_path.pop(path, None)) is not None]
-        unknown = state.unknown + _unknown(fresh.values()) - _unknown(left)
-        dropped = set(map(id, left))
+        dropped = {id(file) for path in gone if (file := self._by_path.pop(path, None)) is not None}
         if dropped:
             files = [file for file in files if id(file) not in dropped]
         if fresh:
@@ -385,7 +377,7 @@ class TableFollower:
                 others = (*others, other)[-MOST_FOREIGN:]
             if commit.info.operation.startswith(VACUUM):
                 vacuum, is_vacuuming = commit.version, commit.info.operation == f"{VACUUM} START"
-        return TableState(head, metadata, protocol, files, mins, maxs, unknown, others, vacuum, is_vacuuming)
+        return TableState(head, metadata, protocol, files, mins, maxs, others, vacuum, is_vacuuming)
 
 
 def position_of(table: str, uid: str) -> int | None:

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from lakestream.lake.delta import erasures
 from lakestream.lake.delta.actions import Add, MetaData, Remove, TableProtocol, statistics
 from lakestream.lake.delta.log import Commit, Log
 from lakestream.lake.delta.position import APPLICATION, progress_of
@@ -33,6 +34,7 @@ from lakestream.lake.delta.schema import (
     FORMAT_COLUMN,
     SCHEMA_COLUMN,
     UID_PROPERTY,
+    column_names,
     doubled,
     is_own,
     is_partition_value,
@@ -246,7 +248,7 @@ class Strangers:
     def _select(self, before: int, now: int) -> str:
         """Return `ForeignCommit.select` for two versions."""
         try:
-            then, today = ({each.name: each.type for each in self._open(at).scan.fields} for at in (before, now))
+            then, today = ({each.name: each.type for each in self._open(at).scan.schema.fields} for at in (before, now))
         except Exception:  # as above
             return ""
         added = [name for name in today if name not in then]
@@ -406,17 +408,6 @@ def _where(runs: Iterable[Run]) -> str:
     return " OR ".join(f"seq BETWEEN {first} AND {last}" for first, last in runs)
 
 
-class _Field(msgspec.Struct, frozen=True):
-    name: str
-
-
-class _Schema(msgspec.Struct, frozen=True):
-    fields: list[_Field] = []
-
-
-_SCHEMA = JsonDecoder(_Schema)
-
-
 def obstacle(table: str, version: int, metadata: MetaData, protocol: TableProtocol) -> str:
     """Return the reason why messages cannot be read from a table as it is declared, with what to do; "" for none.
 
@@ -435,7 +426,7 @@ def obstacle(table: str, version: int, metadata: MetaData, protocol: TableProtoc
             f"Undo it in Spark SQL with ALTER TABLE delta.`{table}` DROP FEATURE {unknown[0]}, or upgrade lakestream"
         )
     try:
-        names = {field.name for field in _SCHEMA.decode(metadata.schema_string).fields}
+        names = set(column_names(metadata.schema_string))
     except DECODE_ERRORS:
         return f"{table}: version {version} has a schema that does not decode"
     lacking = [name for name in MESSAGE_COLUMNS if name not in names]
@@ -473,12 +464,7 @@ def _without(runs: Iterable[Run], gone: Sequence[Run]) -> list[Run]:
 
 def joined(runs: Iterable[Run]) -> list[Run]:
     """Return ascending runs with neighbours joined, at most MAX_RUNS."""
-    found: list[Run] = []
-    for first, last in sorted(runs):
-        if found and first <= found[-1][1] + 1:
-            found[-1] = found[-1][0], max(last, found[-1][1])
-        else:
-            found.append((first, last))
+    found = erasures.joined(runs)
     if len(found) <= MAX_RUNS:
         return found
     step = -(-len(found) // MAX_RUNS)

@@ -262,7 +262,8 @@ def _look(storage: Storage, path: str, uid: str) -> _Table | None:
         return None
     version = log.latest
     scan = Scan(path, version, storage)
-    properties, names = scan.properties, set(scan.names)
+    metadata, names = scan.metadata, set(scan.names)
+    properties = metadata.configuration
     owner = properties.get(UID_PROPERTY, "")
     if not owner or (uid and owner != uid):
         return None
@@ -276,7 +277,7 @@ def _look(storage: Storage, path: str, uid: str) -> _Table | None:
     last_seq = 0
     if progress is None and position:  # its commits do not state it
         last_seq = int(scan.query("SELECT max(seq) AS seq FROM t").column("seq")[0].as_py() or 0)
-    layout = layout_of(scan.partition_columns, scan.fields)
+    layout = layout_of(metadata.partition_columns, scan.schema.fields)
     extra = [column for column in (layout.columns if layout else []) if column != "subject"]
     ended = [REMOVED_COLUMN] if REMOVED_COLUMN in names else []
     return _Table(
@@ -290,7 +291,7 @@ def _look(storage: Storage, path: str, uid: str) -> _Table | None:
         archive=properties.get(RETENTION_PROPERTY) == "archive",
         kept=properties.get(ON_DELETE_PROPERTY) == "keep",
         uncleared=log.uncleared(version) if progress is not None else None,
-        typed=scan.schema if SCHEMA_COLUMN in names else "",
+        typed=scan.schema.to_json() if SCHEMA_COLUMN in names else "",
     )
 
 

@@ -64,7 +64,7 @@ class FileViews:
         number = next(self._numbers)
         shape, files, dead = f"table_shape_{number}", f"table_files_{number}", f"table_dead_{number}"
         view = f"table_{number}"
-        self._table(shape, Scan(path, version, there).arrow_schema.empty_table())
+        self._table(shape, pa.schema(Scan(path, version, there).schema.to_arrow()).empty_table())
         described = self._connection.execute(f"DESCRIBE {shape}").fetchall()
         types: dict[str, str] = {doubled(name): kind for name, kind, *_ in described}
         split = set(map(doubled, partition))

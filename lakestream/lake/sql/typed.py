@@ -120,7 +120,7 @@ def _look(path: str) -> TypedTable | None:
         scan = Scan(path)
     except FileNotFoundError:
         return asked
-    properties = scan.properties
+    properties = scan.metadata.configuration
     text, stream = properties.get(JSON_SCHEMA_PROPERTY), properties.get(schema.STREAM_PROPERTY)
     if asked is not None:  # the table gets the property with its next commit
         text, stream = asked.text, asked.stream

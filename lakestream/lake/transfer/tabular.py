@@ -98,7 +98,7 @@ class Source:
             table = Scan(self.path, version, at=time)
         except VersionGone as error:
             raise BadSource(f"{self.path} cannot be read: {error.reason}") from None
-        self.version, self._table_id = table.version, table.id
+        self.version, self._table_id = table.version, table.metadata.id
         schema = self._delta("LIMIT 0", "*").schema
         kept = [field for field in schema if field.name not in _PLACE]
         self.schema: pa.Schema = pa.schema(kept)
@@ -353,7 +353,7 @@ def _is_a_streams(path: str) -> bool:
     if not os.path.isdir(log_directory(path)):
         return False
     try:
-        return UID_PROPERTY in Scan(path).properties
+        return UID_PROPERTY in Scan(path).metadata.configuration
     except (FileNotFoundError, VersionGone) as error:
         raise BadTarget(f"{path} cannot be written: {getattr(error, 'reason', error)}") from None
 

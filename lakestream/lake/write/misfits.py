@@ -231,7 +231,7 @@ class MisfitTable:
         if not self._storage.names(log_directory(path)):
             return None
         try:
-            return Scan(path, storage=self._storage).properties.get(MISFITS_PROPERTY, "")
+            return str(Scan(path, storage=self._storage).metadata.configuration.get(MISFITS_PROPERTY, ""))
         except FileNotFoundError:
             return None
 

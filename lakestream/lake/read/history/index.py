@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakestream.lake.delta.actions import MetaData, TableProtocol, locate
-from lakestream.lake.delta.schema import END, FORMAT_COLUMN, REMOVED_COLUMN, subject_text
-from lakestream.lake.delta.state import TableFile, TableFollower, TableState
+from lakestream.lake.delta.schema import END, FORMAT_COLUMN, REMOVED_COLUMN, column_names, literal, subject_text
+from lakestream.lake.delta.state import LAST_TEXT, TableFile, TableFollower, TableState
 from lakestream.lake.files.storage import Storage
 from lakestream.protocol.subjects import Filters, is_literal
 
@@ -39,6 +39,8 @@ _DIRECT_FEATURES = frozenset(
 )
 """Reader features with which files are read directly; a table with others is left to deltalake, which may refuse it."""
 _min_seq = attrgetter("min_seq")
+IN_MOST = 20
+"""Maximum number of values in one list of a query."""
 MAX_SUBJECTS = 512
 """Above this many subjects, all messages are read and filtered instead of naming the subjects in a query."""
 
@@ -63,18 +65,22 @@ class Wanted:
         at = bisect_left(self.texts, low)
         if at < len(self.texts) and self.texts[at][: len(high)] <= high:
             return True
-        return any(head[: len(high)] <= high and head + "\U0010ffff" >= low for head in self.heads)
+        return any(head[: len(high)] <= high and head + LAST_TEXT >= low for head in self.heads)
 
-
-class _Field(msgspec.Struct, frozen=True):
-    name: str
-
-
-class _Schema(msgspec.Struct, frozen=True):
-    fields: list[_Field] = []
-
-
-_SCHEMA = msgspec.json.Decoder(_Schema)
+    def sql(self, listed: int = 1 << 30) -> str:
+        """Return a condition that rows of these subjects meet, and of others only if there are more than `listed`; ""
+        for all rows."""
+        names = [*self.heads, *self.texts]
+        if self.everything or not names:
+            return ""
+        within = f"subject >= {literal(min(names))} AND subject < {literal(max(names) + LAST_TEXT)}"
+        if len(names) > listed:
+            return within
+        ways = [f"(subject >= {literal(head)} AND subject < {literal(head + LAST_TEXT)})" for head in self.heads]
+        ways += [f"subject IN ({', '.join(map(literal, self.texts))})"] if self.texts else []
+        either = f"({' OR '.join(ways)})"
+        # Longer lists are not used for leaving out files and pages.
+        return f"{either} AND {within}" if len(self.texts) > IN_MOST and not self.heads else either
 
 
 class Shape(msgspec.Struct, frozen=True):
@@ -143,7 +149,8 @@ class TableIndex:
         if known is not None and known[0] is state:
             return known[1]
         files, mins, maxs = state.files, np.frombuffer(state.mins, np.int64), np.frombuffer(state.maxs, np.int64)
-        if state.unknown:
+        new = state.files if known is None else state.added_after(known[0].version)
+        if self._footers or not all(file.is_known for file in new):
             files = sorted((file if file.is_known else self._by_footer(file) for file in files), key=_min_seq)
             mins = np.fromiter((file.min_seq for file in files), np.int64, len(files))
             maxs = np.fromiter((file.max_seq for file in files), np.int64, len(files))
@@ -184,13 +191,13 @@ class TableIndex:
 
 
 def _shape(data: MetaData, protocol: TableProtocol) -> Shape:
-    fields = _SCHEMA.decode(data.schema_string).fields
+    names = column_names(data.schema_string)
     mapped = data.configuration.get("delta.columnMapping.mode", "none") != "none"
     readable = protocol.min_reader_version in (1, 3) and _DIRECT_FEATURES.issuperset(protocol.reader_features or [])
     return Shape(
         readable and not mapped,
-        any(field.name == REMOVED_COLUMN for field in fields),
-        data.schema_string if any(field.name == FORMAT_COLUMN for field in fields) else "",
+        REMOVED_COLUMN in names,
+        data.schema_string if FORMAT_COLUMN in names else "",
     )
 
 

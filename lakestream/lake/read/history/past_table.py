@@ -25,7 +25,6 @@ from lakestream.lake.delta.departures import Dead
 from lakestream.lake.delta.ends import stated
 from lakestream.lake.delta.log import Log
 from lakestream.lake.delta.scan import Scan, typed
-from lakestream.lake.delta.schema import literal
 from lakestream.lake.delta.segments import alive
 from lakestream.lake.delta.time_travel import (
     KEEP_MORE,
@@ -37,10 +36,10 @@ from lakestream.lake.delta.time_travel import (
 )
 from lakestream.lake.errors import HistoryUnavailable, LakeError, VersionGone
 from lakestream.lake.files.lake import open_storage
+from lakestream.lake.read.history.index import Choice
 from lakestream.lake.read.history.rows import COLUMNS, records
 from lakestream.log.format.departures import Point
 from lakestream.log.format.record import Record
-from lakestream.protocol.subjects import Filters
 
 CHECKED_FILES = 1_000
 """A version of more files than this is opened without comparing their ends with the log, as is one in an object store:
@@ -99,13 +98,13 @@ class TablePast:
         kept = self._find(point)
         if kept.version is None or kept.progress is None:
             return Answer(kept, kept.progress.last_seq if kept.progress is not None else 0, [])
-        wanted = Filters(patterns)
-        where = _condition(patterns)
+        wanted = Choice(patterns)
+        where = wanted.wanted.sql(_LISTED)
         by_text: dict[tuple[str, bytes | None], int] = {}
         for batch in self._rows(kept, point, ("seq", "subject", "subject_bytes"), where, erased):
             for subject, raw, seq in _newest(batch):
                 known = by_text.get((subject, raw), 0)
-                if seq > known and (known or wanted.match(raw if raw is not None else subject.encode())):
+                if seq > known and (known or wanted.has(raw if raw is not None else subject.encode())):
                     by_text[subject, raw] = seq
             if len(by_text) > limit:
                 return Answer(kept, kept.progress.last_seq, None)
@@ -282,31 +281,3 @@ def _newest(batch: pa.RecordBatch) -> Iterator[tuple[str, bytes | None, int]]:
     grouped = table.group_by(["subject", "subject_bytes"]).aggregate([("seq", "max")])
     columns: list[list[Any]] = [grouped.column(name).to_pylist() for name in ("subject", "subject_bytes", "seq_max")]
     yield from zip(*columns, strict=True)
-
-
-def _condition(patterns: Sequence[bytes]) -> str:
-    """Return a condition that all rows of matching subjects meet, as SQL that excludes files; "" for none."""
-    literals, heads = [], []
-    for pattern in patterns:
-        tokens = pattern.split(b".")
-        wild = next((at for at, token in enumerate(tokens) if token in (b"*", b">")), None)
-        try:
-            if wild is None:
-                literals.append(pattern.decode())
-            else:
-                heads.append(b"".join(token + b"." for token in tokens[:wild]).decode())
-        except UnicodeDecodeError:
-            return ""
-    if "" in heads:
-        return ""
-    ways = [
-        f"(subject >= {literal(head)} AND subject < {literal(head + chr(0x10FFFF))})" for head in sorted(set(heads))
-    ]
-    if len(ways) > _LISTED:
-        names = [*heads, *literals]
-        return f"subject >= {literal(min(names))} AND subject < {literal(max(names) + chr(0x10FFFF))}"
-    if len(literals) > _LISTED:
-        ways.append(f"(subject >= {literal(min(literals))} AND subject <= {literal(max(literals))})")
-    elif literals:
-        ways.append(f"subject IN ({', '.join(map(literal, literals))})")
-    return "(" + " OR ".join(ways) + ")" if ways else ""

@@ -20,11 +20,11 @@ import numpy as np
 
 from lakestream.lake.delta.actions import locate
 from lakestream.lake.delta.payloads import Payloads
-from lakestream.lake.delta.schema import REMOVED_COLUMN, doubled, literal
+from lakestream.lake.delta.schema import REMOVED_COLUMN, doubled
 from lakestream.lake.delta.state import TableFile
 from lakestream.lake.files.storage import Storage
 from lakestream.lake.read.history.cache import Slab
-from lakestream.lake.read.history.index import Snapshot, Wanted
+from lakestream.lake.read.history.index import IN_MOST, Snapshot, Wanted
 from lakestream.lake.read.history.rows import COLUMNS, LIGHT, Pick, TooLarge, joined, read_file
 
 if TYPE_CHECKING:
@@ -59,7 +59,6 @@ MOST_FILES_AT_ONCE = 8
 _COMPRESSION = 4  # assumed compression of a Parquet file until one was read
 KEEP_FILES = 2_000
 """A table of more files than this is closed between two queries: it takes up to 5 KiB for each of them."""
-_IN_MOST = 20  # longer lists are not used for leaving out files and pages
 
 
 class Extent(NamedTuple):
@@ -392,20 +391,10 @@ class SqlTable:
 def _condition(snapshot: Snapshot, pick: Pick) -> str:
     parts = [f"seq >= {pick.first}", f"seq <= {pick.last}"]
     if pick.seqs is not None:
-        lists = [pick.seqs[at : at + _IN_MOST] for at in range(0, len(pick.seqs), _IN_MOST)]
+        lists = [pick.seqs[at : at + IN_MOST] for at in range(0, len(pick.seqs), IN_MOST)]
         parts.append("(" + " OR ".join(f"seq IN ({', '.join(map(str, some))})" for some in lists) + ")")
-    if pick.wanted is not None and not pick.wanted.everything:
-        parts += _of_subjects(pick.wanted)
+    if pick.wanted is not None and (subjects := pick.wanted.sql()):
+        parts.append(subjects)
     if snapshot.shape.archive:
         parts.append(f"{REMOVED_COLUMN} IS NULL")
     return " AND ".join(parts)
-
-
-def _of_subjects(wanted: Wanted) -> list[str]:
-    ways = [f"(subject >= {literal(head)} AND subject < {literal(head + chr(0x10FFFF))})" for head in wanted.heads]
-    if wanted.texts:
-        ways.append(f"subject IN ({', '.join(map(literal, wanted.texts))})")
-    parts = ["(" + " OR ".join(ways) + ")"]
-    if len(wanted.texts) > _IN_MOST and not wanted.heads:
-        parts.append(f"subject >= {literal(wanted.texts[0])} AND subject <= {literal(wanted.texts[-1])}")
-    return parts

@@ -181,3 +181,12 @@ def test_a_commit_that_is_damaged_beside_its_position_moves_it_and_is_named_unti
     file.write_bytes(content)
     state = follower.advance()
     assert (state.version, state.head.position, len(state.files)) == (1, 7, 1)
+
+
+def test_a_table_whose_stream_does_not_matter_is_not_searched_for_a_position(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for version in range(20):
+        commit(tmp_path, version, version)
+    monkeypatch.setattr(Log, "commit", lambda *_: pytest.fail("read a commit"))
+    assert TableFollower(str(tmp_path)).newest().version == 19
