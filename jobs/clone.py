@@ -18,8 +18,8 @@ ROOT = Path(__file__).resolve().parents[1]
 if (ROOT / "lakestream").is_dir():
     sys.path.insert(0, str(ROOT))  # run from a checkout, installed or not
 
-from lakestream.lake.delta.clones import CloneRefused  # noqa: E402
 from lakestream.lake.spark import job  # noqa: E402
+from lakestream.lake.table.clones import CloneRefused  # noqa: E402
 from lakestream.protocol.instants import has_zone, instant  # noqa: E402
 
 
@@ -52,9 +52,9 @@ def run(options: argparse.Namespace, stop: threading.Event) -> int:
     """Find the version, start Spark, make the clone."""
     import time
 
-    from lakestream.lake.delta.time_travel import NotATable, open_log, version_for_commit_time
     from lakestream.lake.files import lake as lakes
     from lakestream.lake.files import paths
+    from lakestream.lake.table.at import NotATable, open_log, version_for_commit_time
     from lakestream.lake.write import clone_maker
 
     lake = paths.root(options.lake)

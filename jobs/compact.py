@@ -147,9 +147,9 @@ def run(
             keeper.once()
         return 0
     spark = metrics.spark = job.start_spark("lakestream compactor", lake, options, stop)
-    from lakestream.lake.delta.batches import Backlog
     from lakestream.lake.progress import watched
     from lakestream.lake.spark.session import Rest
+    from lakestream.lake.table.batches import Backlog
     from lakestream.lake.write.compactor import Compactor
     from lakestream.lake.write.outages import Outages
     from lakestream.lake.write.spans import CommitSpans
@@ -288,7 +288,7 @@ def _serve(compactor: Compactor, upkeep: Upkeep | None, rest: Rest, interval: fl
 
 def _has_work(lake: str) -> bool:
     """Return True if the lake may have something to compact, or cannot be checked."""
-    from lakestream.lake.delta import batches
+    from lakestream.lake.table import batches
 
     try:
         return batches.has_work(lake)

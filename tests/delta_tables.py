@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
-from lakestream.lake.delta.actions import to_z85
+from lakestream.lake.table.actions import to_z85
 
 SECOND_MS = 1_000
 BEGIN_MS = 1_790_000_000_000

@@ -26,11 +26,11 @@ from lakestream.cli import flights
 from lakestream.cli.link import INTERRUPTED
 from lakestream.cli.terminal import JsonOption, complain, console, print_json
 from lakestream.extras import ExtraMissing
-from lakestream.lake.delta.time_travel import latest_progress
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files import paths
 from lakestream.lake.progress import progress
 from lakestream.lake.spark import jars
+from lakestream.lake.table.at import latest_progress
 
 if TYPE_CHECKING:
     from nats.aio.client import Client

@@ -24,9 +24,9 @@ from lakestream.cli.link import Link, TransferFailed, exits
 from lakestream.cli.server_options import DEFAULT_SERVER, Server, with_server
 from lakestream.cli.sql import LakeOption, default_lake
 from lakestream.cli.terminal import JsonOption, print_json
-from lakestream.lake.delta.time_travel import instant
 from lakestream.lake.files.paths import DEFAULT_ACCOUNT
 from lakestream.lake.progress import Advance, progress
+from lakestream.lake.table.at import instant
 from lakestream.log.format.record import Record
 from lakestream.protocol import s2
 from lakestream.protocol.instants import rfc3339

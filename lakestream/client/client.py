@@ -411,8 +411,8 @@ def _view(lake: str, answer: Flushed) -> LiveView:
 
 
 def _past(lake: str, answer: Flushed, point: Point) -> Past:
-    from lakestream.lake.delta.time_travel import TimeTravelError
     from lakestream.lake.read.history.past import open_past
+    from lakestream.lake.table.at import TimeTravelError
 
     try:
         account = answer.account or DEFAULT_ACCOUNT

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from lakestream.client.errors import BadFilter
-from lakestream.lake.delta.schema import REMOVED_COLUMN, TABLE_COLUMNS, split_headers, subject_text, table_schema
+from lakestream.lake.table.schema import REMOVED_COLUMN, TABLE_COLUMNS, split_headers, subject_text, table_schema
 from lakestream.protocol import gotime
 
 if TYPE_CHECKING:

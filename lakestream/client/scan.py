@@ -18,8 +18,8 @@ from lakestream.client.errors import BadFilter, ReadFailed
 from lakestream.client.loop_thread import LoopThread
 from lakestream.client.messages import Message, as_batch
 from lakestream.client.past import parsed_time
-from lakestream.lake.delta.schema import END, REMOVED_COLUMN
 from lakestream.lake.errors import LakeError
+from lakestream.lake.table.schema import END, REMOVED_COLUMN
 from lakestream.protocol.instants import rfc3339
 from lakestream.protocol.subjects import valid_subject
 
@@ -193,7 +193,7 @@ def _lake_batches(stream: LiveView | Past, asked: Asked) -> Iterator[pa.RecordBa
 def _reader(batches: Iterable[pa.RecordBatch], asked: Asked) -> pa.RecordBatchReader:
     import pyarrow as pa
 
-    from lakestream.lake.delta.schema import table_schema
+    from lakestream.lake.table.schema import table_schema
 
     size = asked.batch_size
 

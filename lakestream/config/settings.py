@@ -381,7 +381,7 @@ def _lake_url(key: str, item: Item) -> str:
 
 def _lake_defaults(key: str, item: Item) -> dict[str, dict[str, str]]:
     """Convert patterns of stream names with the metadata of their streams."""
-    from lakestream.lake.delta import defaults  # with much of the lake, which a start without them does not need
+    from lakestream.lake.table import defaults  # with much of the lake, which a start without them does not need
 
     found = {}
     for pattern, block in as_map(key, item).items():

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 
 if TYPE_CHECKING:
-    from lakestream.lake.delta.position import Progress
-    from lakestream.lake.delta.time_travel import AsOf, TimeTravelError, as_of, instant, version_at
     from lakestream.lake.errors import LakeError
     from lakestream.lake.sql.dialect import SqlError
     from lakestream.lake.sql.session import Session
+    from lakestream.lake.table.at import AsOf, TimeTravelError, as_of, instant, version_at
+    from lakestream.lake.table.progress import Progress
 
 __all__ = [
     "AsOf",
@@ -41,7 +41,7 @@ __all__ = [
 
 _MODULES = {
     "LakeError": "lakestream.lake.errors",
-    "Progress": "lakestream.lake.delta.position",
+    "Progress": "lakestream.lake.table.progress",
     "Session": "lakestream.lake.sql.session",
     "SqlError": "lakestream.lake.sql.dialect",
 }
@@ -67,4 +67,4 @@ def table_path(lake: str | os.PathLike[str], stream: str, account: str = GLOBAL_
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES.get(name, "lakestream.lake.delta.time_travel")), name)
+    return getattr(import_module(_MODULES.get(name, "lakestream.lake.table.at")), name)

@@ -1,7 +1,7 @@
 """Rules of single values that all typed columns share.
 
 Belongs here: instants to UTC, decimals exactly, and the nesting depth of JSON. Used by the codecs of schemas and by
-the JSON view of lake/delta/json_schema.py, so that a text means the same in both.
+the JSON view of lake/table/json_schema.py, so that a text means the same in both.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from lakestream.lake.delta.actions import Add, AddCdc, DeletionVector, MetaData, Remove, TableProtocol, vector_file
+from lakestream.lake.table.actions import Add, AddCdc, DeletionVector, MetaData, Remove, TableProtocol, vector_file
 from lakestream.sharing.errors import Unsupported
 from lakestream.sharing.requests import DELTA, PARQUET, Capabilities
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from lakestream.lake.delta.actions import Add
+from lakestream.lake.table.actions import Add
 from lakestream.protocol.decoding import DECODE_ERRORS
 
 MAX_DEPTH = 50

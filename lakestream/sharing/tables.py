@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from lakestream.lake.delta.actions import MetaData, locate
-from lakestream.lake.delta.log import Commit, Log, State
 from lakestream.lake.files import paths
 from lakestream.lake.files.storage import Storage
+from lakestream.lake.table.actions import MetaData, locate
+from lakestream.lake.table.log import Commit, Log, State
 from lakestream.lake.write.maintenance_plan import interval_ns
 from lakestream.lake.write.vacuum import DEFAULT_TOMBSTONES, TOMBSTONES_PROPERTY
 from lakestream.sharing import actions, predicates

@@ -14,8 +14,6 @@ from hashlib import blake2b
 
 import msgspec
 
-from lakestream.lake.delta import verify as table_files
-from lakestream.lake.delta.state import position_of, table_of
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files import staging
 from lakestream.lake.files.lake import open_storage
@@ -23,6 +21,8 @@ from lakestream.lake.files.staging import StagedSegment, StreamIdentity
 from lakestream.lake.files.storage import Storage
 from lakestream.lake.read.history.history import TableHistory
 from lakestream.lake.read.history.staged import StagedRows
+from lakestream.lake.table import check as table_files
+from lakestream.lake.table.state import position_of, table_of
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.files import Files
 from lakestream.log.format.frame import Kind as FrameKind

@@ -27,7 +27,7 @@ from typing import Any
 
 import psutil
 
-from lakestream.lake.delta.time_travel import latest_progress
+from lakestream.lake.table.at import latest_progress
 from tests.wire import Wire, pub
 
 BIN = Path(sys.executable).parent

@@ -29,10 +29,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lakestream.lake.delta import batches, segments
-from lakestream.lake.delta.departures import Dead
 from lakestream.lake.files import lake as lakes
 from lakestream.lake.files import paths, scan, staging
+from lakestream.lake.table import batches, segments
+from lakestream.lake.table.departures import Dead
 from lakestream.lake.write.compactor import BatchReport, Compactor
 from lakestream.lake.write.data_files import DataFiles
 from lakestream.lake.write.source import SCHEMA

@@ -37,10 +37,10 @@ from typing import Any
 import nats
 import psutil
 
-from lakestream.lake.delta.log import Log
-from lakestream.lake.delta.time_travel import latest_progress
 from lakestream.lake.files import staging
 from lakestream.lake.files.lake import open_storage
+from lakestream.lake.table.at import latest_progress
+from lakestream.lake.table.log import Log
 
 BIN = Path(sys.executable).parent
 READY = b"Listening for client connections on "

@@ -29,11 +29,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, QueryBuilder
 
-from lakestream.lake.delta.log import Log
-from lakestream.lake.delta.position import Progress
-from lakestream.lake.delta.schema import message_schema
 from lakestream.lake.files import paths
 from lakestream.lake.files.lake import open_storage
+from lakestream.lake.table.log import Log
+from lakestream.lake.table.progress import Progress
+from lakestream.lake.table.schema import message_schema
 
 SUBJECTS = ("sensor.1", "sensor.2", "sensor.3")
 ROWS = 10

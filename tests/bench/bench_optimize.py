@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
-from lakestream.lake.delta.log import Log
 from lakestream.lake.files.lake import open_storage
+from lakestream.lake.table.log import Log
 from lakestream.lake.write.maintainer import data_files
 from lakestream.lake.write.maintenance_plan import MIB, Policy, decide_bins
 from lakestream.lake.write.rewrite import Rewriter

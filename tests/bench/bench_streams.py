@@ -24,12 +24,12 @@ from typing import Any
 
 import msgspec
 
-from lakestream.lake.delta.state import TableFollower
 from lakestream.lake.files import lake as lakes
 from lakestream.lake.files import paths, staging
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.scan import SETTLED_NS, Scanner
 from lakestream.lake.files.staging import StreamIdentity
+from lakestream.lake.table.state import TableFollower
 from tests.lake.model import StreamModel, flights
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from lakestream.lake.delta import schema
+from lakestream.lake.table import schema
 
 T0_NS = 1_700_000_000_000_000_000
 STEP_NS = 1_000_000

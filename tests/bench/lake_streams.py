@@ -222,8 +222,8 @@ def cpu_seconds() -> float:
 
 def table_files(table: str) -> tuple[int, int]:
     """Return the number of data files of a table's newest version, and their bytes."""
-    from lakestream.lake.delta.log import Log
     from lakestream.lake.files.lake import open_storage
+    from lakestream.lake.table.log import Log
     from lakestream.lake.write.maintainer import data_files
 
     files = list(data_files(Log(open_storage(table), table).state()))

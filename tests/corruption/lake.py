@@ -16,20 +16,20 @@ from typing import Any
 
 import msgspec
 
-from lakestream.lake.delta import ends
-from lakestream.lake.delta.actions import locate
-from lakestream.lake.delta.departures import DIRECTORY as DEPARTURES
-from lakestream.lake.delta.erasures import DIRECTORY as ERASURES
-from lakestream.lake.delta.log import LOG_DIRECTORY
-from lakestream.lake.delta.schema import END
-from lakestream.lake.delta.state import position_of
-from lakestream.lake.delta.verify import look_over
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files import paths, staging
 from lakestream.lake.files.lake import open_storage, read_id
 from lakestream.lake.read.history.history import TableHistory
 from lakestream.lake.read.history.past_table import TablePast
 from lakestream.lake.read.history.staged import StagedRows
+from lakestream.lake.table import ends
+from lakestream.lake.table.actions import locate
+from lakestream.lake.table.check import look_over
+from lakestream.lake.table.departures import DIRECTORY as DEPARTURES
+from lakestream.lake.table.erasures import DIRECTORY as ERASURES
+from lakestream.lake.table.log import LOG_DIRECTORY
+from lakestream.lake.table.schema import END
+from lakestream.lake.table.state import position_of
 from lakestream.log.format.departures import Point
 from lakestream.log.format.errors import CorruptLog, LogError
 from lakestream.log.format.record import Record, record_length

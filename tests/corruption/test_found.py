@@ -10,16 +10,16 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from lakestream.lake.delta import departures, erasures
-from lakestream.lake.delta.log import Log
-from lakestream.lake.delta.schema import TABLE_COLUMNS, table_schema
-from lakestream.lake.delta.state import TableFollower, position_of
 from lakestream.lake.errors import BadIdentity, DamagedFile, DamagedLog, HistoryUnavailable
 from lakestream.lake.files import staging
 from lakestream.lake.files.lake import identify, open_storage, read_id
 from lakestream.lake.read.history.history import TableHistory
 from lakestream.lake.read.history.past_table import TablePast
 from lakestream.lake.read.history.scan import DIRECT_ROWS
+from lakestream.lake.table import departures, erasures
+from lakestream.lake.table.log import Log
+from lakestream.lake.table.schema import TABLE_COLUMNS, table_schema
+from lakestream.lake.table.state import TableFollower, position_of
 from lakestream.log.format.departures import Point
 from lakestream.log.format.errors import CorruptLog, StoreVersionError
 from lakestream.log.format.files import Files

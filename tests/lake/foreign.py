@@ -10,9 +10,9 @@ import polars
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
-from lakestream.lake.delta.schema import join_headers
 from lakestream.lake.read import readers
 from lakestream.lake.sql.session import extension_path
+from lakestream.lake.table.schema import join_headers
 from lakestream.log.format.record import Record
 
 Row = Mapping[str, Any]

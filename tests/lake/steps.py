@@ -26,9 +26,6 @@ import pytest
 from delta.tables import DeltaMergeBuilder, DeltaTable, DeltaTableBuilder
 from pyspark.sql import DataFrameWriter, SparkSession
 
-from lakestream.lake.delta import clones, verify
-from lakestream.lake.delta.log import Log
-from lakestream.lake.delta.state import position_of
 from lakestream.lake.files import clone_request, scan, schemas, staging
 from lakestream.lake.files.clone_request import CloneRequest
 from lakestream.lake.files.lake import identify, open_storage
@@ -36,6 +33,9 @@ from lakestream.lake.files.local_storage import LocalStorage
 from lakestream.lake.files.object_storage import ObjectStorage
 from lakestream.lake.files.staging import StagedStream
 from lakestream.lake.files.storage import Storage
+from lakestream.lake.table import check, clones
+from lakestream.lake.table.log import Log
+from lakestream.lake.table.state import position_of
 from lakestream.lake.write import transactions
 from lakestream.lake.write.clone_maker import CloneMaker, clone
 from lakestream.lake.write.maintainer import Maintainer
@@ -216,7 +216,7 @@ class Stage:
         storage = self.storage
         for table in clones.tables_below(storage, storage.root):
             if (log := Log(storage, table)).commits:
-                assert verify.lacking(storage, table, log.state().files.values()) == [], table
+                assert check.lacking(storage, table, log.state().files.values()) == [], table
 
     def is_stream(self, model: StreamModel) -> None:
         """Assert that a table is its stream."""
@@ -321,7 +321,7 @@ def _repair(stage: Stage) -> Prepared:
     table = model.table(stage.lake)
     state = Log(stage.storage, table).state()
     stage.storage.delete(f"{table}/{next(iter(state.files.values())).path}")
-    verify.ask(stage.lake, model.identity, verify.lacking(stage.storage, table, state.files.values()))
+    check.ask(stage.lake, model.identity, check.lacking(stage.storage, table, state.files.values()))
     return lambda: stage.compact(model), lambda: stage.is_stream(model)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
-from lakestream.lake.delta.schema import join_headers
+from lakestream.lake.table.schema import join_headers
 from lakestream.log.format.record import Record
 
 ALL = 1 << 62

@@ -13,11 +13,6 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 
-from lakestream.lake.delta import erasures
-from lakestream.lake.delta.clones import References
-from lakestream.lake.delta.log import Log
-from lakestream.lake.delta.state import position_of
-from lakestream.lake.delta.time_travel import as_of
 from lakestream.lake.errors import TableBusy
 from lakestream.lake.files import clone_request, scan, staging
 from lakestream.lake.files.clone_request import CloneAnswer, CloneRequest, Picked
@@ -25,6 +20,11 @@ from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.staging import StagedStream
 from lakestream.lake.read.history.history import TableHistory
 from lakestream.lake.sql.session import Session
+from lakestream.lake.table import erasures
+from lakestream.lake.table.at import as_of
+from lakestream.lake.table.clones import References
+from lakestream.lake.table.log import Log
+from lakestream.lake.table.state import position_of
 from lakestream.lake.write import clone_maker as clone_making
 from lakestream.lake.write import detach
 from lakestream.lake.write import maintainer as maintainer_module

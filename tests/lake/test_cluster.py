@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.lake.delta.state import position_of
 from lakestream.lake.spark import jars
+from lakestream.lake.table.state import position_of
 from tests.lake.cluster import Cluster
 from tests.lake.conftest import job
 from tests.lake.model import StreamModel, flights

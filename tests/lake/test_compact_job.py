@@ -18,8 +18,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lakestream.lake.delta.state import position_of
 from lakestream.lake.spark import jars
+from lakestream.lake.table.state import position_of
 from tests.lake.conftest import job
 from tests.lake.model import StreamModel, flights
 from tests.lake.tables import records

@@ -12,11 +12,11 @@ import duckdb_extension_delta
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from lakestream.lake.delta import schema
-from lakestream.lake.delta.state import position_of
 from lakestream.lake.errors import ForeignTable, QuarantinedSegment, SegmentGap
 from lakestream.lake.files import scan, staging
 from lakestream.lake.read.history.history import TableHistory
+from lakestream.lake.table import schema
+from lakestream.lake.table.state import position_of
 from lakestream.lake.write.stream_compaction import Options, Outcome, StreamCompaction
 from tests.lake import compacting
 from tests.lake.model import StreamModel, flights

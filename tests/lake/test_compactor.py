@@ -17,13 +17,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from lakestream.lake.delta import batches
-from lakestream.lake.delta.clones import Clone
-from lakestream.lake.delta.state import position_of
 from lakestream.lake.errors import LakeError, LeaseLost
 from lakestream.lake.files import paths, staging
 from lakestream.lake.files.clone_request import ANSWER_FILE, REQUEST_FILE
 from lakestream.lake.files.locks import JvmLock
+from lakestream.lake.table import batches
+from lakestream.lake.table.clones import Clone
+from lakestream.lake.table.state import position_of
 from lakestream.lake.write import compactor as compactor_module
 from lakestream.lake.write.compactor import WORKER_LATE, WORKER_TRIES, BatchReport, Compactor
 from lakestream.lake.write.stream_compaction import StreamCompaction

@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from lakestream.lake.delta import erasures
 from lakestream.lake.files.lake import open_storage
+from lakestream.lake.table import erasures
 from lakestream.lake.write import clone_maker, maintainer
 from lakestream.lake.write.maintainer import Done, Maintainer
 from lakestream.lake.write.maintenance_plan import Policy, decide

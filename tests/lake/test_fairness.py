@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from lakestream.lake.delta.log import Log
-from lakestream.lake.delta.state import TableFollower
-from lakestream.lake.delta.time_travel import open_log
 from lakestream.lake.errors import LeaseLost
+from lakestream.lake.table.at import open_log
+from lakestream.lake.table.log import Log
+from lakestream.lake.table.state import TableFollower
 from lakestream.lake.write import compactor as module
 from lakestream.lake.write.compactor import Compactor
 from lakestream.lake.write.stream_compaction import Options, StreamCompaction

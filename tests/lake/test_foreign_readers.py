@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from lakestream.lake.delta import schema
 from lakestream.lake.files import scan
 from lakestream.lake.read import readers
+from lakestream.lake.table import schema
 from lakestream.lake.write.stream_compaction import Options
 from lakestream.log.format.record import Record
 from tests.lake.compacting import compact as compact_stream

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from lakestream.lake.delta.actions import locate
 from lakestream.lake.files import scan
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read.history import scan as history_scan
 from lakestream.lake.read.history.cache import BlockCache
 from lakestream.lake.read.history.history import TableHistory
 from lakestream.lake.read.history.index import TableIndex
+from lakestream.lake.table.actions import locate
 from lakestream.lake.write.stream_compaction import Options
 from lakestream.log.format.record import Record
 from tests.lake.compacting import compact as compact_stream

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
-from lakestream.lake.delta import schema
-from lakestream.lake.delta.state import TableFollower
 from lakestream.lake.read.history.history import TableHistory
+from lakestream.lake.table import schema
+from lakestream.lake.table.state import TableFollower
 from tests.lake.model import StreamModel, flights
 from tests.lake.tables import ALL, partition_columns, rows
 from tests.lake.test_compaction import check, compact

@@ -16,15 +16,15 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from lakestream.lake.delta import ends, time_travel
-from lakestream.lake.delta.actions import locate
-from lakestream.lake.delta.log import Log
-from lakestream.lake.delta.state import TableFollower, position_of
 from lakestream.lake.errors import TableBusy
 from lakestream.lake.files import paths, scan
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.locks import open_lock, table_lock
 from lakestream.lake.read.history.history import TableHistory
+from lakestream.lake.table import at, ends
+from lakestream.lake.table.actions import locate
+from lakestream.lake.table.log import Log
+from lakestream.lake.table.state import TableFollower, position_of
 from lakestream.lake.write import maintainer
 from lakestream.lake.write.maintainer import Done, Maintainer
 from lakestream.lake.write.maintenance_plan import HOUR_NS, Policy
@@ -148,7 +148,7 @@ def test_new_files_are_in_runs_with_statistics(spark: Any, lake: Path, tmp_path:
     assert [done.failure for done in Maintainer(spark, str(lake), KEEP).once()] == [None, None]
     for name in ("FEW", "MANY"):
         table = paths.table(str(lake), name)
-        assert time_travel.open_log(table).summary(version(table)).operation == "OPTIMIZE"
+        assert at.open_log(table).summary(version(table)).operation == "OPTIMIZE"
         actions = pa.table(DeltaTable(table).get_add_actions(flatten=True)).to_pylist()
         assert sum(action["num_records"] for action in actions) == 600
         for action in actions:
@@ -177,11 +177,11 @@ def test_a_running_reader_survives_optimize_vacuum_and_log_cleanup(spark: Any, l
     assert history.read(110, 160, 1000) == model.expected()[109:160]
     grow(spark, lake, model, 1)
     assert maintain(spark, lake, NOW).plan.expired >= 3
-    assert time_travel.open_log(table).versions[0] > 0
+    assert at.open_log(table).versions[0] > 0
     assert history.read(1, ALL, 10_000) == model.expected()
     assert history.max_seq() == model.expected()[-1].seq
     assert watch.position() == model.sealed[-1].last_index
-    progress = time_travel.latest_progress(table)
+    progress = at.latest_progress(table)
     assert progress is not None
     assert progress.last_seq == model.next_seq - 1
     assert spark.read.format("delta").load(table).count() == len(model.expected())
@@ -196,11 +196,11 @@ def test_time_travel_works_across(spark: Any, lake: Path, tmp_path: Path) -> Non
     table = model.table(lake)
     for seq in (1, 60, 61, 120, 121, 180):
         at_ns = model.live[seq].time_ns
-        found = time_travel.as_of(table, at_ns)
+        found = at.as_of(table, at_ns)
         assert found.version is not None
         held = spark.read.format("delta").option("versionAsOf", found.version).load(table)
         assert sorted(row.seq for row in held.filter(f"time_ns <= {at_ns}").collect()) == list(range(1, seq + 1))
-    assert time_travel.latest_progress(table) == time_travel.open_log(table).progress(version(table))
+    assert at.latest_progress(table) == at.open_log(table).progress(version(table))
 
 
 def test_a_table_may_say_how_long_its_versions_stay(spark: Any, lake: Path, tmp_path: Path) -> None:

@@ -14,10 +14,10 @@ import pytest
 from typer.testing import CliRunner
 
 from lakestream.cli.app import app
-from lakestream.lake.delta.time_travel import as_of, open_log
 from lakestream.lake.errors import UnsupportedLake
 from lakestream.lake.files import scan
 from lakestream.lake.sql.session import Session
+from lakestream.lake.table.at import as_of, open_log
 from lakestream.log.format.record import Record
 from lakestream.protocol.instants import rfc3339
 from tests.lake.compacting import compact as compact_stream

@@ -21,9 +21,9 @@ from typer.testing import CliRunner
 
 from lakestream.cli.app import app
 from lakestream.lake import as_of, instant, table_path, version_at
-from lakestream.lake.delta.time_travel import latest_progress, open_log
 from lakestream.lake.sql.session import Session
 from lakestream.lake.sql.spark_functions import as_of as spark_as_of
+from lakestream.lake.table.at import latest_progress, open_log
 from lakestream.protocol.instants import rfc3339
 from tests.lake.test_end_to_end import Compaction
 from tests.lake.test_literal_form import environment, options, program

@@ -15,8 +15,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import functions
 
-from lakestream.lake.delta import actions, typed_columns
-from lakestream.lake.delta.log import Log
 from lakestream.lake.errors import TableBusy
 from lakestream.lake.files import clone_request, scan, schemas
 from lakestream.lake.files.clone_request import Picked
@@ -26,6 +24,8 @@ from lakestream.lake.read.history.cache import BlockCache
 from lakestream.lake.read.history.history import TableHistory
 from lakestream.lake.read.history.past import open_past
 from lakestream.lake.sql.session import Session
+from lakestream.lake.table import actions, typed_columns
+from lakestream.lake.table.log import Log
 from lakestream.lake.write.maintainer import Maintainer
 from lakestream.lake.write.replay import NoReplay, Replay, Replayed
 from lakestream.lake.write.stream_compaction import Options, StreamCompaction

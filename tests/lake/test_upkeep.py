@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from lakestream.lake.delta.state import position_of
-from lakestream.lake.delta.time_travel import open_log
+from lakestream.lake.table.at import open_log
+from lakestream.lake.table.state import position_of
 from lakestream.lake.write.compactor import BatchReport, Compactor
 from lakestream.lake.write.maintainer import Done, Maintainer
 from lakestream.lake.write.maintenance_plan import Policy

@@ -15,12 +15,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
-from lakestream.lake.delta.clones import CloneRefused, CloneUnreadable, References
-from lakestream.lake.delta.log import Log
-from lakestream.lake.delta.schema import UID_PROPERTY
-from lakestream.lake.delta.time_travel import open_log
 from lakestream.lake.files import paths
 from lakestream.lake.files.lake import open_storage
+from lakestream.lake.table.at import open_log
+from lakestream.lake.table.clones import CloneRefused, CloneUnreadable, References
+from lakestream.lake.table.log import Log
+from lakestream.lake.table.schema import UID_PROPERTY
 from lakestream.lake.write import clone_maker, maintainer
 from lakestream.lake.write.maintainer import Maintainer
 from lakestream.lake.write.maintenance_plan import HOUR_NS, MARGIN_NS, Policy

@@ -17,14 +17,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import Schema
 
-from lakestream.lake.delta.log import Log
-from lakestream.lake.delta.position import Progress, application
-from lakestream.lake.delta.schema import table_schema
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files import scan, staging
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.staging import StagedStream
 from lakestream.lake.read import live
+from lakestream.lake.table.log import Log
+from lakestream.lake.table.progress import Progress, application
+from lakestream.lake.table.schema import table_schema
 
 INTERVAL_S = 0.3
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.lake.delta.time_travel import latest_progress
 from lakestream.lake.files import paths
+from lakestream.lake.table.at import latest_progress
 from tests.packages.environments import INSTALL_SECONDS, ROOT, environ, make_venv, run
 from tests.servers import Kind, Server
 from tests.wire import Wire

@@ -105,7 +105,7 @@ def test_every_folder_with_tests_is_run_by_make_test() -> None:
 
 
 def test_transaction_logs_have_one_reader() -> None:
-    """Only lake/delta/log.py contains paths within `_delta_log`; all other code calls it."""
+    """Only lake/table/log.py contains paths within `_delta_log`; all other code calls it."""
     path_in_log = re.compile(r"(^|/)_delta_log(/|$)")
     found = [
         f"{_name(path)}:{node.lineno}"
@@ -113,7 +113,7 @@ def test_transaction_logs_have_one_reader() -> None:
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and path_in_log.search(node.value)
     ]
-    assert {place.partition(":")[0] for place in found} == {"lakestream/lake/delta/log.py"}, found
+    assert {place.partition(":")[0] for place in found} == {"lakestream/lake/table/log.py"}, found
 
 
 def _called_in(*names: str) -> set[str]:
@@ -131,10 +131,10 @@ def _called_in(*names: str) -> set[str]:
 
 
 def test_rows_of_tables_have_one_reader() -> None:
-    """Only lake/delta/scan.py opens tables with deltalake; the compactor does so once, to see whose a table is."""
+    """Only lake/table/scan.py opens tables with deltalake; the compactor does so once, to see whose a table is."""
     compactor = "lakestream/lake/write/table.py"
-    assert _called_in("DeltaTable", "QueryBuilder") - {compactor} == {"lakestream/lake/delta/scan.py"}
-    assert _called_in(".get_add_actions", ".update_incremental") == {"lakestream/lake/delta/scan.py"}
+    assert _called_in("DeltaTable", "QueryBuilder") - {compactor} == {"lakestream/lake/table/scan.py"}
+    assert _called_in(".get_add_actions", ".update_incremental") == {"lakestream/lake/table/scan.py"}
 
 
 def test_a_server_follows_a_table_once() -> None:
@@ -142,8 +142,8 @@ def test_a_server_follows_a_table_once() -> None:
     another stream, which may be on another server."""
     server = {each for each in _called_in("TableFollower") if each.startswith("lakestream/server/")}
     assert server == {"lakestream/server/lake/stream_sync.py", "lakestream/server/lake/clones.py"}
-    assert _called_in(".commits_after") == {"lakestream/lake/delta/strangers.py"}
-    assert _called_in(".newest_checkpoint") == {"lakestream/lake/delta/state.py"}
+    assert _called_in(".commits_after") == {"lakestream/lake/table/foreign_commits.py"}
+    assert _called_in(".newest_checkpoint") == {"lakestream/lake/table/state.py"}
 
 
 def test_spark_programs_use_the_lake_and_never_the_server() -> None:

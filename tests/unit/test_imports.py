@@ -185,7 +185,7 @@ def test_a_start_without_jetstream_loads_nothing_of_it(tmp_path: Path) -> None:
 
 def test_a_start_without_lake_loads_no_logs_of_tables(tmp_path: Path) -> None:
     loaded = _loaded_by(tmp_path, "-js", "-sd", str(tmp_path / "store"), "--no-lake")
-    assert loaded & {"lakestream.lake.delta", "lakestream.server.lake.keeper"} == set()
+    assert loaded & {"lakestream.lake.table", "lakestream.server.lake.keeper"} == set()
 
 
 def test_a_start_with_everything_loads_only_the_http_parser_besides(tmp_path: Path) -> None:

@@ -21,12 +21,12 @@ from lakestream.lake.catalogs.entries import (
     Column,
     Table,
 )
-from lakestream.lake.delta.log import Log, has_log
-from lakestream.lake.delta.schema import MISFITS_PROPERTY, STREAM_PROPERTY, UID_PROPERTY
 from lakestream.lake.errors import LakeError, NotALake
 from lakestream.lake.files import paths
 from lakestream.lake.files.lake import identify, is_lake, open_storage, read_id
 from lakestream.lake.files.scan import Scanner
+from lakestream.lake.table.log import Log, has_log
+from lakestream.lake.table.schema import MISFITS_PROPERTY, STREAM_PROPERTY, UID_PROPERTY
 from lakestream.protocol.decoding import DECODE_ERRORS
 
 MAX_TABLES = 10_000

@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakestream.lake.delta.scan import Scan
-from lakestream.lake.delta.schema import HEADER_LINE, REMOVED_COLUMN
 from lakestream.lake.errors import HistoryUnavailable
+from lakestream.lake.table.scan import Scan
+from lakestream.lake.table.schema import HEADER_LINE, REMOVED_COLUMN
 from lakestream.log.format.files import Files
 from lakestream.log.format.outline import Outline
 from lakestream.log.format.record import FIXED

@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakestream.lake.delta.schema import END, literal
+from lakestream.lake.table.schema import END, literal
 from lakestream.protocol.subjects import is_literal
 
 MATCHES = "MATCHES"

@@ -33,8 +33,6 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from lakestream.lake.delta.departures import Dead
-from lakestream.lake.delta.schema import END, REMOVED_DDL, TABLE_DDL
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files import paths
 from lakestream.lake.files.lake import open_storage
@@ -49,6 +47,8 @@ from lakestream.lake.read.flush import (
     lake_flusher,
 )
 from lakestream.lake.read.live_rows import LiveView, UncompactedPart
+from lakestream.lake.table.departures import Dead
+from lakestream.lake.table.schema import END, REMOVED_DDL, TABLE_DDL
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

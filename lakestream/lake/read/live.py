@@ -14,14 +14,6 @@ import time
 
 import msgspec
 
-from lakestream.lake.delta import batches
-from lakestream.lake.delta import departures as departure_files
-from lakestream.lake.delta.departures import Dead
-from lakestream.lake.delta.log import Log
-from lakestream.lake.delta.policy import ON_DELETE_PROPERTY, RETENTION_PROPERTY, of_config
-from lakestream.lake.delta.position import Progress, application
-from lakestream.lake.delta.scan import Scan
-from lakestream.lake.delta.schema import REMOVED_COLUMN, SCHEMA_COLUMN, TABLE_COLUMNS, UID_PROPERTY, Layout, layout_of
 from lakestream.lake.errors import LakeError, SegmentGap, VersionGone
 from lakestream.lake.files import paths, quarantine, staging
 from lakestream.lake.files.lake import open_storage
@@ -38,6 +30,14 @@ from lakestream.lake.read.flush import (
     other_account,
 )
 from lakestream.lake.read.live_rows import LiveView, UncompactedPart
+from lakestream.lake.table import batches
+from lakestream.lake.table import departures as departure_files
+from lakestream.lake.table.departures import Dead
+from lakestream.lake.table.log import Log
+from lakestream.lake.table.policy import ON_DELETE_PROPERTY, RETENTION_PROPERTY, of_config
+from lakestream.lake.table.progress import Progress, application
+from lakestream.lake.table.scan import Scan
+from lakestream.lake.table.schema import REMOVED_COLUMN, SCHEMA_COLUMN, TABLE_COLUMNS, UID_PROPERTY, Layout, layout_of
 from lakestream.log.format.departures import Departures
 
 ATTEMPTS = 5

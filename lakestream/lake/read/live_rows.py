@@ -15,16 +15,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakestream.lake.delta import batches, segments
-from lakestream.lake.delta import departures as departure_files
-from lakestream.lake.delta.batches import Ending
-from lakestream.lake.delta.departures import Dead
-from lakestream.lake.delta.position import Progress
-from lakestream.lake.delta.scan import Scan, typed
-from lakestream.lake.delta.schema import END, REMOVED_COLUMN, Layout, bucket_of, doubled, table_schema
-from lakestream.lake.delta.segments import alive
 from lakestream.lake.errors import LakeError
 from lakestream.lake.read.conditions import MAX_CONDITIONS, Condition
+from lakestream.lake.table import batches, segments
+from lakestream.lake.table import departures as departure_files
+from lakestream.lake.table.batches import Ending
+from lakestream.lake.table.departures import Dead
+from lakestream.lake.table.progress import Progress
+from lakestream.lake.table.scan import Scan, typed
+from lakestream.lake.table.schema import END, REMOVED_COLUMN, Layout, bucket_of, doubled, table_schema
+from lakestream.lake.table.segments import alive
 from lakestream.log.format.departures import Departures, Point
 from lakestream.log.format.runs import SchemaRun
 

@@ -14,9 +14,9 @@ from lakestream.lake.catalogs.catalog import Catalog
 from lakestream.lake.catalogs.entries import Entry, Table, own
 from lakestream.lake.catalogs.plan import ALTER, CREATE, DROP, plan
 from lakestream.lake.catalogs.tables import LakeTables
-from lakestream.lake.delta.schema import quoted, ticked
 from lakestream.lake.files import paths
 from lakestream.lake.files.lake import open_storage
+from lakestream.lake.table.schema import quoted, ticked
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 import pandas
 import pyarrow as pa
 
-from lakestream.lake.delta.scan import Scan
-from lakestream.lake.delta.schema import doubled
-from lakestream.lake.delta.typed_columns import plain_type
+from lakestream.lake.table.scan import Scan
+from lakestream.lake.table.schema import doubled
+from lakestream.lake.table.typed_columns import plain_type
 
 __all__ = ["arrow", "batches", "reader", "to_pandas"]
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from lakestream.lake.delta import typed_columns
-from lakestream.lake.delta.schema import FORMAT_COLUMN, SCHEMA_COLUMN, column_names, is_own, table_schema
-from lakestream.lake.delta.schema_catalog import SchemaCatalog
-from lakestream.lake.delta.typed_columns import EMPTY, NoColumns
-from lakestream.lake.delta.typed_rows import TypedRows
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read.live_rows import LiveView
+from lakestream.lake.table import typed_columns
+from lakestream.lake.table.schema import FORMAT_COLUMN, SCHEMA_COLUMN, column_names, is_own, table_schema
+from lakestream.lake.table.schema_catalog import SchemaCatalog
+from lakestream.lake.table.typed_columns import EMPTY, NoColumns
+from lakestream.lake.table.typed_rows import TypedRows
 
 
 def table_columns(view: LiveView) -> list[str]:

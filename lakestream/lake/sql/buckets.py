@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal, get_args
 
-from lakestream.lake.delta.schema import SCHEMA_COLUMN, doubled, is_own
 from lakestream.lake.files import paths
+from lakestream.lake.table.schema import SCHEMA_COLUMN, doubled, is_own
 
 View = Literal["kv", "kv_history", "obj"]
 VIEWS: tuple[View, ...] = get_args(View)

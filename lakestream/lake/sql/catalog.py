@@ -2,7 +2,7 @@
 
 Belongs here: resolving a name (``delta.`streams/ORDERS` ``, as_of('ORDERS', T)) and a time to a relation that DuckDB
 can read: a Delta table at one version, or that table with its uncompacted segments as one live view (read/live.py).
-session.py executes queries, dialect.py has the dialect, delta/time_travel.py resolves times.
+session.py executes queries, dialect.py has the dialect, table/at.py resolves times.
 
 All mentions of a table in one statement see the same rows, whatever is committed meanwhile: a `Snapshot` is made for
 each statement and caches what it resolved.
@@ -19,20 +19,6 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from lakestream.lake.delta import departures as departure_files
-from lakestream.lake.delta import json_schema
-from lakestream.lake.delta.log import Log, has_log
-from lakestream.lake.delta.schema import REMOVED_COLUMN, Layout, doubled, literal
-from lakestream.lake.delta.time_travel import (
-    AsOf,
-    NotATable,
-    TimeTravelError,
-    instant,
-    open_log,
-    version_for_commit_time,
-    version_for_message_time,
-    version_for_sequence,
-)
 from lakestream.lake.files import paths
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.sql import buckets, dialect, typed
@@ -48,11 +34,25 @@ from lakestream.lake.sql.dialect import (
     scan,
 )
 from lakestream.lake.sql.uncompacted import Live, LiveStreams, Stream
+from lakestream.lake.table import departures as departure_files
+from lakestream.lake.table import json_schema
+from lakestream.lake.table.at import (
+    AsOf,
+    NotATable,
+    TimeTravelError,
+    instant,
+    open_log,
+    version_for_commit_time,
+    version_for_message_time,
+    version_for_sequence,
+)
+from lakestream.lake.table.log import Log, has_log
+from lakestream.lake.table.schema import REMOVED_COLUMN, Layout, doubled, literal
 from lakestream.log.format.departures import Point
 
 if TYPE_CHECKING:
-    from lakestream.lake.delta.json_schema import JsonSchema
     from lakestream.lake.sql.typed import TypedTable
+    from lakestream.lake.table.json_schema import JsonSchema
 
 _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT")
 _MICRO = 1000

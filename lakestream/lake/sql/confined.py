@@ -15,8 +15,8 @@ from typing import Any
 import duckdb
 import msgspec
 
-from lakestream.lake.delta.schema import literal
 from lakestream.lake.sql.dialect import SqlError
+from lakestream.lake.table.schema import literal
 
 
 class Bounds(msgspec.Struct, frozen=True):

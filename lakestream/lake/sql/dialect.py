@@ -23,10 +23,10 @@ from sqlglot import Token, TokenType, exp
 from sqlglot.errors import ParseError, SqlglotError, TokenError
 from sqlglot.parsers.spark import SparkParser
 
-from lakestream.lake.delta.schema import literal
 from lakestream.lake.errors import LakeError
 from lakestream.lake.sql import buckets
 from lakestream.lake.sql.buckets import View
+from lakestream.lake.table.schema import literal
 
 DIALECT = "spark"
 MACROS = (

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from lakestream.lake.delta import clones, deletion_vectors
-from lakestream.lake.delta.actions import Add, locate
-from lakestream.lake.delta.log import Log, State
-from lakestream.lake.delta.scan import Scan
-from lakestream.lake.delta.schema import doubled, literal
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.sql.dialect import TableAt
+from lakestream.lake.table import clones, deletion_vectors
+from lakestream.lake.table.actions import Add, locate
+from lakestream.lake.table.log import Log, State
+from lakestream.lake.table.scan import Scan
+from lakestream.lake.table.schema import doubled, literal
 
 if TYPE_CHECKING:
     import duckdb

@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from lakestream.lake.delta.log import Log
-from lakestream.lake.delta.time_travel import KEEP_MORE
 from lakestream.lake.files import paths
 from lakestream.lake.sql import TAIL_BYTES, buckets, dialect
 from lakestream.lake.sql.catalog import Catalog, Snapshot, UnknownStream
@@ -29,9 +27,11 @@ from lakestream.lake.sql.dialect import NO_BINDINGS, BadSql, Bindings, SqlError,
 from lakestream.lake.sql.file_views import FileViews
 from lakestream.lake.sql.typed import prepare_duckdb
 from lakestream.lake.sql.uncompacted import LiveStreams, Server
+from lakestream.lake.table.at import KEEP_MORE
+from lakestream.lake.table.log import Log
 
 if TYPE_CHECKING:
-    from lakestream.lake.delta.json_schema import JsonSchema
+    from lakestream.lake.table.json_schema import JsonSchema
 
 __all__ = ["BadSql", "Result", "Session", "SqlError", "UnknownStream", "extension_path"]
 

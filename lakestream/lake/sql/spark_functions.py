@@ -16,10 +16,6 @@ from typing import Any
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import DataFrame, SparkSession, functions
 
-from lakestream.lake.delta import schema
-from lakestream.lake.delta.json_schema import BadJsonSchema, JsonSchema, parse
-from lakestream.lake.delta.schema import ticked
-from lakestream.lake.delta.time_travel import NotATable, instant, open_log
 from lakestream.lake.files import paths
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read import datasource
@@ -32,6 +28,10 @@ from lakestream.lake.sql.typed import (
     typed_tables,
     view_sql,
 )
+from lakestream.lake.table import schema
+from lakestream.lake.table.at import NotATable, instant, open_log
+from lakestream.lake.table.json_schema import BadJsonSchema, JsonSchema, parse
+from lakestream.lake.table.schema import ticked
 
 _LAKE_SETTING = "spark.lakestream.lake"
 _ROWS = "_lakestream_rows"

@@ -1,6 +1,6 @@
 """Typed views of JSON payloads: `<STREAM>_json` and `<STREAM>_json_misfits`.
 
-Belongs here: the views as SELECTs for DuckDB and for Spark, the decoder (delta/json_schema.py) as functions for both
+Belongs here: the views as SELECTs for DuckDB and for Spark, the decoder (table/json_schema.py) as functions for both
 engines, and finding the streams with a schema. Rows whose payload does not fit the schema are not in the first view but
 in the second, with the reason.
 """
@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
-from lakestream.lake.delta import policy, schema
-from lakestream.lake.delta.json_schema import JsonSchema, parse
-from lakestream.lake.delta.scan import Scan
-from lakestream.lake.delta.schema import JSON_SCHEMA_PROPERTY, ticked
 from lakestream.lake.errors import BadPolicy, LakeError, VersionGone
 from lakestream.lake.files import paths
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.staging import live_identity
+from lakestream.lake.table import policy, schema
+from lakestream.lake.table.json_schema import JsonSchema, parse
+from lakestream.lake.table.scan import Scan
+from lakestream.lake.table.schema import JSON_SCHEMA_PROPERTY, ticked
 
 if TYPE_CHECKING:
     import duckdb

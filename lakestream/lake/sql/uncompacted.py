@@ -12,9 +12,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
-from lakestream.lake.delta import departures as departure_files
-from lakestream.lake.delta.departures import Dead
-from lakestream.lake.delta.schema import REMOVED_COLUMN, Layout
 from lakestream.lake.errors import LakeError, StorageFailed
 from lakestream.lake.files import paths, staging
 from lakestream.lake.files.lake import open_storage
@@ -22,6 +19,9 @@ from lakestream.lake.read import live, typed_tail
 from lakestream.lake.read.flush import DEFAULT_TIMEOUT_S, Credentials, FlushFailed, StreamNotFound
 from lakestream.lake.read.live_rows import LiveView
 from lakestream.lake.sql.dialect import SqlError, TableAt, scan
+from lakestream.lake.table import departures as departure_files
+from lakestream.lake.table.departures import Dead
+from lakestream.lake.table.schema import REMOVED_COLUMN, Layout
 
 if TYPE_CHECKING:
     from lakestream.log.format.departures import Point

@@ -13,8 +13,8 @@ from urllib.parse import unquote
 
 import msgspec
 
-from lakestream.lake.delta.log import log_directory
 from lakestream.lake.errors import LakeError
+from lakestream.lake.table.log import log_directory
 
 DELTA = "delta"
 TEXTS = ("csv", "json")

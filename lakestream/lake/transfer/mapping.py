@@ -14,8 +14,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakestream.lake.delta.schema import join_headers
 from lakestream.lake.errors import LakeError
+from lakestream.lake.table.schema import join_headers
 from lakestream.lake.transfer import JSON
 from lakestream.log.format.record import Record
 from lakestream.protocol.subjects import publishable

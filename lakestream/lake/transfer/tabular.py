@@ -26,11 +26,11 @@ import pyarrow.parquet as pq
 from deltalake import write_deltalake
 from deltalake.exceptions import DeltaError
 
-from lakestream.lake.delta.log import log_directory
-from lakestream.lake.delta.scan import Scan
-from lakestream.lake.delta.schema import UID_PROPERTY, doubled, literal
 from lakestream.lake.errors import LakeError, VersionGone
 from lakestream.lake.files.local_storage import LocalStorage
+from lakestream.lake.table.log import log_directory
+from lakestream.lake.table.scan import Scan
+from lakestream.lake.table.schema import UID_PROPERTY, doubled, literal
 from lakestream.lake.transfer.finding import DELTA, SUFFIXES, BadSource, Files
 from lakestream.lake.transfer.mapping import Mapped, encode_json, plain_rows
 from lakestream.lake.transfer.text import spell_binary

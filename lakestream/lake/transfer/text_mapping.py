@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import msgspec
 import pyarrow as pa
 
-from lakestream.lake.delta.schema import join_headers
+from lakestream.lake.table.schema import join_headers
 from lakestream.lake.transfer import JSON
 from lakestream.lake.transfer.csv_types import NULL, STRING, Convert, converter
 from lakestream.lake.transfer.mapping import (

@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from lakestream.lake.delta.schema import headers_type, split_headers, subject_text
 from lakestream.lake.errors import LakeError
+from lakestream.lake.table.schema import headers_type, split_headers, subject_text
 from lakestream.lake.transfer import OWN
 from lakestream.lake.transfer.mapping import BadMapping
 from lakestream.log.format.record import Record

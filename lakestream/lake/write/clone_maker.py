@@ -29,15 +29,22 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
-from lakestream.lake.delta import batches, clones, erasures, policy
-from lakestream.lake.delta import departures as departure_files
-from lakestream.lake.delta.clones import Clone, CloneRefused, lacks_files
-from lakestream.lake.delta.departures import Dead
-from lakestream.lake.delta.log import Log, log_directory
-from lakestream.lake.delta.payloads import Payloads, completed
-from lakestream.lake.delta.policy import CLONED_PROPERTY, MANAGED_PROPERTIES, StreamPolicy
-from lakestream.lake.delta.position import Progress, application
-from lakestream.lake.delta.schema import (
+from lakestream.lake.errors import StillCloned
+from lakestream.lake.files import clone_request, locks, paths
+from lakestream.lake.files.clone_request import MADE, MAKING, REFUSED, WITHDRAWN, CloneAnswer, CloneRequest, Picked
+from lakestream.lake.files.lake import open_storage
+from lakestream.lake.files.locks import Lock
+from lakestream.lake.files.staging import StagedStream
+from lakestream.lake.table import batches, clones, erasures, policy
+from lakestream.lake.table import departures as departure_files
+from lakestream.lake.table.at import NotATable, TimeTravelError
+from lakestream.lake.table.clones import Clone, CloneRefused, lacks_files
+from lakestream.lake.table.departures import Dead
+from lakestream.lake.table.log import Log, log_directory
+from lakestream.lake.table.payloads import Payloads, completed
+from lakestream.lake.table.policy import CLONED_PROPERTY, MANAGED_PROPERTIES, StreamPolicy
+from lakestream.lake.table.progress import Progress, application
+from lakestream.lake.table.schema import (
     CREATED_PROPERTY,
     STREAM_PROPERTY,
     SUBJECT_LIMIT,
@@ -52,14 +59,7 @@ from lakestream.lake.delta.schema import (
     subject_text,
     ticked,
 )
-from lakestream.lake.delta.state import position_of
-from lakestream.lake.delta.time_travel import NotATable, TimeTravelError
-from lakestream.lake.errors import StillCloned
-from lakestream.lake.files import clone_request, locks, paths
-from lakestream.lake.files.clone_request import MADE, MAKING, REFUSED, WITHDRAWN, CloneAnswer, CloneRequest, Picked
-from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.locks import Lock
-from lakestream.lake.files.staging import StagedStream
+from lakestream.lake.table.state import position_of
 from lakestream.lake.write.clone_point import Point, find_point, rows_at
 from lakestream.lake.write.detach import Detacher
 from lakestream.lake.write.rewrite import Rewriter, removal

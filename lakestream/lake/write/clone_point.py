@@ -2,7 +2,7 @@
 
 Belongs here: finding both for a request (files/clone_request.py), from the origin's log without Spark. A version may
 hold more than the stream did: rows that an archive keeps, messages removed within the batch of its commit
-(delta/departures.py), and for a point in the past, later messages.
+(table/departures.py), and for a point in the past, later messages.
 """
 
 from __future__ import annotations
@@ -13,15 +13,11 @@ from typing import Any
 
 import msgspec
 
-from lakestream.lake.delta import departures as departure_files
-from lakestream.lake.delta.batches import Update
-from lakestream.lake.delta.clones import CloneRefused
-from lakestream.lake.delta.log import Log
-from lakestream.lake.delta.position import Progress
-from lakestream.lake.delta.scan import Scan
-from lakestream.lake.delta.schema import REMOVED_COLUMN, UID_PROPERTY
-from lakestream.lake.delta.state import position_of
-from lakestream.lake.delta.time_travel import (
+from lakestream.lake.files import paths
+from lakestream.lake.files.clone_request import REFUSED, CloneRequest, answered
+from lakestream.lake.files.storage import Storage
+from lakestream.lake.table import departures as departure_files
+from lakestream.lake.table.at import (
     NotRecorded,
     TimeTravelError,
     open_log,
@@ -29,9 +25,13 @@ from lakestream.lake.delta.time_travel import (
     version_for_message_time,
     version_of_point,
 )
-from lakestream.lake.files import paths
-from lakestream.lake.files.clone_request import REFUSED, CloneRequest, answered
-from lakestream.lake.files.storage import Storage
+from lakestream.lake.table.batches import Update
+from lakestream.lake.table.clones import CloneRefused
+from lakestream.lake.table.log import Log
+from lakestream.lake.table.progress import Progress
+from lakestream.lake.table.scan import Scan
+from lakestream.lake.table.schema import REMOVED_COLUMN, UID_PROPERTY
+from lakestream.lake.table.state import position_of
 from lakestream.log.format.departures import Point as StreamPoint
 from lakestream.protocol.instants import rfc3339
 

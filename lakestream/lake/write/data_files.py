@@ -32,11 +32,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lakestream.lake.delta import ends
-from lakestream.lake.delta.policy import PAGE_SETTING, RUN_SEQS
-from lakestream.lake.delta.schema import REMOVED_COLUMN, TABLE_COLUMNS, Layout, bucket_of, escaped, table_schema
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.storage import Storage
+from lakestream.lake.table import ends
+from lakestream.lake.table.policy import PAGE_SETTING, RUN_SEQS
+from lakestream.lake.table.schema import REMOVED_COLUMN, TABLE_COLUMNS, Layout, bucket_of, escaped, table_schema
 from lakestream.lake.write.file_statistics import FileStatistics, Path
 
 SPOOL_BYTES = 32 * 1024 * 1024

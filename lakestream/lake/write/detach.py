@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakestream.lake.delta.actions import Add, located, to_z85, vector_file
-from lakestream.lake.delta.log import Log
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.storage import Storage
+from lakestream.lake.table.actions import Add, located, to_z85, vector_file
+from lakestream.lake.table.log import Log
 from lakestream.lake.write.rewrite import Rewriter, plain, removal
 
 if TYPE_CHECKING:

@@ -30,21 +30,21 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from lakestream.lake.delta import clones, erasures, verify
-from lakestream.lake.delta import departures as departure_files
-from lakestream.lake.delta.actions import Key, located, statistics
-from lakestream.lake.delta.clones import CloneUnreadable, References
-from lakestream.lake.delta.log import Log, State, has_log
-from lakestream.lake.delta.policy import LOG_RETENTION_PROPERTY, TIME_TRAVEL_PROPERTY
-from lakestream.lake.delta.schema import STREAM_PROPERTY, UID_PROPERTY
-from lakestream.lake.delta.state import table_file
-from lakestream.lake.delta.time_travel import NotATable, open_log
 from lakestream.lake.errors import LacksFiles, TableBusy, first_line
 from lakestream.lake.files import locks, paths
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.locks import MAINTAINER_LOCK, open_lock
 from lakestream.lake.files.staging import StreamIdentity, read_identity
 from lakestream.lake.files.storage import Storage
+from lakestream.lake.table import check, clones, erasures
+from lakestream.lake.table import departures as departure_files
+from lakestream.lake.table.actions import Key, located, statistics
+from lakestream.lake.table.at import NotATable, open_log
+from lakestream.lake.table.clones import CloneUnreadable, References
+from lakestream.lake.table.log import Log, State, has_log
+from lakestream.lake.table.policy import LOG_RETENTION_PROPERTY, TIME_TRAVEL_PROPERTY
+from lakestream.lake.table.schema import STREAM_PROPERTY, UID_PROPERTY
+from lakestream.lake.table.state import table_file
 from lakestream.lake.write import vacuum
 from lakestream.lake.write.detach import Detached, Detacher, of_others
 from lakestream.lake.write.maintenance_plan import (
@@ -125,7 +125,7 @@ def look(
     if (found := read(storage, table)) is None:
         return None
     log, state = found
-    verify.require(storage, table, state)  # damage is told, even if nothing is due
+    check.require(storage, table, state)  # damage is told, even if nothing is due
     properties, written = state.metadata.configuration, log.checkpoints
     retain_ns = retention(properties, policy)
     try:
@@ -182,7 +182,7 @@ def expire(storage: Storage, table: str, keep_from: int) -> int:
     Raises:
         LacksFiles: the newest version is damaged, and may be repaired from these.
     """
-    verify.require_whole(storage, table)
+    check.require_whole(storage, table)
     log = Log(storage, table)
     assert keep_from in log.checkpoints
     # Sync the checkpoint, whichever program wrote it, before deleting what it replaces.
@@ -351,11 +351,11 @@ class Maintainer:
         there = open_storage(table)
         if (found := read(there, table)) is None:
             return False
-        damaged = verify.lacking(there, table, map(table_file, found[1].files.values()))
+        damaged = check.lacking(there, table, map(table_file, found[1].files.values()))
         properties = found[1].metadata.configuration
         name = properties.get(STREAM_PROPERTY) or table.rpartition("/")[2]
         if damaged and (identity := self._identity(table, name, properties[UID_PROPERTY])) is not None:
-            verify.ask(self._storage.root, identity, damaged)
+            check.ask(self._storage.root, identity, damaged)
         return bool(damaged)
 
     def _identity(self, table: str, name: str, uid: str) -> StreamIdentity | None:
@@ -439,7 +439,7 @@ class Maintainer:
         with self._alone(facts.table, facts.incarnation) as same:
             if same:
                 # In a table without commits since it was Delta's clean-up of the log, it deletes old ones now.
-                verify.require_whole(self._storage, facts.table)
+                check.require_whole(self._storage, facts.table)
                 self._write_checkpoint(facts.table)
             return same
 
@@ -473,7 +473,7 @@ class Maintainer:
                 if not same:
                     return False
                 kept = self._references.newly(facts.table)
-                now = verify.require_whole(self._storage, facts.table)
+                now = check.require_whole(self._storage, facts.table)
                 kept.update(path for add in now.files.values() for path in located(facts.table, add))
                 some = [path for path in stale[at : at + _DELETED_AT_ONCE] if path not in kept]
                 local = self._storage.local

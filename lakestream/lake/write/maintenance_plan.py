@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from lakestream.lake.delta.log import Log
 from lakestream.lake.errors import LakeError
+from lakestream.lake.table.log import Log
 
 MIB = 1024 * 1024
 HOUR_NS = 3_600_000_000_000

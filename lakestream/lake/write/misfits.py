@@ -20,20 +20,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lakestream.lake.delta import ends, verify
-from lakestream.lake.delta.actions import locate
-from lakestream.lake.delta.log import Log, log_directory
-from lakestream.lake.delta.position import Progress, application
-from lakestream.lake.delta.scan import Scan
-from lakestream.lake.delta.schema import MISFITS_PROPERTY
-from lakestream.lake.delta.state import TableFollower, table_file
-from lakestream.lake.delta.typed_rows import MISFIT_SCHEMA
-from lakestream.lake.delta.verify import Damage
 from lakestream.lake.errors import TableBusy
 from lakestream.lake.files import paths
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.staging import StreamIdentity
 from lakestream.lake.files.storage import Storage
+from lakestream.lake.table import check, ends
+from lakestream.lake.table.actions import locate
+from lakestream.lake.table.check import Damage
+from lakestream.lake.table.log import Log, log_directory
+from lakestream.lake.table.progress import Progress, application
+from lakestream.lake.table.scan import Scan
+from lakestream.lake.table.schema import MISFITS_PROPERTY
+from lakestream.lake.table.state import TableFollower, table_file
+from lakestream.lake.table.typed_rows import MISFIT_SCHEMA
 from lakestream.lake.write import transactions
 from lakestream.lake.write.data_files import Written
 from lakestream.lake.write.rewrite import forget_table, removal
@@ -178,7 +178,7 @@ class MisfitTable:
             if not self._storage.local:  # a request for a commit that is still on its way is refused from now on
                 transaction = transactions.begin(self._spark, self._storage.spark_path(self.path))
                 transactions.commit(transaction, "update", [])
-            verify.require_whole(self._storage, self.path)
+            check.require_whole(self._storage, self.path)
             self._spark.conf.set(RETENTION_CHECK, "false")
             try:
                 table.vacuum(0)
@@ -190,7 +190,7 @@ class MisfitTable:
         if self._owner(self.path) != self._identity.uid:
             return []
         state = Log(self._storage, self.path).state()
-        return verify.lacking(self._storage, self.path, map(table_file, state.files.values()))
+        return check.lacking(self._storage, self.path, map(table_file, state.files.values()))
 
     def listed(self, without: Sequence[Damage]) -> list[int]:
         """Return the sequences that all files but the damaged ones list."""

@@ -1,6 +1,6 @@
 """Repair of a damaged table.
 
-Belongs here: choosing the version to restore, and the commit that restores it. delta/verify.py has the check of files
+Belongs here: choosing the version to restore, and the commit that restores it. table/check.py has the check of files
 and the server's request for a repair.
 
 The compactor restores the newest version that has no damaged file and behind whose position every segment is staged,
@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakestream.lake.delta import verify
-from lakestream.lake.delta.actions import Add, Key, located
-from lakestream.lake.delta.log import Log, State
-from lakestream.lake.delta.position import Progress, application
-from lakestream.lake.delta.state import table_file
-from lakestream.lake.delta.verify import Damage, Request, asked, settle
 from lakestream.lake.errors import DamagedTable
 from lakestream.lake.files import staging
 from lakestream.lake.files.staging import StagedSegment, StreamIdentity
 from lakestream.lake.files.storage import Storage
+from lakestream.lake.table import check
+from lakestream.lake.table.actions import Add, Key, located
+from lakestream.lake.table.check import Damage, Request, asked, settle
+from lakestream.lake.table.log import Log, State
+from lakestream.lake.table.progress import Progress, application
+from lakestream.lake.table.state import table_file
 from lakestream.lake.write.rewrite import Rewriter, plain, removal
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class Repair:
                 break
             if not wrong.of(state):
                 return Target(state, position, log.progress(version) if position else None)
-        raise DamagedTable(verify.describe(self._table, damaged), begins, *verify.span(damaged))
+        raise DamagedTable(check.describe(self._table, damaged), begins, *check.span(damaged))
 
     def _position(self, state: State) -> int:
         return state.transactions.get(application(self._identity.uid), 0)
@@ -151,7 +151,7 @@ class _Wrong:
     def of(self, state: State) -> list[Damage]:
         """Return the damaged files of a version."""
         new = {key: add for key, add in state.files.items() if key not in self._known}
-        found = verify.check(self._storage, self._table, map(table_file, new.values()))
+        found = check.check(self._storage, self._table, map(table_file, new.values()))
         for key, add in new.items():
             self._known[key] = found.get(add.path) or self._said(add)
         return [damage for key in state.files if (damage := self._known[key]) is not None]

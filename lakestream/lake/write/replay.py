@@ -20,18 +20,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakestream.lake.delta import policy
-from lakestream.lake.delta.batches import CONDITION_TERMS
-from lakestream.lake.delta.scan import Scan
-from lakestream.lake.delta.schema import END, FORMAT_COLUMN, SCHEMA_COLUMN, column_names, message_schema, ticked
-from lakestream.lake.delta.time_travel import open_log
-from lakestream.lake.delta.typed_columns import of_table, plain
-from lakestream.lake.delta.typed_rows import MISFIT_SCHEMA, TypedRows
-from lakestream.lake.delta.verify import Damage
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files import locks
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.staging import StreamIdentity
+from lakestream.lake.table import policy
+from lakestream.lake.table.at import open_log
+from lakestream.lake.table.batches import CONDITION_TERMS
+from lakestream.lake.table.check import Damage
+from lakestream.lake.table.scan import Scan
+from lakestream.lake.table.schema import END, FORMAT_COLUMN, SCHEMA_COLUMN, column_names, message_schema, ticked
+from lakestream.lake.table.typed_columns import of_table, plain
+from lakestream.lake.table.typed_rows import MISFIT_SCHEMA, TypedRows
 from lakestream.lake.write import transactions
 from lakestream.lake.write.misfits import MisfitTable
 from lakestream.lake.write.table import ExistingTable, StreamTable

@@ -25,12 +25,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakestream.lake.delta import ends
-from lakestream.lake.delta.actions import Add, locate
-from lakestream.lake.delta.log import Log, State
-from lakestream.lake.delta.policy import PAGE_SETTING, RUN_ROWS
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files.storage import Storage
+from lakestream.lake.table import ends
+from lakestream.lake.table.actions import Add, locate
+from lakestream.lake.table.log import Log, State
+from lakestream.lake.table.policy import PAGE_SETTING, RUN_ROWS
 from lakestream.lake.write import transactions
 from lakestream.lake.write.maintenance_plan import Bin, layers
 from lakestream.lake.write.transactions import METADATA_SETTING, is_refused, jvm

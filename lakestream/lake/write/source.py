@@ -28,13 +28,13 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
-from lakestream.lake.delta import batches, state
-from lakestream.lake.delta.state import TableFollower
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files import paths, staging
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.scan import News, Scanner
 from lakestream.lake.files.staging import StagedSegment, StagedStream
+from lakestream.lake.table import batches, state
+from lakestream.lake.table.state import TableFollower
 from lakestream.protocol.decoding import DECODE_ERRORS
 
 if TYPE_CHECKING:

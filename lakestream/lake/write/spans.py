@@ -11,11 +11,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from lakestream.lake.delta.batches import Part
-from lakestream.lake.delta.departures import Dead
-from lakestream.lake.delta.segments import alive
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files.lake import open_storage
+from lakestream.lake.table.batches import Part
+from lakestream.lake.table.departures import Dead
+from lakestream.lake.table.segments import alive
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.files import Files
 from lakestream.log.format.packed import read_plain

@@ -5,7 +5,7 @@ files; tasks write them (tasks.py), in one Spark job with those of all other str
 them. The order is fixed:
 
 1. rows of removed messages are deleted, or in an archive marked (DELETE, UPDATE; repeating it changes nothing), and a
-note is left for messages to be erased (delta/erasures.py),
+note is left for messages to be erased (table/erasures.py),
 2. the new rows are appended, without those of messages removed already, in one commit that also carries the transaction
 identifier `lakestream:<uid>` with the log index as its version, and the progress as user metadata.
 
@@ -13,7 +13,7 @@ Only step 2 moves the position. A crash before it repeats everything, a crash af
 reader never sees a deleted message come back: it is deleted before later rows appear.
 
 A stream with time travel has a third step instead of most of the first: all rows of the batch are appended, also those
-removed within it, after writing the departures file (delta/departures.py), and
+removed within it, after writing the departures file (table/departures.py), and
 
 3. the rows of removed messages are deleted (`clear`). The next compaction of the stream repeats this from that file,
 because a crash may have prevented it.
@@ -34,26 +34,26 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakestream.lake.delta import batches, erasures, policy, segments, strangers, verify
-from lakestream.lake.delta import departures as departure_files
-from lakestream.lake.delta.batches import Batch
-from lakestream.lake.delta.log import Log
-from lakestream.lake.delta.policy import DEFAULT_BUCKETS, Partition
-from lakestream.lake.delta.position import Progress, application
-from lakestream.lake.delta.schema import (
+from lakestream.lake.errors import BadSegment, DamagedTable, LakeError, StillCloned, TableBusy
+from lakestream.lake.files import clone_request, locks, paths, quarantine, staging
+from lakestream.lake.files.lake import open_storage
+from lakestream.lake.files.locks import Lock
+from lakestream.lake.files.staging import StagedStream
+from lakestream.lake.table import batches, check, erasures, foreign_commits, policy, segments
+from lakestream.lake.table import departures as departure_files
+from lakestream.lake.table.batches import Batch
+from lakestream.lake.table.log import Log
+from lakestream.lake.table.policy import DEFAULT_BUCKETS, Partition
+from lakestream.lake.table.progress import Progress, application
+from lakestream.lake.table.schema import (
     REMOVED_COLUMN,
     SUBJECT_LIMIT,
     SUBJECT_MOST,
     Layout,
     choose_bounds,
 )
-from lakestream.lake.delta.state import TableFollower, has_kept_table, kept_table
-from lakestream.lake.delta.typed_columns import EMPTY, of_table
-from lakestream.lake.errors import BadSegment, DamagedTable, LakeError, StillCloned, TableBusy
-from lakestream.lake.files import clone_request, locks, paths, quarantine, staging
-from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.locks import Lock
-from lakestream.lake.files.staging import StagedStream
+from lakestream.lake.table.state import TableFollower, has_kept_table, kept_table
+from lakestream.lake.table.typed_columns import EMPTY, of_table
 from lakestream.lake.write import file_statistics, repair
 from lakestream.lake.write.data_files import Values, partition_values
 from lakestream.lake.write.misfits import MisfitTable
@@ -173,9 +173,9 @@ class StreamCompaction:
         if policy.of_config(bytes(self._identity.config)).keep_table and not self._awaits_clone():
             self.drop_table()
             # Invariant 10: besides the table, only the staged segments are left of the stream.
-            if damaged := verify.look_over(self._storage, self.table):
-                verify.ask(self._storage.root, self._identity, damaged)
-                raise LakeError(verify.describe(self.table, damaged))
+            if damaged := check.look_over(self._storage, self.table):
+                check.ask(self._storage.root, self._identity, damaged)
+                raise LakeError(check.describe(self.table, damaged))
             staging.discard_through(self._directory, self._identity, self._watch.position() or 0)
             return
         self.drop_table()
@@ -185,7 +185,7 @@ class StreamCompaction:
         """Return True if staged or quarantined segments are missing in the table, or it is reported as damaged. Uses no
         JVM."""
         position = self._watch.position() or 0
-        if not self.is_cleared or self._awaits_clone() or verify.is_asked(self._storage, self._directory):
+        if not self.is_cleared or self._awaits_clone() or check.is_asked(self._storage, self._directory):
             return True
         staged = staging.segments(self._directory)
         if staged and staged[-1].last_index > position:
@@ -309,11 +309,11 @@ class StreamCompaction:
 
     def _repair(self) -> DamagedTable | None:
         """Repair the table if the server has found it damaged; return the error if that is impossible."""
-        if not verify.is_asked(self._storage, self._directory):
+        if not check.is_asked(self._storage, self._directory):
             return None
         found = self._table.find()
         if found is None or found.uid != self._identity.uid:
-            verify.settle(self._storage, self._directory)
+            check.settle(self._storage, self._directory)
             return None
         mending = repair.Repair(self._spark, self._storage, self._identity, self.table, self._directory)
         try:
@@ -396,8 +396,8 @@ class StreamCompaction:
         if found is not None and found.uid == self._identity.uid:
             # This commit hides those of other programs from a server that is started later.
             log, app = Log(self._storage, self.table), application(self._identity.uid)
-            foreign = strangers.since_progress(log, app, self._watch.head.moved)
-            strangers.leave_notes(self._storage, self._directory, foreign)
+            foreign = foreign_commits.since_progress(log, app, self._watch.head.moved)
+            foreign_commits.leave_notes(self._storage, self._directory, foreign)
         if found is not None and found.uid != self._identity.uid:
             if found.created_ns > self._identity.created_ns:
                 return None

@@ -16,10 +16,15 @@ import msgspec
 from pyspark.sql import functions
 from pyspark.sql.types import StructType
 
-from lakestream.lake.delta.actions import MetaData
-from lakestream.lake.delta.clones import References
-from lakestream.lake.delta.log import Log, log_directory
-from lakestream.lake.delta.policy import (
+from lakestream.lake.errors import DamagedLog, ForeignTable, KeptTable, StillCloned, TableBusy, UnwritableTable
+from lakestream.lake.files import lake as lakes
+from lakestream.lake.files import paths
+from lakestream.lake.files.staging import StreamIdentity, is_marked, read_identity
+from lakestream.lake.files.storage import Storage
+from lakestream.lake.table.actions import MetaData
+from lakestream.lake.table.clones import References
+from lakestream.lake.table.log import Log, log_directory
+from lakestream.lake.table.policy import (
     LOG_CLEANUP_PROPERTY,
     MANAGED_PROPERTIES,
     ON_DELETE_PROPERTY,
@@ -31,7 +36,7 @@ from lakestream.lake.delta.policy import (
     StreamPolicy,
     of_config,
 )
-from lakestream.lake.delta.schema import (
+from lakestream.lake.table.schema import (
     BOUNDS_METADATA,
     CREATED_PROPERTY,
     REMOVED_COLUMN,
@@ -44,12 +49,7 @@ from lakestream.lake.delta.schema import (
     layout_of,
     quoted,
 )
-from lakestream.lake.delta.state import position_of
-from lakestream.lake.errors import DamagedLog, ForeignTable, KeptTable, StillCloned, TableBusy, UnwritableTable
-from lakestream.lake.files import lake as lakes
-from lakestream.lake.files import paths
-from lakestream.lake.files.staging import StreamIdentity, is_marked, read_identity
-from lakestream.lake.files.storage import Storage
+from lakestream.lake.table.state import position_of
 from lakestream.lake.write import transactions
 from lakestream.lake.write.data_files import Written
 from lakestream.lake.write.rewrite import forget_table
@@ -297,7 +297,7 @@ class StreamTable:
         """Return a transaction whose commit fails if another one moves the position of `application` meanwhile.
 
         `txnVersion`, which also reads that position, would make Spark compute the state of the whole log: a second of
-        processor time. Who needs the position reads it after this call (delta/position.py).
+        processor time. Who needs the position reads it after this call (table/progress.py).
         """
         transaction = transactions.begin(self._spark, self.spark_path)
         transaction.expectPosition(application)

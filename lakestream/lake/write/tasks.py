@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow as pa
 
-from lakestream.lake.delta import segments, typed_columns
-from lakestream.lake.delta.batches import Ending
-from lakestream.lake.delta.departures import Dead
-from lakestream.lake.delta.schema import FORMAT_COLUMN, SCHEMA_COLUMN, TABLE_COLUMNS, Layout
-from lakestream.lake.delta.schema_catalog import SchemaCatalog
-from lakestream.lake.delta.typed_columns import NoColumns
-from lakestream.lake.delta.typed_rows import TypedRows
 from lakestream.lake.errors import BadSegment, LakeError, UnfitSubject
 from lakestream.lake.files.lake import open_storage
+from lakestream.lake.table import segments, typed_columns
+from lakestream.lake.table.batches import Ending
+from lakestream.lake.table.departures import Dead
+from lakestream.lake.table.schema import FORMAT_COLUMN, SCHEMA_COLUMN, TABLE_COLUMNS, Layout
+from lakestream.lake.table.schema_catalog import SchemaCatalog
+from lakestream.lake.table.typed_columns import NoColumns
+from lakestream.lake.table.typed_rows import TypedRows
 from lakestream.lake.write import file_statistics
 from lakestream.lake.write.data_files import DataFiles, Written
 from lakestream.lake.write.file_statistics import INDEXED, Path

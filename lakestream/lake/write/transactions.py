@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakestream.lake.delta.actions import locate
-from lakestream.lake.delta.log import Log
-from lakestream.lake.delta.strangers import MAPPING, MARK
 from lakestream.lake.errors import UnwritableTable
+from lakestream.lake.table.actions import locate
+from lakestream.lake.table.foreign_commits import MAPPING, MARK
+from lakestream.lake.table.log import Log
 from lakestream.lake.write.data_files import Written
 
 if TYPE_CHECKING:

@@ -6,11 +6,11 @@ Spark jobs of several seconds, and does not know clones. These files stay:
 - files of the newest version, with their deletion vectors,
 - files that left the table within the retention (tombstones), so that every version that was current within it can be
   read, and a running reader of one of them can continue for as long,
-- files that clones of the table reference (delta/clones.py), however old,
+- files that clones of the table reference (table/clones.py), however old,
 - files younger than the retention: they may belong to a running commit,
 - hidden files (`_delta_log` and other names that begin with `_` or `.`), except change data.
 
-An erasure (delta/erasures.py) deletes files earlier than that.
+An erasure (table/erasures.py) deletes files earlier than that.
 
 Source: Delta protocol, "Action Reconciliation"; the rules of Delta's VACUUM.
 """
@@ -20,10 +20,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Set
 
-from lakestream.lake.delta.actions import Key, Statistics, locate, located, statistics
-from lakestream.lake.delta.erasures import Runs, joined
-from lakestream.lake.delta.log import Log, State
 from lakestream.lake.files.storage import Entry, Storage
+from lakestream.lake.table.actions import Key, Statistics, locate, located, statistics
+from lakestream.lake.table.erasures import Runs, joined
+from lakestream.lake.table.log import Log, State
 from lakestream.lake.write.maintenance_plan import MARGIN_NS, interval_ns
 
 CHANGE_DATA = "_change_data"

@@ -16,15 +16,15 @@ from typing import TypeVar
 
 import msgspec
 
-from lakestream.lake.delta import policy
-from lakestream.lake.delta.policy import StreamPolicy
-from lakestream.lake.delta.state import TableFollower
 from lakestream.lake.errors import HistoryUnavailable
 from lakestream.lake.files import clone_request, paths, staging
 from lakestream.lake.files.clone_request import CloneAnswer, CloneRequest, Picked
 from lakestream.lake.files.locks import COMPACTOR_LOCK, is_held
 from lakestream.lake.files.staging import StreamIdentity
 from lakestream.lake.read.flush import FLUSH
+from lakestream.lake.table import policy
+from lakestream.lake.table.policy import StreamPolicy
+from lakestream.lake.table.state import TableFollower
 from lakestream.log.format.errors import CorruptLog
 from lakestream.log.format.files import Files
 from lakestream.log.store.base import Base, NoBase, Origin, read_base, remove_base

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import msgspec
 
-from lakestream.lake.delta import policy, state, verify
 from lakestream.lake.errors import BadPolicy, StagingConflict
 from lakestream.lake.files import staging
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.staging import StreamIdentity
+from lakestream.lake.table import check, policy, state
 from lakestream.log.format.files import Files
 from lakestream.log.store.root import sealed_in
 from lakestream.logging import Logger
@@ -60,7 +60,7 @@ def settle(lake: str, stream: StreamIdentity, directory: str, log: Logger) -> No
     """
     storage, kept = open_storage(lake), keeps(stream)
     before = state.reached(storage, stream) if kept else 0
-    damaged = verify.damaged(storage, stream) if before and directory else []
+    damaged = check.damaged(storage, stream) if before and directory else []
     # Invariant 10: these files are the last segments that the store has. A damaged table needs all of them.
     reached = min(before, state.reached(storage, stream)) if kept and not damaged else 0
     owed = [each for each in sealed_in(Files(), directory) if each[2] > reached] if kept and directory else []
@@ -70,8 +70,8 @@ def settle(lake: str, stream: StreamIdentity, directory: str, log: Logger) -> No
         except StagingConflict as error:
             log.error(f"stream {stream.name}: {error}")  # the file there was staged before the deletion
     if damaged:
-        log.error(f"stream {stream.name}: {verify.describe(state.table_of(storage, stream), damaged)}")
-        verify.ask(lake, stream, damaged)
+        log.error(f"stream {stream.name}: {check.describe(state.table_of(storage, stream), damaged)}")
+        check.ask(lake, stream, damaged)
     staging.mark_deleted(lake, stream, kept)
     # The compactor may just have compacted another replica's segments and removed the directory.
     missing = staging.missing(lake, stream, [each[2] for each in owed])

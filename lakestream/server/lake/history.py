@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
-from lakestream.lake.delta.state import TableFollower
-from lakestream.lake.delta.strangers import Run
-from lakestream.lake.delta.time_travel import TimeTravelError
 from lakestream.lake.errors import HistoryUnavailable, LakeAway, LakeError, StorageFailed
+from lakestream.lake.table.at import TimeTravelError
+from lakestream.lake.table.foreign_commits import Run
+from lakestream.lake.table.state import TableFollower
 from lakestream.log.format.departures import Point
 from lakestream.log.format.record import Record
 from lakestream.metrics.histogram import SECONDS, Histogram

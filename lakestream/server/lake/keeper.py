@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from lakestream.config.options import LakeOptions
-from lakestream.lake.delta import defaults, policy
-from lakestream.lake.delta.state import position_of
-from lakestream.lake.delta.verify import Budget
 from lakestream.lake.errors import BadPolicy, LakeAway, LakeError, OlderLake, OlderStore, StorageFailed
 from lakestream.lake.files import paths, query_progress, staging
 from lakestream.lake.files.locks import COMPACTOR_LOCK, LockState, lock_state
 from lakestream.lake.files.query_progress import QueryProgress
+from lakestream.lake.table import defaults, policy
+from lakestream.lake.table.check import Budget
+from lakestream.lake.table.state import position_of
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.files import Files
 from lakestream.log.format.segment import SealedSegment

@@ -18,16 +18,24 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakestream.lake.delta import verify
-from lakestream.lake.delta.schema import JSON_SCHEMA_PROPERTY
-from lakestream.lake.delta.state import Head, TableFollower, TableState
-from lakestream.lake.delta.strangers import Change, ForeignCommit, Run, Strangers, described, joined, with_messages
-from lakestream.lake.delta.verify import Budget, TableCheck
 from lakestream.lake.errors import BadSegment, LakeError, OlderLake, OlderStore
 from lakestream.lake.files import paths, quarantine, staging
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.staging import StagedSegment
 from lakestream.lake.files.storage import Entry, Storage
+from lakestream.lake.table import check
+from lakestream.lake.table.check import Budget, TableCheck
+from lakestream.lake.table.foreign_commits import (
+    Change,
+    ForeignCommit,
+    ForeignCommits,
+    Run,
+    described,
+    joined,
+    with_messages,
+)
+from lakestream.lake.table.schema import JSON_SCHEMA_PROPERTY
+from lakestream.lake.table.state import Head, TableFollower, TableState
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.files import InlineIo, Io
 from lakestream.log.format.segment import SealedSegment
@@ -143,8 +151,8 @@ class StreamSync:
         return TableCheck(self._storage, self.follower)
 
     @functools.cached_property
-    def _strangers(self) -> Strangers:
-        return Strangers(self._storage, self.table, self.directory)
+    def _foreign(self) -> ForeignCommits:
+        return ForeignCommits(self._storage, self.table, self.directory)
 
     def seal_early(self, now_ns: int, attended: bool) -> bool:
         """Have the open segment sealed if the budget of early seals allows it; return True if so.
@@ -279,7 +287,7 @@ class StreamSync:
         entries = self._storage.list(self.directory) if needs_list else []
         staged = staging.staged_segments(entries)
         self._check(position or 0, left, applied, staged)
-        asked = next((entry.tag for entry in entries if entry.name == verify.REQUEST_FILE), "")
+        asked = next((entry.tag for entry in entries if entry.name == check.REQUEST_FILE), "")
         if asked not in ("", self._asked) and not self._files.damaged:  # by the maintainer, or before a restart
             self._asked = asked
             self._files.doubt()
@@ -315,10 +323,10 @@ class StreamSync:
             staging.introduce(self._storage, self.directory, identity)
         self._stage(sealed, position, {segment.last_index for segment in staged} if damaged else None)
         if damaged:
-            verify.ask(self._lake, self.identity, list(self._files.damaged.values()))
+            check.ask(self._lake, self.identity, list(self._files.damaged.values()))
         elif held is not None:
             if asked:
-                verify.settle(self._storage, self.directory)
+                check.settle(self._storage, self.directory)
             self._storage.delete_all(due)
         if not trouble and quarantined is None and staged and staged[-1].last_index > (position or 0):
             trouble = staging.refusal(self._storage, self.directory, entries)
@@ -340,9 +348,9 @@ class StreamSync:
         epoch, seen = self._seen
         new = [each for each in state.foreign if epoch != state.head.epoch or each.version > seen]
         undone, self.undone = self.undone, set()
-        self._strangers.settle(undone, state.head.moved, leads)
+        self._foreign.settle(undone, state.head.moved, leads)
         listed = [] if undone else entries  # which were listed before
-        found = list(self._strangers.look(new, listed, state.version, leads).values())
+        found = list(self._foreign.look(new, listed, state.version, leads).values())
         self._seen = state.head.epoch, state.version
         return found
 
@@ -413,8 +421,8 @@ class StreamSync:
     def _damage(self, sealed: Sequence[SealedSegment], staged: Sequence[StagedSegment]) -> str:
         """Return the text that names the damaged files and what happens next."""
         damaged = self._files.damaged.values()
-        said = f"{verify.describe(self.table, damaged)}; its stream's segments are kept"
-        first, last = verify.span(damaged)
+        said = f"{check.describe(self.table, damaged)}; its stream's segments are kept"
+        first, last = check.span(damaged)
         begins = _first_seq(sealed, staged)
         if begins and begins <= first:
             return f"{said}; the compactor makes it whole again from them"

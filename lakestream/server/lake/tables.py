@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
-from lakestream.lake.delta.log import Commit, Log
-from lakestream.lake.delta.state import TableFollower, TableState
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files.lake import open_storage
+from lakestream.lake.table.log import Commit, Log
+from lakestream.lake.table.state import TableFollower, TableState
 from lakestream.lake.write.maintenance_plan import Policy
 from lakestream.ops.monitoring.monitored import MAX_COMMITS
 from lakestream.ports import Clock

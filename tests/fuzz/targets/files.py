@@ -23,10 +23,10 @@ import msgspec
 from lakestream.account.backup import archive
 from lakestream.account.backup.archive import ArchivedState, ArchiveError
 from lakestream.account.backup.archive_tar import TarArchive, is_tar
-from lakestream.lake.delta import segments
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files import staging
 from lakestream.lake.files.paths import STREAM_FILE
+from lakestream.lake.table import segments
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.frame import Frame, Kind, encode_header
 from lakestream.log.format.record import Record, encode_record

@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import msgspec
 
-from lakestream.lake.delta import batches
+from lakestream.lake.table import batches
 from lakestream.log.format.segment import SealedSegment
 from lakestream.net.peers.dialler import Target
 from lakestream.server.lake.stream_sync import LookResult, StreamSync

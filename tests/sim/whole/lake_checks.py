@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
-from lakestream.lake.delta.actions import locate
-from lakestream.lake.delta.log import Log, State
-from lakestream.lake.delta.position import application
 from lakestream.lake.files import paths
 from lakestream.lake.read.history.rows import records
+from lakestream.lake.table.actions import locate
+from lakestream.lake.table.log import Log, State
+from lakestream.lake.table.progress import application
 from lakestream.log.format.segment import SealedSegment
 from lakestream.log.store.segment_store import SegmentStore
 from tests.sim.checks import Violation

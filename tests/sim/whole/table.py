@@ -20,10 +20,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lakestream.lake.delta.actions import Add, MetaData, Transaction, locate
-from lakestream.lake.delta.log import Log, log_directory
-from lakestream.lake.delta.policy import StreamPolicy
-from lakestream.lake.delta.schema import (
+from lakestream.lake.errors import ForeignTable, LakeError
+from lakestream.lake.files import paths
+from lakestream.lake.files.staging import StreamIdentity
+from lakestream.lake.files.storage import Storage
+from lakestream.lake.table.actions import Add, MetaData, Transaction, locate
+from lakestream.lake.table.foreign_commits import MARK
+from lakestream.lake.table.log import Log, log_directory
+from lakestream.lake.table.policy import StreamPolicy
+from lakestream.lake.table.schema import (
     CREATED_PROPERTY,
     STREAM_PROPERTY,
     TABLE_COLUMNS,
@@ -32,11 +37,6 @@ from lakestream.lake.delta.schema import (
     layout_of,
     table_schema,
 )
-from lakestream.lake.delta.strangers import MARK
-from lakestream.lake.errors import ForeignTable, LakeError
-from lakestream.lake.files import paths
-from lakestream.lake.files.staging import StreamIdentity
-from lakestream.lake.files.storage import Storage
 from lakestream.lake.write.data_files import DataFiles, Written
 from lakestream.lake.write.table import RANDOM_PREFIXES, ExistingTable, StreamTable, wanted_properties
 

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from lakestream.lake.delta.policy import StreamPolicy
-from lakestream.lake.delta.schema import Layout, message_schema
 from lakestream.lake.files.staging import StreamIdentity
+from lakestream.lake.table.policy import StreamPolicy
+from lakestream.lake.table.schema import Layout, message_schema
 from lakestream.lake.write.data_files import DataFiles
 from tests.sim.events import Events
 from tests.sim.whole.fibers import Fibers

@@ -16,8 +16,8 @@ from deltalake import CommitProperties, write_deltalake
 from rich.console import Console
 
 from lakestream.cli import demo, flights
-from lakestream.lake.delta.position import Progress
 from lakestream.lake.sql.session import Session
+from lakestream.lake.table.progress import Progress
 
 pytestmark = pytest.mark.unit
 

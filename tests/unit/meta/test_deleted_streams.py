@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from lakestream.config.options import LakeOptions
-from lakestream.lake.delta import segments
 from lakestream.lake.errors import OlderStore
 from lakestream.lake.files import paths, scan, staging
+from lakestream.lake.table import segments
 from lakestream.log.format.files import Files
 from lakestream.meta.deleted_streams import creation
 from lakestream.stream.core.operations import encode

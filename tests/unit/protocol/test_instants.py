@@ -1,4 +1,4 @@
-"""Tests of the parser of times for SQL, options and metadata (its values are in test_timetravel.py)."""
+"""Tests of the parser of times for SQL, options and metadata (its values are in test_table_at.py)."""
 
 from __future__ import annotations
 

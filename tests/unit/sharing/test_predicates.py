@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.lake.delta.actions import Add
+from lakestream.lake.table.actions import Add
 from lakestream.sharing.predicates import MAX_DEPTH, parsed, rows_of, selected
 
 VALUES = st.one_of(st.none(), st.integers(-3, 3))

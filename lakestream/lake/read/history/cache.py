@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from lakestream.lake.delta.schema import END
+from lakestream.lake.table.schema import END
 from lakestream.log.format.record import Record
 
 DEFAULT_BYTES = 32 * 1024 * 1024

@@ -23,8 +23,6 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 
-from lakestream.lake.delta.schema import END
-from lakestream.lake.delta.state import TableFollower
 from lakestream.lake.errors import HistoryUnavailable
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read.history.cache import RECORD_OVERHEAD, Block, BlockCache, Slab
@@ -41,6 +39,8 @@ from lakestream.lake.read.history.scan import (
     Extent,
     TableScan,
 )
+from lakestream.lake.table.schema import END
+from lakestream.lake.table.state import TableFollower
 from lakestream.log.format.record import Record
 from lakestream.protocol.subjects import is_literal, matches
 

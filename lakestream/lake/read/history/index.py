@@ -1,6 +1,6 @@
 """Finding the files of a stream's table that messages are in, with which history reads are planned.
 
-Belongs here: snapshots of a table's states (delta/state.py), and finding the files that a range of sequences or a set
+Belongs here: snapshots of a table's states (table/state.py), and finding the files that a range of sequences or a set
 of subjects may be in. No data file is opened, except for the footer of one that was written without statistics.
 
 A snapshot never changes, so that readers need no lock.
@@ -18,10 +18,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakestream.lake.delta.actions import MetaData, TableProtocol, locate
-from lakestream.lake.delta.schema import END, FORMAT_COLUMN, REMOVED_COLUMN, column_names, literal, subject_text
-from lakestream.lake.delta.state import LAST_TEXT, TableFile, TableFollower, TableState
 from lakestream.lake.files.storage import Storage
+from lakestream.lake.table.actions import MetaData, TableProtocol, locate
+from lakestream.lake.table.schema import END, FORMAT_COLUMN, REMOVED_COLUMN, column_names, literal, subject_text
+from lakestream.lake.table.state import LAST_TEXT, TableFile, TableFollower, TableState
 from lakestream.protocol.subjects import Filters, is_literal
 
 _DIRECT_FEATURES = frozenset(

@@ -4,7 +4,7 @@ Belongs here: choosing what to read for a point in the past (a version of the ta
 where the table does not reach that far yet), and reading it as messages in sequence order without holding more than a
 range of them. A restore sends them to a server (cli/restore.py).
 
-With `lakestream.time_travel` these are exactly the messages that the stream held then (delta/departures.py). Without,
+With `lakestream.time_travel` these are exactly the messages that the stream held then (table/departures.py). Without,
 they include messages that limits, deletes and purges had not yet removed from the *table* at the commit which first
 holds that time: the table follows the stream with the compaction's lag.
 """
@@ -18,11 +18,6 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakestream.lake.delta import departures as departure_files
-from lakestream.lake.delta.departures import Dead
-from lakestream.lake.delta.scan import Scan
-from lakestream.lake.delta.schema import REMOVED_COLUMN
-from lakestream.lake.delta.time_travel import AsOf, NotATable, TimeTravelError, as_of, as_of_sequence, open_log
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files import paths, staging
 from lakestream.lake.files.lake import open_storage
@@ -32,6 +27,11 @@ from lakestream.lake.read.flush import Credentials, Flushed
 from lakestream.lake.read.history.rows import COLUMNS, records
 from lakestream.lake.read.live import open_view
 from lakestream.lake.read.live_rows import LiveView
+from lakestream.lake.table import departures as departure_files
+from lakestream.lake.table.at import AsOf, NotATable, TimeTravelError, as_of, as_of_sequence, open_log
+from lakestream.lake.table.departures import Dead
+from lakestream.lake.table.scan import Scan
+from lakestream.lake.table.schema import REMOVED_COLUMN
 from lakestream.log.format.record import Record
 from lakestream.protocol.instants import rfc3339
 

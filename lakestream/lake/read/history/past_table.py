@@ -1,7 +1,7 @@
 """A stream's past in its table, for the server.
 
 Belongs here: the last message of each subject at a point of a stream, and messages as they were then, from the version
-of the table that delta/time_travel.py finds and its departures file (delta/departures.py). Blocks; runs in threads. The
+of the table that table/at.py finds and its departures file (table/departures.py). Blocks; runs in threads. The
 newest version, which the server reads all the time, is history.py's.
 
 Versions are read through deltalake's query engine. Its conditions only exclude files (sequences, and ranges of
@@ -19,14 +19,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lakestream.lake.delta import departures as departure_files
-from lakestream.lake.delta.actions import locate
-from lakestream.lake.delta.departures import Dead
-from lakestream.lake.delta.ends import stated
-from lakestream.lake.delta.log import Log
-from lakestream.lake.delta.scan import Scan, typed
-from lakestream.lake.delta.segments import alive
-from lakestream.lake.delta.time_travel import (
+from lakestream.lake.errors import HistoryUnavailable, LakeError, VersionGone
+from lakestream.lake.files.lake import open_storage
+from lakestream.lake.read.history.index import Choice
+from lakestream.lake.read.history.rows import COLUMNS, records
+from lakestream.lake.table import departures as departure_files
+from lakestream.lake.table.actions import locate
+from lakestream.lake.table.at import (
     KEEP_MORE,
     NotATable,
     PointVersion,
@@ -34,10 +33,11 @@ from lakestream.lake.delta.time_travel import (
     open_log,
     version_of_point,
 )
-from lakestream.lake.errors import HistoryUnavailable, LakeError, VersionGone
-from lakestream.lake.files.lake import open_storage
-from lakestream.lake.read.history.index import Choice
-from lakestream.lake.read.history.rows import COLUMNS, records
+from lakestream.lake.table.departures import Dead
+from lakestream.lake.table.ends import stated
+from lakestream.lake.table.log import Log
+from lakestream.lake.table.scan import Scan, typed
+from lakestream.lake.table.segments import alive
 from lakestream.log.format.departures import Point
 from lakestream.log.format.record import Record
 
@@ -153,7 +153,7 @@ class TablePast:
             self._left.clear()
 
     def _erased(self, without: Sequence[tuple[int, int]] = ()) -> Dead:
-        """Return the messages to leave out of every version. Read it before the version: see delta/erasures.py."""
+        """Return the messages to leave out of every version. Read it before the version: see table/erasures.py."""
         return departure_files.erased(self._storage, self._table, without)
 
     def _find(self, point: Point) -> PointVersion:

@@ -15,14 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lakestream.lake.delta import deletion_vectors
-from lakestream.lake.delta.actions import locate
-from lakestream.lake.delta.payloads import Payloads
-from lakestream.lake.delta.schema import REMOVED_COLUMN, join_headers, table_schema
-from lakestream.lake.delta.state import TableFile
 from lakestream.lake.errors import DamagedFile
 from lakestream.lake.files.storage import Storage
 from lakestream.lake.read.history.index import Wanted
+from lakestream.lake.table import deletion_vectors
+from lakestream.lake.table.actions import locate
+from lakestream.lake.table.payloads import Payloads
+from lakestream.lake.table.schema import REMOVED_COLUMN, join_headers, table_schema
+from lakestream.lake.table.state import TableFile
 from lakestream.log.format.record import Record
 
 COLUMNS = ("seq", "time_ns", "subject", "subject_bytes", "headers", "header_block", "data")

@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from lakestream.lake.delta.actions import locate
-from lakestream.lake.delta.payloads import Payloads
-from lakestream.lake.delta.schema import REMOVED_COLUMN, doubled
-from lakestream.lake.delta.state import TableFile
 from lakestream.lake.files.storage import Storage
 from lakestream.lake.read.history.cache import Slab
 from lakestream.lake.read.history.index import IN_MOST, Snapshot, Wanted
 from lakestream.lake.read.history.rows import COLUMNS, LIGHT, Pick, TooLarge, joined, read_file
+from lakestream.lake.table.actions import locate
+from lakestream.lake.table.payloads import Payloads
+from lakestream.lake.table.schema import REMOVED_COLUMN, doubled
+from lakestream.lake.table.state import TableFile
 
 if TYPE_CHECKING:
-    from lakestream.lake.delta.scan import Scan
+    from lakestream.lake.table.scan import Scan
 
 DIRECT_ROWS = 20_000
 """Maximum number of rows of a file that is read directly."""
@@ -380,7 +380,7 @@ class SqlTable:
         """Return the table at `version` or later."""
         with self._lock:
             if self._scan is None:
-                from lakestream.lake.delta.scan import Scan  # loads deltalake
+                from lakestream.lake.table.scan import Scan  # loads deltalake
 
                 self._scan = Scan(self._table, storage=self._storage)
             elif self._scan.version < version:

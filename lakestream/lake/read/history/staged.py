@@ -16,13 +16,13 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from lakestream.lake.delta import segments
-from lakestream.lake.delta.departures import Dead
-from lakestream.lake.delta.schema import message_schema
 from lakestream.lake.files import staging
 from lakestream.lake.read.history.history import TableHistory
 from lakestream.lake.read.history.index import Choice
 from lakestream.lake.read.history.rows import COLUMNS, records
+from lakestream.lake.table import segments
+from lakestream.lake.table.departures import Dead
+from lakestream.lake.table.schema import message_schema
 from lakestream.log.format.record import Record
 from lakestream.log.format.segment import Footer
 from lakestream.protocol.subjects import is_literal

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.lake.delta.actions import locate
 from lakestream.lake.errors import LeaseLost, StorageFailed, UnsupportedLake
 from lakestream.lake.files import lake as lakes
 from lakestream.lake.files import paths
@@ -24,6 +23,7 @@ from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.locks import COMPACTOR_LOCK, Lease, lease_seconds, table_lock
 from lakestream.lake.files.object_storage import describe
 from lakestream.lake.files.storage import Storage
+from lakestream.lake.table.actions import locate
 from tests.s3_proxy import EXPIRED, THROTTLED, Proxy
 from tests.s3_server import S3Server
 from tests.store_server import StoreServer

@@ -12,9 +12,16 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, Schema, Transaction, write_deltalake
 
-from lakestream.lake.delta import batches, segments
-from lakestream.lake.delta.position import application
-from lakestream.lake.delta.schema import (
+from lakestream.lake.errors import QuarantinedSegment, SegmentGap, VersionGone
+from lakestream.lake.files import paths, staging
+from lakestream.lake.files.lake import open_storage
+from lakestream.lake.read import live, live_rows
+from lakestream.lake.read.flush import FlushFailed, ServerFile, StreamNotFound, name_server
+from lakestream.lake.read.live import open_view
+from lakestream.lake.read.live_rows import LiveView, SegmentGone
+from lakestream.lake.table import batches, segments
+from lakestream.lake.table.progress import application
+from lakestream.lake.table.schema import (
     BOUNDS_METADATA,
     END,
     REMOVED_COLUMN,
@@ -24,14 +31,7 @@ from lakestream.lake.delta.schema import (
     Layout,
     table_schema,
 )
-from lakestream.lake.delta.state import TableFollower
-from lakestream.lake.errors import QuarantinedSegment, SegmentGap, VersionGone
-from lakestream.lake.files import paths, staging
-from lakestream.lake.files.lake import open_storage
-from lakestream.lake.read import live, live_rows
-from lakestream.lake.read.flush import FlushFailed, ServerFile, StreamNotFound, name_server
-from lakestream.lake.read.live import open_view
-from lakestream.lake.read.live_rows import LiveView, SegmentGone
+from lakestream.lake.table.state import TableFollower
 from lakestream.server.lake.stream_sync import Grace
 from tests.lake.model import StreamModel, flights, unstage_through
 

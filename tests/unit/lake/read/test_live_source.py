@@ -11,11 +11,11 @@ from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, In, IsNull, Les
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StringType, StructField, StructType
 
-from lakestream.lake.delta.schema import TABLE_COLUMNS, table_schema
 from lakestream.lake.errors import LakeError
 from lakestream.lake.read import datasource, live_rows
 from lakestream.lake.read.datasource import BadOption, Condition, PushingSource, StreamReplaced, pieces, read_piece
 from lakestream.lake.read.live import open_view
+from lakestream.lake.table.schema import TABLE_COLUMNS, table_schema
 from tests.lake.model import StreamModel, flights
 from tests.unit.lake.read.test_live import Table, expected
 

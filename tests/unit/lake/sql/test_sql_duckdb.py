@@ -23,11 +23,11 @@ from deltalake import CommitProperties, write_deltalake
 from typer.testing import CliRunner
 
 from lakestream.cli.app import app
-from lakestream.lake.delta.position import Progress
 from lakestream.lake.errors import UnsupportedLake
 from lakestream.lake.sql.connection import ExtensionMissing, extension_path
 from lakestream.lake.sql.dialect import BadSql
 from lakestream.lake.sql.session import LakeNotFound, Session, SqlError, UnknownStream
+from lakestream.lake.table.progress import Progress
 from lakestream.protocol.instants import rfc3339
 
 pytestmark = pytest.mark.unit

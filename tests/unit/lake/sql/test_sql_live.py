@@ -13,8 +13,6 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from lakestream.lake.delta.position import Progress
-from lakestream.lake.delta.schema import table_schema
 from lakestream.lake.files import lake as lakes
 from lakestream.lake.files import schemas, staging
 from lakestream.lake.files.lake import open_storage
@@ -23,6 +21,8 @@ from lakestream.lake.sql.catalog import Snapshot
 from lakestream.lake.sql.dialect import parse, rewrite
 from lakestream.lake.sql.session import Session, SqlError, UnknownStream
 from lakestream.lake.sql.uncompacted import MANY_REMOVED, Server
+from lakestream.lake.table.progress import Progress
+from lakestream.lake.table.schema import table_schema
 from lakestream.protocol.instants import rfc3339
 from lakestream.schemas.schema import Schema
 from tests.lake.model import T0, StreamModel

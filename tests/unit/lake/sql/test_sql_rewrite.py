@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from lakestream.lake.delta.schema import literal
 from lakestream.lake.sql.dialect import BadSql, Mention, Selection, SqlError, TableAt, Travel, parse, rewrite, split
+from lakestream.lake.table.schema import literal
 from tests.fuzzing import growth
 
 pytestmark = pytest.mark.unit

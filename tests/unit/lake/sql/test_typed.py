@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.lake.delta import json_schema
-from lakestream.lake.delta.json_schema import BadJsonSchema
 from lakestream.lake.sql import typed
+from lakestream.lake.table import json_schema
+from lakestream.lake.table.json_schema import BadJsonSchema
 
 pytestmark = pytest.mark.unit
 

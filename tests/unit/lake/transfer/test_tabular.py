@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from lakestream.lake.delta.schema import UID_PROPERTY
+from lakestream.lake.table.schema import UID_PROPERTY
 from lakestream.lake.transfer import tabular
 from lakestream.lake.transfer.finding import find
 from lakestream.lake.transfer.mapping import Mapped

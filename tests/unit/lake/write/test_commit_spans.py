@@ -9,8 +9,8 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from lakestream.lake.delta.batches import Part
-from lakestream.lake.delta.departures import Dead
+from lakestream.lake.table.batches import Part
+from lakestream.lake.table.departures import Dead
 from lakestream.lake.write.spans import Commit, CommitSpans, traced
 from lakestream.log.format.files import Files
 from lakestream.log.format.packed import pack

@@ -14,14 +14,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lakestream.lake.delta import ends, verify
-from lakestream.lake.delta.actions import Add
-from lakestream.lake.delta.policy import RUN_SEQS
-from lakestream.lake.delta.schema import REMOVED_COLUMN, Layout, bucket_of, escaped, message_schema
-from lakestream.lake.delta.state import TableFile, table_file
 from lakestream.lake.errors import BadSegment, DamagedFile
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read.history.rows import COLUMNS, Pick, read_file
+from lakestream.lake.table import check, ends
+from lakestream.lake.table.actions import Add
+from lakestream.lake.table.policy import RUN_SEQS
+from lakestream.lake.table.schema import REMOVED_COLUMN, Layout, bucket_of, escaped, message_schema
+from lakestream.lake.table.state import TableFile, table_file
 from lakestream.lake.write import file_statistics
 from lakestream.lake.write.data_files import DataFiles, Written
 
@@ -193,11 +193,11 @@ def test_a_damaged_end_of_a_file_is_found_when_the_table_is_verified(tmp_path: P
     [file] = DataFiles(str(tmp_path), Layout()).write([batch([("s", 1, 1, b"x", None)], False)])
     add = msgspec.convert(msgspec.to_builtins(file), Add)
     storage, path = open_storage(tmp_path), tmp_path / file.path
-    assert verify.check(storage, str(tmp_path), [table_file(add)]) == {}
+    assert check.check(storage, str(tmp_path), [table_file(add)]) == {}
     content = path.read_bytes()
     at = content.rindex(b"time_ns")
     path.write_bytes(content[:at] + b"T" + content[at + 1 :])
-    (damage,) = verify.check(storage, str(tmp_path), [table_file(add)]).values()
+    (damage,) = check.check(storage, str(tmp_path), [table_file(add)]).values()
     assert (damage.path, "crc" in damage.reason) == (str(path), True)
 
 

@@ -17,9 +17,9 @@ from deltalake import DeltaTable, QueryBuilder
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lakestream.lake.delta import typed_columns
-from lakestream.lake.delta.schema import TABLE_COLUMNS, Layout, message_schema, table_schema
 from lakestream.lake.sql.connection import connect
+from lakestream.lake.table import typed_columns
+from lakestream.lake.table.schema import TABLE_COLUMNS, Layout, message_schema, table_schema
 from lakestream.lake.write.data_files import DataFiles, Written
 from lakestream.lake.write.file_statistics import MOST, TEXT_CHARS, indexed
 from lakestream.schemas.columns import (

@@ -8,14 +8,14 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from lakestream.lake.delta import verify
-from lakestream.lake.delta.actions import Add
-from lakestream.lake.delta.log import Log
-from lakestream.lake.delta.verify import Damage
 from lakestream.lake.files import lake as lakes
 from lakestream.lake.files import staging
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.staging import StagedSegment, StreamIdentity
+from lakestream.lake.table import check
+from lakestream.lake.table.actions import Add
+from lakestream.lake.table.check import Damage
+from lakestream.lake.table.log import Log
 from lakestream.lake.write.repair import staged_from
 
 pytestmark = pytest.mark.unit
@@ -73,17 +73,17 @@ def test_a_request_is_written_once_and_one_that_was_cut_counts(tmp_path: Path) -
     lake, stream = str(tmp_path), StreamIdentity("S", "$G", "u1", 1)
     lakes.require(lake, create=True)
     storage, directory = open_storage(lake), staging.directory_of(lake, stream)
-    assert verify.asked(storage, directory) is None
+    assert check.asked(storage, directory) is None
     damaged = [Damage("/t/a", "it is missing", Add("a", {}, 1)), Damage("/t/b", "no", Add("b", {}, 1), lasting=True)]
-    verify.ask(lake, stream, damaged)
-    file = Path(directory, verify.REQUEST_FILE)
+    check.ask(lake, stream, damaged)
+    file = Path(directory, check.REQUEST_FILE)
     written = file.stat().st_mtime_ns
-    verify.ask(lake, stream, damaged)
+    check.ask(lake, stream, damaged)
     assert file.stat().st_mtime_ns == written
-    said = verify.asked(storage, directory)
+    said = check.asked(storage, directory)
     assert said is not None
     assert said.lasting == ["/t/b"]
     file.write_bytes(b"")
-    assert verify.asked(storage, directory) == verify.Request()
-    verify.settle(storage, directory)
-    assert not verify.is_asked(storage, directory)
+    assert check.asked(storage, directory) == check.Request()
+    check.settle(storage, directory)
+    assert not check.is_asked(storage, directory)

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.lake.delta import verify
-from lakestream.lake.delta.log import Log
-from lakestream.lake.delta.time_travel import open_log
 from lakestream.lake.files.lake import open_storage
+from lakestream.lake.table import check
+from lakestream.lake.table.at import open_log
+from lakestream.lake.table.log import Log
 from lakestream.lake.write import maintainer, maintenance_plan
 from lakestream.lake.write.maintenance_plan import MIB, DataFile, Facts, Plan, Policy, decide
 
@@ -242,7 +242,7 @@ def test_half_a_checkpoint_is_none(tmp_path: Path) -> None:
 @pytest.fixture
 def names_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a log count as that of a whole table whose files have names and no content."""
-    monkeypatch.setattr(verify, "require_whole", lambda storage, table: None)
+    monkeypatch.setattr(check, "require_whole", lambda storage, table: None)
 
 
 @pytest.mark.usefixtures("names_only")

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from lakestream.lake.delta.schema import UID_PROPERTY
 from lakestream.lake.errors import DamagedLog
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.staging import StreamIdentity
+from lakestream.lake.table.schema import UID_PROPERTY
 from lakestream.lake.write.table import StreamTable
 
 pytestmark = pytest.mark.unit

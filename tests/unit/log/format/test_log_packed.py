@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.lake.delta import segments
 from lakestream.lake.files import lake as lakes
 from lakestream.lake.files import quarantine, staging
 from lakestream.lake.files.staging import StreamIdentity
+from lakestream.lake.table import segments
 from lakestream.log.format import packed
 from lakestream.log.format.errors import CorruptLog
 from lakestream.log.format.files import Files

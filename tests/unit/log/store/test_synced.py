@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from lakestream.account.engines import MARK_NS
-from lakestream.lake.delta.state import TableFollower
 from lakestream.lake.files import paths, staging
+from lakestream.lake.table.state import TableFollower
 from lakestream.log.format.errors import CorruptLog, LostEntries
 from lakestream.log.format.segment import HEADER_SIZE
 from lakestream.log.store import synced

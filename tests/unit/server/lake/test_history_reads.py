@@ -16,15 +16,15 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestream.lake.delta import schema
-from lakestream.lake.delta.schema import END
-from lakestream.lake.delta.state import TableFollower
 from lakestream.lake.errors import HistoryUnavailable, StorageFailed
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read.history import rows as history_rows
 from lakestream.lake.read.history import scan as history_scan
 from lakestream.lake.read.history.cache import BlockCache
 from lakestream.lake.read.history.history import READERS, TableHistory
+from lakestream.lake.table import schema
+from lakestream.lake.table.schema import END
+from lakestream.lake.table.state import TableFollower
 from lakestream.log.format.record import Record
 from lakestream.logging import Logger
 from lakestream.protocol.subjects import matches

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 
-from lakestream.lake.delta.state import Head
-from lakestream.lake.delta.verify import Budget
 from lakestream.lake.errors import LakeAway
 from lakestream.lake.files import paths
 from lakestream.lake.files.lake import identify, open_storage
 from lakestream.lake.files.probe import Probe
+from lakestream.lake.table.check import Budget
+from lakestream.lake.table.state import Head
 from lakestream.server.lake.early_seals import SAVED, EarlySeals
 from lakestream.server.lake.stream_sync import Grace, LookResult, StreamSync
 from lakestream.stream.core.config import StreamConfig

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, write_deltalake
 
-from lakestream.lake.delta.state import TableFollower
+from lakestream.lake.table.state import TableFollower
 from lakestream.lake.write.maintenance_plan import Policy
 from lakestream.ops.monitoring.monitored import MAX_COMMITS
 from lakestream.runtime import ThreadIo

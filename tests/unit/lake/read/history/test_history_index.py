@@ -13,12 +13,12 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestream.lake.delta.actions import locate
-from lakestream.lake.delta.state import TableFile, TableFollower
 from lakestream.lake.errors import HistoryUnavailable
 from lakestream.lake.files.local_storage import LocalStorage
 from lakestream.lake.files.storage import Entry
 from lakestream.lake.read.history.index import END, TableIndex, Wanted
+from lakestream.lake.table.actions import locate
+from lakestream.lake.table.state import TableFile, TableFollower
 
 pytestmark = pytest.mark.unit
 

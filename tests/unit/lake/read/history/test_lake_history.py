@@ -14,12 +14,12 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestream.lake.delta import schema
-from lakestream.lake.delta.schema import END
 from lakestream.lake.errors import HistoryUnavailable
 from lakestream.lake.read.history.cache import RECORD_OVERHEAD, Block, BlockCache
 from lakestream.lake.read.history.history import TableHistory
 from lakestream.lake.read.history.scan import DIRECT_ROWS
+from lakestream.lake.table import schema
+from lakestream.lake.table.schema import END
 from lakestream.log.format.record import Record
 
 pytestmark = pytest.mark.unit

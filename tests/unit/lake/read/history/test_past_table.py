@@ -11,17 +11,17 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
-from lakestream.lake.delta import departures as departure_files
-from lakestream.lake.delta import erasures
-from lakestream.lake.delta.departures import Dead
-from lakestream.lake.delta.schema import table_schema
-from lakestream.lake.delta.time_travel import as_of
 from lakestream.lake.files import lake as lakes
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read.history import past_table
 from lakestream.lake.read.history.past_table import TablePast
 from lakestream.lake.read.history.rows import COLUMNS
 from lakestream.lake.read.live_rows import LiveView
+from lakestream.lake.table import departures as departure_files
+from lakestream.lake.table import erasures
+from lakestream.lake.table.at import as_of
+from lakestream.lake.table.departures import Dead
+from lakestream.lake.table.schema import table_schema
 from lakestream.log.format.departures import Departures, Point
 
 pytestmark = pytest.mark.unit

@@ -1,0 +1,378 @@
+"""Changes that staged segments bring to a stream's table.
+
+Belongs here: the content of the next commit, as a function of the table's position and the footers of staged segments,
+without Spark: segments, log indexes, removed messages, and the rows to delete or mark. So a repetition after a crash
+does the same or nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from lakestream.lake.errors import BadSegment, LakeError, SegmentGap
+from lakestream.lake.files import clone_request, paths, quarantine, staging
+from lakestream.lake.files.lake import open_storage
+from lakestream.lake.files.scan import Scanner
+from lakestream.lake.files.staging import StagedSegment, StagedStream
+from lakestream.lake.files.storage import Storage
+from lakestream.lake.table import departures as departure_files
+from lakestream.lake.table import policy
+from lakestream.lake.table.at import open_log
+from lakestream.lake.table.departures import Dead
+from lakestream.lake.table.policy import StreamPolicy, of_config
+from lakestream.lake.table.progress import Progress
+from lakestream.lake.table.schema import REMOVED_COLUMN
+from lakestream.lake.table.state import TableFollower
+from lakestream.log.format.departures import Departures
+from lakestream.log.format.runs import SchemaRun, stretches
+from lakestream.log.format.segment import Footer
+
+COMMIT_BYTES = 256 * 1024 * 1024
+"""Maximum size of the segments of one commit together, unless a single one is larger."""
+CONDITION_TERMS = 5_000
+"""Maximum number of sequences listed in one DELETE or UPDATE."""
+CONDITION_RANGES = 50
+"""Maximum number of ranges in one condition. Spark compiles each of them: some hundreds take minutes, some thousands
+the whole heap, while a list of any length costs next to nothing."""
+CONDITION_TEXT = 100_000
+"""Maximum number of characters of UPDATEs that are merged into one."""
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """Messages that the stream no longer had at `at_ns`: all below `floor`, and `removed` (ascending sequences).
+
+    `floor_before` is the floor of the ending before.
+    """
+
+    at_ns: int
+    floor: int
+    removed: Sequence[int] = ()
+    floor_before: int = 0
+
+
+class Part(msgspec.Struct, frozen=True):
+    """A segment's share of a commit: its entries with an index above `after`."""
+
+    path: str
+    after: int
+    last_index: int
+    size: int
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """Content of one commit: parts, progress at its end, number of subjects, upper bounds of rows and bytes, and the
+    policy.
+
+    `dead`: messages that must not be in the table afterwards. `endings`: None except in an archive, where it tells
+    which messages the stream no longer has. `shredded`: runs of the dead whose bytes must not stay in any file (secure
+    delete). `departures`: all removals, None without time travel; with it every row is written before the dead are
+    deleted. `schemas`: runs of messages with the same schemas; () without any.
+    """
+
+    parts: list[Part]
+    progress: Progress
+    dead: Dead
+    subjects: int
+    size: int
+    rows: int = 0
+    policy: StreamPolicy = StreamPolicy()
+    endings: list[Ending] | None = None
+    shredded: list[tuple[int, int]] = []
+    departures: Departures | None = None
+    schemas: tuple[SchemaRun, ...] = ()
+
+    @property
+    def unwritten(self) -> Dead:
+        """Return the messages that are not written at all."""
+        return self.dead if self.departures is None else Dead(runs=self.shredded)
+
+
+class Update(msgspec.Struct, frozen=True):
+    """An UPDATE of the table: `column` = `value` where `condition`, as SQL."""
+
+    condition: str
+    value: str
+    column: str = REMOVED_COLUMN
+
+
+def choose(table: str, position: int, staged: Sequence[StagedSegment], limit: int = COMMIT_BYTES) -> list[Part]:
+    """Return the segments of the next commit: contiguous from `position` on, as many as `limit` bytes allow.
+
+    Args:
+        table: the table's path, for the error.
+        position: the log index through which the table holds the stream; 0 when it holds nothing.
+        staged: the stream's staged segments in log order; some may be in the table already.
+
+    Raises:
+        SegmentGap: an index between the position and the first segment, or between two, is missing.
+    """
+    parts: list[Part] = []
+    size = 0
+    for segment in staged:
+        if segment.last_index <= position:
+            continue
+        if segment.first_index > position + 1:
+            raise SegmentGap(table, position, segment.first_index)
+        if parts and size + segment.size > limit:
+            break
+        parts.append(Part(segment.path, position, segment.last_index, segment.size))
+        size += segment.size
+        position = segment.last_index
+    return parts
+
+
+def fitting(footers: Sequence[Footer], limit: int = COMMIT_BYTES) -> int:
+    """Return the number of segments that stay within `limit` bytes of messages, at least one.
+
+    Compressed files are shorter than their content.
+    """
+    size = 0
+    for count, footer in enumerate(footers):
+        size += footer.bytes
+        if count and size > limit:
+            return count
+    return len(footers)
+
+
+def gather(uid: str, parts: Sequence[Part], footers: Sequence[Footer], before: Progress | None) -> Batch:
+    """Combine the footers of a commit's segments. `before` is the progress of the table's last commit.
+
+    Raises:
+        BadSegment: a segment belongs to another stream, or does not match its name.
+        BadPolicy: the stream's metadata is invalid.
+    """
+    last_seq, last_time_ns = (before.last_seq, before.last_time_ns) if before else (0, 0)
+    floor = before.floor if before else 0
+    removed: set[int] = set()
+    for part, footer in zip(parts, footers, strict=True):
+        if footer.uid != uid:
+            raise BadSegment(part.path, part.size, f"it belongs to stream {footer.stream} with uid {footer.uid}")
+        if footer.last_index != part.last_index:
+            raise BadSegment(part.path, part.size, f"it ends at index {footer.last_index}, not {part.last_index}")
+        last_seq = max(last_seq, footer.last_seq)
+        last_time_ns = max(last_time_ns, footer.last_time)
+        floor = max(floor, footer.floor)
+        removed.update(footer.removed)
+    progress = Progress(
+        uid=uid,
+        last_index=parts[-1].last_index,
+        last_seq=last_seq,
+        last_time_ns=last_time_ns,
+        floor=floor,
+        moment_ns=before.moment_ns if before else 0,
+        undone=before.undone if before else [],
+    )
+    # The newest segment's configuration, by the order of log entries and not of files.
+    policy = of_config(footers[-1].config)
+    endings = None
+    dead = Dead(floor, sorted(seq for seq in removed if seq >= floor))
+    if policy.archive:
+        dead = Dead(runs=sorted({(first, last) for footer in footers for first, last in footer.erased}))
+        endings = list(_endings(footers, before))
+    size = sum(max(part.size, footer.bytes) for part, footer in zip(parts, footers, strict=True))
+    rows = sum(footer.count for footer in footers)
+    shredded = sorted({run for footer in footers for run in footer.shredded})
+    departures = None
+    if policy.time_travel_ns is not None and not policy.archive:
+        departures = departure_files.of_footers(footers)
+    runs = tuple(_schema_runs(footers))
+    schemas = runs if any(run.rules for run in runs) else ()
+    batch = Batch(
+        list(parts), progress, dead, footers[-1].subjects, size, rows, policy, endings, shredded, departures, schemas
+    )
+    return batch if departures is None else _with_past(batch, floor_before=before.floor if before else 0)
+
+
+def _schema_runs(footers: Sequence[Footer]) -> Iterator[SchemaRun]:
+    """Yield the schemas of the messages of segments, ascending."""
+    for footer in footers:
+        runs = footer.schemas
+        if runs is None:  # of an older release: what was configured at its end goes for the whole segment
+            runs = (SchemaRun(0, of_config(footer.config).schema or ""),)
+        if not runs or runs[0].since > footer.first_seq:
+            yield SchemaRun(footer.first_seq, "")
+        for run in runs:
+            yield SchemaRun(max(run.since, footer.first_seq), run.rules, run.latest)
+
+
+def _with_past(batch: Batch, floor_before: int) -> Batch:
+    """Return the batch with the progress fields of its departures."""
+    assert batch.departures is not None
+    progress = msgspec.structs.replace(
+        batch.progress,
+        moment_ns=max(batch.progress.moment_ns, batch.progress.last_time_ns, batch.departures.moment()),
+        departed=len(batch.departures),
+        deletes=len(departures_deleted(batch, floor_before)),
+    )
+    return msgspec.structs.replace(batch, progress=progress)
+
+
+def departures_deleted(batch: Batch, floor_before: int) -> list[str]:
+    """Return SQL conditions for the rows to delete behind a commit that wrote all of the batch.
+
+    Args:
+        batch: the batch, now in the table.
+        floor_before: the stream's first sequence at the commit before; 0 when there was none.
+    """
+    written = msgspec.structs.replace(batch.progress, floor=floor_before)
+    return deletions(batch.progress.last_index, written, batch.dead)
+
+
+def _endings(footers: Sequence[Footer], before: Progress | None) -> Iterator[Ending]:
+    """Yield the messages that ended by the end of each segment, in order."""
+    floor = before.floor if before else 0
+    for footer in footers:
+        if footer.removed or footer.floor > floor:
+            yield Ending(footer.closed_ns, max(footer.floor, floor), footer.removed, floor)
+        floor = max(floor, footer.floor)
+
+
+def deletions(position: int, before: Progress | None, dead: Dead) -> list[str]:
+    """Return SQL conditions for the rows to delete before the commit; none when no row of the table can be dead.
+
+    Args:
+        position: the log index through which the table holds the stream; 0 when it holds nothing.
+        before: progress of the table's last commit; None when unknown, so that everything has to be named.
+        dead: the dead messages by the end of the commit.
+    """
+    if position == 0:
+        return []
+    removed: Sequence[int] = dead.removed
+    floor_moved = dead.floor > 1
+    erased = list(dead.runs)
+    if before is not None:
+        removed = [seq for seq in removed if seq <= before.last_seq]
+        floor_moved = min(dead.floor - 1, before.last_seq) >= max(before.floor, 1)
+        erased = [(first, min(last, before.last_seq)) for first, last in erased if first <= before.last_seq]
+    terms = [f"seq < {dead.floor}"] if floor_moved else []
+    return _conditions(terms, [*stretches(removed), *erased])
+
+
+def erasures(position: int, before: Progress | None, shredded: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the runs of sequences that `deletions` takes out of the table and whose bytes must not stay in its files.
+
+    Other erased messages never reach the table.
+    """
+    if position == 0:
+        return []
+    most = max((last for _, last in shredded), default=0) if before is None else before.last_seq
+    return [(first, min(last, most)) for first, last in shredded if first <= most]
+
+
+def updates(position: int, before: Progress | None, endings: Sequence[Ending] | None) -> list[Update]:
+    """Return the UPDATEs of an archive before the commit: the time at which the stream no longer had a message."""
+    found: list[Update] = []
+    if position == 0:
+        return found
+    for ending in endings or ():
+        removed: Sequence[int] = ending.removed
+        first, last = ending.floor_before, ending.floor - 1
+        if before is not None:
+            removed = [seq for seq in removed if seq <= before.last_seq]
+            last = min(last, before.last_seq)
+        terms = [f"seq BETWEEN {first} AND {last}"] if last >= max(first, 1) else []
+        for condition in _conditions(terms, list(stretches(removed))):
+            found.append(Update(f"{REMOVED_COLUMN} IS NULL AND ({condition})", str(ending.at_ns)))
+    return _joined(found)
+
+
+def _joined(found: list[Update]) -> list[Update]:
+    """Merge short updates, since each costs a commit. The first one that applies to a row counts, as in sequence."""
+    groups: list[list[Update]] = []
+    text = ranges = 0
+    for update in found:
+        length, named = len(update.condition), update.condition.count(" BETWEEN ")
+        if not groups or text + length > CONDITION_TEXT or ranges + named > CONDITION_RANGES:
+            groups.append([])
+            text = ranges = 0
+        groups[-1].append(update)
+        text, ranges = text + length, ranges + named
+    return [_one(group) for group in groups]
+
+
+def _one(group: list[Update]) -> Update:
+    if len(group) == 1:
+        return group[0]
+    cases = " ".join(f"WHEN {update.condition} THEN {update.value}" for update in group)
+    return Update(" OR ".join(f"({update.condition})" for update in group), f"CASE {cases} END")
+
+
+def _conditions(terms: list[str], runs: Sequence[tuple[int, int]]) -> list[str]:
+    """Return conditions of bounded length that together cover `terms` and all sequences of `runs`."""
+    terms = list(terms)
+    singles: list[int] = []
+    # With many runs, list short ones too: lists are cheaper than ranges.
+    many = len(runs) > CONDITION_RANGES
+    shortest = CONDITION_TERMS // CONDITION_RANGES if many else 3
+    for first, last in runs:
+        if last - first + 1 < shortest:
+            singles.extend(range(first, last + 1))
+        else:
+            terms.append(f"seq BETWEEN {first} AND {last}")
+    conditions = [" OR ".join(terms[at : at + CONDITION_RANGES]) for at in range(0, len(terms), CONDITION_RANGES)]
+    singles.sort()
+    for at in range(0, len(singles), CONDITION_TERMS):
+        some = singles[at : at + CONDITION_TERMS]
+        # Delta skips files by the range, but not by a long list.
+        listed = ", ".join(map(str, some))
+        conditions.append(f"seq BETWEEN {some[0]} AND {some[-1]} AND seq IN ({listed})")
+    return conditions
+
+
+class Backlog:
+    """Log entries that are staged at its creation and not in their tables.
+
+    Args:
+        lake: the lake's root. Streams whose tables cannot be read do not count.
+    """
+
+    def __init__(self, lake: str) -> None:
+        storage = open_storage(lake)
+        live, _ = staging.current(Scanner(lake).scan())
+        self._watches = [
+            (stream.last_index, TableFollower(paths.table(storage.root, name, account), uid))
+            for stream in live
+            for name, account, uid in [(stream.identity.name, stream.identity.account, stream.identity.uid)]
+        ]
+        self.total = self._left()
+
+    def done(self) -> int:
+        """Return the number of entries that have reached their tables since. Not for use by two threads at once."""
+        return self.total - self._left()
+
+    def _left(self) -> int:
+        left = 0
+        for last_index, watch in self._watches:
+            with contextlib.suppress(LakeError, OSError):
+                left += max(last_index - (watch.position() or 0), 0)
+        return left
+
+
+def has_work(lake: str) -> bool:
+    """Return True if a compactor may have something to do in a lake now. Needs no Spark."""
+    storage = open_storage(lake)
+    live, gone = staging.current(Scanner(lake).scan())
+    if gone or storage.directories(f"{storage.root}/{paths.REMOVED}"):
+        return True
+    return any(is_behind(storage, stream) for stream in live)
+
+
+def is_behind(storage: Storage, stream: StagedStream) -> bool:
+    """Return True if a stream's table may lack a staged segment, or hold rows of removed messages."""
+    directory, identity = stream.directory, stream.identity
+    if clone_request.is_open(storage, directory) or quarantine.find(directory, 0) is not None:
+        return True
+    keeps_past = policy.of_config(bytes(identity.config)).time_travel_ns is not None
+    if not stream.last_index and not keeps_past:
+        return False
+    table = paths.table(storage.root, identity.name, identity.account)
+    watch = TableFollower(table, identity.uid)
+    if stream.last_index > (watch.position() or 0):
+        return True
+    if watch.head.progress is None or not watch.head.progress.departed:
+        return False
+    log = open_log(table)
+    return log.uncleared(log.latest) is not None

@@ -1,0 +1,365 @@
+"""Policy of a stream's table, from the stream's metadata.
+
+Belongs here: the `lakestream.*` keys of a stream's `metadata`, their grammar, the Delta table properties that follow
+from them, and the layout that a table gets. The server rejects a configuration that does not parse, so the compactor
+meets none.
+
+    lakestream.retention            follow | archive        rows of messages that the stream no longer has
+    lakestream.partition            auto | subject | tokens:1,3 | bucket | bucket:N
+    lakestream.lake                 on | off                no table: all messages stay in the log
+    lakestream.time_travel          off, 12h, 30d …         how long old versions stay readable (maintenance)
+    lakestream.on_delete            drop | keep             the table of a deleted stream
+    lakestream.json_schema          price DOUBLE, qty INT   typed view of JSON payloads
+    lakestream.schema               orders@latest …         schemas of payloads (schemas/naming.py): typed columns
+    lakestream.data                 keep | drop-when-typed  whether rows keep payloads that typed columns give back
+    lakestream.validate             off | reject | tag      the check of publishes (stream/features/validation.py)
+    lakestream.clone                auto | always | never   whether a mirror's table begins as a clone of its origin's
+    lakestream.clone_as_of          2026-05-01, 1000 …      a mirror of its origin at a time, or at a sequence
+    lakestream.properties.<name>    any                     a Delta table property
+
+The layout follows from the request, the number of subjects and the current layout:
+
+    auto            by subject up to 50 subjects, then by bucket
+    subject         by subject up to 1,000 subjects, then by bucket
+    tokens:1,3      by these tokens up to 1,000 combinations of them, then by bucket
+    bucket[:N]      by bucket: N ranges of subjects
+
+A table does not go back from buckets unless its stream asks for something else. The rows of a file are sorted by
+sequence where it has one subject, else in runs of successive sequences, by subject within a run. So readers by sequence
+and readers by subject both find their rows in few pages, also of a commit of a million messages.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from lakestream.lake.errors import BadPolicy
+from lakestream.lake.table.at import TimeTravelError, instant
+from lakestream.lake.table.schema import JSON_SCHEMA_PROPERTY, SUBJECT_LIMIT, SUBJECT_MOST, Layout
+from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
+from lakestream.schemas import naming
+from lakestream.schemas.errors import BadSchema
+from lakestream.schemas.naming import OFF, SCHEMA_KEY, VALIDATE_KEY, VALIDATIONS
+
+PREFIX = "lakestream."
+PROPERTIES = "lakestream.properties."
+RETENTION_PROPERTY = "lakestream.retention"
+TIME_TRAVEL_PROPERTY = "lakestream.time_travel"
+ON_DELETE_PROPERTY = "lakestream.on_delete"
+PARTITION_KEY = "lakestream.partition"
+LAKE_KEY = "lakestream.lake"
+DATA_KEY = "lakestream.data"
+DROP_DATA = "drop-when-typed"
+CLONE_KEY = "lakestream.clone"
+CLONE_AS_OF_KEY = "lakestream.clone_as_of"
+LOG_CLEANUP_PROPERTY = "delta.enableExpiredLogCleanup"
+"""Delta's own clean-up of the log at each checkpoint. It is off in tables of streams: it looks at the age of commits
+alone, also while a file is missing and the table can only be repaired from an older version. Maintenance does it."""
+LOG_RETENTION_PROPERTY = "delta.logRetentionDuration"
+CLONED_PROPERTY = "lakestream.cloned"
+"""Property of a table that began as a clone: the outcome of the request, as JSON (files/clone_request.py)."""
+MANAGED_PROPERTIES = (
+    RETENTION_PROPERTY,
+    TIME_TRAVEL_PROPERTY,
+    ON_DELETE_PROPERTY,
+    JSON_SCHEMA_PROPERTY,
+    PARTITION_KEY,
+    LOG_CLEANUP_PROPERTY,
+)
+"""Table properties that follow from the metadata; a table lacks those whose keys are not set."""
+MAX_TOKENS = 4
+"""Maximum number of subject tokens by which a table may be partitioned."""
+MAX_TOKEN = 32
+"""Highest position of such a token."""
+MAX_BUCKETS = 64
+DEFAULT_BUCKETS = 8
+_HOUR_NS = 3_600_000_000_000
+LEAST_TIME_TRAVEL_NS = _HOUR_NS
+"""Minimum (1 h): below it VACUUM would delete files of commits and queries that are under way."""
+_UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 604800}
+_DURATION = re.compile(r"(\d{1,9})([mhdw])")
+_BOOLEAN = re.compile(r"true|false")
+_INTERVAL = re.compile(r"interval [1-9]\d{0,5} (hour|day|week)s?")
+_ALLOWED = {
+    "delta.enablechangedatafeed": (_BOOLEAN, "true or false"),
+    "delta.enabledeletionvectors": (_BOOLEAN, "true or false"),
+    "delta.randomizefileprefixes": (_BOOLEAN, "true or false"),
+    "delta.checkpointinterval": (re.compile(r"[1-9]\d{0,4}"), "a number of commits"),
+    # The server finds messages by the statistics of the first four columns.
+    "delta.dataskippingnumindexedcols": (re.compile(r"-1|[4-9]|[1-9]\d{1,3}"), "-1, or 4 or more"),
+    "delta.logretentionduration": (_INTERVAL, "like `interval 30 days`, an hour at least"),
+    "delta.deletedfileretentionduration": (_INTERVAL, "like `interval 30 days`, an hour at least"),
+}
+"""Delta's own properties that a stream may set, in lower case as Delta ignores case, with their values. Others change
+who can read the table, or what the compactor's exactly-once depends on."""
+_REASONS = {
+    "delta.columnmapping.mode": "readers disagree about column mapping, some return NULLs without a word",
+    "delta.enabletypewidening": "several readers fail on it",
+    "delta.checkpointpolicy": "several readers fail on v2 checkpoints",
+    "delta.appendonly": "deleted messages have to leave the table (lakestream.retention: archive keeps expired ones)",
+    "delta.enableincommittimestamps": "time travel depends on it",
+    "delta.settransactionretentionduration": "the compactor's position is a transaction identifier",
+}
+_OF_THE_CATALOG = frozenset({"location", "provider", "owner", "external", "comment", "path"})
+SAMPLE = 20_000
+"""Maximum number of subjects from which bounds are chosen."""
+RUN_ROWS = 16_384
+"""Rows of a run: large enough to keep a subject's rows together, small enough to be read for one of them."""
+RUN_SEQS = 8 * RUN_ROWS
+"""Sequences of a run in what the compactor writes, whose files each have a part of them."""
+PAGE_SETTING = ("parquet.page.row.count.limit", "2048")
+"""Rows of a page, as a Spark setting: readers skip pages by their bounds."""
+
+
+class Partition(msgspec.Struct, frozen=True):
+    """Requested partitioning of a table.
+
+    `kind`: `auto` (by subject while there are few, then by bucket), `subject`, `tokens` or `bucket`; `tokens` are
+    1-based positions in the subject.
+    """
+
+    kind: str = "auto"
+    tokens: tuple[int, ...] = ()
+    buckets: int = DEFAULT_BUCKETS
+
+    @property
+    def text(self) -> str:
+        """Return the spelling of the metadata."""
+        if self.kind == "bucket":
+            return f"bucket:{self.buckets}"
+        return f"tokens:{','.join(map(str, self.tokens))}" if self.kind == "tokens" else self.kind
+
+
+class AsOfAsked(msgspec.Struct, frozen=True):
+    """The point of its origin that a mirror represents: after a sequence, or at a time (ns since the epoch), whichever
+    is not 0."""
+
+    seq: int = 0
+    time_ns: int = 0
+
+
+class StreamPolicy(msgspec.Struct, frozen=True):
+    """Parsed metadata of one stream. `time_travel_ns`: None leaves it to the maintainer's own setting. `clone` (auto,
+    always, never) and `clone_as_of` are for mirrors. Not `lake`: the stream has no table. `schema` is the rule by which
+    messages have schemas; with `drop_data` rows whose typed columns give the payload back do not keep it."""
+
+    archive: bool = False
+    partition: Partition = Partition()
+    time_travel_ns: int | None = None
+    keep_table: bool = False
+    json_schema: str | None = None
+    properties: dict[str, str] = {}
+    clone: str = "auto"
+    clone_as_of: AsOfAsked | None = None
+    lake: bool = True
+    schema: str | None = None
+    drop_data: bool = False
+
+    def table_properties(self) -> dict[str, str]:
+        """Return the table properties that follow from the policy, without those at their defaults."""
+        found = dict(self.properties)
+        if self.archive:
+            found[RETENTION_PROPERTY] = "archive"
+        if self.time_travel_ns is not None:
+            found[TIME_TRAVEL_PROPERTY] = str(self.time_travel_ns)
+            interval = f"interval {-(-self.time_travel_ns // _HOUR_NS)} hours"
+            for name in (LOG_RETENTION_PROPERTY, "delta.deletedFileRetentionDuration"):
+                found.setdefault(name, interval)
+        if self.keep_table:
+            found[ON_DELETE_PROPERTY] = "keep"
+        if self.json_schema is not None:
+            found[JSON_SCHEMA_PROPERTY] = self.json_schema
+        return found
+
+
+def parse(metadata: Mapping[str, str]) -> StreamPolicy:
+    """Parse a stream's metadata, ignoring keys without the prefix `lakestream.`.
+
+    Raises:
+        BadPolicy: an unknown `lakestream.*` key, or a value outside its grammar.
+    """
+    values: dict[str, str] = {}
+    properties: dict[str, str] = {}
+    for key, value in metadata.items():
+        if key.startswith(PROPERTIES):
+            properties[_property(key, value)] = value
+        elif key.startswith(PREFIX):
+            values[key] = value
+    retention = _one_of(values, RETENTION_PROPERTY, ("follow", "archive"))
+    partition = _partition(values.pop(PARTITION_KEY, "auto"))
+    time_travel = values.pop(TIME_TRAVEL_PROPERTY, OFF)
+    lake = _one_of(values, LAKE_KEY, ("on", OFF))
+    on_delete = _one_of(values, ON_DELETE_PROPERTY, ("drop", "keep"))
+    schema = values.pop(JSON_SCHEMA_PROPERTY, None)
+    clone = _one_of(values, CLONE_KEY, ("auto", "always", "never"))
+    clone_as_of = values.pop(CLONE_AS_OF_KEY, None)
+    named = values.pop(SCHEMA_KEY, None)
+    data = _one_of(values, DATA_KEY, ("keep", DROP_DATA))
+    _one_of(values, VALIDATE_KEY, VALIDATIONS)
+    if values:
+        known = ", ".join((LAKE_KEY, RETENTION_PROPERTY, PARTITION_KEY, TIME_TRAVEL_PROPERTY, ON_DELETE_PROPERTY))
+        of_schemas = f"{SCHEMA_KEY}, {DATA_KEY}, {VALIDATE_KEY}"
+        more = f"{JSON_SCHEMA_PROPERTY}, {of_schemas}, {CLONE_KEY}, {CLONE_AS_OF_KEY}, {PROPERTIES}*"
+        raise BadPolicy(min(values), f"no such setting; there are {known}, {more}")
+    if data == DROP_DATA and (named is None or schema is not None):
+        reason = f"{DROP_DATA} needs {SCHEMA_KEY}, and excludes {JSON_SCHEMA_PROPERTY}, a view of the payloads"
+        raise BadPolicy(DATA_KEY, reason)
+    return StreamPolicy(
+        archive=retention == "archive",
+        partition=partition,
+        time_travel_ns=None if time_travel == OFF else _duration(time_travel),
+        keep_table=on_delete == "keep",
+        json_schema=None if schema is None else _schema(schema),
+        properties=properties,
+        clone=clone,
+        clone_as_of=None if clone_as_of is None else _as_of(clone_as_of),
+        lake=lake != OFF,
+        schema=None if named is None else _naming(named),
+        drop_data=data == DROP_DATA,
+    )
+
+
+def of_config(config: bytes) -> StreamPolicy:
+    """Return the policy of a stream whose configuration is given as JSON, as in segments and the staging area."""
+    try:
+        metadata = _CONFIG.decode(config or b"{}").metadata
+    except DECODE_ERRORS as error:
+        raise BadPolicy("metadata", f"the stream's configuration does not decode: {error}") from None
+    return parse(metadata or {})
+
+
+class _Config(msgspec.Struct):
+    metadata: dict[str, str] | None = None
+
+
+_CONFIG = JsonDecoder(_Config)
+
+
+def _one_of(values: dict[str, str], key: str, choices: tuple[str, ...]) -> str:
+    value = values.pop(key, choices[0])
+    if value not in choices:
+        raise BadPolicy(key, f"{value!r} is not one of {', '.join(choices)}")
+    return value
+
+
+def _partition(text: str) -> Partition:
+    kind, colon, rest = text.partition(":")
+    if kind in ("auto", "subject") and not colon:
+        return Partition(kind)
+    if kind == "bucket":
+        if not colon:
+            return Partition(kind)
+        if _within(rest, MAX_BUCKETS):
+            return Partition(kind, buckets=int(rest))
+        raise BadPolicy(PARTITION_KEY, f"bucket:{rest}: a number from 1 to {MAX_BUCKETS} is expected")
+    if kind == "tokens" and colon:
+        parts = rest.replace(" ", "").split(",")
+        if all(_within(part, MAX_TOKEN) for part in parts):
+            tokens = tuple(map(int, parts))
+            if len(set(tokens)) == len(tokens) <= MAX_TOKENS:
+                return Partition(kind, tokens=tokens)
+        raise BadPolicy(
+            PARTITION_KEY, f"tokens:{rest}: up to {MAX_TOKENS} different positions from 1 to {MAX_TOKEN} are expected"
+        )
+    raise BadPolicy(PARTITION_KEY, f"{text!r} is not one of auto, subject, tokens:1,3, bucket, bucket:N")
+
+
+def _within(text: str, most: int) -> bool:
+    """Return True if a text is a number from 1 to `most`. The length is checked first: Python refuses thousands of
+    digits."""
+    return text.isdecimal() and len(text) <= 9 and 1 <= int(text) <= most
+
+
+def _duration(text: str) -> int:
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise BadPolicy(TIME_TRAVEL_PROPERTY, f"{text!r} is no duration like 90m, 12h, 30d or 4w, nor off")
+    duration = int(match[1]) * _UNITS[match[2]] * 1_000_000_000
+    if duration < LEAST_TIME_TRAVEL_NS:
+        raise BadPolicy(TIME_TRAVEL_PROPERTY, f"{text} is below 1h: VACUUM would take files that are in use")
+    if duration > 2**63 - 1:
+        raise BadPolicy(TIME_TRAVEL_PROPERTY, f"{text} is more than 292 years")
+    return duration
+
+
+def _as_of(text: str) -> AsOfAsked:
+    if text.isdecimal():
+        if len(text) <= 19 and 1 <= int(text) < 1 << 63:
+            return AsOfAsked(seq=int(text))
+        raise BadPolicy(CLONE_AS_OF_KEY, f"{text[:40]} is no sequence that a message can have")
+    try:
+        return AsOfAsked(time_ns=instant(text))
+    except TimeTravelError as error:
+        raise BadPolicy(CLONE_AS_OF_KEY, f"{error}; or a sequence") from None
+
+
+def _schema(text: str) -> str:
+    if not text.strip():
+        raise BadPolicy(JSON_SCHEMA_PROPERTY, "a list of columns like `price DOUBLE, qty INT` is expected")
+    from lakestream.lake.table import json_schema
+
+    return json_schema.parse(text.strip()).text
+
+
+def _naming(text: str) -> str:
+    try:
+        naming.parse(text)
+    except BadSchema as error:
+        raise BadPolicy(SCHEMA_KEY, str(error)) from None
+    return text.strip()
+
+
+def _property(key: str, value: str) -> str:
+    name = key.removeprefix(PROPERTIES)
+    plain = name.lower()
+    if not name or plain.startswith(PREFIX) or plain in _OF_THE_CATALOG:
+        raise BadPolicy(key, "the name of a table property is expected after lakestream.properties.")
+    if not plain.startswith("delta."):
+        return name
+    if plain not in _ALLOWED:
+        reason = _REASONS.get(plain, "it may change who can read the table, or what the compactor relies on")
+        raise BadPolicy(key, f"{name} cannot be set: {reason}")
+    pattern, expected = _ALLOWED[plain]
+    if not pattern.fullmatch(value):
+        raise BadPolicy(key, f"{value[:40]!r} is not {expected}")
+    return name
+
+
+def wanted_partition(
+    partition: Partition,
+    subjects: int,
+    current: Layout | None = None,
+    decided_for: str | None = None,
+    limit: int = SUBJECT_LIMIT,
+) -> Partition:
+    """Return the partitioning that a table should have: `subject`, `tokens` or `bucket`, never `auto`.
+
+    Args:
+        partition: the requested partitioning.
+        subjects: number of the stream's subjects.
+        current: the table's layout; None without a table.
+        decided_for: the request (`Partition.text`) for which `current` was chosen.
+        limit: maximum number of subjects with which `auto` means by subject.
+    """
+    buckets = Partition("bucket", buckets=partition.buckets if partition.kind == "bucket" else DEFAULT_BUCKETS)
+    if partition.kind == "bucket":
+        return buckets
+    if current is not None and current.kind == "bucket" and decided_for == partition.text:
+        return buckets
+    if partition.kind == "tokens":
+        return partition
+    most = limit if partition.kind == "auto" else SUBJECT_MOST
+    return Partition("subject") if subjects <= most else buckets
+
+
+def layout_agrees(current: Layout, want: Partition, asked: Partition, decided_for: str | None) -> bool:
+    """Return True if a table of this layout needs no rewriting for `want`, which followed from the request `asked`."""
+    if current.kind != want.kind:
+        return False
+    if want.kind == "tokens":
+        return current.tokens == want.tokens
+    # Fewer buckets than requested are right where there were too few subjects.
+    return want.kind != "bucket" or decided_for == asked.text or len(current.bounds) + 1 == want.buckets
