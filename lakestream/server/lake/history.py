@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, TypeVar
 from lakestream.lake.errors import HistoryUnavailable, LakeAway, LakeError, StorageFailed
 from lakestream.lake.table.at import TimeTravelError
 from lakestream.lake.table.foreign_commits import Run
-from lakestream.lake.table.state import TableFollower
 from lakestream.log.format.departures import Point
 from lakestream.log.format.record import Record
 from lakestream.metrics.histogram import SECONDS, Histogram
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from lakestream.lake.read.history.history import TableHistory
     from lakestream.lake.read.history.past_table import TablePast
     from lakestream.lake.read.history.staged import FallbackHistory, StagedRows
+    from lakestream.lake.table.state import TableFollower
 
 T = TypeVar("T")
 
@@ -97,7 +97,8 @@ class ThreadHistory:
     """`History` over one stream's Delta table. The reader (and pyarrow with it) is loaded at the first read.
 
     Args:
-        follower: of the table.
+        table: the table's path.
+        follower: returns what follows the table, at the first read.
         uid: the stream's.
         directory: the stream's staging directory: what segments there still have does not need the table.
         presence: of the lake: while it is away reads fail at once.
@@ -106,7 +107,8 @@ class ThreadHistory:
 
     def __init__(
         self,
-        follower: TableFollower,
+        table: str,
+        follower: Callable[[], TableFollower],
         uid: str,
         directory: str,
         presence: Presence,
@@ -114,7 +116,7 @@ class ThreadHistory:
         report: Callable[[str], None],
     ) -> None:
         self._follower = follower
-        self._path = follower.table
+        self._path = table
         self._directory = directory
         self._uid = uid
         self._shared = cache
@@ -331,7 +333,7 @@ class ThreadHistory:
             before = self._below
             if before is not None and before.below == begins:
                 return FallbackHistory(before, staged)
-            self._below = below = TableHistory(self._path, self._shared.get(), begins, self._follower)
+            self._below = below = TableHistory(self._path, self._shared.get(), begins, self._follower())
         if before is not None:
             before.close()
         return FallbackHistory(below, staged)
@@ -343,7 +345,7 @@ class ThreadHistory:
                 def make() -> TableHistory:
                     from lakestream.lake.read.history.history import TableHistory  # loads pyarrow
 
-                    return TableHistory(self._path, self._shared.get(), follower=self._follower)
+                    return TableHistory(self._path, self._shared.get(), follower=self._follower())
 
                 self._table = await self._call(make)
             return self._table

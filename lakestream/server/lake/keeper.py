@@ -266,7 +266,13 @@ class LakeKeeper:
         self._polled[sync] = None
         self._order[sync] = None
         stream.reader.history = sync.history = ThreadHistory(
-            sync.follower, stream.uid, sync.directory, self.presence, self._cache, self._log.warn_again
+            sync.table,
+            lambda: sync.follower,
+            stream.uid,
+            sync.directory,
+            self.presence,
+            self._cache,
+            self._log.warn_again,
         )
         sync.history.on_failure = functools.partial(self._stir, sync)
         if stream.config.mirror is not None:  # no other stream becomes one later

@@ -389,9 +389,9 @@ def test_a_table_in_an_object_store(
 
 def _history(directory: Path, io: ThreadIo) -> ThreadHistory:
     presence = Presence(str(directory), LoopClock(asyncio.get_running_loop(), Logger()), io, Logger())
-    return ThreadHistory(
-        TableFollower(str(directory / "t")), "u1", str(directory / "staged"), presence, SharedCache(), print
-    )
+    follower = TableFollower(str(directory / "t"))
+    staged = str(directory / "staged")
+    return ThreadHistory(follower.table, lambda: follower, "u1", staged, presence, SharedCache(), print)
 
 
 async def test_reads_of_one_stream_run_side_by_side_and_no_more_than_allowed(tmp_path: Path) -> None:
@@ -467,7 +467,7 @@ async def test_the_event_loop_does_not_wait_for_a_read_that_holds_the_table(tmp_
         history.refuse("")
         assert await history.read(1, 10, 10) == stored
         assert history._table is not None
-        lock = history._follower._lock
+        lock = history._follower()._lock
         lock.acquire()
         threading.Timer(2.0, lock.release).start()
         began = time.monotonic()
