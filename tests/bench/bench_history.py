@@ -83,10 +83,11 @@ def index_bytes(table: str) -> float:
 
     from lakestream.lake.files.lake import open_storage
     from lakestream.lake.read.history.index import TableIndex
+    from lakestream.lake.table.state import TableFollower
 
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
-    index = TableIndex(table, open_storage(table))
+    index = TableIndex(TableFollower(table), open_storage(table))
     files = len(index.refresh().files)
     held = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()

@@ -35,7 +35,7 @@ from lakestream.lake.files.staging import StagedStream
 from lakestream.lake.files.storage import Storage
 from lakestream.lake.table import check, clones
 from lakestream.lake.table.log import Log
-from lakestream.lake.table.state import position_of
+from lakestream.lake.table.state import position_of, table_file
 from lakestream.lake.write import transactions
 from lakestream.lake.write.clone_maker import CloneMaker, clone
 from lakestream.lake.write.maintainer import Maintainer
@@ -216,7 +216,7 @@ class Stage:
         storage = self.storage
         for table in clones.tables_below(storage, storage.root):
             if (log := Log(storage, table)).commits:
-                assert check.lacking(storage, table, log.state().files.values()) == [], table
+                assert check.lacking(storage, table, map(table_file, log.state().files.values())) == [], table
 
     def is_stream(self, model: StreamModel) -> None:
         """Assert that a table is its stream."""
@@ -321,7 +321,7 @@ def _repair(stage: Stage) -> Prepared:
     table = model.table(stage.lake)
     state = Log(stage.storage, table).state()
     stage.storage.delete(f"{table}/{next(iter(state.files.values())).path}")
-    check.ask(stage.lake, model.identity, check.lacking(stage.storage, table, state.files.values()))
+    check.ask(stage.lake, model.identity, check.lacking(stage.storage, table, map(table_file, state.files.values())))
     return lambda: stage.compact(model), lambda: stage.is_stream(model)
 
 

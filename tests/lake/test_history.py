@@ -17,6 +17,7 @@ from lakestream.lake.read.history.cache import BlockCache
 from lakestream.lake.read.history.history import TableHistory
 from lakestream.lake.read.history.index import TableIndex
 from lakestream.lake.table.actions import locate
+from lakestream.lake.table.state import TableFollower
 from lakestream.lake.write.stream_compaction import Options
 from lakestream.log.format.record import Record
 from tests.lake.compacting import compact as compact_stream
@@ -88,7 +89,7 @@ def test_deletes_optimize_and_vacuum_under_a_reader(
     model.remove([seq for seq in model.live if seq % 3 == 0], erase=True)
     grow(model, lake, 1, subjects)
     compact(spark, lake, model)
-    index = TableIndex(table, open_storage(table)).refresh()
+    index = TableIndex(TableFollower(table), open_storage(table)).refresh()
     assert any(file.deleted is not None for file in index.files)
     names = {uri.rpartition("/")[2] for uri in DeltaTable(table).file_uris()}
     assert {file.path.rpartition("/")[2] for file in index.files} == names

@@ -12,6 +12,7 @@ import pytest
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.table import check, clones
 from lakestream.lake.table.log import Log, State
+from lakestream.lake.table.state import table_file
 from tests.lake.steps import rows
 from tests.power.conftest import Record
 from tests.power.disk import ONE_DISK, Image, PowerDisk
@@ -99,7 +100,7 @@ def test_invariant_13_a_power_loss_at_any_step_of_maintenance_leaves_a_whole_tab
             seen.add(known)
             Image([name for name in image.folders if f"{name}/".startswith("lake/")], files).write(place)
             state = Log(storage, table).state()
-            assert check.lacking(storage, table, state.files.values()) == [], (operation, loss)
+            assert check.lacking(storage, table, map(table_file, state.files.values())) == [], (operation, loss)
             found = rows(storage, table)
             # Removals come before new rows.
             assert any({seq for seq, _ in found} <= {seq for seq, _ in one} for one in states), (operation, loss)
@@ -126,7 +127,7 @@ def _lacking(lake: Path) -> set[str]:
     return {
         damage.path
         for table, state in _tables(lake).items()
-        for damage in check.lacking(storage, table, state.files.values())
+        for damage in check.lacking(storage, table, map(table_file, state.files.values()))
     }
 
 

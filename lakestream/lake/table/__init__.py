@@ -1,5 +1,6 @@
-"""The format of a stream's Delta table.
+"""A stream's Delta table: its format, its states and its rows.
 
-Belongs here: the transaction log and its only reader, schema, table properties, positions, deletion vectors, and the
-rows that a staged segment adds. Nothing here needs Spark, and nothing commits to a table.
+Belongs here: the transaction log and its only reader, states that follow it, rows of a version, the check of files,
+schema, table properties, deletion vectors, and the rows that a staged segment adds. Nothing here needs Spark, and
+nothing commits to a table.
 """

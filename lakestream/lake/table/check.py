@@ -1,9 +1,9 @@
 """Verification that the files of a table match its Delta log and are on stable storage.
 
-Belongs here: the check of a data file and its deletion vector against the action that names them, following a table's
-commits so that each file is checked once, and the request for a repair. A commit does not prove that its files were
-synced: after a power loss they may be empty, short or full of zeros. Checked are the size, the Parquet footer with its
-checksum (ends.py) and number of rows; place, length and checksum of a deletion vector.
+Belongs here: the check of a data file and its deletion vector against the action that names them, of the files that
+each state of a table brings (state.py), so that each is checked once, and the request for a repair. A commit does not
+prove that its files were synced: after a power loss they may be empty, short or full of zeros. Checked are the size,
+the Parquet footer with its checksum (ends.py) and number of rows; place, length and checksum of a deletion vector.
 
 A VACUUM by another program deletes files that are in no version yet, and a commit may name them while it runs. Delta
 logs its start and its end: all files are checked again after each, and what is checked in between proves nothing.

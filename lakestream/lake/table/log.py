@@ -1,9 +1,9 @@
 """The only reader of Delta transaction logs.
 
 Belongs here: the files of `_delta_log` (commits, classic checkpoints of one or several parts, the checkpoint hint), the
-actions in them, the state of a table at a version, and the time of a commit. A reader that follows a table starts from
-`newest_checkpoint` and then takes one commit after the other; a `State` replays all of it for one version. Checkpoints
-of the V2 kind are not read. No data file is opened, and nothing is judged.
+actions in them, the state of a table at a version, and progress and time of the commits. state.py follows a table: it
+starts from `newest_checkpoint` and then takes one commit after the other; a `State` replays all of it for one version.
+Checkpoints of the V2 kind are not read. No data file is opened, and nothing is judged.
 
 Source: Delta protocol, "Delta Log Entries", "Checkpoints", "Action Reconciliation", "In-Commit Timestamps".
 """
