@@ -128,7 +128,7 @@ class TableCheck:
         """Return True while a VACUUM by another program is under way, which may delete files that were checked."""
         return self._vacuum_began is not None
 
-    def doubt(self) -> None:
+    def recheck(self) -> None:
         """Have all files checked again: one of them could not be read."""
         self._again = True
 
@@ -185,7 +185,7 @@ class TableCheck:
 
     def _check_new(self, state: TableState) -> None:
         """Check the files that came with a state and later ones, and those that were damaged once more."""
-        doubted = [path for path, each in self.damaged.items() if not each.lasting]
+        again = [path for path, each in self.damaged.items() if not each.lasting]
         while True:
             before = self.state
             assert before is not None
@@ -199,9 +199,9 @@ class TableCheck:
                 fresh = {file.path for file in files}
                 there = {file.path for file in state.files} - fresh
                 self.damaged = {path: each for path, each in self.damaged.items() if path in there}
-                files += [self.damaged[path].file for path in doubted if path in self.damaged]
+                files += [self.damaged[path].file for path in again if path in self.damaged]
             found = check(self._storage, self._table, files) if files else {}
-            for path in doubted:
+            for path in again:
                 self.damaged.pop(path, None)
             self.damaged.update(found)
             if state.vacuum > before.vacuum:
@@ -210,7 +210,7 @@ class TableCheck:
             self._take(state)
             if not self.damaged or self._follower.newest() is state.head:
                 return
-            state, doubted = self._follower.advance(), []  # a commit may have replaced files that are missing now
+            state, again = self._follower.advance(), []  # a commit may have replaced files that are missing now
 
     def _take(self, state: TableState) -> None:
         """Make a state the one that was checked last."""

@@ -280,7 +280,7 @@ class StreamSync:
         """
         self._require()  # it may have waited for a thread
         if self.history is not None and self.history.take_failure():
-            self._files.doubt()
+            self._files.recheck()
         head = self.follower.newest()
         position = head.position
         needs_list = leads or not self.checked or (position or 0) < left
@@ -290,7 +290,7 @@ class StreamSync:
         asked = next((entry.tag for entry in entries if entry.name == check.REQUEST_FILE), "")
         if asked not in ("", self._asked) and not self._files.damaged:  # by the maintainer, or before a restart
             self._asked = asked
-            self._files.doubt()
+            self._files.recheck()
         whole, trouble = (True, "") if position is None else self._verify(head, budget)
         if position is not None and self._files.state is not None and self._files.version > head.version:
             # Invariant: the verified version is not older than the position. A repair in between lowers it.

@@ -297,7 +297,7 @@ def test_a_file_that_the_system_could_not_write_stays_damaged(table: Path, monke
         files = checked(table)
     assert reasons(files) == {path.name: "it could not be written to the disk: Input/output error"}
     again(files)
-    files.doubt()
+    files.recheck()
     assert files.run()
     assert list(reasons(files)) == [path.name], "the next sync tells of success though the content is lost"
 
