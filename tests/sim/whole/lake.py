@@ -329,7 +329,7 @@ def reachable(lake: Lake) -> Iterator[None]:
         "lakestream.lake.files.quarantine.Files": files,
         "lakestream.lake.write.compactor.wait": _wait_in_order,
     }
-    for module in ("files.locks", "read.history.history", "read.history.index", "read.history.scan"):
+    for module in ("files.locks", "read.history.history", "read.history.scan", "table.state"):
         replaced[f"lakestream.lake.{module}.threading"] = threads
     for module in ("lake.read.history.scan", "lake.write.compactor", "lake.write.clone_worker"):
         replaced[f"lakestream.{module}.ThreadPoolExecutor"] = InlineExecutor
