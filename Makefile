@@ -15,6 +15,9 @@ RUN := $(VENV)/.installed-run
 INSTALLED := $(VENV)/.installed
 COMPILED := $(VENV)/.compiled
 # An installation takes the dependencies from the first and compiles the others.
+# Optional products that are packages of their own (packages/parts.py lists them).
+PARTS := packages/sharing
+PART_FILES := $(PARTS:%=%/pyproject.toml)
 BUILT_FROM := pyproject.toml setup.py $(wildcard lakestream/native/*.pyx lakestream/native/*.h)
 ARGS ?=
 ALL ?=
@@ -49,7 +52,7 @@ help:
 	@echo "make conformance  compares lakestream with nats-server live; fails if a recording of nats-server is stale"
 	@echo "make bench    one table of all figures, beside nats-server; ARGS=--quick takes three minutes"
 	@echo "make chaos    long kill, power loss and fault tests, and a million inputs for each fuzz target"
-	@echo "make packages wheel and sdist, and the JARs as a wheel, in dist/"
+	@echo "make packages wheel and sdist, wheels of optional packages and of the JARs, in dist/"
 	@echo "make audit    security advisories about the Python packages (needs network)"
 	@echo "make docs     the documentation site in site/, with its generated references and pictures"
 	@echo "make jar      rebuild lakestream/lake/jvm/lakestream-spark.jar from jvm/ (needs javac 17 or newer)"
@@ -70,26 +73,27 @@ $(SERVER): $(BUILT_FROM) | $(BIN)/python
 	@touch $@
 
 # In two steps, so that SQL and the demo's data are there while Spark is still on its way.
-$(RUN): $(SERVER)
+$(RUN): $(SERVER) $(PART_FILES)
 	@echo "== install: SQL, import and export (300 MB)"
 	$(call pip_install,$$($(BIN)/python packages/requirements.py all --without pyspark delta-spark))
+	$(call pip_install,--no-deps $(PARTS:%=-e %))
 	@echo "== install: Spark for the compactor (430 MB to download)"
 	$(call pip_install,$$($(BIN)/python packages/requirements.py all))
 	@echo "== install: complete"
 	@touch $@
 
 # The tools of developers have a C compiler, so that the compiled module is tested on machines without one too.
-$(INSTALLED): $(BUILT_FROM) tests/sharing_client.txt | $(BIN)/python
+$(INSTALLED): $(BUILT_FROM) $(PART_FILES) tests/sharing_client.txt | $(BIN)/python
 	@echo "== install: server, Spark and developer tools (once, 2 GB)"
-	$(call pip_install,-e '.[dev]')
+	$(call pip_install,-e '.[dev]' $(PARTS:%=-e %))
 	$(call pip_install,--no-deps -r tests/sharing_client.txt)
 	@$(BIN)/python -c 'from lakestream import native; raise SystemExit(not native.NATIVE)' || \
 		CC="$(CURDIR)/$(BIN)/python -m ziglang cc" $(BIN)/python -W ignore setup.py -q build_ext --inplace
 	@touch $(SERVER) $(RUN) $@
 
 # pip compiles the bytecode of what it installs, but not of this directory: without it a start takes more than twice as long.
-$(COMPILED): $(SERVER) $(shell find lakestream -name '*.py')
-	@$(BIN)/python -m compileall -q -j 0 lakestream
+$(COMPILED): $(SERVER) $(shell find lakestream $(PARTS) -name '*.py')
+	@$(BIN)/python -m compileall -q -j 0 lakestream $(PARTS)
 	@touch $@
 
 # Without Java or network this prints one line and succeeds: the server runs without the compactor.
@@ -103,7 +107,7 @@ jar: $(INSTALLED)
 # The server starts as soon as its own packages are there; Spark is installed meanwhile, and the compactor then starts by
 # itself. The installation is a process group of its own, which ends with the server.
 run: $(SERVER) $(COMPILED)
-	@if [ ! -e $(RUN) ] || [ pyproject.toml -nt $(RUN) ]; then \
+	@if [ ! -e $(RUN) ] || [ -n "$$(find pyproject.toml $(PART_FILES) -newer $(RUN))" ]; then \
 		set -m; \
 		{ $(MAKE) --no-print-directory PLAIN=1 $(RUN) 2>/dev/null || echo "== install: failed; make run tries again"; } </dev/null & \
 		install=$$!; \
@@ -114,7 +118,7 @@ run: $(SERVER) $(COMPILED)
 demo: $(RUN) $(COMPILED) jars
 	@$(BIN)/lakestream demo $(ARGS)
 
-# Wheel and sdist of lakestream, and the wheel lakestream-jars, into dist/.
+# Wheel and sdist of lakestream, the wheels of optional packages, and the wheel lakestream-jars, into dist/.
 packages: setup jars
 	@$(BIN)/python packages/build.py $(ARGS)
 
@@ -166,7 +170,7 @@ lint: setup
 
 # Names that neither lakestream, the jobs nor the tests use.
 dead-code: setup
-	@echo "== dead code: names of lakestream/ and jobs/ without a use"
+	@echo "== dead code: names of lakestream/, jobs/ and packages/ without a use"
 	@! $(BIN)/vulture | grep -v '^tests/'
 
 test-all: setup jars
@@ -205,5 +209,5 @@ test-product: setup jars
 	@$(PYTEST) $(CHOSEN) $(PRODUCT) $(ARGS)
 
 clean:
-	rm -rf $(VENV) build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	find lakestream tests jobs -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf $(VENV) build dist site *.egg-info packages/*/*.egg-info packages/*/build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find lakestream packages tests jobs -name __pycache__ -type d -prune -exec rm -rf {} +

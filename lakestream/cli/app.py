@@ -1,7 +1,7 @@
 """The Typer application with every command of `lakestream`.
 
-Belongs here: the list of commands. Each is in its own module. `serve` and `up` take nats-server's flags, so their
-arguments pass through unread; a shell completes them by the table of flags.
+Belongs here: the list of commands. Each is in its own module, or in an optional package (`optional.py`). `serve` and
+`up` take nats-server's flags, so their arguments pass through unread; a shell completes them by the table of flags.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from lakestream.cli.doctor import doctor
 from lakestream.cli.flags import SECTIONS
 from lakestream.cli.jobs import clone, compact, maintain, replay
 from lakestream.cli.move.command import move
+from lakestream.cli.optional import OptionalCommands
 from lakestream.cli.repair import repair
 from lakestream.cli.restore import restore, restore_schemas
 from lakestream.cli.schema import schema
-from lakestream.cli.sharing import sharing
 from lakestream.cli.sql import sql
 from lakestream.cli.status import status
 from lakestream.cli.terminal import quiet_asyncio
@@ -43,6 +43,9 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
+)
+sharing = typer.Typer(
+    cls=OptionalCommands, help="Share tables with recipients over Delta Sharing.", no_args_is_help=True
 )
 _FLAGS_OF_NATS_SERVER = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 

@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 import pyarrow.parquet as pq
 import pytest
 
-from lakestream.sharing.app import MAX_BODY, PREFIX, Limits
-from lakestream.sharing.grants import EVERY, STREAM
+from lakestream_sharing.app import MAX_BODY, PREFIX, Limits
+from lakestream_sharing.grants import EVERY, STREAM
 from tests.delta_tables import BEGIN_MS
 from tests.sharing_world import DELTA, World
 

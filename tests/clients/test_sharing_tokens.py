@@ -21,9 +21,9 @@ import msgspec
 import nats
 import pytest
 
-from lakestream.sharing import grants, issuing
-from lakestream.sharing.grants import Grant
-from lakestream.sharing.issuing import IssueFailed, Issuer
+from lakestream_sharing import grants, issuing
+from lakestream_sharing.grants import Grant
+from lakestream_sharing.issuing import IssueFailed, Issuer
 from tests import certificates
 from tests.clients.test_commands import run
 from tests.delta_tables import HandmadeTable

@@ -22,6 +22,7 @@ import typer
 
 from lakestream.cli.app import app
 from lakestream.cli.flags import OF_NATS_SERVER, SECTIONS, Flag
+from lakestream.cli.optional import OptionalCommands
 from lakestream.config import (
     account_options,
     accounts,
@@ -374,6 +375,8 @@ def _walk(commands: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
     for name, command in commands.items():
         if getattr(command, "hidden", False):
             continue
+        if isinstance(command, OptionalCommands):
+            command.load()
         inner = getattr(command, "commands", None)
         if inner:
             yield from _walk(inner, f"{prefix}{name} ")

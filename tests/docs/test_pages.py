@@ -148,6 +148,6 @@ def test_each_key_is_described() -> None:
 def test_environment_variables_are_listed() -> None:
     known = " ".join((*references.ENVIRONMENT, *references.ENVIRONMENT.values(), references.cli()))
     read = set()
-    for path in (*(ROOT / "lakestream").rglob("*.py"), *(ROOT / "jobs").rglob("*.py")):
+    for path in (*ROOT.glob("lakestream/**/*.py"), *ROOT.glob("packages/*/**/*.py"), *ROOT.glob("jobs/*.py")):
         read |= set(re.findall(r'"((?:LAKESTREAM|NATS|AWS)_[A-Z_]+)"', path.read_text()))
     assert {name for name in read if name not in known} == set()

@@ -85,7 +85,7 @@ def main() -> int:
     if unknown := [name for name in given.targets if name not in MODULES]:
         parser.error(f"no such target: {', '.join(unknown)}; there are {', '.join(MODULES)}")
     if importlib.util.find_spec("atheris") is None:
-        parser.error("campaigns need atheris, which is built for Linux on x86-64: pip install -e '.[dev]'")
+        parser.error("campaigns need atheris, which is built for Linux on x86-64: make setup")
     seed = random.SystemRandom().randrange(1, 1 << 31) if given.seed == "random" else int(given.seed)
     out: Path = given.out or Path(tempfile.mkdtemp(prefix="lakestream-fuzz-"))
     names = given.targets or list(MODULES)

@@ -1,4 +1,4 @@
-"""Tests of the extras: the base installation has what the server imports, and no more."""
+"""Tests of the extras: the base installation has what the server imports, and no more; optional packages fit to it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from typing import Any
 import grimp
 import pytest
 
-from lakestream import extras
+from lakestream import __version__, extras
+from lakestream.cli.optional import ENTRY_POINTS
+from packages import parts
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULE_OF = {
@@ -67,7 +69,29 @@ def test_every_module_of_an_extra_is_installed_by_it(project: dict[str, Any]) ->
         for requirement in optional[extra]:
             if inner := re.fullmatch(r"lakestream\[(\w+)\]", requirement):
                 installed |= modules(optional[inner[1]])
+            elif part := parts.parts().get(requirement):
+                installed |= modules(parts.dependencies(part))
         assert {ALSO.get(name, name) for name in names} <= installed, extra
+
+
+def test_optional_packages_have_the_name_and_the_version_of_the_main_one(project: dict[str, Any]) -> None:
+    """`python packages/parts.py` writes the files that differ."""
+    assert [str(path) for path, text in parts.wanted().items() if path.read_text() != text] == []
+    assert project["version"] == __version__
+    folders = {name: f"packages/{name}" for name in parts.NAMES}
+    assert f"\nPARTS := {' '.join(folders.values())}\n" in (ROOT / "Makefile").read_text()
+    for name, folder in folders.items():
+        assert (ROOT / folder / "README.md").is_file()
+        assert list(parts.project(ROOT / folder)["entry-points"][ENTRY_POINTS]) == [name]
+
+
+@pytest.mark.parametrize("part", parts.parts().values(), ids=lambda part: str(part.distribution))
+def test_an_optional_package_requires_what_it_imports(part: parts.Part, project: dict[str, Any]) -> None:
+    graph = grimp.build_graph(part.module, include_external_packages=True, exclude_type_checking_imports=True)
+    own = {name for name in graph.modules if name.partition(".")[0] == part.module}
+    imported = {other.partition(".")[0] for name in own for other in graph.find_modules_directly_imported_by(name)}
+    foreign = imported - set(sys.stdlib_module_names) - modules(project["dependencies"]) - {part.module, "lakestream"}
+    assert foreign == modules(parts.dependencies(part))
 
 
 def without(tmp_path: Path, *names: str) -> dict[str, str]:
@@ -79,6 +103,10 @@ def without(tmp_path: Path, *names: str) -> dict[str, str]:
             @classmethod
             def find_spec(cls, name, path=None, target=None):
                 return None if name.partition('.')[0] in {names!r} else super().find_spec(name, path, target)
+            @classmethod
+            def find_distributions(cls, *arguments):
+                found = super().find_distributions(*arguments)
+                return (each for each in found if each.name.replace('-', '_') not in {names!r})
         sys.meta_path = [Lacking if finder is PathFinder else finder for finder in sys.meta_path]
     """
     (tmp_path / "sitecustomize.py").write_text("\n".join(line[8:] for line in program.splitlines()))
@@ -87,16 +115,20 @@ def without(tmp_path: Path, *names: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("command", "module"),
+    ("command", "module", "extra"),
     [
-        (["sql", "-q", "SELECT 1"], "duckdb"),
-        (["compact", "--once"], "pyspark"),
-        (["maintain", "--once"], "pyspark"),
-        (["clone", "ORDERS", "copy"], "pyspark"),
-        (["export", "ORDERS", "--to", "orders.csv"], "duckdb"),
+        (["sql", "-q", "SELECT 1"], "duckdb", "lake"),
+        (["compact", "--once"], "pyspark", "lake"),
+        (["maintain", "--once"], "pyspark", "lake"),
+        (["clone", "ORDERS", "copy"], "pyspark", "lake"),
+        (["export", "ORDERS", "--to", "orders.csv"], "duckdb", "lake"),
+        (["sharing", "create", "acme", "--all"], "lakestream_sharing", "sharing"),
+        (["sharing", "--help"], "lakestream_sharing", "sharing"),
     ],
 )
-def test_a_command_without_its_packages_says_what_to_install(tmp_path: Path, command: list[str], module: str) -> None:
+def test_a_command_without_its_packages_says_what_to_install(
+    tmp_path: Path, command: list[str], module: str, extra: str
+) -> None:
     (tmp_path / "streams").mkdir()
     environ = without(tmp_path, module)
     done = subprocess.run(
@@ -108,8 +140,20 @@ def test_a_command_without_its_packages_says_what_to_install(tmp_path: Path, com
         timeout=60,
         check=False,
     )
-    line = f"lakestream: lakestream {command[0]} needs {module}, which is not installed: pip install 'lakestream[lake]'"
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"{line}\n")
+    line = f"lakestream {command[0]} needs {module}, which is not installed: pip install 'lakestream[{extra}]'"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"lakestream: {line}\n")
+
+
+def test_without_an_optional_package_its_group_is_in_the_help_and_completes_to_nothing(tmp_path: Path) -> None:
+    environ = without(tmp_path, "lakestream_sharing")
+    program = [sys.executable, "-m", "lakestream"]
+    shown = subprocess.run([*program, "--help"], env=environ, capture_output=True, text=True, timeout=60, check=True)
+    assert "Share tables with recipients" in shown.stdout
+    shell = {**environ, "_LAKESTREAM_COMPLETE": "complete_bash", "COMP_CWORD": "2"}
+    for line in ("lakestream sharing ", "lakestream sharing cr"):
+        environ = {**shell, "COMP_WORDS": line}
+        done = subprocess.run(program, env=environ, capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "", ""), line
 
 
 def test_a_job_without_spark_says_what_to_install(tmp_path: Path) -> None:

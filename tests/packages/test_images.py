@@ -123,7 +123,7 @@ def test_the_servers_image_has_neither_java_nor_spark(server: Image) -> None:
     assert not list((server.root / "usr" / "lib").glob("jvm/*"))
     packages = {path.name for path in (server.root / "usr/local/lib").glob("python3*/site-packages/*")}
     assert packages & {"pyspark", "pandas", "duckdb"} == set()
-    assert "deltalake" in packages
+    assert {"deltalake", "lakestream_sharing"} <= packages
 
 
 def test_server_and_compactor_share_a_volume(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from packages import parts
 from tests.packages.environments import INSTALL_SECONDS, ROOT, build, environ, make_venv, offline, run
 from tests.s3_server import S3Server
 from tests.servers import Kind, Server
@@ -51,8 +52,34 @@ def test_the_wheel_and_the_sdist_have_every_file(dist: Path) -> None:
     assert needed - inside == set()
 
 
+def test_the_wheels_of_optional_packages_have_every_file(dist: Path) -> None:
+    for part in parts.parts().values():
+        [wheel] = dist.glob(f"{part.module}-*-py3-none-any.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            names = set(archive.namelist())
+        folder = f"packages/{part.folder.name}/"
+        assert {name.removeprefix(folder) for name in tracked(f"{folder}{part.module}")} - names == set()
+
+
+def test_delta_sharing_comes_with_its_extra(dist: Path, tmp_path: Path) -> None:
+    env = environ(tmp_path / "home")
+    [wheel] = dist.glob("lakestream-*.whl")
+    programs = make_venv(tmp_path / "venv", env, wheel)
+    asked = [programs / "lakestream", "sharing", "serve", "--lake", tmp_path / "none", "--server", "nats://127.0.0.1:1"]
+    without = subprocess.run(asked, env=env, capture_output=True, text=True, timeout=60, check=False)
+    line = "lakestream: lakestream sharing needs lakestream_sharing, which is not installed"
+    assert (without.returncode, without.stderr) == (1, f"{line}: pip install 'lakestream[sharing]'\n")
+    pip = [programs / "python", "-m", "pip"]
+    run([*pip, "install", "--find-links", dist, "lakestream[sharing]"], env, INSTALL_SECONDS)
+    run([*pip, "check"], env)
+    found = subprocess.run(asked, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert (found.returncode, found.stdout) == (1, "")
+    assert "127.0.0.1:1" in found.stderr, "the server cannot be reached"
+    assert "Issue a token" in run([programs / "lakestream", "sharing", "--help"], env)
+
+
 def test_a_wheel_without_the_compiled_module_is_for_every_platform(tmp_path: Path) -> None:
-    [wheel] = build(tmp_path, "--no-jars", LAKESTREAM_PURE="1").glob("*.whl")
+    [wheel] = build(tmp_path, "--no-jars", LAKESTREAM_PURE="1").glob("lakestream-*.whl")
     assert wheel.name.endswith("-py3-none-any.whl")
 
 

@@ -20,7 +20,7 @@ ROOT = next(parent for parent in Path(__file__).parents if (parent / "pyproject.
 INTERNALS = ROOT / "docs" / "internals"
 CODE = sorted(
     path
-    for top in ("lakestream", "jobs", "tests", "jvm")
+    for top in ("lakestream", "jobs", "packages", "tests", "jvm")
     for end in ("py", "java")
     for path in (ROOT / top).rglob(f"*.{end}")
 )
@@ -137,7 +137,7 @@ def test_modules_that_sources_name_exist() -> None:
     broken = [
         f"{place}: {name}"
         for path in CODE
-        if path.suffix == ".py" and path.is_relative_to(ROOT / "lakestream")
+        if path.suffix == ".py" and path.relative_to(ROOT).parts[0] in ("lakestream", "packages")
         for place, name in modules_named(path)
         if not any((folder / name).exists() for folder in path.parents if folder.is_relative_to(ROOT))
     ]

@@ -13,10 +13,14 @@ from pathlib import Path
 import grimp
 import pytest
 
+from packages import parts
+
 pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).parents[2]
-MODULES = sorted([*ROOT.glob("lakestream/**/*.py"), *ROOT.glob("jobs/*.py")])
+MODULES = sorted(
+    [*ROOT.glob("lakestream/**/*.py"), *ROOT.glob("jobs/*.py"), *ROOT.glob("packages/*/lakestream_*/**/*.py")]
+)
 CLAUSE = re.compile(r"\s*(What|Whether|Who|Whoever|Whom|Whose|Nobody|Somebody|It|They|How|When|Where|Why)\b")
 
 
@@ -163,8 +167,8 @@ def test_spark_programs_use_the_lake_and_never_the_server() -> None:
 
 
 def _import_graph() -> dict[str, set[str]]:
-    """Return the modules that each module of lakestream imports, annotations (`TYPE_CHECKING`) included."""
-    graph = grimp.build_graph("lakestream", cache_dir=None)
+    """Return the modules that each module imports, annotations (`TYPE_CHECKING`) included."""
+    graph = grimp.build_graph("lakestream", *(part.module for part in parts.parts().values()), cache_dir=None)
     return {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
 
 
@@ -211,7 +215,8 @@ def test_errors_of_decoding_are_caught_together() -> None:
 
 
 def test_unit_tests_stand_in_the_folders_of_what_they_test() -> None:
-    """A unit test's folder is that of the module that it tests, where lakestream/ has such a folder."""
+    """A unit test's folder is that of the module that it tests in lakestream/, or of the package in packages/."""
     unit = ROOT / "tests" / "unit"
     folders = {path.parent.relative_to(unit) for path in unit.rglob("test_*.py")}
-    assert [str(folder) for folder in sorted(folders) if not (ROOT / "lakestream" / folder).is_dir()] == []
+    tops = [ROOT / "lakestream", ROOT / "packages"]
+    assert [str(folder) for folder in sorted(folders) if not any((top / folder).is_dir() for top in tops)] == []

@@ -18,9 +18,9 @@ import msgspec
 from lakestream.client.bucket import OPERATION
 from lakestream.client.direct_get import DirectGets
 from lakestream.client.errors import ClientError, NoSuchStream
-from lakestream.sharing import grants
-from lakestream.sharing.errors import Unauthenticated, Unavailable
-from lakestream.sharing.grants import Shared
+from lakestream_sharing import grants
+from lakestream_sharing.errors import Unauthenticated, Unavailable
+from lakestream_sharing.grants import Shared
 
 if TYPE_CHECKING:
     from nats.aio.client import Client as Nats

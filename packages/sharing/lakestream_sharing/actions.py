@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 
 from lakestream.lake.table.actions import Add, AddCdc, DeletionVector, MetaData, Remove, TableProtocol, vector_file
-from lakestream.sharing.errors import Unsupported
-from lakestream.sharing.requests import DELTA, PARQUET, Capabilities
+from lakestream_sharing.errors import Unsupported
+from lakestream_sharing.requests import DELTA, PARQUET, Capabilities
 
 VECTORS = "deletionVectors"
 COLUMN_MAPPING = "columnMapping"

@@ -24,9 +24,9 @@ from aiohttp.web_request import BaseRequest
 
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files.storage import Storage
-from lakestream.sharing import actions, requests
-from lakestream.sharing.access import Access
-from lakestream.sharing.errors import (
+from lakestream_sharing import actions, requests
+from lakestream_sharing.access import Access
+from lakestream_sharing.errors import (
     BadRequest,
     Busy,
     Forbidden,
@@ -36,11 +36,11 @@ from lakestream.sharing.errors import (
     Unauthenticated,
     Unavailable,
 )
-from lakestream.sharing.grants import EVERY, Grant, Shared
-from lakestream.sharing.requests import CAPABILITIES, Query
-from lakestream.sharing.signing import FileUrl, Page, Refresh, Signer
-from lakestream.sharing.slots import Slots
-from lakestream.sharing.tables import Answer, Tables, Urls
+from lakestream_sharing.grants import EVERY, Grant, Shared
+from lakestream_sharing.requests import CAPABILITIES, Query
+from lakestream_sharing.signing import FileUrl, Page, Refresh, Signer
+from lakestream_sharing.slots import Slots
+from lakestream_sharing.tables import Answer, Tables, Urls
 
 PREFIX = "/delta-sharing"
 SCHEMA = "streams"

@@ -1,6 +1,7 @@
 """`lakestream sharing`: Delta Sharing, its server and its tokens.
 
-Belongs here: the commands, their options and output. lakestream/sharing does the work.
+Belongs here: the commands, their options and output. The other modules do the work. lakestream finds the
+commands by the entry point in pyproject.toml, and has the help of the group in its own list (lakestream/cli/app.py).
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from lakestream.cli.results import visible
 from lakestream.cli.server_options import Server, with_server
 from lakestream.cli.sql import LakeOption, default_lake
 from lakestream.cli.terminal import JsonOption, complain, console, counted, print_json
-from lakestream.sharing.grants import DEFAULT_LIFETIME_DAYS, EVERY, MAX_LIFETIME_DAYS
+from lakestream_sharing.grants import DEFAULT_LIFETIME_DAYS, EVERY, MAX_LIFETIME_DAYS
 
 if TYPE_CHECKING:
-    from lakestream.sharing.issuing import Issuer, Token
+    from lakestream_sharing.issuing import Issuer, Token
 
 T = TypeVar("T")
 DEFAULT_ENDPOINT = "http://127.0.0.1:8480/delta-sharing"
 MAX_URL_LIFETIME_S = 604_800
 """Longest life of a URL that object stores sign (7 days)."""
 
-sharing = typer.Typer(help="Share tables with recipients over Delta Sharing.", no_args_is_help=True)
+sharing = typer.Typer()
 
 
 @sharing.command()
@@ -161,10 +162,10 @@ def serve(
 ) -> None:
     """Serve the tables of the login's account to the holders of tokens, until Ctrl-C or SIGTERM."""
     extras.require("sharing", "lakestream sharing serve")
-    from lakestream.sharing.app import Limits
-    from lakestream.sharing.errors import SharingError
-    from lakestream.sharing.program import BadSettings, Settings
-    from lakestream.sharing.program import serve as run
+    from lakestream_sharing.app import Limits
+    from lakestream_sharing.errors import SharingError
+    from lakestream_sharing.program import BadSettings, Settings
+    from lakestream_sharing.program import serve as run
 
     host, _, port = listen.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
@@ -202,7 +203,7 @@ def _listening(url: str) -> None:
 
 def _with_issuer(server: Server, act: Callable[[Issuer], Awaitable[T]]) -> T:
     """Return what an action with the account's tokens returns. Exits with 1 if it fails."""
-    from lakestream.sharing.issuing import IssueFailed, Issuer
+    from lakestream_sharing.issuing import IssueFailed, Issuer
 
     async def run() -> T:
         connection = await connect_once(server, "lakestream sharing")

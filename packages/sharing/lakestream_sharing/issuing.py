@@ -15,9 +15,9 @@ import msgspec
 
 from lakestream.client.direct_get import PAGE_MESSAGES, DirectGets
 from lakestream.client.errors import ClientError, NoAnswer, NoSuchStream
-from lakestream.sharing import grants
-from lakestream.sharing.access import TIMEOUT_S, entries
-from lakestream.sharing.grants import DAY_NS, EVERY, Grant
+from lakestream_sharing import grants
+from lakestream_sharing.access import TIMEOUT_S, entries
+from lakestream_sharing.grants import DAY_NS, EVERY, Grant
 
 if TYPE_CHECKING:
     from nats.aio.client import Client as Nats

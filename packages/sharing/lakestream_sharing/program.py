@@ -1,7 +1,7 @@
 """The process that serves Delta Sharing.
 
 Belongs here: its settings, the connection to the NATS server, the listener with TLS, signals, and its end.
-cli/sharing.py has the command.
+command.py has the command.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import msgspec
 
 from lakestream.lake.files import lake as lakes
 from lakestream.lake.files.lake import open_storage
-from lakestream.sharing.access import Access, account_of, over_nats
-from lakestream.sharing.app import PREFIX, Limits, Service
-from lakestream.sharing.listener import Listener
-from lakestream.sharing.signing import KEY_BYTES, Signer
+from lakestream_sharing.access import Access, account_of, over_nats
+from lakestream_sharing.app import PREFIX, Limits, Service
+from lakestream_sharing.listener import Listener
+from lakestream_sharing.signing import KEY_BYTES, Signer
 
 if TYPE_CHECKING:
     from nats.aio.client import Client as Nats

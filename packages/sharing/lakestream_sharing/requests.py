@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from lakestream.protocol.decoding import DECODE_ERRORS
-from lakestream.sharing.errors import BadRequest
+from lakestream_sharing.errors import BadRequest
 
 PARQUET, DELTA = "parquet", "delta"
 CAPABILITIES = "delta-sharing-capabilities"

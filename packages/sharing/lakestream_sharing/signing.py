@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from lakestream.protocol.decoding import DECODE_ERRORS
-from lakestream.sharing.errors import BadRequest, Forbidden
+from lakestream_sharing.errors import BadRequest, Forbidden
 
 KEY_BYTES = 32
 MAX_TEXT = 8192

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from lakestream.sharing.errors import Unavailable
+from lakestream_sharing.errors import Unavailable
 
 
 class Slots:

@@ -20,11 +20,11 @@ from lakestream.lake.table.actions import MetaData, locate
 from lakestream.lake.table.log import Commit, Log, State
 from lakestream.lake.write.maintenance_plan import interval_ns
 from lakestream.lake.write.vacuum import DEFAULT_TOMBSTONES, TOMBSTONES_PROPERTY
-from lakestream.sharing import actions, predicates
-from lakestream.sharing.actions import Change, FileAction, Lines
-from lakestream.sharing.errors import BadRequest, Forbidden, NotFound, TooLarge
-from lakestream.sharing.grants import STREAM
-from lakestream.sharing.requests import Capabilities, Query, Window, milliseconds
+from lakestream_sharing import actions, predicates
+from lakestream_sharing.actions import Change, FileAction, Lines
+from lakestream_sharing.errors import BadRequest, Forbidden, NotFound, TooLarge
+from lakestream_sharing.grants import STREAM
+from lakestream_sharing.requests import Capabilities, Query, Window, milliseconds
 
 MAX_VERSIONS = 1_000
 """Versions of one answer with changes."""

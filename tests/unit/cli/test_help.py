@@ -14,6 +14,7 @@ import typer
 
 from lakestream import __version__
 from lakestream.cli.app import app
+from lakestream.cli.optional import OptionalCommands
 
 pytestmark = pytest.mark.unit
 
@@ -26,6 +27,8 @@ def commands() -> Iterator[tuple[str, Any]]:
     while pending:
         name, command = pending.pop()
         yield name, command
+        if isinstance(command, OptionalCommands):
+            command.load()
         inner = getattr(command, "commands", {})
         pending += [(f"{name} {each}".strip(), inner[each]) for each in inner]
 
@@ -83,6 +86,8 @@ def completed(line: str) -> list[str]:
 
 def test_a_shell_completes_commands_options_and_flags_of_nats_server() -> None:
     assert completed("lakestream do") == ["doctor"]
+    assert completed("lakestream shar") == ["sharing"]
+    assert completed("lakestream sharing re") == ["revoke"]
     assert "--as-of" in completed("lakestream restore --as")
     assert set(completed("lakestream serve --store")) == {"--store_dir"}
     assert {"-js", "-sd", "--cluster_name"} <= set(completed("lakestream up -")) | set(completed("lakestream up --clu"))

@@ -1,1 +1,1 @@
-"""Unit tests of lakestream/sharing."""
+"""Unit tests of packages/sharing."""

@@ -8,7 +8,7 @@ import logging
 import pytest
 from aiohttp import web
 
-from lakestream.sharing.listener import Listener
+from lakestream_sharing.listener import Listener
 
 pytestmark = pytest.mark.unit
 

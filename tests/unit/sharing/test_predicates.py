@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakestream.lake.table.actions import Add
-from lakestream.sharing.predicates import MAX_DEPTH, parsed, rows_of, selected
+from lakestream_sharing.predicates import MAX_DEPTH, parsed, rows_of, selected
 
 VALUES = st.one_of(st.none(), st.integers(-3, 3))
 ROWS = st.lists(st.tuples(VALUES, st.sampled_from(["", "a", "ab", "b"])), min_size=1, max_size=4)

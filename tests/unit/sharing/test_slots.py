@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from lakestream.sharing.errors import Unavailable
-from lakestream.sharing.slots import Slots
+from lakestream_sharing.errors import Unavailable
+from lakestream_sharing.slots import Slots
 
 
 async def test_one_owner_leaves_room_for_others() -> None:

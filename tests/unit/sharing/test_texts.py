@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.sharing import grants
-from lakestream.sharing.errors import BadRequest, Forbidden
-from lakestream.sharing.requests import Capabilities, capabilities, milliseconds
-from lakestream.sharing.signing import FileUrl, Page, Refresh, Signer
+from lakestream_sharing import grants
+from lakestream_sharing.errors import BadRequest, Forbidden
+from lakestream_sharing.requests import Capabilities, capabilities, milliseconds
+from lakestream_sharing.signing import FileUrl, Page, Refresh, Signer
 
 RECORD = FileUrl("streams/ORDERS/größe.parquet", "ORDERS", "a" * 64, 1)
 
