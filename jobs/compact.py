@@ -5,7 +5,7 @@
     spark-submit jobs/compact.py --lake /mnt/lake --once         (the Spark that spark-submit was configured for)
 
 Belongs here: the command line and the loop. lakestream.lake.write.compactor and upkeep do the work, and
-lakestream.lake.catalogs.keeper keeps the tables registered in catalogs.
+lakestream_catalogs.keeper (packages/catalogs) keeps the tables registered in catalogs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 if (ROOT / "lakestream").is_dir():
     sys.path.insert(0, str(ROOT))  # run from a checkout, installed or not
 
-from lakestream.extras import ExtraMissing  # noqa: E402
+from lakestream.extras import ExtraMissing, load  # noqa: E402
 from lakestream.lake.catalogs import address  # noqa: E402
 from lakestream.lake.catalogs.address import CatalogAddress  # noqa: E402
 from lakestream.lake.errors import StorageFailed  # noqa: E402
@@ -37,8 +37,8 @@ from lakestream.spans import Spans, configured, open_spans  # noqa: E402
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from lakestream.lake.catalogs.keeper import CatalogKeeper
-    from lakestream.lake.catalogs.sync import Synced
+    from lakestream.lake.catalogs.catalog import Keeper
+    from lakestream.lake.catalogs.plan import Synced
     from lakestream.lake.spark.session import Rest
     from lakestream.lake.write.compactor import BatchReport, Compactor
     from lakestream.lake.write.maintainer import Done
@@ -223,18 +223,24 @@ def run(
             spans.close()
 
 
-def _keeper(lake: str, catalogs: Sequence[CatalogAddress], metrics: CompactorMetrics) -> CatalogKeeper | None:
-    """Return the keeper of the catalogs' entries, if there are any."""
+def _keeper(lake: str, catalogs: Sequence[CatalogAddress], metrics: CompactorMetrics) -> Keeper | None:
+    """Return the keeper of the catalogs' entries, if there are any; without its package, None after a line."""
     if not catalogs:
         return None
-    from lakestream.lake.catalogs.keeper import CatalogKeeper
+    from lakestream.lake.catalogs.catalog import KEEPERS
+
+    try:
+        keeper = load(KEEPERS, "catalogs", "catalogs", f"the catalog {catalogs[0]}")
+    except ExtraMissing as error:
+        complain(f"{error}. Compaction goes on")
+        return None
 
     def report(result: Synced) -> None:
         metrics.note_catalog(result)
         if any(result.count(kind) for kind in ("create", "alter", "drop")):
             say(f"catalog {result.catalog}: {result.describe()}")
 
-    return CatalogKeeper(lake, catalogs, report, complain, active=lambda: metrics.active)
+    return keeper(lake, catalogs, report, complain, active=lambda: metrics.active)
 
 
 def _open_spans(lake: str) -> Spans | None:

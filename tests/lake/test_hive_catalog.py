@@ -17,11 +17,11 @@ from pymetastore.metastore import HMS
 
 from lakestream.lake.catalogs.address import CatalogAddress, parse
 from lakestream.lake.catalogs.entries import Entry
-from lakestream.lake.catalogs.hive import INPUT_FORMAT, OUTPUT_FORMAT, SERDE, HiveCatalog
 from lakestream.lake.files import lake as lakes
 from lakestream.lake.files import paths, schemas, staging
 from lakestream.lake.files.lake import open_storage
 from lakestream.schemas.schema import Schema
+from lakestream_catalogs.hive import INPUT_FORMAT, OUTPUT_FORMAT, SERDE, HiveCatalog
 from tests.hive_server import HiveServer
 from tests.lake.conftest import job
 from tests.lake.model import StreamModel

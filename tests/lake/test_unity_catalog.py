@@ -14,11 +14,12 @@ from typer.testing import CliRunner, Result
 from lakestream.cli.app import app
 from lakestream.lake.catalogs.address import CatalogAddress, parse
 from lakestream.lake.catalogs.catalog import CatalogAway
-from lakestream.lake.catalogs.opening import open_catalog
-from lakestream.lake.catalogs.sync import Synced, sync
+from lakestream.lake.catalogs.plan import Synced
 from lakestream.lake.catalogs.tables import LakeTables
-from lakestream.lake.catalogs.unity import PAGE, TOKEN, TOKEN_FILE
 from lakestream.lake.sql.connection import extension_path
+from lakestream_catalogs.opening import open_catalog
+from lakestream_catalogs.sync import sync
+from lakestream_catalogs.unity import PAGE, TOKEN, TOKEN_FILE
 from tests.lake.catalog_lake import ORDERS, CatalogLake
 from tests.unity_server import UnityServer
 

@@ -15,6 +15,7 @@ import pytest
 
 from lakestream import __version__, extras
 from lakestream.cli.optional import ENTRY_POINTS
+from lakestream.cli.optional import EXTRAS as EXTRAS_OF_COMMANDS
 from packages import parts
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,6 +35,8 @@ WITHOUT_IMPORT = {"tzdata"}
 """Data that Python reads by itself."""
 ALSO = {"py4j": "pyspark"}
 """Modules that come with another distribution."""
+ALSO_IMPORTED = {"botocore", "thrift"}
+"""Modules that come with boto3 and pymetastore."""
 
 
 @pytest.fixture(scope="module")
@@ -80,9 +83,18 @@ def test_optional_packages_have_the_name_and_the_version_of_the_main_one(project
     assert project["version"] == __version__
     folders = {name: f"packages/{name}" for name in parts.NAMES}
     assert f"\nPARTS := {' '.join(folders.values())}\n" in (ROOT / "Makefile").read_text()
-    for name, folder in folders.items():
-        assert (ROOT / folder / "README.md").is_file()
-        assert list(parts.project(ROOT / folder)["entry-points"][ENTRY_POINTS]) == [name]
+    assert all((ROOT / folder / "README.md").is_file() for folder in folders.values())
+    optional = project["optional-dependencies"]
+    assert all(part.requirement in optional[part.folder.name] for part in parts.parts().values())
+
+
+def test_commands_of_optional_packages_are_those_that_the_help_lists() -> None:
+    brought = {
+        command: name
+        for name in parts.NAMES
+        for command in parts.project(ROOT / "packages" / name)["entry-points"].get(ENTRY_POINTS, ())
+    }
+    assert brought == EXTRAS_OF_COMMANDS
 
 
 @pytest.mark.parametrize("part", parts.parts().values(), ids=lambda part: str(part.distribution))
@@ -91,7 +103,8 @@ def test_an_optional_package_requires_what_it_imports(part: parts.Part, project:
     own = {name for name in graph.modules if name.partition(".")[0] == part.module}
     imported = {other.partition(".")[0] for name in own for other in graph.find_modules_directly_imported_by(name)}
     foreign = imported - set(sys.stdlib_module_names) - modules(project["dependencies"]) - {part.module, "lakestream"}
-    assert foreign == modules(parts.dependencies(part))
+    extra = modules(project["optional-dependencies"][part.folder.name]) - {part.module}
+    assert foreign - ALSO_IMPORTED == modules(parts.dependencies(part)) | extra
 
 
 def without(tmp_path: Path, *names: str) -> dict[str, str]:
@@ -124,6 +137,7 @@ def without(tmp_path: Path, *names: str) -> dict[str, str]:
         (["export", "ORDERS", "--to", "orders.csv"], "duckdb", "lake"),
         (["sharing", "create", "acme", "--all"], "lakestream_sharing", "sharing"),
         (["sharing", "--help"], "lakestream_sharing", "sharing"),
+        (["catalog", "ls"], "lakestream_catalogs", "catalogs"),
     ],
 )
 def test_a_command_without_its_packages_says_what_to_install(
@@ -145,12 +159,13 @@ def test_a_command_without_its_packages_says_what_to_install(
 
 
 def test_without_an_optional_package_its_group_is_in_the_help_and_completes_to_nothing(tmp_path: Path) -> None:
-    environ = without(tmp_path, "lakestream_sharing")
+    environ = without(tmp_path, "lakestream_catalogs", "lakestream_sharing")
     program = [sys.executable, "-m", "lakestream"]
     shown = subprocess.run([*program, "--help"], env=environ, capture_output=True, text=True, timeout=60, check=True)
     assert "Share tables with recipients" in shown.stdout
+    assert "Register a lake's tables" in shown.stdout
     shell = {**environ, "_LAKESTREAM_COMPLETE": "complete_bash", "COMP_CWORD": "2"}
-    for line in ("lakestream sharing ", "lakestream sharing cr"):
+    for line in ("lakestream sharing ", "lakestream sharing cr", "lakestream catalog "):
         environ = {**shell, "COMP_WORDS": line}
         done = subprocess.run(program, env=environ, capture_output=True, text=True, timeout=60, check=False)
         assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "", ""), line
@@ -165,3 +180,18 @@ def test_a_job_without_spark_says_what_to_install(tmp_path: Path) -> None:
     )
     line = "lakestream: the maintainer needs pyspark, which is not installed: pip install 'lakestream[lake]'"
     assert (done.returncode, done.stderr) == (1, f"{line}\n")
+
+
+def test_a_compactor_without_the_package_of_catalogs_goes_on_and_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "lake" / "streams").mkdir(parents=True)
+    (tmp_path / "lake" / "segments").mkdir()
+    job = [sys.executable, str(ROOT / "jobs" / "compact.py"), "--lake", str(tmp_path / "lake"), "--once"]
+    job += ["--catalog", "unity+http://127.0.0.1:1/main"]
+    environ = without(tmp_path, "lakestream_catalogs")
+    done = subprocess.run(job, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    line = "the catalog unity+http://127.0.0.1:1/main needs lakestream_catalogs, which is not installed"
+    install = "pip install 'lakestream[catalogs]'. Compaction goes on"
+    assert (done.returncode, done.stderr) == (0, f"lakestream: {line}: {install}\n")
+    found = subprocess.run(job, env=os.environ, capture_output=True, text=True, timeout=60, check=False)
+    assert found.returncode == 0
+    assert "catalog unity+http://127.0.0.1:1/main cannot be used" in found.stderr, "the keeper was found"

@@ -78,6 +78,19 @@ def test_delta_sharing_comes_with_its_extra(dist: Path, tmp_path: Path) -> None:
     assert "Issue a token" in run([programs / "lakestream", "sharing", "--help"], env)
 
 
+def test_catalogs_come_with_their_extra(dist: Path, tmp_path: Path) -> None:
+    env = environ(tmp_path / "home")
+    [wheel] = dist.glob("lakestream-*.whl")
+    programs = make_venv(tmp_path / "venv", env, "--find-links", dist, f"lakestream[catalogs] @ file://{wheel}")
+    run([programs / "python", "-m", "pip", "check"], env)
+    (tmp_path / "lake" / "streams").mkdir(parents=True)
+    for address in ("hive://127.0.0.1:1", "unity+http://127.0.0.1:1/main"):
+        command = [programs / "lakestream", "catalog", "ls", "--lake", tmp_path / "lake", "--catalog", address]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 1
+        assert f"catalog {address} cannot be used" in done.stderr
+
+
 def test_a_wheel_without_the_compiled_module_is_for_every_platform(tmp_path: Path) -> None:
     [wheel] = build(tmp_path, "--no-jars", LAKESTREAM_PURE="1").glob("lakestream-*.whl")
     assert wheel.name.endswith("-py3-none-any.whl")
@@ -205,7 +218,7 @@ def test_pipx(dist: Path, tmp_path: Path) -> None:
 def test_without_network_and_jars_the_server_serves_and_says_what_is_missing(dist: Path, tmp_path: Path) -> None:
     env = environ(tmp_path / "home", LAKESTREAM_CACHE=str(tmp_path / "cache"))
     [wheel] = dist.glob("lakestream-*.whl")
-    programs = make_venv(tmp_path / "venv", env, f"lakestream[lake] @ file://{wheel}")
+    programs = make_venv(tmp_path / "venv", env, "--find-links", dist, f"lakestream[lake] @ file://{wheel}")
     done = subprocess.run(
         [str(word) for word in offline([programs / "python", "-m", "lakestream.lake.spark.jars"])],
         env=env,

@@ -1,7 +1,7 @@
 """Differences between the tables of a lake and the entries of a catalog.
 
-Belongs here: deciding which entries are created, altered and dropped. No I/O. Entries of others (without the lake's id
-among their properties) are never changed, and their names are never taken.
+Belongs here: deciding which entries are created, altered and dropped, and the record of what was done. No I/O. Entries
+of others (without the lake's id among their properties) are never changed, and their names are never taken.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ NONE, CREATE, ALTER, DROP, FOREIGN = "registered", "create", "alter", "drop", "f
 
 CHANGES = (CREATE, ALTER, DROP)
 
+MAX_SHOWN = 3
+"""Maximum number of refused changes in the text of a result."""
+
 Render = Callable[[Table, str], Entry]
 """Returns the entry that a table should have under a name."""
 
@@ -39,6 +42,52 @@ class Change(msgspec.Struct, frozen=True):
     entry: Entry
     table: Table | None = None
     reason: str = ""
+
+
+class Placed(msgspec.Struct, frozen=True):
+    """Decision on an entry, and the database that the entry is in. `error`: the change has failed."""
+
+    database: str
+    change: Change
+    error: str = ""
+
+
+class Synced(msgspec.Struct, frozen=True):
+    """Result of a pass. `complete`: nothing is left to do but what has failed. `error`: the reason for an early end."""
+
+    catalog: str
+    changes: tuple[Placed, ...] = ()
+    complete: bool = True
+    error: str = ""
+    seconds: float = 0.0
+
+    def count(self, kind: str) -> int:
+        """Count the decisions of a kind that have not failed."""
+        return sum(each.change.kind == kind and not each.error for each in self.changes)
+
+    @property
+    def entries(self) -> int:
+        """Return the number of entries that are as they should be."""
+        return sum(self.count(kind) for kind in (NONE, CREATE, ALTER))
+
+    @property
+    def failures(self) -> list[str]:
+        """Return the errors of single entries."""
+        return [each.error for each in self.changes if each.error]
+
+    @property
+    def reason(self) -> str:
+        """Return why the catalog is not as it should be, in one line; "" if it is."""
+        if self.error:
+            return self.error
+        found = self.failures
+        more = f", and {len(found) - MAX_SHOWN} more" if len(found) > MAX_SHOWN else ""
+        return "; ".join(found[:MAX_SHOWN]) + more
+
+    def describe(self) -> str:
+        """Return the changes in one line."""
+        parts = ((CREATE, "created"), (ALTER, "altered"), (DROP, "dropped"))
+        return ", ".join(f"{self.count(kind)} {word}" for kind, word in parts)
 
 
 def plan(

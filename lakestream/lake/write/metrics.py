@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lakestream import __version__
-from lakestream.lake.catalogs.plan import CHANGES
+from lakestream.lake.catalogs.plan import CHANGES, Synced
 from lakestream.lake.files import paths
 from lakestream.metrics.family import COUNTER, GAUGE, HISTOGRAM, Family, Sheet
 from lakestream.metrics.histogram import Histogram
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from lakestream.lake.catalogs.address import CatalogAddress
-    from lakestream.lake.catalogs.sync import Synced
     from lakestream.lake.write.compactor import BatchReport, Compactor
     from lakestream.lake.write.maintainer import Done
 

@@ -1,6 +1,8 @@
 """`lakestream catalog`: the entries of a lake's tables in catalogs.
 
-Belongs here: the commands and their output. lake/catalogs/ does the work; the compactor does the same by itself.
+Belongs here: the commands and their output. The other modules do the work; the compactor does the same by itself.
+lakestream finds the commands by the entry point in pyproject.toml, and has the help of the group in its own list
+(lakestream/cli/app.py).
 """
 
 from __future__ import annotations
@@ -20,12 +22,10 @@ if TYPE_CHECKING:
 
     from lakestream.lake.catalogs.address import CatalogAddress
     from lakestream.lake.catalogs.catalog import Catalog
-    from lakestream.lake.catalogs.sync import Placed, Synced
+    from lakestream.lake.catalogs.plan import Placed, Synced
     from lakestream.lake.catalogs.tables import Tables
 
-catalog = typer.Typer(
-    help="Register a lake's tables in a Hive metastore, AWS Glue or Unity Catalog.", no_args_is_help=True
-)
+catalog = typer.Typer()
 
 _STATES = {"create": "missing", "alter": "differs", "drop": "left over", "foreign": "of another program"}
 """States of entries before the changes that a sync would make."""
@@ -35,8 +35,8 @@ _DONE = {"create": "created", "alter": "altered", "drop": "dropped", "foreign": 
 @catalog.command()
 def sync(lake: LakeOption = None, urls: CatalogOption = None, as_json: JsonOption = False) -> None:
     """Make the entries as the tables are, once. Exit code 1: a catalog or an entry has failed."""
-    from lakestream.lake.catalogs.sync import SYNC_SECONDS
-    from lakestream.lake.catalogs.sync import sync as pass_over
+    from lakestream_catalogs.sync import SYNC_SECONDS
+    from lakestream_catalogs.sync import sync as pass_over
 
     def work(connected: Catalog, address: CatalogAddress, found: Tables) -> Synced:
         return pass_over(connected, address, found, seconds=10 * SYNC_SECONDS)
@@ -47,7 +47,8 @@ def sync(lake: LakeOption = None, urls: CatalogOption = None, as_json: JsonOptio
 @catalog.command("ls")
 def list_(lake: LakeOption = None, urls: CatalogOption = None, as_json: JsonOption = False) -> None:
     """List the entries and their state, and change nothing. Exit code 1: a catalog has failed."""
-    from lakestream.lake.catalogs.sync import Placed, Synced, plans
+    from lakestream.lake.catalogs.plan import Placed, Synced
+    from lakestream_catalogs.sync import plans
 
     def work(connected: Catalog, address: CatalogAddress, found: Tables) -> Synced:
         decided = plans(connected, address, found)
@@ -66,9 +67,9 @@ def _visit(
 ) -> None:
     """Do work on each catalog and print the results. Exits with 1 after an error, 2 without catalogs."""
     from lakestream.lake.catalogs.address import BadCatalog, parse_all
-    from lakestream.lake.catalogs.opening import open_catalog
-    from lakestream.lake.catalogs.sync import Synced
+    from lakestream.lake.catalogs.plan import Synced
     from lakestream.lake.catalogs.tables import LakeTables
+    from lakestream_catalogs.opening import open_catalog
 
     try:
         addresses = parse_all(urls or ())

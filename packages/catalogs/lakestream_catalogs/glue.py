@@ -17,7 +17,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from lakestream.lake.catalogs.address import CatalogAddress
 from lakestream.lake.catalogs.catalog import REQUEST_SECONDS, Catalog, CatalogAway, CatalogRefused
 from lakestream.lake.catalogs.entries import Entry, Field, Table, cut
-from lakestream.lake.catalogs.types import hive_fields
+from lakestream_catalogs.types import hive_fields
 
 MAX_COMMENT = 255
 MAX_DESCRIPTION = 2048

@@ -22,8 +22,8 @@ from thrift.transport.TTransport import TBufferedTransport, TTransportException
 from lakestream.lake.catalogs.address import CatalogAddress
 from lakestream.lake.catalogs.catalog import REQUEST_SECONDS, Catalog, CatalogAway, CatalogRefused
 from lakestream.lake.catalogs.entries import Entry, Field, Table, cut, own
-from lakestream.lake.catalogs.types import hive_fields
 from lakestream.lake.files.clouds.known import cloud_of
+from lakestream_catalogs.types import hive_fields
 
 MAX_COMMENT = 255
 """Maximum length of a column's comment; a metastore keeps 256 characters."""

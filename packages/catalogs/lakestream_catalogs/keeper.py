@@ -16,10 +16,11 @@ import msgspec
 from lakestream.lake.catalogs.address import CatalogAddress
 from lakestream.lake.catalogs.catalog import REQUEST_SECONDS, Catalog
 from lakestream.lake.catalogs.entries import Table
-from lakestream.lake.catalogs.opening import open_catalog
-from lakestream.lake.catalogs.sync import Synced, sync
+from lakestream.lake.catalogs.plan import Synced
 from lakestream.lake.catalogs.tables import LakeTables, Tables
 from lakestream.lake.errors import LakeError
+from lakestream_catalogs.opening import open_catalog
+from lakestream_catalogs.sync import sync
 
 LOOK_SECONDS = 30.0
 """Interval of looks for new and deleted tables when no commit is announced."""

@@ -18,14 +18,14 @@ def open_catalog(address: CatalogAddress) -> Catalog:
         ExtraMissing: its client is not installed.
     """
     if address.kind == "unity":
-        from lakestream.lake.catalogs.unity import UnityCatalog
+        from lakestream_catalogs.unity import UnityCatalog
 
         return UnityCatalog(address)
     extras.require("catalogs", f"the catalog {address}")
     if address.kind == "glue":
-        from lakestream.lake.catalogs.glue import GlueCatalog
+        from lakestream_catalogs.glue import GlueCatalog
 
         return GlueCatalog(address)
-    from lakestream.lake.catalogs.hive import HiveCatalog
+    from lakestream_catalogs.hive import HiveCatalog
 
     return HiveCatalog(address)

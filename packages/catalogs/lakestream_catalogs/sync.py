@@ -1,6 +1,6 @@
 """Synchronisation of a catalog with a lake.
 
-Belongs here: one pass over a catalog: reading its entries, and making the changes that `plan.py` decides on. Passes may
+Belongs here: one pass over a catalog: reading its entries, and making the changes that `plan` decides on. Passes may
 be repeated and may run at the same time.
 """
 
@@ -14,59 +14,11 @@ import msgspec
 from lakestream.lake.catalogs.address import CatalogAddress
 from lakestream.lake.catalogs.catalog import Catalog, CatalogRefused
 from lakestream.lake.catalogs.entries import Table, database_of, is_below
-from lakestream.lake.catalogs.plan import ALTER, CREATE, DROP, FOREIGN, NONE, Change, plan
+from lakestream.lake.catalogs.plan import CREATE, DROP, FOREIGN, NONE, Change, Placed, Synced, plan
 from lakestream.lake.catalogs.tables import Tables
 
 SYNC_SECONDS = 60.0
 """Time after which a pass begins no further change; the next one goes on."""
-MAX_SHOWN = 3
-"""Maximum number of refused changes in the text of a result."""
-
-
-class Placed(msgspec.Struct, frozen=True):
-    """Decision on an entry, and the database that the entry is in. `error`: the change has failed."""
-
-    database: str
-    change: Change
-    error: str = ""
-
-
-class Synced(msgspec.Struct, frozen=True):
-    """Result of a pass. `complete`: nothing is left to do but what has failed. `error`: the reason for an early end."""
-
-    catalog: str
-    changes: tuple[Placed, ...] = ()
-    complete: bool = True
-    error: str = ""
-    seconds: float = 0.0
-
-    def count(self, kind: str) -> int:
-        """Count the decisions of a kind that have not failed."""
-        return sum(each.change.kind == kind and not each.error for each in self.changes)
-
-    @property
-    def entries(self) -> int:
-        """Return the number of entries that are as they should be."""
-        return sum(self.count(kind) for kind in (NONE, CREATE, ALTER))
-
-    @property
-    def failures(self) -> list[str]:
-        """Return the errors of single entries."""
-        return [each.error for each in self.changes if each.error]
-
-    @property
-    def reason(self) -> str:
-        """Return why the catalog is not as it should be, in one line; "" if it is."""
-        if self.error:
-            return self.error
-        found = self.failures
-        more = f", and {len(found) - MAX_SHOWN} more" if len(found) > MAX_SHOWN else ""
-        return "; ".join(found[:MAX_SHOWN]) + more
-
-    def describe(self) -> str:
-        """Return the changes in one line."""
-        parts = ((CREATE, "created"), (ALTER, "altered"), (DROP, "dropped"))
-        return ", ".join(f"{self.count(kind)} {word}" for kind, word in parts)
 
 
 class Planned(msgspec.Struct, frozen=True):

@@ -22,8 +22,8 @@ import msgspec
 from lakestream.lake.catalogs.address import CatalogAddress
 from lakestream.lake.catalogs.catalog import REQUEST_SECONDS, Catalog, CatalogAway, CatalogRefused
 from lakestream.lake.catalogs.entries import Entry, Field, Table, cut
-from lakestream.lake.catalogs.types import NoType, sql_type, unity_name
 from lakestream.protocol.decoding import DECODE_ERRORS
+from lakestream_catalogs.types import NoType, sql_type, unity_name
 
 BASE = "/api/2.1/unity-catalog"
 TOKEN, TOKEN_FILE = "LAKESTREAM_UNITY_TOKEN", "LAKESTREAM_UNITY_TOKEN_FILE"

@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from lakestream.lake.catalogs import keeper as keeping
 from lakestream.lake.catalogs.address import parse
-from lakestream.lake.catalogs.keeper import CatalogKeeper
-from lakestream.lake.catalogs.sync import Synced
+from lakestream.lake.catalogs.plan import Synced
 from lakestream.lake.files import lake as lakes
 from lakestream.lake.files import paths
+from lakestream_catalogs import keeper as keeping
+from lakestream_catalogs.keeper import CatalogKeeper
 from tests.unit.lake.catalogs.memory import MemoryCatalog
 
 ADDRESS, SECOND = parse("hive://one/db"), parse("hive://two/db")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lakestream.lake.catalogs.entries import Column, Field
-from lakestream.lake.catalogs.types import NoType, hive_fields, hive_type, sql_type, unity_name
+from lakestream_catalogs.types import NoType, hive_fields, hive_type, sql_type, unity_name
 
 STRUCT = {"type": "struct", "fields": [{"name": "zip", "type": "string"}, {"name": "n", "type": "decimal(20, 0)"}]}
 ARRAY = {"type": "array", "elementType": STRUCT, "containsNull": True}

@@ -9,8 +9,7 @@ import pytest
 
 from lakestream.lake.catalogs.address import parse
 from lakestream.lake.catalogs.entries import Entry
-from lakestream.lake.catalogs.plan import CREATE, Change
-from lakestream.lake.catalogs.sync import Placed, Synced
+from lakestream.lake.catalogs.plan import CREATE, Change, Placed, Synced
 from lakestream.lake.files import paths
 from lakestream.lake.spark import job
 from lakestream.lake.write import metrics
