@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from lakestream import __version__
 from lakestream.lake.catalogs.plan import CHANGES, Synced
 from lakestream.lake.files import paths
+from lakestream.lake.files.query_progress import QueryProgress
 from lakestream.metrics.family import COUNTER, GAUGE, HISTOGRAM, Family, Sheet
 from lakestream.metrics.histogram import Histogram
 
@@ -55,7 +56,9 @@ MISFITS = Family(
 BATCHES = Family(
     "lakestream_compaction_batch_duration_seconds", HISTOGRAM, "Duration of each batch that did something, in seconds."
 )
-BATCH = Family("lakestream_streaming_batch_id", GAUGE, "Number of the last micro-batch of the streaming query.")
+BATCH = Family(
+    "lakestream_streaming_batch_id", GAUGE, "Number of the last micro-batch of the streaming query; -1: none yet."
+)
 SEGMENTS = Family("lakestream_streaming_input_rows", GAUGE, "Rows (segments) of the last micro-batch.")
 INPUT = Family(
     "lakestream_streaming_input_rows_per_second", GAUGE, "Rows a second that arrived for the last micro-batch."
@@ -194,12 +197,12 @@ class CompactorMetrics:
             sheet.put(LAST, self._last)
         sheet.put(FAILING, self.compactor.failing if self.compactor is not None else 0)
         sheet.put(BATCHES, self._batches.read())
-        if self.compactor is not None and (progress := self.compactor.progress).batch >= 0:
-            sheet.put(BATCH, progress.batch)
-            sheet.put(SEGMENTS, progress.segments)
-            sheet.put(INPUT, progress.input_per_second)
-            sheet.put(PROCESSED, progress.processed_per_second)
-            sheet.put(DURATION, progress.seconds)
+        progress = self.compactor.progress if self.compactor is not None else QueryProgress()
+        sheet.put(BATCH, progress.batch)
+        sheet.put(SEGMENTS, progress.segments)
+        sheet.put(INPUT, progress.input_per_second)
+        sheet.put(PROCESSED, progress.processed_per_second)
+        sheet.put(DURATION, progress.seconds)
         if self.spark is not None:
             _jvm(sheet, self.spark)
 

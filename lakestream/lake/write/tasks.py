@@ -45,7 +45,7 @@ class Damaged(msgspec.Struct, frozen=True):
 
 
 class Output(msgspec.Struct, frozen=True):
-    """What tasks have made of a stream's segments: files of its table, and of its table of misfits.
+    """Result of tasks for a stream's segments: files of its table, and of its table of misfits.
 
     `parts`: paths of the segments that are in the files. `needed`: schema versions whose columns the table does not
     have yet, by reference, as JSON of their columns; `unfit`: a subject does not fit a partition. Then, and after a
@@ -125,7 +125,7 @@ def _by_version(reference: str) -> tuple[str, int, str]:
 
 
 class StreamTask(msgspec.Struct, frozen=True, kw_only=True):
-    """How a stream's segments become files.
+    """Instructions for writing a stream's segments into files.
 
     Attributes: `parts`: the path of each segment, and the log index after which its entries are wanted; `dead`:
     messages that are not written; `endings`: of an archive, else None; `table`, `layout`, `random`: see DataFiles;
