@@ -56,9 +56,7 @@ MISFITS = Family(
 BATCHES = Family(
     "lakestream_compaction_batch_duration_seconds", HISTOGRAM, "Duration of each batch that did something, in seconds."
 )
-BATCH = Family(
-    "lakestream_streaming_batch_id", GAUGE, "Number of the last micro-batch of the streaming query; -1: none yet."
-)
+BATCH = Family("lakestream_streaming_batch_id", GAUGE, "Number of the query's last micro-batch; -1: none yet.")
 SEGMENTS = Family("lakestream_streaming_input_rows", GAUGE, "Rows (segments) of the last micro-batch.")
 INPUT = Family(
     "lakestream_streaming_input_rows_per_second", GAUGE, "Rows a second that arrived for the last micro-batch."

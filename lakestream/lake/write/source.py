@@ -49,7 +49,7 @@ BATCH_BYTES = 256 * 1024 * 1024
 TASK_BYTES = 32 * 1024 * 1024
 """Size of the segments that one task decodes before a second one is worth its start."""
 STREAM_BYTES = 256 * 1024
-"""What a stream's files cost beside its bytes, when tasks are balanced."""
+"""Cost of the files of a stream beside its bytes, for balancing tasks."""
 
 WAIT_SECONDS = 1.0
 """Pause before an open stream that does not fail is offered again."""
