@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from lakestream.lake.files import lake as lakes
 from lakestream.lake.files import paths
 from lakestream.raft.core.messages import Membership
 from tests.unit.replica_world import Node, World, change, fill
@@ -15,6 +16,7 @@ pytestmark = pytest.mark.unit
 
 
 def lake_world(tmp_path: Path, nodes: str = "abc") -> World:
+    lakes.require(str(tmp_path / "lake"), create=True)
     return World(tmp_path, nodes, lake=str(tmp_path / "lake"), seal_bytes=20_000, retain_bytes=1)
 
 

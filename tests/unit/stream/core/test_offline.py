@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from lakestream.config.options import JetStreamOptions, LakeOptions
+from lakestream.lake.files import lake as lakes
 from lakestream.lake.files import scan, staging
 from lakestream.log.format.files import Io
 from lakestream.log.format.frame import Kind
@@ -168,6 +169,7 @@ def test_the_lake_hears_of_a_stream_that_was_deleted_while_it_was_offline(tmp_pa
     newer(tmp_path / "store", _level)
     world = started(tmp_path / "store")
     lake = str(tmp_path / "lake")
+    lakes.require(lake, create=True)
     world.engines.shared.lake = LakeKeeper(lake, LakeOptions(), world.clock, world.io, Logger())  # type: ignore[arg-type]
     assert world.ask("STREAM.DELETE.S")["success"]
     world.settle()
