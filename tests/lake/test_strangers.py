@@ -16,23 +16,11 @@ from nats.js.errors import APIError, ServerError
 
 from lakestream.lake.files import paths
 from lakestream.lake.table.foreign_commits import AND_WITH
-from lakestream.lake.write.compactor import BatchReport
 from tests.lake.test_end_to_end import CONFIG, Compaction, eventually, publish, replay
 from tests.lake.test_older_copies import errors, until_error
 from tests.servers import Kind, Server
 
 pytestmark = pytest.mark.lake
-
-
-class Sweeps(Compaction):
-    """Compactor that sweeps when the test asks for it, without a streaming query."""
-
-    def __init__(self, spark: Any, server: Server) -> None:
-        super().__init__(spark, server)
-        assert self._compactor.acquire()
-
-    async def report(self) -> BatchReport:
-        return await asyncio.to_thread(self._compactor.sweep, True)
 
 
 @pytest.fixture
@@ -46,7 +34,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 async def test_rows_that_another_program_deletes_or_changes_are_waited_for_named_and_read_again(
     spark: Any, server: Server
 ) -> None:
-    compaction = Sweeps(spark, server)
+    compaction = Compaction(spark, server)
     table = paths.table(compaction.lake, "HIST")
     client = await nats.connect(server.url)
     js = client.jetstream()
@@ -90,7 +78,7 @@ async def test_rows_that_another_program_deletes_or_changes_are_waited_for_named
 
 
 async def test_a_deletion_by_another_program_is_accepted_by_deleting_the_messages(spark: Any, server: Server) -> None:
-    compaction = Sweeps(spark, server)
+    compaction = Compaction(spark, server)
     client = await nats.connect(server.url)
     js = client.jetstream()
     await js.add_stream(name="HIST", subjects=["HIST.>"], allow_direct=True)
@@ -119,7 +107,7 @@ async def test_a_deletion_by_another_program_is_accepted_by_deleting_the_message
 async def test_deleted_rows_are_put_back_by_the_printed_command_after_columns_were_added(
     spark: Any, server: Server
 ) -> None:
-    compaction = Sweeps(spark, server)
+    compaction = Compaction(spark, server)
     table = paths.table(compaction.lake, "HIST")
     client = await nats.connect(server.url)
     js = client.jetstream()
@@ -165,7 +153,7 @@ async def test_deleted_rows_are_put_back_by_the_printed_command_after_columns_we
 async def test_rows_that_another_program_inserts_are_removed_by_the_printed_commands_after_later_commits(
     spark: Any, server: Server
 ) -> None:
-    compaction = Sweeps(spark, server)
+    compaction = Compaction(spark, server)
     table = paths.table(compaction.lake, "HIST")
     client = await nats.connect(server.url)
     await client.jetstream().add_stream(name="HIST", subjects=["HIST.>"], allow_direct=True)
