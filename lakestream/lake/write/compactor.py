@@ -537,7 +537,7 @@ class Compactor:
     def _commit(self, plans: Mapping[str, Plan], outputs: Mapping[str, Output], tally: _Tally) -> None:
         """Commit the files of streams, in parallel."""
         commits = {
-            directory: self._pool.submit(self._commit_one, self._streams[directory], plans[directory], output)
+            directory: self._pool.submit(self._commit_one, directory, plans[directory], output)
             for directory, output in outputs.items()
         }
         for directory, commit in commits.items():
@@ -555,16 +555,18 @@ class Compactor:
             if outcome.misfits:
                 tally.misfits[compaction.table] += outcome.misfits
             self._succeed(directory)
-            if not compaction.is_cleared:
-                self._clearing[directory] = self._pool.submit(compaction.clear)
         if self._patience is None:
             wait(self._clearing.values())
 
-    def _commit_one(self, compaction: StreamCompaction, plan: Plan, output: Output) -> Outcome | None:
+    def _commit_one(self, directory: str, plan: Plan, output: Output) -> Outcome | None:
+        compaction = self._streams[directory]
         if self._halted():
             compaction.release()
             return None
-        return compaction.commit(plan, output)
+        outcome = compaction.commit(plan, output)
+        if not compaction.is_cleared:
+            self._clearing[directory] = self._pool.submit(compaction.clear)
+        return outcome
 
     def _compaction(self, stream: StagedStream, deleted: bool) -> StreamCompaction | None:
         """Return the compaction of a stream; None if nothing of a deleted one has to be compacted."""

@@ -248,7 +248,7 @@ class SegmentsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         reached = self._position(name)
         first = name not in self._seen
         self._seen.add(name)
-        if not urgent and not self._is_behind(stream, reached, first):
+        if not urgent and not self._is_behind(name, stream, reached, first):
             del self._open[name]
             return False
         # `--once` goes on as long as there is progress.
@@ -259,12 +259,14 @@ class SegmentsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         known.due, known.position = now + known.pause, reached
         return True
 
-    def _is_behind(self, stream: StagedStream, reached: int, first: bool) -> bool:
-        """Return True if a stream's table lacks staged segments, or at the first look may have rows of removed
-        messages."""
+    def _is_behind(self, name: str, stream: StagedStream, reached: int, first: bool) -> bool:
+        """Return True if a stream's table lacks staged segments, or may still have rows of removed messages: those that
+        are deleted behind a commit, whose deletion may fail."""
         if stream.last_index > reached or stream.asks:
             return True
-        if not first:
+        watch = self._watches.get(name)
+        progress = watch.head.progress if watch is not None else None
+        if not first and (progress is None or progress.departed <= 0):
             return False
         try:
             return batches.is_behind(self._storage, stream)
