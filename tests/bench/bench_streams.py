@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Measure the compactor's cost of idle streams, and if a busy stream delays a quiet one.
 
-    python -m tests.bench.bench_streams [--streams 1000] [--backlog 30] [--s3] [--without-spark]
+    python -m tests.bench.bench_streams [--streams 1000] [--backlog 30] [--s3] [--without-spark] [--batch 200]
 
 Prints the time of one look over the staging area (the first, and the ones after it), and what the requests are on an
 object store; then, with Spark, how long a single message of a quiet stream takes into its table while another stream
-has a backlog of many commits, among all those idle streams.
+has a backlog of many commits, among all those idle streams. With `--batch N` it measures micro-batches of N streams
+with 50 messages each instead: the first makes their tables.
 
 Figures: docs/cluster.md
 """
@@ -30,6 +31,7 @@ from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.scan import SETTLED_NS, Scanner
 from lakestream.lake.files.staging import StreamIdentity
 from lakestream.lake.table.state import TableFollower
+from tests.bench.lake_streams import cpu_seconds
 from tests.lake.model import StreamModel, flights
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,10 +47,14 @@ def main() -> int:
     parser.add_argument("--backlog", type=int, default=30, help="commits of the busy stream (default: 30)")
     parser.add_argument("--s3", action="store_true", help="also look over a staging area in an object store (moto)")
     parser.add_argument("--without-spark", action="store_true", help="only look")
+    parser.add_argument("--batch", type=int, metavar="N", help="micro-batches of so many streams")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-streams-") as directory:
         work = Path(directory)
         lake = str(work / "lake")
+        if options.batch:
+            micro_batches(lake, work, options.batch)
+            return 0
         populate(lake, options.streams)
         print(f"{options.streams} idle streams in a directory")
         looks(lake, options.streams)
@@ -130,6 +136,32 @@ def fairness(lake: str, work: Path, commits: int) -> None:
         reached(lake, busy, len(busy.sealed))
         total = time.perf_counter() - backlog
         print(f"a backlog of {commits} commits took {total:.1f} s; meanwhile a quiet stream's {waited:.1f} s")
+    finally:
+        compactor.stop()
+        session.stop()
+
+
+def micro_batches(lake: str, work: Path, count: int) -> None:
+    """Measure batches of many small streams, after others have warmed Spark up."""
+    from lakestream.lake.spark import session as sessions
+    from lakestream.lake.write.compactor import BatchReport, Compactor
+
+    reports: list[BatchReport] = []
+    session = sessions.session("bench streams")
+    compactor = Compactor(session, lake, report=reports.append)
+    try:
+        for name, streams, rounds in (("WARM", 50, 3), ("MEASURED", count, 5)):
+            models = [StreamModel(work / f"{name}{n}", f"{name}-{n}", f"{name}{n}") for n in range(streams)]
+            for _ in range(rounds):
+                for model in models:
+                    publish(model, lake, 50)
+                reports.clear()
+                spent = cpu_seconds()
+                compactor.once()
+                spent = cpu_seconds() - spent
+                if name != "WARM":
+                    seconds = sum(each.seconds for each in reports)
+                    print(f"{streams} streams with 50 messages each: {seconds:.1f} s, {spent:.1f} s of a processor")
     finally:
         compactor.stop()
         session.stop()
