@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from lakestream.lake.files import paths
+from lakestream.lake.files.staging import REFUSAL_FILE
 from lakestream.lake.write import compactor as module
 from lakestream.lake.write.compactor import Checkpoint, Compactor
 from tests.lake.model import StreamModel, flights
@@ -134,6 +135,25 @@ def test_a_job_that_fails_as_a_whole_fails_only_the_stream_that_it_was(
     assert list(report.failures) == [paths.staging(str(lake), "S1", "U1")]
     check(lake, [models[0], models[2]])
     assert compactor().once().failures == {}
+    check(lake, models)
+
+
+def test_what_fails_while_the_compactor_stops_is_no_failure_of_a_stream(
+    compactor: Callable[[], Compactor], lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = streams(lake, tmp_path, 2)
+    running = compactor()
+
+    def ended(rows: Any, tasks: Any) -> Any:
+        running._stopping.set()
+        raise RuntimeError("Answer from Java side is empty")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "written", ended)
+        running.once()
+    for model in models:
+        assert not Path(paths.staging(str(lake), model.identity.name, model.identity.uid), REFUSAL_FILE).exists()
+    compactor().once()
     check(lake, models)
 
 

@@ -357,10 +357,10 @@ def has_work(lake: str) -> bool:
     live, gone = staging.current(Scanner(lake).scan())
     if gone or storage.directories(f"{storage.root}/{paths.REMOVED}"):
         return True
-    return any(is_behind(storage, stream) for stream in live)
+    return any(_is_behind(storage, stream) for stream in live)
 
 
-def is_behind(storage: Storage, stream: StagedStream) -> bool:
+def _is_behind(storage: Storage, stream: StagedStream) -> bool:
     """Return True if a stream's table may lack a staged segment, or hold rows of removed messages."""
     directory, identity = stream.directory, stream.identity
     if clone_request.is_open(storage, directory) or quarantine.find(directory, 0) is not None:
@@ -372,7 +372,7 @@ def is_behind(storage: Storage, stream: StagedStream) -> bool:
     watch = TableFollower(table, identity.uid)
     if stream.last_index > (watch.position() or 0):
         return True
-    if watch.head.progress is None or not watch.head.progress.departed:
+    if watch.head.progress is None or watch.head.progress.departed <= 0:
         return False
     log = open_log(table)
     return log.uncleared(log.latest) is not None

@@ -500,10 +500,11 @@ class Compactor:
         Invariant: `plans` has the final ones.
         """
         outputs: dict[str, Output] = {}
-        open_ = dict(plans)
-        while open_:
-            for directory, output in self._job(rows, open_, tally).items():
-                plan = open_.pop(directory)
+        tried: Mapping[str, Plan] = dict(plans)
+        while tried:
+            again: dict[str, Plan] = {}
+            for directory, output in self._job(rows, tried, tally).items():
+                plan = tried[directory]
                 try:
                     revised = self._streams[directory].revise(plan, output)
                 except Exception as error:
@@ -513,10 +514,8 @@ class Compactor:
                 if revised is None:
                     plans[directory], outputs[directory] = plan, output
                 else:
-                    open_[directory] = revised
-            for directory in list(open_):
-                if directory in tally.failures:
-                    del open_[directory]
+                    again[directory] = revised
+            tried = again
         return outputs
 
     def _job(self, rows: DataFrame, plans: Mapping[str, Plan], tally: _Tally) -> dict[str, Output]:
@@ -545,8 +544,7 @@ class Compactor:
             try:
                 outcome = commit.result()
             except Exception as error:
-                if not self._stopping.is_set():
-                    self._fail(directory, error, tally)
+                self._fail(directory, error, tally)
                 continue
             if outcome is None:
                 continue
@@ -622,7 +620,9 @@ class Compactor:
     # Failures
 
     def _fail(self, directory: str, error: BaseException, tally: _Tally) -> None:
-        """Report an error of one stream; the source offers it again."""
+        """Report an error of one stream; the source offers it again. Errors while stopping are those of Spark's end."""
+        if self._stopping.is_set():
+            return
         if isinstance(error, StillCloned):  # an earlier stream's table is in the way
             self._clones.release(error.table)
             return

@@ -34,6 +34,7 @@ from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.scan import News, Scanner
 from lakestream.lake.files.staging import StagedSegment, StagedStream
 from lakestream.lake.table import batches, state
+from lakestream.lake.table.at import open_log
 from lakestream.lake.table.state import TableFollower
 from lakestream.protocol.decoding import DECODE_ERRORS
 
@@ -246,9 +247,8 @@ class SegmentsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         elif urgent and known.due > now:
             return False
         reached = self._position(name)
-        first = name not in self._seen
         self._seen.add(name)
-        if not urgent and not self._is_behind(name, stream, reached, first):
+        if not urgent and not self._is_behind(name, stream, reached):
             del self._open[name]
             return False
         # `--once` goes on as long as there is progress.
@@ -259,17 +259,17 @@ class SegmentsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         known.due, known.position = now + known.pause, reached
         return True
 
-    def _is_behind(self, name: str, stream: StagedStream, reached: int, first: bool) -> bool:
+    def _is_behind(self, name: str, stream: StagedStream, reached: int) -> bool:
         """Return True if a stream's table lacks staged segments, or may still have rows of removed messages: those that
         are deleted behind a commit, whose deletion may fail."""
-        if stream.last_index > reached or stream.asks:
+        if stream.last_index > reached:
             return True
         watch = self._watches.get(name)
-        progress = watch.head.progress if watch is not None else None
-        if not first and (progress is None or progress.departed <= 0):
+        if watch is None or watch.head.progress is None or watch.head.progress.departed <= 0:
             return False
         try:
-            return batches.is_behind(self._storage, stream)
+            log = open_log(watch.table)
+            return log.uncleared(log.latest) is not None
         except (LakeError, OSError):
             return True  # the batch reports it
 
