@@ -46,8 +46,8 @@ from lakestream.raft.group.unstable import RECENT_BYTES, Unstable, to_seal
 
 TICK_NS = 100_000_000
 """A tick of the core (100 ms)."""
-KEEP_TICKS = 10
-"""A member that stays awake writes what its file `raft` holds without a sync once in so many ticks (1 s)."""
+KEEP_TICKS = 50
+"""A member writes what its file `raft` holds without a sync once in so many ticks (5 s), if something changed."""
 SMALL_BYTES = 256 << 10
 """Segments below this length (256 KiB) that are old are sealed in turn; see `SEALS_A_TICK` in groups.py."""
 LOAD_BYTES = 4 << 20

@@ -55,6 +55,32 @@ def test_a_message_of_a_quiet_group_costs_few_others() -> None:
     assert len(net.seen) <= 2 * 5
 
 
+def test_an_announced_commit_sends_a_group_to_sleep_if_nothing_is_left_to_do() -> None:
+    """The message that tells the followers of the commit is the last one: no heartbeats follow, none can be late."""
+    net = Net("a", "b", "c", options=Options())
+    net.elect("a")
+    net.tick(10)
+    net.seen.clear()
+    net.propose("a", b"x")
+    net["a"].announce()
+    net.settle()
+    assert all(net[name].quiescent for name in "abc")
+    assert {name: net.bodies(name) for name in "bc"} == {"b": [b"x"], "c": [b"x"]}
+    assert len(net.seen) == 2 * 3  # entry, answer, Quiesce
+
+
+def test_an_announced_commit_keeps_a_group_awake_for_a_member_that_lacks_the_entry() -> None:
+    net = Net("a", "b", "c", options=Options())
+    net.elect("a")
+    net.tick(10)
+    net.isolate("c")
+    net.propose("a", b"x")
+    net["a"].announce()
+    net.settle()
+    assert not net["a"].quiescent
+    assert net["b"].commit == net["a"].commit
+
+
 def test_a_group_of_one_goes_quiet() -> None:
     net = Net("a", options=OPTIONS)
     net.elect("a")
