@@ -22,7 +22,7 @@ POLL_NS = 2_000_000_000
 """Interval at which the other nodes are polled (2 s)."""
 
 
-class Held(msgspec.Struct, array_like=True, frozen=True):
+class StreamSize(msgspec.Struct, array_like=True, frozen=True):
     """The size of a stream: the bytes of all its replicas together."""
 
     account: str
@@ -37,9 +37,9 @@ class ElsewhereUse:
 
     def __init__(self, engines: Engines, node: MetaNode) -> None:
         self._engines, self._node, self._clock = engines, node, engines.shared.clock
-        self._sizes: dict[str, list[Held]] = {}
+        self._sizes: dict[str, list[StreamSize]] = {}
         """Last answers, by node."""
-        self._decoder = msgspec.msgpack.Decoder(list[Held])
+        self._decoder = msgspec.msgpack.Decoder(list[StreamSize])
         self._stopped = False
         self._node.calls.serve(HELD, self._asked)
 
@@ -72,7 +72,9 @@ class ElsewhereUse:
             for stream in engine.streams.values() if engine is not None else ():
                 if stream.leading and stream.store.bytes:
                     size = stream.store.bytes * max(1, stream.config.num_replicas)
-                    held.append(Held(account, stream.uid, stream.config.storage, size, stream.config.num_replicas))
+                    held.append(
+                        StreamSize(account, stream.uid, stream.config.storage, size, stream.config.num_replicas)
+                    )
         answer(msgspec.msgpack.encode(held))
 
     def _answered(self, node: str, body: bytes | None, why: str) -> None:

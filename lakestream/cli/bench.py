@@ -22,7 +22,7 @@ import msgspec
 import typer
 
 from lakestream.cli import bench_client, plot
-from lakestream.cli.bench_client import REPORTS, SAMPLE_S, Plan, Report
+from lakestream.cli.bench_client import REPORTS, SAMPLE_S, BenchPlan, Report
 from lakestream.cli.link import TransferFailed, connect_once, exits
 from lakestream.cli.server_options import Server, with_server
 from lakestream.cli.terminal import JsonOption, complain, console, print_json, seconds, size
@@ -50,7 +50,7 @@ class BenchFailed(Exception):
     """Raised when a workload cannot run; the text says why and what to do."""
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True):
+class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
     """Result of a workload. Latencies are in seconds; 0: the workload has none. `samples`: messages/s by SAMPLE_S."""
 
     workload: str
@@ -112,7 +112,7 @@ def bench(
             show(results)
 
 
-def show(results: Sequence[Result]) -> None:
+def show(results: Sequence[BenchResult]) -> None:
     """Print the results as a table, and the rate of each over time."""
     from rich import box
     from rich.table import Table
@@ -142,7 +142,7 @@ def show(results: Sequence[Result]) -> None:
             out.print(line, markup=False, no_wrap=True)
 
 
-def _write_svg(file: Path, url: str, results: Sequence[Result]) -> None:
+def _write_svg(file: Path, url: str, results: Sequence[BenchResult]) -> None:
     series = [plot.Series(each.workload, each.samples, each.sample_seconds) for each in results]
     first = results[0]
     noun = "client" if first.clients == 1 else "clients"
@@ -174,7 +174,7 @@ class _Run:
         self._subject = f"lakestream.bench.{name}"
         self._stream, self._bucket = f"BENCH_{name}", f"bench_{name}"
 
-    def workload(self, name: str) -> Result:
+    def workload(self, name: str) -> BenchResult:
         """Run one workload and return its result."""
         try:
             # Also for a workload without preparation: one process says that there is no server, not each client.
@@ -187,9 +187,9 @@ class _Run:
             if name in ("js", "consume", "kv"):
                 asyncio.run(self._remove())
 
-    def _plan(self, name: str, client: int) -> Plan:
+    def _plan(self, name: str, client: int) -> BenchPlan:
         each, rest = divmod(self._messages, self._clients)
-        return Plan(
+        return BenchPlan(
             workload=name,
             url=self._server.url,
             login=self._server.login,
@@ -204,7 +204,7 @@ class _Run:
             client=client,
         )
 
-    def _measure(self, name: str) -> Result:
+    def _measure(self, name: str) -> BenchResult:
         plans = [self._plan(name, client) for client in range(self._clients)]
         with _Processes(plans) as processes:
             shown = self._messages or None
@@ -290,7 +290,7 @@ class _Run:
 class _Processes:
     """The clients of a workload. Leaving the context ends them."""
 
-    def __init__(self, plans: Sequence[Plan]) -> None:
+    def __init__(self, plans: Sequence[BenchPlan]) -> None:
         self._plans = plans
         self._children: list[subprocess.Popen[bytes]] = []
 
@@ -382,7 +382,7 @@ def _reports(child: subprocess.Popen[bytes]) -> Iterator[Report]:
             yield REPORTS.decode(line)
 
 
-def _result(name: str, plan: Plan, reports: Sequence[Report], samples: Sequence[Sequence[int]]) -> Result:
+def _result(name: str, plan: BenchPlan, reports: Sequence[Report], samples: Sequence[Sequence[int]]) -> BenchResult:
     count = sum(each.count for each in reports)
     took = max(each.seconds for each in reports)
     latencies = sorted(value for each in reports for value in each.latencies)
@@ -392,7 +392,7 @@ def _result(name: str, plan: Plan, reports: Sequence[Report], samples: Sequence[
     def percentile(part: float) -> float:
         return latencies[min(int(part * len(latencies)), len(latencies) - 1)] if latencies else 0.0
 
-    return Result(
+    return BenchResult(
         workload=name,
         clients=len(reports),
         size=plan.size,

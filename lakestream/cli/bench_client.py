@@ -42,7 +42,7 @@ REPLY = "reply"
 """Workload of the process that answers requests."""
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class BenchPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Work of one client.
 
     Attributes:
@@ -80,14 +80,14 @@ class Report(msgspec.Struct, kw_only=True):
     latencies: list[float] = []
 
 
-PLANS = msgspec.json.Decoder(Plan)
+PLANS = msgspec.json.Decoder(BenchPlan)
 REPORTS = msgspec.json.Decoder(Report)
 
 
 class Tally:
     """Counts messages and latencies, and tells when a client is done."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: BenchPlan) -> None:
         self._plan = plan
         self._began = time.perf_counter()
         self._random = random.Random(plan.client)
@@ -138,10 +138,10 @@ class Tally:
         )
 
 
-Work = Callable[["Client", Plan, Tally], Awaitable[None]]
+Work = Callable[["Client", BenchPlan, Tally], Awaitable[None]]
 
 
-async def _publish(client: Client, plan: Plan, tally: Tally) -> None:
+async def _publish(client: Client, plan: BenchPlan, tally: Tally) -> None:
     """Publish without acks."""
     payload, subject = os.urandom(plan.size), f"{plan.subject}.{plan.client}"
     while tally.goes_on():
@@ -154,7 +154,7 @@ async def _publish(client: Client, plan: Plan, tally: Tally) -> None:
     tally.touch()
 
 
-async def _js(client: Client, plan: Plan, tally: Tally) -> None:
+async def _js(client: Client, plan: BenchPlan, tally: Tally) -> None:
     """Publish to a stream, with many publishes in flight."""
     js = client.jetstream(publish_async_max_pending=plan.in_flight)
     payload, subject = os.urandom(plan.size), f"{plan.subject}.{plan.client}"
@@ -177,7 +177,7 @@ async def _js(client: Client, plan: Plan, tally: Tally) -> None:
     await asyncio.sleep(0)  # the callbacks of the last acks run in the next turn
 
 
-async def _consume(client: Client, plan: Plan, tally: Tally) -> None:
+async def _consume(client: Client, plan: BenchPlan, tally: Tally) -> None:
     """Fetch and ack messages of a consumer that all clients share, until there are none."""
     from nats.errors import TimeoutError as NoMessages
 
@@ -195,7 +195,7 @@ async def _consume(client: Client, plan: Plan, tally: Tally) -> None:
         tally.add(len(found))
 
 
-async def _kv(client: Client, plan: Plan, tally: Tally) -> None:
+async def _kv(client: Client, plan: BenchPlan, tally: Tally) -> None:
     """Put and get keys in turn."""
     bucket = await client.jetstream().key_value(plan.bucket)
     payload, choice = os.urandom(plan.size), random.Random(plan.client)
@@ -209,7 +209,7 @@ async def _kv(client: Client, plan: Plan, tally: Tally) -> None:
     await _abreast(plan, tally, one)
 
 
-async def _request(client: Client, plan: Plan, tally: Tally) -> None:
+async def _request(client: Client, plan: BenchPlan, tally: Tally) -> None:
     """Request a service and wait for its answers."""
     payload = os.urandom(plan.size)
 
@@ -219,7 +219,7 @@ async def _request(client: Client, plan: Plan, tally: Tally) -> None:
     await _abreast(plan, tally, one)
 
 
-async def _abreast(plan: Plan, tally: Tally, one: Callable[[], Awaitable[None]]) -> None:
+async def _abreast(plan: BenchPlan, tally: Tally, one: Callable[[], Awaitable[None]]) -> None:
     """Do single operations, `in_flight` of them at the same time, and time them."""
     from nats.errors import Error
 
@@ -237,7 +237,7 @@ async def _abreast(plan: Plan, tally: Tally, one: Callable[[], Awaitable[None]])
     await asyncio.gather(*(run() for _ in range(plan.in_flight)))
 
 
-async def _reply(client: Client, plan: Plan, tally: Tally) -> None:
+async def _reply(client: Client, plan: BenchPlan, tally: Tally) -> None:
     """Answer requests until stopped."""
 
     async def answer(message: Any) -> None:
@@ -258,7 +258,7 @@ def _say(report: Report) -> None:
     sys.stdout.flush()
 
 
-async def _run(plan: Plan) -> None:
+async def _run(plan: BenchPlan) -> None:
     client = await connect_once(Server(plan.url, plan.login), "lakestream bench")
     try:
         if plan.workload == REPLY:

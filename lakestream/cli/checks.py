@@ -63,7 +63,7 @@ _TIME_ERROR, _STA_UNSYNC = 5, 0x40
 """From <sys/timex.h>: the result of ntp_adjtime, and a bit of the status, of a clock that is not synchronised."""
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class CheckFinding(msgspec.Struct, frozen=True, kw_only=True):
     """Result of a check. `remedy`: what to do; `data`: figures for scripts."""
 
     check: str
@@ -73,22 +73,22 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     data: dict[str, Any] = {}
 
 
-def _ok(check: str, text: str, **data: Any) -> Finding:
-    return Finding(check=check, level="ok", text=text, data=data)
+def _ok(check: str, text: str, **data: Any) -> CheckFinding:
+    return CheckFinding(check=check, level="ok", text=text, data=data)
 
 
-def _warn(check: str, text: str, remedy: str, **data: Any) -> Finding:
-    return Finding(check=check, level="warn", text=text, remedy=remedy, data=data)
+def _warn(check: str, text: str, remedy: str, **data: Any) -> CheckFinding:
+    return CheckFinding(check=check, level="warn", text=text, remedy=remedy, data=data)
 
 
-def _fail(check: str, text: str, remedy: str, **data: Any) -> Finding:
-    return Finding(check=check, level="fail", text=text, remedy=remedy, data=data)
+def _fail(check: str, text: str, remedy: str, **data: Any) -> CheckFinding:
+    return CheckFinding(check=check, level="fail", text=text, remedy=remedy, data=data)
 
 
 # ---------------------------------------------------------------------------- the installation
 
 
-def python() -> Iterator[Finding]:
+def python() -> Iterator[CheckFinding]:
     """Check the interpreter and the event loop."""
     version = ".".join(map(str, sys.version_info[:3]))
     if sys.platform != "win32" and importlib.util.find_spec("uvloop") is None:
@@ -97,7 +97,7 @@ def python() -> Iterator[Finding]:
         yield _ok("python", f"Python {version} with uvloop", version=version)
 
 
-def compiled() -> Iterator[Finding]:
+def compiled() -> Iterator[CheckFinding]:
     """Check that the compiled loops over messages serve."""
     if native.NATIVE:
         yield _ok("native", "the compiled module lakestream.native serves")
@@ -110,7 +110,7 @@ def compiled() -> Iterator[Finding]:
         )
 
 
-def extras() -> Iterator[Finding]:
+def extras() -> Iterator[CheckFinding]:
     """Check which extras of the package are installed."""
     installed = {name: all(map(_has_module, modules)) for name, modules in MODULES.items()}
     missing = [name for name, there in installed.items() if not there]
@@ -134,7 +134,7 @@ def _has_module(name: str) -> bool:
         return False
 
 
-def java(options: Options) -> Iterator[Finding]:
+def java(options: Options) -> Iterator[CheckFinding]:
     """Check for a Java that runs the compactor, and its JARs."""
     from lakestream.lake.spark import jars
 
@@ -171,7 +171,7 @@ def lake_of(options: Options) -> str:
     return paths.root(options.lake.url or os.path.join(store, "lake"))
 
 
-def lake(options: Options) -> Iterator[Finding]:
+def lake(options: Options) -> Iterator[CheckFinding]:
     """Check that files can be written to the lake, atomically and only once; and the store's clock."""
     if not (options.jetstream is not None and options.lake.enabled):
         yield _ok("lake", "off: streams stay in their logs")
@@ -206,7 +206,7 @@ def lake(options: Options) -> Iterator[Finding]:
                     shutil.rmtree(probe, ignore_errors=True)
 
 
-def _probed(storage: Storage, probe: str, root: str, place: str) -> Iterator[Finding]:
+def _probed(storage: Storage, probe: str, root: str, place: str) -> Iterator[CheckFinding]:
     file, wanted = f"{probe}/a", secrets.token_bytes(64)
     began = time.perf_counter()
     created = storage.create(file, wanted)
@@ -257,7 +257,7 @@ def _in_the_way(path: str) -> str:
 # ---------------------------------------------------------------------------- clocks
 
 
-def clock() -> Iterator[Finding]:
+def clock() -> Iterator[CheckFinding]:
     """Check that the wall clock runs evenly, and that the system keeps it synchronised."""
     wall, steady = time.time(), time.monotonic()
     time.sleep(CLOCK_SECONDS)
@@ -297,7 +297,7 @@ def _is_synchronised() -> bool | None:
     return not (state == _TIME_ERROR or status & _STA_UNSYNC)
 
 
-def _skew(check: str, difference: float, slack: float) -> Iterator[Finding]:
+def _skew(check: str, difference: float, slack: float) -> Iterator[CheckFinding]:
     """Report the difference of another clock to ours; `slack` is the uncertainty of the measurement."""
     skew = max(abs(difference) - slack, 0.0)
     text = f"{difference:+.3f} s against this machine's"
@@ -310,7 +310,7 @@ def _skew(check: str, difference: float, slack: float) -> Iterator[Finding]:
         yield _ok(check, text, skew_seconds=difference)
 
 
-def server(monitor: Monitor, required: bool) -> Iterator[Finding]:
+def server(monitor: Monitor, required: bool) -> Iterator[CheckFinding]:
     """Check a running server's health and clock; without a server there is no finding unless one is required."""
     try:
         before = time.time()
@@ -345,7 +345,7 @@ def _micros(text: str) -> str:
 # ---------------------------------------------------------------------------- the disk
 
 
-def sync(options: Options) -> Iterator[Finding]:
+def sync(options: Options) -> Iterator[CheckFinding]:
     """Measure fsync in the store's directory, and say which ack rates it allows."""
     if options.jetstream is None:
         yield _ok("fsync", "not needed: JetStream is off")
@@ -413,7 +413,7 @@ def _file_system(place: str) -> str:
     return found
 
 
-def disk(options: Options) -> Iterator[Finding]:
+def disk(options: Options) -> Iterator[CheckFinding]:
     """Check the free space of the store's disk against max_file_store."""
     jetstream = options.jetstream
     if jetstream is None:
@@ -442,7 +442,7 @@ def disk(options: Options) -> Iterator[Finding]:
 # ---------------------------------------------------------------------------- the system
 
 
-def files(options: Options) -> Iterator[Finding]:
+def files(options: Options) -> Iterator[CheckFinding]:
     """Check the limit of open files against the connections that the configuration allows."""
     import resource
 
@@ -460,7 +460,7 @@ def files(options: Options) -> Iterator[Finding]:
     )
 
 
-def ports(options: Options) -> Iterator[Finding]:
+def ports(options: Options) -> Iterator[CheckFinding]:
     """Check that the ports of the listeners are free, or name the program that has them."""
     listeners = [
         ("clients", options.host, options.port),
@@ -541,7 +541,7 @@ def _program(pid: str) -> tuple[bool, str]:
 # ---------------------------------------------------------------------------- certificates
 
 
-def certificates(options: Options) -> Iterator[Finding]:
+def certificates(options: Options) -> Iterator[CheckFinding]:
     """Check when the certificates of the configuration expire."""
     looked = set()
     for what, file in _certificate_files(options):
@@ -569,7 +569,7 @@ def _certificate_files(options: Options) -> Iterator[tuple[str, str]]:
                 yield what, cert
 
 
-def _certificate(what: str, file: str) -> Finding:
+def _certificate(what: str, file: str) -> CheckFinding:
     from cryptography import x509
 
     try:

@@ -153,7 +153,7 @@ def _wait_for_ports(server: subprocess.Popen[bytes], directory: Path, log: Path)
 # ---------------------------------------------------------------------------- the steps
 
 
-class Outcome(msgspec.Struct):
+class DemoOutcome(msgspec.Struct):
     """Result of a demo: every answer was right, the number of messages, and seconds of its parts."""
 
     passed: bool
@@ -163,7 +163,7 @@ class Outcome(msgspec.Struct):
     answers: dict[str, bool]
 
 
-async def _run(url: str, lake: str, data: flights.DataSet, console: Console) -> Outcome:
+async def _run(url: str, lake: str, data: flights.DataSet, console: Console) -> DemoOutcome:
     async with _connected(url) as client:
         js = client.jetstream(publish_async_max_pending=MAX_PENDING)
         published_s = await _publish_flights(js, data, console)
@@ -175,7 +175,7 @@ async def _run(url: str, lake: str, data: flights.DataSet, console: Console) -> 
         answers = {question.title: _compare(session, question, data, console) for question in flights.QUESTIONS}
     passed = passed and all(answers.values())
     console.print("\n[bold green]every answer is equal[/]" if passed else "\n[bold red]some answers differ[/]")
-    return Outcome(passed, len(data.flights), round(published_s, 3), round(compacted_s, 3), answers)
+    return DemoOutcome(passed, len(data.flights), round(published_s, 3), round(compacted_s, 3), answers)
 
 
 @contextlib.asynccontextmanager

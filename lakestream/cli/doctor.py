@@ -12,7 +12,7 @@ import msgspec
 import typer
 
 from lakestream.cli import checks
-from lakestream.cli.checks import Finding
+from lakestream.cli.checks import CheckFinding
 from lakestream.cli.link import exits
 from lakestream.cli.monitor import Monitor
 from lakestream.cli.server_options import DEFAULT_MONITOR, CaOption
@@ -61,7 +61,7 @@ def doctor(
     raise typer.Exit(1 if failed else 0)
 
 
-def _options(config: str, store_dir: str | None, lake: str | None) -> tuple[Options, list[Finding]]:
+def _options(config: str, store_dir: str | None, lake: str | None) -> tuple[Options, list[CheckFinding]]:
     """Return the settings, those of an empty configuration if the file is invalid, and the findings about them."""
     if not config and store_dir is None:
         store_dir = DEFAULT_STORE
@@ -70,7 +70,7 @@ def _options(config: str, store_dir: str | None, lake: str | None) -> tuple[Opti
         options = load(flags)
     except StartError as error:
         text = str(error) or type(error).__name__
-        wrong = Finding(check="configuration", level="fail", text=text, remedy="correct these lines of the file")
+        wrong = CheckFinding(check="configuration", level="fail", text=text, remedy="correct these lines of the file")
         try:
             return load(msgspec.structs.replace(flags, config="", jetstream=True)), [wrong]
         except StartError:
@@ -80,13 +80,15 @@ def _options(config: str, store_dir: str | None, lake: str | None) -> tuple[Opti
     lines = [*options.notices, *options.warnings]
     if lines:
         remedy = "correct these lines, or leave them out"
-        return options, [Finding(check="configuration", level="warn", text="\n".join(lines), remedy=remedy)]
-    return options, [Finding(check="configuration", level="ok", text=f"{config} is valid ({options.config_digest})")]
+        return options, [CheckFinding(check="configuration", level="warn", text="\n".join(lines), remedy=remedy)]
+    return options, [
+        CheckFinding(check="configuration", level="ok", text=f"{config} is valid ({options.config_digest})")
+    ]
 
 
 def _checks(
     options: Options, monitor: str | None, tls_ca: str
-) -> Sequence[tuple[str, Callable[[], Iterator[Finding]]]]:
+) -> Sequence[tuple[str, Callable[[], Iterator[CheckFinding]]]]:
     url = monitor or DEFAULT_MONITOR
     for scheme, port in (("http", options.http_port), ("https", options.https_port)):
         if port > 0 and not monitor:
@@ -108,16 +110,16 @@ def _checks(
     )
 
 
-def _guarded(name: str, check: Callable[[], Iterator[Finding]]) -> list[Finding]:
+def _guarded(name: str, check: Callable[[], Iterator[CheckFinding]]) -> list[CheckFinding]:
     """Return the findings of a check; a check that cannot be made is a finding, too."""
     try:
         return list(check())
     except (OSError, LakeError) as error:
         text = f"could not be checked: {error}"
-        return [Finding(check=name, level="warn", text=text, remedy="run the command as the server's user")]
+        return [CheckFinding(check=name, level="warn", text=text, remedy="run the command as the server's user")]
 
 
-def _show(findings: Sequence[Finding]) -> None:
+def _show(findings: Sequence[CheckFinding]) -> None:
     from rich.table import Table
     from rich.text import Text
 

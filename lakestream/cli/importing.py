@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakestream.cli.link import Link, Sender, TransferFailed, same
+from lakestream.cli.link import ClientLink, StreamSender, TransferFailed, same
 from lakestream.lake.errors import LakeError
 from lakestream.lake.progress import progress
 from lakestream.log.format.record import Record
@@ -48,7 +48,7 @@ MOST_EARLIER = 64
 _RUNNING, _FINISHED = "running", "finished"
 
 
-class BadOption(Exception):
+class BadImportOption(Exception):
     """Raised for an invalid option; the text says which."""
 
 
@@ -93,7 +93,7 @@ class _Note(msgspec.Struct):
 _NOTE = msgspec.json.Decoder(_Note)
 
 
-class Target(msgspec.Struct, frozen=True):
+class ImportTarget(msgspec.Struct, frozen=True):
     """The stream of an import, as its options describe it.
 
     `subjects` and `config` are the user's and are compared with an existing stream; `config_file` is where `config`
@@ -119,19 +119,19 @@ class Target(msgspec.Struct, frozen=True):
         subjects: list[str] | None,
         config: Path | None,
         template: str,
-    ) -> Target:
+    ) -> ImportTarget:
         """Read the configuration file, and check that a stream could be created where that is wanted."""
         given: Any = {}
         if config is not None:
             try:
                 given = json.loads(config.read_bytes())
             except (OSError, ValueError) as error:
-                raise BadOption(f"--config {config}: {error}") from None
+                raise BadImportOption(f"--config {config}: {error}") from None
             if not isinstance(given, dict):
-                raise BadOption(f"--config {config}: it is not a JSON object")
+                raise BadImportOption(f"--config {config}: it is not a JSON object")
         target = cls(name, create, append, again, subjects or [], given, str(config or ""), template)
         if create and not target.new()["subjects"]:
-            raise BadOption("--create needs --subjects: the column does not tell which there will be")
+            raise BadImportOption("--create needs --subjects: the column does not tell which there will be")
         return target
 
     def given(self) -> dict[str, Any]:
@@ -146,7 +146,7 @@ class Target(msgspec.Struct, frozen=True):
         return {"storage": "file", **given, "subjects": given.get("subjects") or mapping.subjects_of(self.template)}
 
 
-class Rows:
+class ImportRows:
     """The messages of a source in order, and its invalid rows.
 
     Args:
@@ -223,10 +223,10 @@ class _Refused(TransferFailed):
     """Raised when the stream does not have the messages that this import has to go on from."""
 
 
-class Import:
+class ImportRun:
     """One run of an import: a new one, or the rest of an interrupted one."""
 
-    def __init__(self, link: Link, rows: Rows, target: Target) -> None:
+    def __init__(self, link: ClientLink, rows: ImportRows, target: ImportTarget) -> None:
         self._link, self._rows = link, rows
         self._stream, self._target = target.name, target
         self._id = rows.id
@@ -249,7 +249,7 @@ class Import:
             return 0, 0.0
         if start.done:
             print(f"{self._stream}: {start.done:,} messages are there already, going on behind them", file=sys.stderr)
-        sender = Sender(self._link, self._stream, start.last)
+        sender = StreamSender(self._link, self._stream, start.last)
         began = time.perf_counter()
         try:
             with progress("import", self._rows.source.rows, start.done) as advance:
@@ -265,7 +265,7 @@ class Import:
         self._finish(sender.stored)
         return sender.stored - start.last, took
 
-    def _unfinished(self, start: _Start, sender: Sender) -> str:
+    def _unfinished(self, start: _Start, sender: StreamSender) -> str:
         """Return what a failed run leaves behind, and the ways on."""
         stored, certain = sender.settled()
         count = start.done + stored - start.last

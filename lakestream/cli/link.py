@@ -113,7 +113,7 @@ async def connect_once(server: Server, name: str) -> Client:
     return client
 
 
-class Link:
+class ClientLink:
     """One connection.
 
     Args:
@@ -163,7 +163,7 @@ class Link:
             self._thread.close()
             raise
 
-    def __enter__(self) -> Link:
+    def __enter__(self) -> ClientLink:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -261,7 +261,7 @@ class _Sent(msgspec.Struct):
     answer: concurrent.futures.Future[bytes]
 
 
-class Sender:
+class StreamSender:
     """Puts messages into a stream exactly once, despite failures of the connection or the server.
 
     Each message is sent with its expected sequence, without which the server rejects it: so sending one twice changes
@@ -271,7 +271,7 @@ class Sender:
         last_seq: the stream's last sequence.
     """
 
-    def __init__(self, link: Link, stream: str, last_seq: int) -> None:
+    def __init__(self, link: ClientLink, stream: str, last_seq: int) -> None:
         self._link, self._stream = link, stream
         self._next = last_seq + 1
         self._sent: deque[_Sent] = deque()

@@ -30,7 +30,7 @@ class MonitorFailed(Exception):
     """Raised when the monitoring port does not answer; the text says what to do."""
 
 
-class Page(msgspec.Struct, frozen=True):
+class MonitoringPage(msgspec.Struct, frozen=True):
     """A page: the status of the answer, its JSON, and the server's clock (s since the epoch; None: not told)."""
 
     status: int
@@ -51,7 +51,7 @@ class Monitor:
         self._ca_file = ca_file
         self._tls: ssl.SSLContext | None = None
 
-    def page(self, name: str, **query: object) -> Page:
+    def page(self, name: str, **query: object) -> MonitoringPage:
         """Return a page, also one that reports an error of the server's health.
 
         Raises:
@@ -83,19 +83,19 @@ class Monitor:
                 "(-m 8222), or name it with --monitor"
             ) from None
 
-    def _read(self, status: int, body: bytes, date: str | None) -> Page:
+    def _read(self, status: int, body: bytes, date: str | None) -> MonitoringPage:
         try:
             found = json.loads(body)
         except ValueError:
             found = None
         if not isinstance(found, dict):
             if status == 404:
-                return Page(status, {})
+                return MonitoringPage(status, {})
             raise MonitorFailed(f"{self.url} is no monitoring port of a NATS server: it answers {body[:60]!r}")
-        return Page(status, found, parsedate_to_datetime(date).timestamp() if date else None)
+        return MonitoringPage(status, found, parsedate_to_datetime(date).timestamp() if date else None)
 
 
-class Consumer(msgspec.Struct, frozen=True):
+class MonitoredConsumer(msgspec.Struct, frozen=True):
     """A consumer: messages not delivered yet, delivered and not acked, and redelivered."""
 
     stream: str
@@ -108,7 +108,7 @@ class Consumer(msgspec.Struct, frozen=True):
     delivered: int
 
 
-class Stream(msgspec.Struct, frozen=True):
+class MonitoredStream(msgspec.Struct, frozen=True):
     """A stream. `lag` counts messages that are not in the table; None: there is no lake, or it is not known."""
 
     name: str
@@ -117,7 +117,7 @@ class Stream(msgspec.Struct, frozen=True):
     bytes: int
     first_seq: int
     last_seq: int
-    consumers: tuple[Consumer, ...]
+    consumers: tuple[MonitoredConsumer, ...]
     leader: str = ""
     lag: int | None = None
     lag_seconds: float | None = None
@@ -135,7 +135,7 @@ class Stream(msgspec.Struct, frozen=True):
         return max((consumer.pending for consumer in self.consumers), default=0)
 
 
-class Connection(msgspec.Struct, frozen=True):
+class MonitoredConnection(msgspec.Struct, frozen=True):
     """A client connection."""
 
     cid: int
@@ -153,15 +153,15 @@ class Connection(msgspec.Struct, frozen=True):
     rtt: str
 
 
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+class MonitoredServer(msgspec.Struct, frozen=True, kw_only=True):
     """A server at a moment. `at` is a monotonic clock, in s."""
 
     at: float
     varz: dict[str, Any]
     healthy: bool
     health: str
-    streams: tuple[Stream, ...]
-    connections: tuple[Connection, ...]
+    streams: tuple[MonitoredStream, ...]
+    connections: tuple[MonitoredConnection, ...]
     routes: int
     date: float | None
 
@@ -176,21 +176,21 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         return self.varz.get("lake") or {}
 
 
-def snapshot(monitor: Monitor, *, with_connections: bool = True) -> Snapshot:
+def snapshot(monitor: Monitor, *, with_connections: bool = True) -> MonitoredServer:
     """Return the server's state now. Raises MonitorFailed."""
     varz = monitor.page("varz")
     if "server_id" not in varz.body:
         raise MonitorFailed(f"{monitor.url} is no monitoring port of a NATS server")
     health = monitor.page("healthz")
-    streams: tuple[Stream, ...] = ()
+    streams: tuple[MonitoredStream, ...] = ()
     if varz.body.get("jetstream"):
         jsz = monitor.page("jsz", accounts=1, streams=1, consumers=1, limit=STREAM_LIMIT).body
         streams = _streams(jsz, varz.body.get("lake") or {})
-    connections: tuple[Connection, ...] = ()
+    connections: tuple[MonitoredConnection, ...] = ()
     if with_connections:
         found = monitor.page("connz", auth=1, limit=PAGE_LIMIT).body.get("connections") or ()
         connections = tuple(map(_connection, found))
-    return Snapshot(
+    return MonitoredServer(
         at=time.monotonic(),
         varz=varz.body,
         healthy=health.status == 200,
@@ -202,7 +202,7 @@ def snapshot(monitor: Monitor, *, with_connections: bool = True) -> Snapshot:
     )
 
 
-def _streams(jsz: dict[str, Any], lake: dict[str, Any]) -> tuple[Stream, ...]:
+def _streams(jsz: dict[str, Any], lake: dict[str, Any]) -> tuple[MonitoredStream, ...]:
     found = []
     for account in jsz.get("account_details") or ():
         for each in account.get("stream_detail") or ():
@@ -211,7 +211,7 @@ def _streams(jsz: dict[str, Any], lake: dict[str, Any]) -> tuple[Stream, ...]:
             state = each.get("state") or {}
             consumers = tuple(_consumer(one, name, owner) for one in each.get("consumer_detail") or ())
             found.append(
-                Stream(
+                MonitoredStream(
                     name,
                     owner,
                     int(state.get("messages", 0)),
@@ -229,9 +229,9 @@ def _streams(jsz: dict[str, Any], lake: dict[str, Any]) -> tuple[Stream, ...]:
     return tuple(found)
 
 
-def _consumer(one: dict[str, Any], stream: str, account: str) -> Consumer:
+def _consumer(one: dict[str, Any], stream: str, account: str) -> MonitoredConsumer:
     delivered = one.get("delivered") or {}
-    return Consumer(
+    return MonitoredConsumer(
         stream,
         str(one.get("name", "")),
         account,
@@ -243,8 +243,8 @@ def _consumer(one: dict[str, Any], stream: str, account: str) -> Consumer:
     )
 
 
-def _connection(one: dict[str, Any]) -> Connection:
-    return Connection(
+def _connection(one: dict[str, Any]) -> MonitoredConnection:
+    return MonitoredConnection(
         int(one.get("cid", 0)),
         str(one.get("name", "")),
         f"{one.get('ip', '')}:{one.get('port', '')}",
@@ -269,7 +269,7 @@ FULL = 0.9
 """Used part of a limit above which a warning is shown."""
 
 
-def warnings(now: Snapshot) -> list[str]:
+def warnings(now: MonitoredServer) -> list[str]:
     """Return what needs attention, each with what to do."""
     found = []
     varz, lake = now.varz, now.lake

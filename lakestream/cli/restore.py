@@ -20,7 +20,7 @@ import typer
 
 from lakestream.account.backup import archive
 from lakestream.account.schemas.bucket import STREAM, SUBJECTS, stream_config
-from lakestream.cli.link import Link, TransferFailed, exits
+from lakestream.cli.link import ClientLink, TransferFailed, exits
 from lakestream.cli.server_options import DEFAULT_SERVER, Server, with_server
 from lakestream.cli.sql import LakeOption, default_lake
 from lakestream.cli.terminal import JsonOption, print_json
@@ -76,7 +76,7 @@ def restore(
     with exits("interrupted; nothing was restored"):
         root = lake or str(default_lake())
         past = open_past(root, stream, instant(as_of), account, server=_asked(server.url), credentials=server.login)
-        with Link(server) as link:
+        with ClientLink(server) as link:
             _restore(link, past, to or stream, subject, unlimited, as_json)
 
 
@@ -106,7 +106,7 @@ def restore_schemas(
         records = [
             Record(each.id, each.created_ns, f"{SUBJECTS}{each.name}".encode(), b"", each.document()) for each in found
         ]
-        with Link(server) as link:
+        with ClientLink(server) as link:
             if link.stream(STREAM) is not None:
                 raise TransferFailed(f"the account has schemas: delete its stream {STREAM} first to bring these back")
             send(link, stream_config(replicas), _state(records[0].seq), [records])
@@ -122,7 +122,7 @@ def _asked(server: str) -> str | None:
     return None if server == DEFAULT_SERVER else server
 
 
-def _restore(link: Link, past: Past, to: str, subjects: list[str] | None, unlimited: bool, as_json: bool) -> None:
+def _restore(link: ClientLink, past: Past, to: str, subjects: list[str] | None, unlimited: bool, as_json: bool) -> None:
     config = _config(link, past, to, subjects, unlimited)
     blocks = past.messages()
     first = next(blocks, None)
@@ -162,7 +162,7 @@ def _counted(blocks: Iterable[list[Record]], begins: int, advance: Advance) -> I
         begins = block[-1].seq + 1
 
 
-def _config(link: Link, past: Past, to: str, subjects: list[str] | None, unlimited: bool) -> dict[str, Any]:
+def _config(link: ClientLink, past: Past, to: str, subjects: list[str] | None, unlimited: bool) -> dict[str, Any]:
     """Return the configuration of the new stream: that of the existing stream on the server, else the lake's."""
     existing = link.stream(past.stream)
     if existing is not None and to == past.stream:
@@ -187,7 +187,9 @@ def _state(first_seq: int) -> dict[str, int]:
     return {"messages": 0, "bytes": 0, "first_seq": first_seq, "last_seq": first_seq - 1, "consumer_count": 0}
 
 
-def send(link: Link, config: dict[str, Any], state: dict[str, int], blocks: Iterable[list[Record]]) -> dict[str, Any]:
+def send(
+    link: ClientLink, config: dict[str, Any], state: dict[str, int], blocks: Iterable[list[Record]]
+) -> dict[str, Any]:
     """Restore messages as a stream; returns its StreamInfo. Raises TransferFailed; then there is no stream."""
     name = config["name"]
     answer = link.api(f"STREAM.RESTORE.{name}", {"config": config, "state": state})

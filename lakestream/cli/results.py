@@ -33,7 +33,7 @@ WIDE = 1_000_000
 """Columns of a table that does not go to a terminal."""
 
 
-class Rows(Protocol):
+class ResultRows(Protocol):
     """The result of a query by any engine: names and types (as DuckDB calls them) of columns, and the rows, once."""
 
     @property
@@ -45,7 +45,7 @@ class Rows(Protocol):
     def __iter__(self) -> Iterator[tuple[Any, ...]]: ...
 
 
-Writer = Callable[[Rows, TextIO], None]
+Writer = Callable[[ResultRows, TextIO], None]
 
 _NUMBERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UINT", "UBIGINT", "FLOAT", "DOUBLE", "DECIMAL")
 
@@ -104,14 +104,14 @@ def visible(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
-def write_csv(result: Rows, out: TextIO) -> None:
+def write_csv(result: ResultRows, out: TextIO) -> None:
     """Write RFC 4180 with a header line; NULL is an empty field, maps and lists are JSON."""
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(result.columns)
     writer.writerows([_cell(value, "") for value in row] for row in result)
 
 
-def write_json(result: Rows, out: TextIO) -> None:
+def write_json(result: ResultRows, out: TextIO) -> None:
     """Write one array of objects, one object a line. Columns with the same name are numbered."""
     names = distinct(result.columns)
     separator = "[\n"
@@ -122,7 +122,7 @@ def write_json(result: Rows, out: TextIO) -> None:
     out.write("[]\n" if separator == "[\n" else "\n]\n")
 
 
-def write_table(result: Rows, out: TextIO) -> None:
+def write_table(result: ResultRows, out: TextIO) -> None:
     """Write a table, or where the terminal is too narrow for it, each row as a list of names and values."""
     from rich.console import Console
 
@@ -152,7 +152,7 @@ def _text(value: Any) -> Text:
     return Text("NULL", style="dim") if value is None else Text(visible(_cell(value, "")))
 
 
-def _table(result: Rows, cells: list[list[Text]]) -> Table:
+def _table(result: ResultRows, cells: list[list[Text]]) -> Table:
     from rich import box
     from rich.table import Table
 
@@ -164,7 +164,7 @@ def _table(result: Rows, cells: list[list[Text]]) -> Table:
     return table
 
 
-def _record(result: Rows, number: int, row: list[Text]) -> Table:
+def _record(result: ResultRows, number: int, row: list[Text]) -> Table:
     from rich.table import Table
 
     record = Table(box=None, pad_edge=False, show_header=False, title=f"row {number}", title_justify="left")

@@ -5,7 +5,7 @@ Belongs here: reading some messages from all parts of a stream.
 
 from __future__ import annotations
 
-from lakestream.cli.link import Link, TransferFailed
+from lakestream.cli.link import ClientLink, TransferFailed
 from lakestream.log.format.record import Record
 from lakestream.protocol.subjects import matches
 
@@ -17,7 +17,7 @@ PARTS = 10
 """Number of places of a stream, at equal distances, from which messages are taken."""
 
 
-def sampled(link: Link, stream: str, subject: str, count: int) -> list[Record]:
+def sampled(link: ClientLink, stream: str, subject: str, count: int) -> list[Record]:
     """Return up to `count` messages, ascending: all if there are no more, else the first ones of `PARTS` parts.
 
     Args:

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lakestream.cli.link import Link, TransferFailed, exits
+from lakestream.cli.link import ClientLink, TransferFailed, exits
 from lakestream.cli.results import visible
 from lakestream.cli.samples import MAX_COUNT, sampled
 from lakestream.cli.server_options import Server, with_server
@@ -104,7 +104,7 @@ def _check(server: Server, name: str, definition: dict[str, Any], as_json: bool)
 def list_(server: Server, as_json: JsonOption = False) -> None:
     """List the schemas of the account."""
     found: list[dict[str, Any]] = []
-    with exits(""), Link(server) as link:
+    with exits(""), ClientLink(server) as link:
         while True:
             answer = _answer(link, "LIST", {"offset": len(found)})
             _end(answer, False)
@@ -155,7 +155,7 @@ def diff(
     as_json: JsonOption = False,
 ) -> None:
     """Compare two versions: their texts, and what readers of each can read."""
-    with exits(""), Link(server) as link:
+    with exits(""), ClientLink(server) as link:
         answer = _answer(link, f"DIFF.{name}", {"old": old, "new": new})
         if as_json:
             print_json(answer)
@@ -204,7 +204,7 @@ def infer(
     """Propose a JSON Schema for a stream, from a sample. stdout has the schema, stderr what would not fit."""
     from lakestream.schemas.infer import infer as propose
 
-    with exits(""), Link(server) as link:
+    with exits(""), ClientLink(server) as link:
         records = sampled(link, stream, subject, count)
     if not records:
         complain(f"stream {stream} has no messages of {subject}")
@@ -248,12 +248,12 @@ def _definition(file: str, format: str, message: str, compatibility: str) -> dic
 
 def _ask(server: Server, subject: str, body: dict[str, Any] | None) -> dict[str, Any]:
     """Return the answer to a request. Exits with 1 if there is none."""
-    with exits(""), Link(server) as link:
+    with exits(""), ClientLink(server) as link:
         return _answer(link, subject, body)
     raise AssertionError("either an answer or an exit")
 
 
-def _answer(link: Link, subject: str, body: dict[str, Any] | None) -> dict[str, Any]:
+def _answer(link: ClientLink, subject: str, body: dict[str, Any] | None) -> dict[str, Any]:
     if " " in subject or subject.endswith("."):
         raise TransferFailed(f"{subject.partition('.')[2]!r} is no name of a schema")
     answer: dict[str, Any] = json.loads(

@@ -115,11 +115,11 @@ def run(options: Options, log: Logger, make: Make | None = None) -> int:
     if options.workers == 1:
         return _run_node(options, log, make, None)
     import lakestream.server.node  # once, for all workers
-    from lakestream.server.workers.supervisor import Supervisor
+    from lakestream.server.workers.supervisor import WorkerSupervisor
 
     assert lakestream.server.node
     try:
-        return Supervisor(options, log, lambda own, worker: _run_node(own, _logger(own), make, worker)).run()
+        return WorkerSupervisor(options, log, lambda own, worker: _run_node(own, _logger(own), make, worker)).run()
     except (StartError, OSError) as error:
         _fail(error, options, log)
         return 1

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
-from lakestream.cli.results import WRITERS, Rows
+from lakestream.cli.results import WRITERS, ResultRows
 from lakestream.cli.server_options import (
     CaOption,
     CertOption,
@@ -63,7 +63,7 @@ Write Spark SQL and end it with a semicolon; it may span lines.
 .quit    leave (so does Ctrl-D); Ctrl-C drops what is typed, or stops the query"""
 
 
-class Format(StrEnum):
+class RowFormat(StrEnum):
     """Output format of rows."""
 
     table = "table"
@@ -71,7 +71,7 @@ class Format(StrEnum):
     json = "json"
 
 
-class Engine(StrEnum):
+class SqlEngine(StrEnum):
     """Query engine."""
 
     duckdb = "duckdb"
@@ -92,7 +92,7 @@ class Answerer(Protocol):
 
     def tables(self) -> list[str]: ...
 
-    def run(self, text: str) -> Iterable[Rows]: ...
+    def run(self, text: str) -> Iterable[ResultRows]: ...
 
     def close(self) -> None: ...
 
@@ -109,11 +109,13 @@ def sql(
         typer.Option("-q", "--query", help="Run one query and exit. Without it, open an interactive prompt."),
     ] = None,
     lake: LakeOption = None,
-    format: Annotated[Format, typer.Option("--format", "-f", help="Output format.")] = Format.table,
+    format: Annotated[RowFormat, typer.Option("--format", "-f", help="Output format.")] = RowFormat.table,
     committed: Annotated[
         bool, typer.Option("--committed", help="Read only committed tables, without the newest messages.")
     ] = False,
-    engine: Annotated[Engine, typer.Option(help="Query engine; spark reads only committed tables.")] = Engine.duckdb,
+    engine: Annotated[
+        SqlEngine, typer.Option(help="Query engine; spark reads only committed tables.")
+    ] = SqlEngine.duckdb,
     server: Annotated[
         str | None,
         typer.Option("--server", "-s", help="Server to read the newest messages from (default: the lake's)."),
@@ -161,7 +163,7 @@ def sql(
         raise typer.Exit(1)
     try:
         with contextlib.closing(_connect(url, login, stream) if url else open_lake()) as session:
-            shell = _Shell(session, Format.json if as_json else format)
+            shell = _Shell(session, RowFormat.json if as_json else format)
             if (asked := text if query is None else query) is not None:
                 code = shell.script(asked)
             elif sys.stdin.isatty():
@@ -187,9 +189,9 @@ def _connect(url: str, login: Credentials, stream: str) -> Answerer:
 
 
 def _session(
-    engine: Engine, lake: str | Path, committed: bool, server: Server, tail_bytes: int, timestamps: Timestamps
+    engine: SqlEngine, lake: str | Path, committed: bool, server: Server, tail_bytes: int, timestamps: Timestamps
 ) -> Answerer:
-    if engine == Engine.spark:
+    if engine == SqlEngine.spark:
         from lakestream.cli.spark_engine import SparkEngine
 
         return SparkEngine(lake, timestamps=timestamps.value)
@@ -208,7 +210,7 @@ def _session(
 class _Shell:
     """Reads statements and writes their rows."""
 
-    def __init__(self, session: Answerer, format: Format) -> None:
+    def __init__(self, session: Answerer, format: RowFormat) -> None:
         self._session = session
         self._write = WRITERS[format]
 

@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from lakestream.cli.link import exits
-from lakestream.cli.monitor import Monitor, MonitorFailed, Snapshot, Stream, snapshot, warnings
+from lakestream.cli.monitor import Monitor, MonitoredServer, MonitoredStream, MonitorFailed, snapshot, warnings
 from lakestream.cli.server_options import DEFAULT_MONITOR, CaOption, MonitorOption
 from lakestream.cli.terminal import JsonOption, console, print_json, short, size
 
@@ -34,7 +34,7 @@ def status(
             _show(now, None if everything else STREAMS)
 
 
-def summary(now: Snapshot) -> dict[str, Any]:
+def summary(now: MonitoredServer) -> dict[str, Any]:
     """Return the status as plain values."""
     varz, lake = now.varz, now.lake
     stats = (varz.get("jetstream") or {}).get("stats") or {}
@@ -65,7 +65,7 @@ def summary(now: Snapshot) -> dict[str, Any]:
     }
 
 
-def _show(now: Snapshot, limit: int | None) -> None:
+def _show(now: MonitoredServer, limit: int | None) -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -114,7 +114,7 @@ def _show(now: Snapshot, limit: int | None) -> None:
         out.print(Text("no warnings", "green"))
 
 
-def _show_streams(out: Any, streams: tuple[Stream, ...], limit: int | None) -> None:
+def _show_streams(out: Any, streams: tuple[MonitoredStream, ...], limit: int | None) -> None:
     from rich import box
     from rich.table import Table
 

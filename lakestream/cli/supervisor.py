@@ -23,7 +23,7 @@ LINE_BYTES = 16 * 1024
 """Longer lines of output are passed on in parts."""
 
 
-class Waiting(Exception):
+class StartPostponed(Exception):
     """Raised while the program cannot be started yet; the text says what is missing."""
 
 
@@ -41,12 +41,12 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     grace: float = 10.0
 
 
-class Supervisor:
+class ChildSupervisor:
     """One supervised child.
 
     Args:
         name: its name in messages.
-        command: returns the command line for each start; raises `Waiting` when it cannot start yet.
+        command: returns the command line for each start; raises `StartPostponed` when it cannot start yet.
         output: takes each line that the child writes to stdout or stderr.
         report: takes (level, text) for events of the child; level is "info" or "warn".
         timing: see `Timing`.
@@ -114,7 +114,7 @@ class Supervisor:
         while not self._stopping.is_set():
             try:
                 command = self._command()
-            except Waiting as reason:
+            except StartPostponed as reason:
                 if str(reason) != waits_for:
                     waits_for = str(reason)
                     self._report("warn", waits_for)

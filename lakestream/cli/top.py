@@ -17,7 +17,7 @@ import msgspec
 import typer
 
 from lakestream.cli.link import exits
-from lakestream.cli.monitor import Monitor, MonitorFailed, Snapshot, snapshot, warnings
+from lakestream.cli.monitor import Monitor, MonitoredServer, MonitorFailed, snapshot, warnings
 from lakestream.cli.server_options import DEFAULT_MONITOR, CaOption, MonitorOption
 from lakestream.cli.terminal import JsonOption, complain, console, print_json, short, size
 
@@ -30,7 +30,7 @@ ESCAPE_S = 0.05
 """Time within which the rest of a key's escape sequence arrives."""
 
 
-class Column(msgspec.Struct, frozen=True):
+class TopColumn(msgspec.Struct, frozen=True):
     """A column: its title, the field of a row, and the text of a value. `is_text`: sorted ascending, shown left."""
 
     title: str
@@ -43,33 +43,33 @@ def _optional(value: float | None) -> str:
     return "-" if value is None else short(value)
 
 
-COLUMNS: dict[str, tuple[Column, ...]] = {
+COLUMNS: dict[str, tuple[TopColumn, ...]] = {
     "streams": (
-        Column("in/s", "rate", short),
-        Column("bytes/s", "bytes_rate", size),
-        Column("messages", "messages", short),
-        Column("size", "bytes", size),
-        Column("pending", "pending", short),
-        Column("lag", "lag", _optional),
-        Column("stream", "title", is_text=True),
+        TopColumn("in/s", "rate", short),
+        TopColumn("bytes/s", "bytes_rate", size),
+        TopColumn("messages", "messages", short),
+        TopColumn("size", "bytes", size),
+        TopColumn("pending", "pending", short),
+        TopColumn("lag", "lag", _optional),
+        TopColumn("stream", "title", is_text=True),
     ),
     "consumers": (
-        Column("pending", "pending", short),
-        Column("out/s", "rate", short),
-        Column("unacked", "ack_pending", short),
-        Column("redelivered", "redelivered", short),
-        Column("waiting", "waiting", short),
-        Column("consumer", "title", is_text=True),
+        TopColumn("pending", "pending", short),
+        TopColumn("out/s", "rate", short),
+        TopColumn("unacked", "ack_pending", short),
+        TopColumn("redelivered", "redelivered", short),
+        TopColumn("waiting", "waiting", short),
+        TopColumn("consumer", "title", is_text=True),
     ),
     "connections": (
-        Column("in/s", "in_rate", short),
-        Column("out/s", "out_rate", short),
-        Column("in bytes/s", "in_bytes_rate", size),
-        Column("out bytes/s", "out_bytes_rate", size),
-        Column("unsent", "pending_bytes", size),
-        Column("subs", "subscriptions"),
-        Column("cid", "cid"),
-        Column("client", "title", is_text=True),
+        TopColumn("in/s", "in_rate", short),
+        TopColumn("out/s", "out_rate", short),
+        TopColumn("in bytes/s", "in_bytes_rate", size),
+        TopColumn("out bytes/s", "out_bytes_rate", size),
+        TopColumn("unsent", "pending_bytes", size),
+        TopColumn("subs", "subscriptions"),
+        TopColumn("cid", "cid"),
+        TopColumn("client", "title", is_text=True),
     ),
 }
 """The columns of each view; the rows are sorted by the first one at the start."""
@@ -103,7 +103,7 @@ def top(
             _live(port, Screen(view), interval)
 
 
-def figures(before: Snapshot, now: Snapshot) -> dict[str, Any]:
+def figures(before: MonitoredServer, now: MonitoredServer) -> dict[str, Any]:
     """Return what the views show, as plain values. Rates are per second."""
     seconds = max(now.at - before.at, 1e-6)
     names = ("server_name", "version", "lakestream", "uptime", "connections", "mem", "cpu", "slow_consumers")
@@ -122,7 +122,7 @@ def _rate(before: float, now: float, seconds: float) -> float:
     return round(max(now - before, 0) / seconds, 1)
 
 
-def _streams(before: Snapshot, now: Snapshot, seconds: float) -> list[Row]:
+def _streams(before: MonitoredServer, now: MonitoredServer, seconds: float) -> list[Row]:
     earlier = {stream.title: stream for stream in before.streams}
     rows = []
     for stream in now.streams:
@@ -142,7 +142,7 @@ def _streams(before: Snapshot, now: Snapshot, seconds: float) -> list[Row]:
     return rows
 
 
-def _consumers(before: Snapshot, now: Snapshot, seconds: float) -> list[Row]:
+def _consumers(before: MonitoredServer, now: MonitoredServer, seconds: float) -> list[Row]:
     earlier = {(stream.title, each.name): each for stream in before.streams for each in stream.consumers}
     rows = []
     for stream in now.streams:
@@ -163,7 +163,7 @@ def _consumers(before: Snapshot, now: Snapshot, seconds: float) -> list[Row]:
     return rows
 
 
-def _connections(before: Snapshot, now: Snapshot, seconds: float) -> list[Row]:
+def _connections(before: MonitoredServer, now: MonitoredServer, seconds: float) -> list[Row]:
     earlier = {each.cid: each for each in before.connections}
     rows = []
     for each in now.connections:
@@ -218,7 +218,7 @@ class Screen:
         by_title = sorted(found, key=lambda row: str(row["title"]))
         return sorted(by_title, key=lambda row: row[column.field] or 0, reverse=not self.reverse)
 
-    def render(self, before: Snapshot, now: Snapshot, height: int | None = None) -> RenderableType:
+    def render(self, before: MonitoredServer, now: MonitoredServer, height: int | None = None) -> RenderableType:
         """Return the screen, with no more rows than fit into `height` lines."""
         from rich import box
         from rich.console import Group

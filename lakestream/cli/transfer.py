@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from lakestream.cli.importing import SHOWN_BAD, BadOption, Import, Rows, Target
-from lakestream.cli.link import Link, TransferFailed, exits
+from lakestream.cli.importing import SHOWN_BAD, BadImportOption, ImportRows, ImportRun, ImportTarget
+from lakestream.cli.link import ClientLink, TransferFailed, exits
 from lakestream.cli.server_options import Server, with_server
 from lakestream.cli.terminal import JsonOption, print_json
 from lakestream.lake.progress import progress
@@ -40,7 +40,7 @@ class TimeUnit(StrEnum):
     s = "s"
 
 
-class Format(StrEnum):
+class FileFormat(StrEnum):
     """Format of the source of an import, or of the target of an export."""
 
     delta = "delta"
@@ -128,7 +128,7 @@ def import_(
     ] = "",
     infer: Annotated[bool, typer.Option("--infer", help="Find the types of CSV columns, and report them.")] = False,
     format: Annotated[
-        Format | None, typer.Option("--format", "-f", help="Format of the source (default: by the file names).")
+        FileFormat | None, typer.Option("--format", "-f", help="Format of the source (default: by the file names).")
     ] = None,
     version: Annotated[int | None, typer.Option(help="Version of the Delta table.")] = None,
     at: Annotated[str, typer.Option(metavar="TIME", help="Version of the Delta table at this time (ISO 8601).")] = "",
@@ -148,7 +148,7 @@ def import_(
 ) -> None:
     """Import a table or text file into a stream: each row becomes a message, exactly once."""
 
-    with exits("lakestream: stopped; the same command goes on from here", BadOption):
+    with exits("lakestream: stopped; the same command goes on from here", BadImportOption):
         from lakestream.lake.transfer import finding, mapping  # load pyarrow
 
         files = finding.find(source, format.value if format is not None else "")
@@ -165,9 +165,9 @@ def import_(
             )
         order = tuple(order_by.split(",")) if order_by else () if subject else ("seq",)
         if files.kind != finding.DELTA and (version is not None or at):
-            raise BadOption(f"{source} is no Delta table: only those have versions")
+            raise BadImportOption(f"{source} is no Delta table: only those have versions")
         if files.kind != "csv" and (separator or types or infer):
-            raise BadOption(f"--separator, --types and --infer are for CSV, and {source} is none")
+            raise BadImportOption(f"--separator, --types and --infer are for CSV, and {source} is none")
         if files.kind in finding.TEXTS:
             rows = _text_rows(files, columns, order, skip_bad, separator, types, infer)
         else:
@@ -175,9 +175,9 @@ def import_(
         if dry_run:
             _show(rows, as_json)
             return
-        target = Target.of(stream, create, append, again, subjects, config, subject)
-        with Link(server) as link:
-            count, took = Import(link, rows, target).run()
+        target = ImportTarget.of(stream, create, append, again, subjects, config, subject)
+        with ClientLink(server) as link:
+            count, took = ImportRun(link, rows, target).run()
         _Done("imported", stream, count, took, rows.bad_count, rows.bad).show(as_json)
 
 
@@ -185,7 +185,7 @@ def _check_own(columns: mapping.Columns | None, names: Sequence[str]) -> None:
     from lakestream.lake.transfer import mapping
 
     if columns is None and not mapping.is_own(names):
-        raise BadOption("--subject is missing: a template as 'orders.{id}', or a column that holds subjects")
+        raise BadImportOption("--subject is missing: a template as 'orders.{id}', or a column that holds subjects")
 
 
 def _table_rows(
@@ -195,7 +195,7 @@ def _table_rows(
     skip_bad: bool,
     version: int | None,
     at: str,
-) -> Rows:
+) -> ImportRows:
     """Return the rows of a Delta or Parquet table."""
     from lakestream.lake.transfer import mapping, tabular
 
@@ -203,7 +203,7 @@ def _table_rows(
     _check_own(columns, table.names)
     if order:
         table = tabular.Source(files, version, at, order)
-    return Rows(table, mapping.Mapper(columns, table.schema), skip_bad, bool(order))
+    return ImportRows(table, mapping.Mapper(columns, table.schema), skip_bad, bool(order))
 
 
 def _text_rows(
@@ -214,13 +214,13 @@ def _text_rows(
     separator: str,
     types: str,
     infer: bool,
-) -> Rows:
+) -> ImportRows:
     """Return the rows of CSV or JSON lines, after a check of the types that their fields are to have."""
     from lakestream.lake.transfer import csv_types, text, text_mapping
 
     separator = _TABS.get(separator, separator)
     if len(separator) > 1:
-        raise BadOption(f"--separator {separator}: it is one character, or tab")
+        raise BadImportOption(f"--separator {separator}: it is one character, or tab")
     source = text.TextSource(files, separator)
     _check_own(columns, source.names)
     if source.separator not in ("", ",") and not separator:
@@ -238,7 +238,7 @@ def _text_rows(
         told = f"inferred: --types '{types}'" if types else "inferred: no types, all columns stay text"
         print("\n".join([*inferred.notes, told]), file=sys.stderr)
         mapper = text_mapping.TextMapper(columns, source, asked, order)
-    return Rows(source, mapper, skip_bad, bool(order), asked)
+    return ImportRows(source, mapper, skip_bad, bool(order), asked)
 
 
 @with_server
@@ -247,7 +247,7 @@ def export(
     to: Annotated[str, typer.Option("--to", metavar="PATH", help="Output: a directory (Delta), or a file.")],
     server: Server,
     format: Annotated[
-        Format | None, typer.Option("--format", "-f", help="Output format (default: by the file name).")
+        FileFormat | None, typer.Option("--format", "-f", help="Output format (default: by the file name).")
     ] = None,
     columns: Annotated[str, typer.Option(help=f"Columns to write, of {', '.join(OWN)}.")] = "",
     token: Annotated[
@@ -271,7 +271,7 @@ def export(
 ) -> None:
     """Export a stream to a plain table: Delta, Parquet, CSV or JSON lines."""
 
-    with exits("lakestream: stopped; nothing was written", BadOption):
+    with exits("lakestream: stopped; nothing was written", BadImportOption):
         from lakestream.lake.transfer import tabular, unmapping  # load pyarrow
 
         kind = format.value if format is not None else tabular.format_of(to)
@@ -281,7 +281,7 @@ def export(
         named = tuple(_pair("--header", each) for each in header or ())
         fields = unmapping.Fields(own=chosen, tokens=tokens, headers=named, json_schema=json_schema)
         window = (_instant("--since", since), _instant("--until", until))
-        with Link(server) as link:
+        with ClientLink(server) as link:
             done = _export(
                 link, stream, unmapping.Unmapper(fields), (from_seq, to_seq), window, skip_bad, to, kind, overwrite
             )
@@ -291,13 +291,13 @@ def export(
 def _pair(option: str, text: str) -> tuple[str, str]:
     left, equals, right = text.partition("=")
     if not (left and equals and right):
-        raise BadOption(f"{option} {text}: write {option} name=value")
+        raise BadImportOption(f"{option} {text}: write {option} name=value")
     return left, right
 
 
 def _position(text: str) -> int:
     if not text.isdigit() or not int(text):
-        raise BadOption(f"--token: {text} is no position of a token; the first is 1")
+        raise BadImportOption(f"--token: {text} is no position of a token; the first is 1")
     return int(text)
 
 
@@ -308,13 +308,13 @@ def _instant(option: str, text: str) -> int:
     try:
         return instant(text) if text else 0
     except ValueError:
-        raise BadOption(f"{option} {text}: write 2026-05-01T12:30:00Z") from None
+        raise BadImportOption(f"{option} {text}: write 2026-05-01T12:30:00Z") from None
 
 
 # ---------------------------------------------------------------------------- import
 
 
-def _show(rows: Rows, as_json: bool) -> None:
+def _show(rows: ImportRows, as_json: bool) -> None:
     """Print the first messages, one a line."""
     first = list(islice((each for some in rows.messages() for each in some), 10))
     if as_json:
@@ -333,7 +333,7 @@ def _show(rows: Rows, as_json: bool) -> None:
 
 
 def _export(
-    link: Link,
+    link: ClientLink,
     stream: str,
     unmapper: unmapping.Unmapper,
     seqs: tuple[int, int],

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import msgspec
 
 from lakestream.cli import serve
-from lakestream.cli.supervisor import Supervisor, Timing, Waiting
+from lakestream.cli.supervisor import ChildSupervisor, StartPostponed, Timing
 from lakestream.config.loading import load
 from lakestream.config.options import Flags, LakeOptions, Options
 from lakestream.logging import Logger
@@ -66,7 +66,7 @@ class ServerWithCompactor(Node):
         self, options: Options, log: Logger, worker: Worker | None = None, timing: Timing | None = None
     ) -> None:
         super().__init__(options, log, worker)
-        self.compactor: Supervisor | None = None
+        self.compactor: ChildSupervisor | None = None
         self._timing = timing
 
     async def start(self) -> None:
@@ -74,7 +74,7 @@ class ServerWithCompactor(Node):
         await super().start()
         if self.keeper is None:
             return
-        self.compactor = Supervisor(
+        self.compactor = ChildSupervisor(
             "compactor",
             Compaction(self.keeper.root, self.log, self.options.lake),
             output=self._pass_on,
@@ -158,9 +158,11 @@ class Compaction:
             if self._options is not None:
                 command += flags_of(self._options)
         except (extras.ExtraMissing, JavaMissing) as error:
-            raise Waiting(f"{error}. The server serves without it; the compactor starts by itself then") from None
+            raise StartPostponed(
+                f"{error}. The server serves without it; the compactor starts by itself then"
+            ) from None
         except jobs.JobMissing as error:
-            raise Waiting(str(error)) from None
+            raise StartPostponed(str(error)) from None
         self._log.info(f"Starting the compactor with Java {found.version} ({found.home})")
         return command
 

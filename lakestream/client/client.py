@@ -25,13 +25,13 @@ from lakestream.client.errors import (
     ReadFailed,
 )
 from lakestream.client.messages import Message, checked_columns, of_record
-from lakestream.client.past import RETENTION, TIME_TRAVEL, AsOf, Point, last_messages
-from lakestream.client.scan import Asked, Filters, direct_pages, of_lake, of_nats
+from lakestream.client.past import RETENTION, TIME_TRAVEL, AsOf, PastPoint, last_messages
+from lakestream.client.scan import CheckedFilters, Filters, direct_pages, of_lake, of_nats
 from lakestream.client.sql import Answer, ask
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files.paths import DEFAULT_ACCOUNT
 from lakestream.protocol.decoding import DECODE_ERRORS
-from lakestream.protocol.sql import Request, Value
+from lakestream.protocol.sql import SqlRequest, Value
 from lakestream.protocol.subjects import is_literal
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ class Client:
         Raises:
             BadFilter: neither or both of time and seq are given, or they are invalid.
         """
-        return AsOf(self._gets, self._inexact, self._last_in_lake, stream, Point.of(time, seq), exact)
+        return AsOf(self._gets, self._inexact, self._last_in_lake, stream, PastPoint.of(time, seq), exact)
 
     async def history(self, stream: str, subject: str, *, limit: int | None = None) -> AsyncIterator[Message]:
         """Yield the messages of a subject, the newest first, with a request for each.
@@ -195,7 +195,7 @@ class Client:
             raise BadFilter(f"subject={subject!r}: the history is that of one subject, without wildcards")
         seq, count = int((await self._gets.stream(stream))["state"]["last_seq"]), 0
         while seq > 0 and (limit is None or count < limit):
-            found = [each async for each in last_messages(self._gets, stream, Point(seq=seq), [subject])]
+            found = [each async for each in last_messages(self._gets, stream, PastPoint(seq=seq), [subject])]
             if not found:
                 return
             yield found[0]
@@ -216,7 +216,7 @@ class Client:
             await self._flush(stream)
         return "" if self._is_lakestream else "the server is no lakestream"
 
-    async def _last_in_lake(self, stream: str, point: Point, subjects: Sequence[str]) -> list[Message]:
+    async def _last_in_lake(self, stream: str, point: PastPoint, subjects: Sequence[str]) -> list[Message]:
         import pyarrow as pa
 
         from lakestream.lake.read.conditions import MATCHES, Condition
@@ -261,9 +261,9 @@ class Client:
             PastUnavailable: the stream cannot be read as of that time.
         """
         _require("reading a stream as Arrow data", "pyarrow")
-        asked = Asked.of(checked_columns(columns), filters)
+        asked = CheckedFilters.of(checked_columns(columns), filters)
         if asked.source != "nats":
-            found = await self._open(stream, None if asked.as_of_ns is None else Point(asked.as_of_ns))
+            found = await self._open(stream, None if asked.as_of_ns is None else PastPoint(asked.as_of_ns))
             if not isinstance(found, str):
                 return of_lake(found, asked)
             if asked.source == "lake" or asked.as_of_ns is not None:
@@ -335,11 +335,11 @@ class Client:
             QueryFailed, NoAnswer.
         """
         values = dict(parameters or {}) if isinstance(parameters, Mapping | None) else list(parameters)
-        request = Request(query, format, values, max_rows, as_of, stale)
+        request = SqlRequest(query, format, values, max_rows, as_of, stale)
         return await ask(self.nats, request, stream)
 
     # ------------------------------------------------------------------ the lake
-    async def _open(self, stream: str, point: Point | None) -> LiveView | Past | str:
+    async def _open(self, stream: str, point: PastPoint | None) -> LiveView | Past | str:
         """Return the live view of a stream, or its `Past` at a point; or the reason why this machine cannot read it.
 
         Raises:
@@ -410,7 +410,7 @@ def _view(lake: str, answer: Flushed) -> LiveView:
     return open_view(lake, answer.stream, answer.account or DEFAULT_ACCOUNT, answer=answer)
 
 
-def _past(lake: str, answer: Flushed, point: Point) -> Past:
+def _past(lake: str, answer: Flushed, point: PastPoint) -> Past:
     from lakestream.lake.read.history.past import open_past
     from lakestream.lake.table.at import TimeTravelError
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakestream.client.errors import NoAnswer, Refused
 from lakestream.client.messages import Message
-from lakestream.client.scan import Asked
+from lakestream.client.scan import CheckedFilters
 from lakestream.protocol.instants import rfc3339
 from lakestream.protocol.nuid import nuid
 from lakestream.protocol.subjects import overlaps
@@ -30,7 +30,7 @@ INACTIVE_S = 60
 
 
 async def consumer_pages(
-    connection: Nats, prefix: str, timeout: float, stream: str, asked: Asked, last: int, page_messages: int
+    connection: Nats, prefix: str, timeout: float, stream: str, asked: CheckedFilters, last: int, page_messages: int
 ) -> AsyncGenerator[list[Message], None]:
     """Yield a stream's messages through sequence `last`.
 

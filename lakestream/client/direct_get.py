@@ -26,7 +26,7 @@ PAGE_BYTES = 4 << 20
 STREAM_NOT_FOUND = 10059
 
 
-class Page(msgspec.Struct, frozen=True):
+class DirectGetPage(msgspec.Struct, frozen=True):
     """Answer to one request. `pending`: number of messages that match beyond it; `through`: the last sequence that
     counts, of a request for an earlier state."""
 
@@ -47,7 +47,7 @@ class DirectGets:
     def __init__(self, connection: Nats, prefix: str, timeout: float) -> None:
         self._connection, self.prefix, self._timeout = connection, prefix, timeout
 
-    async def page(self, stream: str, **request: Any) -> Page:
+    async def page(self, stream: str, **request: Any) -> DirectGetPage:
         """Return the answers to one request; an empty page when nothing is found.
 
         Raises:
@@ -77,13 +77,13 @@ class DirectGets:
         headers = end.headers or {}
         status = int(headers.get("Status", "0"))
         if status == 404:
-            return Page([])
+            return DirectGetPage([])
         if status == 503:
             await self.stream(stream)
             raise DirectGetDisabled(stream)
         if status != 204:
             raise Refused(stream, status, headers.get("Description", ""))
-        return Page(
+        return DirectGetPage(
             [of_direct_get(each) for each in found],
             int(headers.get("Nats-Num-Pending", "0")),
             int(headers.get("Nats-UpTo-Sequence", "0")),

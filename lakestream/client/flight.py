@@ -27,13 +27,13 @@ from pyarrow import flight
 
 from lakestream import __version__
 from lakestream.client.errors import ClientError, QueryFailed
-from lakestream.client.flight_logins import Logins, Settings
+from lakestream.client.flight_logins import FlightLogins, Settings
 from lakestream.client.loop_thread import LoopThread
 from lakestream.client.sql import Answer, ask
 from lakestream.protocol import flight_sql, sql
 from lakestream.protocol.decoding import DECODE_ERRORS
-from lakestream.protocol.flight_sql import BadMessage
-from lakestream.protocol.sql import Request, Value
+from lakestream.protocol.flight_sql import BadFlightMessage
+from lakestream.protocol.sql import SqlRequest, Value
 
 MAX_PARAMETERS = 1 << 20
 """Maximum size of the parameters of a statement, in bytes (1 MiB)."""
@@ -78,7 +78,7 @@ _INFOS: dict[int, str | bool] = {
 }
 
 
-class Prepared(msgspec.Struct, frozen=True):
+class PreparedStatement(msgspec.Struct, frozen=True):
     """A prepared statement: its handle, as JSON. `names`: of its parameters."""
 
     sql: str
@@ -87,7 +87,7 @@ class Prepared(msgspec.Struct, frozen=True):
 
 
 _SETTINGS = msgspec.json.Decoder(Settings)
-_PREPARED = msgspec.json.Decoder(Prepared)
+_PREPARED = msgspec.json.Decoder(PreparedStatement)
 _INTEGERS = range(-(1 << 63), 1 << 64)
 
 
@@ -113,7 +113,7 @@ class Gateway(flight.FlightServerBase):  # type: ignore[misc]
             f"{scheme}://{host}:{settings.port}",
             auth_handler=_Handshakes(),
             tls_certificates=[pair] if pair else None,
-            middleware={"login": Logins(settings, thread)},
+            middleware={"login": FlightLogins(settings, thread)},
         )
 
     # ------------------------------------------------------------------ calls of Flight
@@ -129,7 +129,7 @@ class Gateway(flight.FlightServerBase):  # type: ignore[misc]
         name, body = _command(ticket.ticket)
         if (query := _query(name, body)) is None:
             return flight.RecordBatchStream(self._metadata(context, name, body))
-        batches = self._batches(self._ask(context, Request(query.sql, "arrow", query.parameters)))
+        batches = self._batches(self._ask(context, SqlRequest(query.sql, "arrow", query.parameters)))
         first = next(batches)
         return flight.GeneratorStream(first.schema, _all(first, batches))
 
@@ -143,8 +143,11 @@ class Gateway(flight.FlightServerBase):  # type: ignore[misc]
             raise NotImplementedError(f"the action {action.type} is not supported")
         _, body = _command(action.body.to_pybytes())
         query = _called(lambda: flight_sql.text(body, 1)) or ""
-        head = self._head(context, Prepared(query))
-        values = {1: msgspec.json.encode(Prepared(query, head.parameters)), 2: _schema(head).serialize().to_pybytes()}
+        head = self._head(context, PreparedStatement(query))
+        values = {
+            1: msgspec.json.encode(PreparedStatement(query, head.parameters)),
+            2: _schema(head).serialize().to_pybytes(),
+        }
         if head.parameters:
             wanted = pa.schema([(name, pa.string()) for name in head.parameters])
             values[3] = wanted.serialize().to_pybytes()
@@ -166,11 +169,11 @@ class Gateway(flight.FlightServerBase):  # type: ignore[misc]
         if len(rows) != 1:
             raise pa.ArrowInvalid(f"a query takes one row of parameters, not {len(rows)}")
         values = _parameters(query.names, columns, rows[0])
-        handle = msgspec.json.encode(Prepared(query.sql, query.names, values))
+        handle = msgspec.json.encode(PreparedStatement(query.sql, query.names, values))
         writer.write(pa.py_buffer(flight_sql.message({1: handle})))
 
     # ------------------------------------------------------------------ queries
-    def _ask(self, context: Any, request: Request) -> Answer:
+    def _ask(self, context: Any, request: SqlRequest) -> Answer:
         session = context.get_middleware("login").session
         found: Answer = _called(lambda: self._thread.run(ask(session.nats, request)))
         return found
@@ -193,9 +196,9 @@ class Gateway(flight.FlightServerBase):  # type: ignore[misc]
             return self._metadata(context, name, body, rows=False).schema
         return _schema(self._head(context, query))
 
-    def _head(self, context: Any, query: Prepared) -> sql.Head:
+    def _head(self, context: Any, query: PreparedStatement) -> sql.ResultHead:
         """Return the description of a query."""
-        answer = self._ask(context, Request(query.sql, "arrow", query.parameters, describe=True))
+        answer = self._ask(context, SqlRequest(query.sql, "arrow", query.parameters, describe=True))
         self._thread.run(answer.cancel())
         return answer.head
 
@@ -221,13 +224,13 @@ class Gateway(flight.FlightServerBase):  # type: ignore[misc]
         types = flight_sql.texts(body, 4)
         names: list[str] = []
         if rows and _is_wanted(body) and (not types or TABLE in types):
-            answer = self._ask(context, Request("SHOW TABLES", "arrow"))
+            answer = self._ask(context, SqlRequest("SHOW TABLES", "arrow"))
             tables = [each for batch in self._batches(answer) for each in batch.column(0).to_pylist()]
             names = [each.removeprefix(f"{SCHEMA}.`").removesuffix("`") for each in tables]
             names = [each for each in names if _is_like(flight_sql.text(body, 3), each)]
         columns: list[list[Any]] = [[value] * len(names) for value in (CATALOG, SCHEMA)] + [names, [TABLE] * len(names)]
         if with_schemas:
-            found = [self._head(context, Prepared(f"SELECT * FROM {SCHEMA}.`{name}`")) for name in names]
+            found = [self._head(context, PreparedStatement(f"SELECT * FROM {SCHEMA}.`{name}`")) for name in names]
             columns.append([_schema(each).serialize().to_pybytes() for each in found])
         return pa.table(columns, schema=shape)
 
@@ -237,20 +240,20 @@ def _command(body: bytes | None) -> tuple[str, bytes]:
     return found
 
 
-def _query(name: str, body: bytes) -> Prepared | None:
+def _query(name: str, body: bytes) -> PreparedStatement | None:
     """Return a query; None for other commands."""
     if name not in ("CommandStatementQuery", "CommandPreparedStatementQuery"):
         return None
     text = _called(lambda: flight_sql.text(body, 1)) or ""
     if name == "CommandStatementQuery":
-        return Prepared(text)
+        return PreparedStatement(text)
     try:
         return _PREPARED.decode(text)
     except DECODE_ERRORS:
         raise pa.ArrowInvalid("this is no handle of a prepared statement") from None
 
 
-def _schema(head: sql.Head) -> Any:
+def _schema(head: sql.ResultHead) -> Any:
     return pa.ipc.read_schema(pa.py_buffer(head.schema))
 
 
@@ -307,7 +310,7 @@ def _called(call: Callable[[], Any]) -> Any:
         if error.code in (429, 503):
             raise flight.FlightUnavailableError(text) from None
         raise pa.ArrowInvalid(text) from None
-    except BadMessage as error:
+    except BadFlightMessage as error:
         raise pa.ArrowInvalid(str(error)) from None
     except ClientError as error:
         raise flight.FlightUnavailableError(str(error)) from None

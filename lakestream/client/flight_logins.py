@@ -179,7 +179,7 @@ def _is_user_jwt(text: str) -> bool:
         return False
 
 
-class Login(flight.ServerMiddleware):  # type: ignore[misc]
+class FlightLogin(flight.ServerMiddleware):  # type: ignore[misc]
     """The login of a call, to which its token is returned."""
 
     def __init__(self, token: str, session: _Session) -> None:
@@ -189,12 +189,12 @@ class Login(flight.ServerMiddleware):  # type: ignore[misc]
         return {"authorization": f"Bearer {self._token}"}
 
 
-class Logins(flight.ServerMiddlewareFactory):  # type: ignore[misc]
-    """Finds the login of each call; `Login.session.nats` is its connection."""
+class FlightLogins(flight.ServerMiddlewareFactory):  # type: ignore[misc]
+    """Finds the login of each call; `FlightLogin.session.nats` is its connection."""
 
     def __init__(self, settings: Settings, thread: LoopThread) -> None:
         self._sessions = _Sessions(settings, thread)
 
-    def start_call(self, info: Any, headers: dict[str, list[str]]) -> Login:
+    def start_call(self, info: Any, headers: dict[str, list[str]]) -> FlightLogin:
         given = next((values for name, values in headers.items() if name.lower() == "authorization"), [""])
-        return Login(*self._sessions.find(given[0]))
+        return FlightLogin(*self._sessions.find(given[0]))

@@ -31,14 +31,14 @@ TIME_TRAVEL = "lakestream.time_travel"
 RETENTION = "lakestream.retention"
 
 
-class Point(msgspec.Struct, frozen=True):
+class PastPoint(msgspec.Struct, frozen=True):
     """A state of a stream: with what was stored at or before `time_ns`, or right after sequence `seq` was stored."""
 
     time_ns: int = 0
     seq: int = 0
 
     @classmethod
-    def of(cls, time: Any, seq: int | None) -> Point:
+    def of(cls, time: Any, seq: int | None) -> PastPoint:
         """Return the point for a time, as `instant` takes it, or a sequence. Raises BadFilter."""
         if (time is None) == (seq is None):
             raise BadFilter("give either `time` or `seq`")
@@ -64,7 +64,9 @@ def parsed_time(name: str, value: Any) -> int:
         raise BadFilter(f"{name}={value!r}: {error}") from None
 
 
-async def last_messages(gets: DirectGets, stream: str, point: Point, patterns: Sequence[str]) -> AsyncIterator[Message]:
+async def last_messages(
+    gets: DirectGets, stream: str, point: PastPoint, patterns: Sequence[str]
+) -> AsyncIterator[Message]:
     """Yield the last message of each matching subject at a point, in sequence order. All pages show one state.
 
     Raises:
@@ -86,7 +88,7 @@ async def last_messages(gets: DirectGets, stream: str, point: Point, patterns: S
         request["seq"] = page.messages[-1].seq + 1
 
 
-LakeRows = Callable[[str, Point, Sequence[str]], Awaitable[list[Message]]]
+LakeRows = Callable[[str, PastPoint, Sequence[str]], Awaitable[list[Message]]]
 """Read the last message of each matching subject at a point from the lake: stream, point, filters. Raises
 LakeNotReachable."""
 
@@ -109,7 +111,7 @@ class AsOf:
         keeps_past: Callable[[str], Awaitable[str]],
         from_lake: LakeRows,
         stream: str,
-        point: Point,
+        point: PastPoint,
         exact: bool,
     ) -> None:
         self._gets, self._keeps_past, self._from_lake = gets, keeps_past, from_lake

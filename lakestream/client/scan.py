@@ -80,7 +80,7 @@ class Filters(TypedDict, total=False):
     batch_size: int
 
 
-class Asked(msgspec.Struct, frozen=True):
+class CheckedFilters(msgspec.Struct, frozen=True):
     """Checked filters. `subjects`: None for all; `as_of_ns` None: the present."""
 
     columns: tuple[str, ...]
@@ -95,7 +95,7 @@ class Asked(msgspec.Struct, frozen=True):
     batch_size: int
 
     @classmethod
-    def of(cls, columns: tuple[str, ...], filters: Filters) -> Asked:
+    def of(cls, columns: tuple[str, ...], filters: Filters) -> CheckedFilters:
         """Check filters. Raises BadFilter."""
         from lakestream.lake.read.conditions import MATCHES, Condition, bounds
 
@@ -163,12 +163,12 @@ def _condition(given: Any) -> Condition:
 
 
 # ------------------------------------------------------------------ the lake
-def of_lake(stream: LiveView | Past, asked: Asked) -> pa.RecordBatchReader:
+def of_lake(stream: LiveView | Past, asked: CheckedFilters) -> pa.RecordBatchReader:
     """Return the messages of a view or a past state as a reader; rows are in no particular order."""
     return _reader(_lake_batches(stream, asked), asked)
 
 
-def _lake_batches(stream: LiveView | Past, asked: Asked) -> Iterator[pa.RecordBatch]:
+def _lake_batches(stream: LiveView | Past, asked: CheckedFilters) -> Iterator[pa.RecordBatch]:
     from lakestream.lake.read import live_rows
     from lakestream.lake.read.live_rows import LiveView
 
@@ -190,7 +190,7 @@ def _lake_batches(stream: LiveView | Past, asked: Asked) -> Iterator[pa.RecordBa
         raise ReadFailed(str(error)) from error
 
 
-def _reader(batches: Iterable[pa.RecordBatch], asked: Asked) -> pa.RecordBatchReader:
+def _reader(batches: Iterable[pa.RecordBatch], asked: CheckedFilters) -> pa.RecordBatchReader:
     import pyarrow as pa
 
     from lakestream.lake.table.schema import table_schema
@@ -210,7 +210,7 @@ Opened = Callable[[], Coroutine[Any, Any, tuple["Nats", AsyncGenerator[list[Mess
 """Connect; return the connection and the pages of messages."""
 
 
-def of_nats(opened: Opened, asked: Asked) -> pa.RecordBatchReader:
+def of_nats(opened: Opened, asked: CheckedFilters) -> pa.RecordBatchReader:
     """Return the messages that a server sends as a reader, in sequence order.
 
     The connection is one of its own, in a thread of its own, so that any thread may read, also that of the caller's
@@ -219,7 +219,7 @@ def of_nats(opened: Opened, asked: Asked) -> pa.RecordBatchReader:
     return _reader(_nats_batches(opened, asked), asked)
 
 
-def _nats_batches(opened: Opened, asked: Asked) -> Iterator[pa.RecordBatch]:
+def _nats_batches(opened: Opened, asked: CheckedFilters) -> Iterator[pa.RecordBatch]:
     thread = LoopThread("lakestream scan")
     try:
         ahead = _Ahead(*thread.run(opened()))
@@ -260,7 +260,7 @@ class _Ahead:
             await self._connection.close()
 
 
-def _filtered(page: Sequence[Message], asked: Asked) -> pa.RecordBatch:
+def _filtered(page: Sequence[Message], asked: CheckedFilters) -> pa.RecordBatch:
     """Return a page with the wanted columns, without the messages for which a condition does not hold."""
     needed = {condition.column for condition in asked.conditions}
     batch = as_batch(page, [*asked.columns, *(needed - set(asked.columns))])
@@ -270,7 +270,7 @@ def _filtered(page: Sequence[Message], asked: Asked) -> pa.RecordBatch:
 
 
 async def direct_pages(
-    gets: DirectGets, stream: str, asked: Asked, last: int, page_messages: int
+    gets: DirectGets, stream: str, asked: CheckedFilters, last: int, page_messages: int
 ) -> AsyncGenerator[list[Message], None]:
     """Yield a stream's messages through sequence `last` by direct gets.
 

@@ -14,7 +14,7 @@ import msgspec
 
 from lakestream.client.errors import NoAnswer, QueryFailed
 from lakestream.protocol import sql
-from lakestream.protocol.sql import Head, Request
+from lakestream.protocol.sql import ResultHead, SqlRequest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,7 +28,7 @@ WAIT_S = 120.0
 LOOK_S = 0.5
 """Interval at which a request without a response is looked at (0.5 s): the server may have refused it."""
 
-_HEAD = msgspec.json.Decoder(Head)
+_HEAD = msgspec.json.Decoder(ResultHead)
 NO_RESPONDERS = "503"
 
 
@@ -42,7 +42,7 @@ class Answer:
         schema: of Arrow, known with the first batch.
     """
 
-    def __init__(self, nats: Nats, subscription: Subscription, head: Head, wait_s: float) -> None:
+    def __init__(self, nats: Nats, subscription: Subscription, head: ResultHead, wait_s: float) -> None:
         self._nats, self._subscription, self._wait_s = nats, subscription, wait_s
         self.head = head
         self.columns = tuple(column.name for column in head.columns)
@@ -105,7 +105,7 @@ class Answer:
             await self._subscription.unsubscribe()
 
 
-async def ask(nats: Nats, request: Request, stream: str = "", wait_s: float = WAIT_S) -> Answer:
+async def ask(nats: Nats, request: SqlRequest, stream: str = "", wait_s: float = WAIT_S) -> Answer:
     """Ask a query; return its result once the columns are known.
 
     Args:

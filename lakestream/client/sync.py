@@ -104,29 +104,29 @@ def returning_awaited(
 _END: Any = object()
 
 
-class AsOf(Driven[past.AsOf]):
-    """A stream at one point; see `past.AsOf`."""
+class SyncAsOf(Driven[past.AsOf]):
+    """A stream at one point; see `past.SyncAsOf`."""
 
     get = blocking(past.AsOf.get)
     last = iterating(past.AsOf.last)
 
 
-class BucketAt(Driven[bucket.BucketAt]):
-    """A bucket at one point, read-only; see `bucket.BucketAt`."""
+class SyncBucketAt(Driven[bucket.BucketAt]):
+    """A bucket at one point, read-only; see `bucket.SyncBucketAt`."""
 
     get = blocking(bucket.BucketAt.get)
     items = iterating(bucket.BucketAt.items)
     keys = blocking(bucket.BucketAt.keys)
 
 
-class Bucket(Driven[bucket.Bucket]):
+class SyncBucket(Driven[bucket.Bucket]):
     """A bucket by its name; see `bucket.Bucket`."""
 
-    at = returning(BucketAt, bucket.Bucket.at)
+    at = returning(SyncBucketAt, bucket.Bucket.at)
     history = iterating(bucket.Bucket.history)
 
 
-class Answer(Driven[sql.Answer]):
+class SyncAnswer(Driven[sql.Answer]):
     """The result of a query; see `sql.Answer`, which `driven` is."""
 
     bodies = iterating(sql.Answer.bodies)
@@ -135,17 +135,17 @@ class Answer(Driven[sql.Answer]):
     cancel = blocking(sql.Answer.cancel)
 
 
-class Client(Driven[client.Client]):
+class SyncClient(Driven[client.Client]):
     """A connection; see `client.Client`."""
 
-    as_of = returning(AsOf, client.Client.as_of)
+    as_of = returning(SyncAsOf, client.Client.as_of)
     history = iterating(client.Client.history)
-    bucket = returning(Bucket, client.Client.bucket)
+    bucket = returning(SyncBucket, client.Client.bucket)
     scan = blocking(client.Client.scan)
     to_arrow = blocking(client.Client.to_arrow)
     to_polars = blocking(client.Client.to_polars)
     to_pandas = blocking(client.Client.to_pandas)
-    sql = returning_awaited(Answer, client.Client.sql)
+    sql = returning_awaited(SyncAnswer, client.Client.sql)
 
     @property
     def jetstream(self) -> JetStreamContext:
@@ -163,18 +163,18 @@ class Client(Driven[client.Client]):
         finally:
             self.thread.close()
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> SyncClient:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
 
-def _connected(method: Callable[P, Coroutine[Any, Any, client.Client]]) -> Callable[P, Client]:
-    def call(*args: P.args, **kwargs: P.kwargs) -> Client:
+def _connected(method: Callable[P, Coroutine[Any, Any, client.Client]]) -> Callable[P, SyncClient]:
+    def call(*args: P.args, **kwargs: P.kwargs) -> SyncClient:
         thread = LoopThread("lakestream client")
         try:
-            return Client(thread.run(method(*args, **kwargs)), thread)
+            return SyncClient(thread.run(method(*args, **kwargs)), thread)
         except BaseException:
             thread.close()
             raise

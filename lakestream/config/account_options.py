@@ -56,7 +56,7 @@ class User(msgspec.Struct, frozen=True):
     connection_types: tuple[str, ...] = ()
     max_subscriptions: int = -1
     max_payload: int = -1
-    token: jwt.Token[jwt.User] | None = None
+    token: jwt.Token[jwt.UserClaims] | None = None
     bearer: bool = False
 
     @property
@@ -191,7 +191,7 @@ class AccountOptions(msgspec.Struct, frozen=True, kw_only=True):
     imports: tuple[StreamImport | ServiceImport, ...] = ()
     mappings: tuple[SubjectMapping, ...] = ()
     default_permissions: Permissions | None = None
-    token: jwt.Token[jwt.Account] | None = None
+    token: jwt.Token[jwt.AccountClaims] | None = None
 
     @property
     def shown(self) -> str:

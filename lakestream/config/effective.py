@@ -14,7 +14,7 @@ import msgspec
 from lakestream.config.cluster import CLUSTER
 from lakestream.config.conf import Item, load
 from lakestream.config.leafnodes import LEAFNODES
-from lakestream.config.options import Address, Options
+from lakestream.config.options import Options, RemoteAddress
 from lakestream.config.settings import AUTHORIZATION, BATCH_LIMITS, JETSTREAM, LAKE, LIMITS, TOP
 from lakestream.config.tls import TLS
 from lakestream.config.values import Rule
@@ -155,7 +155,7 @@ def _shown(name: str, value: Any) -> Any:
         return MASK
     if name.endswith("_ns") and isinstance(value, int):
         return format_duration(value)
-    if isinstance(value, Address):
+    if isinstance(value, RemoteAddress):
         return value.shown
     if isinstance(value, msgspec.Struct):
         defaults = _defaults(type(value))

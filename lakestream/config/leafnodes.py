@@ -20,11 +20,11 @@ from lakestream.config.options import (
     LEAF,
     OFF,
     S2_AUTO,
-    Address,
     LeafLogin,
     LeafOptions,
     LeafRemote,
     Options,
+    RemoteAddress,
     RemoteOptions,
     RemoteTls,
 )
@@ -226,7 +226,7 @@ _NO_WEBSOCKET = (
 )
 
 
-def _urls(key: str, item: Item) -> tuple[Address, ...]:
+def _urls(key: str, item: Item) -> tuple[RemoteAddress, ...]:
     if not isinstance(item.value, list | str):
         raise item.error(f"Expected remote leafnode url to be an array or string, got {shown(item)}")
     entries = item.value if isinstance(item.value, list) else [item]
@@ -239,7 +239,7 @@ def _urls(key: str, item: Item) -> tuple[Address, ...]:
         )
     if over_websocket:
         raise not_served(key, item, _NO_WEBSOCKET)
-    found: dict[Address, None] = {}
+    found: dict[RemoteAddress, None] = {}
     for entry, text in zip(entries, texts, strict=True):
         try:
             address = remote_url(_ported(text))

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from lakestream.config.account_options import Destination, SubjectMapping
 from lakestream.protocol.goquote import quoted
-from lakestream.protocol.subjects import Filters, covers, is_literal
+from lakestream.protocol.subjects import SubjectFilters, covers, is_literal
 from lakestream.protocol.transforms import MAX_SUBJECT, Transform, TransformError
 
 FULL = 100
@@ -103,7 +103,7 @@ class Mappings:
         weighted = {each.source: each.clusters.get(cluster, each.usual) for each in self._mappings}
         self._literals = {source: those for source, those in weighted.items() if is_literal(source)}
         self._wild = [(source, those) for source, those in weighted.items() if not is_literal(source)]
-        self._filters = Filters(source for source, _ in self._wild)
+        self._filters = SubjectFilters(source for source, _ in self._wild)
 
     def apply(self, subject: bytes) -> bytes:
         """Return the subject that a message is published to; b"" when it is dropped."""

@@ -184,7 +184,7 @@ def _as_preload(key: str, item: Item) -> dict[str, Any]:
         if not isinstance(entry.value, str):
             raise entry.error("preload map value should be a string JWT")
         try:
-            token = jwt.decode(entry.value, jwt.Account)
+            token = jwt.decode(entry.value, jwt.AccountClaims)
         except JwtError:
             raise entry.error("invalid account JWT") from None
         if issues := [*token.time_issues(int(time.time())), *jwt.account_issues(token)]:
@@ -246,7 +246,7 @@ def settle_operators(values: dict[str, Any]) -> None:
 
 def _check_sentinel(sentinel: str) -> None:
     try:
-        token = jwt.decode(sentinel, jwt.User)
+        token = jwt.decode(sentinel, jwt.UserClaims)
     except JwtError:
         raise StartError("default sentinel JWT not valid") from None
     if not token.nats.bearer_token:

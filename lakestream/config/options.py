@@ -93,7 +93,7 @@ PORTS = {"nats": 4222, "tls": 4222, LEAF: 7422}
 """Schemes of a remote's URL, and their default ports."""
 
 
-class Address(NamedTuple):
+class RemoteAddress(NamedTuple):
     """Address of a remote and credentials there; `user` "": those of the block."""
 
     scheme: str
@@ -147,7 +147,7 @@ class RemoteOptions(msgspec.Struct, frozen=True, kw_only=True):
         ignore_discovered: do not dial members of its cluster that are not in `urls`.
     """
 
-    urls: tuple[Address, ...]
+    urls: tuple[RemoteAddress, ...]
     domain: str = ""
     remote_domain: str = ""
     account: str = GLOBAL_ACCOUNT

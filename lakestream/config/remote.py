@@ -8,7 +8,7 @@ from __future__ import annotations
 from urllib.parse import unquote, urlsplit
 
 from lakestream.config.conf import Item
-from lakestream.config.options import LEAF, MAX_PORT, PORTS, Address, RemoteOptions, RemoteTls
+from lakestream.config.options import LEAF, MAX_PORT, PORTS, RemoteAddress, RemoteOptions, RemoteTls
 from lakestream.config.values import (
     LOGIN,
     Rule,
@@ -23,7 +23,7 @@ from lakestream.protocol.nkeys import BadKeyError, key_pair
 from lakestream.protocol.subjects import valid_subject
 
 
-def remote_url(text: str) -> Address:
+def remote_url(text: str) -> RemoteAddress:
     """Parse `nats://user:password@host:port`; scheme, user and port are optional. Raises ValueError."""
     try:
         parts = urlsplit(text if "://" in text else f"nats://{text}")
@@ -37,7 +37,9 @@ def remote_url(text: str) -> Address:
         raise ValueError(f"{_hidden(text)!r}: the port must be from 1 to {MAX_PORT}") from None
     if not parts.hostname:
         raise ValueError(f"{_hidden(text)!r} has no host; write nats://host:port")
-    return Address(parts.scheme, parts.hostname, port, unquote(parts.username or ""), unquote(parts.password or ""))
+    return RemoteAddress(
+        parts.scheme, parts.hostname, port, unquote(parts.username or ""), unquote(parts.password or "")
+    )
 
 
 def _hidden(text: str) -> str:
@@ -46,9 +48,9 @@ def _hidden(text: str) -> str:
     return scheme + mark + rest.rpartition("@")[2]
 
 
-def _urls(key: str, item: Item) -> tuple[Address, ...]:
+def _urls(key: str, item: Item) -> tuple[RemoteAddress, ...]:
     entries = item.value if isinstance(item.value, list) else [item]
-    found: dict[Address, None] = {}
+    found: dict[RemoteAddress, None] = {}
     for entry in entries:
         for text in as_text(key, entry).split(","):
             try:

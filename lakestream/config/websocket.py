@@ -43,7 +43,7 @@ _NOT_IN_HOSTS = re.compile(r'[\x00-\x20"<>\\^`{|}\x7f]')
 # ---------------------------------------------------------------------- origins
 
 
-class Origin(NamedTuple):
+class WebOrigin(NamedTuple):
     """Scheme, host and port of a page, in lower case. The port is the scheme's where the text has none, and otherwise
     as it is written: no number is too large."""
 
@@ -52,8 +52,8 @@ class Origin(NamedTuple):
     port: str
 
 
-def origin_of(text: str) -> Origin:
-    """Parse a URL. Raises ValueError with nats-server's text; `Origin.scheme` is "" for a path alone."""
+def origin_of(text: str) -> WebOrigin:
+    """Parse a URL. Raises ValueError with nats-server's text; `WebOrigin.scheme` is "" for a path alone."""
     scheme, colon, _ = text.partition(":")
     if not text.startswith("/") and text != "*" and not (colon and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme)):
         raise ValueError(f"parse {quoted(text)}: invalid URI for request")
@@ -69,7 +69,7 @@ def origin_of(text: str) -> Origin:
         parts = urlsplit(text)
     except ValueError:
         raise ValueError(f"parse {quoted(text)}: missing ']' in host") from None
-    return Origin(parts.scheme, parts.hostname or "", (colon and port) or _DEFAULT_PORTS.get(parts.scheme, "80"))
+    return WebOrigin(parts.scheme, parts.hostname or "", (colon and port) or _DEFAULT_PORTS.get(parts.scheme, "80"))
 
 
 def _allowed(texts: Sequence[str]) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from lakestream.meta.meta import MetaUnusable
 from lakestream.meta.meta_group import MetaGroup
 from lakestream.meta.meta_transfer import MetaTransfer
 from lakestream.meta.node import MetaNode
-from lakestream.meta.recovery import Recovered, recover
+from lakestream.meta.recovery import RecoveredLog, recover
 from lakestream.protocol.api.errors import ApiError, for_clients
 from lakestream.stream.assembly import Stream
 
@@ -80,7 +80,7 @@ class Adoption:
         """Stop proposing."""
         self._stopped = True
 
-    def _found(self, found: Recovered) -> None:
+    def _found(self, found: RecoveredLog) -> None:
         """Close a stream again until it is assigned, or log the reason why it cannot be opened. Block."""
         account, name, log = self._node.accounts.of(found.account), found.name, self._shared.log
         if found.error is not None:

@@ -96,7 +96,7 @@ class Assignment(msgspec.Struct, frozen=True):
         return not set(self.peers) == set(self.settled) == set(self.holders)
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class MetaSnapshot(msgspec.Struct, frozen=True):
     """The whole state, for the checkpoint and for a node whose log is too far behind."""
 
     streams: list[Assignment]
@@ -197,7 +197,7 @@ class MetaState:
     def dump(self) -> bytes:
         """Return the state as bytes; equal states give equal bytes."""
         streams = [assignment for _, assignment in sorted(self.streams.items())]
-        return _encoder.encode(Snapshot(streams, list(self.tombstones.items())))
+        return _encoder.encode(MetaSnapshot(streams, list(self.tombstones.items())))
 
     @classmethod
     def load(cls, dumped: bytes) -> MetaState:
@@ -212,7 +212,7 @@ class MetaState:
 
 _encoder = msgspec.msgpack.Encoder()
 _op: PackDecoder[MetaOp] = PackDecoder(MetaOp)
-_snapshot: PackDecoder[Snapshot] = PackDecoder(Snapshot)
+_snapshot: PackDecoder[MetaSnapshot] = PackDecoder(MetaSnapshot)
 
 
 def encode_op(op: MetaOp) -> bytes:

@@ -18,13 +18,13 @@ from lakestream.meta.meta import Outcome
 from lakestream.meta.meta_group import MetaGroup
 from lakestream.meta.meta_join import MetaJoin
 from lakestream.meta.meta_transfer import MetaTransfer
-from lakestream.meta.node import Answers, MetaNode
-from lakestream.meta.placement import Candidate, Wanted, choose, choose_leader, peer_id
+from lakestream.meta.node import AnswerStyle, MetaNode
+from lakestream.meta.placement import Candidate, Requirements, choose, choose_leader, peer_id
 from lakestream.meta.ports import AllAccounts, Nodes
 from lakestream.meta.replica_files import MemberFiles
 from lakestream.meta.requests import Leaders, Requests
 from lakestream.meta.shared import Shared
-from lakestream.meta.site import Member
+from lakestream.meta.site import PeerInfo
 from lakestream.meta.stores import FileStores
 from lakestream.ports import Clock
 from lakestream.protocol.api.errors import ApiError, api_error
@@ -43,7 +43,7 @@ DROPPED = "stream.dropped"
 DROP_WAIT_NS = 2_000_000_000
 """Longest wait of an answer for the nodes to remove files (2 s); they continue after it."""
 
-ANSWERS = Answers(
+ANSWERS = AnswerStyle(
     peers=True, acks_by_stream=True, stream_first=True, recreated=False, counts_all=False, domain_always=True
 )
 
@@ -150,7 +150,7 @@ class ClusterPlacing:
 
     def place(self, config: StreamConfig, *, keep: Sequence[str] = (), avoid: Collection[str] = ()) -> tuple[str, ...]:
         """Return the nodes that are to hold a stream. Raise ApiError 10005."""
-        wanted = Wanted(
+        wanted = Requirements(
             replicas=config.num_replicas,
             placement=config.placement,
             storage=config.storage,
@@ -236,7 +236,7 @@ class ClusterShown:
             lag = newest - far.match if far is not None else 0
             current = far.active and not lag if far is not None else name == meta.leader
             since = far.contact_ns if far is not None else 0
-            replicas.append(replica_shown(Member(name, current, not node.nodes.alive(name), since, lag)))
+            replicas.append(replica_shown(PeerInfo(name, current, not node.nodes.alive(name), since, lag)))
         if replicas:
             shown["replicas"] = replicas
         voters = meta.membership.voters

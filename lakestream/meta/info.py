@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from lakestream.meta.placement import peer_id
 from lakestream.meta.ports import Nodes
 from lakestream.meta.shared import Shared
-from lakestream.meta.site import Member, group_id
+from lakestream.meta.site import PeerInfo, group_id
 from lakestream.protocol.api.advisory import advise
 from lakestream.protocol.gotime import format_time
 
@@ -25,7 +25,7 @@ TRAFFIC_ACCOUNT = "$SYS"
 """`traffic_account` in the `cluster` object: replication uses no account of clients."""
 
 
-def replica_shown(member: Member) -> dict[str, Any]:
+def replica_shown(member: PeerInfo) -> dict[str, Any]:
     """Return the fields of another member of a group."""
     shown: dict[str, Any] = {"name": member.name, "current": member.current}
     if member.offline:
@@ -43,7 +43,7 @@ def cluster_shown(cluster: str, me: str, replica: Replica, *, desired: Sequence[
     """
     members = replica.members()
     if members and not replica.leader:
-        members = [Member(me, True, False, 0, 0), *members]
+        members = [PeerInfo(me, True, False, 0, 0), *members]
     alone = not members and not desired
     shown: dict[str, Any] = {"name": cluster}
     if not alone:
@@ -78,7 +78,7 @@ def consumer_shown(shown: dict[str, Any], replicas: int) -> dict[str, Any]:
     return shown
 
 
-class Advisories:
+class GroupAdvisories:
     """Sends the advisories about groups on this node: of a stream in its account, others in the system account."""
 
     def __init__(self, shared: Shared, nodes: Nodes) -> None:

@@ -17,8 +17,8 @@ from lakestream.meta import deleted_streams
 from lakestream.meta.assignments import Assignment, AssignStream
 from lakestream.meta.meta import SoloMeta
 from lakestream.meta.node import MetaNode
-from lakestream.meta.recovery import Recovered, recover
-from lakestream.meta.site import Opened, group_id
+from lakestream.meta.recovery import RecoveredLog, recover
+from lakestream.meta.site import OpenedReplica, group_id
 from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 from lakestream.raft.core.messages import Membership
 from lakestream.stream.core.config import StreamConfig
@@ -81,19 +81,19 @@ class SoloKeeping:
                 many = f"{len(theirs)} streams" if len(theirs) > 1 else f"stream {theirs[0]}"
                 self._shared.log.warn(f'account "{account}" has no JetStream: {many} on disk not served')
 
-    def _open(self, opened: list[Recovered]) -> None:
+    def _open(self, opened: list[RecoveredLog]) -> None:
         for each in opened:
             self.take(each)
         ahead = self._ahead(opened)
         for each in opened:
             self._serve(each, ahead)
 
-    def _ahead(self, opened: list[Recovered]) -> dict[str, LogError]:
+    def _ahead(self, opened: list[RecoveredLog]) -> dict[str, LogError]:
         """Return the streams whose table is ahead of their log: they must not assign a sequence twice. Block."""
         streams = [each.stream for each in opened if each.stream is not None]
         return {stream.name: error for stream, error in self._shared.lake.ahead(streams)}
 
-    def take(self, found: Recovered) -> None:
+    def take(self, found: RecoveredLog) -> None:
         """Add a stream that was opened, or could not be; do nothing if the log never had a stream."""
         account, name = found.account, found.name
         if found.stream is None and found.error is None:
@@ -111,9 +111,9 @@ class SoloKeeping:
             replica.unopened = found.create
         else:
             member = replicas.site.groups.member(group_id(stream.uid), "", Membership(()))
-            replicas.take(create, Opened(member, stream.store, stream))
+            replicas.take(create, OpenedReplica(member, stream.store, stream))
 
-    def _serve(self, found: Recovered, ahead: dict[str, LogError]) -> Replica | None:
+    def _serve(self, found: RecoveredLog, ahead: dict[str, LogError]) -> Replica | None:
         """Start serving a stream that was opened; return its replica."""
         stream = found.stream
         replica = self._node.replicas.by_uid.get(stream.uid) if stream is not None else None
@@ -175,12 +175,12 @@ class SoloKeeping:
         """Open a dormant stream while the server runs."""
         io = self._shared.io
 
-        def opened(result: Recovered | None, error: BaseException | None) -> None:
-            found = result if result is not None else Recovered(account, name, error=error)
+        def opened(result: RecoveredLog | None, error: BaseException | None) -> None:
+            found = result if result is not None else RecoveredLog(account, name, error=error)
             self.take(found)
             io.submit(lambda: self._ahead([found]), lambda ahead, _: compared(found, ahead or {}))
 
-        def compared(found: Recovered, ahead: dict[str, LogError]) -> None:
+        def compared(found: RecoveredLog, ahead: dict[str, LogError]) -> None:
             self._moving.discard((account, name))
             replica = self._serve(found, ahead)
             if replica is not None and found.stream is not None:
@@ -220,7 +220,7 @@ class SoloKeeping:
         shared.io.submit(remove, removed)
 
 
-def _known(found: Recovered) -> tuple[bytes, str, int]:
+def _known(found: RecoveredLog) -> tuple[bytes, str, int]:
     """Return configuration, uid and time of creation of a stream that cannot be opened, as far as they are known. This
     release may not be able to decode the configuration of a newer one."""
     create = found.create

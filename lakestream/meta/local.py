@@ -14,7 +14,7 @@ import msgspec
 
 from lakestream.meta import deleted_streams, scaling
 from lakestream.meta.assignments import Applied, Assignment, SettleStream
-from lakestream.meta.info import Advisories
+from lakestream.meta.info import GroupAdvisories
 from lakestream.meta.meta import Acted, Meta
 from lakestream.meta.ports import AllAccounts, Led, Nodes
 from lakestream.meta.replicas import Replicas
@@ -51,7 +51,7 @@ class LocalStreams:
         meta: Meta,
         nodes: Nodes,
         leaders: Led,
-        advisories: Advisories,
+        advisories: GroupAdvisories,
     ) -> None:
         self._shared, self._accounts, self._meta, self._nodes = shared, accounts, meta, nodes
         self._leaders, self._advisories = leaders, advisories
@@ -273,7 +273,7 @@ class LocalStreams:
         step = scaling.next_step(self._meta.me, replica.membership, assignment.peers, self._standing(replica))
         wait = STEP_NS
         match step:
-            case scaling.Change():
+            case scaling.ProposeMembership():
                 self._shared.log.info(f"stream {replica.name}: {step.what}")
                 replica.propose_membership(step.membership, lambda why: self._later(replica, STEP_NS if why else 0))
                 return

@@ -44,7 +44,7 @@ LOST = "this node was a member before and has lost its files: it needs the commi
 """Log text for the wait of a node that lost its files."""
 
 
-class Seen(msgspec.Struct, frozen=True):
+class SeenNode(msgspec.Struct, frozen=True):
     """A connected node. `sees`: the nodes to which it is connected."""
 
     jetstream: bool
@@ -52,7 +52,7 @@ class Seen(msgspec.Struct, frozen=True):
     sees: frozenset[str]
 
 
-class Wait(msgspec.Struct, frozen=True):
+class JoinWait(msgspec.Struct, frozen=True):
     """Wait; `reason` is for the log."""
 
     reason: str
@@ -86,7 +86,7 @@ class JoinAnswer(msgspec.Struct, frozen=True):
 _JOIN_ANSWER = msgspec.msgpack.Decoder(JoinAnswer)
 
 
-def decide(me: str, routes_met: bool, others: Mapping[str, Seen]) -> Wait | Begin | Apply:
+def decide(me: str, routes_met: bool, others: Mapping[str, SeenNode]) -> JoinWait | Begin | Apply:
     """Decide the next step of a node without a meta log.
 
     Args:
@@ -98,14 +98,14 @@ def decide(me: str, routes_met: bool, others: Mapping[str, Seen]) -> Wait | Begi
     if clustered:
         return Apply(clustered)
     if not routes_met:
-        return Wait("not every node of the configured routes is connected")
+        return JoinWait("not every node of the configured routes is connected")
     connected = frozenset((me, *others))
     for name, seen in sorted(others.items()):
         if seen.sees | {name} != connected:
-            return Wait(f"{name} is not connected to the same nodes")
+            return JoinWait(f"{name} is not connected to the same nodes")
     members = tuple(sorted((me, *(name for name, seen in others.items() if seen.jetstream))))
     if members[0] != me:
-        return Wait(f"{members[0]} begins the cluster")
+        return JoinWait(f"{members[0]} begins the cluster")
     return Begin(Membership(members))
 
 
@@ -208,7 +208,9 @@ class MetaJoin:
         if self._meta.group is not None or self._stopped:
             return
         nodes = self._nodes
-        others = {name: Seen(info.jetstream, info.clustered, nodes.sees(name)) for name, info in nodes.nodes().items()}
+        others = {
+            name: SeenNode(info.jetstream, info.clustered, nodes.sees(name)) for name, info in nodes.nodes().items()
+        }
         step = decide(nodes.me, nodes.routes_met(), others)
         match step:
             case Begin():

@@ -19,7 +19,7 @@ from lakestream.log.format.segment import LOG_DIRECTORY
 from lakestream.log.index.sequences import SequenceSet
 from lakestream.log.index.subject_index import SubjectIndex
 from lakestream.log.store.checkpoint import NAME as CHECKPOINT
-from lakestream.log.store.checkpoint import Snapshot, State, write_checkpoint
+from lakestream.log.store.checkpoint import Snapshot, StoreState, write_checkpoint
 from lakestream.log.store.segment_log import begin_segment
 from lakestream.logging import Logger
 from lakestream.meta.meta import GROUP
@@ -111,7 +111,7 @@ class MetaTransfer:
         files.make_directory(log)
         _, fd = begin_segment(log, files, sent.index + 1, 1, 0)
         files.close(fd)
-        state = State(
+        state = StoreState(
             index=sent.index,
             uid=GROUP,
             stream="",

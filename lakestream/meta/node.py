@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from lakestream.meta.assignments import Applied, Assignment, MetaOp, RemoveStream, decode_op, encode_op
-from lakestream.meta.info import Advisories
+from lakestream.meta.info import GroupAdvisories
 from lakestream.meta.inventory import Inventory
 from lakestream.meta.local import LocalStreams
 from lakestream.meta.meta import Acted, Meta, Outcome
@@ -75,7 +75,7 @@ def decode_failure(answer: bytes | None) -> ApiError | None:
     return failed.error() if failed is not None else None
 
 
-class Answers(msgspec.Struct, frozen=True):
+class AnswerStyle(msgspec.Struct, frozen=True):
     """Differences between the answers of nats-server with and without a cluster."""
 
     peers: bool
@@ -92,7 +92,7 @@ class Answers(msgspec.Struct, frozen=True):
     """True if every StreamInfo shows the domain."""
 
 
-class Service(Protocol):
+class PeriodicService(Protocol):
     """Periodic work of a running node."""
 
     def start(self) -> None:
@@ -169,16 +169,16 @@ class MetaNode:
         groups: Members,
         files: ReplicaFiles,
         leaders: Led,
-        answers: Answers,
+        answers: AnswerStyle,
     ) -> None:
         self.shared, self.accounts, self.me = shared, accounts, nodes.me
         self.nodes, self.calls, self.meta, self.leaders, self.answers = nodes, calls, meta, leaders, answers
-        self.advisories = Advisories(shared, nodes)
+        self.advisories = GroupAdvisories(shared, nodes)
         self.local = LocalStreams(shared, accounts, meta, nodes, leaders, self.advisories)
         self.groups = groups
         site = Site(shared, groups, files, nodes, calls)
         self.replicas = self.local.replicas = Replicas(site, self.local)
-        self.services: list[Service] = []
+        self.services: list[PeriodicService] = []
         self.removing: Callable[[Assignment, Outcome], Outcome] = lambda assignment, done: done
         """Wraps the outcome callback of a removal, to wait for other nodes."""
         self.restoring: set[str] = set()

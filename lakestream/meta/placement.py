@@ -55,7 +55,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
         return [tag for tag in tags if (tag[1:].lower() in own if tag[:1] == "!" else tag.lower() not in own)]
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class Requirements(msgspec.Struct, frozen=True, kw_only=True):
     """A stream's requirements. `size`: bytes to reserve on each node; `unique_tag`: a prefix of server tags."""
 
     replicas: int
@@ -108,7 +108,7 @@ class _Refusals:
 
 
 def choose(
-    wanted: Wanted, candidates: Sequence[Candidate], *, keep: Sequence[str] = (), avoid: Collection[str] = ()
+    wanted: Requirements, candidates: Sequence[Candidate], *, keep: Sequence[str] = (), avoid: Collection[str] = ()
 ) -> tuple[str, ...]:
     """Return the nodes that are to hold a stream, the preferred leader first.
 
@@ -157,7 +157,7 @@ def choose(
     return tuple(candidate.name for candidate in chosen + added)
 
 
-def _misplaced(wanted: Wanted, candidate: Candidate) -> bool:
+def _misplaced(wanted: Requirements, candidate: Candidate) -> bool:
     """Return True if the placement excludes a node that holds the stream."""
     placement = wanted.placement
     if placement is None:
@@ -166,7 +166,7 @@ def _misplaced(wanted: Wanted, candidate: Candidate) -> bool:
     return elsewhere or bool(candidate.lacking(placement.tags or ()))
 
 
-def _fits(wanted: Wanted, candidate: Candidate, refusals: _Refusals) -> bool:
+def _fits(wanted: Requirements, candidate: Candidate, refusals: _Refusals) -> bool:
     placement = wanted.placement or Placement()
     if (placement.cluster or wanted.cluster) not in ("", candidate.cluster):
         return False

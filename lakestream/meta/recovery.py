@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _STREAM_STATE = PackDecoder(StreamState)
 
 
-class Recovered(msgspec.Struct):
+class RecoveredLog(msgspec.Struct):
     """A log that was opened. `stream` is None without an `error` if there never was a stream; `create` is the stream's
     creation, if known."""
 
@@ -35,9 +35,9 @@ class Recovered(msgspec.Struct):
     error: BaseException | None = None
 
 
-def recover(site: Site, account: str, name: str) -> Recovered:
+def recover(site: Site, account: str, name: str) -> RecoveredLog:
     """Open a log and apply it. Block. Any error is in the result."""
-    found = Recovered(account, name)
+    found = RecoveredLog(account, name)
     try:
         store = site.shared.stores.open(account, name)
         for note in store.notes:
@@ -52,7 +52,7 @@ def recover(site: Site, account: str, name: str) -> Recovered:
     return found
 
 
-def _replayed(site: Site, store: Store, found: Recovered) -> Stream | None:
+def _replayed(site: Site, store: Store, found: RecoveredLog) -> Stream | None:
     frames = store.replay()
     state = _STREAM_STATE.decode(store.extra) if store.extra else None
     if state is not None:
@@ -89,7 +89,7 @@ def _replayed(site: Site, store: Store, found: Recovered) -> Stream | None:
     return stream
 
 
-def _owned(found: Recovered, create: CreateStream) -> CreateStream:
+def _owned(found: RecoveredLog, create: CreateStream) -> CreateStream:
     """Return the creation. Raise LogError unless the directory is that stream's."""
     theirs = stream_name(create)
     if (theirs, create.account) != (found.name, found.account):

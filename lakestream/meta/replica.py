@@ -16,7 +16,7 @@ from lakestream.log.store.base import READ_AGAIN_NS, BaseUnreadable
 from lakestream.log.store.segment_log import SegmentLog
 from lakestream.log.store.store import Store
 from lakestream.meta.replica_transfer import Fetch, Offer
-from lakestream.meta.site import Member, Opened, Site, group_id
+from lakestream.meta.site import OpenedReplica, PeerInfo, Site, group_id
 from lakestream.protocol.api.errors import ApiError, for_clients
 from lakestream.protocol.decoding import JsonDecoder, PackDecoder
 from lakestream.raft.core.messages import Install, Membership
@@ -93,7 +93,7 @@ class Replica:
         "was",
     )
 
-    def __init__(self, site: Site, owner: Owner, create: CreateStream) -> None:
+    def __init__(self, site: Site, owner: ReplicaOwner, create: CreateStream) -> None:
         self._site, self._owner = site, owner
         self.create = create
         config = _ASSIGNED.decode(create.config)
@@ -165,15 +165,15 @@ class Replica:
         """Return the present voters and learners, as far as this node knows."""
         return self.group.membership if self.group is not None else Membership(())
 
-    def members(self) -> list[Member]:
+    def members(self) -> list[PeerInfo]:
         """Return the other members, by name. Only the leader knows their progress."""
         me, peers = self._site.peers.me, self._site.peers
         if self.group is None or not self.leading:
             names = [name for name in self.membership.members if name != me]
-            return [Member(name, name == self.leader, not peers.alive(name), 0, 0) for name in names]
+            return [PeerInfo(name, name == self.leader, not peers.alive(name), 0, 0) for name in names]
         last = self.group.last_index
         return [
-            Member(
+            PeerInfo(
                 each.name,
                 each.active and last - each.match <= CURRENT_LAG,
                 not peers.alive(each.name),
@@ -250,14 +250,14 @@ class Replica:
         for callback in callbacks:
             callback(error)
 
-    def create_or_open(self, membership: Membership, lost: bool) -> Opened:
+    def create_or_open(self, membership: Membership, lost: bool) -> OpenedReplica:
         """Create a replica, or open existing files. Block. Raise LogError, OSError."""
         self._site.files.begin(self)
         opened = self.open(membership, lost)
         opened.stream.is_new = opened.stream.applier.created and self._site.files.creates
         return opened
 
-    def open(self, membership: Membership, lost: bool = False, damage: str = "", anew: bool = False) -> Opened:
+    def open(self, membership: Membership, lost: bool = False, damage: str = "", anew: bool = False) -> OpenedReplica:
         """Open the files. Block. Raise LogError, OSError.
 
         If other nodes can send the rest, a damaged log is truncated to its intact entries, or emptied; this member does
@@ -297,14 +297,14 @@ class Replica:
             files.empty(self)
             return self._open(member, damage)
 
-    def _open(self, member: raft.Member, damage: str = "") -> Opened:
+    def _open(self, member: raft.Member, damage: str = "") -> OpenedReplica:
         store = self._open_store(member.durable_through)
         try:
             stream = self._recover(store, member.commit_through)
         except BaseException:
             store.log.close()
             raise
-        return Opened(member, store, stream, damage)
+        return OpenedReplica(member, store, stream, damage)
 
     def _open_store(self, durable_through: int | None) -> Store:
         store = self._site.files.open(self, durable_through)
@@ -326,7 +326,7 @@ class Replica:
             stream.apply_frame(frame, at)
         return stream
 
-    def begin(self, opened: Opened) -> None:
+    def begin(self, opened: OpenedReplica) -> None:
         """Join the group with the opened files. In the event loop; `start` follows."""
         io = opened.store.io or self._site.shared.io
         self.group = opened.member.join(opened.store.log, io, self)
@@ -442,11 +442,11 @@ class Replica:
         self.group.stop()
         stream.stop()
 
-        def reopen() -> Opened:
+        def reopen() -> OpenedReplica:
             stream.store.abandon()
             return self.open(Membership(()), damage=damage, anew=anew)
 
-        def reopened(opened: Opened | None, error: BaseException | None) -> None:
+        def reopened(opened: OpenedReplica | None, error: BaseException | None) -> None:
             self.opening = False
             if self.closed:
                 owner.discard_opened(self, opened)
@@ -636,7 +636,7 @@ class Host(Protocol):
         """Detach the stream: the replica is being removed, or its log cannot be used (`replica.trouble`)."""
 
 
-class Owner(Protocol):
+class ReplicaOwner(Protocol):
     """Interface to the replicas of a node, for each of them."""
 
     host: Host
@@ -647,5 +647,5 @@ class Owner(Protocol):
     def scrub(self, replica: Replica) -> None:
         """Verify the sealed segments of a replica that was just opened, one after the other."""
 
-    def discard_opened(self, replica: Replica, opened: Opened | None) -> None:
+    def discard_opened(self, replica: Replica, opened: OpenedReplica | None) -> None:
         """Close, or remove, files that were opened while the replica was being stopped or removed."""

@@ -17,9 +17,9 @@ import msgspec
 
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.segment import SUFFIX
-from lakestream.log.store.export import Part, link_part
+from lakestream.log.store.export import ExportPart, link_part
 from lakestream.log.store.repair import verify
-from lakestream.meta.site import Held, Site
+from lakestream.meta.site import HeldReplica, Site
 from lakestream.ports import Timer
 from lakestream.protocol.decoding import PackDecoder
 from lakestream.raft.core.messages import Membership
@@ -43,7 +43,7 @@ SEAL_WAIT_NS = 2_000_000
 """Interval of polling for the end of a seal in progress (2 ms)."""
 
 
-class Wanted(msgspec.Struct, array_like=True):
+class ReplicaOpen(msgspec.Struct, array_like=True):
     """`replica.open`: the stream's uid, the entry that the state must reach, and the last entry whose messages the
     receiver can read from the lake (0: none)."""
 
@@ -63,13 +63,13 @@ class Offer(msgspec.Struct, array_like=True):
     term: int = 0
     membership: Membership = Membership(())
     left_through: int = 0
-    parts: list[Part] = []
+    parts: list[ExportPart] = []
     wrong: str = ""
     released: bool = False
     """True if the requested segment has left the log of this member, which can send its state instead."""
 
 
-class Piece(msgspec.Struct, array_like=True):
+class StatePiece(msgspec.Struct, array_like=True):
     """`replica.read`: a piece of the file `parts[part]`. Also `replica.close`, with the number alone."""
 
     number: int
@@ -79,9 +79,9 @@ class Piece(msgspec.Struct, array_like=True):
 
 LOG_DIRECTORY = "log"
 _encode = msgspec.msgpack.Encoder().encode
-_WANTED = PackDecoder(Wanted)
+_WANTED = PackDecoder(ReplicaOpen)
 _offer = msgspec.msgpack.Decoder(Offer).decode
-_piece = msgspec.msgpack.Decoder(Piece).decode
+_piece = msgspec.msgpack.Decoder(StatePiece).decode
 
 PLAIN, PACKED, REFUSED = b"=", b"z", b"-"
 """First byte of a piece: plain, compressed (zlib), or an error text instead."""
@@ -90,15 +90,15 @@ PLAIN, PACKED, REFUSED = b"=", b"z", b"-"
 class _Sending:
     """One state that another node is fetching."""
 
-    def __init__(self, number: int, directory: str, parts: list[Part]) -> None:
+    def __init__(self, number: int, directory: str, parts: list[ExportPart]) -> None:
         self.number, self.directory, self.parts = number, directory, parts
         self.timer: Timer | None = None
 
 
-class Sender:
+class StateSender:
     """Sends states to other nodes."""
 
-    def __init__(self, site: Site, find: Callable[[str], Held | None]) -> None:
+    def __init__(self, site: Site, find: Callable[[str], HeldReplica | None]) -> None:
         self._site, self._find = site, find
         self._sending: dict[int, _Sending] = {}
         self._opening = 0
@@ -126,7 +126,7 @@ class Sender:
         else:
             self._offer(replica, wanted, answer)
 
-    def _offer(self, replica: Held, wanted: Wanted, answer: Callable[[bytes], None]) -> None:
+    def _offer(self, replica: HeldReplica, wanted: ReplicaOpen, answer: Callable[[bytes], None]) -> None:
         """Collect the files once no seal is in progress, as its segment would be neither open nor sealed."""
         stream, stores = replica.stream, self._site.files.stores
         if stream is None or stream.closed or stream.failed is not None or replica.group is None:
@@ -141,14 +141,14 @@ class Sender:
         number, left = self._number, stream.store.left_through
         export = stream.store.export(stream.dump(), wanted.lake_through)
 
-        def collect() -> tuple[str, list[Part]]:
+        def collect() -> tuple[str, list[ExportPart]]:
             directory = stores.sending(replica.directory, number)
             return directory, export.write(directory)
 
         self._collect(collect, Offer(number, now.index, now.last_term, now.membership, left), answer)
 
     def _offer_segment(
-        self, replica: Held, wanted: tuple[int, int], node: str, answer: Callable[[bytes], None]
+        self, replica: HeldReplica, wanted: tuple[int, int], node: str, answer: Callable[[bytes], None]
     ) -> None:
         """Offer one sealed segment, if the copy here is intact."""
         stream, stores = replica.stream, self._site.files.stores
@@ -161,7 +161,7 @@ class Sender:
         number = self._number
         sealed = [each for each in stream.store.sealed() if (each.first_index, each.last_index) == wanted]
 
-        def collect() -> tuple[str, list[Part]]:
+        def collect() -> tuple[str, list[ExportPart]]:
             if not sealed:
                 raise LogError("there is no such segment here")
             verify(stores.files, sealed[0].path)
@@ -170,16 +170,16 @@ class Sender:
 
         self._collect(collect, Offer(number), answer)
 
-    def _is_whole(self, replica: Held, node: str) -> bool:
+    def _is_whole(self, replica: HeldReplica, node: str) -> bool:
         """Return True if this member can do without another one, which sets its files aside. Of two members with damage
         the first by name goes first: a majority has to stay."""
         recovering = replica.group is None or replica.group.recovering
         return not recovering and not (replica.repairing and self._site.peers.me < node)
 
     def _collect(
-        self, collect: Callable[[], tuple[str, list[Part]]], offer: Offer, answer: Callable[[bytes], None]
+        self, collect: Callable[[], tuple[str, list[ExportPart]]], offer: Offer, answer: Callable[[bytes], None]
     ) -> None:
-        def collected(found: tuple[str, list[Part]] | None, error: BaseException | None) -> None:
+        def collected(found: tuple[str, list[ExportPart]] | None, error: BaseException | None) -> None:
             self._opening -= 1
             if found is None:
                 answer(_encode(Offer(wrong=str(error))))
@@ -244,7 +244,7 @@ class Fetch:
     def __init__(
         self,
         site: Site,
-        replica: Held,
+        replica: HeldReplica,
         sender: str,
         index: int,
         done: Callable[[Offer, str, str], None],
@@ -258,7 +258,7 @@ class Fetch:
         self._directory = ""
         self.size = 0
         """Bytes received, after compression."""
-        self._todo: list[Piece] = []
+        self._todo: list[StatePiece] = []
         self._outstanding = 0
 
     def begin(self) -> None:
@@ -274,7 +274,7 @@ class Fetch:
 
     def _ask(self, lake_through: int) -> None:
         if self._done is not None:
-            wanted = Wanted(self._replica.uid, self._index, lake_through, self._segment)
+            wanted = ReplicaOpen(self._replica.uid, self._index, lake_through, self._segment)
             self._call("replica.open", _encode(wanted), self._offered)
 
     def _call(self, method: str, body: bytes, then: Callable[[bytes], None]) -> None:
@@ -319,7 +319,7 @@ class Fetch:
         self._directory = directory
         number = self._offer.number
         self._todo = [
-            Piece(number, place, offset)
+            StatePiece(number, place, offset)
             for place, part in enumerate(self._offer.parts)
             for offset in range(0, part.size, PIECE_BYTES)
         ]
@@ -339,7 +339,7 @@ class Fetch:
 
             self._submit(settle, lambda directory: self._end(directory, ""))
 
-    def _fetch(self, piece: Piece) -> None:
+    def _fetch(self, piece: StatePiece) -> None:
         part = self._offer.parts[piece.part]
         path, stores = os.path.join(self._directory, part.name), self._site.files.stores
 
@@ -369,7 +369,7 @@ class Fetch:
         if done is None:
             return
         if self._offer.number:
-            self._site.calls.tell(self._sender, "replica.close", _encode(Piece(self._offer.number)))
+            self._site.calls.tell(self._sender, "replica.close", _encode(StatePiece(self._offer.number)))
         if not wrong and self._offer.left_through:
             self._site.check_history(self._replica, self._offer.left_through)
         done(self._offer, directory, wrong)

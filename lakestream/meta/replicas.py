@@ -17,8 +17,8 @@ from lakestream.log.store.base import READ_AGAIN_NS, BaseUnreadable
 from lakestream.meta import deleted_streams
 from lakestream.meta.replica_files import MemberFiles, decode_identity
 from lakestream.meta.replica_repair import Repairs
-from lakestream.meta.replica_transfer import Sender
-from lakestream.meta.site import Opened, Site
+from lakestream.meta.replica_transfer import StateSender
+from lakestream.meta.site import OpenedReplica, Site
 from lakestream.protocol.api.errors import ApiError, api_error, for_clients
 from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.raft.core.messages import Membership
@@ -46,7 +46,7 @@ class Replicas:
         self.by_uid: dict[str, Replica] = {}
         self.on_damage: Callable[[Replica, str], None] = lambda replica, what: None
         """Called for damage that other members repair, to send an advisory."""
-        self.sender = Sender(site, self.by_uid.get)
+        self.sender = StateSender(site, self.by_uid.get)
         self.repairs = Repairs(site, lambda replica, what: self.on_damage(replica, what))
         self.damaged, self.scrub = self.repairs.found, self.repairs.scrub
         self._log, self._files, self._shared = site.log, site.files, site.shared
@@ -94,7 +94,7 @@ class Replicas:
 
         return Replica(self.site, self, create)
 
-    def take(self, create: CreateStream, opened: Opened | BaseException) -> Replica:
+    def take(self, create: CreateStream, opened: OpenedReplica | BaseException) -> Replica:
         """Add a replica with files from disk, opened or with the error. It does not serve before `serve`."""
         replica = self.by_uid[create.uid] = self._made(create)
         replica.found = replica.wanted = True
@@ -130,7 +130,7 @@ class Replicas:
             replica.started = True
             replica.start()
 
-    def _begin(self, replica: Replica, opened: Opened) -> None:
+    def _begin(self, replica: Replica, opened: OpenedReplica) -> None:
         if opened.damage:
             self._log.error(f"stream {replica.name}: {opened.damage}; other members send the missing entries")
             self.on_damage(replica, opened.damage)
@@ -191,7 +191,7 @@ class Replicas:
             return  # removed before its files were created
         replica.opening = True
 
-        def done(opened: Opened | None, error: BaseException | None) -> None:
+        def done(opened: OpenedReplica | None, error: BaseException | None) -> None:
             replica.opening = False
             if replica.closed:
                 self.discard_opened(replica, opened)
@@ -230,7 +230,7 @@ class Replicas:
         else:  # wait for the installation of a state, which creates the directory again
             replica.group.stop(lambda: self._remove(replica))
 
-    def discard_opened(self, replica: Replica, opened: Opened | None) -> None:
+    def discard_opened(self, replica: Replica, opened: OpenedReplica | None) -> None:
         """Remove the files of a removed replica that were opened meanwhile; close those of a stopped one."""
         if replica.removed:
             if opened is not None:

@@ -26,7 +26,7 @@ class Standing(msgspec.Struct, frozen=True):
     lag: int
 
 
-class Change(msgspec.Struct, frozen=True):
+class ProposeMembership(msgspec.Struct, frozen=True):
     """Propose this membership. `what`: the log text."""
 
     membership: Membership
@@ -39,7 +39,7 @@ class HandOver(msgspec.Struct, frozen=True):
     to: str
 
 
-class Wait(msgspec.Struct, frozen=True):
+class ScalingWait(msgspec.Struct, frozen=True):
     """Wait: no change is possible yet."""
 
 
@@ -47,7 +47,7 @@ class Settled(msgspec.Struct, frozen=True):
     """Stop: the group has the wanted members."""
 
 
-Step = Change | HandOver | Wait | Settled
+Step = ProposeMembership | HandOver | ScalingWait | Settled
 
 
 def next_step(me: str, now: Membership, wanted: Sequence[str], standing: Mapping[str, Standing]) -> Step:
@@ -68,18 +68,18 @@ def next_step(me: str, now: Membership, wanted: Sequence[str], standing: Mapping
         if name not in voters | learners:
             return _change(voters, learners | {name}, f"{name} joins")
     if not voters >= set(wanted):
-        return Wait()
+        return ScalingWait()
     leaving = sorted(voters - set(wanted) - {me}, key=lambda name: (_there(name, standing), name))
     if leaving:
         return _change(voters - {leaving[0]}, learners, f"{leaving[0]} leaves")
     if me in wanted:
         return Settled()
     successors = [name for name in wanted if _caught_up(name, standing)]
-    return HandOver(successors[0]) if successors else Wait()
+    return HandOver(successors[0]) if successors else ScalingWait()
 
 
-def _change(voters: Collection[str], learners: Collection[str], what: str) -> Change:
-    return Change(Membership(tuple(sorted(voters)), tuple(sorted(learners))), what)
+def _change(voters: Collection[str], learners: Collection[str], what: str) -> ProposeMembership:
+    return ProposeMembership(Membership(tuple(sorted(voters)), tuple(sorted(learners))), what)
 
 
 def _there(name: str, standing: Mapping[str, Standing]) -> bool:

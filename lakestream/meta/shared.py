@@ -15,7 +15,7 @@ import msgspec
 from lakestream.log.format.errors import LogError
 from lakestream.logging import Logger
 from lakestream.meta.stores import FileStores
-from lakestream.meta.turns import Arrivals, Turns
+from lakestream.meta.turns import RequestArrivals, Turns
 from lakestream.metrics.histogram import SECONDS, Histogram
 from lakestream.ports import Bus, Clock, Io, Share
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
@@ -198,8 +198,8 @@ class Shared:
         self.share: Share = share or _Unlimited()
         limit = options.request_queue_limit
         self.turns = Turns(limit, clock.call_soon, self._too_many_requests, self.share)
-        self.requests = Arrivals(limit, clock.call_soon, self._too_many_requests)
-        self.infos = Arrivals(options.info_queue_limit, clock.call_soon, self._too_many_infos)
+        self.requests = RequestArrivals(limit, clock.call_soon, self._too_many_requests)
+        self.infos = RequestArrivals(options.info_queue_limit, clock.call_soon, self._too_many_infos)
         self.use = StorageUse(options.max_memory, options.max_file)
         self.events = StreamEvents(bus_of(system), clock, options.domain)
         """Sends advisories about the whole server."""

@@ -31,7 +31,7 @@ class LakeWatch(Bases, Protocol):
         """Call `done` with the log index through which this node can read the stream from the lake, or 0."""
 
 
-class Held(ReplicaFacts, Protocol):
+class HeldReplica(ReplicaFacts, Protocol):
     """Interface to a replica, for transfers of its state."""
 
     closed: bool
@@ -44,7 +44,7 @@ class Held(ReplicaFacts, Protocol):
         """Return the directory of its files."""
 
 
-class Member(msgspec.Struct, frozen=True):
+class PeerInfo(msgspec.Struct, frozen=True):
     """Another member of the group, for API responses."""
 
     name: str
@@ -57,7 +57,7 @@ class Member(msgspec.Struct, frozen=True):
     """Number of log entries that it lacks."""
 
 
-class Opened(msgspec.Struct):
+class OpenedReplica(msgspec.Struct):
     """The opened files of a replica. `damage`: the damage found in them; "" for none."""
 
     member: group.Member
@@ -109,14 +109,14 @@ class Site:
             definitions=shared.definitions(create.account),
         )
 
-    def lake_through(self, replica: Held, done: Callable[[int], None]) -> None:
+    def lake_through(self, replica: HeldReplica, done: Callable[[int], None]) -> None:
         """Call `done` with the entry through which this node can read the stream from the lake; 0 without a lake."""
         if self.lake is None:
             done(0)
         else:
             self.lake.position_of(replica.uid, replica.account, replica.name, done)
 
-    def check_history(self, replica: Held, left_through: int) -> None:
+    def check_history(self, replica: HeldReplica, left_through: int) -> None:
         """Log an error when messages that only the lake holds cannot be read here."""
 
         def known(position: int) -> None:

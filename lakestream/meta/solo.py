@@ -11,7 +11,7 @@ from typing import Any
 
 from lakestream.meta.keeping import SoloKeeping
 from lakestream.meta.meta import SoloMeta
-from lakestream.meta.node import Answers, MetaNode
+from lakestream.meta.node import AnswerStyle, MetaNode
 from lakestream.meta.ports import AllAccounts
 from lakestream.meta.replica_files import SoloFiles
 from lakestream.meta.shared import Shared
@@ -22,7 +22,7 @@ from lakestream.raft.group.ports import Channel
 from lakestream.raft.group.solo import SoloGroups
 from lakestream.stream.core.config import Placement, StreamConfig
 
-ANSWERS = Answers(
+ANSWERS = AnswerStyle(
     peers=False, acks_by_stream=False, stream_first=False, recreated=True, counts_all=True, domain_always=False
 )
 

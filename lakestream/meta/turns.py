@@ -149,7 +149,7 @@ class Turns:
         self._dropped(dropped)
 
 
-class Arrivals:
+class RequestArrivals:
     """The requests of one kind that arrive in the same turn of the event loop, over all accounts.
 
     Args:

@@ -46,7 +46,7 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     values: Sequence[Value]
 
 
-class Rows(msgspec.Struct):
+class MetricRows(msgspec.Struct):
     """Values of several metrics that are always measured together, such as all those of a consumer."""
 
     families: tuple[Family, ...]
@@ -57,19 +57,19 @@ class Sheet:
     """Values of all metrics at one moment, in the order in which they were first added."""
 
     def __init__(self) -> None:
-        self._rows: dict[tuple[Family, ...], Rows] = {}
+        self._rows: dict[tuple[Family, ...], MetricRows] = {}
 
     def add(self, families: tuple[Family, ...], labels: Labels, values: Sequence[Value]) -> None:
         """Add one value of each family, all with these labels."""
         rows = self._rows.get(families)
         if rows is None:
-            rows = self._rows[families] = Rows(families)
+            rows = self._rows[families] = MetricRows(families)
         rows.rows.append(Row(labels, values))
 
     def put(self, family: Family, value: Value, labels: Labels | None = None) -> None:
         """Add one value of one family."""
         self.add((family,), labels or {}, (value,))
 
-    def rows(self) -> list[Rows]:
+    def rows(self) -> list[MetricRows]:
         """Return everything added."""
         return list(self._rows.values())

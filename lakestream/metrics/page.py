@@ -24,7 +24,7 @@ GZIP_BYTES = 4096
 _GZIP = re.compile(r"(?:^|,)\s*gzip\s*(?:;\s*q=(?!0(?:\.0*)?\s*(?:,|$))[\d.]+\s*)?(?:,|$)", re.IGNORECASE)
 
 
-class Page(NamedTuple):
+class MetricsPage(NamedTuple):
     """A page: its content type, bytes, and `Content-Encoding` ("" for none)."""
 
     content_type: str
@@ -51,7 +51,7 @@ class _Collected:
             yield from ProcessCollector(registry=None).collect()
 
 
-def render(sheet: Sheet, accept: str = "", accept_encoding: str = "", process: bool = True) -> Page:
+def render(sheet: Sheet, accept: str = "", accept_encoding: str = "", process: bool = True) -> MetricsPage:
     """Return the page. Takes a second for 50,000 samples: call it in a thread.
 
     Args:
@@ -66,8 +66,8 @@ def render(sheet: Sheet, accept: str = "", accept_encoding: str = "", process: b
     if len(body) >= GZIP_BYTES and _GZIP.search(accept_encoding):
         import gzip
 
-        return Page(content_type, gzip.compress(body, GZIP_LEVEL), "gzip")
-    return Page(content_type, body)
+        return MetricsPage(content_type, gzip.compress(body, GZIP_LEVEL), "gzip")
+    return MetricsPage(content_type, body)
 
 
 def _base(family: Family) -> str:

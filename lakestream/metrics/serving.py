@@ -33,10 +33,10 @@ class MetricsServer:
         class Handler(_Handler):
             fill = staticmethod(collect)
 
-        class Server(HTTPServer):
+        class MetricsHttpServer(HTTPServer):
             address_family = _family(where[0])
 
-        self._server = Server(where, Handler)
+        self._server = MetricsHttpServer(where, Handler)
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
         self._thread.start()

@@ -28,7 +28,7 @@ from lakestream.net.accounts.auth import (
     new_nonce,
 )
 from lakestream.net.accounts.guard import RESERVED_SUBJECT, Guard
-from lakestream.net.accounts.permissions import Refusal
+from lakestream.net.accounts.permissions import PermissionViolation
 from lakestream.net.hub import TRACED, Hub, MessageTracing
 from lakestream.net.inbox import COMMANDS, Inbox
 from lakestream.net.incomplete import Incomplete
@@ -76,7 +76,7 @@ APART = Apart(RESERVED_SUBJECT, b"_R_.", STREAM_MARK)
 streams look at. The mark covers `$JS.` as well."""
 
 
-class Owner(Protocol):
+class ConnectionOwner(Protocol):
     """The server, as a connection needs it."""
 
     options: Options
@@ -135,7 +135,7 @@ class Connection(Outbox, Arrival):
         max_payload: bytes of the largest message that it may publish.
     """
 
-    def __init__(self, owner: Owner, identifier: int, upgrade: Upgrade | None = None) -> None:
+    def __init__(self, owner: ConnectionOwner, identifier: int, upgrade: Upgrade | None = None) -> None:
         self.kind = STANDARD if upgrade is None else WEBSOCKET
         self._upgrade = upgrade
         self.account: Account = owner.accounts.default
@@ -708,7 +708,7 @@ class Connection(Outbox, Arrival):
     def _error(self, text: str) -> None:
         self.send(frames.error(text))
 
-    def refuse(self, refusal: Refusal) -> None:
+    def refuse(self, refusal: PermissionViolation) -> None:
         """Send -ERR for a permission violation and log it."""
         self._error(refusal.error)
         self.owner.log.error(f"{self.described()} - {refusal.logged}")

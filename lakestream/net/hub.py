@@ -15,12 +15,12 @@ from typing import Protocol, cast, runtime_checkable
 from lakestream.config.mappings import Mappings
 from lakestream.logging import Logger
 from lakestream.net.interest.interest import Interest, Watch
-from lakestream.net.interest.subscription import Columnar, Match, Named, Requester, Sink, Subscription
+from lakestream.net.interest.subscription import Columnar, Match, NamedSink, Requester, Sink, Subscription
 from lakestream.net.turn import Turn
 from lakestream.ports import ClientInfo, Delivery, Handler, Many, RunHandler
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.publishes import Publishes
-from lakestream.protocol.route_wire import Batch, Routed
+from lakestream.protocol.route_wire import RouteBatch, Routed
 
 TRACED = b"Nats-Trace-Dest:"
 """A message without these bytes in its headers is not traced."""
@@ -32,7 +32,7 @@ class MessageTracing(Protocol):
     def route(self, origin: Sink, client: ClientInfo, message: Delivery, mapped: bytes | None = None) -> bool:
         """Route a client's message like `Hub.route`. `mapped`: what the account maps the subject to."""
 
-    def arrived(self, node: Named, message: Routed, client: ClientInfo, subs: Sequence[Subscription]) -> None:
+    def arrived(self, node: NamedSink, message: Routed, client: ClientInfo, subs: Sequence[Subscription]) -> None:
         """Hand a message from another node to these subscriptions."""
 
     def refused(self, client: ClientInfo, message: Delivery, mapped: bytes | None, error: str) -> None:
@@ -361,7 +361,7 @@ class Hub:
         return chosen
 
     # ------------------------------------------------------------------ from other nodes
-    def arrived(self, message: Routed, client: ClientInfo, node: Named | None = None) -> list[bytes]:
+    def arrived(self, message: Routed, client: ClientInfo, node: NamedSink | None = None) -> list[bytes]:
         """Hand a message that another node routed here to the subscribers of this node. `node`: named in its trace.
 
         Returns:
@@ -441,7 +441,7 @@ class Hub:
         if len(match.plain) + len(match.queues) <= 1:
             self.no_responders(subject, reply)
 
-    def delivered(self, batch: Batch) -> bool:
+    def delivered(self, batch: RouteBatch) -> bool:
         """Hand a batch from another node to the subscribers of this node; return False without any."""
         if self.responses is not None and batch.to.startswith(self.responses.prefix):
             return self.responses.deliver(batch.to, batch.messages)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 
-class End(Protocol):
+class PipeEnd(Protocol):
     """One end of a pipe: a protocol of asyncio."""
 
     def data_received(self, data: bytes) -> None:
@@ -35,7 +35,7 @@ class Pipe(asyncio.Transport):
     """
 
     def __init__(
-        self, server: End, client: End, peer: tuple[str, int], call_soon: Callable[[Callable[[], None]], object]
+        self, server: PipeEnd, client: PipeEnd, peer: tuple[str, int], call_soon: Callable[[Callable[[], None]], object]
     ) -> None:
         super().__init__({"peername": peer})
         self._server, self._client, self._call_soon = server, client, call_soon

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from lakestream.net.hub import Hub
-from lakestream.net.interest.subscription import Named, Sink, Subscription, hides
+from lakestream.net.interest.subscription import NamedSink, Sink, Subscription, hides
 from lakestream.ports import ClientInfo, Clock, Delivery
 from lakestream.protocol import headers, s2
 from lakestream.protocol.api.jsonio import dumps
@@ -91,7 +91,7 @@ class Tracing:
         if trace is not None:
             trace.routed()
 
-    def arrived(self, node: Named, message: Routed, client: ClientInfo, subs: Sequence[Subscription]) -> None:
+    def arrived(self, node: NamedSink, message: Routed, client: ClientInfo, subs: Sequence[Subscription]) -> None:
         """Hand a message that another node routed here to these subscribers of this node."""
         delivery = message.subject, message.reply, message.header, message.payload
         trace = self._begin(client, delivery, (node.id, node.name, NODE_KIND))
@@ -227,7 +227,7 @@ class MessageTrace:
             sub.sink.receive(sub, subject, reply, self._header_for(sub, header), payload, client)
         elif isinstance(sub.sink, CrossAccount):
             sub.sink.traced(self, sub, message, client)
-        elif isinstance(sub.sink, Named):
+        elif isinstance(sub.sink, NamedSink):
             # A denied receiver passes it on, or reports that it is denied to all.
             self.delivered(sub, NOT_ALLOWED if hides(sub.sink, subject) else "")
             if not self.only:
@@ -245,7 +245,7 @@ class MessageTrace:
 
     def admits(self, sub: Subscription) -> bool:
         """Return False for services when the message is only traced."""
-        return not (self.only and self._service) or isinstance(sub.sink, Named)
+        return not (self.only and self._service) or isinstance(sub.sink, NamedSink)
 
     def _header_for(self, sub: Subscription, header: bytes) -> bytes:
         """Return the header block for another node, with the hop that all of its subscribers share."""
@@ -259,7 +259,7 @@ class MessageTrace:
     def delivered(self, sub: Subscription, error: str = "", hop: str = "", sink: Sink | None = None) -> None:
         """Note a client or node that receives the message, or would. `sink`: the receiver behind a shadow."""
         receiver = sink or sub.sink
-        if not isinstance(receiver, Named):
+        if not isinstance(receiver, NamedSink):
             return
         kind = CLIENT_KIND if sub.remote is None else NODE_KIND
         event: dict[str, Any] = {"type": "eg", "ts": self._tracing.now(), "kind": kind, "cid": receiver.id}

@@ -27,7 +27,7 @@ class ServerProtocolError(Exception):
     """Raised for bytes that are not the NATS protocol; the text shows them."""
 
 
-class Message(msgspec.Struct, gc=False):
+class DeliveredMessage(msgspec.Struct, gc=False):
     """MSG or HMSG. An absent reply or header block is `b""`; `sid` is the id of the subscription."""
 
     sid: bytes
@@ -49,7 +49,7 @@ class ErrorLine(msgspec.Struct, frozen=True):
     text: str
 
 
-Event = Message | Info | ErrorLine | Ping | Pong
+Event = DeliveredMessage | Info | ErrorLine | Ping | Pong
 
 _PING, _PONG = Ping(), Pong()
 _WORD = rb"([!-\xff]{1,32768}+)"
@@ -111,7 +111,7 @@ class ServerParser:
                 continue
             if middle > end or buf[end] != _CR or buf[end + 1] != _LF:
                 raise ServerProtocolError("message without CRLF at its end")
-            append(Message(sid, subject, reply, buf[start:middle], buf[middle:end]))
+            append(DeliveredMessage(sid, subject, reply, buf[start:middle], buf[middle:end]))
             position = end + 2
 
     def _hold(self, buf: bytes, position: int, end: int = 0) -> int:
@@ -159,5 +159,5 @@ class ServerParser:
         if middle > end or buf[end : end + 2] != b"\r\n":
             raise ServerProtocolError("message without CRLF at its end")
         reply = parts[2] if len(parts) == sizes + 3 else b""
-        events.append(Message(parts[1], parts[0], reply, buf[start:middle], buf[middle:end]))
+        events.append(DeliveredMessage(parts[1], parts[0], reply, buf[start:middle], buf[middle:end]))
         return end + 2

@@ -12,12 +12,12 @@ TYPE_URL = "type.googleapis.com/arrow.flight.protocol.sql."
 _VARINT, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5
 
 
-class BadMessage(ValueError):
+class BadFlightMessage(ValueError):
     """Raised for bytes that are no such message."""
 
 
 def fields(body: bytes) -> Iterator[tuple[int, bytes | int]]:
-    """Yield number and value of each field: bytes, or an integer. Raises BadMessage."""
+    """Yield number and value of each field: bytes, or an integer. Raises BadFlightMessage."""
     at = 0
     while at < len(body):
         key, at = _varint(body, at)
@@ -31,9 +31,9 @@ def fields(body: bytes) -> Iterator[tuple[int, bytes | int]]:
         elif kind in (_EIGHT, _FOUR):
             size = 8 if kind == _EIGHT else 4
         else:
-            raise BadMessage(f"a field has the wire type {kind}")
+            raise BadFlightMessage(f"a field has the wire type {kind}")
         if at + size > len(body):
-            raise BadMessage("a field is cut off")
+            raise BadFlightMessage("a field is cut off")
         yield number, body[at : at + size]
         at += size
 
@@ -46,27 +46,27 @@ def _varint(body: bytes, at: int) -> tuple[int, int]:
         at, shift = at + 1, shift + 7
         if not byte & 0x80:
             return value, at
-    raise BadMessage("a number is cut off")
+    raise BadFlightMessage("a number is cut off")
 
 
 def texts(body: bytes, number: int) -> list[str]:
-    """Return the values of a field of texts. Raises BadMessage."""
+    """Return the values of a field of texts. Raises BadFlightMessage."""
     return [_text(value) for found, value in fields(body) if found == number and isinstance(value, bytes)]
 
 
 def text(body: bytes, number: int) -> str | None:
-    """Return a text; None where it is not set. Raises BadMessage."""
+    """Return a text; None where it is not set. Raises BadFlightMessage."""
     found = texts(body, number)
     return found[-1] if found else None
 
 
 def flag(body: bytes, number: int) -> bool:
-    """Return a boolean. Raises BadMessage."""
+    """Return a boolean. Raises BadFlightMessage."""
     return any(found == number and value == 1 for found, value in fields(body))
 
 
 def numbers(body: bytes, number: int) -> list[int]:
-    """Return the values of a field of integers, packed or not. Raises BadMessage."""
+    """Return the values of a field of integers, packed or not. Raises BadFlightMessage."""
     found: list[int] = []
     for name, value in fields(body):
         if name != number:
@@ -82,7 +82,7 @@ def numbers(body: bytes, number: int) -> list[int]:
 
 
 def unpack(body: bytes) -> tuple[str, bytes]:
-    """Return name and value of a message in an Any. Raises BadMessage."""
+    """Return name and value of a message in an Any. Raises BadFlightMessage."""
     url, value = "", b""
     for number, each in fields(body):
         if number == 1 and isinstance(each, bytes):
@@ -90,7 +90,7 @@ def unpack(body: bytes) -> tuple[str, bytes]:
         elif number == 2 and isinstance(each, bytes):
             value = each
     if not url.startswith(TYPE_URL):
-        raise BadMessage("this is no command of Flight SQL")
+        raise BadFlightMessage("this is no command of Flight SQL")
     return url.removeprefix(TYPE_URL), value
 
 
@@ -103,7 +103,7 @@ def _text(value: bytes) -> str:
     try:
         return value.decode()
     except UnicodeDecodeError as error:
-        raise BadMessage(str(error)) from None
+        raise BadFlightMessage(str(error)) from None
 
 
 def message(values: Mapping[int, bytes]) -> bytes:

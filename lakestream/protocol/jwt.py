@@ -54,19 +54,19 @@ class Rule(msgspec.Struct, frozen=True):
     deny: tuple[str, ...] = ()
 
 
-class Responses(msgspec.Struct, frozen=True):
+class JwtResponses(msgspec.Struct, frozen=True):
     """Permission to answer: number of answers, and time in ns; 0: the default, -1: no limit."""
 
     max: Int = 0
     ttl: Int = 0
 
 
-class Permissions(msgspec.Struct, frozen=True, kw_only=True):
+class JwtPermissions(msgspec.Struct, frozen=True, kw_only=True):
     """Permissions of a user, or those by default."""
 
     pub: Rule = Rule()
     sub: Rule = Rule()
-    resp: Responses | None = None
+    resp: JwtResponses | None = None
 
 
 class TimeRange(msgspec.Struct, frozen=True):
@@ -76,7 +76,7 @@ class TimeRange(msgspec.Struct, frozen=True):
     end: str = ""
 
 
-class UserLimits(Permissions, frozen=True, kw_only=True):
+class UserLimits(JwtPermissions, frozen=True, kw_only=True):
     """Permissions and limits of a user, or of a scope. `subs`, `data`, `payload`: -1 is no limit, 0 is none at all."""
 
     subs: Int = 0
@@ -96,7 +96,7 @@ class UserLimits(Permissions, frozen=True, kw_only=True):
         return tuple(one.strip() for one in given if one.strip())
 
 
-class User(UserLimits, frozen=True, kw_only=True):
+class UserClaims(UserLimits, frozen=True, kw_only=True):
     """Claims of a user. `issuer_account`: the account, when one of its signing keys signed."""
 
     issuer_account: str = ""
@@ -112,7 +112,7 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     template: UserLimits = UserLimits()
 
 
-class Storage(msgspec.Struct, frozen=True, kw_only=True):
+class TierLimits(msgspec.Struct, frozen=True, kw_only=True):
     """JetStream limits of an account or of one tier of it; bytes and counts, -1: no limit."""
 
     mem_storage: Int = 0
@@ -125,7 +125,7 @@ class Storage(msgspec.Struct, frozen=True, kw_only=True):
     max_bytes_required: bool = False
 
 
-class Limits(Storage, frozen=True, kw_only=True):
+class Limits(TierLimits, frozen=True, kw_only=True):
     """Limits of an account. `tiered_limits`: by `R1`, `R3`; the flat ones count for nothing then."""
 
     subs: Int = 0
@@ -137,10 +137,10 @@ class Limits(Storage, frozen=True, kw_only=True):
     disallow_bearer: bool = False
     conn: Int = 0
     leaf: Int = 0
-    tiered_limits: dict[str, Storage] = {}
+    tiered_limits: dict[str, TierLimits] = {}
 
 
-class Import(msgspec.Struct, frozen=True, kw_only=True):
+class JwtImport(msgspec.Struct, frozen=True, kw_only=True):
     """An import. `to` and `local_subject` name it here; `token` is the activation of a private export."""
 
     name: str = ""
@@ -161,7 +161,7 @@ class LatencyClaims(msgspec.Struct, frozen=True):
     results: str = ""
 
 
-class Export(msgspec.Struct, frozen=True, kw_only=True):
+class JwtExport(msgspec.Struct, frozen=True, kw_only=True):
     """An export. `token_req`: importers need an activation; `revocations`: activations that are void, by account."""
 
     name: str = ""
@@ -193,15 +193,15 @@ class Authorization(msgspec.Struct, frozen=True, kw_only=True):
     xkey: str = ""
 
 
-class Account(msgspec.Struct, frozen=True, kw_only=True):
+class AccountClaims(msgspec.Struct, frozen=True, kw_only=True):
     """Claims of an account."""
 
-    imports: tuple[Import, ...] = ()
-    exports: tuple[Export, ...] = ()
+    imports: tuple[JwtImport, ...] = ()
+    exports: tuple[JwtExport, ...] = ()
     limits: Limits = Limits()
     signing_keys: tuple[str | Scope, ...] = ()
     revocations: dict[str, Int] = {}
-    default_permissions: Permissions = Permissions()
+    default_permissions: JwtPermissions = JwtPermissions()
     mappings: dict[str, tuple[Weighted, ...]] = {}
     authorization: Authorization = Authorization()
     tags: tuple[str, ...] = ()
@@ -241,21 +241,21 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     issuer_account: str = ""
 
 
-class Deletion(msgspec.Struct, frozen=True, kw_only=True):
+class DeletionClaims(msgspec.Struct, frozen=True, kw_only=True):
     """Claims of a request to delete accounts. `accounts` is whatever it says."""
 
     accounts: Any = None
 
 
-Part = TypeVar("Part", User, Account, Operator, Activation, Response, Deletion)
+Part = TypeVar("Part", UserClaims, AccountClaims, Operator, Activation, Response, DeletionClaims)
 
 _KINDS: dict[type[Any], tuple[str, str, tuple[int, ...]]] = {
-    User: ("user", "not user claim", (ACCOUNT,)),
-    Account: ("account", "not account claim", (OPERATOR, ACCOUNT)),
+    UserClaims: ("user", "not user claim", (ACCOUNT,)),
+    AccountClaims: ("account", "not account claim", (OPERATOR, ACCOUNT)),
     Operator: ("operator", "not operator claim", (OPERATOR,)),
     Activation: ("activation", "not activation claim", (ACCOUNT, OPERATOR)),
     Response: ("authorization_response", "not an authorization request claim", (ACCOUNT,)),
-    Deletion: ("", "", ()),  # as in nats-server, any token will do; it is judged by its signer
+    DeletionClaims: ("", "", ()),  # as in nats-server, any token will do; it is judged by its signer
 }
 """By record: the name of the kind ("": any), the error for another one, and the kinds of keys that may sign."""
 
@@ -310,7 +310,7 @@ def decode(text: str, part: type[Part]) -> Token[Part]:
     if signers and not nkeys.is_public(claims.iss, *signers):
         raise JwtError(f"unable to validate expected prefixes - {claims.iss!r}")
     fields = claims.nats
-    if version == 1 and part is User:
+    if version == 1 and part is UserClaims:
         fields = {"subs": UNLIMITED, "data": UNLIMITED, "payload": UNLIMITED} | fields
     nats = _converted(fields, part)
     aud = claims.aud if isinstance(claims.aud, str) else " ".join(claims.aud)
@@ -436,7 +436,7 @@ def _encoded(raw: bytes) -> str:
 def user_issues(user: UserLimits) -> list[str]:
     """Return what is wrong with the claims of a user or a template."""
     issues = []
-    if isinstance(user, User) and user.issuer_account and not nkeys.is_public(user.issuer_account, ACCOUNT):
+    if isinstance(user, UserClaims) and user.issuer_account and not nkeys.is_public(user.issuer_account, ACCOUNT):
         issues.append("account_id is not an account public key")
     issues += permission_issues(user)
     for source in user.sources:
@@ -471,7 +471,7 @@ def zone_of(name: str) -> zoneinfo.ZoneInfo | None:
         return None
 
 
-def permission_issues(permissions: Permissions) -> list[str]:
+def permission_issues(permissions: JwtPermissions) -> list[str]:
     """Return what is wrong with the subjects of permissions."""
     issues: list[str] = []
     for rule, queues in ((permissions.pub, False), (permissions.sub, True)):
@@ -502,7 +502,7 @@ def subject_issues(subject: str) -> list[str]:
     return issues
 
 
-def account_issues(token: Token[Account]) -> list[str]:
+def account_issues(token: Token[AccountClaims]) -> list[str]:
     """Return what is wrong with the claims of an account, for which nobody may log in."""
     account, limits = token.nats, token.nats.limits
     issues = [issue for one in account.imports for issue in _import_issues(one, token.sub)]
@@ -527,12 +527,12 @@ def account_issues(token: Token[Account]) -> list[str]:
     return issues
 
 
-def _has_calls(template: Permissions) -> bool:
+def _has_calls(template: JwtPermissions) -> bool:
     rules = (template.pub, template.sub)
     return any("{{" in entry for rule in rules for entry in (*rule.allow, *rule.deny))
 
 
-def _import_issues(one: Import, importer: str) -> Iterable[str]:
+def _import_issues(one: JwtImport, importer: str) -> Iterable[str]:
     if one.type not in ("stream", "service"):
         yield f"invalid import type: {quoted(one.type)}"
     if not one.account:

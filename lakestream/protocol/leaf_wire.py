@@ -41,7 +41,7 @@ TOO_LARGE = "Maximum Payload Violation"
 _JSON = msgspec.json.Decoder(dict[str, Any])
 
 
-class WireError(Exception):
+class LeafWireError(Exception):
     """Raised for bytes that no server sends on a leaf connection; the text shows their beginning.
 
     Attributes:
@@ -53,7 +53,7 @@ class WireError(Exception):
         self.error = error
 
 
-class Message(msgspec.Struct, gc=False):
+class LeafMessage(msgspec.Struct, gc=False):
     """LMSG or HMSG. Absent parts are `b""`; `header` is the raw block through its blank line.
 
     `queues`: the queue groups of which one member each is to get it; subscribers in none always do.
@@ -81,19 +81,19 @@ class InterestEnds(msgspec.Struct, gc=False):
     queue: bytes = b""
 
 
-class Info(msgspec.Struct, frozen=True):
+class LeafInfo(msgspec.Struct, frozen=True):
     """INFO, its JSON object decoded."""
 
     fields: dict[str, Any]
 
 
-class Connect(msgspec.Struct, frozen=True):
+class LeafConnect(msgspec.Struct, frozen=True):
     """CONNECT, its JSON object decoded."""
 
     fields: dict[str, Any]
 
 
-Event = Message | InterestBegins | InterestEnds | Info | Connect | ErrorLine | Ping | Pong
+Event = LeafMessage | InterestBegins | InterestEnds | LeafInfo | LeafConnect | ErrorLine | Ping | Pong
 
 _PING, _PONG = Ping(), Pong()
 
@@ -109,7 +109,7 @@ class LeafParser:
         self.max_payload = max_payload
 
     def feed(self, data: bytes) -> list[Event]:
-        """Return the events that `data` completes, in order. Raises WireError; the connection cannot go on then."""
+        """Return the events that `data` completes, in order. Raises LeafWireError; the connection cannot go on then."""
         held = self._held
         if held:
             held += data
@@ -139,12 +139,12 @@ class LeafParser:
             return self._line(data, position, events)
         total = int(found[4])
         if total > self.max_payload:
-            raise WireError(f"message of {total} bytes", TOO_LARGE)
+            raise LeafWireError(f"message of {total} bytes", TOO_LARGE)
         words = found[3].split()
         size = 0
         if found[1] in b"Hh":
             if not words or not words[-1].isdigit() or int(words[-1]) > total:
-                raise WireError(_shown(found[0]))
+                raise LeafWireError(_shown(found[0]))
             size = int(words.pop())
         start = found.end()
         end = start + total
@@ -152,7 +152,7 @@ class LeafParser:
             self._need = end + 2 - position
             return -1
         if data[end : end + 2] != b"\r\n":
-            raise WireError(_shown(data[end:]), UNKNOWN)
+            raise LeafWireError(_shown(data[end:]), UNKNOWN)
         # `<reply>`; or for queue groups `+ <reply> <groups>` and `| <groups>`.
         reply, queues = b"", ()
         if words:
@@ -163,8 +163,8 @@ class LeafParser:
             elif len(words) == 1:
                 reply = words[0]
             else:
-                raise WireError(_shown(found[0]))
-        events.append(Message(found[2], reply, data[start : start + size], data[start + size : end], queues))
+                raise LeafWireError(_shown(found[0]))
+        events.append(LeafMessage(found[2], reply, data[start : start + size], data[start + size : end], queues))
         return end + 2
 
     def _published(self, data: bytes, position: int) -> int:
@@ -172,7 +172,7 @@ class LeafParser:
         found = _PUB(data, position)
         end = found.end() + int(found[1]) + 2 if found is not None else -1
         if found is None or int(found[1]) > self.max_payload:
-            raise WireError(_shown(data[position:]))
+            raise LeafWireError(_shown(data[position:]))
         if len(data) < end:
             self._need = end - position
             return -1
@@ -182,7 +182,7 @@ class LeafParser:
         stop = data.find(b"\n", position)
         if stop < 0:
             if len(data) - position > MAX_LINE:
-                raise WireError(_shown(data[position:]))
+                raise LeafWireError(_shown(data[position:]))
             return -1
         line = data[position:stop].strip()
         verb, _, rest = line.partition(b" ")
@@ -198,33 +198,33 @@ class LeafParser:
                 pass
             case b"INFO":
                 try:
-                    events.append(Info(_JSON.decode(rest)))
+                    events.append(LeafInfo(_JSON.decode(rest)))
                 except DECODE_ERRORS:
-                    raise WireError(_shown(line)) from None
+                    raise LeafWireError(_shown(line)) from None
             case b"-ERR":
                 events.append(ErrorLine(rest.decode("utf-8", "replace").strip().strip("'")))
             case b"CONNECT":
                 try:
-                    events.append(Connect(_JSON.decode(rest)))
+                    events.append(LeafConnect(_JSON.decode(rest)))
                 except DECODE_ERRORS:
-                    raise WireError("CONNECT is not a JSON object") from None  # it may hold a password
+                    raise LeafWireError("CONNECT is not a JSON object") from None  # it may hold a password
             case b"PUB" | b"HPUB":
                 return self._published(data, position)
             case b"LMSG" | b"HMSG" | b"SUB" | b"UNSUB" | b"RS+" | b"RS-":
-                raise WireError(_shown(line))
+                raise LeafWireError(_shown(line))
             case _:
-                raise WireError(_shown(line), UNKNOWN)
+                raise LeafWireError(_shown(line), UNKNOWN)
         return stop + 1
 
 
 def _interest(verb: bytes, words: list[bytes], line: bytes) -> InterestBegins | InterestEnds | None:
     """Return a change of interest as nats-server reads it: a weight that is no number is 1; None: it is ignored."""
     if not words:
-        raise WireError(_shown(line), UNKNOWN)
+        raise LeafWireError(_shown(line), UNKNOWN)
     if verb.endswith(b"-"):
         return InterestEnds(words[0], words[1] if len(words) > 1 else b"") if len(words) < 3 else None
     if len(words) not in (1, 3):
-        raise WireError(_shown(line))
+        raise LeafWireError(_shown(line))
     if len(words) == 1:
         return InterestBegins(words[0])
     return InterestBegins(words[0], words[1], int(words[2]) if words[2].isdigit() else 1)

@@ -71,7 +71,7 @@ class CurveKey(NamedTuple):
             raise BadKeyError("an encrypted message for another key, or a damaged one") from None
 
 
-class Credentials(NamedTuple):
+class CredentialsFile(NamedTuple):
     """The content of a credentials file: the user's JWT and the seed of its key."""
 
     jwt: str
@@ -161,13 +161,13 @@ def new_curve_key() -> CurveKey:
     return CurveKey(_text(CURVE, public), private)
 
 
-def credentials(content: bytes) -> Credentials:
+def credentials(content: bytes) -> CredentialsFile:
     """Return the JWT and the seed of a credentials file, each between lines of dashes. Raises BadKeyError."""
     found = dict(_block(content))
     jwt, seed = found.get(b"NATS USER JWT"), found.get(b"USER NKEY SEED")
     if jwt is None or seed is None:
         raise BadKeyError("a file with credentials has a NATS USER JWT and a USER NKEY SEED")
-    return Credentials(jwt.decode(), seed.decode())
+    return CredentialsFile(jwt.decode(), seed.decode())
 
 
 def _seed(seed: str, kind: int) -> bytes:

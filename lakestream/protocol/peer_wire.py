@@ -33,7 +33,7 @@ _HEAD = struct.Struct(">IB")
 _LENGTH_BYTES = 4
 
 
-class WireError(Exception):
+class PeerWireError(Exception):
     """Raised for bytes that are not this protocol; the text says why."""
 
 
@@ -80,7 +80,7 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     stored: bool = False
 
 
-class Address(msgspec.Struct, frozen=True, array_like=True):
+class PeerAddress(msgspec.Struct, frozen=True, array_like=True):
     """A node and the address that it is dialled at."""
 
     name: str
@@ -104,17 +104,17 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
     password: str = ""
     dynamic: bool = False
     gone: tuple[str, ...] = ()
-    linked: tuple[Address, ...] = ()
+    linked: tuple[PeerAddress, ...] = ()
 
 
-class Ready(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
+class PeerReady(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
     """The dialling side has seen the other's HELLO: both may send buffers from here on.
 
     Without it the other side would rely on the connection of a node that has stopped waiting for its answer.
     """
 
 
-class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
+class PeerRefused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
     """The last frame to a refused node. `code` is one of the constants below, `node` the refusing node."""
 
     code: str
@@ -122,13 +122,13 @@ class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
     node: str = ""
 
 
-class Ping(msgspec.Struct, frozen=True, array_like=True, tag="ping"):
+class PeerPing(msgspec.Struct, frozen=True, array_like=True, tag="ping"):
     """A heartbeat; `at` is the sender's clock (ns), which the answer repeats."""
 
     at: int
 
 
-class Pong(msgspec.Struct, frozen=True, array_like=True, tag="pong"):
+class PeerPong(msgspec.Struct, frozen=True, array_like=True, tag="pong"):
     """Answers Ping."""
 
     at: int
@@ -137,10 +137,10 @@ class Pong(msgspec.Struct, frozen=True, array_like=True, tag="pong"):
 class Gossip(msgspec.Struct, frozen=True, array_like=True, tag="gossip"):
     """The nodes to which the sender is connected: all of them, at each change and periodically."""
 
-    linked: tuple[Address, ...]
+    linked: tuple[PeerAddress, ...]
 
 
-class Update(msgspec.Struct, frozen=True, array_like=True, tag="update"):
+class PeerUpdate(msgspec.Struct, frozen=True, array_like=True, tag="update"):
     """A changed description of the sender."""
 
     node: NodeInfo
@@ -153,7 +153,7 @@ class Bye(msgspec.Struct, frozen=True, array_like=True, tag="bye"):
     reason: str
 
 
-Control = Hello | Ready | Refused | Ping | Pong | Gossip | Update | Bye
+Control = Hello | PeerReady | PeerRefused | PeerPing | PeerPong | Gossip | PeerUpdate | Bye
 
 WRONG_CLUSTER = "cluster"
 WRONG_CREDENTIALS = "authorization"
@@ -178,11 +178,11 @@ def encode_control(record: Control) -> bytes:
 
 
 def decode_control(payload: bytes) -> Control:
-    """Return the record of a control frame. Raises WireError."""
+    """Return the record of a control frame. Raises PeerWireError."""
     try:
         return _decoder.decode(payload)
     except DECODE_ERRORS as error:
-        raise WireError(f"a control record that is none: {error}") from error
+        raise PeerWireError(f"a control record that is none: {error}") from error
 
 
 class FrameReader:
@@ -198,7 +198,7 @@ class FrameReader:
         """Yield the frames that `data` completes, as (channel, payload). Exhaust it before the next call.
 
         Raises:
-            WireError: an impossible length; nothing more can be read then.
+            PeerWireError: an impossible length; nothing more can be read then.
         """
         # A long frame comes in many reads: they are joined once, when it is whole.
         self._parts.append(data)
@@ -210,7 +210,7 @@ class FrameReader:
         while end - at >= _LENGTH_BYTES:
             length = int.from_bytes(buffer[at : at + _LENGTH_BYTES], "big")
             if not 0 < length <= self.limit:
-                raise WireError(f"a frame of {length} bytes; from 1 to {self.limit} are allowed here")
+                raise PeerWireError(f"a frame of {length} bytes; from 1 to {self.limit} are allowed here")
             need = _LENGTH_BYTES + length
             if end - at < need:
                 break

@@ -22,7 +22,7 @@ class Within(msgspec.Struct, array_like=True, tag="w", frozen=True):
     account: str
 
 
-class Interest(msgspec.Struct, array_like=True, tag="i", frozen=True):
+class RouteInterest(msgspec.Struct, array_like=True, tag="i", frozen=True):
     """The number of subscriptions of the sender's clients and streams, by (subject, queue group); 0: none any more.
 
     Without a queue group (b"") all numbers above 0 are equivalent.
@@ -62,7 +62,7 @@ class RoutedRun(msgspec.Struct, array_like=True, tag="r", gc=False):
     groups: list[bytes] | None = None
 
 
-class Batch(msgspec.Struct, array_like=True, tag="b", gc=False):
+class RouteBatch(msgspec.Struct, array_like=True, tag="b", gc=False):
     """Messages for the subscribers of one subject, each shown under its own: (subject shown, reply, header, payload).
 
     `queue`: for members of that group (each message for one of them); b"": for all subscribers in no group.
@@ -75,11 +75,11 @@ class Batch(msgspec.Struct, array_like=True, tag="b", gc=False):
 
 
 class Stored(msgspec.Struct, array_like=True, tag="s", gc=False):
-    """Stored messages for the subscribers of one subject, each shown under its own with its ack subject: a `Batch` as
-    columns (protocol/deliveries.py).
+    """Stored messages for the subscribers of one subject, each shown under its own with its ack subject: a `RouteBatch`
+    as columns (protocol/deliveries.py).
 
     Attributes:
-        to, queue: see `Batch`.
+        to, queue: see `RouteBatch`.
         size: bytes of all header blocks and payloads.
         records: the records, back to back; `lengths`: of each in bytes.
         head: the ack subjects up to the stream sequence.
@@ -103,7 +103,7 @@ class Hold(msgspec.Struct, array_like=True, tag="h", frozen=True):
     on: bool
 
 
-class Mark(msgspec.Struct, array_like=True, tag="k", frozen=True):
+class FlowMark(msgspec.Struct, array_like=True, tag="k", frozen=True):
     """Sent after some number of bytes; the receiver answers with Took once it has handed them on."""
 
 
@@ -118,7 +118,7 @@ class NoResponders(msgspec.Struct, array_like=True, tag="u", frozen=True):
     reply: bytes
 
 
-Record = Within | Interest | Routed | RoutedRun | Batch | Stored | Hold | Mark | Took | NoResponders
+Record = Within | RouteInterest | Routed | RoutedRun | RouteBatch | Stored | Hold | FlowMark | Took | NoResponders
 
 encode: Callable[[Sequence[Record]], bytes] = msgspec.msgpack.Encoder().encode
 """Encode records as a buffer."""

@@ -45,7 +45,7 @@ class Definition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dry_run: bool = False
 
 
-class Page(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ListPage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The body of LIST: number of schemas to leave out."""
 
     offset: int = 0
@@ -64,7 +64,7 @@ class Versions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     new: int = 0
 
 
-class Deletion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SchemaDeletion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The body of DELETE. `force`: delete a schema that streams name."""
 
     force: bool = False

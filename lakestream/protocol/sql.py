@@ -51,7 +51,7 @@ CANCELLED, TIMED_OUT, TOO_LARGE, TOO_MANY, UNAVAILABLE, FORBIDDEN, FAILED, WRONG
 Value = bool | int | float | str | None
 
 
-class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SqlRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The body of a request, as JSON; a body that is not a JSON object is the text of the query.
 
     `parameters`: values of `:name`, or a list of those of `?`. `max_rows`: rows that are wanted, 0: all. `as_of`: see
@@ -68,14 +68,14 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     describe: bool = False
 
 
-class Column(msgspec.Struct, frozen=True):
+class ResultColumn(msgspec.Struct, frozen=True):
     """A column: its name, and its type as DuckDB calls it."""
 
     name: str
     type: str
 
 
-class Head(msgspec.Struct, frozen=True):
+class ResultHead(msgspec.Struct, frozen=True):
     """The first response. `window`: batches that come without an acknowledgement. `cancel`: a message to this subject
     ends the query. `stale`: streams whose newest messages may be missing. For `describe`: `schema`: of Arrow;
     `parameters`: names of those in the query."""
@@ -85,7 +85,7 @@ class Head(msgspec.Struct, frozen=True):
     server: str
     id: str
     format: str
-    columns: list[Column]
+    columns: list[ResultColumn]
     window: int
     cancel: str
     stale: list[str] = []
@@ -93,14 +93,14 @@ class Head(msgspec.Struct, frozen=True):
     parameters: list[str] = []
 
 
-_REQUEST = msgspec.json.Decoder(Request)
+_REQUEST = msgspec.json.Decoder(SqlRequest)
 
 
-def decode_request(body: bytes) -> Request:
+def decode_request(body: bytes) -> SqlRequest:
     """Return the request of a body. Raises DECODE_ERRORS."""
     if body.lstrip()[:1] == b"{":
         return _REQUEST.decode(body)
-    return Request(body.decode())
+    return SqlRequest(body.decode())
 
 
 def by_name(parameters: dict[str, Value] | list[Value]) -> dict[str, Value]:

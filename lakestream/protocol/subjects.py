@@ -150,7 +150,7 @@ def intersection(a: bytes, b: bytes) -> bytes | None:
     return b".".join(both) if len(left) == len(right) else None
 
 
-class Filters:
+class SubjectFilters:
     """A set of valid filters, compared with other filters.
 
     A request can name a hundred thousand filters, too many to compare each with each. A walk visits only those that
@@ -261,7 +261,7 @@ def redundant(filters: Sequence[bytes]) -> Steps[bool]:
     """Find out, in steps, whether valid filters contain one twice, or one that covers another."""
     if len(set(filters)) < len(filters):
         return True
-    known, size = Filters(), 0
+    known, size = SubjectFilters(), 0
     for one in filters:
         known.add(one)
         size += len(one)

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from lakestream.schemas.columns import List, Map, Record, Scalar, Type, arrow_schema, arrow_type
+from lakestream.schemas.columns import List, Map, RecordType, Scalar, Type, arrow_schema, arrow_type
 from lakestream.schemas.errors import RowMisfit
 
 Unpack = Callable[[Any], tuple[Any, ...]]
@@ -32,7 +32,7 @@ Scalars = Mapping[str, Callable[[Any], Any]]
 
 
 def batch_of(
-    record: Record, rows: Sequence[Any], unpack: Unpack | None, misfits: list[RowMisfit], scalars: Scalars
+    record: RecordType, rows: Sequence[Any], unpack: Unpack | None, misfits: list[RowMisfit], scalars: Scalars
 ) -> Decoded:
     """Return a batch of decoded rows.
 
@@ -53,7 +53,7 @@ def batch_of(
     return Decoded(pa.RecordBatch.from_arrays(arrays, schema=schema), misfits)
 
 
-def _fields(record: Record, rows: Sequence[Any], unpack: Unpack | None) -> Sequence[Sequence[Any]]:
+def _fields(record: RecordType, rows: Sequence[Any], unpack: Unpack | None) -> Sequence[Sequence[Any]]:
     """Return the values of each field of a record."""
     if not rows or not record.fields:
         return [() for _ in record.fields]
@@ -72,7 +72,7 @@ def _array(of: Type, values: Sequence[Any], unpack: Unpack | None, scalars: Scal
         return pa.array(values if step is None else [step(value) for value in values], arrow)
     if isinstance(of, List) and isinstance(of.of, Scalar) and of.of.kind not in scalars:
         return pa.array(values, arrow)
-    if isinstance(of, Record):
+    if isinstance(of, RecordType):
         children = [
             _array(field.type, part, unpack, scalars)
             for field, part in zip(of.fields, _fields(of, values, unpack), strict=True)

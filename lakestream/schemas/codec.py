@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from lakestream.schemas import framing
-from lakestream.schemas.columns import Record
+from lakestream.schemas.columns import RecordType
 from lakestream.schemas.errors import Misfit
 from lakestream.schemas.schema import Schema, check
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Codec(Protocol):
     """Checks, decodes and gives back the payloads of one version of a schema."""
 
-    record: Record
+    record: RecordType
 
     def fits(self, payload: bytes) -> Misfit | None:
         """Return the reason why a payload does not fit, None if it does."""

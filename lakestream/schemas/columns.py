@@ -72,13 +72,13 @@ class Field(msgspec.Struct, frozen=True):
     comment: str = ""
 
 
-class Record(msgspec.Struct, frozen=True):
+class RecordType(msgspec.Struct, frozen=True):
     """A record; the root of every schema is one."""
 
     fields: tuple[Field, ...]
 
 
-Type: TypeAlias = Scalar | List | Map | Record
+Type: TypeAlias = Scalar | List | Map | RecordType
 
 BOOLEAN, INTEGER, NUMBER = Scalar("boolean"), Scalar("integer"), Scalar("number")
 STRING, BYTES, DATE, INSTANT, JSON = (
@@ -137,7 +137,7 @@ def arrow_type(of: Type) -> pa.DataType:
     return pa.struct([(field.column, arrow_type(field.type)) for field in of.fields])
 
 
-def arrow_schema(record: Record) -> pa.Schema:
+def arrow_schema(record: RecordType) -> pa.Schema:
     """Return the Arrow schema of the columns of a root."""
     import pyarrow as pa
 
@@ -166,7 +166,7 @@ def column_names(names: Iterable[str], root: bool, taken: Iterable[str] = ()) ->
     return found
 
 
-def record_of(fields: Iterable[tuple[str, Type, bool, str]], root: bool = False) -> Record:
+def record_of(fields: Iterable[tuple[str, Type, bool, str]], root: bool = False) -> RecordType:
     """Return a record of fields, as (name, type, nullable, comment), with columns named by `column_names`.
 
     Raises:
@@ -177,7 +177,7 @@ def record_of(fields: Iterable[tuple[str, Type, bool, str]], root: bool = False)
         if len(name.encode(errors="surrogatepass")) > MAX_FIELD_NAME:
             raise BadSchema(f"its name has more than {MAX_FIELD_NAME} bytes", name[:40])
     columns = column_names([field[0] for field in fields], root)
-    return Record(
+    return RecordType(
         tuple(
             Field(name, column, of, nullable, comment)
             for (name, of, nullable, comment), column in zip(fields, columns, strict=True)
@@ -188,14 +188,14 @@ def record_of(fields: Iterable[tuple[str, Type, bool, str]], root: bool = False)
 def walk(of: Type, path: str = "") -> Iterator[tuple[str, Type]]:
     """Iterate over a type and all its parts, as (path, type)."""
     yield path, of
-    if isinstance(of, Record):
+    if isinstance(of, RecordType):
         for field in of.fields:
             yield from walk(field.type, f"{path}.{field.name}" if path else field.name)
     elif isinstance(of, List | Map):
         yield from walk(of.of, f"{path}[]" if isinstance(of, List) else f"{path}{{}}")
 
 
-def check_size(record: Record) -> None:
+def check_size(record: RecordType) -> None:
     """Check the number of fields and their nesting.
 
     Raises:
@@ -208,6 +208,6 @@ def check_size(record: Record) -> None:
 
 
 def _nesting(of: Type) -> int:
-    if isinstance(of, Record):
+    if isinstance(of, RecordType):
         return 1 + max((_nesting(field.type) for field in of.fields), default=0)
     return 1 + _nesting(of.of) if isinstance(of, List | Map) else 0

@@ -23,7 +23,7 @@ from lakestream.schemas.errors import BadSchema
 from lakestream.schemas.schema import Schema
 
 
-class Conflict(msgspec.Struct, frozen=True):
+class Incompatibility(msgspec.Struct, frozen=True):
     """An incompatible difference. `version`: of the older schema; `mode`: backward or forward."""
 
     version: int
@@ -34,7 +34,7 @@ class Conflict(msgspec.Struct, frozen=True):
         return f"not {self.mode} compatible with version {self.version}: {self.difference}"
 
 
-def find_conflicts(new: Schema, versions: Sequence[Schema], strict: bool = False) -> list[Conflict]:
+def find_conflicts(new: Schema, versions: Sequence[Schema], strict: bool = False) -> list[Incompatibility]:
     """Return the reasons why a version cannot follow others by its own `compatibility`; empty if it can.
 
     Args:
@@ -60,8 +60,8 @@ def find_conflicts(new: Schema, versions: Sequence[Schema], strict: bool = False
     return [each for each in found if not each.difference.is_compatible]
 
 
-def _conflict(old: Schema, mode: str, difference: Difference) -> Conflict:
-    return Conflict(old.version, mode, difference)
+def _conflict(old: Schema, mode: str, difference: Difference) -> Incompatibility:
+    return Incompatibility(old.version, mode, difference)
 
 
 def differences(writer: Schema, reader: Schema, strict: bool = False) -> list[Difference]:

@@ -45,7 +45,7 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _AS_INSTANT, _AS_DATE = msgspec.json.Decoder(datetime), msgspec.json.Decoder(date)
 
 
-class Proposal(msgspec.Struct, frozen=True):
+class InferredSchema(msgspec.Struct, frozen=True):
     """A proposed schema. `schema`: its text; `payloads`: number of payloads that were looked at; `misfits`: those that
     do not fit it, by their place in the sample."""
 
@@ -54,7 +54,7 @@ class Proposal(msgspec.Struct, frozen=True):
     misfits: list[RowMisfit]
 
 
-def infer(payloads: Iterable[bytes]) -> Proposal:
+def infer(payloads: Iterable[bytes]) -> InferredSchema:
     """Return a schema for a sample of JSON payloads."""
     root = _Seen()
     sample: list[bytes] = []
@@ -77,7 +77,9 @@ def infer(payloads: Iterable[bytes]) -> Proposal:
     text = msgspec.json.format(msgspec.json.encode(schema), indent=2).decode()
     fits = JsonCodec(text).fits
     found = [(row, fits(payload)) for row, payload in enumerate(sample)]
-    return Proposal(text, len(sample), [RowMisfit(row, misfit) for row, misfit in found if isinstance(misfit, Misfit)])
+    return InferredSchema(
+        text, len(sample), [RowMisfit(row, misfit) for row, misfit in found if isinstance(misfit, Misfit)]
+    )
 
 
 class _Seen:

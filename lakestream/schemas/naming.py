@@ -44,7 +44,7 @@ _RULES = JsonDecoder(dict[str, str])
 Rule = Reference | str
 
 
-class Named(msgspec.Struct, frozen=True):
+class NamedSchema(msgspec.Struct, frozen=True):
     """The schema that a message names. `reference`: by name; else by the `prefix`, an id or a fingerprint."""
 
     reference: Reference | None = None
@@ -56,7 +56,7 @@ class Naming(msgspec.Struct, frozen=True):
 
     rules: tuple[tuple[bytes, Rule], ...]
 
-    def named(self, subject: bytes, header_block: bytes, payload: bytes) -> Named:
+    def named(self, subject: bytes, header_block: bytes, payload: bytes) -> NamedSchema:
         """Return the schema that a message names.
 
         Raises:
@@ -65,12 +65,12 @@ class Naming(msgspec.Struct, frozen=True):
         given = headers.get(header_block, HEADER) if header_block else None
         rule = self.rule(subject)
         if given is not None:
-            return Named(_given(given), _prefix(rule, payload, required=False))
+            return NamedSchema(_given(given), _prefix(rule, payload, required=False))
         if isinstance(rule, Reference):
-            return Named(rule)
+            return NamedSchema(rule)
         if rule is None or rule == BY_HEADER:
-            return Named()
-        return Named(None, _prefix(rule, payload, required=True))
+            return NamedSchema()
+        return NamedSchema(None, _prefix(rule, payload, required=True))
 
     def rule(self, subject: bytes) -> Rule | None:
         """Return the first rule whose pattern matches."""

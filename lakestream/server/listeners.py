@@ -24,7 +24,7 @@ from lakestream.server.reloading import tls_changes
 if TYPE_CHECKING:
     from lakestream.net.leaf.nodes import LeafNodes
     from lakestream.net.tls import ServerContext
-    from lakestream.ops.console.console import Server
+    from lakestream.ops.console.console import ConsoleServer
     from lakestream.ops.monitoring.pages import Pages
     from lakestream.server.websocket import WebSocketListener
 
@@ -65,7 +65,7 @@ class Listeners:
         self._files: list[str] = []
 
     # ------------------------------------------------------------------ opening
-    async def open(self, node: Server, monitored: Callable[[], Pages], *, shared: bool = False) -> int:
+    async def open(self, node: ConsoleServer, monitored: Callable[[], Pages], *, shared: bool = False) -> int:
         """Open the ports for monitoring and WebSocket, and bind the one for clients; return that.
 
         Args:

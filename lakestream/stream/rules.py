@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from lakestream.protocol.accounts import UNLIMITED, JetStreamLimits
 from lakestream.protocol.api.errors import api_error, invalid
-from lakestream.protocol.subjects import Filters, overlaps, valid_subject
+from lakestream.protocol.subjects import SubjectFilters, overlaps, valid_subject
 from lakestream.protocol.transforms import Transform, TransformError, check_destination
 from lakestream.stream.core.account_limits import check_size
 from lakestream.stream.core.config import LAKE, LAST_SEQ, REQUIRED_LEVEL, StreamConfig, StreamConsumerLimits, valid_name
@@ -278,7 +278,7 @@ def _with_subjects(config: StreamConfig) -> StreamConfig:
         if config.mirror is None and not config.sources:
             return replace(config, subjects=[config.name])
         return config
-    seen = Filters()
+    seen = SubjectFilters()
     for at, text in enumerate(config.subjects):
         subject = text.encode()
         if not valid_subject(subject):

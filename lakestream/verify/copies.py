@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from lakestream.log.format.errors import LogError
-from lakestream.log.verify.findings import Finding, Kind, Step
+from lakestream.log.verify.findings import Finding, FindingKind, Step
 from lakestream.log.verify.overlay import Overlay
 from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.raft.group.hard_state import PersistentState
@@ -53,7 +53,7 @@ def _compare(
         return  # their files have findings, or they are no replicas
     if len(uids) > 1:
         what = f"streams of the same name that are not replicas of each other: {', '.join(sorted(streams))}"
-        yield Finding(kind=Kind.REPLICA, file=next(iter(directories.values())), what=what, harmless=True)
+        yield Finding(kind=FindingKind.REPLICA, file=next(iter(directories.values())), what=what, harmless=True)
         return
     through = min(stream.store.applied for stream in streams.values())
     for label, stream in list(streams.items()):
@@ -64,7 +64,7 @@ def _compare(
     if not exact:
         ends = ", ".join(f"{label} is as of entry {stream.store.applied}" for label, stream in streams.items())
         what = f"only messages that several replicas have are compared: {ends}"
-        yield Finding(kind=Kind.REPLICA, file=next(iter(directories.values())), what=what, harmless=True)
+        yield Finding(kind=FindingKind.REPLICA, file=next(iter(directories.values())), what=what, harmless=True)
     floor = max(stream.store.local_floor for stream in streams.values())
     voters = max(len(state.membership.voters) for state in states.values())
     comparison = Comparison(directories, voters, exact, every_row)

@@ -20,7 +20,7 @@ import msgspec
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.record import encode_record
 from lakestream.log.store.store import Store
-from lakestream.log.verify.findings import Finding, Kind, Repair, Step
+from lakestream.log.verify.findings import Finding, FindingKind, Repair, Step
 from lakestream.stream.assembly import Stream
 
 RANGE = 10_000
@@ -234,12 +234,12 @@ class Comparison:
         if not verdict.odd:
             self.unclear = True
             what = f"{what} ({groups}); no majority of the voters agrees"
-            yield Finding(kind=Kind.REPLICA, file="", what=what, sequence=seq)
+            yield Finding(kind=FindingKind.REPLICA, file="", what=what, sequence=seq)
             return
         for node in verdict.odd:
             self.odd[node] = None
             yield Finding(
-                kind=Kind.REPLICA,
+                kind=FindingKind.REPLICA,
                 file=self._places.get(node, ""),
                 what=f"{what} ({groups})",
                 node=node,

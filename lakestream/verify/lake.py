@@ -32,7 +32,7 @@ from lakestream.log.format.segment import decode_segment_header, iter_frames, re
 from lakestream.log.store.repair import verify as verify_segment
 from lakestream.log.store.segment_store import SegmentStore
 from lakestream.log.store.store import Store
-from lakestream.log.verify.findings import Finding, Kind, Repair, Step
+from lakestream.log.verify.findings import Finding, FindingKind, Repair, Step
 from lakestream.stream.assembly import Stream
 from lakestream.verify.digests import blocks, named
 
@@ -86,11 +86,11 @@ class LakeCheck:
         last = self._store.log.last_index if self._running is None else self._running.log.last_index
         if position > last:
             what = f"the table holds entries through {position}, the log ends with {last}: an older store was restored"
-            yield Finding(kind=Kind.TABLE, file=self._table, what=what)
+            yield Finding(kind=FindingKind.TABLE, file=self._table, what=what)
             return
         damaged = table_files.look_over(self._storage, self._table)
         for damage in damaged:
-            yield Finding(kind=Kind.TABLE, file=damage.path, what=damage.reason, repair=Repair.COMPACTOR)
+            yield Finding(kind=FindingKind.TABLE, file=damage.path, what=damage.reason, repair=Repair.COMPACTOR)
         if not damaged and compare:
             yield from self._compare(position, intact)
 
@@ -105,7 +105,7 @@ class LakeCheck:
         except LogError as error:
             offset, what = getattr(error, "offset", 0), getattr(error, "what", str(error))
             repair = Repair.COMPACTOR if mine is not None else Repair.NONE
-            yield Finding(kind=Kind.STAGED, file=staged.path, offset=offset, what=what, repair=repair)
+            yield Finding(kind=FindingKind.STAGED, file=staged.path, offset=offset, what=what, repair=repair)
             return
         except (LakeError, OSError):
             if staged in staging.segments(self._directory):
@@ -115,7 +115,7 @@ class LakeCheck:
             return
         if mine.last_index != staged.last_index:
             what = f"it ends with entry {staged.last_index}, the log's segment with {mine.last_index}"
-            yield Finding(kind=Kind.STAGED, file=staged.path, what=what)
+            yield Finding(kind=FindingKind.STAGED, file=staged.path, what=what)
             return
         try:
             wanted = content_digest(self._files, mine.path)
@@ -123,7 +123,7 @@ class LakeCheck:
             return  # a finding of the log
         if found != wanted:
             what = f"its messages differ from those of {mine.path}"
-            yield Finding(kind=Kind.STAGED, file=staged.path, what=what)
+            yield Finding(kind=FindingKind.STAGED, file=staged.path, what=what)
 
     # ------------------------------------------------------------------ the table
     def _through(self, position: int) -> int:
@@ -148,19 +148,19 @@ class LakeCheck:
                 missing = [seq for seq in seqs if seq not in rows and self._is_live(seq)]
                 if missing:
                     what = f"it lacks messages of the stream: {named(missing)}"
-                    yield Finding(kind=Kind.TABLE, file=self._table, what=what, sequence=missing[0])
+                    yield Finding(kind=FindingKind.TABLE, file=self._table, what=what, sequence=missing[0])
                 there = [seq for seq in seqs if seq in rows]
                 other = self._described(there, rows)
                 for some in self._split(other):
                     what = f"subject or size of rows differ from the stream: {named(some)}"
-                    yield Finding(kind=Kind.TABLE, file=self._table, what=what, sequence=some[0])
+                    yield Finding(kind=FindingKind.TABLE, file=self._table, what=what, sequence=some[0])
                 there = sorted(set(there).difference(other)) if other else there
                 local = [seq for seq in there if store.is_local(seq)]
                 yield from self._same(rows, store.read_many(local), "the log")
                 others = [seq for seq in there if not store.is_local(seq) and seq >= staged_from]
                 yield from self._same(rows, spare.read_many(others), "staged segments")
         except (LakeError, LogError) as error:
-            yield Finding(kind=Kind.TABLE, file=self._table, what=str(error))
+            yield Finding(kind=FindingKind.TABLE, file=self._table, what=str(error))
         finally:
             history.close()
 
@@ -182,7 +182,7 @@ class LakeCheck:
         wrong = [each.seq for each in records if rows[each.seq] != each]
         for some in self._split(wrong):
             what = f"rows differ from the messages in {other}: {named(some)}"
-            yield Finding(kind=Kind.TABLE, file=self._table, what=what, sequence=some[0])
+            yield Finding(kind=FindingKind.TABLE, file=self._table, what=what, sequence=some[0])
 
     def _split(self, seqs: Sequence[int]) -> Sequence[Sequence[int]]:
         """Return the sequences of each finding."""

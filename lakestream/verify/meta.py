@@ -16,7 +16,7 @@ from lakestream.log.format.errors import LogError
 from lakestream.log.format.files import Files, InlineIo
 from lakestream.log.format.frame import Kind as FrameKind
 from lakestream.log.store.segment_store import open_store
-from lakestream.log.verify.findings import Finding, Kind, Repair, of_error
+from lakestream.log.verify.findings import Finding, FindingKind, Repair, of_error
 from lakestream.log.verify.overlay import Overlay
 from lakestream.log.verify.parts import check_checkpoint, check_log
 from lakestream.meta.assignments import MetaState, decode_op
@@ -40,13 +40,13 @@ def check_meta(files: Files, root: str, done: Callable[[int], None]) -> Iterator
     repair = Repair.REPLICAS if several else Repair.NONE
     lost = os.path.join(directory, LOST)
     if files.exists(lost) and not files.read(lost).strip().isdigit():
-        yield Finding(kind=Kind.META, file=lost, what="it does not hold a number")
+        yield Finding(kind=FindingKind.META, file=lost, what="it does not hold a number")
     with tempfile.TemporaryDirectory(prefix="lakestream-verify-") as scratch:
         overlay = Overlay(scratch)
         broken: Exception | None = None
         try:
             for note in _replay(overlay, directory, durable, state.hard.commit if state is not None else None):
-                yield Finding(kind=Kind.TORN, file=directory, what=note, harmless=True, repair=Repair.START)
+                yield Finding(kind=FindingKind.TORN, file=directory, what=note, harmless=True, repair=Repair.START)
         except (LogError, OSError, *DECODE_ERRORS, AssertionError, ValueError) as error:
             broken = error
         index, wrong_state = check_checkpoint(files, directory)
@@ -57,7 +57,7 @@ def check_meta(files: Files, root: str, done: Callable[[int], None]) -> Iterator
             wrong = wrong or not each.harmless
             yield each if each.harmless else msgspec.structs.replace(each, repair=repair)
         if broken is not None and not wrong:
-            yield of_error(Kind.META, directory, broken, repair)
+            yield of_error(FindingKind.META, directory, broken, repair)
 
 
 def _replay(files: Files, directory: str, durable: int, commit: int | None) -> list[str]:

@@ -67,7 +67,7 @@ class NoStream(LogError):
     """Raised when a log does not begin with the creation of a stream."""
 
 
-class Recovered:
+class RecoveredStream:
     """A stream as a start would recover it. `stream` is None if its log has no entry."""
 
     def __init__(self, stream: Stream | None, store: Store, cache: ReadCache) -> None:
@@ -85,7 +85,7 @@ def recover(
     durable_through: int | None,
     commit_through: int | None,
     step: Step = lambda count: None,
-) -> Recovered:
+) -> RecoveredStream:
     """Return the stream of a directory as a start would recover it; close it after use. Block.
 
     Args:
@@ -100,7 +100,7 @@ def recover(
     io, clock = InlineIo(), StillClock()
     cache = ReadCache(files)
     store = open_store(directory, io, files=files, durable_through=durable_through, cache=cache)
-    made = Recovered(None, store, cache)
+    made = RecoveredStream(None, store, cache)
     try:
         made.stream = _replayed(store, io, clock, commit_through, step)
     except BaseException:

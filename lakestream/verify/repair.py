@@ -42,14 +42,14 @@ from lakestream.log.store.checkpoint import NAME as CHECKPOINT
 from lakestream.log.store.checkpoint import read_checkpoint
 from lakestream.log.store.repair import verify as verify_segment
 from lakestream.log.store.root import ASIDE
-from lakestream.log.verify.findings import Finding, Kind
+from lakestream.log.verify.findings import Finding, FindingKind
 from lakestream.log.verify.frames import Chain, SegmentCheck
 from lakestream.log.verify.overlay import Overlay
 from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.verify.recovered import recover
 
-_OF_SEGMENTS = (Kind.HEADER, Kind.FRAME, Kind.RECORD, Kind.FOOTER, Kind.GAP)
-_OF_CHECKPOINTS = (Kind.CHECKPOINT, Kind.INDEX, Kind.REPLAY)
+_OF_SEGMENTS = (FindingKind.HEADER, FindingKind.FRAME, FindingKind.RECORD, FindingKind.FOOTER, FindingKind.GAP)
+_OF_CHECKPOINTS = (FindingKind.CHECKPOINT, FindingKind.INDEX, FindingKind.REPLAY)
 
 
 class Fix(msgspec.Struct, frozen=True):
@@ -84,7 +84,7 @@ class StreamRepair:
             return self._checkpoint(finding.file)
         if finding.kind not in _OF_SEGMENTS or os.path.dirname(finding.file) != self._log:
             return None
-        if finding.kind is Kind.GAP:
+        if finding.kind is FindingKind.GAP:
             return self._missing(finding.file)
         return self._tables(finding.file) or self._staged(finding.file)
 
@@ -126,7 +126,7 @@ class StreamRepair:
             end is None
             or segment is None
             or segment.tables is None
-            or any(each.kind is not Kind.FOOTER for each in found)
+            or any(each.kind is not FindingKind.FOOTER for each in found)
         ):
             return None
         tables = segment.tables.offsets.tobytes() + segment.tables.lengths.tobytes()

@@ -24,9 +24,9 @@ from typing import Any
 import msgspec
 
 from lakestream.log.format.errors import CorruptLog, LogError
-from lakestream.log.store.export import Moved
+from lakestream.log.store.export import FilesMoved
 from lakestream.log.store.segment_store import SegmentStore
-from lakestream.log.verify.findings import Finding, Kind
+from lakestream.log.verify.findings import Finding, FindingKind
 from lakestream.log.verify.overlay import Overlay
 from lakestream.meta.node import MetaNode
 from lakestream.meta.replica import Replica
@@ -34,8 +34,8 @@ from lakestream.meta.stores import VERIFYING
 from lakestream.ports import Io, Timer
 from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.verify.digests import Digests, RangeDigest, RowDigest
-from lakestream.verify.recovered import Recovered, recover
-from lakestream.verify.streams import AsOf, StreamCheck
+from lakestream.verify.recovered import RecoveredStream, recover
+from lakestream.verify.streams import FilesInUse, StreamCheck
 
 MAX_FINDINGS = 500
 """Maximum number of findings of one replica; the rest is counted."""
@@ -54,7 +54,7 @@ OPEN, RUN, POLL, ROWS, CLOSE, REFILL = (f"verify.{each}" for each in ("open", "r
 BUSY = "busy"
 
 
-class Asked(msgspec.Struct, array_like=True, frozen=True):
+class VerifyCall(msgspec.Struct, array_like=True, frozen=True):
     """The body of all calls: the run, the stream's uid, and for `verify.rows` the number of a range."""
 
     run: str
@@ -62,7 +62,7 @@ class Asked(msgspec.Struct, array_like=True, frozen=True):
     number: int = 0
 
 
-class Opened(msgspec.Struct, array_like=True, frozen=True):
+class VerifyOpened(msgspec.Struct, array_like=True, frozen=True):
     """The answer to `verify.open`. `index`: the entry as of which the files are; `floor`: the first one as of which
     they can be recovered; `local_floor`: the lowest sequence in the log. `wrong` BUSY: too many run here."""
 
@@ -73,7 +73,7 @@ class Opened(msgspec.Struct, array_like=True, frozen=True):
     bytes: int = 0
 
 
-class Wanted(msgspec.Struct, array_like=True, frozen=True):
+class VerifyRun(msgspec.Struct, array_like=True, frozen=True):
     """The body of `verify.run`: recover as of entry `through`; see `StreamCheck` and `Digests` for the rest."""
 
     run: str
@@ -123,7 +123,7 @@ class Stopped(Exception):
     """Raised in the thread of a verification that is not wanted any more."""
 
 
-class Pace:
+class VerifyPace:
     """Step of a verification: it waits so that the rate and the share of a thread's time are kept."""
 
     def __init__(self, rate: int) -> None:
@@ -154,7 +154,7 @@ class Pace:
 class _Run:
     """One verification of a replica. The thread adds to it, the event loop reads."""
 
-    def __init__(self, name: str, replica: Replica, directory: str, pace: Pace) -> None:
+    def __init__(self, name: str, replica: Replica, directory: str, pace: VerifyPace) -> None:
         self.name, self.replica, self.directory, self.pace = name, replica, directory, pace
         self.index = 0
         self.busy = self.done = self.closed = False
@@ -163,7 +163,7 @@ class _Run:
         self.more = 0
         self.ranges: list[RangeDigest] = []
         self.state: dict[str, str] = {}
-        self.recovered: Recovered | None = None
+        self.recovered: RecoveredStream | None = None
         self.digests: Digests | None = None
         self.scratch: tempfile.TemporaryDirectory[str] | None = None
         self.timer: Timer | None = None
@@ -209,11 +209,11 @@ class Running:
         if not wrong and len(self._runs) >= self._most:
             wrong = BUSY
         if wrong or replica is None or replica.stream is None:
-            answer(_encode(Opened(wrong)))
+            answer(_encode(VerifyOpened(wrong)))
             return
         self._number += 1
         directory = os.path.join(replica.stream.store.directory, f"{VERIFYING}{self._number}")
-        run = self._runs[asked.run] = _Run(asked.run, replica, directory, Pace(self._rate))
+        run = self._runs[asked.run] = _Run(asked.run, replica, directory, VerifyPace(self._rate))
         self._watch(run)
         self._collect(run, answer, COLLECT_TRIES)
 
@@ -223,7 +223,7 @@ class Running:
         wrong = _refusal(run.replica)
         if wrong or stream is None or run.closed:
             self._end(run)
-            answer(_encode(Opened(wrong or "it is not wanted any more")))
+            answer(_encode(VerifyOpened(wrong or "it is not wanted any more")))
             return
         if not stream.sealed and tries:
             clock.call_later(COLLECT_AGAIN_NS, lambda: self._collect(run, answer, tries - 1))
@@ -240,14 +240,14 @@ class Running:
         def written(floor: int | None, error: BaseException | None) -> None:
             run.busy = False
             if floor is None:
-                if isinstance(error, Moved | FileNotFoundError) and tries:
+                if isinstance(error, FilesMoved | FileNotFoundError) and tries:
                     clock.call_later(COLLECT_AGAIN_NS, lambda: self._collect(run, answer, tries - 1))
                     return
                 self._end(run)
-                answer(_encode(Opened(f"its files cannot be collected: {error}")))
+                answer(_encode(VerifyOpened(f"its files cannot be collected: {error}")))
                 return
             run.index = pin.index
-            answer(_encode(Opened("", pin.index, floor, local_floor, pin.bytes)))
+            answer(_encode(VerifyOpened("", pin.index, floor, local_floor, pin.bytes)))
             if run.closed:
                 self._end(run)
 
@@ -266,13 +266,13 @@ class Running:
         self._io.submit(lambda: self._verify(run, wanted), lambda _, error: self._verified(run, error))
         answer(b"+")
 
-    def _verify(self, run: _Run, wanted: Wanted) -> None:
+    def _verify(self, run: _Run, wanted: VerifyRun) -> None:
         replica, stream = run.replica, run.replica.stream
         if stream is None:
             raise LogError("the replica is being removed")
         lake = self._lake if wanted.lake and stream.config.in_lake else ""
         directory = stream.store.directory
-        as_of = AsOf(
+        as_of = FilesInUse(
             directory=directory,
             last=run.index,
             through=wanted.through,
@@ -399,7 +399,7 @@ class Running:
                 continue
             files.add(each.file)
             repairs.verified(replica, CorruptLog(each.file, each.offset, each.what))
-            if each.kind is Kind.CHECKPOINT:
+            if each.kind is FindingKind.CHECKPOINT:
                 stream.checkpoint()
 
     def _refill(self, body: bytes, answer: Callable[[bytes], None]) -> None:
@@ -441,8 +441,8 @@ def _refusal(replica: Replica | None) -> str:
 
 
 _encode: Callable[[Any], bytes] = msgspec.msgpack.Encoder().encode
-_ASKED = msgspec.msgpack.Decoder(Asked)
-_WANTED = msgspec.msgpack.Decoder(Wanted)
+_ASKED = msgspec.msgpack.Decoder(VerifyCall)
+_WANTED = msgspec.msgpack.Decoder(VerifyRun)
 _POLL = msgspec.msgpack.Decoder(Poll)
 _CLOSE = msgspec.msgpack.Decoder(Close)
 _REFILL = msgspec.msgpack.Decoder(Refill)

@@ -15,7 +15,7 @@ import msgspec
 from lakestream.log.format.files import Files
 from lakestream.log.format.segment import LOG_DIRECTORY
 from lakestream.log.store.root import StoreRoot, require_own
-from lakestream.log.verify.findings import Finding, Kind, Repair
+from lakestream.log.verify.findings import Finding, FindingKind, Repair
 from lakestream.log.verify.overlay import Overlay
 from lakestream.verify.meta import check_meta
 from lakestream.verify.repair import Fix, StreamRepair
@@ -83,7 +83,7 @@ class StoreCheck:
         with tempfile.TemporaryDirectory(prefix="lakestream-verify-") as scratch:
             survey = self.root.survey(Overlay(scratch), said.append)
         found = [
-            Finding(kind=Kind.UNKNOWN, file=self.root.path, what=line, harmless=True, repair=Repair.NONE)
+            Finding(kind=FindingKind.UNKNOWN, file=self.root.path, what=line, harmless=True, repair=Repair.NONE)
             for line in said
         ]
         self._left = [each for each in survey.left if self._wanted(*each[:2])]

@@ -23,7 +23,7 @@ from lakestream.log.store.checkpoint import NAME as CHECKPOINT
 from lakestream.log.store.checkpoint import read_checkpoint
 from lakestream.log.store.segment_store import SegmentStore
 from lakestream.log.store.store import Store
-from lakestream.log.verify.findings import Finding, Kind, Repair, Step, of_error
+from lakestream.log.verify.findings import Finding, FindingKind, Repair, Step, of_error
 from lakestream.log.verify.overlay import Overlay
 from lakestream.log.verify.parts import check_checkpoint, check_indexes, check_log, check_mark, check_outline
 from lakestream.meta.replica_files import decode_identity, names
@@ -32,11 +32,11 @@ from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.raft.group.hard_state import NAME as RAFT
 from lakestream.raft.group.hard_state import PersistentState, StateFile, damaged_slots
 from lakestream.stream.assembly import Stream
-from lakestream.verify.recovered import Recovered, differences, recover
+from lakestream.verify.recovered import RecoveredStream, differences, recover
 from lakestream.verify.repair import StreamRepair
 
 
-class AsOf(msgspec.Struct, frozen=True, kw_only=True):
+class FilesInUse(msgspec.Struct, frozen=True, kw_only=True):
     """Facts about files that a running server uses, as it knows them itself.
 
     directory: the stream's; the verified one has links to its files.
@@ -75,7 +75,7 @@ class StreamCheck:
         step: Step,
         lake: str = "",
         every_row: bool = False,
-        as_of: AsOf | None = None,
+        as_of: FilesInUse | None = None,
     ) -> None:
         self._files, self._directory, self._step = files, directory, step
         self._account, self._name = account, name
@@ -107,9 +107,9 @@ class StreamCheck:
 
     def _repair(self, finding: Finding) -> Repair:
         """Return how a finding is repaired, which depends on the other files and replicas that there are."""
-        if finding.kind is Kind.CHECKPOINT and self._as_of is not None:
+        if finding.kind is FindingKind.CHECKPOINT and self._as_of is not None:
             return Repair.CHECKPOINT
-        of_lake = finding.kind in (Kind.STAGED, Kind.TABLE)
+        of_lake = finding.kind in (FindingKind.STAGED, FindingKind.TABLE)
         if finding.harmless or of_lake or finding.repair not in (Repair.NONE, Repair.REPAIR):
             return finding.repair
         if self._replicated:
@@ -125,7 +125,7 @@ class StreamCheck:
         yield from self._base()
         overlay = Overlay(_below(scratch, "with"))
         broken: Exception | None = None
-        recovered: Recovered | None = None
+        recovered: RecoveredStream | None = None
         try:
             recovered = recover(overlay, self._directory, *self._known(), self._step)
         except (LogError, OSError, *DECODE_ERRORS, AssertionError, LookupError, ValueError) as error:
@@ -135,7 +135,7 @@ class StreamCheck:
         logged = list(check_log(whole, self._directory, max(self._durable, self._covered), self._step))
         yield from logged
         if broken is not None:
-            refusal = of_error(Kind.FRAME, self._directory, broken)
+            refusal = of_error(FindingKind.FRAME, self._directory, broken)
             known = {each.file for each in logged if not each.harmless}
             if refusal.file not in known and not (known and refusal.file == self._directory):
                 yield refusal
@@ -168,7 +168,7 @@ class StreamCheck:
             yield from LakeCheck(self._lake, files, stream, self._every_row, running, self._step).findings(compare)
         except (LakeError, OSError) as error:
             what = f"the lake cannot be read: {error}"
-            yield Finding(kind=Kind.TABLE, file=self._lake, what=what)
+            yield Finding(kind=FindingKind.TABLE, file=self._lake, what=what)
 
     def _known(self) -> tuple[int | None, int | None]:
         """Return the index through which the log was durable, and through which it is committed."""
@@ -177,10 +177,12 @@ class StreamCheck:
     def _names(self) -> Iterator[Finding]:
         for name in self._files.names(self._directory):
             if not name.startswith(PARTS):
-                yield self._harmless("it is no part of a stream", os.path.join(self._directory, name), Kind.UNKNOWN)
+                yield self._harmless(
+                    "it is no part of a stream", os.path.join(self._directory, name), FindingKind.UNKNOWN
+                )
 
-    def _harmless(self, what: str, path: str = "", kind: Kind = Kind.TORN) -> Finding:
-        repair = Repair.START if kind is Kind.TORN else Repair.NONE
+    def _harmless(self, what: str, path: str = "", kind: FindingKind = FindingKind.TORN) -> Finding:
+        repair = Repair.START if kind is FindingKind.TORN else Repair.NONE
         return Finding(kind=kind, file=path or self._directory, what=what, harmless=True, repair=repair)
 
     def _state_files(self) -> Iterator[Finding]:
@@ -204,15 +206,17 @@ class StreamCheck:
             self._replicated = len(state.membership.voters) > 1
             if state.recovering:
                 what = "the member is recovering: it does not vote before other members have sent what it lacks"
-                yield Finding(kind=Kind.RAFT, file=path, what=what, harmless=True, repair=Repair.REPLICAS)
+                yield Finding(kind=FindingKind.RAFT, file=path, what=what, harmless=True, repair=Repair.REPLICAS)
         content = read_identity(self._files, self._directory)
         if content is not None and decode_identity(content) is None:
-            yield Finding(kind=Kind.IDENTITY, file=identity, what="it does not name a stream", repair=Repair.START)
+            yield Finding(
+                kind=FindingKind.IDENTITY, file=identity, what="it does not name a stream", repair=Repair.START
+            )
 
     def _identity(self, stream: Stream) -> Iterator[Finding]:
         if (stream.name, stream.account) != (self._name, self._account):
             what = f'it holds the log of stream {stream.name} of account "{stream.account}", and is not served'
-            yield Finding(kind=Kind.IDENTITY, file=self._directory, what=what)
+            yield Finding(kind=FindingKind.IDENTITY, file=self._directory, what=what)
             return
         identity = os.path.join(self._directory, IDENTITY)
         content = read_identity(self._files, self._directory)
@@ -220,7 +224,7 @@ class StreamCheck:
             return
         if decode_identity(content) is not None and not names(content, stream.uid, stream.account, stream.name):
             what = f"it names another stream than the log, which is that of {stream.name} ({stream.uid})"
-            yield Finding(kind=Kind.IDENTITY, file=identity, what=what, repair=Repair.START)
+            yield Finding(kind=FindingKind.IDENTITY, file=identity, what=what, repair=Repair.START)
 
     def _base(self) -> Iterator[Finding]:
         try:
@@ -230,7 +234,7 @@ class StreamCheck:
                 _, found = check_outline(self._files, outline.path)
                 yield from found
         except (LogError, OSError, *DECODE_ERRORS) as error:
-            yield of_error(Kind.BASE, os.path.join(self._directory, BASE), error)
+            yield of_error(FindingKind.BASE, os.path.join(self._directory, BASE), error)
 
     def _replay(self, stream: Stream, scratch: str) -> Iterator[Finding]:
         """Compare the checkpoint with a replay of the log, if the log has every entry."""
@@ -244,15 +248,15 @@ class StreamCheck:
         try:
             again = recover(overlay, self._directory, *self._known(), self._step)
         except (LogError, OSError, *DECODE_ERRORS, AssertionError, LookupError, ValueError) as error:
-            yield of_error(Kind.REPLAY, self._directory, error)
+            yield of_error(FindingKind.REPLAY, self._directory, error)
             return
         try:
             if again.stream is None:
-                yield Finding(kind=Kind.REPLAY, file=path, what="the log has no entry")
+                yield Finding(kind=FindingKind.REPLAY, file=path, what="the log has no entry")
                 return
             for name, said, found in differences(stream, again.stream):
                 what = f"{name}: {said} by the checkpoint, {found} by a replay of the log"
-                yield Finding(kind=Kind.REPLAY, file=path, what=what, repair=Repair.REPAIR)
+                yield Finding(kind=FindingKind.REPLAY, file=path, what=what, repair=Repair.REPAIR)
         finally:
             again.close()
 
@@ -272,11 +276,11 @@ def read_state(directory: str) -> tuple[PersistentState | None, list[Finding]]:
             state = file.read()
             what = "this slot is damaged, perhaps by an interrupted write; the other one is used"
             found = [
-                Finding(kind=Kind.RAFT, file=file.path, offset=at, what=what, harmless=True, repair=Repair.START)
+                Finding(kind=FindingKind.RAFT, file=file.path, offset=at, what=what, harmless=True, repair=Repair.START)
                 for at in damaged_slots(overlay, directory)
             ]
             return state, found
         except (LogError, OSError, *DECODE_ERRORS) as error:
-            return None, [of_error(Kind.RAFT, file.path, error, Repair.REPLICAS)]
+            return None, [of_error(FindingKind.RAFT, file.path, error, Repair.REPLICAS)]
         finally:
             file.close()

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from lakestream.log.verify.findings import Finding, Kind
+from lakestream.log.verify.findings import Finding, FindingKind
 from lakestream.meta.node import MetaNode
 from lakestream.meta.replica import Replica
 from lakestream.protocol.api.errors import ApiError, api_error
@@ -28,13 +28,13 @@ from lakestream.verify.running import (
     REFILL,
     ROWS,
     RUN,
-    Asked,
     Close,
-    Opened,
     Poll,
     Polled,
     Refill,
-    Wanted,
+    VerifyCall,
+    VerifyOpened,
+    VerifyRun,
 )
 
 CALL_NS = 10_000_000_000
@@ -49,7 +49,7 @@ MAX_RANGES = 20
 """Maximum number of ranges that differ and are compared message by message; the others are findings as a whole."""
 
 
-class Options(msgspec.Struct, frozen=True):
+class VerifyOptions(msgspec.Struct, frozen=True):
     """The body of a request. `progress`: send a message each second; `lake`: compare with the lake; `rows`: name each
     message that differs; `repair`: refill a replica that differs from the others."""
 
@@ -59,10 +59,10 @@ class Options(msgspec.Struct, frozen=True):
     repair: bool = False
 
 
-_OPTIONS = msgspec.json.Decoder(Options)
+_OPTIONS = msgspec.json.Decoder(VerifyOptions)
 
 
-def decode_options(body: bytes) -> Options:
+def decode_options(body: bytes) -> VerifyOptions:
     """Return the options of a request. Raise one of DECODE_ERRORS."""
     return _OPTIONS.decode(body or b"{}")
 
@@ -72,7 +72,7 @@ class _Side:
 
     def __init__(self, node: str) -> None:
         self.node = node
-        self.opened = Opened()
+        self.opened = VerifyOpened()
         self.wrong = self.uncompared = ""
         self.done = False
         self.bytes = 0
@@ -90,7 +90,7 @@ class Verification:
         self,
         node: MetaNode,
         replica: Replica,
-        options: Options,
+        options: VerifyOptions,
         done: Callable[[dict[str, Any] | ApiError], None],
     ) -> None:
         self._node, self._replica, self._options, self._done = node, replica, options, done
@@ -158,12 +158,12 @@ class Verification:
         # Below the store directory it is the same on every node.
         self._directory = replica.stream.store.directory.replace(self._node.shared.stores.root, "jetstream", 1)
         self._sides = {name: _Side(name) for name in replica.membership.members}
-        asked = Asked(self._run, replica.uid)
+        asked = VerifyCall(self._run, replica.uid)
 
         def opened(answers: dict[str, bytes | str]) -> None:
             for name, answer in answers.items():
                 side = self._sides[name]
-                side.opened = _OPENED.decode(answer) if isinstance(answer, bytes) else Opened(answer)
+                side.opened = _OPENED.decode(answer) if isinstance(answer, bytes) else VerifyOpened(answer)
                 side.wrong = side.opened.wrong
             self._opened(tries)
 
@@ -191,7 +191,7 @@ class Verification:
         for side in open_:
             through = self._through[side.node] = index if self._exact else side.opened.index
             lake = self._options.lake and side is mine
-            bodies[side.node] = Wanted(self._run, through, local, lake, self._options.rows)
+            bodies[side.node] = VerifyRun(self._run, through, local, lake, self._options.rows)
         self._each(RUN, bodies, self._begun)
 
     def _begun(self, answers: dict[str, bytes | str]) -> None:
@@ -266,7 +266,7 @@ class Verification:
                 self._add(self._whole(comparison, nodes, numbers[0]))
             self._narrow(comparison, nodes, numbers[1:])
 
-        self._each(ROWS, {node: Asked(self._run, "", numbers[0]) for node in nodes}, rows)
+        self._each(ROWS, {node: VerifyCall(self._run, "", numbers[0]) for node in nodes}, rows)
 
     def _whole(self, comparison: Comparison, nodes: list[str], number: int) -> Iterator[Finding]:
         """Yield the findings about a range that is not compared message by message."""
@@ -289,7 +289,7 @@ class Verification:
 
     def _refill(self, comparison: Comparison, odd: list[str]) -> None:
         """Let the one replica that differs be filled again from the others, if those are a majority without damage."""
-        damaged = {each.node for each in self._findings if not each.harmless and each.kind is not Kind.REPLICA}
+        damaged = {each.node for each in self._findings if not each.harmless and each.kind is not FindingKind.REPLICA}
         voters = self._replica.membership.voters
         fit = (side.node for side in self._sides.values() if not side.wrong and not side.uncompared)
         agreeing = [node for node in fit if node in voters and node not in odd and node not in damaged]
@@ -303,7 +303,7 @@ class Verification:
             self._finish()
             return
         (node,) = odd
-        what = next(each.what for each in self._findings if each.kind is Kind.REPLICA and each.node == node)
+        what = next(each.what for each in self._findings if each.kind is FindingKind.REPLICA and each.node == node)
         refill = Refill(self._replica.uid, agreeing, what)
         if node == self._node.me:  # another node leads afterwards: the answer first
             self._repairs.append({"node": node, "done": "its files are set aside, and the others send everything"})
@@ -346,11 +346,11 @@ class Verification:
         bodies = {}
         for side in self._sides.values():
             if not side.opened.wrong:
-                mine = [each for each in self._findings if each.kind is Kind.REPLICA and each.node == side.node]
+                mine = [each for each in self._findings if each.kind is FindingKind.REPLICA and each.node == side.node]
                 bodies[side.node] = Close(self._run, mine)
         self._each(CLOSE, bodies, lambda answers: then())
 
 
-_OPENED = msgspec.msgpack.Decoder(Opened)
+_OPENED = msgspec.msgpack.Decoder(VerifyOpened)
 _POLLED = msgspec.msgpack.Decoder(Polled)
 _ROWS = msgspec.msgpack.Decoder(list[RowDigest])

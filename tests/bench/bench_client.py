@@ -56,7 +56,7 @@ def show(name: str, read: Callable[[], Any]) -> None:
     print(f"{name:44} {rows:>9,} rows in {seconds:6.2f} s  {rows / seconds:>12,.0f} rows/s{memory}", flush=True)
 
 
-def measure(client: sync.Client, where: str, count: int, **filters: Any) -> None:
+def measure(client: sync.SyncClient, where: str, count: int, **filters: Any) -> None:
     show(f"{where}: scan", lambda: scanned(client.scan("S", **filters)))
     show(f"{where}: to_arrow", lambda: (client.to_arrow("S", **filters).num_rows, 0))
     show(f"{where}: to_arrow, seq and data", lambda: (client.to_arrow("S", ["seq", "data"], **filters).num_rows, 0))

@@ -108,7 +108,7 @@ class World:
         self.strangers.append(stranger)
         stranger.hello()
         assert isinstance(await stranger.read(), Hello)
-        stranger.writer.write(wire.encode_control(wire.Ready()))
+        stranger.writer.write(wire.encode_control(wire.PeerReady()))
         await self.until(lambda: node.peers.connected())
         return stranger
 

@@ -14,7 +14,7 @@ from lakestream.net.accounts.accounts import Accounts
 from lakestream.net.peers.routes import CHANGES_IN_A_BUFFER, Routes
 from lakestream.net.turn import Turn
 from lakestream.protocol import peer_wire as wire
-from lakestream.protocol.route_wire import Interest, RoutedRun, encode
+from lakestream.protocol.route_wire import RoutedRun, RouteInterest, encode
 from lakestream.raft.group.ports import Channel
 from tests.cluster.links import Network
 from tests.cluster.peer_world import Node, World, free_port
@@ -111,7 +111,7 @@ async def test_a_node_that_speaks_again_is_alive_again(world: World) -> None:
     a = await world.node("a")
     stranger = await world.stranger(a)
     await world.until(lambda: a.events == [("stranger", True), ("stranger", False)])
-    stranger.writer.write(wire.encode_control(wire.Ping(1)))
+    stranger.writer.write(wire.encode_control(wire.PeerPing(1)))
     await world.until(lambda: a.events[2:] == [("stranger", True)])
     assert a.links == [("stranger", True)]
     assert a.peers.alive("stranger")
@@ -251,7 +251,7 @@ async def test_a_broken_run_behind_interest_that_is_still_taken_in_ends_the_conn
     Routes(Accounts(Options(), Turn(loop.call_soon), a.log), a.peers)
     b = await world.node("b", a)
     await world.together(a, b)
-    interest = Interest([(b"x.%d" % number, b"", 1) for number in range(CHANGES_IN_A_BUFFER)])
+    interest = RouteInterest([(b"x.%d" % number, b"", 1) for number in range(CHANGES_IN_A_BUFFER)])
     b.peers.send("a", Channel.ROUTE, encode([interest]))
     b.peers.send("a", Channel.ROUTE, encode([RoutedRun(b"PUB a 1\r\n")]))
     await world.until(lambda: a.links == [("b", True), ("b", False), ("b", True)])

@@ -166,11 +166,11 @@ async def test_what_a_node_says_of_itself_during_a_handshake_reaches_the_other(w
     assert isinstance(hello, Hello)
     assert not hello.node.clustered
     a.peers.update(clustered=True)
-    stranger.writer.write(wire.encode_control(wire.Ready()))
+    stranger.writer.write(wire.encode_control(wire.PeerReady()))
     said = [await stranger.read() for _ in range(2)]
     # It comes before the node's own peers, from which others judge if they may start a cluster.
-    assert [type(record) for record in said] == [wire.Update, wire.Gossip]
-    assert isinstance(said[0], wire.Update)
+    assert [type(record) for record in said] == [wire.PeerUpdate, wire.Gossip]
+    assert isinstance(said[0], wire.PeerUpdate)
     assert said[0].node.clustered
 
 
@@ -297,7 +297,7 @@ async def test_a_stranger_gets_no_further_than_hello(world: World) -> None:
     a = await world.node("a", auth_timeout_ns=SECOND // 5)
     garbage = [b"GET / HTTP/1.1\r\n\r\n", os.urandom(4096), b"INFO {}\r\nCONNECT {}\r\n", b"\0\0\0\1\0"]
     too_long = wire.frame_head(wire.CONTROL, wire.MAX_GREETING_BYTES + 1)
-    early = [wire.frame_head(Channel.RAFT, 1) + b"x", *map(wire.encode_control, (wire.Ready(), wire.Gossip(())))]
+    early = [wire.frame_head(Channel.RAFT, 1) + b"x", *map(wire.encode_control, (wire.PeerReady(), wire.Gossip(())))]
     for data in [*garbage, too_long, *early, b""]:
         stranger = await Stranger.to(a)
         stranger.writer.write(data)
@@ -320,10 +320,10 @@ async def test_strangers_cannot_take_all_connections(world: World, monkeypatch: 
 @pytest.mark.parametrize(
     "data",
     [
-        wire.encode_control(wire.Ready()),
-        wire.encode_control(wire.Refused("x", "y")),
+        wire.encode_control(wire.PeerReady()),
+        wire.encode_control(wire.PeerRefused("x", "y")),
         wire.encode_control(Hello(wire.PROTOCOL, NodeInfo(name="other", server_id="x"), "y")),
-        wire.encode_control(wire.Update(NodeInfo(name="other", server_id="x"))),
+        wire.encode_control(wire.PeerUpdate(NodeInfo(name="other", server_id="x"))),
         wire.frame_head(Channel.RAFT, wire.MAX_FRAME_BYTES),
         wire.frame_head(wire.CONTROL, 3) + b"abc",
         b"\0\0\0\0",

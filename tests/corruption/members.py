@@ -14,7 +14,7 @@ import msgspec
 
 from lakestream.log.format.errors import CorruptLog, LogError
 from lakestream.log.format.files import Files
-from lakestream.log.verify.findings import Finding, Kind, Repair
+from lakestream.log.verify.findings import Finding, FindingKind, Repair
 from lakestream.meta.meta import DIRECTORY
 from lakestream.raft.core.messages import Membership
 from lakestream.stream.core.operations import CreateStream
@@ -271,7 +271,7 @@ class AssignmentsJudge(_NodesJudge):
     def _judged(self, case: Case) -> Outcome:
         damaged = str(self._copy.path / case.file)
         wrong = [each for each in verify_assignments(self._copy.path / VICTIM) if not each.harmless]
-        unknown_vote = any(each.kind is Kind.RAFT for each in wrong)
+        unknown_vote = any(each.kind is FindingKind.RAFT for each in wrong)
         repair = Repair.NONE if unknown_vote else Repair.REPLICAS
         if any(each.repair is not repair or not damaged.startswith(each.file) for each in wrong):
             return Outcome(case, "wrongly described", str(wrong))

@@ -27,7 +27,7 @@ def build(place: Path) -> None:
     messages = [Record(seq, seq * 10**9, b"s.%d" % (seq % 3), b"", b"%d" % seq * 10) for seq in range(1, 31)]
     state = {"messages": 30, "bytes": 900, "first_seq": 1, "last_seq": 30, "consumer_count": 1}
     config = msgspec.json.encode({"durable_name": "c", "ack_policy": "explicit"})
-    acked = archive.ConsumerState(delivered=archive.Position(5, 5), ack_floor=archive.Position(3, 3))
+    acked = archive.ConsumerState(delivered=archive.ConsumerPosition(5, 5), ack_floor=archive.ConsumerPosition(3, 3))
     content = b"".join(
         (
             archive.MAGIC,
@@ -89,7 +89,7 @@ class ReadsJudge:
         for path in sorted((self._copy.path / TOKENS).glob("*.jwt")):
             account = path.name.removesuffix(".jwt")
             try:
-                token = jwt.decode(files.read(account), jwt.Account)
+                token = jwt.decode(files.read(account), jwt.AccountClaims)
                 found[f"{TOKENS}/{path.name}"] = msgspec.structs.replace(token, text="")
             except jwt.JwtError as error:
                 found[f"{TOKENS}/{path.name}"] = error

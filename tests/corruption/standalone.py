@@ -15,7 +15,7 @@ from lakestream.account.engines import MARK_NS
 from lakestream.lake.files import paths
 from lakestream.log.format.errors import CorruptLog, LogError
 from lakestream.log.store.segment_log import LogOptions
-from lakestream.log.verify.findings import Finding, Kind
+from lakestream.log.verify.findings import Finding, FindingKind
 from lakestream.stream.assembly import Stream
 from lakestream.verify.lake import lake_beside
 from lakestream.verify.recovered import LOCAL_FIELDS
@@ -148,7 +148,7 @@ class StoreJudge:
             return outcome if unchanged else Outcome(case, "a repair that is none changes the file")
         if damaged not in [Path(each).read_bytes() for each in aside]:
             return Outcome(case, "a repair destroys the damaged file", str(aside))
-        if any(each.kind is not Kind.TABLE for each in left):  # the table is nothing but a position
+        if any(each.kind is not FindingKind.TABLE for each in left):  # the table is nothing but a position
             return Outcome(case, "a repair does not repair", str(left))
         found, said = start(store)
         if found != self._expected or said:

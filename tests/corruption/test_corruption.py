@@ -16,7 +16,7 @@ from random import Random
 import pytest
 
 from lakestream.lake.files import paths
-from lakestream.log.verify.findings import Kind
+from lakestream.log.verify.findings import FindingKind
 from lakestream.meta.meta_group import DIRECTORY, LOST
 from lakestream.meta.stores import PARTS
 from tests.corruption import kinds, members
@@ -109,4 +109,4 @@ def test_each_file_of_the_assignments_is_verified(tmp_path: Path) -> None:
     (place / LOST).write_text("?")
     flip(str(sorted((place / "log").glob("*.seg"))[0]), 300)
     found = {each.kind for each in members.verify_assignments(place.parent) if not each.harmless}
-    assert {Kind.CHECKPOINT, Kind.META, Kind.FRAME} <= found
+    assert {FindingKind.CHECKPOINT, FindingKind.META, FindingKind.FRAME} <= found

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.files import Files
-from lakestream.log.store.base import Base, Origin
+from lakestream.log.store.base import Base, BaseOrigin
 from lakestream.logging import Logger
 from lakestream.protocol.api.errors import ApiError
 from lakestream.raft.core.messages import Membership
@@ -50,7 +50,7 @@ class Table:
     def position_of(self, uid: str, account: str, name: str, done: Callable[[int], None]) -> None:
         done(0)
 
-    def make_base(self, files: Files, directory: str, account: str, name: str, origin: Origin) -> Base:
+    def make_base(self, files: Files, directory: str, account: str, name: str, origin: BaseOrigin) -> Base:
         return self._clones.build(files, directory, str(self._path), origin)
 
     def read_base(
@@ -59,7 +59,7 @@ class Table:
         directory: str,
         account: str,
         name: str,
-        origin: Origin,
+        origin: BaseOrigin,
         done: Callable[[Base | None, BaseException | None], None],
     ) -> None:
         try:
@@ -131,7 +131,7 @@ class Bench:
             if "seq" in answer:
                 self.acked[answer["seq"]] = data
 
-    def fork(self, origin: Origin) -> bool:
+    def fork(self, origin: BaseOrigin) -> bool:
         """Let the stream begin with the rows of the table, on its leader; return True if that is logged."""
         leader = self.world.leader()
         store, done = leader.stream.store, list[object]()
@@ -177,7 +177,7 @@ class Bench:
         return operations
 
 
-ORIGIN = Origin(0, THROUGH)
+ORIGIN = BaseOrigin(0, THROUGH)
 
 
 def _let_go(bench: Bench) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import nats
 import pytest
 
-from lakestream.cli.link import Link
+from lakestream.cli.link import ClientLink
 from lakestream.lake.files import paths, scan, staging
 from lakestream.log.format.record import Record
 from lakestream.log.format.segment import HEADER_SIZE
@@ -24,7 +24,7 @@ ON = f"lake {{ {TIMING} }}"
 
 
 def content(server: Server, stream: str) -> list[Record]:
-    with Link(server.url) as link:
+    with ClientLink(server.url) as link:
         return [record for block in link.messages(stream, 1, 1 << 40) for record in block]
 
 

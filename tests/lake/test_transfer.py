@@ -22,7 +22,7 @@ from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from typer.testing import CliRunner, Result
 
 from lakestream.cli.app import app
-from lakestream.cli.link import Link, Sender, TransferFailed
+from lakestream.cli.link import ClientLink, StreamSender, TransferFailed
 from lakestream.log.format.record import Record
 from tests.servers import Kind, Server
 from tests.terminal import Terminal
@@ -295,7 +295,7 @@ def test_an_import_that_was_killed_goes_on_where_it_was(server: Server, tmp_path
                 process.send_signal(signal.SIGKILL)
                 break
             time.sleep(0.01)
-    with Link(server.url) as link:
+    with ClientLink(server.url) as link:
         stopped = (link.stream("ORDERS") or {})["state"]["messages"]
         assert 0 < stopped <= count
         done(server, *command[len(PROGRAM) : -2])
@@ -329,7 +329,7 @@ def test_ctrl_c_ends_an_import_that_goes_on_when_it_is_repeated(server: Server, 
         ended = interrupted(command, begun)
     assert (ended.returncode, ended.stdout) == (130, "")
     assert ended.stderr == "lakestream: stopped; the same command goes on from here\n"
-    with Link(server.url) as link:
+    with ClientLink(server.url) as link:
         assert 0 < (link.stream("ORDERS") or {})["state"]["messages"] < count
         said = json.loads(done(server, *command[len(PROGRAM) : -2], "--json"))
         assert 0 < said["messages"] < count
@@ -382,8 +382,8 @@ def test_a_server_that_is_killed_takes_every_message_once(server: Server) -> Non
     with Wire(server.address) as wire:
         wire.api("STREAM.CREATE.K", {"name": "K", "subjects": ["k.>"]})
     sent = [Record(row, BASE_NS + row, b"k.%d" % row, b"", b"x" * 200) for row in range(1, 40_001)]
-    with Link(server.url) as link:
-        sender = Sender(link, "K", 0)
+    with ClientLink(server.url) as link:
+        sender = StreamSender(link, "K", 0)
         sender.put(sent[:15_000])
         server.wanted_port = server.port
         server.kill()
@@ -394,9 +394,9 @@ def test_a_server_that_is_killed_takes_every_message_once(server: Server) -> Non
 
 
 def test_another_publisher_is_noticed(server: Server) -> None:
-    with Wire(server.address) as wire, Link(server.url) as link:
+    with Wire(server.address) as wire, ClientLink(server.url) as link:
         wire.api("STREAM.CREATE.K", {"name": "K", "subjects": ["k.>"]})
-        sender = Sender(link, "K", 0)
+        sender = StreamSender(link, "K", 0)
         wire.request("k.foreign", b"x")
         sender.put([Record(1, 0, b"k.1", b"", b"")])
         with pytest.raises(TransferFailed, match="somebody else publishes"):

@@ -23,7 +23,7 @@ from lakestream.raft.core.messages import Append, AppendReply, Membership, Vote,
 from lakestream.raft.core.reads import Reads
 from lakestream.raft.core.ready import Ready
 from lakestream.raft.core.state import State
-from lakestream.raft.group.callbacks import Owner
+from lakestream.raft.group.callbacks import OwnerState
 from lakestream.raft.group.group import Proposal
 from lakestream.raft.group.hard_state import PersistentState, StateFile
 from lakestream.raft.group.member import RaftMember
@@ -326,7 +326,7 @@ def forgets_that_it_was_damaged(stack: ExitStack) -> None:
 
 def keeps_contexts_after_losing(stack: ExitStack) -> None:
     """A client gets an ack when another client's entry has replaced its own."""
-    stack.enter_context(patch.object(Owner, "_lose", lambda self, failed: None))
+    stack.enter_context(patch.object(OwnerState, "_lose", lambda self, failed: None))
 
 
 def seals_where_it_likes(stack: ExitStack) -> None:

@@ -14,7 +14,7 @@ import msgspec
 
 from lakestream.raft.core.core import Core
 from lakestream.raft.core.messages import Membership
-from lakestream.raft.core.ready import Options
+from lakestream.raft.core.ready import RaftOptions
 from lakestream.raft.group.ports import Channel
 from tests.sim.checks import Checker, Violation
 from tests.sim.core_node import CoreHost
@@ -47,7 +47,7 @@ class Plan(msgspec.Struct, frozen=True):
     mark_bytes: int = 256 << 10
     compaction: bool = True
     rollbacks: bool = False
-    options: Options = Options()
+    options: RaftOptions = RaftOptions()
     weather: Weather = Weather(True, 100 * US, 5 * MS)
 
 
@@ -57,7 +57,7 @@ def plan_of(seed: int, shell: str = "core") -> Plan:
     nodes = random.choice((1, 2, 3, 3, 3, 3, 5, 5))
     ordered = random.random() < (0.4 if shell == "core" else 0.7)
     slow = random.choice((2 * MS, 20 * MS, 150 * MS))
-    options = Options(
+    options = RaftOptions(
         election_ticks=random.randint(4, 10),
         max_inflight=random.choice((1, 2, 8, 8, 64, 64)),
         max_inflight_bytes=random.choice((100, 8 << 20, 8 << 20, 8 << 20)),

@@ -23,7 +23,7 @@ from lakestream.log.store.segment_log import LogOptions, SegmentLog
 from lakestream.log.store.segment_store import open_store
 from lakestream.log.store.store import Store
 from lakestream.raft.core.messages import Envelope, Install, Membership, decode_envelopes, encode_envelopes
-from lakestream.raft.core.ready import Options
+from lakestream.raft.core.ready import RaftOptions
 from lakestream.raft.group.group import Callbacks, Committed, Proposal
 from lakestream.raft.group.groups import Groups
 from lakestream.raft.group.ports import Channel
@@ -40,14 +40,14 @@ class World:
         self,
         directory: Path,
         names: str = "ABC",
-        options: Options | None = None,
+        options: RaftOptions | None = None,
         files: Callable[[str], Files] = lambda name: FaultyFiles(),
         **log: Any,
     ) -> None:
         """Start these nodes. `files` returns the file layer of each process of a node."""
         self.directory = directory
         self.files = files
-        self.options = options or Options()
+        self.options = options or RaftOptions()
         self.log = LogOptions(**{"seal_age_ns": 1 << 60, "retain_bytes": 0, **log})
         self.wires: dict[tuple[str, str], deque[bytes]] = {}
         self.cut: set[tuple[str, str]] = set()

@@ -25,12 +25,12 @@ from lakestream.raft.core.messages import (
     encode_envelopes,
     entry_of,
 )
-from lakestream.raft.core.ready import Options, Ready, Role
+from lakestream.raft.core.ready import RaftOptions, Ready, Role
 from lakestream.raft.core.terms import TermMap
 
 NAMES = "abcdefg"
 ELECTION = 10
-OPTIONS = Options(election_ticks=ELECTION, quiesce_ticks=0)
+OPTIONS = RaftOptions(election_ticks=ELECTION, quiesce_ticks=0)
 
 
 def entry(index: int, term: int, body: bytes = b"x") -> Frame:
@@ -52,7 +52,7 @@ def terms_of(frames: Sequence[Frame], base: int = 0, base_term: int = 0) -> Term
 class Member:
     """Core with its disk."""
 
-    def __init__(self, name: str, membership: Membership, options: Options, seed: int) -> None:
+    def __init__(self, name: str, membership: Membership, options: RaftOptions, seed: int) -> None:
         self.name = name
         self.options = options
         self.seed = seed
@@ -153,7 +153,7 @@ class Net:
         self,
         *voters: str,
         learners: Sequence[str] = (),
-        options: Options = OPTIONS,
+        options: RaftOptions = OPTIONS,
         logs: dict[str, list[Frame]] | None = None,
         hard: dict[str, HardState] | None = None,
     ) -> None:
@@ -323,7 +323,7 @@ def lone(
     vote: str = "",
     commit: int = 0,
     recovering: bool = False,
-    options: Options = OPTIONS,
+    options: RaftOptions = OPTIONS,
     seed: int = 1,
 ) -> Core:
     """Return a core without peers whose log has entries of `terms`, and that has not voted."""

@@ -19,7 +19,7 @@ import msgspec
 from google.protobuf import descriptor_pb2, message_factory
 from hypothesis import strategies as st
 
-from lakestream.schemas.columns import List, Map, Record, Type
+from lakestream.schemas.columns import List, Map, RecordType, Type
 from lakestream.schemas.protobuf.model import message_of, read_files
 from lakestream.schemas.schema import Format
 from tests.unit import schemas_world
@@ -52,7 +52,7 @@ def named(of: Type, value: Any) -> Any:
     """Return a value of a column with fields by their names in the payload; maps as lists of pairs."""
     if value is None:
         return None
-    if isinstance(of, Record):
+    if isinstance(of, RecordType):
         return {field.name: named(field.type, value[field.column]) for field in of.fields}
     if isinstance(of, List):
         return [named(of.of, part) for part in value]

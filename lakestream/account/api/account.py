@@ -16,7 +16,7 @@ import msgspec
 from lakestream.account.engine import Engine
 from lakestream.meta.ports import of_account
 from lakestream.protocol.accounts import JetStreamLimits, tier_of
-from lakestream.protocol.api.request import API_LEVEL, Request, Routes, Where
+from lakestream.protocol.api.request import API_LEVEL, HandlerRegistry, Request, Where
 from lakestream.protocol.decoding import PackDecoder
 
 USAGE = "account.usage"
@@ -75,7 +75,7 @@ class AccountApi:
             lambda node, body, answer: self._when_applied(lambda: answer(msgspec.msgpack.encode(self._own_usage()))),
         )
 
-    def register(self, routes: Routes) -> None:
+    def register(self, routes: HandlerRegistry) -> None:
         routes.route("INFO", "account_info_response", self._info, where=Where.META)
 
     def _info(self, request: Request) -> None:

@@ -28,7 +28,7 @@ from lakestream.stream.consumer import rules
 from lakestream.stream.consumer.config import ConsumerConfig, CreateConsumerRequest, stored_config
 from lakestream.stream.consumer.consumer import Consumer
 from lakestream.stream.consumer.info import consumer_info
-from lakestream.stream.consumer.start import Start, needs_lookup, start_found, start_of
+from lakestream.stream.consumer.start import ConsumerStart, needs_lookup, start_found, start_of
 from lakestream.stream.core import identity as stream_identity
 from lakestream.stream.core import offline
 from lakestream.stream.core.account_limits import lowest
@@ -305,7 +305,7 @@ class ConsumerApi:
         stream: Stream,
         name: str,
         config: ConsumerConfig,
-        start: Start,
+        start: ConsumerStart,
         finished: Callable[[], None],
     ) -> None:
         def created(consumer: Consumer) -> None:

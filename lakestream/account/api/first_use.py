@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from lakestream.protocol.api.request import Routes, Where
+from lakestream.protocol.api.request import HandlerRegistry, Where
 from lakestream.protocol.gotime import ZERO
 
 if TYPE_CHECKING:
@@ -51,12 +51,12 @@ class FirstUse:
 
         return ConsumerApi(self._engine)
 
-    def register(self, routes: Routes) -> None:
+    def register(self, routes: HandlerRegistry) -> None:
         """Register every route; see `ApiPart`."""
         self._register_streams(routes)
         self._register_consumers(routes)
 
-    def _register_streams(self, routes: Routes) -> None:
+    def _register_streams(self, routes: HandlerRegistry) -> None:
         route, meta, stream = routes.route, Where.META, Where.STREAM
         route("STREAM.CREATE.*", "stream_create_response", lambda asked: self.streams.create(asked), where=meta)
         route("STREAM.UPDATE.*", "stream_update_response", lambda asked: self.streams.update(asked), where=stream)
@@ -101,7 +101,7 @@ class FirstUse:
             "STREAM.MSG.DELETE.*", "stream_msg_delete_response", lambda asked: self.messages.delete(asked), where=stream
         )
 
-    def _register_consumers(self, routes: Routes) -> None:
+    def _register_consumers(self, routes: HandlerRegistry) -> None:
         route, stream = routes.route, Where.STREAM
         created, page = "consumer_create_response", {**_PAGE, "consumers": []}
         route("CONSUMER.CREATE.*", created, lambda asked: self.consumers.create_legacy(asked), where=stream)

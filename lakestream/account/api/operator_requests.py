@@ -20,7 +20,7 @@ from lakestream.meta.placement import peer_id
 from lakestream.meta.requests import MAX_HOPS
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.jsonio import Int
-from lakestream.protocol.api.request import Request, Routes, Where
+from lakestream.protocol.api.request import HandlerRegistry, Request, Where
 from lakestream.raft.core.messages import Membership
 from lakestream.stream.core.config import Placement
 
@@ -49,7 +49,7 @@ class ClusterRequests:
     def __init__(self, engine: Engine) -> None:
         self._engine, self._node, self._moves = engine, engine.node, Moves(engine.node)
 
-    def register(self, routes: Routes) -> None:
+    def register(self, routes: HandlerRegistry) -> None:
         route, meta = routes.route, Where.META
         named = {"server": self._engine.server_name, "server_id": self._engine.server_id}
         route("META.RESCUE", "meta_rescue_response", self._rescue, empty=named)

@@ -16,7 +16,7 @@ from lakestream.account.api.moves import Moves
 from lakestream.account.engine import Engine
 from lakestream.meta.placement import peer_id
 from lakestream.protocol.api.errors import ApiError, api_error
-from lakestream.protocol.api.request import Request, Routes, Where
+from lakestream.protocol.api.request import HandlerRegistry, Request, Where
 from lakestream.stream.core.config import Placement
 
 
@@ -40,7 +40,7 @@ class ClusterApi:
         self._engine, self._node = engine, engine.node
         self._moves = Moves(engine.node)
 
-    def register(self, routes: Routes) -> None:
+    def register(self, routes: HandlerRegistry) -> None:
         route, meta, stream = routes.route, Where.META, Where.STREAM
         route("STREAM.LEADER.STEPDOWN.*", "stream_leader_stepdown_response", self._hand_over, where=stream)
         route(
@@ -105,7 +105,7 @@ class ClusterApi:
 class NoPeersApi:
     """Rejects requests that need a cluster on a server without one (10010)."""
 
-    def register(self, routes: Routes) -> None:
+    def register(self, routes: HandlerRegistry) -> None:
         for subject, kind in (
             ("LEADER.STEPDOWN", "leader_stepdown"),
             ("PEER.REMOVE", "remove_peer"),

@@ -20,7 +20,7 @@ from lakestream.account.api.peers import ClusterApi, NoPeersApi
 from lakestream.account.engine import Engine
 from lakestream.log.format.errors import LogError
 from lakestream.meta.requests import Forwarded
-from lakestream.meta.turns import Arrivals
+from lakestream.meta.turns import RequestArrivals
 from lakestream.ports import Bus, ClientInfo, Subscribed
 from lakestream.ports import Handler as Listener
 from lakestream.protocol.api.advisory import advise
@@ -251,7 +251,7 @@ class Api:
         )
         self._serve(request, route)
 
-    def _arrivals(self, pattern: str) -> Arrivals:
+    def _arrivals(self, pattern: str) -> RequestArrivals:
         shared = self._engine.shared
         return shared.infos if pattern in INFOS else shared.requests
 

@@ -16,7 +16,7 @@ from lakestream.account.engines import Engines
 from lakestream.ports import ClientInfo
 from lakestream.protocol.api.errors import api_error
 from lakestream.protocol.api.request import Request, Where, level_refused
-from lakestream.protocol.subjects import Filters
+from lakestream.protocol.subjects import SubjectFilters
 
 SILENT = (b"ACCOUNT.>", b"META.LEADER.STEPDOWN", b"META.RESCUE", b"SERVER.REMOVE", b"SERVER.EVACUATE")
 """Subjects that are served in a cluster; in another form, or without a cluster, a request there gets no response."""
@@ -29,14 +29,14 @@ class SystemApi(Api):
 
     def __init__(self, engines: Engines) -> None:
         self._engines = engines
-        self._silent = Filters(SILENT)
+        self._silent = SubjectFilters(SILENT)
         super().__init__(engines.of(engines.shared.system))
 
     def _register(self, engine: Engine) -> None:
         self.route("ACCOUNT.PURGE.*", "account_purge_response", self._purge, where=Where.META)
         if engine.node.answers.peers:
             ClusterRequests(engine).register(self)
-        self._served = Filters(pattern.encode() for pattern in self._routes)
+        self._served = SubjectFilters(pattern.encode() for pattern in self._routes)
         for prefix in self._prefixes:
             self._listen_to(prefix + b">", self._refuser(len(prefix)))
 

@@ -78,7 +78,7 @@ class ExportRequest(msgspec.Struct, frozen=True):
 _EXPORT_REQUEST = JsonDecoder(ExportRequest)
 
 
-class Refused(Exception):
+class RecordRefused(Exception):
     """Raised when the stream rejects a record. `again`: it may accept it later."""
 
     def __init__(self, reason: str | ApiError, again: bool = False) -> None:
@@ -144,41 +144,41 @@ class TransferApi:
                 self._fail(reply, ApiError(400, 0, "there is no message in the batch"))
                 return
             if refused and refused == run and now - at < REFUSED_NS:
-                raise Refused("a batch before this one was refused", again=True)
-            matching = subjects.Filters(subject.encode() for subject in stream.config.subjects)
+                raise RecordRefused("a batch before this one was refused", again=True)
+            matching = subjects.SubjectFilters(subject.encode() for subject in stream.config.subjects)
             for record in records:
                 self._take(stream, matching, record, now, reply if record is records[-1] else b"")
                 stored += 1
-        except Refused as error:
+        except RecordRefused as error:
             if len(self._refused) >= MOST_REFUSED:
                 self._refused.clear()
             self._refused[name] = (run, now)
             self._fail(reply, error.error, stored=stored, again=error.again)
 
-    def _take(self, stream: Stream, matching: subjects.Filters, record: Record, now: int, reply: bytes) -> None:
+    def _take(self, stream: Stream, matching: subjects.SubjectFilters, record: Record, now: int, reply: bytes) -> None:
         if not stream.proposer.settled:
-            raise Refused(stream.failed or "the stream is busy", again=stream.failed is None)
+            raise RecordRefused(stream.failed or "the stream is busy", again=stream.failed is None)
         if record.seq != stream.pipeline.next_seq:
-            raise Refused(f"the next sequence is {stream.pipeline.next_seq}, not {record.seq}", again=True)
+            raise RecordRefused(f"the next sequence is {stream.pipeline.next_seq}, not {record.seq}", again=True)
         # A subject too long for a protocol line could not be delivered.
         too_long = len(record.subject) > MAX_SUBJECT
         if too_long or not subjects.publishable(record.subject) or not matching.match(record.subject):
             shown = record.subject[:256].decode("utf-8", "replace")
-            raise Refused(f"subject {shown!r} is not one of the stream's ({', '.join(stream.config.subjects)})")
+            raise RecordRefused(f"subject {shown!r} is not one of the stream's ({', '.join(stream.config.subjects)})")
         if record.time_ns and not stream.pipeline.last_time <= record.time_ns <= now:
             from lakestream.stream.features.time_travel import travels  # loaded with the stream
 
             before = "the message before it" + (", or than the last removal" if travels(stream.config) else "")
             bound = f"earlier than {before}" if record.time_ns <= now else "in the future"
-            raise Refused(f"its time ({record.time_ns} ns) is {bound}")
+            raise RecordRefused(f"its time ({record.time_ns} ns) is {bound}")
         effect = self._effect(stream, record) if record.header or stream.proposer.guarded else None
         message = publish.Publish(record.subject, reply, record.header, record.data)
         if not stream.proposer.take(message, effect, record.time_ns) and not reply:
-            raise Refused(stream.failed or api_error(10167), again=stream.failed is None)
+            raise RecordRefused(stream.failed or api_error(10167), again=stream.failed is None)
 
     @staticmethod
     def _effect(stream: Stream, record: Record) -> Effect:
-        """Apply the stream's rules to a record. Raise Refused."""
+        """Apply the stream's rules to a record. Raise RecordRefused."""
         header = record.header
         try:
             asked = publish.Publish(record.subject, b"", headers.remove(header, _NOT_CHECKED), record.data)
@@ -186,9 +186,9 @@ class TransferApi:
             assert isinstance(outcome, Effect)
             length = limits.accounted(stream.config, record.subject, header, record.data)
             if (refused := stream.view.room(record.subject, length, bool(outcome.rollup))) is not None:
-                raise Refused(refused, again=bool(stream.view.pending_msgs()))
+                raise RecordRefused(refused, again=bool(stream.view.pending_msgs()))
         except ApiError as error:
-            raise Refused(error) from None
+            raise RecordRefused(error) from None
         return stream.proposer.effect_of(header)
 
     def _fail(self, reply: bytes, error: ApiError, **fields: Any) -> None:

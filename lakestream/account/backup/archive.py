@@ -80,7 +80,7 @@ class ArchivedState(msgspec.Struct, frozen=True, kw_only=True):
 Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 
 
-class Position(msgspec.Struct, frozen=True):
+class ConsumerPosition(msgspec.Struct, frozen=True):
     """A position of a consumer."""
 
     consumer_seq: Count = 0
@@ -97,8 +97,8 @@ class Pending(msgspec.Struct, frozen=True, rename="pascal"):
 class ConsumerState(msgspec.Struct, frozen=True, omit_defaults=True):
     """The state of a consumer; the keys of both dicts are stream sequences. Times in ns since the epoch."""
 
-    delivered: Position = Position()
-    ack_floor: Position = Position()
+    delivered: ConsumerPosition = ConsumerPosition()
+    ack_floor: ConsumerPosition = ConsumerPosition()
     pending: dict[str, Pending] = {}
     redelivered: dict[str, Count] = {}
 
@@ -119,7 +119,7 @@ class _ConsumerJson(msgspec.Struct, frozen=True):
 _CONSUMER_JSON = msgspec.json.Decoder(_ConsumerJson)
 
 
-class Entry(msgspec.Struct, frozen=True, gc=False):
+class ArchiveEntry(msgspec.Struct, frozen=True, gc=False):
     """One entry; see the module."""
 
     name: bytes
@@ -288,7 +288,7 @@ class Archive:
         self._kept = 0
         self.consumers = [self._consumer() for _ in range(self.state.consumer_count)]
 
-    def _next(self) -> Entry | None:
+    def _next(self) -> ArchiveEntry | None:
         """Return the next entry, or None at the end of the archive."""
         name_length, zigzag, seq, header_length, body_length = numbers = self._bytes.numbers()
         if not any(numbers):
@@ -300,7 +300,7 @@ class Archive:
         data = self._bytes.take(name_length + header_length + body_length)
         body_at = name_length + header_length
         time_ns = (zigzag >> 1) ^ -(zigzag & 1)
-        return Entry(data[:name_length], time_ns, seq, data[name_length:body_at], data[body_at:])
+        return ArchiveEntry(data[:name_length], time_ns, seq, data[name_length:body_at], data[body_at:])
 
     def _state(self) -> ArchivedState:
         found = self._next()

@@ -31,9 +31,9 @@ from lakestream.account.backup.archive import (
     ArchivedState,
     ArchiveError,
     Bytes,
+    ConsumerPosition,
     ConsumerState,
     Pending,
-    Position,
 )
 from lakestream.log.format.record import Record
 from lakestream.log.index.sequences import SequenceSet
@@ -216,10 +216,10 @@ def _state(data: bytes) -> ConsumerState:
         value = number()
         return (value >> 1) ^ -(value & 1)
 
-    floor = Position(number(), number())
-    delivered = Position(number(), number())
+    floor = ConsumerPosition(number(), number())
+    delivered = ConsumerPosition(number(), number())
     if not newer:  # version 1 stores `delivered` relative to the floor
-        delivered = Position(
+        delivered = ConsumerPosition(
             delivered.consumer_seq + max(floor.consumer_seq - 1, 0), delivered.stream_seq + max(floor.stream_seq - 1, 0)
         )
     pending: dict[str, Pending] = {}

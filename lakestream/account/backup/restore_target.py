@@ -51,7 +51,7 @@ class AssignAsked(msgspec.Struct, frozen=True):
 _ASSIGN_ASKED = PackDecoder(AssignAsked)
 
 
-class Part(msgspec.Struct, frozen=True):
+class RestorePart(msgspec.Struct, frozen=True):
     """An entry for the stream's log. `count`: number of messages in it."""
 
     kind: int
@@ -63,13 +63,13 @@ class PutAsked(msgspec.Struct, frozen=True):
     """The body of `PUT`."""
 
     uid: str
-    part: Part
+    part: RestorePart
 
 
 _PUT_ASKED = PackDecoder(PutAsked)
 
 
-class Answer(msgspec.Struct, frozen=True):
+class RestoreAnswer(msgspec.Struct, frozen=True):
     """The answer to `PUT` and `SHOW`. `elsewhere`: the node does not lead the stream and has done nothing."""
 
     elsewhere: bool = False
@@ -77,7 +77,7 @@ class Answer(msgspec.Struct, frozen=True):
     shown: bytes = b""
 
 
-_ANSWER = PackDecoder(Answer)
+_ANSWER = PackDecoder(RestoreAnswer)
 
 
 class RestoreTargets:
@@ -119,20 +119,20 @@ class RestoreTargets:
         asked = _PUT_ASKED.decode(body)
         stream = self._leading(asked.uid)
         if stream is None:
-            answer(msgspec.msgpack.encode(Answer(elsewhere=True)))
+            answer(msgspec.msgpack.encode(RestoreAnswer(elsewhere=True)))
             return
 
         def done(error: ApiError | None) -> None:
-            answer(msgspec.msgpack.encode(Answer(failed=CallFailed.of(error))))
+            answer(msgspec.msgpack.encode(RestoreAnswer(failed=CallFailed.of(error))))
 
         stream.pipeline.propose_foreign(Kind(asked.part.kind), asked.part.body, asked.part.count, done)
 
     def _show_asked(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
         stream = self._leading(body.decode())
         if stream is None or not stream.pipeline.serving:
-            answer(msgspec.msgpack.encode(Answer(elsewhere=True)))
+            answer(msgspec.msgpack.encode(RestoreAnswer(elsewhere=True)))
         else:
-            answer(msgspec.msgpack.encode(Answer(shown=dumps(self._show(stream)))))
+            answer(msgspec.msgpack.encode(RestoreAnswer(shown=dumps(self._show(stream)))))
 
 
 class RestoreTarget:
@@ -159,13 +159,13 @@ class RestoreTarget:
             self._node.restoring.discard(self._uid)  # if the stream was assigned all the same, it is abandoned
             raise
 
-    async def put(self, part: Part) -> None:
+    async def put(self, part: RestorePart) -> None:
         """Log the next entry; return once it is committed and applied."""
         await self._ask_leader(PUT, msgspec.msgpack.encode(PutAsked(self._uid, part)))
 
     async def finish(self) -> dict[str, Any]:
         """Mark the stream as restored; return its StreamInfo."""
-        await self.put(Part(Kind.OPERATION, encode(Restored())))
+        await self.put(RestorePart(Kind.OPERATION, encode(Restored())))
         error = await told(functools.partial(self._node.propose, RestoredStream(self._uid)))
         if error is not None:
             raise error
@@ -186,7 +186,7 @@ class RestoreTarget:
 
         return await told(ask)
 
-    async def _ask_leader(self, method: str, body: bytes) -> Answer:
+    async def _ask_leader(self, method: str, body: bytes) -> RestoreAnswer:
         """Call the stream's leader. Raise ApiError; 10008 also when the outcome is unknown."""
         clock, node = self._engine.clock, self._node
         until = clock.steady() + LEADER_WAIT_NS

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from lakestream.account.backup.archive import Archive, ArchivedConsumer, ArchivedState, ArchiveError, decoded
 from lakestream.account.backup.archive_tar import TAR_HEADER, TarArchive, is_tar
 from lakestream.account.backup.events import BackupEvents
-from lakestream.account.backup.restore_target import Part, RestoreTarget, RestoreTargets
+from lakestream.account.backup.restore_target import RestorePart, RestoreTarget, RestoreTargets
 from lakestream.account.engine import Engine
 from lakestream.log.format.frame import Kind
 from lakestream.log.format.record import Record, encode_record
@@ -39,7 +39,7 @@ from lakestream.stream.consumer import rules as consumer_rules
 from lakestream.stream.consumer.config import ConsumerConfig
 from lakestream.stream.consumer.ledger import Delta, encode_delta
 from lakestream.stream.core.config import LAST_SEQ, StreamConfig
-from lakestream.stream.core.operations import CreateConsumer, Operation, Progress, Skip, encode
+from lakestream.stream.core.operations import ConsumerProgress, CreateConsumer, Operation, Skip, encode
 
 STALL_NS = 5_000_000_000
 """A restore without a chunk for this long (5 s) is canceled without a response, as in nats-server."""
@@ -251,7 +251,7 @@ class Filling:
                 part = await in_thread(io, lambda: self._part(records))
             progress = [_progress(saved, config) for saved, config in consumers]
             if progress:
-                await target.put(Part(Kind.PROGRESS, encode(progress)))
+                await target.put(RestorePart(Kind.PROGRESS, encode(progress)))
             await self._operation(Skip(max(archive.state.last_seq, self._last_seq), now))
             return await target.finish()
         except Exception:  # not on cancellation at shutdown: the next start removes it
@@ -260,7 +260,7 @@ class Filling:
             raise
 
     async def _operation(self, operation: Operation) -> None:
-        await self._target.put(Part(Kind.OPERATION, encode(operation)))
+        await self._target.put(RestorePart(Kind.OPERATION, encode(operation)))
 
     def _pieces(self) -> Iterator[bytes]:
         """Iterate over the decompressed archive from its beginning. In a thread."""
@@ -319,7 +319,7 @@ class Filling:
                 continue
             yield replace(record, time_ns=self._last_time)
 
-    def _part(self, records: Iterator[Record]) -> Part | None:
+    def _part(self, records: Iterator[Record]) -> RestorePart | None:
         """Return the next messages as one entry, or None after the last. In a thread."""
         encoded: list[bytes] = []
         size = 0
@@ -328,7 +328,7 @@ class Filling:
             size += len(encoded[-1])
             if size >= PART_BYTES or len(encoded) == PART_MSGS:
                 break
-        return Part(Kind.MESSAGES, b"".join(encoded), len(encoded)) if encoded else None
+        return RestorePart(Kind.MESSAGES, b"".join(encoded), len(encoded)) if encoded else None
 
     def _consumer(self, saved: ArchivedConsumer) -> ConsumerConfig:
         """Return the configuration of an archived consumer. Raise ArchiveError."""
@@ -357,7 +357,7 @@ def _storable(subject: bytes) -> bool:
     return not blank and len(subject) <= MAX_SUBJECT and valid_subject(subject)
 
 
-def _progress(saved: ArchivedConsumer, config: ConsumerConfig) -> Progress:
+def _progress(saved: ArchivedConsumer, config: ConsumerConfig) -> ConsumerProgress:
     """Return the progress of an archived consumer for a log entry."""
     state = saved.state
     timed = config.ack_policy != "flow_control"  # which has no ack deadlines
@@ -379,4 +379,4 @@ def _progress(saved: ArchivedConsumer, config: ConsumerConfig) -> Progress:
         gone=[],
         whole=True,
     )
-    return Progress(config.durable_name or config.name or saved.name, encode_delta(whole))
+    return ConsumerProgress(config.durable_name or config.name or saved.name, encode_delta(whole))

@@ -199,8 +199,8 @@ def _consumer(consumer: Consumer, now: int) -> bytes:
         for seq, first in ledger.pending.items()
     }
     state = archive.ConsumerState(
-        archive.Position(ledger.delivered_consumer, ledger.delivered_stream),
-        archive.Position(*ledger.floor()),
+        archive.ConsumerPosition(ledger.delivered_consumer, ledger.delivered_stream),
+        archive.ConsumerPosition(*ledger.floor()),
         pending,
         {str(seq): count for seq, count in ledger.redelivered.items()},
     )

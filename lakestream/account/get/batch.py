@@ -23,7 +23,7 @@ from lakestream.stream.core.reader import HistoryUnavailableError
 
 if TYPE_CHECKING:
     from lakestream.stream.assembly import Stream
-    from lakestream.stream.features.time_travel import Found
+    from lakestream.stream.features.time_travel import PastMessages
 
 
 PIECE: Final = 1024
@@ -83,7 +83,7 @@ class MessageHeaders:
     def numbered(self, reply: bytes, records: Sequence[Record], pending: int, last_seq: int) -> Sequence[Delivery]:
         """Return the messages to `reply`; `pending` more follow, `last_seq` is the one before the first. Hot."""
         if isinstance(records, Records):
-            return Answers(self, reply, records, pending + len(records) - 1, last_seq)
+            return GetAnswers(self, reply, records, pending + len(records) - 1, last_seq)
         return self.each(reply, records, pending + len(records) - 1, last_seq)
 
     def each(self, reply: bytes, records: Sequence[Record], pending: int, last_seq: int) -> list[Delivery]:
@@ -110,7 +110,7 @@ class MessageHeaders:
         return messages
 
 
-class Answers(Framed):
+class GetAnswers(Framed):
     """Messages of a direct get, with the header blocks of `headers`.
 
     Args:
@@ -155,7 +155,7 @@ def _opening(header: bytes) -> bytes:
     return header if header.endswith(b"\r\n") else header + b"\r\n"
 
 
-class Run:
+class GetRun:
     """Sends a run of messages to one reply subject.
 
     Args:
@@ -182,7 +182,7 @@ class Run:
         *,
         bare: bool = False,
         through: int = 0,
-        past: Found | None = None,
+        past: PastMessages | None = None,
     ) -> None:
         self._stream, self._headers, self.reply, self._seqs, self._done = stream, headers, reply, seqs, done
         self._pending, self._left, self._bytes_left, self._bare = pending, limit, max_bytes, bare
@@ -243,7 +243,7 @@ class Run:
         else:
             self._deliver(records, more)
 
-    async def _send_from_past(self, past: Found, seqs: list[int]) -> None:
+    async def _send_from_past(self, past: PastMessages, seqs: list[int]) -> None:
         try:
             records = await past.read(seqs, PIECE_BYTES)
         except Exception as error:

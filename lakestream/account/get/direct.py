@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from lakestream.account.get import query, search
-from lakestream.account.get.batch import PIECE_BYTES, MessageHeaders, Run, status, unreadable
+from lakestream.account.get.batch import PIECE_BYTES, GetRun, MessageHeaders, status, unreadable
 from lakestream.account.get.query import MsgGetRequest
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.record import Record
@@ -26,7 +26,7 @@ from lakestream.stream.core.reader import HistoryUnavailableError
 
 if TYPE_CHECKING:
     from lakestream.stream.assembly import Stream
-    from lakestream.stream.features.time_travel import Found, Past
+    from lakestream.stream.features.time_travel import Past, PastMessages
 
 
 QUEUE: Final = b"_sys_"
@@ -311,7 +311,7 @@ class Gets:
                 self._say(reply, NOT_FOUND)
                 return
             self._begin(
-                Run(
+                GetRun(
                     self._stream,
                     self._headers,
                     reply,
@@ -381,11 +381,11 @@ class Gets:
             return
         store, bounded = self._stream.store, asked.up_to_seq or asked.up_to_time is not None
 
-        def begin() -> Steps[search.Found]:
+        def begin() -> Steps[search.SearchResult]:
             last, earlier = through if bounded else store.last_seq, store.subjects.last_at_or_before
             return search.newest(store.subjects.snapshot(), patterns, MAX_RESULTS, last, earlier)
 
-        def done(outcome: search.Found | Exception) -> None:
+        def done(outcome: search.SearchResult | Exception) -> None:
             if self._stream.closed:
                 return
             if isinstance(outcome, Exception):
@@ -411,7 +411,12 @@ class Gets:
             self._send_multi(reply, asked, found.seqs, found.through, found)
 
     def _send_multi(
-        self, reply: bytes, asked: MsgGetRequest, found: Sequence[int] | None, through: int, past: Found | None = None
+        self,
+        reply: bytes,
+        asked: MsgGetRequest,
+        found: Sequence[int] | None,
+        through: int,
+        past: PastMessages | None = None,
     ) -> None:
         """Send the messages with these sequences; None: there are too many."""
         if not found:
@@ -420,10 +425,12 @@ class Gets:
         wanted = [seq for seq in found if seq >= asked.seq]
         limit, max_bytes = asked.batch if asked.batch > 0 else MAX_RESULTS, asked.max_bytes or self._max_bytes
         seqs, count, headers = iter(wanted), len(wanted), self._headers
-        run = Run(self._stream, headers, reply, seqs, count, limit, max_bytes, self._sent, through=through, past=past)
+        run = GetRun(
+            self._stream, headers, reply, seqs, count, limit, max_bytes, self._sent, through=through, past=past
+        )
         self._begin(run, soon=count > SENT_AT_ONCE)
 
-    def _begin(self, run: Run, soon: bool = False) -> None:
+    def _begin(self, run: GetRun, soon: bool = False) -> None:
         """Begin to send a batch, in a later turn of the event loop if it is to be `soon`, or refuse it."""
         if self._sending >= MAX_SENDING:
             self._say(run.reply, BUSY)

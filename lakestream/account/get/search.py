@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from lakestream.log.index.subject_leaves import Snapshot
+from lakestream.log.index.subject_leaves import IndexSnapshot
 from lakestream.ports import Bus
-from lakestream.protocol.subjects import Filters, Steps, subscribable
+from lakestream.protocol.subjects import Steps, SubjectFilters, subscribable
 
 SUBJECTS_AT_ONCE = 500
 """Subjects that are compared in one step (500, about 1 ms)."""
@@ -21,7 +21,7 @@ PATTERNS_AT_ONCE = 500
 """Patterns that are prepared in one step."""
 
 
-class Found(NamedTuple):
+class SearchResult(NamedTuple):
     """Outcome of a search.
 
     Attributes:
@@ -33,19 +33,19 @@ class Found(NamedTuple):
     through: int
 
 
-Begin = Callable[[], Steps[Found]]
+Begin = Callable[[], Steps[SearchResult]]
 """Returns the steps of a search over the subjects that exist now."""
 
 
 class _Search(NamedTuple):
     reply: bytes
     begin: Begin
-    done: Callable[[Found | Exception], None]
+    done: Callable[[SearchResult | Exception], None]
 
 
 def newest(
-    subjects: Snapshot, patterns: Sequence[bytes], limit: int, through: int, earlier: Callable[[bytes, int], int]
-) -> Steps[Found]:
+    subjects: IndexSnapshot, patterns: Sequence[bytes], limit: int, through: int, earlier: Callable[[bytes, int], int]
+) -> Steps[SearchResult]:
     """Find the newest sequence ≤ `through` of every matching subject, in steps.
 
     Args:
@@ -55,7 +55,7 @@ def newest(
     Raises:
         LogError: a file of the index cannot be read.
     """
-    wanted, found = Filters(), list[int]()
+    wanted, found = SubjectFilters(), list[int]()
     for number, pattern in enumerate(patterns, 1):
         if subscribable(pattern):  # others match nothing
             wanted.add(pattern)
@@ -67,8 +67,8 @@ def newest(
         if wanted.match(name) and (seq := seq if seq <= through else earlier(name, through)):
             found.append(seq)
             if len(found) > limit:
-                return Found(None, through)
-    return Found(sorted(found), through)
+                return SearchResult(None, through)
+    return SearchResult(sorted(found), through)
 
 
 class Searches:
@@ -85,7 +85,7 @@ class Searches:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, reply: bytes, begin: Begin, done: Callable[[Found | Exception], None]) -> None:
+    def add(self, reply: bytes, begin: Begin, done: Callable[[SearchResult | Exception], None]) -> None:
         """Call `done` with the outcome of a search, once those before it have ended; never if the client has gone."""
         self._waiting.append(_Search(reply, begin, done))
         if len(self._waiting) == 1:
@@ -98,8 +98,8 @@ class Searches:
             search = self._waiting[0]
             self._bus.when_writable(search.reply, lambda: self._go_on(search, search.begin()))
 
-    def _go_on(self, search: _Search, steps: Steps[Found]) -> None:
-        outcome: Found | Exception
+    def _go_on(self, search: _Search, steps: Steps[SearchResult]) -> None:
+        outcome: SearchResult | Exception
         try:
             next(steps)
             self._bus.when_writable(search.reply, lambda: self._go_on(search, steps))

@@ -52,7 +52,7 @@ def stream_config(replicas: int) -> dict[str, Any]:
     }
 
 
-class Registered:
+class RegisteredSchemas:
     """The schemas of an account after some of its bucket's messages.
 
     Attributes: `last_seq`: sequence through which the bucket was read; `revision`: that of the last message applied;

@@ -14,7 +14,7 @@ import msgspec
 from lakestream.ports import Bus, ClientInfo, Clock, Io
 from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 from lakestream.protocol.nuid import nuid
-from lakestream.protocol.schema_api import PREFIX, Page
+from lakestream.protocol.schema_api import PREFIX, ListPage
 
 T = TypeVar("T")
 
@@ -27,14 +27,14 @@ class Listed(msgspec.Struct, frozen=True):
 
 
 _LISTED = JsonDecoder(Listed)
-_NO_SCHEMAS = msgspec.json.encode(Page(offset=1 << 30))
+_NO_SCHEMAS = msgspec.json.encode(ListPage(offset=1 << 30))
 
 TIMEOUT_NS = 5_000_000_000
 """Time to wait for an answer (5 s)."""
 _INBOX = b"$JSC.R.%b"
 
 
-class NoAnswer(Exception):
+class CallUnanswered(Exception):
     """Raised when no answer came within `TIMEOUT_NS`, or nothing listens to the subject."""
 
 
@@ -42,7 +42,7 @@ async def ask(bus: Bus, clock: Clock, subject: bytes, body: bytes, header: bytes
     """Publish a request and return the body of its answer.
 
     Raises:
-        NoAnswer: there is none. The request may have been processed.
+        CallUnanswered: there is none. The request may have been processed.
     """
     answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
@@ -52,14 +52,14 @@ async def ask(bus: Bus, clock: Clock, subject: bytes, body: bytes, header: bytes
 
     def late() -> None:
         if not answer.done():
-            answer.set_exception(NoAnswer("no answer came in time"))
+            answer.set_exception(CallUnanswered("no answer came in time"))
 
     inbox = _INBOX % nuid().encode()
     subscription = bus.subscribe(inbox, answered)
     timer = clock.call_later(TIMEOUT_NS, late)
     try:
         if not bus.publish(subject, inbox, header, body):
-            raise NoAnswer("nothing listens to the request's subject")
+            raise CallUnanswered("nothing listens to the request's subject")
         return await answer
     finally:
         timer.cancel()
@@ -70,14 +70,14 @@ async def list_nothing(bus: Bus, clock: Clock) -> Listed:
     """Return the number of schemas of an account, and the revision of its bucket.
 
     Raises:
-        NoAnswer: the registry does not answer, or with an error.
+        CallUnanswered: the registry does not answer, or with an error.
     """
     try:
         answer = _LISTED.decode(await ask(bus, clock, f"{PREFIX}LIST".encode(), _NO_SCHEMAS))
     except DECODE_ERRORS as error:
-        raise NoAnswer(f"the answer does not decode: {error}") from None
+        raise CallUnanswered(f"the answer does not decode: {error}") from None
     if answer.total < 0:
-        raise NoAnswer("the registry answers with an error")
+        raise CallUnanswered("the registry answers with an error")
     return answer
 
 

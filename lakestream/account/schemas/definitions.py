@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from lakestream.account.schemas.bucket import Registered
-from lakestream.account.schemas.calls import NoAnswer, list_nothing
+from lakestream.account.schemas.bucket import RegisteredSchemas
+from lakestream.account.schemas.calls import CallUnanswered, list_nothing
 from lakestream.account.schemas.follower import Follower
 from lakestream.logging import Logger
 from lakestream.ports import Bus, Clock, Io
@@ -53,7 +53,7 @@ class AccountDefinitions:
         self, account: str, reader: str, bus: Bus, clock: Clock, io: Io, uid: Callable[[], str], log: Logger
     ) -> None:
         self._bus, self._clock, self._io = bus, clock, io.lane(background=True)
-        self._state = Registered()  # the registry logs what is ignored
+        self._state = RegisteredSchemas()  # the registry logs what is ignored
         self._follower = Follower(account, reader, bus, clock, uid, self._state, self._changed)
         self._begun = False
         self._codecs: dict[_Key, Fits] = {}
@@ -151,7 +151,7 @@ class AccountDefinitions:
         """Have what waits judged again once this copy has what the registry has now."""
         try:
             self._behind = (await list_nothing(self._bus, self._clock)).revision
-        except NoAnswer:
+        except CallUnanswered:
             self._behind = 0  # what is not known here is refused meanwhile
         self._comparing = False
         self._go_on_if_caught_up()

@@ -10,17 +10,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from lakestream.account.schemas.bucket import STREAM
-from lakestream.account.schemas.calls import NoAnswer, list_nothing
+from lakestream.account.schemas.calls import CallUnanswered, list_nothing
 from lakestream.ports import Bus, Clock, Timer
 from lakestream.protocol.api.errors import ApiError
 from lakestream.schemas.schema import Schema
 from lakestream.stream.core.batch import Run
 from lakestream.stream.core.config import StreamSource
-from lakestream.stream.mirroring.origin import Origin, Start
-from lakestream.stream.mirroring.session import Session
+from lakestream.stream.mirroring.origin import Origin, OriginStart
+from lakestream.stream.mirroring.session import OriginSession
 
 if TYPE_CHECKING:
-    from lakestream.account.schemas.bucket import Registered
+    from lakestream.account.schemas.bucket import RegisteredSchemas
     from lakestream.stream.mirroring.session import Received
 
 
@@ -56,13 +56,13 @@ class Follower:
         bus: Bus,
         clock: Clock,
         uid: Callable[[], str],
-        state: Registered,
+        state: RegisteredSchemas,
         changed: Callable[[Schema | None], None],
     ) -> None:
         self.state = state
         self._bus, self._clock, self._find, self._changed = bus, clock, uid, changed
         self._origin = Origin(StreamSource(name=STREAM), account, reader, mirror=True)
-        self._session: Session | None = None
+        self._session: OriginSession | None = None
         self._began_ns = 0
         self._uid = ""
         self._caught_up = False
@@ -114,7 +114,7 @@ class Follower:
         """Ask the registry whether there are no schemas: after a start this node may not know of the bucket yet."""
         try:
             answer = await list_nothing(self._bus, self._clock)
-        except NoAnswer:
+        except CallUnanswered:
             return
         finally:
             self._asking = False
@@ -122,17 +122,17 @@ class Follower:
             self._is_caught_up()
 
     def _read(self) -> None:
-        self._session = Session(self._origin, self, self._bus, self._clock, _AlwaysSafe())
+        self._session = OriginSession(self._origin, self, self._bus, self._clock, _AlwaysSafe())
         self._began_ns = self._clock.steady()
         self._session.begin()
 
-    def _is_silent(self, session: Session) -> bool:
+    def _is_silent(self, session: OriginSession) -> bool:
         active = session.active_ns()
         return (active if active >= 0 else self._clock.steady() - self._began_ns) > SILENT_NS
 
     # ------------------------------------------------------------------ Taker
-    def start(self) -> Start:
-        return Start(seq=self.state.last_seq + 1 if self.state.last_seq else 0)
+    def start(self) -> OriginStart:
+        return OriginStart(seq=self.state.last_seq + 1 if self.state.last_seq else 0)
 
     def opened(self, before: int, identity: str, pending: int) -> bool:
         if not pending:

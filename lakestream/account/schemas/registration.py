@@ -14,26 +14,26 @@ import msgspec
 from lakestream.account.schemas.bucket import MAX_SCHEMAS, MAX_TOTAL
 from lakestream.protocol.schema_api import DEFAULT_COMPATIBILITY, Definition
 from lakestream.schemas.codec import prepared
-from lakestream.schemas.compatibility import Conflict, find_conflicts
+from lakestream.schemas.compatibility import Incompatibility, find_conflicts
 from lakestream.schemas.errors import BadSchema
 from lakestream.schemas.schema import MAX_VERSIONS, Compatibility, Schema, check
 
 if TYPE_CHECKING:
-    from lakestream.account.schemas.bucket import Registered
+    from lakestream.account.schemas.bucket import RegisteredSchemas
 
 
 MAX_CONFLICTS = 100
 """Maximum number of conflicts in a response."""
 
 
-class Prepared(msgspec.Struct, frozen=True):
+class PreparedVersion(msgspec.Struct, frozen=True):
     """A version that can be used, and the reasons why it cannot follow the others."""
 
     schema: Schema
-    conflicts: Sequence[Conflict]
+    conflicts: Sequence[Incompatibility]
 
 
-def existing(state: Registered, name: str, asked: Definition) -> Schema | None:
+def existing(state: RegisteredSchemas, name: str, asked: Definition) -> Schema | None:
     """Return the newest version that a definition repeats: same format, text, message, and compatibility if given."""
     for schema in reversed(state.versions(name)):
         same = (schema.format, schema.text, schema.message) == (asked.format, asked.text, asked.message)
@@ -42,7 +42,7 @@ def existing(state: Registered, name: str, asked: Definition) -> Schema | None:
     return None
 
 
-def candidate(state: Registered, name: str, asked: Definition, now_ns: int) -> Schema:
+def candidate(state: RegisteredSchemas, name: str, asked: Definition, now_ns: int) -> Schema:
     """Return the next version of a schema, not prepared yet.
 
     Raises:
@@ -60,17 +60,17 @@ def candidate(state: Registered, name: str, asked: Definition, now_ns: int) -> S
     return schema
 
 
-def prepare(schema: Schema, versions: Sequence[Schema]) -> Prepared:
+def prepare(schema: Schema, versions: Sequence[Schema]) -> PreparedVersion:
     """Return a version ready to be stored, with its conflicts. Takes up to seconds.
 
     Raises:
         BadSchema: it cannot be used.
     """
     ready = prepared(schema)
-    return Prepared(ready, find_conflicts(ready, versions)[:MAX_CONFLICTS])
+    return PreparedVersion(ready, find_conflicts(ready, versions)[:MAX_CONFLICTS])
 
 
-def numbered(schema: Schema, number: int, state: Registered) -> bytes:
+def numbered(schema: Schema, number: int, state: RegisteredSchemas) -> bytes:
     """Return the document of a version with its id.
 
     Raises:

@@ -19,18 +19,18 @@ import msgspec
 
 from lakestream.account.engine import Engine
 from lakestream.account.schemas import registration
-from lakestream.account.schemas.bucket import STREAM, SUBJECTS, Registered, stream_config
-from lakestream.account.schemas.calls import NoAnswer, ask, in_thread
+from lakestream.account.schemas.bucket import STREAM, SUBJECTS, RegisteredSchemas, stream_config
+from lakestream.account.schemas.calls import CallUnanswered, ask, in_thread
 from lakestream.ports import ClientInfo
 from lakestream.protocol import headers, schema_api
 from lakestream.protocol.api.errors import ApiError, api_error, for_clients
 from lakestream.protocol.api.jsonio import dumps
 from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 from lakestream.protocol.gotime import format_time
-from lakestream.protocol.schema_api import PREFIX, Definition, Deletion, Lookup, Page, Versions
+from lakestream.protocol.schema_api import PREFIX, Definition, ListPage, Lookup, SchemaDeletion, Versions
 from lakestream.schemas import naming
 from lakestream.schemas.codec import codec_of
-from lakestream.schemas.compatibility import Conflict, differences
+from lakestream.schemas.compatibility import Incompatibility, differences
 from lakestream.schemas.differences import Difference
 from lakestream.schemas.errors import BadSchema
 from lakestream.schemas.naming import SCHEMA_KEY
@@ -57,20 +57,20 @@ _AGAIN = headers.build([(b"Lakestream-Schema-Bucket", b"created")])
 _WRONG_LAST_SEQUENCE = (10071, 10164)
 
 
-class Publish(msgspec.Struct, frozen=True):
+class PubAck(msgspec.Struct, frozen=True):
     """The used fields of a pub ack."""
 
     seq: int = 0
     error: dict[str, Any] | None = None
 
 
-_PUB_ACK = JsonDecoder(Publish)
-_DEFINITION, _PAGE = JsonDecoder(Definition), JsonDecoder(Page)
+_PUB_ACK = JsonDecoder(PubAck)
+_DEFINITION, _PAGE = JsonDecoder(Definition), JsonDecoder(ListPage)
 _LOOKUP = JsonDecoder(Lookup)
-_VERSIONS, _DELETION = JsonDecoder(Versions), JsonDecoder(Deletion)
+_VERSIONS, _DELETION = JsonDecoder(Versions), JsonDecoder(SchemaDeletion)
 
 
-class Export(Protocol):
+class SchemaCopies(Protocol):
     """Copies registered schemas to where programs find them without a server."""
 
     def put(self, account: str, schema: Schema, done: Callable[[], None]) -> None:
@@ -84,10 +84,10 @@ class SchemaApi:
         export: gets all versions from the node that leads the bucket's stream.
     """
 
-    def __init__(self, engine: Engine, export: Export | None = None) -> None:
+    def __init__(self, engine: Engine, export: SchemaCopies | None = None) -> None:
         self._engine, self._export = engine, export
         self._bus, self._clock, self._io = engine.bus, engine.clock, engine.io.lane(background=True)
-        self._state = Registered(engine.log.warn)
+        self._state = RegisteredSchemas(engine.log.warn)
         self._uid = ""
         self._applied = 0
         """Number of messages in the state."""
@@ -150,7 +150,7 @@ class SchemaApi:
             fields = {"error": error.as_dict()}
         except BadSchema as error:
             fields = {"error": api_error(20002, err=error).as_dict()}
-        except NoAnswer as error:
+        except CallUnanswered as error:
             fields = {"error": api_error(20005, err=error).as_dict()}
         except Exception as error:
             self._answer(reply, kind, {"error": ApiError(500, 0, for_clients(error)).as_dict()})
@@ -274,7 +274,7 @@ class SchemaApi:
             await self._read(stream)
         raise api_error(20005, err=f"the bucket changed {ATTEMPTS} times meanwhile; try again")
 
-    async def _prepared(self, name: str, asked: Definition) -> registration.Prepared:
+    async def _prepared(self, name: str, asked: Definition) -> registration.PreparedVersion:
         schema = registration.candidate(self._state, name, asked, self._clock.now())
         versions = self._state.versions(name)
         return await in_thread(self._io, lambda: registration.prepare(schema, versions))
@@ -392,5 +392,5 @@ def _difference(difference: Difference) -> dict[str, Any]:
     return shown | {"compatible": difference.is_compatible}
 
 
-def _conflict(conflict: Conflict) -> dict[str, Any]:
+def _conflict(conflict: Incompatibility) -> dict[str, Any]:
     return {"version": conflict.version, "mode": conflict.mode, **_difference(conflict.difference)}

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from lakestream.account.schemas.calls import NoAnswer, ask
+from lakestream.account.schemas.calls import CallUnanswered, ask
 from lakestream.ports import Bus, Clock
 from lakestream.protocol.api.errors import ApiError, api_error, invalid
 from lakestream.protocol.decoding import JsonDecoder
@@ -76,7 +76,7 @@ async def check(
             continue
         try:
             answer = _ANSWER.decode(await ask(bus, clock, f"{PREFIX}GET.{reference}".encode(), _BODY))
-        except NoAnswer as error:
+        except CallUnanswered as error:
             raise api_error(20005, err=f"{reference} cannot be looked up: {error}") from None
         if answer.error is not None:
             said = answer.error

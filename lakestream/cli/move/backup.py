@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 from lakestream.cli.link import TransferFailed
-from lakestream.cli.move.plan import Seen, Stage, moved_config
-from lakestream.cli.move.sides import Connection
+from lakestream.cli.move.plan import SeenStream, Stage, moved_config
+from lakestream.cli.move.sides import SideConnection
 
 CHUNK_BYTES = 128 << 10
 WINDOW_BYTES = 4 << 20
@@ -29,7 +29,7 @@ FINISH_S = 3600.0
 
 
 async def move(
-    old: Connection, new: Connection, origin: Seen, most_replicas: int, advance: Callable[[int], None]
+    old: SideConnection, new: SideConnection, origin: SeenStream, most_replicas: int, advance: Callable[[int], None]
 ) -> dict[str, Any]:
     """Move a stream; return its StreamInfo on the new server. `advance` is told of sent bytes.
 
@@ -64,7 +64,7 @@ async def move(
     return outcome
 
 
-async def _copy(chunks: Any, old: Connection, new: Connection, to: str, advance: Callable[[int], None]) -> None:
+async def _copy(chunks: Any, old: SideConnection, new: SideConnection, to: str, advance: Callable[[int], None]) -> None:
     from nats.errors import Error
 
     sent: deque[tuple[Any, asyncio.Task[bytes]]] = deque()

@@ -14,10 +14,10 @@ import typer
 
 from lakestream.cli.link import exits
 from lakestream.cli.move.compare import Verify
-from lakestream.cli.move.output import Output
+from lakestream.cli.move.output import MoveOutput
 from lakestream.cli.move.plan import Blocked
-from lakestream.cli.move.run import Mover, Options
-from lakestream.cli.move.sides import Connection
+from lakestream.cli.move.run import MoveOptions, Mover
+from lakestream.cli.move.sides import SideConnection
 from lakestream.cli.server_options import (
     DEFAULT_SERVER,
     CaOption,
@@ -44,7 +44,7 @@ def _from(name: str, text: str, **more: Any) -> Any:
     )
 
 
-class Way(enum.StrEnum):
+class CopyWay(enum.StrEnum):
     """Ways to copy streams."""
 
     MIRROR = "mirror"
@@ -73,8 +73,8 @@ def move(
         bool, typer.Option("--undo", help="Delete the copies on the new server that are not cut over.")
     ] = False,
     by: Annotated[
-        Way, typer.Option("--by", help="Copy by mirrors, or by backup: a snapshot that is restored.")
-    ] = Way.MIRROR,
+        CopyWay, typer.Option("--by", help="Copy by mirrors, or by backup: a snapshot that is restored.")
+    ] = CopyWay.MIRROR,
     stop_publishers: Annotated[
         StopPublishers,
         typer.Option(
@@ -124,9 +124,9 @@ def move(
         quiet_s = parse_duration(quiet) / 1e9
     except ValueError as error:
         raise typer.BadParameter(f"--quiet: {error}") from None
-    options = Options(
+    options = MoveOptions(
         patterns=tuple(name for text in streams for name in text.split(",") if name),
-        by_backup=by is Way.BACKUP,
+        by_backup=by is CopyWay.BACKUP,
         domain=domain,
         link_urls=tuple(link_url.split(",")) if link_url else (),
         quiet_s=quiet_s,
@@ -144,14 +144,14 @@ def move(
     raise typer.Exit(found)
 
 
-async def _run(there: Server, here: Server, options: Options, dry_run: bool, undo: bool, events: bool) -> int:
+async def _run(there: Server, here: Server, options: MoveOptions, dry_run: bool, undo: bool, events: bool) -> int:
     """Run the command; return its exit code."""
-    old, new = Connection(there, "old"), Connection(here, "new")
+    old, new = SideConnection(there, "old"), SideConnection(here, "new")
     done = False
     try:
         await old.open()
         await new.open()
-        with Output(events) as output:
+        with MoveOutput(events) as output:
             mover = Mover(old, new, options, output)
             try:
                 if dry_run:

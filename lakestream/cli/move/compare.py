@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 from lakestream.cli.link import TransferFailed
-from lakestream.cli.move.plan import Seen, differs
-from lakestream.cli.move.sides import Connection, Refused
+from lakestream.cli.move.plan import SeenStream, differs
+from lakestream.cli.move.sides import RequestRefused, SideConnection
 from lakestream.stream.mirroring.origin import stored_header
 
 SAMPLE = 500
@@ -38,8 +38,8 @@ class Different(TransferFailed):
 
 
 async def compare(
-    old: Connection, new: Connection, name: str, how: Verify, advance: Callable[[int], None], exact: bool
-) -> tuple[Seen, int]:
+    old: SideConnection, new: SideConnection, name: str, how: Verify, advance: Callable[[int], None], exact: bool
+) -> tuple[SeenStream, int]:
     """Compare a stream with its copy; return the origin and the number of compared messages. `advance` is told of each.
 
     Args:
@@ -68,7 +68,7 @@ async def compare(
 
 class _Comparison:
     def __init__(
-        self, old: Connection, new: Connection, origin: Seen, advance: Callable[[int], None], exact: bool
+        self, old: SideConnection, new: SideConnection, origin: SeenStream, advance: Callable[[int], None], exact: bool
     ) -> None:
         self._old, self._new, self._origin, self._advance = old, new, origin, advance
         config = origin.config
@@ -129,10 +129,10 @@ class _Comparison:
         self._advance(1)
         return seq
 
-    async def _message(self, side: Connection, asked: dict[str, Any]) -> dict[str, Any] | None:
+    async def _message(self, side: SideConnection, asked: dict[str, Any]) -> dict[str, Any] | None:
         try:
             found: dict[str, Any] = (await side.api(f"STREAM.MSG.GET.{self._origin.name}", asked))["message"]
-        except Refused as error:
+        except RequestRefused as error:
             if error.code == 10037:
                 return None
             raise

@@ -18,9 +18,9 @@ from urllib.parse import urlsplit
 import msgspec
 
 from lakestream.cli.link import TransferFailed
-from lakestream.cli.move.output import Output
+from lakestream.cli.move.output import MoveOutput
 from lakestream.cli.move.plan import Obstacle, Side
-from lakestream.cli.move.sides import LINKS, PROBE_S, Connection, Unreachable
+from lakestream.cli.move.sides import LINKS, PROBE_S, SideConnection, Unreachable
 from lakestream.protocol.nkeys import credentials, new_curve_key
 
 TICK_S = 0.2
@@ -43,7 +43,9 @@ class OldApi:
         prefix: of the subjects of the API; "" before it is found.
     """
 
-    def __init__(self, old: Connection, new: Connection, domain: str, urls: tuple[str, ...], output: Output) -> None:
+    def __init__(
+        self, old: SideConnection, new: SideConnection, domain: str, urls: tuple[str, ...], output: MoveOutput
+    ) -> None:
         self._old, self._new, self._domain, self._output = old, new, domain, output
         self._urls = urls or tuple(old.urls)
         self._links: dict[str, Any] | None = None

@@ -20,7 +20,7 @@ EVERY_S = 1.0
 """Interval of `progress` events (1 s)."""
 
 
-class Output:
+class MoveOutput:
     """The output of one run.
 
     Args:
@@ -33,7 +33,7 @@ class Output:
         self._tasks: dict[str, TaskID] = {}
         self._told: dict[str, float] = {}
 
-    def __enter__(self) -> Output:
+    def __enter__(self) -> MoveOutput:
         plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
         if not self._events and sys.stdout.isatty() and not plain:
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

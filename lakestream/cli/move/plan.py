@@ -54,7 +54,7 @@ _START = ("opt_start_seq", "opt_start_time")
 _QUEUES = ("workqueue", "interest")
 
 
-class Way(enum.Enum):
+class MoveWay(enum.Enum):
     """The way in which a stream moves."""
 
     MIRROR = "mirror"
@@ -100,7 +100,7 @@ class Blocked(Exception):
     """Raised when a stream cannot move; the text says why and what to do."""
 
 
-class Mark(msgspec.Struct, frozen=True, omit_defaults=True):
+class MoveMark(msgspec.Struct, frozen=True, omit_defaults=True):
     """The mark of a stream that is moving or has moved here.
 
     Attributes:
@@ -113,10 +113,10 @@ class Mark(msgspec.Struct, frozen=True, omit_defaults=True):
     last_seq: int = 0
 
 
-_MARK = msgspec.json.Decoder(Mark)
+_MARK = msgspec.json.Decoder(MoveMark)
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class SeenStream(msgspec.Struct, frozen=True, kw_only=True):
     """A stream as STREAM.INFO shows it."""
 
     config: dict[str, Any]
@@ -131,7 +131,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
 
     @classmethod
-    def of(cls, info: Mapping[str, Any]) -> Seen:
+    def of(cls, info: Mapping[str, Any]) -> SeenStream:
         """Return what an answer of STREAM.INFO shows."""
         state = info["state"]
         copy: Mapping[str, Any] = info.get("mirror") or next(iter(info.get("sources") or ()), {})
@@ -159,7 +159,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
         return self.config.get("retention") in _QUEUES
 
     @property
-    def mark(self) -> Mark | None:
+    def mark(self) -> MoveMark | None:
         """Return its mark; None: no stream of a move."""
         text = (self.config.get("metadata") or {}).get(MARK)
         try:
@@ -176,7 +176,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
         except BadSchema:
             return ()
 
-    def moved_from(self, origin: Seen) -> bool:
+    def moved_from(self, origin: SeenStream) -> bool:
         """Return True if the move of a stream to this one is complete."""
         return self.mark is not None and self.mark.origin == origin.created and self.mark.stage is Stage.DONE
 
@@ -185,20 +185,20 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
         return 0 <= self.active_ns < FRESH_NS
 
 
-def way_of(origin: Seen, *, backup: bool) -> Way:
+def way_of(origin: SeenStream, *, backup: bool) -> MoveWay:
     """Return the way in which a stream moves."""
     if backup:
-        return Way.BACKUP
-    return Way.SOURCE if origin.is_queue else Way.MIRROR
+        return MoveWay.BACKUP
+    return MoveWay.SOURCE if origin.is_queue else MoveWay.MIRROR
 
 
 # ---------------------------------------------------------------------------- the next step
 
 
 def next_step(
-    way: Way,
-    origin: Seen,
-    target: Seen | None,
+    way: MoveWay,
+    origin: SeenStream,
+    target: SeenStream | None,
     *,
     quiet: bool,
     verified: bool,
@@ -221,7 +221,7 @@ def next_step(
         Blocked: the new server has another stream of that name, or one that moves in another way.
     """
     if target is None:
-        if way is Way.BACKUP:
+        if way is MoveWay.BACKUP:
             return Step.WAIT_PUBLISHERS if not quiet else Step.BACKUP if schemas else Step.WAIT
         return Step.CREATE if schemas else Step.WAIT
     mark = target.mark
@@ -229,7 +229,7 @@ def next_step(
         raise Blocked(f"the new server has a stream {target.name} already; delete or rename it")
     if mark.origin != origin.created:
         raise Blocked(f"stream {target.name} there was made of another stream of that name ({mark.origin})")
-    if way is Way.BACKUP and mark.stage in (Stage.MIRROR, Stage.QUEUE, Stage.SOURCE):
+    if way is MoveWay.BACKUP and mark.stage in (Stage.MIRROR, Stage.QUEUE, Stage.SOURCE):
         raise Blocked(
             f"stream {target.name} there is a {mark.stage.value}: run it without --by backup, or undo it first"
         )
@@ -257,7 +257,7 @@ def next_step(
     return Step.CUT if verified else Step.VERIFY
 
 
-def have_arrived(origin: Seen, target: Seen | None) -> bool:
+def have_arrived(origin: SeenStream, target: SeenStream | None) -> bool:
     """Return True if the new server has all schemas of the bucket that moves."""
     mark = target.mark if target is not None else None
     if target is None or mark is None:
@@ -265,7 +265,7 @@ def have_arrived(origin: Seen, target: Seen | None) -> bool:
     return mark.stage in (Stage.CUT, Stage.DONE) or (mark.stage is Stage.MIRROR and copied(origin, target))
 
 
-def copied(origin: Seen, target: Seen) -> bool:
+def copied(origin: SeenStream, target: SeenStream) -> bool:
     """Return True if a mirror has every message of its origin.
 
     Its last sequence may be lower: where the last messages of the origin were deleted, it has seen none of them.
@@ -275,7 +275,7 @@ def copied(origin: Seen, target: Seen) -> bool:
     return target.last_seq >= origin.last_seq or target.messages == origin.messages
 
 
-def differs(origin: Seen, target: Seen) -> str:
+def differs(origin: SeenStream, target: SeenStream) -> str:
     """Return in what the states of a stream and its copy differ; "": in nothing."""
     pairs = [("messages", origin.messages, target.messages)]
     if origin.messages:
@@ -286,9 +286,9 @@ def differs(origin: Seen, target: Seen) -> str:
 # ---------------------------------------------------------------------------- what a step creates
 
 
-def _with_mark(config: Mapping[str, Any], origin: Seen, stage: Stage, last_seq: int = 0) -> dict[str, Any]:
+def _with_mark(config: Mapping[str, Any], origin: SeenStream, stage: Stage, last_seq: int = 0) -> dict[str, Any]:
     metadata = {key: value for key, value in (config.get("metadata") or {}).items() if key not in _SERVERS_OWN}
-    mark = msgspec.json.encode(Mark(origin.created, stage, last_seq)).decode()
+    mark = msgspec.json.encode(MoveMark(origin.created, stage, last_seq)).decode()
     return {**config, "metadata": {**metadata, MARK: mark}}
 
 
@@ -297,14 +297,14 @@ def _without(config: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key not in left_out}
 
 
-def moved_config(origin: Seen, stage: Stage, most_replicas: int, last_seq: int = 0) -> dict[str, Any]:
+def moved_config(origin: SeenStream, stage: Stage, most_replicas: int, last_seq: int = 0) -> dict[str, Any]:
     """Return the configuration of the new stream as an ordinary one."""
     config = _without(origin.config, _NOT_MOVED)
     config["num_replicas"] = min(int(config.get("num_replicas") or 1), most_replicas)
     return _with_mark(config, origin, stage, last_seq)
 
 
-def remarked(target: Seen, stage: Stage) -> dict[str, Any]:
+def remarked(target: SeenStream, stage: Stage) -> dict[str, Any]:
     """Return the configuration of a stream that has come further."""
     assert target.mark is not None
     mark = msgspec.json.encode(msgspec.structs.replace(target.mark, stage=stage)).decode()
@@ -313,14 +313,14 @@ def remarked(target: Seen, stage: Stage) -> dict[str, Any]:
     return {**target.config, "metadata": {**kept, MARK: mark}}
 
 
-def mirror_config(origin: Seen, api: str, most_replicas: int) -> dict[str, Any]:
+def mirror_config(origin: SeenStream, api: str, most_replicas: int) -> dict[str, Any]:
     """Return the configuration of a mirror. `api`: prefix of the origin's API on the new server."""
     config = _without(moved_config(origin, Stage.MIRROR, most_replicas), _NOT_IN_A_MIRROR)
     config["metadata"] = _without(config["metadata"], (VALIDATE_KEY,))  # mirrors do not validate
     return {**config, "mirror": {"name": origin.name, "external": {"api": api}}}
 
 
-def source_config(origin: Seen, api: str, most_replicas: int) -> dict[str, Any]:
+def source_config(origin: SeenStream, api: str, most_replicas: int) -> dict[str, Any]:
     """Return the configuration of a stream that takes the messages out of a queue."""
     config = moved_config(origin, Stage.SOURCE, most_replicas)
     return {**config, "sources": [{"name": origin.name, "external": {"api": api}}]}
@@ -394,11 +394,11 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
         """Return the maximum number of replicas of a stream."""
         return 5 if self.clustered else 1
 
-    def replicas(self, origin: Seen) -> int:
+    def replicas(self, origin: SeenStream) -> int:
         """Return the number of replicas that a stream will have here."""
         return min(int(origin.config.get("num_replicas") or 1), self.most_replicas)
 
-    def filled(self, origin: Seen) -> Side:
+    def filled(self, origin: SeenStream) -> Side:
         """Return the side with a stream added to its use."""
         tier = f"R{self.replicas(origin)}"
         if tier in self.tiers:
@@ -431,16 +431,16 @@ def permitted(rule: Mapping[str, Any] | None, subject: str) -> bool:
 _NEEDED_FROM = ("STREAM.NAMES", "STREAM.INFO.{}", "STREAM.MSG.GET.{}", "CONSUMER.LIST.{}")
 _NEEDED_TO = ("STREAM.INFO.{}", "STREAM.MSG.GET.{}", "STREAM.UPDATE.{}", "CONSUMER.DURABLE.CREATE.{}.c")
 _NEEDED_BY = {
-    Way.MIRROR: (("CONSUMER.CREATE.{}.c",), ("STREAM.CREATE.{}",)),
-    Way.SOURCE: (("CONSUMER.CREATE.{}.c", "CONSUMER.DELETE.{}.c"), ("STREAM.CREATE.{}",)),
-    Way.BACKUP: (("STREAM.SNAPSHOT.{}",), ("STREAM.RESTORE.{}",)),
+    MoveWay.MIRROR: (("CONSUMER.CREATE.{}.c",), ("STREAM.CREATE.{}",)),
+    MoveWay.SOURCE: (("CONSUMER.CREATE.{}.c", "CONSUMER.DELETE.{}.c"), ("STREAM.CREATE.{}",)),
+    MoveWay.BACKUP: (("STREAM.SNAPSHOT.{}",), ("STREAM.RESTORE.{}",)),
 }
 
 
 def obstacles(
-    way: Way,
-    origin: Seen,
-    target: Seen | None,
+    way: MoveWay,
+    origin: SeenStream,
+    target: SeenStream | None,
     old: Side,
     new: Side,
     taken: Iterable[str],
@@ -473,11 +473,11 @@ def obstacles(
     needed = int((config.get("metadata") or {}).get("_nats.req.level") or 0)
     if needed > new.api_level:
         stops.append(f"it uses features of API level {needed}; the new server has {new.api_level}")
-    if way is not Way.BACKUP:
+    if way is not MoveWay.BACKUP:
         for key, what in (("allow_msg_counter", "counters"), ("allow_msg_schedules", "message schedules")):
             if config.get(key):
                 stops.append(f"it has {what}, which no mirror has: move it with --by backup")
-    if way is Way.SOURCE and not own:
+    if way is MoveWay.SOURCE and not own:
         stops += _queue(origin, durables, take)
         notes.append(f"{config['retention']}: its messages are taken out of the old stream and get new sequences")
     if missing:
@@ -494,16 +494,16 @@ def obstacles(
         notes.append(f"{replicas} replicas become {new.most_replicas}: the new server is no cluster")
     if config.get("placement"):
         notes.append("its placement is not taken over")
-    if way is Way.BACKUP and (durables or origin.is_queue):
+    if way is MoveWay.BACKUP and (durables or origin.is_queue):
         notes.append("stop its consumers with the publishers: what they ack during the backup is not taken over")
-    if way is Way.MIRROR and durables:
+    if way is MoveWay.MIRROR and durables:
         notes.append("messages acked out of order, above a consumer's ack floor, are delivered again")
-    if origin.consumers > durables and way is not Way.SOURCE:
+    if origin.consumers > durables and way is not MoveWay.SOURCE:
         notes.append(f"ephemeral consumers ({origin.consumers - durables}) are not taken over")
     return [*(Obstacle(name, text) for text in stops), *(Obstacle(name, text, stops=False) for text in notes)]
 
 
-def _queue(origin: Seen, durables: int, take: bool) -> list[str]:
+def _queue(origin: SeenStream, durables: int, take: bool) -> list[str]:
     if not durables or take:
         return []
     return [
@@ -512,7 +512,7 @@ def _queue(origin: Seen, durables: int, take: bool) -> list[str]:
     ]
 
 
-def _permissions(way: Way, name: str, old: Side, new: Side) -> list[str]:
+def _permissions(way: MoveWay, name: str, old: Side, new: Side) -> list[str]:
     there, here = _NEEDED_BY[way]
     found = []
     for side, what, subjects in ((old, "old", (*_NEEDED_FROM, *there)), (new, "new", (*_NEEDED_TO, *here))):
@@ -528,7 +528,7 @@ def _permissions(way: Way, name: str, old: Side, new: Side) -> list[str]:
     return found
 
 
-def _room(origin: Seen, new: Side) -> list[str]:
+def _room(origin: SeenStream, new: Side) -> list[str]:
     replicas = new.replicas(origin)
     tier = f"R{replicas}"
     if new.tiers and tier not in new.tiers:
@@ -551,11 +551,11 @@ def _room(origin: Seen, new: Side) -> list[str]:
     return found
 
 
-def _storage(origin: Seen) -> str:
+def _storage(origin: SeenStream) -> str:
     return "memory" if origin.config.get("storage") == "memory" else "storage"
 
 
-def _added(used: Mapping[str, Any], origin: Seen, replicas: int) -> dict[str, Any]:
+def _added(used: Mapping[str, Any], origin: SeenStream, replicas: int) -> dict[str, Any]:
     """Return the use of an account or tier with one more stream."""
     key = _storage(origin)
     return {
@@ -565,7 +565,7 @@ def _added(used: Mapping[str, Any], origin: Seen, replicas: int) -> dict[str, An
     }
 
 
-def estimate_s(origin: Seen) -> float:
+def estimate_s(origin: SeenStream) -> float:
     """Return the estimated time of a copy, in seconds."""
     return STREAM_S + max(origin.bytes / COPY_BYTES, origin.messages / COPY_MSGS)
 

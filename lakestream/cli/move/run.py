@@ -18,9 +18,9 @@ from lakestream.cli.link import TransferFailed
 from lakestream.cli.move import backup, compare, plan
 from lakestream.cli.move.compare import Verify
 from lakestream.cli.move.old_api import OldApi
-from lakestream.cli.move.output import Output
-from lakestream.cli.move.plan import Obstacle, Seen, Side, Stage, Step, Way
-from lakestream.cli.move.sides import Connection, Refused, Unreachable
+from lakestream.cli.move.output import MoveOutput
+from lakestream.cli.move.plan import MoveWay, Obstacle, SeenStream, Side, Stage, Step
+from lakestream.cli.move.sides import RequestRefused, SideConnection, Unreachable
 from lakestream.cli.terminal import seconds, size
 from lakestream.schemas.schema import Reference
 
@@ -37,7 +37,7 @@ _EXISTS = (10058, 10148)
 """Error codes: a stream or consumer of that name exists."""
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True):
+class MoveOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of the command.
 
     Attributes:
@@ -59,7 +59,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     take_consumers: bool = False
 
 
-class NotReady(TransferFailed):
+class MoveObstacles(TransferFailed):
     """Raised when obstacles stand in the way; they were reported."""
 
 
@@ -96,11 +96,11 @@ class Mover:
         old, new: open connections.
     """
 
-    def __init__(self, old: Connection, new: Connection, options: Options, output: Output) -> None:
+    def __init__(self, old: SideConnection, new: SideConnection, options: MoveOptions, output: MoveOutput) -> None:
         self._old, self._new, self._options, self._output = old, new, options, output
         self._old_side = self._new_side = Side()
         self._names: list[str] = []
-        self._ways: dict[str, Way] = {}
+        self._ways: dict[str, MoveWay] = {}
         self._old_api = OldApi(old, new, options.domain, options.link_urls, output)
         self._verified: dict[str, int] = {}
         self._restored: set[str] = set()
@@ -175,7 +175,7 @@ class Mover:
         )
         return found
 
-    async def _missing(self, origin: Seen) -> list[Reference]:
+    async def _missing(self, origin: SeenStream) -> list[Reference]:
         """Return the schemas that a stream names, and that neither the new server has nor the move brings."""
         if not self._new_side.lakestream:
             return []
@@ -184,7 +184,7 @@ class Mover:
 
     @property
     def _needs_link(self) -> bool:
-        return any(way is not Way.BACKUP for name, way in self._ways.items() if name not in self._done)
+        return any(way is not MoveWay.BACKUP for name, way in self._ways.items() if name not in self._done)
 
     async def close(self, done: bool) -> None:
         """End the run. `done`: a temporary link is not needed any more; else it ends with its lease."""
@@ -192,9 +192,9 @@ class Mover:
 
     # ------------------------------------------------------------------ the move
     async def run(self) -> None:
-        """Move the streams. Raise NotReady, TransferFailed."""
+        """Move the streams. Raise MoveObstacles, TransferFailed."""
         if any(one.stops for one in await self.rehearse()):
-            raise NotReady("nothing was changed; remove what stands in the way and run the command again")
+            raise MoveObstacles("nothing was changed; remove what stands in the way and run the command again")
         if self._needs_link:
             await self._old_api.open()
         quiet = _Quiet(self._options.quiet_s)
@@ -229,11 +229,11 @@ class Mover:
                     raise
             await asyncio.sleep(TICK_S)
 
-    async def _look(self) -> dict[str, tuple[Seen, Seen | None, int]]:
+    async def _look(self) -> dict[str, tuple[SeenStream, SeenStream | None, int]]:
         """Return each stream as both servers show it, and how many consumers of a queue are still to be taken over."""
         room = asyncio.Semaphore(TOGETHER)
 
-        async def look(name: str) -> tuple[str, tuple[Seen, Seen | None, int]]:
+        async def look(name: str) -> tuple[str, tuple[SeenStream, SeenStream | None, int]]:
             async with room:
                 origin, target = await asyncio.gather(self._old.stream(name), self._new.stream(name))
                 if origin is None:
@@ -244,7 +244,7 @@ class Mover:
 
         return dict(await asyncio.gather(*(look(name) for name in self._names)))
 
-    def _steps(self, seen: Mapping[str, tuple[Seen, Seen | None, int]], *, quiet: bool) -> dict[str, Step]:
+    def _steps(self, seen: Mapping[str, tuple[SeenStream, SeenStream | None, int]], *, quiet: bool) -> dict[str, Step]:
         """Return the next step of each stream. Those that name schemas wait for the bucket of these."""
         arrived = SCHEMAS not in seen or plan.have_arrived(*seen[SCHEMAS][:2])
         return {
@@ -281,7 +281,9 @@ class Mover:
                 streams={name: now for name, (_, now) in moved.items()},
             )
 
-    async def _take(self, seen: Mapping[str, tuple[Seen, Seen | None, int]], steps: Mapping[str, Step]) -> None:
+    async def _take(
+        self, seen: Mapping[str, tuple[SeenStream, SeenStream | None, int]], steps: Mapping[str, Step]
+    ) -> None:
         room = asyncio.Semaphore(TOGETHER)
 
         async def take(name: str, step: Step) -> None:
@@ -296,7 +298,7 @@ class Mover:
         for failure in sorted(failures, key=lambda each: isinstance(each, Unreachable)):
             raise failure
 
-    async def _one(self, step: Step, origin: Seen, target: Seen | None) -> None:
+    async def _one(self, step: Step, origin: SeenStream, target: SeenStream | None) -> None:
         """Take one step."""
         name, replicas = origin.name, self._new_side.most_replicas
         match step:
@@ -337,32 +339,32 @@ class Mover:
         self._output.say("moved", text, stream=name, **fields)
 
     # ------------------------------------------------------------------ single steps
-    async def _create(self, origin: Seen) -> None:
+    async def _create(self, origin: SeenStream) -> None:
         name, replicas = origin.name, self._new_side.most_replicas
-        if self._ways[name] is Way.SOURCE:
+        if self._ways[name] is MoveWay.SOURCE:
             config = plan.moved_config(origin, Stage.QUEUE, replicas)
         else:
             config = plan.mirror_config(origin, self._old_api.prefix, replicas)
         try:
             await self._new.api(f"STREAM.CREATE.{name}", config)
-        except Refused as error:
+        except RequestRefused as error:
             if error.code not in _EXISTS:
                 raise
         self._output.say("created", f"{name}: created on the new server", stream=name, way=self._ways[name].value)
 
-    def _show_copy(self, origin: Seen, target: Seen) -> None:
+    def _show_copy(self, origin: SeenStream, target: SeenStream) -> None:
         name = origin.name
-        if self._ways[name] is Way.BACKUP:
+        if self._ways[name] is MoveWay.BACKUP:
             return
-        total = origin.messages + (target.messages if self._ways[name] is Way.SOURCE else 0)
-        done = target.messages if self._ways[name] is Way.SOURCE else min(target.messages, total)
+        total = origin.messages + (target.messages if self._ways[name] is MoveWay.SOURCE else 0)
+        done = target.messages if self._ways[name] is MoveWay.SOURCE else min(target.messages, total)
         self._output.progress("copied", name, done, total, time.monotonic())
         if target.error != self._waits.get(name, ""):
             self._waits[name] = target.error
             if target.error:
                 self._output.say("waiting", f"{name} waits: {target.error}", stream=name, reason=target.error)
 
-    async def _verify(self, origin: Seen) -> None:
+    async def _verify(self, origin: SeenStream) -> None:
         name, how = origin.name, self._options.verify
         total = origin.messages if how is Verify.FULL else min(origin.messages, compare.SAMPLE)
         compared = 0
@@ -372,7 +374,7 @@ class Mover:
             compared += count
             self._output.progress("compared", name, compared, max(total, compared), time.monotonic())
 
-        exact = self._ways[name] is Way.BACKUP
+        exact = self._ways[name] is MoveWay.BACKUP
         origin, count = await compare.compare(self._old, self._new, name, how, advance, exact)
         self._verified[name] = origin.last_seq
         self._output.say(
@@ -383,7 +385,7 @@ class Mover:
             messages=origin.messages,
         )
 
-    async def _cut(self, origin: Seen, target: Seen) -> None:
+    async def _cut(self, origin: SeenStream, target: SeenStream) -> None:
         name = origin.name
         now = await self._old.stream(name)
         if now is None or now.last_seq != origin.last_seq:
@@ -391,7 +393,7 @@ class Mover:
         replicas = self._new_side.most_replicas
         try:
             await self._update(plan.moved_config(origin, Stage.CUT, replicas, origin.last_seq))
-        except Refused as error:
+        except RequestRefused as error:
             raise TransferFailed(
                 f"{error}. The new server cannot make an ordinary stream of a mirror in this way: delete it with "
                 "--undo, and move the stream with --by backup"
@@ -400,7 +402,7 @@ class Mover:
             await self._end_at(origin, target)
         self._output.say("cut", f"{name}: cut over", stream=name, last_seq=origin.last_seq)
 
-    async def _end_at(self, origin: Seen, target: Seen) -> None:
+    async def _end_at(self, origin: SeenStream, target: SeenStream) -> None:
         """Give the new stream the last sequence of the old one, whose last messages were deleted."""
         name = origin.name
         if not target.messages and not origin.config.get("deny_purge"):
@@ -417,7 +419,7 @@ class Mover:
     async def _update(self, config: Mapping[str, Any]) -> None:
         await self._new.api(f"STREAM.UPDATE.{config['name']}", config)
 
-    async def _create_consumers(self, origin: Seen, last_seq: int) -> int:
+    async def _create_consumers(self, origin: SeenStream, last_seq: int) -> int:
         consumers = [one for one in await self._old.consumers(origin.name) if plan.is_durable(one)]
         replicas = self._new_side.most_replicas
         requests = [plan.consumer_request(origin.name, one, last_seq, replicas) for one in consumers]
@@ -431,7 +433,7 @@ class Mover:
             name = config.get("durable_name") or config["name"]
             try:
                 await self._new.api(f"CONSUMER.DURABLE.CREATE.{request['stream_name']}.{name}", request)
-            except Refused as error:
+            except RequestRefused as error:
                 if error.code not in _EXISTS:
                     raise
             count += 1
@@ -439,7 +441,7 @@ class Mover:
             self._output.progress("consumers", request["stream_name"], count, total, time.monotonic(), "consumers")
         return count
 
-    async def _queue(self, origin: Seen) -> None:
+    async def _queue(self, origin: SeenStream) -> None:
         name, replicas = origin.name, self._new_side.most_replicas
         consumers = [one for one in await self._old.consumers(name) if plan.is_durable(one)]
         requests = [plan.queue_consumer_request(name, one, replicas) for one in consumers]
@@ -470,7 +472,7 @@ class Mover:
                 consumers=taken,
             )
 
-    async def _by_backup(self, origin: Seen) -> None:
+    async def _by_backup(self, origin: SeenStream) -> None:
         name = origin.name
         sent = 0
 
@@ -486,7 +488,7 @@ class Mover:
         self._restored.add(name)
         self._output.say("restored", f"{name}: restored, {size(sent)} sent", stream=name, bytes=sent)
 
-    async def _discard(self, origin: Seen, target: Seen) -> None:
+    async def _discard(self, origin: SeenStream, target: SeenStream) -> None:
         """Delete a copy that is not whole. Raise TransferFailed when publishers are the reason."""
         name = origin.name
         assert target.mark is not None
@@ -499,7 +501,7 @@ class Mover:
         self._output.say("discarded", f"{name}: what an interrupted run has restored was deleted", stream=name)
 
     # ------------------------------------------------------------------ the end
-    def _finished(self, seen: Mapping[str, tuple[Seen, Seen | None, int]]) -> None:
+    def _finished(self, seen: Mapping[str, tuple[SeenStream, SeenStream | None, int]]) -> None:
         late = {
             name: origin.last_seq - target.mark.last_seq
             for name, (origin, target, _) in seen.items()

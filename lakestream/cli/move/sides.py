@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakestream.account.schemas.bucket import STREAM, SUBJECTS
 from lakestream.cli.link import TransferFailed
-from lakestream.cli.move.plan import Seen, Side, as_json
+from lakestream.cli.move.plan import SeenStream, Side, as_json
 from lakestream.cli.server_options import Server
 from lakestream.lake.read.flush import plain_url
 from lakestream.schemas.errors import BadSchema
@@ -38,7 +38,7 @@ class Unreachable(TransferFailed):
     """Raised when a server does not answer; it may later."""
 
 
-class Refused(TransferFailed):
+class RequestRefused(TransferFailed):
     """Raised when a server rejects a request. `code`: the API's error code, 0 without one."""
 
     def __init__(self, text: str, code: int = 0) -> None:
@@ -46,7 +46,7 @@ class Refused(TransferFailed):
         super().__init__(text)
 
 
-class Connection:
+class SideConnection:
     """A connection to one server.
 
     Args:
@@ -153,26 +153,26 @@ class Connection:
     async def ask(
         self, subject: str, body: Mapping[str, Any] | None = None, timeout: float = REQUEST_S
     ) -> dict[str, Any]:
-        """Send a request whose answer is JSON. Raise Refused, Unreachable."""
+        """Send a request whose answer is JSON. Raise RequestRefused, Unreachable."""
         answer = await self.request(subject, b"" if body is None else as_json(body), timeout)
         try:
             found: dict[str, Any] = json.loads(answer)
         except ValueError:
-            raise Refused(f"{subject}: the answer of the {self.role} server is no JSON") from None
+            raise RequestRefused(f"{subject}: the answer of the {self.role} server is no JSON") from None
         if error := found.get("error"):
             text = error.get("description", error)
-            raise Refused(f"{subject}: {text} (the {self.role} server)", int(error.get("err_code", 0)))
+            raise RequestRefused(f"{subject}: {text} (the {self.role} server)", int(error.get("err_code", 0)))
         return found
 
     async def api(self, subject: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Make a JetStream API request; `subject` without `$JS.API.`. Raise Refused, Unreachable."""
+        """Make a JetStream API request; `subject` without `$JS.API.`. Raise RequestRefused, Unreachable."""
         return await self.ask(f"$JS.API.{subject}", body)
 
-    async def stream(self, name: str) -> Seen | None:
+    async def stream(self, name: str) -> SeenStream | None:
         """Return a stream; None: there is none."""
         try:
-            return Seen.of(await self.api(f"STREAM.INFO.{name}"))
-        except Refused as error:
+            return SeenStream.of(await self.api(f"STREAM.INFO.{name}"))
+        except RequestRefused as error:
             if error.code == STREAM_NOT_FOUND:
                 return None
             raise
@@ -204,7 +204,7 @@ class Connection:
             wanted = {"last_by_subj": f"{SUBJECTS}{schema.name}"}
             message = (await self.api(f"STREAM.MSG.GET.{STREAM}", wanted))["message"]
             latest = parse_document(base64.b64decode(message.get("data", "")))
-        except (Refused, BadSchema):  # no bucket, no such key, or a marker of its deletion
+        except (RequestRefused, BadSchema):  # no bucket, no such key, or a marker of its deletion
             return False
         return latest.version >= (schema.version or 1)
 

@@ -21,7 +21,7 @@ from lakestream.log.format.files import Files
 from lakestream.log.format.outline import Outline
 from lakestream.log.format.record import FIXED
 from lakestream.log.index.subject_index import SubjectIndex
-from lakestream.log.store.base import BaseWriter, Origin
+from lakestream.log.store.base import BaseOrigin, BaseWriter
 
 PART_ROWS = 1 << 22
 """Approximate number of rows that are sorted at a time: 24 bytes each."""
@@ -38,7 +38,7 @@ _COLUMNS = ("seq", "time_ns", "subject", "subject_bytes", "data", "headers", "he
 
 
 def build(
-    files: Files, directory: str, table: str, origin: Origin, stopped: Callable[[], bool] = lambda: False
+    files: Files, directory: str, table: str, origin: BaseOrigin, stopped: Callable[[], bool] = lambda: False
 ) -> None:
     """Write the base of the stream in `directory` from a version of its table. May be repeated.
 
@@ -69,7 +69,7 @@ def build(
     writer.finish(origin, subjects.index())
 
 
-def _parts(table: str, origin: Origin) -> Iterator[Iterator[pa.RecordBatch]]:
+def _parts(table: str, origin: BaseOrigin) -> Iterator[Iterator[pa.RecordBatch]]:
     """Yield the rows in ascending parts; within a part they have no order."""
     try:
         scan = Scan(table, origin.version)

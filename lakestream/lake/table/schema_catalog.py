@@ -19,7 +19,7 @@ from lakestream.schemas import framing
 from lakestream.schemas.codec import Codec, codec_of
 from lakestream.schemas.errors import BadSchema, Unfit
 from lakestream.schemas.framing import Prefix
-from lakestream.schemas.naming import UNKNOWN, Named
+from lakestream.schemas.naming import UNKNOWN, NamedSchema
 from lakestream.schemas.schema import Reference, Schema
 
 CODECS = 128
@@ -121,7 +121,7 @@ class SchemaCatalog:
         changes = self.changes(name)
         return self.version(name, changes[max(0, bisect_right(changes, (time_ns, 1 << 32)) - 1)][1])
 
-    def named(self, named: Named, time_ns: int, payload: bytes) -> tuple[Version | None, bytes]:
+    def named(self, named: NamedSchema, time_ns: int, payload: bytes) -> tuple[Version | None, bytes]:
         """Return (version, prefix of the payload) of a message; None: it has no schema.
 
         Args:

@@ -27,7 +27,7 @@ from lakestream.log.format.files import Files
 from lakestream.log.format.frame import Kind
 from lakestream.log.format.packed import read_plain
 from lakestream.log.format.record import FIXED
-from lakestream.log.format.segment import Tables, decode_segment_header, iter_frames, read_footer
+from lakestream.log.format.segment import SegmentPlaces, decode_segment_header, iter_frames, read_footer
 
 BATCH_ROWS = 10_000
 """Maximum number of rows in a record batch."""
@@ -71,7 +71,7 @@ def decode(
             yield batch if endings is None else _with_endings(batch, endings)
 
 
-def _verified(path: str, local: str, buf: bytes, after: int) -> tuple[Tables, int]:
+def _verified(path: str, local: str, buf: bytes, after: int) -> tuple[SegmentPlaces, int]:
     """Check every frame; return the tables and the offset of the first frame body whose index is above `after`."""
     header = decode_segment_header(buf)
     if isinstance(header, str):
@@ -92,7 +92,7 @@ def _verified(path: str, local: str, buf: bytes, after: int) -> tuple[Tables, in
     return tables, begin
 
 
-def _spans(tables: Tables, begin: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def _spans(tables: SegmentPlaces, begin: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Return offsets and lengths of the records from byte `begin` on."""
     offsets = np.frombuffer(tables.offsets, np.uint32).astype(np.int64)
     lengths = np.frombuffer(tables.lengths, np.uint32).astype(np.int64)

@@ -21,7 +21,7 @@ import msgspec
 import pyarrow as pa
 
 from lakestream.lake.table.schema import is_own
-from lakestream.schemas.columns import Field, List, Map, Record, Scalar, Type, arrow_type, walk
+from lakestream.schemas.columns import Field, List, Map, RecordType, Scalar, Type, arrow_type, walk
 
 MAX_TABLE_FIELDS = 4_000
 """Maximum number of typed columns of a table, including nested ones. Messages of a version that needs more are misfits
@@ -39,7 +39,7 @@ _DELTA = {
 _KINDS = {name: Scalar(kind) for kind, name in _DELTA.items()}
 _DECIMAL = re.compile(r"decimal\((\d+), *(\d+)\)")
 _WORDS = {"integer": "bigint", "number": "double", "bytes": "binary", "instant": "timestamp"}
-EMPTY = Record(())
+EMPTY = RecordType(())
 
 
 class NoColumns(Exception):
@@ -53,14 +53,14 @@ class Place(msgspec.Struct, frozen=True):
     inside: tuple[Place, ...] = ()
 
 
-def of_table(schema: str) -> Record:
+def of_table(schema: str) -> RecordType:
     """Return the typed columns of a table.
 
     Args:
         schema: the JSON of its schema, as in the log.
     """
     fields = msgspec.json.decode(schema)["fields"]
-    return Record(tuple(_field(each) for each in fields if not is_own(each["name"])))
+    return RecordType(tuple(_field(each) for each in fields if not is_own(each["name"])))
 
 
 def _field(each: dict[str, Any]) -> Field:
@@ -74,14 +74,14 @@ def _type(found: Any) -> Type:
             return Scalar("decimal", int(decimal[1]), int(decimal[2]))
         return _KINDS.get(found, Scalar(found))
     if found["type"] == "struct":
-        return Record(tuple(map(_field, found["fields"])))
+        return RecordType(tuple(map(_field, found["fields"])))
     if found["type"] == "array":
         return List(_type(found["elementType"]))
     key = _type(found["keyType"])
     return Map(key if isinstance(key, Scalar) else Scalar("other"), _type(found["valueType"]))
 
 
-def place(table: Record, record: Record) -> tuple[Record, tuple[Place, ...]]:
+def place(table: RecordType, record: RecordType) -> tuple[RecordType, tuple[Place, ...]]:
     """Return (the columns with those of a schema version, the place of each of its fields).
 
     The columns are equal to `table` if the version needs no others.
@@ -107,11 +107,11 @@ def place(table: Record, record: Record) -> tuple[Record, tuple[Place, ...]]:
         fields[key] = Field(column, column, wide, comment=field.comment if there is None else there.comment)
         taken.add(key)
         places.append(Place(column, inside))
-    found = Record(tuple(fields.values()))
+    found = RecordType(tuple(fields.values()))
     return (table if found == table else found), tuple(places)
 
 
-def placed(table: Record, record: Record) -> tuple[Record, tuple[Place, ...]]:
+def placed(table: RecordType, record: RecordType) -> tuple[RecordType, tuple[Place, ...]]:
     """Return `place` of the root.
 
     Raises:
@@ -143,7 +143,7 @@ def _word(of: Type) -> str:
         if of.kind == "decimal":
             return f"decimal_{of.precision}_{of.scale}"
         return _WORDS.get(_plain(of).kind, _plain(of).kind)
-    return "struct" if isinstance(of, Record) else "array" if isinstance(of, List) else "map"
+    return "struct" if isinstance(of, RecordType) else "array" if isinstance(of, List) else "map"
 
 
 def _plain(of: Scalar) -> Scalar:
@@ -154,8 +154,8 @@ def _fits(there: Type, new: Type) -> bool:
     """Return True if a column can also have values of another type."""
     if isinstance(new, Scalar):
         return there == _plain(new)
-    if isinstance(new, Record):
-        return isinstance(there, Record)
+    if isinstance(new, RecordType):
+        return isinstance(there, RecordType)
     if isinstance(new, List):
         return isinstance(there, List) and _fits(there.of, new.of)
     return isinstance(there, Map) and there.key == _plain(new.key) and _fits(there.of, new.of)
@@ -165,8 +165,8 @@ def _merged(there: Type | None, new: Type) -> tuple[Type, tuple[Place, ...]]:
     """Return the type of a column with values of both types, and the places of fields inside of the new one."""
     if isinstance(new, Scalar):
         return _plain(new), ()
-    if isinstance(new, Record):
-        return place(there if isinstance(there, Record) else EMPTY, new)
+    if isinstance(new, RecordType):
+        return place(there if isinstance(there, RecordType) else EMPTY, new)
     inner, inside = _merged(there.of if isinstance(there, List | Map) else None, new.of)
     return (List(inner) if isinstance(new, List) else Map(_plain(new.key), inner)), inside
 
@@ -186,8 +186,8 @@ def reshaped(array: pa.Array, new: Type, wide: Type, inside: Sequence[Place]) ->
     arrow = arrow_type(wide)
     if array.type == arrow or isinstance(new, Scalar):
         return array
-    if isinstance(new, Record):
-        assert isinstance(wide, Record)
+    if isinstance(new, RecordType):
+        assert isinstance(wide, RecordType)
         parts = dict(zip((place.column for place in inside), range(len(inside)), strict=True))
         children = array.flatten()
         columns = []
@@ -214,7 +214,7 @@ def taken_back(array: pa.Array, new: Type, inside: Sequence[Place]) -> pa.Array:
         return array
     if isinstance(new, Scalar):
         return array.cast(arrow)
-    if isinstance(new, Record):
+    if isinstance(new, RecordType):
         by_name = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
         columns = [
             taken_back(by_name[place.column], field.type, place.inside)
@@ -260,7 +260,7 @@ def plain(rows: pa.Table) -> pa.Table:
 # The log
 
 
-def widened(schema: str, wide: Record, more: Sequence[str] = ()) -> str:
+def widened(schema: str, wide: RecordType, more: Sequence[str] = ()) -> str:
     """Return the JSON of a table's schema with further columns. What is there stays as it is.
 
     Args:
@@ -275,7 +275,7 @@ def widened(schema: str, wide: Record, more: Sequence[str] = ()) -> str:
     return msgspec.json.encode(found).decode()
 
 
-def _widen(fields: list[dict[str, Any]], wide: Record) -> None:
+def _widen(fields: list[dict[str, Any]], wide: RecordType) -> None:
     there = {field["name"]: field for field in fields}
     for field in wide.fields:
         if field.column not in there:
@@ -286,11 +286,11 @@ def _widen(fields: list[dict[str, Any]], wide: Record) -> None:
         while isinstance(of, List | Map):
             inner, key = inner[key], "elementType" if isinstance(of, List) else "valueType"
             of = of.of
-        if isinstance(of, Record):
+        if isinstance(of, RecordType):
             _widen(inner[key]["fields"], of)
 
 
-def schema_of(record: Record) -> str:
+def schema_of(record: RecordType) -> str:
     """Return the columns of a schema version as the JSON of a table's schema."""
     return msgspec.json.encode(delta_type(record)).decode()
 
@@ -304,7 +304,7 @@ def delta_type(of: Type) -> Any:
     """Return a type as the log spells it."""
     if isinstance(of, Scalar):
         return f"decimal({of.precision},{of.scale})" if of.kind == "decimal" else _DELTA[_plain(of).kind]
-    if isinstance(of, Record):
+    if isinstance(of, RecordType):
         return {"type": "struct", "fields": [_stated(field) for field in of.fields]}
     if isinstance(of, List):
         return {"type": "array", "elementType": delta_type(of.of), "containsNull": True}

@@ -26,10 +26,10 @@ from lakestream.protocol import headers
 from lakestream.schemas import naming
 from lakestream.schemas.arrow import Decoded
 from lakestream.schemas.codec import encode_rows
-from lakestream.schemas.columns import Record, arrow_type
+from lakestream.schemas.columns import RecordType, arrow_type
 from lakestream.schemas.errors import BadSchema, Misfit, Unfit
 from lakestream.schemas.framing import CONFLUENT, prefixed
-from lakestream.schemas.naming import BY_CONFLUENT, BY_HEADER, BY_SINGLE_OBJECT, DELETIONS, Named, Naming, Rule
+from lakestream.schemas.naming import BY_CONFLUENT, BY_HEADER, BY_SINGLE_OBJECT, DELETIONS, NamedSchema, Naming, Rule
 from lakestream.schemas.schema import Reference
 
 _PREFIX_BYTES = {BY_CONFLUENT: 6, BY_SINGLE_OBJECT: 10}
@@ -93,14 +93,14 @@ class _Run:
             return (self._pinned(self.rules.rules[0][1]),)
         return None
 
-    def named(self, subject: bytes, header_block: bytes, payload: bytes) -> Named:
+    def named(self, subject: bytes, header_block: bytes, payload: bytes) -> NamedSchema:
         """Return the schema that a message names. Raise Unfit."""
         if self.rules is None:
-            return Named()
+            return NamedSchema()
         found = self.rules.named(subject, header_block, payload)
         pinned = self._pinned(found.reference)
         assert not isinstance(pinned, str)
-        return Named(pinned, found.prefix)
+        return NamedSchema(pinned, found.prefix)
 
     def _pinned(self, rule: Rule | None) -> Rule | None:
         """Return a rule with the version that `latest` was when the messages were stored, if the log states it."""
@@ -119,7 +119,9 @@ class TypedRows:
         drop_data: rows whose payload can be given back do not keep it.
     """
 
-    def __init__(self, catalog: SchemaCatalog, schemas: Sequence[SchemaRun], table: Record, drop_data: bool) -> None:
+    def __init__(
+        self, catalog: SchemaCatalog, schemas: Sequence[SchemaRun], table: RecordType, drop_data: bool
+    ) -> None:
         self._catalog = catalog
         self._runs = [_Run(SchemaRun(0, "")), *map(_Run, schemas)]
         self._table = table
@@ -253,7 +255,7 @@ class TypedRows:
             yield None, b"", unfit.misfit, rows
 
     def _by_path(
-        self, named: naming.Named, times: Any, batch: pa.RecordBatch, rows: Any
+        self, named: naming.NamedSchema, times: Any, batch: pa.RecordBatch, rows: Any
     ) -> Iterator[tuple[Version | None, bytes, Misfit | None, Any]]:
         first = batch.column("data")[int(rows[0])].as_py()
         version, raw = self._catalog.named(named, int(times[rows[0]]), first)
@@ -303,12 +305,12 @@ def _by_rule(run: _Run, batch: pa.RecordBatch, rows: Any) -> Iterator[tuple[Rule
 class _Columns:
     """Typed columns of a batch, put together of groups."""
 
-    def __init__(self, table: Record, rows: int) -> None:
+    def __init__(self, table: RecordType, rows: int) -> None:
         self._table = {field.column: field.type for field in table.fields}
         self._rows = rows
         self._parts: dict[str, tuple[list[pa.Array], list[Any]]] = {}
 
-    def put(self, rows: Any, decoded: pa.RecordBatch, record: Record, places: Sequence[Place]) -> None:
+    def put(self, rows: Any, decoded: pa.RecordBatch, record: RecordType, places: Sequence[Place]) -> None:
         """Add the columns of some rows."""
         for array, field, place in zip(decoded.columns, record.fields, places, strict=True):
             wide = typed_columns.reshaped(array, field.type, self._table[place.column], place.inside)
@@ -420,7 +422,7 @@ def _text(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
-def given_back(catalog: SchemaCatalog, table: Record, rows: pa.Table) -> pa.Array:
+def given_back(catalog: SchemaCatalog, table: RecordType, rows: pa.Table) -> pa.Array:
     """Return the payloads of rows, from `data` or from their typed columns.
 
     Args:

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakestream.schemas.columns import Record, Type
+from lakestream.schemas.columns import RecordType, Type
 
 SUBJECT_CHARS = 256
 """Length at which bounds of subjects are cut, the same as in `DELTA` (spark/session.py)."""
@@ -66,7 +66,7 @@ def count_of(properties: Mapping[str, str]) -> int:
     return int(asked.get(INDEXED_PROPERTY.lower(), INDEXED))
 
 
-def indexed(table: Record, own: int, count: int) -> tuple[Path, ...]:
+def indexed(table: RecordType, own: int, count: int) -> tuple[Path, ...]:
     """Return the typed columns that have statistics.
 
     Args:
@@ -79,7 +79,7 @@ def indexed(table: Record, own: int, count: int) -> tuple[Path, ...]:
 
 
 def _leaves(of: Type, path: Path) -> Iterator[Path]:
-    if isinstance(of, Record):
+    if isinstance(of, RecordType):
         for field in of.fields:
             yield from _leaves(field.type, (*path, field.column))
     else:

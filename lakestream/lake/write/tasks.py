@@ -30,7 +30,7 @@ from lakestream.lake.write.data_files import DataFiles, Written
 from lakestream.lake.write.file_statistics import INDEXED, Path
 from lakestream.lake.write.misfits import MisfitFiles
 from lakestream.log.format.runs import SchemaRun
-from lakestream.schemas.columns import Record
+from lakestream.schemas.columns import RecordType
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -87,7 +87,7 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
     lake: str
     account: str
     schemas: tuple[SchemaRun, ...]
-    table: Record
+    table: RecordType
     drop_data: bool
     misfits: str
     misfits_after: int = 0

@@ -16,7 +16,7 @@ from lakestream.log.format.errors import CorruptLog, CorruptRecord
 from lakestream.log.format.files import Files
 from lakestream.log.format.frame import HEADER_SIZE as FRAME_HEADER
 from lakestream.log.format.frame import LENGTH_AT, Frame, decode_frame
-from lakestream.log.format.packed import View
+from lakestream.log.format.packed import PackedView
 from lakestream.log.format.segment import HEADER_SIZE, Segment
 
 MARK_BYTES = 256 << 10
@@ -48,7 +48,7 @@ def read_entries(files: Files, segment: Segment, first_index: int, max_bytes: in
     found: list[tuple[Frame, int]] = []
     try:
         with files.opened(segment.path) as fd:
-            base, view = offset, View(files, fd, segment.path)
+            base, view = offset, PackedView(files, fd, segment.path)
             buf = view.read_at(min(end - base, max_bytes + (MARK_BYTES if index < first_index else 0)), base)
             while offset < end:
                 length = _length(buf, offset - base)

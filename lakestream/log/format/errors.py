@@ -47,7 +47,7 @@ class CorruptLog(LogError):
         self.what = what
 
 
-class ReadFailed(LogError):
+class FileNotReadable(LogError):
     """Raised when a file of a stream cannot be read at the moment: nothing is known about its content."""
 
     def __init__(self, file: str, cause: OSError) -> None:

@@ -74,7 +74,7 @@ def pack(files: Files, path: str) -> int:
     return sum(map(len, pieces))
 
 
-class View:
+class PackedView:
     """An open segment file, read by the offsets of the plain one.
 
     Args:
@@ -153,7 +153,7 @@ def read_plain(files: Files, path: str) -> bytes:
     """
     try:
         with files.opened(path) as fd:
-            view = View(files, fd, path)
+            view = PackedView(files, fd, path)
             end = view.end
             if end is None:
                 return files.read_at(fd, files.size(fd), 0)

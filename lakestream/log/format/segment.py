@@ -139,7 +139,7 @@ class SealedSegment(msgspec.Struct, frozen=True):
     closed_ns: int
 
 
-class Tables:
+class SegmentPlaces:
     """Places of the records of one segment: sequence → (offset, length)."""
 
     __slots__ = ("lengths", "offsets", "runs")
@@ -150,7 +150,7 @@ class Tables:
         self.lengths = lengths
 
     @classmethod
-    def empty(cls) -> Tables:
+    def empty(cls) -> SegmentPlaces:
         """Return the tables of a new segment."""
         return cls(Runs(), array("I"), array("I"))
 
@@ -221,7 +221,7 @@ class Segment:
         self.file_bytes = 0  # once sealed: the length of the whole file
         self.first_append_ns = 0
         self.frame_offsets = array("I")
-        self.tables: Tables | None = Tables.empty()
+        self.tables: SegmentPlaces | None = SegmentPlaces.empty()
         self.used = False  # True if the tables were used since the cache last asked
         self.footer: Footer | None = None
         self.terms: list[tuple[int, int]] = []
@@ -308,7 +308,7 @@ def is_packed(data: bytes) -> bool:
     return data[:4] == _MAGIC and int.from_bytes(data[4:8], "little") == PACKED_VERSION
 
 
-def encode_footer(footer: Footer, tables: Tables, frames_end: int) -> list[bytes]:
+def encode_footer(footer: Footer, tables: SegmentPlaces, frames_end: int) -> list[bytes]:
     """Return the pieces that follow the frames of a sealed segment, which end at offset `frames_end`."""
     offsets, lengths = tables.offsets.tobytes(), tables.lengths.tobytes()
     metadata = msgspec.msgpack.encode(footer)
@@ -371,7 +371,7 @@ def _end_of(size: int, read_from: Callable[[int], bytes]) -> SealedEnd | None:
     return SealedEnd(footer, frames_end, tables_at, rows, tables_crc, size, packing)
 
 
-def read_tables(files: Files, fd: int, path: str, end: SealedEnd) -> Tables:
+def read_tables(files: Files, fd: int, path: str, end: SealedEnd) -> SegmentPlaces:
     """Return the tables of a sealed segment. Raise CorruptLog when they are damaged."""
     data = files.read_at(fd, 8 * end.rows, end.tables_at)
     runs = Runs.of(end.footer.runs)
@@ -380,10 +380,10 @@ def read_tables(files: Files, fd: int, path: str, end: SealedEnd) -> Tables:
     offsets, lengths = array("I"), array("I")
     offsets.frombytes(data[: 4 * end.rows])
     lengths.frombytes(data[4 * end.rows :])
-    return Tables(runs, offsets, lengths)
+    return SegmentPlaces(runs, offsets, lengths)
 
 
-def read_footer(path: str, files: Files | None = None) -> tuple[Footer, Tables, int]:
+def read_footer(path: str, files: Files | None = None) -> tuple[Footer, SegmentPlaces, int]:
     """Return the footer of the sealed segment at `path`, its tables, and the offset where its frames end.
 
     Raise CorruptLog when there is no undamaged footer.

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from zlib import crc32
 
-from lakestream.log.format.errors import CorruptLog, ReadFailed
+from lakestream.log.format.errors import CorruptLog, FileNotReadable
 from lakestream.log.format.files import Files
 from lakestream.log.index.histories import count
 
@@ -62,7 +62,7 @@ class BlockFile:
         """Return the bytes at an offset. Raise OSError."""
         return self._files.read_at(self._fd, length, offset)
 
-    def write(self, data: bytes) -> Block:
+    def write(self, data: bytes) -> FileBlock:
         """Put an encoded block into a scratch file. Raise OSError, and then nothing has changed."""
         room = _room(len(data))
         free = self._free.get(room)
@@ -74,7 +74,7 @@ class BlockFile:
             raise
         finally:
             self._end = max(self._end, offset + room)
-        return Block(self, offset, len(data), _HEAD.unpack_from(data)[1])
+        return FileBlock(self, offset, len(data), _HEAD.unpack_from(data)[1])
 
     def free(self, offset: int, length: int) -> None:
         """Release the place of a block. Any thread."""
@@ -85,7 +85,7 @@ class BlockFile:
             self._files.close(self._fd)
 
 
-class Block:
+class FileBlock:
     """A block in a file. It can be read as long as it is referenced: only then its place is used anew."""
 
     __slots__ = ("_file", "_length", "_offset", "count")
@@ -100,17 +100,17 @@ class Block:
         return self._length
 
     def read(self) -> bytes:
-        """Return its bytes. Any thread. Raise CorruptLog, ReadFailed."""
+        """Return its bytes. Any thread. Raise CorruptLog, FileNotReadable."""
         try:
             data = self._file.read(self._offset, self._length)
         except OSError as error:
-            raise ReadFailed(self._file.path, error) from error
+            raise FileNotReadable(self._file.path, error) from error
         if len(data) != self._length or crc32(memoryview(data)[4:]) != int.from_bytes(data[:4], "little"):
             raise CorruptLog(self._file.path, self._offset, "a block of the subject index is damaged")
         return data
 
     def find(self, subject: bytes) -> int:
-        """Return the sequences of `subject`, packed; 0 if it is not here. Raise CorruptLog, ReadFailed."""
+        """Return the sequences of `subject`, packed; 0 if it is not here. Raise CorruptLog, FileNotReadable."""
         if b" " in subject:  # a request may contain a space: two adjacent subjects must not match
             return 0
         data = self.read()
@@ -128,7 +128,7 @@ class Block:
         return int.from_bytes(data[start : start + 8 * counts[row]], "little")
 
     def rows(self) -> dict[bytes, int]:
-        """Return every subject with its packed sequences, in order. Any thread. Raise CorruptLog, ReadFailed."""
+        """Return every subject with its packed sequences, in order. Any thread. Raise CorruptLog, FileNotReadable."""
         return decode_rows(self.read())
 
     def __del__(self) -> None:

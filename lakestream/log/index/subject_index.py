@@ -18,7 +18,7 @@ from itertools import chain, islice
 
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.files import Files
-from lakestream.log.index.cold_rows import Block, BlockFile
+from lakestream.log.index.cold_rows import BlockFile, FileBlock
 from lakestream.log.index.histories import (
     FULL,
     MASK,
@@ -41,7 +41,7 @@ from lakestream.log.index.histories import (
     without,
 )
 from lakestream.log.index.memory_limit import STEP, IndexMemory
-from lakestream.log.index.subject_leaves import Leaves, Snapshot
+from lakestream.log.index.subject_leaves import IndexSnapshot, Leaves
 from lakestream.protocol import subjects as grammar
 
 ORDERED_SUBJECTS = 1 << 15
@@ -107,7 +107,7 @@ class SubjectIndex:
         return made
 
     @classmethod
-    def cold(cls, lows: list[bytes], blocks: list[Block], through: int) -> SubjectIndex:
+    def cold(cls, lows: list[bytes], blocks: list[FileBlock], through: int) -> SubjectIndex:
         """Return the index over these blocks, in order, which begin with the subjects `lows`.
 
         Block. Raise CorruptLog, ReadFailed.
@@ -450,14 +450,14 @@ class SubjectIndex:
         for subject in self._cold_subjects():
             yield subject, self.last(subject)
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> IndexSnapshot:
         """Return a snapshot. It copies a dict and some lists; their items are copied once they change."""
         self._epoch += 1
         leaves = self._leaves
         if leaves is None:
-            return Snapshot(self._held.copy(), None, self._through)
+            return IndexSnapshot(self._held.copy(), None, self._through)
         self._settle()
-        return Snapshot(self._held.copy(), [leaves.copy(at) for at in range(len(leaves.leaves))], self._through)
+        return IndexSnapshot(self._held.copy(), [leaves.copy(at) for at in range(len(leaves.leaves))], self._through)
 
     # ------------------------------------------------------------------ order and memory
     def cool(self, subjects: int) -> int:

@@ -5,7 +5,7 @@ range are in memory, in the order in which they were added, some perhaps removed
 rows in a file (cold_rows.py). Memory overrides the block: a subject that is in both is read from memory, and one that
 was removed but is still in the block has an integer of 0 in memory. So nothing in a file ever changes.
 
-Long operations are cut into steps over few leaves, which the caller spreads over its work. `Snapshot` is what
+Long operations are cut into steps over few leaves, which the caller spreads over its work. `IndexSnapshot` is what
 checkpoints and long answers read of an index in threads, while it changes in the event loop.
 """
 
@@ -16,7 +16,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
 from lakestream.log.format.errors import LogError
-from lakestream.log.index.cold_rows import Block, BlockFile, encode_rows, first_name
+from lakestream.log.index.cold_rows import BlockFile, FileBlock, encode_rows, first_name
 from lakestream.log.index.histories import MASK, Held
 from lakestream.log.index.histories import held as in_memory
 
@@ -32,7 +32,7 @@ LONG_BLOCK = 1 << 18
 Blocks that are made while a server runs are shorter."""
 
 
-class Leaf:
+class SubjectLeaf:
     """One range of subjects; see the module. `part`: other leaves share the block, each with the rows in its range.
 
     The first `ordered` names, with which it was made, are in the order of subjects.
@@ -40,7 +40,7 @@ class Leaf:
 
     __slots__ = ("block", "names", "ordered", "part")
 
-    def __init__(self, names: list[bytes], block: Block | None = None, part: bool = False) -> None:
+    def __init__(self, names: list[bytes], block: FileBlock | None = None, part: bool = False) -> None:
         self.names = names
         self.ordered = len(names)
         self.block = block
@@ -66,12 +66,12 @@ class Leaves:
     def __init__(self, held: dict[bytes, Held]) -> None:
         self._held = held
         self.lows: list[bytes] = [b""]
-        self.leaves: list[Leaf] = [Leaf([])]
+        self.leaves: list[SubjectLeaf] = [SubjectLeaf([])]
         self.cold = self.gone = 0
         self.listed = 0  # names in all leaves
         self._cursor = 0  # the leaf with which the next step of cooling begins
-        self._asked: Block | None = None  # block of the last lookup; a second one decodes all its rows
-        self._walked: Block | None = None
+        self._asked: FileBlock | None = None  # block of the last lookup; a second one decodes all its rows
+        self._walked: FileBlock | None = None
         self._rows: dict[bytes, int] = {}
 
     @classmethod
@@ -81,12 +81,12 @@ class Leaves:
         names = sorted(held)
         made.listed = len(names)
         if names:
-            made.leaves = [Leaf(names[at : at + LEAF_ROWS]) for at in range(0, len(names), LEAF_ROWS)]
+            made.leaves = [SubjectLeaf(names[at : at + LEAF_ROWS]) for at in range(0, len(names), LEAF_ROWS)]
             made.lows = [b"", *names[LEAF_ROWS::LEAF_ROWS]]
         return made
 
     @classmethod
-    def over(cls, held: dict[bytes, Held], lows: list[bytes], blocks: list[Block]) -> Leaves:
+    def over(cls, held: dict[bytes, Held], lows: list[bytes], blocks: list[FileBlock]) -> Leaves:
         """Return the leaves over blocks that begin with the subjects `lows`. Raise CorruptLog, ReadFailed."""
         made = cls(held)
         if blocks:
@@ -94,14 +94,14 @@ class Leaves:
             made.leaves = [made._opened(block) for block in blocks]
         return made
 
-    def _opened(self, block: Block) -> Leaf:
+    def _opened(self, block: FileBlock) -> SubjectLeaf:
         if block.size <= LONG_BLOCK:
             self.cold += block.count
-            return Leaf([], block)
+            return SubjectLeaf([], block)
         rows = block.rows()
         self._held.update((name, in_memory(packed, 0)) for name, packed in rows.items())
         self.listed += len(rows)
-        return Leaf(list(rows))
+        return SubjectLeaf(list(rows))
 
     @property
     def filed(self) -> bool:
@@ -212,7 +212,7 @@ class Leaves:
         border = names[middle]
         rows = self.copy(at).block_rows()
         below = sum(name < border for name in rows)
-        lower, upper = Leaf(names[:middle]), Leaf(names[middle:])
+        lower, upper = SubjectLeaf(names[:middle]), SubjectLeaf(names[middle:])
         for half, some in ((lower, below), (upper, len(rows) - below)):
             if some:
                 half.block, half.part = leaf.block, leaf.part or some < len(rows)
@@ -267,7 +267,7 @@ class Leaves:
             self.gone -= held.pop(name) == 0
         self.cold += len(rows) - before
         self.listed -= len(leaf.names)
-        self.leaves[at : at + 1] = [Leaf([], block) for block in blocks] or [Leaf([])]
+        self.leaves[at : at + 1] = [SubjectLeaf([], block) for block in blocks] or [SubjectLeaf([])]
         self.lows[at : at + 1] = [self.lows[at], *(part[0] for part in parts[1:])]
         self.place(staying)
         return len(moving), max(len(parts), 1)
@@ -282,12 +282,12 @@ class LeafCopy:
 
     __slots__ = ("_high", "_low", "block", "names")
 
-    def __init__(self, names: list[bytes], block: Block | None, low: bytes | None, high: bytes | None) -> None:
+    def __init__(self, names: list[bytes], block: FileBlock | None, low: bytes | None, high: bytes | None) -> None:
         self.names, self.block = names, block
         self._low, self._high = low, high
 
     @property
-    def encoded(self) -> Block | None:
+    def encoded(self) -> FileBlock | None:
         """Return the block if it is the whole content of the leaf, else None."""
         return self.block if not self.names and self._low is None else None
 
@@ -325,7 +325,7 @@ class LeafCopy:
         return {name: rows[name] for name in sorted(rows)}
 
 
-class Snapshot:
+class IndexSnapshot:
     """A SubjectIndex at one moment. Made in the event loop, read in a thread while the index changes."""
 
     __slots__ = ("_held", "_leaves", "_through")

@@ -24,7 +24,7 @@ from lakestream.log.format.outline import SUFFIX, Outline, OutlineFile, read_out
 from lakestream.log.index.sequences import SequenceSet
 from lakestream.log.index.subject_index import SubjectIndex
 from lakestream.log.store.checkpoint import NAME as CHECKPOINT
-from lakestream.log.store.checkpoint import Snapshot, State, read_checkpoint, write_checkpoint
+from lakestream.log.store.checkpoint import Snapshot, StoreState, read_checkpoint, write_checkpoint
 from lakestream.protocol.decoding import PackDecoder
 
 READ_AGAIN_NS = 2_000_000_000
@@ -34,7 +34,7 @@ UNFINISHED = ".making"
 """Suffix of the directory while it is being made."""
 
 
-class Origin(msgspec.Struct, frozen=True):
+class BaseOrigin(msgspec.Struct, frozen=True):
     """The version of the stream's table that a base was read from, and the sequence through which it reaches, which may
     be above its last message."""
 
@@ -42,7 +42,7 @@ class Origin(msgspec.Struct, frozen=True):
     through: int
 
 
-_ORIGIN = PackDecoder(Origin)
+_ORIGIN = PackDecoder(BaseOrigin)
 
 
 class Base:
@@ -50,7 +50,7 @@ class Base:
 
     def __init__(
         self,
-        origin: Origin,
+        origin: BaseOrigin,
         live: SequenceSet,
         subjects: SubjectIndex,
         size: int,
@@ -105,10 +105,10 @@ class BaseWriter:
                 self._live.add_run(first + at, first + hole - 1)
             at = hole + 1
 
-    def finish(self, origin: Origin, subjects: SubjectIndex) -> None:
+    def finish(self, origin: BaseOrigin, subjects: SubjectIndex) -> None:
         """Complete the base durably, with the subjects of all messages that were added."""
         first = self._live.next_at_or_after(1) or origin.through + 1
-        state = State(
+        state = StoreState(
             index=0,
             uid="",
             stream="",
@@ -132,7 +132,7 @@ class BaseWriter:
         self._files.sync_directory(os.path.dirname(self._target))
 
 
-def origin_of(files: Files, directory: str) -> Origin | None:
+def origin_of(files: Files, directory: str) -> BaseOrigin | None:
     """Return the origin of the base in a stream's directory, or None. Block. Raise CorruptLog, OSError."""
     found = read_checkpoint(files, os.path.join(directory, DIRECTORY, CHECKPOINT))
     return None if found is None else _ORIGIN.decode(found[0].extra)
@@ -209,7 +209,7 @@ class BaseUnreadable(LogError):
 class Bases(Protocol):
     """Reads the tables of streams that began with a clone."""
 
-    def make_base(self, files: Files, directory: str, account: str, name: str, origin: Origin) -> Base:
+    def make_base(self, files: Files, directory: str, account: str, name: str, origin: BaseOrigin) -> Base:
         """Return the base of the stream in `directory`; make it unless it exists. Blocks for seconds.
 
         Raises:
@@ -222,7 +222,7 @@ class Bases(Protocol):
         directory: str,
         account: str,
         name: str,
-        origin: Origin,
+        origin: BaseOrigin,
         done: Callable[[Base | None, BaseException | None], None],
     ) -> None:
         """Call `make_base` in a thread."""

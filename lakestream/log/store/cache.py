@@ -15,7 +15,7 @@ from collections import deque
 from typing import Protocol
 
 from lakestream.log.format.files import Files
-from lakestream.log.format.packed import View
+from lakestream.log.format.packed import PackedView
 from lakestream.log.index.memory_limit import MAX_INDEX_MEMORY, IndexMemory
 
 MAX_FILES = 128
@@ -38,7 +38,7 @@ class Loaded(Protocol):
 class _File:
     __slots__ = ("asked", "fd", "view")
 
-    def __init__(self, fd: int, view: View) -> None:
+    def __init__(self, fd: int, view: PackedView) -> None:
         self.fd = fd
         self.view = view
         self.asked = False
@@ -120,7 +120,7 @@ class ReadCache:
         self.sweep()
         fd = self.files.open(path)
         try:
-            file = _File(fd, View(self.files, fd, path))
+            file = _File(fd, PackedView(self.files, fd, path))
         except BaseException:
             self.files.close(fd)
             raise

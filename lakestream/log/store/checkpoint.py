@@ -4,7 +4,7 @@ Belongs here: the checkpoint file and its encoding. A checkpoint replaces the on
 is always a complete one. It also holds the state of the store's owner, as opaque bytes.
 
     magic, u32 version, u64 length of the state, u64 length of the subject index, u32 crc of what follows
-    MessagePack `State`, and the version once more: the crc does not cover the first one
+    MessagePack `StoreState`, and the version once more: the crc does not cover the first one
     the subject index: blocks (index/cold_rows.py) in order, MessagePack `_Directory` of them, u32 length of that
 
 It is written in parts, and an index of many subjects stays in the file when it is opened: the start of a stream does
@@ -27,10 +27,10 @@ from lakestream.log.format.errors import CorruptLog, StoreVersionError
 from lakestream.log.format.files import Files
 from lakestream.log.format.runs import SchemaRun
 from lakestream.log.index import subject_index
-from lakestream.log.index.cold_rows import Block, BlockFile
+from lakestream.log.index.cold_rows import BlockFile, FileBlock
 from lakestream.log.index.histories import pack
 from lakestream.log.index.subject_index import SubjectIndex
-from lakestream.log.index.subject_leaves import Snapshot as Subjects
+from lakestream.log.index.subject_leaves import IndexSnapshot as Subjects
 from lakestream.protocol.decoding import DECODE_ERRORS, PackDecoder
 
 NAME = "checkpoint"
@@ -48,7 +48,7 @@ HEAD_SIZE = _HEAD.size
 _REBUILD = " (if the log still has its first segment, remove the checkpoint: it is rebuilt from the log)"
 
 
-class State(msgspec.Struct, frozen=True, kw_only=True):
+class StoreState(msgspec.Struct, frozen=True, kw_only=True):
     """State of the store at `index`, except the subject index and the places of records.
 
     `removed` are the sequences removed since the segment that begins with `opened_index` was begun, `erased_runs` are
@@ -86,20 +86,20 @@ class _Format(msgspec.Struct, frozen=True, kw_only=True):
     version: int = 0
 
 
-class _Written(State, frozen=True, kw_only=True):
+class _Written(StoreState, frozen=True, kw_only=True):
     """A state as it is written."""
 
     version: int = VERSION
 
 
-_STATE = PackDecoder(State)
+_STATE = PackDecoder(StoreState)
 _FORMAT = PackDecoder(_Format)
 
 
 class Snapshot(msgspec.Struct, frozen=True):
     """A copy of the state, taken in the event loop and written in a thread."""
 
-    state: State
+    state: StoreState
     subjects: Subjects
 
 
@@ -173,13 +173,13 @@ def _gathered(parts: Iterator[bytes]) -> Iterator[bytes]:
     yield b"".join(some)
 
 
-def recover_checkpoint(files: Files, path: str) -> tuple[State, SubjectIndex, int] | None:
+def recover_checkpoint(files: Files, path: str) -> tuple[StoreState, SubjectIndex, int] | None:
     """Read the checkpoint of a stream that is not open, and remove the remains of an interrupted write."""
     files.remove(path + TEMPORARY)
     return read_checkpoint(files, path)
 
 
-def read_checkpoint(files: Files, path: str) -> tuple[State, SubjectIndex, int] | None:
+def read_checkpoint(files: Files, path: str) -> tuple[StoreState, SubjectIndex, int] | None:
     """Return (state, subject index, size in bytes), or None when there is no checkpoint. Block.
 
     Raise CorruptLog when it is damaged, StoreVersionError when a newer release wrote it, OSError.
@@ -257,7 +257,7 @@ def _read_subjects(file: BlockFile, at: int, encoded: bytes, end: int, last_seq:
     if at + sum(lengths) != end:
         raise ValueError(f"blocks of {sum(lengths)} bytes in an index of {end - at}")
     places = pairwise(accumulate(lengths, initial=at))
-    blocks = [Block(file, start, stop - start, some) for (start, stop), some in zip(places, rows, strict=True)]
+    blocks = [FileBlock(file, start, stop - start, some) for (start, stop), some in zip(places, rows, strict=True)]
     if sum(rows) > LEFT_SUBJECTS:
         return SubjectIndex.cold(directory.firsts, blocks, last_seq)
     found: dict[bytes, int] = {}

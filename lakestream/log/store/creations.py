@@ -61,20 +61,20 @@ class First(msgspec.Struct, frozen=True, array_like=True):
     body: bytes
 
 
-class Record(msgspec.Struct, frozen=True, array_like=True):
+class CreationRecord(msgspec.Struct, frozen=True, array_like=True):
     """A record of the journal: a directory with the first entry of its log, or None if it has none any more."""
 
     directory: str
     first: First | None
 
 
-_RECORD = PackDecoder(Record)
+_RECORD = PackDecoder(CreationRecord)
 
 
 class _Ticket:
     """A record on its way into the file."""
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: CreationRecord) -> None:
         self.record = record
         self.done = False
         self.error: OSError | None = None
@@ -125,7 +125,7 @@ class CreationJournal:
         with self._gather:
             self._unsettled[relative] = first
         try:
-            self._put(Record(relative, first))
+            self._put(CreationRecord(relative, first))
         except BaseException:
             with self._gather:
                 del self._unsettled[relative]
@@ -140,7 +140,7 @@ class CreationJournal:
         with self._write:  # the file is not being rewritten
             known = relative in self._recorded
         if known:
-            self._put(Record(relative, None))
+            self._put(CreationRecord(relative, None))
 
     def _relative(self, directory: str) -> str:
         return directory.removeprefix(os.path.join(self._root, ""))
@@ -160,7 +160,7 @@ class CreationJournal:
                 del self._unsettled[relative]
 
     # ------------------------------------------------------------------ the file
-    def _put(self, record: Record) -> None:
+    def _put(self, record: CreationRecord) -> None:
         """Write a record, durably, together with those that other threads put meanwhile. Raise OSError."""
         ticket = _Ticket(record)
         with self._gather:
@@ -187,7 +187,7 @@ class CreationJournal:
         for ticket in tickets:
             ticket.done, ticket.error = True, error
 
-    def _append(self, records: Sequence[Record]) -> None:
+    def _append(self, records: Sequence[CreationRecord]) -> None:
         buffers = self._frames(records)
         end = self._end + sum(map(len, buffers))
         if end > self._length:
@@ -198,11 +198,11 @@ class CreationJournal:
         self._end = end
         self._note(records)
 
-    def _rewrite(self, records: Sequence[Record]) -> None:
+    def _rewrite(self, records: Sequence[CreationRecord]) -> None:
         """Replace the file by one with the unsettled records, and with `records`."""
         self._drop_file()
         with self._gather:
-            kept = {directory: Record(directory, first) for directory, first in self._unsettled.items()}
+            kept = {directory: CreationRecord(directory, first) for directory, first in self._unsettled.items()}
         for record in records:
             kept.pop(record.directory, None)
             if record.first is not None:
@@ -218,12 +218,12 @@ class CreationJournal:
             self._recorded.clear()
         self._note(kept.values())
 
-    def _note(self, records: Iterable[Record]) -> None:
+    def _note(self, records: Iterable[CreationRecord]) -> None:
         with self._gather:
             for record in records:
                 (self._recorded.discard if record.first is None else self._recorded.add)(record.directory)
 
-    def _frames(self, records: Sequence[Record]) -> list[bytes]:
+    def _frames(self, records: Sequence[CreationRecord]) -> list[bytes]:
         buffers, write = list[bytes](), self._index
         for record in records:
             frame = Frame(Kind.OPERATION, 1, self._index, 0, msgspec.msgpack.encode(record))

@@ -1,8 +1,8 @@
 """Files of a store as of its applied entry, while the store continues.
 
-Belongs here: collecting the files that another node needs to have a store at this moment (`Export`: links to immutable
-files, the open segment through the applied entry, and a checkpoint of now), and the files as they are on disk, for
-their verification (`Pin`).
+Belongs here: collecting the files that another node needs to have a store at this moment (`StoreExport`: links to
+immutable files, the open segment through the applied entry, and a checkpoint of now), and the files as they are on
+disk, for their verification (`StorePin`).
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ COPY_BYTES = 1 << 20
 """Bytes of the open segment that are copied at once (1 MiB)."""
 
 
-class Part(msgspec.Struct, frozen=True):
+class ExportPart(msgspec.Struct, frozen=True):
     """A file of an export: its path below the stream's directory, and its length in bytes."""
 
     name: str
     size: int
 
 
-def link_part(files: Files, path: str, directory: str, within: str, size: int | None = None) -> Part:
+def link_part(files: Files, path: str, directory: str, within: str, size: int | None = None) -> ExportPart:
     """Link a file, of which `size` bytes count, to `directory`/`within`. Block. Raise OSError."""
     name = os.path.basename(path)
     target = os.path.join(directory, within, name)
     files.make_directory(os.path.dirname(target))
     files.link(path, target)
     # Take the size of the link: the file may be compressed or replaced at this moment.
-    return Part(f"{within}/{name}", files.length(target) if size is None else size)
+    return ExportPart(f"{within}/{name}", files.length(target) if size is None else size)
 
 
 class _Collection:
@@ -70,11 +70,11 @@ class _Collection:
         return offsets[following] if following < len(offsets) else end
 
 
-class Moved(LogError):
+class FilesMoved(LogError):
     """Raised when the files of a store changed while they were collected."""
 
 
-class Pin(_Collection):
+class StorePin(_Collection):
     """The files of one store as they are on disk, for their verification.
 
     Args:
@@ -97,7 +97,7 @@ class Pin(_Collection):
         return max([self._checkpoint_index, *(each.last_index for each in self._sealed)])
 
     def write(self, target: str) -> None:
-        """Collect the files in `target`, which is empty. Block. Raise Moved if that has to be repeated, OSError.
+        """Collect the files in `target`, which is empty. Block. Raise FilesMoved if that has to be repeated, OSError.
 
         Sealed segments, outlines, the checkpoint and the base are links. The open segment is a copy.
         """
@@ -114,13 +114,13 @@ class Pin(_Collection):
         for path, end in self._open:
             _copy(self._files, path, os.path.join(log_directory, os.path.basename(path)), end)
         if any(each.footer is not None for each in self._growing):  # a copy of what is compressed now
-            raise Moved(f"{self._directory}: a segment was sealed meanwhile")
+            raise FilesMoved(f"{self._directory}: a segment was sealed meanwhile")
         self._checkpoint_index = _index_of(self._files, os.path.join(target, CHECKPOINT))  # a new one, perhaps
         if self._checkpoint_index > self.index:
-            raise Moved(f"{self._directory}: a checkpoint was written meanwhile")
+            raise FilesMoved(f"{self._directory}: a checkpoint was written meanwhile")
 
 
-class Export(_Collection):
+class StoreExport(_Collection):
     """The files that another node needs.
 
     Args:
@@ -142,11 +142,11 @@ class Export(_Collection):
         self._skipped = [each for each in self._sealed[:-1] if each.last_index <= skip_through]
         self._sealed = self._sealed[len(self._skipped) :]
 
-    def write(self, directory: str) -> list[Part]:
+    def write(self, directory: str) -> list[ExportPart]:
         """Collect everything in `directory`, which is empty. Block. Raise OSError, CorruptLog."""
         log_directory = os.path.join(directory, self._name)
         self._files.make_directory(log_directory)
-        parts: list[Part] = []
+        parts: list[ExportPart] = []
         with self._lock:
             for path in [outline.path for outline in self._outlines] + [each.path for each in self._sealed]:
                 parts.append(link_part(self._files, path, directory, self._name))
@@ -155,9 +155,9 @@ class Export(_Collection):
             # The receiver finds the messages of these segments in the lake.
             for made in outline_segments(self._files, log_directory, self._skipped):
                 name = os.path.basename(made.path)
-                parts.append(Part(f"{self._name}/{name}", self._files.length(made.path)))
+                parts.append(ExportPart(f"{self._name}/{name}", self._files.length(made.path)))
         size = write_checkpoint(self._files, os.path.join(directory, CHECKPOINT), self._snapshot)
-        return [*parts, Part(CHECKPOINT, size)]
+        return [*parts, ExportPart(CHECKPOINT, size)]
 
 
 def _index_of(files: Files, checkpoint: str) -> int:

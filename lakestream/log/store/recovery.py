@@ -52,7 +52,7 @@ from lakestream.log.format.segment import (
 from lakestream.log.store.base import outlines_of
 from lakestream.log.store.root import set_aside
 from lakestream.log.store.segment_log import LogOptions, SegmentLog, begin_segment, last_term, write_frames
-from lakestream.log.store.synced import Mark, MarkFile
+from lakestream.log.store.synced import MarkFile, SyncedMark
 
 UNFINISHED = "{}; a crash in the middle of a write leaves this, and nothing says that it had been acknowledged"
 """Log text for the end of a log that cannot be told from a torn write."""
@@ -68,7 +68,7 @@ def find_outlines(directory: str, files: Files, based: bool = False) -> list[Out
     return base + [OutlineFile(path, read_outline_info(files, path)) for path in paths]
 
 
-def synced_through(marks: MarkFile, files: Files) -> tuple[Mark, list[str]]:
+def synced_through(marks: MarkFile, files: Files) -> tuple[SyncedMark, list[str]]:
     """Return the mark of a log, which says through which entry it was synced, and log lines about it.
 
     A mark that cannot be read protects nothing any more; it is set aside, and the next one takes its place. Block.
@@ -79,9 +79,9 @@ def synced_through(marks: MarkFile, files: Files) -> tuple[Mark, list[str]]:
         why = error.what if isinstance(error, CorruptLog) else str(error)
         note = f"{marks.path} cannot be read ({why}): damage at the end of the log would not be noticed at this start"
         try:
-            return Mark(), [f"{note}; it was set aside as {set_aside(files, marks.path)}"]
+            return SyncedMark(), [f"{note}; it was set aside as {set_aside(files, marks.path)}"]
         except OSError as again:
-            return Mark(), [f"{note}; it cannot be set aside: {again}"]
+            return SyncedMark(), [f"{note}; it cannot be set aside: {again}"]
 
 
 def open_log(
@@ -94,14 +94,14 @@ def open_log(
     checkpoint_index: int = 0,
     durable_through: int = 0,
     known_from: str = "",
-    mark: Mark | None = None,
+    mark: SyncedMark | None = None,
 ) -> SegmentLog:
     """Return the log in `directory`, which is made when it is not there; see `find_segments`. Block.
 
     Raise CorruptLog.
     """
     files.make_directory(directory)
-    known = Known(outlined, checkpoint_index, max(checkpoint_index, durable_through), known_from, mark or Mark())
+    known = Known(outlined, checkpoint_index, max(checkpoint_index, durable_through), known_from, mark or SyncedMark())
     notes: list[str] = []
     segments = find_segments(directory, files, now, known, notes)
     log = SegmentLog(directory, files, options, now, segments, last_term(segments))
@@ -121,7 +121,7 @@ class Known(msgspec.Struct, frozen=True):
     checkpoint_index: int
     durable_through: int
     file: str = ""
-    mark: Mark = Mark()
+    mark: SyncedMark = SyncedMark()
 
     def lost(self, path: str, offset: int, what: str) -> CorruptLog:
         """Return the error for entries that were durable and cannot be read."""

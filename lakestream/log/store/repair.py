@@ -21,7 +21,7 @@ from lakestream.log.format.frame import HEADER_SIZE as FRAME_HEADER
 from lakestream.log.format.frame import Frame, Kind, decode_frame, unwritten
 from lakestream.log.format.outline import SUFFIX as OUTLINE_SUFFIX
 from lakestream.log.format.outline import read_outline, read_outline_info
-from lakestream.log.format.packed import View, read_plain
+from lakestream.log.format.packed import PackedView, read_plain
 from lakestream.log.format.record import iter_records
 from lakestream.log.format.segment import (
     HEADER_SIZE,
@@ -116,7 +116,7 @@ class _Walk:
                     self.damage = f"{path}: begins with entry {header.first_index} where {first_index} belongs"
                     return
                 sealed = _end(files, fd, path)
-                content = View(files, fd, path).read_at(sealed.frames_end if sealed else files.size(fd), 0)
+                content = PackedView(files, fd, path).read_at(sealed.frames_end if sealed else files.size(fd), 0)
         except (CorruptRecord, CorruptLog) as error:
             self.damage = f"{path}: {error}"  # a damaged compressed segment is not used at all
             return

@@ -13,11 +13,11 @@ from itertools import accumulate, chain, repeat
 from operator import attrgetter
 from typing import cast
 
-from lakestream.log.format.errors import Compacted, CorruptLog, CorruptRecord, ReadFailed
+from lakestream.log.format.errors import Compacted, CorruptLog, CorruptRecord, FileNotReadable
 from lakestream.log.format.outline import Outline, OutlineFile, read_outline
 from lakestream.log.format.record import FIXED, TIME_AT, Record, decode_record, subjects_at
 from lakestream.log.format.records import Records
-from lakestream.log.format.segment import Segment, Tables, read_footer
+from lakestream.log.format.segment import Segment, SegmentPlaces, read_footer
 from lakestream.log.store.cache import ReadCache
 from lakestream.log.store.log import Appended
 
@@ -241,7 +241,7 @@ class SegmentRows:
     def _position(self, seq: int) -> int:
         return bisect_right(self.segments, seq, key=_first_seq) - 1
 
-    def _tables(self, segment: Segment) -> Tables:
+    def _tables(self, segment: Segment) -> SegmentPlaces:
         segment.used = True
         tables = segment.tables
         if tables is None:
@@ -251,7 +251,7 @@ class SegmentRows:
                 self.on_corrupt(error)
                 raise
             except OSError as error:
-                raise ReadFailed(segment.path, error) from error
+                raise FileNotReadable(segment.path, error) from error
             segment.tables = tables
             self.cache.keep(segment, tables.memory())
         return tables
@@ -266,7 +266,7 @@ class SegmentRows:
                 self.on_corrupt(error)
                 raise
             except OSError as error:
-                raise ReadFailed(file.path, error) from error
+                raise FileNotReadable(file.path, error) from error
             self.cache.keep(file, outline.memory())
         return outline
 
@@ -323,7 +323,7 @@ class SegmentRows:
             self.on_corrupt(error)
             raise
         except OSError as error:
-            raise ReadFailed(segment.path, error) from error
+            raise FileNotReadable(segment.path, error) from error
         if len(buf) < length:
             raise self._corrupt(segment, base + len(buf), "the file is cut short")
         return buf

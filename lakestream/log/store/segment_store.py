@@ -28,9 +28,9 @@ from lakestream.log.store import recovery
 from lakestream.log.store.base import Base, check_base, read_base
 from lakestream.log.store.cache import ReadCache
 from lakestream.log.store.checkpoint import NAME as CHECKPOINT
-from lakestream.log.store.checkpoint import Snapshot, State, recover_checkpoint, write_checkpoint
+from lakestream.log.store.checkpoint import Snapshot, StoreState, recover_checkpoint, write_checkpoint
 from lakestream.log.store.creations import Birth
-from lakestream.log.store.export import Export, Pin
+from lakestream.log.store.export import StoreExport, StorePin
 from lakestream.log.store.figures import WriteFigures
 from lakestream.log.store.log import Appended, SealState
 from lakestream.log.store.memory import MemoryStore
@@ -155,7 +155,7 @@ def _store(
     io: Io,
     uid: str,
     cache: ReadCache,
-    found: tuple[State, SubjectIndex, int] | None = None,
+    found: tuple[StoreState, SubjectIndex, int] | None = None,
 ) -> SegmentStore:
     """Return a store over a log, with what was found in the checkpoint."""
     store = SegmentStore(log, SegmentRows(log.segments, outlines, cache), io, uid)
@@ -198,7 +198,7 @@ class SegmentStore(Store):
         log.applied = lambda: self.applied
         log.on_packed = rows.cache.forget
 
-    def restore(self, state: State, subjects: SubjectIndex, size: int) -> None:
+    def restore(self, state: StoreState, subjects: SubjectIndex, size: int) -> None:
         """Take the state of a checkpoint that is `size` bytes long."""
         self.uid, self.stream, self.account, self.config = state.uid, state.stream, state.account, state.config
         self.live = SequenceSet.from_bytes(state.live)
@@ -447,7 +447,7 @@ class SegmentStore(Store):
     def snapshot(self, extra: bytes) -> Snapshot:
         """Return the state as of `applied` for a checkpoint, with the owner's `extra`."""
         removals = self.removals()
-        state = State(
+        state = StoreState(
             index=self.applied,
             uid=self.uid,
             stream=self.stream,
@@ -589,12 +589,12 @@ class SegmentStore(Store):
     def mended(self, segment: Segment, header: Header) -> None:
         adopt(self._rows.cache, segment, header)
 
-    def export(self, extra: bytes, skip_through: int) -> Export:
-        return Export(self.log, self._rows.outlines, self.snapshot(extra), skip_through, self.lock)
+    def export(self, extra: bytes, skip_through: int) -> StoreExport:
+        return StoreExport(self.log, self._rows.outlines, self.snapshot(extra), skip_through, self.lock)
 
-    def pin(self) -> Pin:
-        """Return the files as of now, for their verification; see `Pin`."""
-        return Pin(self.log, self._rows.outlines, self.applied, self.lock, self.directory)
+    def pin(self) -> StorePin:
+        """Return the files as of now, for their verification; see `StorePin`."""
+        return StorePin(self.log, self._rows.outlines, self.applied, self.lock, self.directory)
 
     # ------------------------------------------------------------------ end
     def close(self, extra: bytes = b"") -> None:

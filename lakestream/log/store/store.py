@@ -23,7 +23,7 @@ from lakestream.log.format.segment import Header, SealedSegment, Segment
 from lakestream.log.index.sequences import SequenceSet, ascending
 from lakestream.log.index.subject_index import SubjectIndex
 from lakestream.log.store.base import Base
-from lakestream.log.store.export import Export
+from lakestream.log.store.export import StoreExport
 from lakestream.log.store.log import Appended, Log, Rows
 
 LOOK_AHEAD = 256
@@ -594,6 +594,6 @@ class Store:
     def mended(self, segment: Segment, header: Header) -> None:
         """Forget what is known of the file that `mend` replaced. In the event loop."""
 
-    def export(self, extra: bytes, skip_through: int) -> Export:
-        """Return what another node needs to have this store as of now, with the owner's `extra`; see `Export`."""
+    def export(self, extra: bytes, skip_through: int) -> StoreExport:
+        """Return what another node needs to have this store as of now, with the owner's `extra`; see `StoreExport`."""
         raise AssertionError("a stream in memory has no files")

@@ -32,7 +32,7 @@ _MAGIC = b"LKSY"
 _SLOT = struct.Struct("<4sIQQQ")
 
 
-class Mark(msgspec.Struct, frozen=True):
+class SyncedMark(msgspec.Struct, frozen=True):
     """Entries through `index` are durable, and so is the segment that begins with entry `first_index`: the newest of
     them ends there at offset `end`, in bytes, unless the segment has no entries yet."""
 
@@ -54,12 +54,12 @@ class MarkFile:
         self._closed = False
         self._slot = -1  # the slot written last; -1: the next mark replaces the whole file
 
-    def read(self) -> Mark:
+    def read(self) -> SyncedMark:
         """Return what is noted, an empty mark if there is no file. Raise CorruptLog if no slot is valid, OSError."""
         try:
             content = self._files.read(self.path)
         except FileNotFoundError:
-            return Mark()
+            return SyncedMark()
         found = [mark for mark in (_decode(content, 0), _decode(content, SLOT)) if mark is not None]
         if not found:
             raise CorruptLog(self.path, 0, "neither of its two slots holds a mark")
@@ -78,7 +78,7 @@ class MarkFile:
         """
         with self._lock:
             if not self._closed and self.due(newest):
-                self._write(Mark(*newest))
+                self._write(SyncedMark(*newest))
 
     def close(self, newest: tuple[int, int, int]) -> None:
         """Note where the log ends, and nothing later: the directory may soon be another stream's. Raise OSError."""
@@ -88,7 +88,7 @@ class MarkFile:
             with self._lock:
                 self._closed = True
 
-    def _write(self, mark: Mark) -> None:
+    def _write(self, mark: SyncedMark) -> None:
         content = _encode(mark)
         if self._slot < 0:  # slots written by a killed process may not be durable
             self._files.write_whole(self.path, [content])
@@ -101,15 +101,15 @@ class MarkFile:
         self.index, self.first_index = mark.index, mark.first_index
 
 
-def _encode(mark: Mark) -> bytes:
+def _encode(mark: SyncedMark) -> bytes:
     rest = _SLOT.pack(_MAGIC, 0, mark.index, mark.first_index, mark.end)[8:]
     return _MAGIC + crc32(rest).to_bytes(4, "little") + rest
 
 
-def _decode(content: bytes, at: int) -> Mark | None:
+def _decode(content: bytes, at: int) -> SyncedMark | None:
     if len(content) < at + _SLOT.size:
         return None
     magic, crc, index, first_index, end = _SLOT.unpack_from(content, at)
     if magic != _MAGIC or crc32(content[at + 8 : at + _SLOT.size]) != crc:
         return None
-    return Mark(index, first_index, end)
+    return SyncedMark(index, first_index, end)

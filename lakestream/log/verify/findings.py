@@ -18,7 +18,7 @@ Step = Callable[[int], None]
 or raise an exception to end the verification."""
 
 
-class Kind(StrEnum):
+class FindingKind(StrEnum):
     """Kind of a finding: the part of a store that is wrong."""
 
     UNKNOWN = "unknown"
@@ -85,7 +85,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     concerns, 0 if that is not known.
     """
 
-    kind: Kind
+    kind: FindingKind
     what: str
     file: str
     stream: str = ""
@@ -97,7 +97,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     repair: Repair = Repair.NONE
 
 
-def of_error(kind: Kind, path: str, error: Exception, repair: Repair = Repair.NONE) -> Finding:
+def of_error(kind: FindingKind, path: str, error: Exception, repair: Repair = Repair.NONE) -> Finding:
     """Return the finding of an error that reading `path` has raised."""
     if isinstance(error, CorruptLog):
         return Finding(kind=kind, what=error.what, file=error.file, offset=error.offset, repair=repair)

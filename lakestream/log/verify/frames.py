@@ -17,7 +17,7 @@ from lakestream.log.format.files import Files
 from lakestream.log.format.frame import HEADER_SIZE as FRAME_HEADER
 from lakestream.log.format.frame import MAGIC_BYTES, Frame, decode_frame, later_write
 from lakestream.log.format.frame import Kind as FrameKind
-from lakestream.log.format.packed import View
+from lakestream.log.format.packed import PackedView
 from lakestream.log.format.record import iter_records
 from lakestream.log.format.segment import (
     HEADER_SIZE,
@@ -27,7 +27,7 @@ from lakestream.log.format.segment import (
     Header,
     SealedEnd,
     Segment,
-    Tables,
+    SegmentPlaces,
     decode_segment_header,
     encode_segment_header,
     first_index_of,
@@ -36,7 +36,7 @@ from lakestream.log.format.segment import (
     read_tables,
 )
 from lakestream.log.store.recovery import place_body
-from lakestream.log.verify.findings import Finding, Kind, Repair, Step, of_error
+from lakestream.log.verify.findings import Finding, FindingKind, Repair, Step, of_error
 
 
 class Chain(msgspec.Struct):
@@ -88,13 +88,15 @@ class SegmentCheck:
         if self._chain.index < 0:
             self._chain.index = first_index - 1
         elif first_index != self._chain.index + 1:
-            yield self._wrong(Kind.GAP, 0, f"it begins with entry {first_index} where {self._chain.index + 1} belongs")
+            yield self._wrong(
+                FindingKind.GAP, 0, f"it begins with entry {first_index} where {self._chain.index + 1} belongs"
+            )
             self._chain.index = first_index - 1
         try:
             with self._files.opened(self._path) as fd:
                 yield from self._content(fd, first_index)
         except (LogError, OSError) as error:
-            yield of_error(Kind.FRAME, self._path, error)
+            yield of_error(FindingKind.FRAME, self._path, error)
             self._broken = True
         if self.end is not None:
             self._chain.index = self.end.footer.last_index
@@ -109,23 +111,25 @@ class SegmentCheck:
         header = decode_segment_header(head)
         if isinstance(header, str):
             unfinished = self._newest and size <= HEADER_SIZE and first_index > self._durable
-            yield self._torn(0, header) if unfinished else self._wrong(Kind.HEADER, 0, header)
+            yield self._torn(0, header) if unfinished else self._wrong(FindingKind.HEADER, 0, header)
             return
         version = PACKED_VERSION if is_packed(head) else 1
         empty = next((at for at, byte in enumerate(encode_segment_header(header, version)) if byte != head[at]), -1)
         if empty >= 0:
-            yield self._wrong(Kind.HEADER, empty, "the end of the header is not empty; nothing reads it", harmless=True)
+            yield self._wrong(
+                FindingKind.HEADER, empty, "the end of the header is not empty; nothing reads it", harmless=True
+            )
         if header.first_index != first_index:
-            yield self._wrong(Kind.HEADER, 8, f"the header says that it begins with entry {header.first_index}")
+            yield self._wrong(FindingKind.HEADER, 8, f"the header says that it begins with entry {header.first_index}")
             return
         if self.end is None and is_packed(head):
             yield self._unsealed(max(0, size - TRAILER_SIZE))
             return
         segment = self.segment = Segment(self._path, header)
         try:
-            content = View(self._files, fd, self._path).read_at(self.end.frames_end if self.end else size, 0)
+            content = PackedView(self._files, fd, self._path).read_at(self.end.frames_end if self.end else size, 0)
         except CorruptRecord as error:
-            yield self._wrong(Kind.FRAME, error.offset, error.what)
+            yield self._wrong(FindingKind.FRAME, error.offset, error.what)
             return
         yield from self._frames(content, segment, header)
         if self.end is not None:
@@ -148,7 +152,7 @@ class SegmentCheck:
                 if self.end is None and not self._newest and following < 0:
                     break  # here the footer begins
                 through = "the end of the file" if following < 0 else f"offset {following}"
-                yield self._wrong(Kind.FRAME, offset, f"{frame}; nothing through {through} can be read")
+                yield self._wrong(FindingKind.FRAME, offset, f"{frame}; nothing through {through} can be read")
                 if following < 0:
                     break
                 offset = following
@@ -168,12 +172,16 @@ class SegmentCheck:
         chain = self._chain
         if frame.index != chain.index + 1:
             self._broken = True
-            yield self._wrong(Kind.FRAME, offset, f"the frame has index {frame.index} where {chain.index + 1} belongs")
+            yield self._wrong(
+                FindingKind.FRAME, offset, f"the frame has index {frame.index} where {chain.index + 1} belongs"
+            )
         if frame.term < chain.term:
-            yield self._wrong(Kind.FRAME, offset, f"entry {frame.index} has term {frame.term} after term {chain.term}")
+            yield self._wrong(
+                FindingKind.FRAME, offset, f"entry {frame.index} has term {frame.term} after term {chain.term}"
+            )
         if not self._write_follows(frame):
             what = f"entry {frame.index} belongs to write {frame.write}, the one before it to {chain.write}"
-            yield self._wrong(Kind.FRAME, offset, what)
+            yield self._wrong(FindingKind.FRAME, offset, what)
         if frame.kind != FrameKind.MESSAGES:
             return
         count, at, intact = 0, offset + FRAME_HEADER, not self._broken
@@ -182,16 +190,16 @@ class SegmentCheck:
                 count += 1
                 if record.seq <= chain.seq:
                     intact = False
-                    yield self._wrong(Kind.RECORD, at, f"message {record.seq} comes after message {chain.seq}")
+                    yield self._wrong(FindingKind.RECORD, at, f"message {record.seq} comes after message {chain.seq}")
                 chain.seq = max(chain.seq, record.seq)
                 if not self.first_seq:
                     self.first_seq, self._first_time = record.seq, record.time_ns
         except CorruptRecord as error:
             intact = False
-            yield self._wrong(Kind.RECORD, at + error.offset, error.what)
+            yield self._wrong(FindingKind.RECORD, at + error.offset, error.what)
         else:
             if count != frame.count:
-                yield self._wrong(Kind.FRAME, offset, f"it holds {count} messages and says {frame.count}")
+                yield self._wrong(FindingKind.FRAME, offset, f"it holds {count} messages and says {frame.count}")
         if intact:
             place_body(segment, frame.body, at)
         else:
@@ -207,33 +215,39 @@ class SegmentCheck:
         try:
             tables = read_tables(self._files, fd, self._path, end)
         except CorruptLog as error:
-            yield of_error(Kind.FOOTER, self._path, error, Repair.REPAIR)
+            yield of_error(FindingKind.FOOTER, self._path, error, Repair.REPAIR)
             tables = None
         if chain.uid and footer.uid and footer.uid != chain.uid:
-            yield self._wrong(Kind.FOOTER, at, f"it is of stream {footer.uid}, the segments before it of {chain.uid}")
+            yield self._wrong(
+                FindingKind.FOOTER, at, f"it is of stream {footer.uid}, the segments before it of {chain.uid}"
+            )
         chain.uid = footer.uid or chain.uid
         if self._broken or segment.last_index < segment.first_index:
             return
         for what, said, found in _differences(footer, segment, self._first_time):
-            yield self._wrong(Kind.FOOTER, at, f"it says {what} {said}, the frames have {found}", repair=Repair.REPAIR)
+            yield self._wrong(
+                FindingKind.FOOTER, at, f"it says {what} {said}, the frames have {found}", repair=Repair.REPAIR
+            )
         if footer.last_seq < chain.seq:
-            yield self._wrong(Kind.FOOTER, at, f"it says last_seq {footer.last_seq}, a message has {chain.seq}")
+            yield self._wrong(FindingKind.FOOTER, at, f"it says last_seq {footer.last_seq}, a message has {chain.seq}")
         if tables is not None and not _same(tables, segment):
             what = "the tables do not name the places of the records"
-            yield self._wrong(Kind.FOOTER, end.tables_at, what, repair=Repair.REPAIR)
+            yield self._wrong(FindingKind.FOOTER, end.tables_at, what, repair=Repair.REPAIR)
 
     def _wrong(
-        self, kind: Kind, offset: int, what: str, *, harmless: bool = False, repair: Repair = Repair.NONE
+        self, kind: FindingKind, offset: int, what: str, *, harmless: bool = False, repair: Repair = Repair.NONE
     ) -> Finding:
         return Finding(kind=kind, file=self._path, offset=offset, what=what, harmless=harmless, repair=repair)
 
     def _unsealed(self, offset: int) -> Finding:
         what = "the footer of this sealed segment is damaged"
-        return self._wrong(Kind.FOOTER, offset, what, repair=Repair.REPAIR)
+        return self._wrong(FindingKind.FOOTER, offset, what, repair=Repair.REPAIR)
 
     def _torn(self, offset: int, what: str) -> Finding:
         what = f"{what}; this was never acknowledged as far as the files know, and is cut by the next start"
-        return Finding(kind=Kind.TORN, file=self._path, offset=offset, what=what, harmless=True, repair=Repair.START)
+        return Finding(
+            kind=FindingKind.TORN, file=self._path, offset=offset, what=what, harmless=True, repair=Repair.START
+        )
 
 
 def _next_frame(content: bytes, offset: int, end: int, salt: int) -> int:
@@ -274,7 +288,7 @@ def _differences(footer: Footer, segment: Segment, first_time: int) -> Iterator[
             yield name, said, value
 
 
-def _same(tables: Tables, segment: Segment) -> bool:
+def _same(tables: SegmentPlaces, segment: Segment) -> bool:
     held = segment.tables
     assert held is not None
     return (tables.offsets, tables.lengths) == (held.offsets, held.lengths)

@@ -21,7 +21,7 @@ from lakestream.log.store.checkpoint import NAME as CHECKPOINT
 from lakestream.log.store.checkpoint import read_checkpoint
 from lakestream.log.store.store import Store
 from lakestream.log.store.synced import MarkFile
-from lakestream.log.verify.findings import Finding, Kind, Repair, Step, of_error
+from lakestream.log.verify.findings import Finding, FindingKind, Repair, Step, of_error
 from lakestream.log.verify.frames import Chain, SegmentCheck
 from lakestream.protocol.decoding import DECODE_ERRORS
 
@@ -42,7 +42,7 @@ def check_log(files: Files, directory: str, durable_through: int, step: Step) ->
         if info is not None:
             if through and info.info.first_index != through + 1:
                 what = f"it begins with entry {info.info.first_index} where {through + 1} belongs"
-                yield Finding(kind=Kind.OUTLINE, file=path, what=what)
+                yield Finding(kind=FindingKind.OUTLINE, file=path, what=what)
             through = info.info.last_index
     segments = [name for name in names if is_segment_name(name)]
     for position, name in enumerate(segments):
@@ -54,7 +54,7 @@ def check_log(files: Files, directory: str, durable_through: int, step: Step) ->
         if name.endswith((SUFFIX, OUTLINE_SUFFIX)) and (is_segment_name(name) or name.endswith(OUTLINE_SUFFIX)):
             continue
         path = os.path.join(log, name)
-        yield Finding(kind=Kind.UNKNOWN, file=path, what="it is no part of a log", harmless=True)
+        yield Finding(kind=FindingKind.UNKNOWN, file=path, what="it is no part of a log", harmless=True)
 
 
 def _size(files: Files, path: str) -> int:
@@ -71,13 +71,13 @@ def check_outline(files: Files, path: str) -> tuple[OutlineFile | None, Sequence
         info = read_outline_info(files, path)
         outline = read_outline(files, path)
     except (LogError, OSError) as error:
-        return None, [of_error(Kind.OUTLINE, path, error)]
+        return None, [of_error(FindingKind.OUTLINE, path, error)]
     except (*DECODE_ERRORS, AssertionError, ValueError) as error:
-        return None, [of_error(Kind.OUTLINE, path, error)]
+        return None, [of_error(FindingKind.OUTLINE, path, error)]
     rows = outline.runs.rows
     columns = (len(outline.ids), len(outline.sizes), len(outline.times))
     if columns != (rows, rows, rows) or any(number >= max(len(outline.names), 1) for number in outline.ids):
-        return None, [Finding(kind=Kind.OUTLINE, file=path, what=f"its columns do not have {rows} rows each")]
+        return None, [Finding(kind=FindingKind.OUTLINE, file=path, what=f"its columns do not have {rows} rows each")]
     file = OutlineFile(path, info)
     return file, []
 
@@ -88,11 +88,11 @@ def check_mark(files: Files, directory: str) -> tuple[int, Sequence[Finding]]:
     try:
         return marks.read().index, []
     except CorruptLog as error:
-        found = of_error(Kind.MARK, marks.path, error, Repair.START)
+        found = of_error(FindingKind.MARK, marks.path, error, Repair.START)
         what = f"{found.what}; a loss at the end of the log could not be told from a torn write"
         return 0, [msgspec.structs.replace(found, what=what)]
     except OSError as error:
-        return 0, [of_error(Kind.MARK, marks.path, error)]
+        return 0, [of_error(FindingKind.MARK, marks.path, error)]
 
 
 def check_checkpoint(files: Files, directory: str) -> tuple[int, Sequence[Finding]]:
@@ -106,10 +106,10 @@ def check_checkpoint(files: Files, directory: str) -> tuple[int, Sequence[Findin
         live = SequenceSet.from_bytes(state.live)
         listed = sum(subjects.count(subject) for subject, _ in subjects.items())
     except (LogError, OSError, *DECODE_ERRORS, ValueError) as error:
-        return 0, [of_error(Kind.CHECKPOINT, path, error, Repair.REPAIR)]
+        return 0, [of_error(FindingKind.CHECKPOINT, path, error, Repair.REPAIR)]
     if listed != len(live):
         what = f"the subject index lists {listed} messages, {len(live)} are live"
-        return state.index, [Finding(kind=Kind.INDEX, file=path, what=what, repair=Repair.REPAIR)]
+        return state.index, [Finding(kind=FindingKind.INDEX, file=path, what=what, repair=Repair.REPAIR)]
     return state.index, []
 
 
@@ -133,14 +133,14 @@ def check_indexes(store: Store, step: Step) -> Iterator[Finding]:
                 if store.subjects.seqs(subject, seqs[0], seqs[-1]) != some:
                     shown = subject.decode(errors="backslashreplace")
                     what = f"messages {some[0]} through {some[-1]} have subject {shown}, the subject index differs"
-                    yield Finding(kind=Kind.INDEX, file=path, what=what, repair=Repair.REPAIR)
+                    yield Finding(kind=FindingKind.INDEX, file=path, what=what, repair=Repair.REPAIR)
                     return
             seqs = store.live.members(seqs[-1] + 1, BLOCK)
     except (LogError, LookupError, AssertionError) as error:
-        yield of_error(Kind.INDEX, path, error)
+        yield of_error(FindingKind.INDEX, path, error)
         return
     listed = sum(store.subjects.count(subject) for subject, _ in store.subjects.items())
     for what, found, said in (("messages", listed, store.msgs), ("bytes", size, store.bytes)):
         if found != said:
             text = f"the indexes list {found} {what}, the state has {said}"
-            yield Finding(kind=Kind.INDEX, file=path, what=text, repair=Repair.REPAIR)
+            yield Finding(kind=FindingKind.INDEX, file=path, what=text, repair=Repair.REPAIR)

@@ -36,7 +36,7 @@ _API = b"$JS.API.>"
 _API_INFO = b"$JS.API.INFO"
 
 
-class Member(Protocol):
+class AccountMember(Protocol):
     """A connection that logged in to an account: a client or a leaf node."""
 
     id: int
@@ -58,7 +58,7 @@ class Member(Protocol):
         """Close because the user may not log in any more; `shown` names it in the log."""
 
 
-class Client(Counted, Member, Protocol):
+class AccountClient(Counted, AccountMember, Protocol):
     """A client connection, as its account and monitoring see it."""
 
     subs: dict[bytes, Subscription]
@@ -88,8 +88,8 @@ class Account:
         self.name = options.name
         self.hub = hub
         self.is_system = is_system
-        self.connections: dict[int, Client] = {}
-        self.leaves: dict[int, Member] = {}
+        self.connections: dict[int, AccountClient] = {}
+        self.leaves: dict[int, AccountMember] = {}
         self.others: Callable[[], int] = lambda: 0
         self.imports: tuple[StreamImport | ServiceImport, ...] = ()
         self._mapped: tuple[tuple[SubjectMapping, ...], str] = ((), "")
@@ -102,7 +102,7 @@ class Account:
         self._rules: dict[Permissions, Rules] = {}
 
     @property
-    def members(self) -> list[Member]:
+    def members(self) -> list[AccountMember]:
         """Return the connected clients and leaf nodes."""
         return [*self.connections.values(), *self.leaves.values()]
 
@@ -132,7 +132,7 @@ class Account:
             self._rules[permissions] = Rules(permissions)
         return self._rules[permissions]
 
-    def admit(self, connection: Client) -> bool:
+    def admit(self, connection: AccountClient) -> bool:
         """Add a client; return False when the account is full."""
         limit = self.options.limits.max_connections
         if 0 <= limit <= len(self.connections) + self.others() and connection.id not in self.connections:
@@ -140,7 +140,7 @@ class Account:
         self.connections[connection.id] = connection
         return True
 
-    def forget(self, connection: Client) -> None:
+    def forget(self, connection: AccountClient) -> None:
         """Remove a client from this account."""
         self.connections.pop(connection.id, None)
 

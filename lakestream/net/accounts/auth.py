@@ -174,16 +174,16 @@ class Login(msgspec.Struct, frozen=True):
     user: User | None = None
     expires_ns: int = 0
     called_out: bool = False
-    sentinel: jwt.Token[jwt.User] | None = None
-    answer: jwt.Token[jwt.User] | None = None
+    sentinel: jwt.Token[jwt.UserClaims] | None = None
+    answer: jwt.Token[jwt.UserClaims] | None = None
 
     @property
-    def described_by(self) -> jwt.Token[jwt.User] | None:
+    def described_by(self) -> jwt.Token[jwt.UserClaims] | None:
         """Return the token whose name, tags and limits are the client's."""
         return self.answer or (self.user.token if self.user is not None else None)
 
     @property
-    def token(self) -> jwt.Token[jwt.User] | None:
+    def token(self) -> jwt.Token[jwt.UserClaims] | None:
         """Return the token that CONNECT had; None: none that counts."""
         return self.sentinel or (self.user.token if self.user is not None else None)
 

@@ -69,19 +69,19 @@ class Ruling(Protocol):
     account: str
     subject: str
     xkey: str
-    sentinel: jwt.Token[jwt.User] | None
+    sentinel: jwt.Token[jwt.UserClaims] | None
 
     def is_issuer(self, key: str) -> bool:
         """Return True if this key may sign answers."""
 
-    def login(self, token: jwt.Token[jwt.User], given: Credentials, now_ns: int) -> Outcome | Later:
+    def login(self, token: jwt.Token[jwt.UserClaims], given: Credentials, now_ns: int) -> Outcome | Later:
         """Return the login that a user token in an answer describes. Its own claims have been checked."""
 
 
 class ConfiguredRuling:
     """Rules of `auth_callout` in the configuration: one issuer, and tokens whose audience is the name of an account."""
 
-    sentinel: jwt.Token[jwt.User] | None = None
+    sentinel: jwt.Token[jwt.UserClaims] | None = None
 
     def __init__(self, callout: CalloutOptions, options: Options) -> None:
         self.account, self.subject, self.xkey = callout.account, callout.issuer, callout.xkey
@@ -92,7 +92,7 @@ class ConfiguredRuling:
     def is_issuer(self, key: str) -> bool:
         return key == self.subject
 
-    def login(self, token: jwt.Token[jwt.User], given: Credentials, now_ns: int) -> Outcome:
+    def login(self, token: jwt.Token[jwt.UserClaims], given: Credentials, now_ns: int) -> Outcome:
         where = f"on account {quoted(self.account)}"
         if token.iss != self.subject:
             expected = f"expected {quoted(self.subject)} got {quoted(token.iss)}"
@@ -148,7 +148,7 @@ class Asker(msgspec.Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
 
 
-class Request(msgspec.Struct, frozen=True):
+class CalloutRequest(msgspec.Struct, frozen=True):
     """A request about one login. `user`: the key made for it, which the answer has to be about."""
 
     user: str
@@ -159,7 +159,7 @@ class Request(msgspec.Struct, frozen=True):
 # ---------------------------------------------------------------------- the request
 
 
-def request_of(ruling: Ruling, asker: Asker, given: Credentials, now_ns: int, timeout_ns: int) -> Request:
+def request_of(ruling: Ruling, asker: Asker, given: Credentials, now_ns: int, timeout_ns: int) -> CalloutRequest:
     """Return the request about these credentials, which the service has to answer within `timeout_ns`."""
     user, now_s, sealed = new_key(USER).public, now_ns // _SECOND, bool(ruling.xkey)
     nats: dict[str, Any] = {
@@ -173,9 +173,9 @@ def request_of(ruling: Ruling, asker: Asker, given: Credentials, now_ns: int, ti
     claims = {"aud": _AUDIENCE, "iat": now_s, "exp": now_s + max(1, timeout_ns // _SECOND)}
     payload = jwt.encode(asker.key, ruling.subject, "authorization_request", nats, **claims).encode()
     if not sealed:
-        return Request(user, b"", payload)
+        return CalloutRequest(user, b"", payload)
     header = headers.build([(XKEY_HEADER, asker.xkey.public.encode())])
-    return Request(user, header, asker.xkey.seal(payload, ruling.xkey))
+    return CalloutRequest(user, header, asker.xkey.seal(payload, ruling.xkey))
 
 
 def _server(asker: Asker, sealed: bool) -> dict[str, Any]:
@@ -228,7 +228,7 @@ def _without_empty(page: dict[str, Any]) -> dict[str, Any]:
 
 
 def judged(
-    ruling: Ruling, asker: Asker, given: Credentials, request: Request, answer: bytes, now_ns: int
+    ruling: Ruling, asker: Asker, given: Credentials, request: CalloutRequest, answer: bytes, now_ns: int
 ) -> Outcome | Later:
     """Return what comes of the answer to a request."""
     if not answer:
@@ -244,7 +244,7 @@ def judged(
         response = jwt.decode(answer.decode("utf-8", "replace"), jwt.Response)
         if text := _response_error(ruling, asker, request, response, now_ns // _SECOND):
             return warned(text)
-        token = jwt.decode(response.nats.jwt, jwt.User)
+        token = jwt.decode(response.nats.jwt, jwt.UserClaims)
     except jwt.JwtError as error:
         return warned(f"{str(error)[:1].upper()}{str(error)[1:]}")
     if issues := [*token.time_issues(now_ns // _SECOND), *jwt.user_issues(token.nats)]:
@@ -256,7 +256,7 @@ def judged(
 
 
 def _response_error(
-    ruling: Ruling, asker: Asker, request: Request, response: jwt.Token[jwt.Response], now_s: int
+    ruling: Ruling, asker: Asker, request: CalloutRequest, response: jwt.Token[jwt.Response], now_s: int
 ) -> str:
     """Return why an answer whose signature is good does not count, or the error that it has; "": it has a token."""
     if not ruling.is_issuer(response.iss):

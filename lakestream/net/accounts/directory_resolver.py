@@ -259,6 +259,6 @@ def is_digest(payload: bytes) -> bool:
 
 def _is_token_of(account: str, token: str) -> bool:
     try:
-        return bool(token) and jwt.decode(token, jwt.Account).sub == account
+        return bool(token) and jwt.decode(token, jwt.AccountClaims).sub == account
     except jwt.JwtError:
         return False

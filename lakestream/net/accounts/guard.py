@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from lakestream.config.mappings import Mappings
 from lakestream.net.accounts import permissions
-from lakestream.net.accounts.permissions import Refusal, ReplyPermissions, Rules
+from lakestream.net.accounts.permissions import PermissionViolation, ReplyPermissions, Rules
 from lakestream.net.hub import Hub, MessageTracing
 from lakestream.net.interest.subscription import Subscription, hides
 from lakestream.ports import ClientInfo, Clock, Delivery
@@ -52,12 +52,12 @@ class Guard:
         """Return the subject that a message is published to instead; None: it keeps its own."""
         return None if self.mappings is None else self.mappings.mapped(subject)
 
-    def rejects_trace(self, tracing: MessageTracing, header: bytes) -> Refusal | None:
+    def rejects_trace(self, tracing: MessageTracing, header: bytes) -> PermissionViolation | None:
         """Return why a traced message is rejected: the user may not publish to its trace destination; None: it may."""
         to = tracing.destination(header) if self.rules is not None else b""
         return permissions.publish_refusal(to) if to and not self.may_publish(to, answers=False) else None
 
-    def rejects(self, subject: bytes, *, mapped: bool, tracing: MessageTracing | None) -> Refusal | None:
+    def rejects(self, subject: bytes, *, mapped: bool, tracing: MessageTracing | None) -> PermissionViolation | None:
         """Return why the user may not publish to `subject`; None: allowed.
 
         A request under the prefix of this server's domain is judged by the subject without it.

@@ -21,7 +21,7 @@ from lakestream.config.sharing import ExportIndex, Import, ImportSubjects, appro
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Account, Accounts
 from lakestream.net.accounts.responses import Responses
-from lakestream.net.accounts.service_imports import ServerNames, Service, ServiceImport
+from lakestream.net.accounts.service_imports import ServerNames, ServiceImportSink, ServiceTerms
 from lakestream.net.accounts.stream_imports import StreamImports, StreamRoute
 from lakestream.net.hub import Hub
 from lakestream.ports import Clock, Timer
@@ -46,7 +46,7 @@ class AccountImports:
         self.responses: dict[str, Responses] = {}
         self._streams: dict[str, StreamImports] = {}
         self._routes: dict[str, dict[StreamImport, StreamRoute]] = {}
-        self._services: dict[str, list[ServiceImport]] = {}
+        self._services: dict[str, list[ServiceImportSink]] = {}
         self._exports: dict[str, ExportIndexes] = {}
         self._shared: dict[str, object] = {}
         """Exports and imports of each account as they were connected."""
@@ -108,7 +108,7 @@ class AccountImports:
         export = self._service_export(account, exporter, wanted)
         if export is None:
             return False
-        service = Service(
+        service = ServiceTerms(
             subjects=subjects,
             kind=export.response,
             threshold_ns=export.threshold_ns,
@@ -116,7 +116,7 @@ class AccountImports:
             allow_trace=export.allow_trace,
             latency=export.latency,
         )
-        link = ServiceImport(self._reply_paths(account.hub), self._reply_paths(exporter.hub), service, self._where)
+        link = ServiceImportSink(self._reply_paths(account.hub), self._reply_paths(exporter.hub), service, self._where)
         self._services.setdefault(account.name, []).append(link)
         link.start()
         return True

@@ -50,11 +50,11 @@ MAX_TEMPLATED = 4096
 INVALID = "account validation failed"
 NO_TOKEN = "Authentication requires a user JWT"
 
-AccountToken = Token[jwt.Account]
-UserToken = Token[jwt.User]
+AccountToken = Token[jwt.AccountClaims]
+UserToken = Token[jwt.UserClaims]
 
 
-class Ended(NamedTuple):
+class ConnectionEnd(NamedTuple):
     """The end of a connection: the text of -ERR ("": none is sent) and the reason that monitoring shows."""
 
     error: str
@@ -100,7 +100,7 @@ class Trust:
     # ------------------------------------------------------------------ accounts
     def account(self, key: str, text: str, now_s: int) -> AccountToken:
         """Return the token of an account that may be used now. Raises JwtError."""
-        token = jwt.decode(text, jwt.Account)
+        token = jwt.decode(text, jwt.AccountClaims)
         if token.sub != key or jwt.account_issues(token) or token.time_issues(now_s) or not self.trusts(token.iss):
             raise JwtError(INVALID)
         return token
@@ -109,7 +109,7 @@ class Trust:
     def user(self, text: str, now_s: int) -> UserToken | Refusal:
         """Return the token of a user as far as it can be judged without its account."""
         try:
-            token = jwt.decode(text, jwt.User)
+            token = jwt.decode(text, jwt.UserClaims)
         except JwtError:
             return Refusal(NO_TOKEN)
         if issues := [*token.time_issues(now_s), *jwt.user_issues(token.nats)]:
@@ -173,7 +173,7 @@ class Trust:
         if not self._signs(signed, token.iss):
             return Refusal("User JWT issuer is not known")
         limits = user_limits(signed, token)
-        permissions: jwt.Permissions | None = limits
+        permissions: jwt.JwtPermissions | None = limits
         if signed.nats.scopes.get(token.iss) is not None:
             if not _unlimited(token.nats):
                 return Refusal("User JWT is not valid: scoped users require no permissions or limits set")
@@ -198,7 +198,7 @@ class Trust:
     def _signs(self, account: AccountToken, key: str) -> bool:
         return key in account.nats.scopes or (key == account.sub and account.iss not in self._strict)
 
-    def remains(self, account: AccountOptions, user: User) -> Ended | None:
+    def remains(self, account: AccountOptions, user: User) -> ConnectionEnd | None:
         """Return why a connected user may not stay after its account changed; None: it may."""
         token, signed = user.token, account.token
         if token is None or signed is None:
@@ -209,11 +209,11 @@ class Trust:
             == (user.permissions, user.connection_types, user.max_subscriptions, user.max_payload)
         )
         if not same:
-            return Ended("", "Authentication Failure")
+            return ConnectionEnd("", "Authentication Failure")
         if is_revoked(signed, token):
-            return Ended("User Authentication Revoked", "Credentials Revoked")
+            return ConnectionEnd("User Authentication Revoked", "Credentials Revoked")
         if user_limits(signed, token).bearer_token and signed.nats.limits.disallow_bearer:
-            return Ended("Authorization Violation", "Authentication Failure")
+            return ConnectionEnd("Authorization Violation", "Authentication Failure")
         return None
 
 
@@ -256,7 +256,7 @@ _LIMITS = jwt.UserLimits.__struct_fields__
 _NO_LIMITS = jwt.UserLimits()
 
 
-def _unlimited(user: jwt.User) -> bool:
+def _unlimited(user: jwt.UserClaims) -> bool:
     """Return True if a token has neither limits nor permissions."""
     return all(getattr(user, name) == getattr(_NO_LIMITS, name) for name in _LIMITS)
 
@@ -302,7 +302,7 @@ def connect_until(limits: jwt.UserLimits, now_ns: int) -> int:
 # ---------------------------------------------------------------------- permissions and templates
 
 
-def permissions_of(claims: jwt.Permissions | None) -> Permissions | None:
+def permissions_of(claims: jwt.JwtPermissions | None) -> Permissions | None:
     """Return permissions as the configuration would have them; None: there are none."""
     if claims is None or (claims.pub == jwt.Rule() and claims.sub == jwt.Rule() and claims.resp is None):
         return None
@@ -330,7 +330,7 @@ _CALL = re.compile(r"\{\{(.*)\}\}", re.DOTALL)
 _TAG = re.compile(r"(account-)?tag\((.*)\)", re.DOTALL)
 
 
-def resolved(template: jwt.Permissions, user: UserToken, account: AccountToken) -> jwt.Permissions | None:
+def resolved(template: jwt.JwtPermissions, user: UserToken, account: AccountToken) -> jwt.JwtPermissions | None:
     """Return the permissions of a scope for one user; None: a call in its subjects has no value.
 
     A call is a whole token of a subject: `{{name()}}`, `{{subject()}}`, `{{account-name()}}`, `{{account-subject()}}`,
@@ -348,7 +348,7 @@ def resolved(template: jwt.Permissions, user: UserToken, account: AccountToken) 
             made.append(jwt.Rule(allow, deny))
     except _UnresolvedError:
         return None
-    return jwt.Permissions(pub=made[0], sub=made[1], resp=template.resp)
+    return jwt.JwtPermissions(pub=made[0], sub=made[1], resp=template.resp)
 
 
 class _UnresolvedError(Exception):
@@ -421,7 +421,7 @@ def account_options(token: AccountToken) -> AccountOptions:
     )
 
 
-def _export(one: jwt.Export) -> StreamExport | ServiceExport:
+def _export(one: jwt.JwtExport) -> StreamExport | ServiceExport:
     revoked = tuple(sorted(one.revocations.items()))
     position = one.account_token_position if one.account_token_position > 0 else 0
     if one.type == "stream":
@@ -445,7 +445,7 @@ def _export(one: jwt.Export) -> StreamExport | ServiceExport:
 _RESPONSES: dict[str, Literal["singleton", "stream", "chunked"]] = {"stream": "stream", "chunked": "chunked"}
 
 
-def _import(one: jwt.Import) -> StreamImport | ServiceImport:
+def _import(one: jwt.JwtImport) -> StreamImport | ServiceImport:
     """Return an import. Older tokens have `to`: a prefix for a stream; for a service `subject` is the one here then."""
     activation = jwt.decode(one.token, jwt.Activation) if one.token else None
     if one.type == "stream":
@@ -461,7 +461,7 @@ def _import(one: jwt.Import) -> StreamImport | ServiceImport:
     return ServiceImport(account=one.account, subject=theirs, to=ours, share=one.share, activation=activation)
 
 
-def _mappings(claims: jwt.Account) -> Iterator[SubjectMapping]:
+def _mappings(claims: jwt.AccountClaims) -> Iterator[SubjectMapping]:
     """Yield the subject mappings that are valid; others have no effect, as in nats-server."""
     for subject, destinations in claims.mappings.items():
         mapping = SubjectMapping(
@@ -483,7 +483,7 @@ def _jetstream(limits: jwt.Limits) -> JetStreamLimits | None:
     return limits_of(limits) if limits.mem_storage or limits.disk_storage else None
 
 
-def limits_of(storage: jwt.Storage) -> JetStreamLimits:
+def limits_of(storage: jwt.TierLimits) -> JetStreamLimits:
     """Return the limits of an account or of one of its tiers."""
     return JetStreamLimits(
         max_memory=storage.mem_storage,

@@ -15,42 +15,44 @@ from typing import NamedTuple
 
 from lakestream.config.account_options import AllowResponses, Permissions, SubjectRule
 from lakestream.protocol.goquote import quoted
-from lakestream.protocol.subjects import Filters, covers, is_literal, matches, overlaps
+from lakestream.protocol.subjects import SubjectFilters, covers, is_literal, matches, overlaps
 
 
-class Refusal(NamedTuple):
+class PermissionViolation(NamedTuple):
     """A permission violation: the text of -ERR, and the line in the log."""
 
     error: str
     logged: str
 
 
-def publish_refusal(subject: bytes) -> Refusal:
+def publish_refusal(subject: bytes) -> PermissionViolation:
     """Return the violation of a publish to `subject`."""
     shown = quoted(subject)
-    return Refusal(f"Permissions Violation for Publish to {shown}", f"Publish Violation - Subject {shown}")
+    return PermissionViolation(f"Permissions Violation for Publish to {shown}", f"Publish Violation - Subject {shown}")
 
 
-def reply_refusal(subject: bytes) -> Refusal:
+def reply_refusal(subject: bytes) -> PermissionViolation:
     """Return the violation of a publish with the reply subject `subject`."""
     shown = quoted(subject)
-    return Refusal(f"Permissions Violation for Publish with Reply of {shown}", f"Publish Violation - Reply {shown}")
+    return PermissionViolation(
+        f"Permissions Violation for Publish with Reply of {shown}", f"Publish Violation - Reply {shown}"
+    )
 
 
-def subscribe_refusal(subject: bytes, queue: bytes, sid: bytes) -> Refusal:
+def subscribe_refusal(subject: bytes, queue: bytes, sid: bytes) -> PermissionViolation:
     """Return the violation of a SUB."""
     error = f"Permissions Violation for Subscription to {quoted(subject)}"
     logged = f"Subscription Violation - Subject {quoted(subject)}"
     if queue:
         error += f" using queue {quoted(queue)}"
         logged += f", Queue: {quoted(queue)}"
-    return Refusal(error, f"{logged}, SID {sid.decode('utf-8', 'replace')}")
+    return PermissionViolation(error, f"{logged}, SID {sid.decode('utf-8', 'replace')}")
 
 
-def removal_refusal(subject: bytes, sid: bytes, user: str) -> Refusal:
+def removal_refusal(subject: bytes, sid: bytes, user: str) -> PermissionViolation:
     """Return the violation of a live subscription that changed permissions no longer allow."""
     which = f"{quoted(subject)} (sid {quoted(sid)})"
-    return Refusal(
+    return PermissionViolation(
         f"Permissions Violation for Subscription to {which}",
         f"Removed sub {which} for User {quoted(user)} - not authorized",
     )
@@ -83,7 +85,7 @@ class _Entries:
                 self._groups.append((subject, queue.strip()))
             else:
                 self.plain.append(subject)
-        self.filters = Filters(self.plain)
+        self.filters = SubjectFilters(self.plain)
 
     def groups(self, subject: bytes, *, whole: bool) -> list[bytes]:
         """Return the queue groups that entries for `subject` name. `whole`: only entries that cover all of it."""
@@ -169,8 +171,8 @@ class Rules:
         return known
 
 
-def _filters(entries: Iterable[str]) -> Filters:
-    return Filters(entry.encode() for entry in entries)
+def _filters(entries: Iterable[str]) -> SubjectFilters:
+    return SubjectFilters(entry.encode() for entry in entries)
 
 
 def _remember(decisions: dict[bytes, bool], subject: bytes, decision: bool) -> None:

@@ -37,7 +37,7 @@ class ServerNames(msgspec.Struct, frozen=True):
     cluster: str = ""
 
 
-class Service(msgspec.Struct, frozen=True, kw_only=True):
+class ServiceTerms(msgspec.Struct, frozen=True, kw_only=True):
     """The terms of a service import, of the export and the import together.
 
     Attributes:
@@ -56,7 +56,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     latency: Latency | None = None
 
 
-class ServiceImport:
+class ServiceImportSink:
     """The sink of a service import in the importing account.
 
     Args:
@@ -68,7 +68,7 @@ class ServiceImport:
     echo = True
 
     def __init__(
-        self, importer: Responses, exporter: Responses, service: Service, where: Callable[[], ServerNames]
+        self, importer: Responses, exporter: Responses, service: ServiceTerms, where: Callable[[], ServerNames]
     ) -> None:
         self.importer, self.exporter, self.service = importer, exporter, service
         self._where = where
@@ -185,7 +185,7 @@ class ServiceImport:
         """Report no responders, unless the importing account has another subscriber for the request. Of several imports
         that match it the first one reports, and only when none of the others finds a responder."""
         match = self.importer.hub.interest_graph.match(subject)
-        imports = [sub.sink for sub in match.plain if isinstance(sub.sink, ServiceImport)]
+        imports = [sub.sink for sub in match.plain if isinstance(sub.sink, ServiceImportSink)]
         if match.queues or len(imports) < len(match.plain) or imports[:1] != [self]:
             return
         seen = {id(self)}
@@ -203,4 +203,4 @@ class ServiceImport:
         if match.queues:
             return True
         sinks = [sub.sink for sub in match.plain]
-        return any(not isinstance(sink, ServiceImport) or sink.reaches(there, seen) for sink in sinks)
+        return any(not isinstance(sink, ServiceImportSink) or sink.reaches(there, seen) for sink in sinks)

@@ -14,12 +14,12 @@ from msgspec.structs import replace
 from lakestream.config.account_options import AccountOptions
 from lakestream.config.options import SECOND
 from lakestream.logging import Logger
-from lakestream.net.accounts.accounts import Account, Accounts, Member
+from lakestream.net.accounts.accounts import Account, AccountMember, Accounts
 from lakestream.net.accounts.auth import Credentials, Done, Later, Login, Outcome, Refusal
 from lakestream.net.accounts.callout import Ruling, misplaced, warned
 from lakestream.net.accounts.operators import (
     INVALID,
-    Ended,
+    ConnectionEnd,
     Trust,
     Unusable,
     UserToken,
@@ -43,7 +43,7 @@ MAX_NEEDED_AGAIN_NS = 30 * SECOND
 MAX_VOID = 10_000
 """Deleted or expired accounts whose last token is remembered (default 10,000). The oldest are forgotten."""
 
-ACCOUNT_ENDED = Ended("Account Authentication Expired", "Authentication Expired")
+ACCOUNT_ENDED = ConnectionEnd("Account Authentication Expired", "Authentication Expired")
 
 ANY_ACCOUNT = "*"
 """Allows the service of an auth callout to let users into any account."""
@@ -215,7 +215,7 @@ class SignedAccounts:
             for client in self._without_token(key, _signature(before.options.token.text)):
                 client.turn_away(*ACCOUNT_ENDED)
 
-    def _without_token(self, key: str, void: str) -> list[Member]:
+    def _without_token(self, key: str, void: str) -> list[AccountMember]:
         """Take the token of an account away, and return its clients, which are to be closed."""
         self._void[key] = void
         while len(self._void) > MAX_VOID:
@@ -304,7 +304,7 @@ class SignedAccounts:
         if isinstance(found, Unusable):
             return Refusal(f"Account JWT lookup error: {found.reason}", warnings=found.warnings)
         outcome = self.trust.login(found.options, token, credentials, self._clock.now())
-        claims = found.options.token.nats if found.options.token is not None else jwt.Account()
+        claims = found.options.token.nats if found.options.token is not None else jwt.AccountClaims()
         users = claims.authorization.auth_users
         if isinstance(outcome, Refusal) or not users or token.sub in users:
             return outcome
@@ -328,7 +328,7 @@ class SignedRuling:
         sentinel: the token of the client.
     """
 
-    def __init__(self, accounts: SignedAccounts, claims: jwt.Account, account: str, sentinel: UserToken) -> None:
+    def __init__(self, accounts: SignedAccounts, claims: jwt.AccountClaims, account: str, sentinel: UserToken) -> None:
         self.account = self.subject = account
         self.xkey = claims.authorization.xkey
         self.sentinel: UserToken | None = sentinel
@@ -363,7 +363,7 @@ class SignedRuling:
         return warned(f"Account {quoted(key)} {what}")
 
 
-def _shut_out(members: Iterable[Member]) -> None:
+def _shut_out(members: Iterable[AccountMember]) -> None:
     """Close clients whose account is not served any more."""
     for client in members:
         user = client.login.user

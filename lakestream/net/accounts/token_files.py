@@ -170,11 +170,11 @@ class TokenFiles:
 def is_newer(token: str, other: str) -> bool:
     """Return True if an account's token was issued later than another text, which may be none."""
     try:
-        issued = jwt.decode(token, jwt.Account).iat
+        issued = jwt.decode(token, jwt.AccountClaims).iat
     except jwt.JwtError:
         return False
     try:
-        return issued > jwt.decode(other, jwt.Account).iat
+        return issued > jwt.decode(other, jwt.AccountClaims).iat
     except jwt.JwtError:
         return True
 

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from lakestream.net.interest.cache import MAX_CACHED, MAX_CACHED_SUBJECT, MAX_DEPTH, Caches, prefixes_of
 from lakestream.net.interest.subscription import Match, Subscription
-from lakestream.net.interest.trie import NO_MATCH, Leaf, Node, Trie, merge
+from lakestream.net.interest.trie import NO_MATCH, Trie, TrieLeaf, TrieNode, merge
 from lakestream.protocol.subjects import is_literal, literal_head
 
 _DOT = 46
@@ -96,8 +96,8 @@ class Interest:
     """
 
     def __init__(self, max_cached: int = MAX_CACHED) -> None:
-        self._literals: dict[bytes, Leaf] = {}
-        self._stars: dict[bytes, Leaf] = {}
+        self._literals: dict[bytes, TrieLeaf] = {}
+        self._stars: dict[bytes, TrieLeaf] = {}
         self._trie = Trie()
         self._count = self._inserts = self._misses = 0
         self._caches = caches = Caches(max_cached)
@@ -269,7 +269,7 @@ class Interest:
         return merge(leaves)
 
     @staticmethod
-    def _last(found: list[Leaf], nodes: list[Node], last: bytes) -> list[Leaf]:
+    def _last(found: list[TrieLeaf], nodes: list[TrieNode], last: bytes) -> list[TrieLeaf]:
         for node in nodes:
             if node.rest is not None:
                 found.append(node.rest)
@@ -295,7 +295,7 @@ class Interest:
             leaf = self._literals.get(subject)
             head = subject.rpartition(b".")[0]
             if leaf is None:
-                leaf = self._literals[subject] = Leaf()
+                leaf = self._literals[subject] = TrieLeaf()
                 self._literals_under[head] = self._literals_under.get(head, 0) + 1
                 self._caches.forget_wild(head)
                 self._count_below(subject, 1)
@@ -306,7 +306,7 @@ class Interest:
             head = subject[:-2]
             leaf = self._stars.get(head)
             if leaf is None:
-                leaf = self._stars[head] = Leaf()
+                leaf = self._stars[head] = TrieLeaf()
                 self._count_below(subject, 1)
             if not leaf.add(sub):
                 return False

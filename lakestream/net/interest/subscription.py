@@ -81,7 +81,7 @@ class Requester(Protocol):
 
 
 @runtime_checkable
-class Named(Protocol):
+class NamedSink(Protocol):
     """A sink that a trace names: a client connection or another node, not an internal subscriber."""
 
     id: int

@@ -1,6 +1,6 @@
 """Filters with wildcards, by token.
 
-Belongs here: the subscriptions of one filter (`Leaf`), the union of several (`merge`), and the trie of filters.
+Belongs here: the subscriptions of one filter (`TrieLeaf`), the union of several (`merge`), and the trie of filters.
 Caches are in cache.py.
 """
 
@@ -14,7 +14,7 @@ from lakestream.protocol.domain_subjects import LINK_QUEUE
 NO_MATCH = Match([], [])
 
 
-class Leaf:
+class TrieLeaf:
     """The subscriptions of one filter. `special` counts those of other nodes and carriers, and local ones."""
 
     __slots__ = ("plain", "queues", "special")
@@ -62,22 +62,22 @@ class Leaf:
             yield from members
 
 
-class Node:
+class TrieNode:
     """One token of the trie. `rest` holds the subscriptions of a `>` behind this node."""
 
     __slots__ = ("children", "leaf", "rest", "star")
 
     def __init__(self) -> None:
-        self.children: dict[bytes, Node] = {}
-        self.star: Node | None = None
-        self.rest: Leaf | None = None
-        self.leaf: Leaf | None = None
+        self.children: dict[bytes, TrieNode] = {}
+        self.star: TrieNode | None = None
+        self.rest: TrieLeaf | None = None
+        self.leaf: TrieLeaf | None = None
 
     def empty(self) -> bool:
         return not self.children and self.star is None and self.rest is None and self.leaf is None
 
 
-def merge(leaves: Iterable[Leaf]) -> Match:
+def merge(leaves: Iterable[TrieLeaf]) -> Match:
     """Return the union of several filters' subscriptions. A queue group is one group across filters."""
     plain: list[Subscription] = []
     groups: dict[bytes, list[Subscription]] = {}
@@ -132,7 +132,7 @@ class Trie:
     __slots__ = ("_root",)
 
     def __init__(self) -> None:
-        self._root = Node()
+        self._root = TrieNode()
 
     def add(self, sub: Subscription) -> bool:
         words = sub.subject.split(b".")
@@ -141,24 +141,24 @@ class Trie:
             words.pop()
             node = self._descend(node, words)
             if node.rest is None:
-                node.rest = Leaf()
+                node.rest = TrieLeaf()
             return node.rest.add(sub)
         node = self._descend(node, words)
         if node.leaf is None:
-            node.leaf = Leaf()
+            node.leaf = TrieLeaf()
         return node.leaf.add(sub)
 
     @staticmethod
-    def _descend(node: Node, words: list[bytes]) -> Node:
+    def _descend(node: TrieNode, words: list[bytes]) -> TrieNode:
         for word in words:
             if word == b"*":
                 if node.star is None:
-                    node.star = Node()
+                    node.star = TrieNode()
                 node = node.star
             else:
                 child = node.children.get(word)
                 if child is None:
-                    child = node.children[word] = Node()
+                    child = node.children[word] = TrieNode()
                 node = child
         return node
 
@@ -186,7 +186,7 @@ class Trie:
         return True
 
     @staticmethod
-    def _prune(path: list[Node], words: list[bytes]) -> None:
+    def _prune(path: list[TrieNode], words: list[bytes]) -> None:
         """Remove empty nodes from the end of the path."""
         for depth in range(len(words), 0, -1):
             if not path[depth].empty():
@@ -196,7 +196,7 @@ class Trie:
             else:
                 del path[depth - 1].children[words[depth - 1]]
 
-    def leaves(self) -> Iterator[Leaf]:
+    def leaves(self) -> Iterator[TrieLeaf]:
         """Iterate over all leaves, in no particular order."""
         nodes = [self._root]
         while nodes:
@@ -208,12 +208,12 @@ class Trie:
                 if leaf is not None:
                     yield leaf
 
-    def reach(self, words: list[bytes]) -> tuple[list[Leaf], list[Node]]:
+    def reach(self, words: list[bytes]) -> tuple[list[TrieLeaf], list[TrieNode]]:
         """Follow `words`; return the `>` leaves on the way, and the nodes reached."""
-        found: list[Leaf] = []
+        found: list[TrieLeaf] = []
         nodes = [self._root]
         for word in words:
-            following: list[Node] = []
+            following: list[TrieNode] = []
             for node in nodes:
                 if node.rest is not None:
                     found.append(node.rest)

@@ -37,8 +37,8 @@ from lakestream.net.accounts.auth import (
 from lakestream.net.client_hello import NOT_TLS
 from lakestream.net.interest.subscription import Congested
 from lakestream.net.keep_alive import KeepAlive, unconfirmed
-from lakestream.net.leaf.exchange import Ended, Exchange
-from lakestream.net.leaf.packing import Packing, agreed
+from lakestream.net.leaf.exchange import Exchange, LeafEnded
+from lakestream.net.leaf.packing import LeafPacking, agreed
 from lakestream.net.listener import Arrival, SetupError, peer_of
 from lakestream.net.outbox import HIGH_WATER, Accepted
 from lakestream.net.tls import PeerCertificate, TlsState
@@ -47,7 +47,7 @@ from lakestream.ports import Clock, Timer
 from lakestream.protocol import frames
 from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.protocol.delivered import ErrorLine
-from lakestream.protocol.leaf_wire import MAX_LINE, Info, LeafParser, WireError
+from lakestream.protocol.leaf_wire import MAX_LINE, LeafInfo, LeafParser, LeafWireError
 from lakestream.protocol.s2 import S2Error
 
 FIRST_PING_NS = 1_000_000_000
@@ -153,7 +153,7 @@ class AcceptedLeaf(Accepted, Arrival):
         self._greeting = bytearray()
         self._held: list[bytes] | None = None
         """Bytes that came while the login is being decided; None: it is not."""
-        self._packing: Packing | None = None
+        self._packing: LeafPacking | None = None
         self._negotiated = False
         self._parser = LeafParser(owner.options.max_payload)
         self._registered = False
@@ -253,10 +253,10 @@ class AcceptedLeaf(Accepted, Arrival):
         except S2Error as error:
             self._owner.log.error(f"{self.label} - {error}")
             self.close("Read Error")
-        except WireError as error:
+        except LeafWireError as error:
             self._owner.log.debug(f"{self.label} - invalid leaf node protocol: {error}")
             self.fail(error.error, "Protocol Violation" if error.error else "Client Closed")
-        except Ended as ended:
+        except LeafEnded as ended:
             self._ended(ended)
 
     def _received(self, data: bytes) -> None:
@@ -319,9 +319,9 @@ class AcceptedLeaf(Accepted, Arrival):
         try:
             self.compression = agreed(self._settings.compression, wanted)
         except ValueError as error:
-            raise Ended(str(error), "Compression Error") from None
+            raise LeafEnded(str(error), "Compression Error") from None
         if self.compression != OFF:
-            self._packing = Packing()
+            self._packing = LeafPacking()
             self.write(self._owner.info(self))
         if rest:
             self._received(self._packing.unpacked(rest) if self._packing is not None else rest)
@@ -334,9 +334,9 @@ class AcceptedLeaf(Accepted, Arrival):
             return
         self.name, self.version = peer.name, peer.version
         if peer.lang:
-            raise Ended("attempted to connect to leaf node port", "Wrong Port")
+            raise LeafEnded("attempted to connect to leaf node port", "Wrong Port")
         if any(char.isspace() for char in peer.cluster):
-            raise Ended("cluster name cannot contain spaces", "Protocol Violation")
+            raise LeafEnded("cluster name cannot contain spaces", "Protocol Violation")
         credentials = Credentials.of(
             fields, nonce=self.nonce, kind=LEAFNODE, host=self.host, certificate=self.certificate
         )
@@ -358,9 +358,9 @@ class AcceptedLeaf(Accepted, Arrival):
             return
         try:
             self._decided(credentials, outcome)
-        except WireError as error:
+        except LeafWireError as error:
             self.fail(error.error, "Protocol Violation")
-        except Ended as ended:
+        except LeafEnded as ended:
             self._ended(ended)
         self.resume()
 
@@ -375,7 +375,7 @@ class AcceptedLeaf(Accepted, Arrival):
         self.write(self._owner.info(self, second=True))
         if least and (version_of(peer.version) or (0, 0, 0)) < (version_of(least) or (0, 0, 0)):
             text = f'connection rejected since minimum version required is "{least}"'
-            raise Ended(text, "Minimum Version Required", text)
+            raise LeafEnded(text, "Minimum Version Required", text)
         self.exchange = exchange
         self.limit()
         self._owner.entered(self, exchange)
@@ -425,7 +425,7 @@ class AcceptedLeaf(Accepted, Arrival):
     def answered(self) -> None:
         self._alive.answered()
 
-    def informed(self, info: Info) -> None:
+    def informed(self, info: LeafInfo) -> None:
         """Ignore an INFO: a leaf node has nothing to announce."""
 
     def told(self, error: ErrorLine) -> None:
@@ -453,7 +453,7 @@ class AcceptedLeaf(Accepted, Arrival):
         self._owner.unsent.wrote(self, len(data), transport.get_write_buffer_size())
 
     # ------------------------------------------------------------------ ends
-    def _ended(self, ended: Ended) -> None:
+    def _ended(self, ended: LeafEnded) -> None:
         if ended.logged:
             self._owner.log.error(f"{self.label} - {ended.logged}")
         self.fail(ended.text, ended.reason)

@@ -12,7 +12,7 @@ import string
 from collections.abc import Iterator
 from typing import Protocol
 
-from lakestream.net.accounts.service_imports import ServiceImport
+from lakestream.net.accounts.service_imports import ServiceImportSink
 from lakestream.net.hub import Hub
 from lakestream.net.interest.subscription import Subscription
 from lakestream.protocol.leaf_wire import ACK, FLOW, SNAPSHOT, Names
@@ -36,7 +36,7 @@ _WITHIN = (b"$JS.API.", b"$LS.", b"$LAKE.", b"$NRG.", SNAPSHOT)
 _LETTERS = string.ascii_letters + string.digits
 
 
-class Member(Protocol):
+class LeafMember(Protocol):
     """A leaf connection of the account.
 
     Attributes:
@@ -60,7 +60,7 @@ def crosses(sub: Subscription) -> bool:
     Acks have names of their own on the other side (`Names`), so the subscriptions of this cluster to its own acks do
     not cross; those of other leaf nodes to theirs do.
     """
-    if sub.local and not isinstance(sub.sink, ServiceImport):
+    if sub.local and not isinstance(sub.sink, ServiceImportSink):
         return False
     subject = sub.subject
     if not subject.startswith(b"$"):
@@ -97,8 +97,8 @@ class LeafAccount:
         self.names = Names(domain or NO_DOMAIN, short_hash(hub.account))
         self.acked = False
         """Messages that are to be acked have crossed, so acks are to be announced."""
-        self._members: list[Member] = []
-        self._clusters: dict[str, set[Member]] = {}
+        self._members: list[LeafMember] = []
+        self._clusters: dict[str, set[LeafMember]] = {}
         self._counts: dict[Key, int] = {}
         self._of_leaves: dict[Key, int] = {}
         self._changed: set[Key] = set()
@@ -116,20 +116,20 @@ class LeafAccount:
                 self.hub.dirty(self)
             self._changed.add(key)
 
-    def number(self, member: Member, key: Key) -> int:
+    def number(self, member: LeafMember, key: Key) -> int:
         """Return the subscriptions that a connection is told of."""
         found = self._counts.get(key, 0)
         if member.isolated:
             return found - self._of_leaves.get(key, 0)
         return found - sum(near.own(key) for near in self._clusters.get(member.cluster, (member,)))
 
-    def all(self, member: Member) -> Iterator[tuple[Key, int]]:
+    def all(self, member: LeafMember) -> Iterator[tuple[Key, int]]:
         """Yield everything that a connection is told of."""
         for key in self._counts:
             if (number := self.number(member, key)) > 0:
                 yield key, number
 
-    def join(self, member: Member) -> set[Member]:
+    def join(self, member: LeafMember) -> set[LeafMember]:
         """Announce changes to a connection from now on. Returns the connections to its cluster, as they change."""
         self.announce_changes()
         self._members.append(member)
@@ -137,7 +137,7 @@ class LeafAccount:
         near.add(member)
         return near
 
-    def leave(self, member: Member) -> None:
+    def leave(self, member: LeafMember) -> None:
         """Announce no more to a connection. Idempotent."""
         if member in self._members:
             self._members.remove(member)

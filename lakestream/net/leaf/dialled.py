@@ -13,13 +13,13 @@ from typing import Any
 import msgspec
 
 from lakestream.config.account_options import Permissions, SubjectRule
-from lakestream.config.options import OFF, Address, LeafRemote
+from lakestream.config.options import OFF, LeafRemote, RemoteAddress
 from lakestream.logging import Logger
 from lakestream.net.accounts.permissions import Rules
 from lakestream.net.identity import Identity
 from lakestream.net.leaf.account import LeafAccount
-from lakestream.net.leaf.exchange import LOOP_PAUSE_S, Ended, Exchange
-from lakestream.net.leaf.packing import Packing, agreed
+from lakestream.net.leaf.exchange import LOOP_PAUSE_S, Exchange, LeafEnded
+from lakestream.net.leaf.packing import LeafPacking, agreed
 from lakestream.net.leaf.rights import as_user
 from lakestream.net.remote import dial as remote_dial
 from lakestream.net.remote.leaf_link import WRONG_PORT, Holder
@@ -30,7 +30,7 @@ from lakestream.protocol.api.request import NATS_VERSION
 from lakestream.protocol.commands import Ping, Pong
 from lakestream.protocol.delivered import ErrorLine
 from lakestream.protocol.durations import format_duration
-from lakestream.protocol.leaf_wire import Event, Info, LeafParser, WireError
+from lakestream.protocol.leaf_wire import Event, LeafInfo, LeafParser, LeafWireError
 from lakestream.protocol.s2 import S2Error
 
 HANDSHAKE_TIMEOUT_S = 5.0
@@ -43,10 +43,10 @@ PROTOCOL = 3
 """Version of the leaf node protocol in CONNECT."""
 
 LOOP = "Loop detected"
-Opened = Callable[["LeafConnection", dict[str, Any]], Exchange]
+Opened = Callable[["DialledConnection", dict[str, Any]], Exchange]
 
 
-class LeafConnection(OutgoingConnection):
+class DialledConnection(OutgoingConnection):
     """One connection.
 
     Args:
@@ -77,7 +77,7 @@ class LeafConnection(OutgoingConnection):
         self.refused = self.reason = ""
         self._opened, self._log, self._label = opened, log, label
         self._parser = LeafParser()
-        self._packing: Packing | None = None
+        self._packing: LeafPacking | None = None
         self._loop = loop
 
     # ------------------------------------------------------------------ asyncio.Protocol
@@ -93,9 +93,9 @@ class LeafConnection(OutgoingConnection):
                 at += 1
             if self.exchange is not None and at < len(events):
                 self.exchange.take(events[at:] if at else events, len(data))
-        except (WireError, S2Error) as error:
+        except (LeafWireError, S2Error) as error:
             self.end(f"invalid leaf node protocol: {error}")
-        except Ended as ended:
+        except LeafEnded as ended:
             self._log.error(f"{self._label} - {ended.logged or ended.text}")
             self.write(frames.error(ended.text))
             self.end(ended.text)
@@ -115,11 +115,11 @@ class LeafConnection(OutgoingConnection):
     # ------------------------------------------------------------------ the greeting
     def _greet(self, event: Event) -> None:
         match event:
-            case Info(fields) if not self.connected:
+            case LeafInfo(fields) if not self.connected:
                 self.info = fields
                 if not self.informed_first.done():
                     self.informed_first.set_result(True)
-            case Info(fields):
+            case LeafInfo(fields):
                 self.info = fields
                 self.name = str(fields.get("server_name") or fields.get("server_id") or "")
                 self.exchange = self._opened(self, fields)
@@ -137,7 +137,7 @@ class LeafConnection(OutgoingConnection):
 
     def pack(self) -> None:
         """Read and write S2 streams from now on."""
-        self._packing = Packing()
+        self._packing = LeafPacking()
 
     # ------------------------------------------------------------------ Line
     def write(self, data: bytes) -> None:
@@ -146,7 +146,7 @@ class LeafConnection(OutgoingConnection):
     def answered(self) -> None:
         self.alive.answered()
 
-    def informed(self, info: Info) -> None:
+    def informed(self, info: LeafInfo) -> None:
         self.info |= info.fields
 
     def told(self, error: ErrorLine) -> None:
@@ -204,8 +204,8 @@ class DialledLeaf:
         self._holder = Holder(
             account.hub, where, identity.server_name, others, clock, self._held, lambda: self._connection is not None
         )
-        self._connection: LeafConnection | None = None
-        self._address: Address | None = None
+        self._connection: DialledConnection | None = None
+        self._address: RemoteAddress | None = None
         self._compression = OFF
 
     def start(self) -> None:
@@ -240,10 +240,10 @@ class DialledLeaf:
         return shown, leaf.exchange, self._compression
 
     # ------------------------------------------------------------------ one connection
-    async def _attempt(self, address: Address) -> str:
+    async def _attempt(self, address: RemoteAddress) -> str:
         number = self._number()
         label = f"{address.host}:{address.port} - lid:{number}"
-        made = LeafConnection(number, self._opened, self._clock, self._log, label)
+        made = DialledConnection(number, self._opened, self._clock, self._log, label)
         try:
             await remote_dial.dial(self._remote.dial, address, made)
             why = await self._greeted(made, address)
@@ -267,7 +267,7 @@ class DialledLeaf:
                 self._ended(made.exchange)
             made.end("Client Closed")
 
-    async def _greeted(self, connection: LeafConnection, address: Address) -> str:
+    async def _greeted(self, connection: DialledConnection, address: RemoteAddress) -> str:
         """Log in; return why that failed, "" when the connection is up."""
         dial = self._remote.dial
         if why := await self._informed(connection):
@@ -290,11 +290,11 @@ class DialledLeaf:
             why = "" if await connection.up else await connection.over
         return why + WRONG_PORT if why.startswith("Unknown Protocol") else why
 
-    async def _informed(self, connection: LeafConnection) -> str:
+    async def _informed(self, connection: DialledConnection) -> str:
         async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
             return "" if await connection.informed_first else await connection.over
 
-    async def _negotiated(self, connection: LeafConnection) -> str:
+    async def _negotiated(self, connection: DialledConnection) -> str:
         """Begin to compress if both sides want it; return why that failed."""
         self._compression = OFF
         theirs, ours = str(connection.info.get("compression") or OFF), self._remote.compression
@@ -334,7 +334,7 @@ class DialledLeaf:
             fields["isolate"] = True
         return fields
 
-    def _opened(self, connection: LeafConnection, info: dict[str, Any]) -> Exchange:
+    def _opened(self, connection: DialledConnection, info: dict[str, Any]) -> Exchange:
         """Open the exchange with the rights that the other side tells."""
         remote, ours = self._remote, self._identity
         domain = str(info.get("domain") or "")

@@ -19,7 +19,7 @@ from lakestream.ports import ClientInfo, Clock, Delivery
 from lakestream.protocol import frames
 from lakestream.protocol.commands import Ping, Pong
 from lakestream.protocol.delivered import ErrorLine
-from lakestream.protocol.leaf_wire import ACK, Connect, Event, Info, InterestBegins, InterestEnds, Message
+from lakestream.protocol.leaf_wire import ACK, Event, InterestBegins, InterestEnds, LeafConnect, LeafInfo, LeafMessage
 from lakestream.protocol.subjects import subscribable
 
 HIGH_WATER = 1 << 20
@@ -44,7 +44,7 @@ DOMAIN_SUBJECTS = ("STREAM.>", "CONSUMER.>", "DIRECT.>", "META.>", "SERVER.>", "
 USER_INFO = b"$SYS.REQ.USER.INFO"
 
 
-class Ended(Exception):
+class LeafEnded(Exception):
     """Raised when the other side did what ends the connection.
 
     Attributes:
@@ -80,7 +80,7 @@ class Line(Congested, Protocol):
     def answered(self) -> None:
         """Note a PONG."""
 
-    def informed(self, info: Info) -> None:
+    def informed(self, info: LeafInfo) -> None:
         """Note a later INFO."""
 
     def told(self, error: ErrorLine) -> None:
@@ -315,7 +315,7 @@ class Exchange:
         turn.overrun = None
         arrived = self._arrived
         for event in events:
-            if type(event) is Message:
+            if type(event) is LeafMessage:
                 arrived(event)
             else:
                 self._control(event)
@@ -335,18 +335,18 @@ class Exchange:
                 self._line.write(frames.PONG)
             case Pong():
                 self._line.answered()
-            case Info():
+            case LeafInfo():
                 self._line.informed(event)
             case ErrorLine():
                 self._line.told(event)
-            case Connect():
-                raise Ended("Duplicate Remote LeafNode Connection", "Duplicate Remote LeafNode Connection")
+            case LeafConnect():
+                raise LeafEnded("Duplicate Remote LeafNode Connection", "Duplicate Remote LeafNode Connection")
 
     def _begins(self, interest: InterestBegins) -> None:
         subject, queue = interest.subject, interest.queue
         if subject == self._account.loop_subject:
             text = f'Loop detected for leafnode account="{self._hub.account}". Delaying attempt to reconnect for'
-            raise Ended(f"{text} {LOOP_PAUSE_S}s", "Protocol Violation", f"{text} {LOOP_PAUSE_S}s")
+            raise LeafEnded(f"{text} {LOOP_PAUSE_S}s", "Protocol Violation", f"{text} {LOOP_PAUSE_S}s")
         if not subscribable(subject):
             self._line.complain("Invalid Subscription")
             return
@@ -357,7 +357,7 @@ class Exchange:
         key = subject, queue
         old = self.subscriptions.pop(key, None)
         if old is None and len(self.subscriptions) >= MAX_SUBJECTS:
-            raise Ended("maximum subscriptions exceeded", "Maximum Subscriptions Exceeded")
+            raise LeafEnded("maximum subscriptions exceeded", "Maximum Subscriptions Exceeded")
         weight = min(max(interest.count, 1), MAX_WEIGHT) if queue else 1
         if old is not None and old.weight == weight:
             self.subscriptions[key] = old
@@ -378,7 +378,7 @@ class Exchange:
         if sub is not None:
             self._hub.leave(sub)
 
-    def _arrived(self, message: Message) -> None:
+    def _arrived(self, message: LeafMessage) -> None:
         """Route a message of the other side."""
         subject, reply, header, payload = message.subject, message.reply, message.header, message.payload
         self.in_msgs += 1
@@ -442,4 +442,4 @@ class Exchange:
 def _violation(what: str, subject: bytes) -> NoReturn:
     shown = subject.decode("utf-8", "replace")
     text = f'Permissions Violation for {what} to "{shown}"'
-    raise Ended(text, "Permissions Violation", text)
+    raise LeafEnded(text, "Permissions Violation", text)

@@ -28,7 +28,7 @@ from lakestream.net.identity import GIT_COMMIT, GO_VERSION, Identity, advertised
 from lakestream.net.leaf.accepted import AcceptedLeaf
 from lakestream.net.leaf.account import LeafAccount
 from lakestream.net.leaf.dialled import DialledLeaf
-from lakestream.net.leaf.exchange import DOMAIN_SUBJECTS, USER_INFO, Ended, Exchange
+from lakestream.net.leaf.exchange import DOMAIN_SUBJECTS, USER_INFO, Exchange, LeafEnded
 from lakestream.net.leaf.rights import of_user
 from lakestream.net.listener import Listener, ListenError, RateLimit, TlsEntry, bind
 from lakestream.net.statistics import Traffic
@@ -303,10 +303,10 @@ class LeafNodes:
         most = account.options.limits.max_leafnodes
         if 0 <= most <= len(account.leaves):
             leaf.account = account
-            raise Ended(FULL, "Maximum Account Connections Exceeded", FULL)
+            raise LeafEnded(FULL, "Maximum Account Connections Exceeded", FULL)
         if peer.cluster and peer.cluster == server.cluster_name:
             text = "remote leafnode has same cluster name"
-            raise Ended(text, "Cluster Names Identical", text)
+            raise LeafEnded(text, "Cluster Names Identical", text)
         key = peer.name, peer.remote_account
         for other in list(self.leaves.values()):
             known = other.peer if other.exchange is not None and other.account is account else None

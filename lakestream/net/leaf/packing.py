@@ -30,7 +30,7 @@ def agreed(ours: str, theirs: str) -> str:
     return OFF if OFF in (ours, theirs) or ours == theirs == ACCEPT else UNCOMPRESSED
 
 
-class Packing:
+class LeafPacking:
     """The S2 streams of one connection."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 from lakestream.net.accounts.permissions import MAX_REMEMBERED, MAX_REMEMBERED_SUBJECT, ReplyPermissions, Rules
 from lakestream.net.leaf.account import LOOPS
-from lakestream.protocol.subjects import Filters
+from lakestream.protocol.subjects import SubjectFilters
 
 Decide = Callable[[bytes], bool]
 
@@ -115,9 +115,9 @@ def _subscribing(rules: Rules) -> Decide:
     return lambda subject: rules.may_subscribe(subject) and not rules.hides(subject)
 
 
-def _filters(subjects: Iterable[bytes]) -> Filters | None:
+def _filters(subjects: Iterable[bytes]) -> SubjectFilters | None:
     listed = list(subjects)
-    return Filters(listed) if listed else None
+    return SubjectFilters(listed) if listed else None
 
 
 def _remember(decisions: dict[bytes, bool], subject: bytes, decision: bool) -> None:

@@ -22,7 +22,7 @@ from lakestream.net.peers.link import Link
 from lakestream.net.peers.peers import Peers
 from lakestream.net.peers.remote_node import RemoteNode
 from lakestream.net.peers.routes import Routes
-from lakestream.net.peers.standalone import Routed
+from lakestream.net.peers.standalone import RouteTraffic
 from lakestream.protocol.peer_wire import NodeInfo
 from lakestream.raft.group.ports import Calls
 from lakestream.runtime import LoopClock
@@ -192,10 +192,10 @@ class Cluster:
         """Return the connections that are up and the nodes behind them, by name."""
         return [(link, self._routes.nodes[link.name]) for link in self.peers.links()]
 
-    def traffic(self) -> Routed:
+    def traffic(self) -> RouteTraffic:
         """Return the traffic with all nodes."""
         nodes = list(self._routes.nodes.values())
-        return Routed(
+        return RouteTraffic(
             len(nodes),
             sum(node.in_msgs for node in nodes),
             sum(node.in_bytes for node in nodes),

@@ -18,7 +18,7 @@ from lakestream.config.errors import reason_of
 from lakestream.config.options import ClusterOptions, RouteUrl
 from lakestream.logging import Logger
 from lakestream.net import tls as peer_tls
-from lakestream.net.peers.link import HANDSHAKE_TIMEOUT, Link, Place
+from lakestream.net.peers.link import HANDSHAKE_TIMEOUT, DialPlace, Link
 from lakestream.protocol import peer_wire as wire
 
 DIAL_TIMEOUT_S = 2.0
@@ -44,7 +44,7 @@ REPORT_EVERY = 3600
 """An unchanged failure is logged once in this many attempts (as in nats-server)."""
 
 
-class Target:
+class DialTarget:
     """A place to dial.
 
     Args:
@@ -103,7 +103,7 @@ class Dialler:
     """
 
     def __init__(
-        self, options: ClusterOptions, link: Callable[[Target], Link], engaged: Callable[[str], bool], log: Logger
+        self, options: ClusterOptions, link: Callable[[DialTarget], Link], engaged: Callable[[str], bool], log: Logger
     ) -> None:
         self._options = options
         self._link = link
@@ -111,11 +111,11 @@ class Dialler:
         self._log = log
         self._random = random.Random()
         self._tls: ssl.SSLContext | None = None
-        self._tasks: dict[Target, asyncio.Task[None]] = {}
-        self._explicit: list[Target] = []
+        self._tasks: dict[DialTarget, asyncio.Task[None]] = {}
+        self._explicit: list[DialTarget] = []
         self._freed: dict[str, asyncio.Event] = {}
         self._stopped = False
-        self._untried: set[Place] = set()
+        self._untried: set[DialPlace] = set()
         self._all_tried = asyncio.Event()
 
     def prepare(self) -> None:
@@ -126,7 +126,7 @@ class Dialler:
     def start(self) -> None:
         """Dial the configured routes, as far as they are not dialled yet."""
         known = {target.url for target in self._explicit}
-        added = [Target(url, explicit=True) for url in self._options.routes if url not in known]
+        added = [DialTarget(url, explicit=True) for url in self._options.routes if url not in known]
         self._explicit += added
         for target in added:
             self._pursue(target)
@@ -139,7 +139,7 @@ class Dialler:
         self._all_tried.set()
         self._untried.clear()
 
-    def tried(self, target: Place) -> None:
+    def tried(self, target: DialPlace) -> None:
         """Note that the first attempt at a place is over, or its connection is up on both sides."""
         self._untried.discard(target)
         self._settle()
@@ -173,7 +173,7 @@ class Dialler:
             return
         known = [target for target in (*self._tasks, *self._explicit) if target.name == name]
         if not known:
-            self._pursue(Target(url, explicit=False, name=name, retries=self._options.connect_retries))
+            self._pursue(DialTarget(url, explicit=False, name=name, retries=self._options.connect_retries))
         for target in known:
             if not target.explicit:
                 target.url = url
@@ -188,14 +188,14 @@ class Dialler:
         return all(target.myself or target.name in up for target in self._explicit)
 
     # ------------------------------------------------------------------ one place
-    def _pursue(self, target: Target) -> None:
+    def _pursue(self, target: DialTarget) -> None:
         task = asyncio.get_running_loop().create_task(self._keep(target))
         self._tasks[target] = task
         task.add_done_callback(lambda _: self._tasks.pop(target))
         if not self._all_tried.is_set():
             self._untried.add(target)
 
-    async def _keep(self, target: Target) -> None:
+    async def _keep(self, target: DialTarget) -> None:
         """Keep a connection to a place while it is wanted."""
         while not target.finished and not self._superfluous(target):
             if target.name and self._engaged(target.name):
@@ -213,11 +213,11 @@ class Dialler:
                     write(f"Error trying to connect to route {target.url.address} {attempt}: {why}")
             await asyncio.sleep(target.delay(self._random))
 
-    def _superfluous(self, target: Target) -> bool:
+    def _superfluous(self, target: DialTarget) -> bool:
         """Return True for a discovered place that is the one of a configured node."""
         return not target.explicit and any(target.name == configured.name for configured in self._explicit)
 
-    async def _dial(self, target: Target) -> str:
+    async def _dial(self, target: DialTarget) -> str:
         """Make one attempt; return why it failed, "" after a connection that was up or when there was one already."""
         link = self._link(target)
         connected = False
@@ -247,7 +247,7 @@ class Dialler:
         else:
             await loop.create_connection(lambda: link, url.host, url.port)
 
-    def _outcome(self, target: Target, link: Link) -> str:
+    def _outcome(self, target: DialTarget, link: Link) -> str:
         """Return the result of an attempt that connected; see `_dial`."""
         refused = link.refused
         if link.was_up:

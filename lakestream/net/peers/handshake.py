@@ -22,7 +22,7 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 
 from lakestream.protocol import peer_wire as wire
-from lakestream.protocol.peer_wire import Hello, NodeInfo, Refused
+from lakestream.protocol.peer_wire import Hello, NodeInfo, PeerRefused
 
 GONE_KEPT = 64
 """Ended connections that are remembered, to report them in the next HELLO."""
@@ -32,7 +32,7 @@ MAX_ATTEMPT = 64
 """Maximum length of a connection's name."""
 
 
-class Candidate(Protocol):
+class LinkCandidate(Protocol):
     """A connection as the table sees it."""
 
     attempt: str
@@ -47,18 +47,18 @@ class Candidate(Protocol):
         """Return True if the other node sent something within the liveness limit."""
 
 
-C = TypeVar("C", bound=Candidate)
+C = TypeVar("C", bound=LinkCandidate)
 
 
 class Decision(msgspec.Struct, Generic[C], frozen=True):
     """The decision about a connection: `refused` says why it is closed, `replaced` are the connections that it
     replaces."""
 
-    refused: Refused | None = None
+    refused: PeerRefused | None = None
     replaced: tuple[C, ...] = ()
 
 
-class Table(Generic[C]):
+class LinkTable(Generic[C]):
     """The connections of one node: `up`, by the other's name, and those in the handshake.
 
     Args:
@@ -141,7 +141,7 @@ class Table(Generic[C]):
         return name in self.up or name in self._answered
 
     # ------------------------------------------------------------------ rules
-    def _stranger(self, hello: Hello, *, trusted: bool) -> Refused | None:
+    def _stranger(self, hello: Hello, *, trusted: bool) -> PeerRefused | None:
         """Return the reason why a node is refused, apart from its connections."""
         me, other = self._me(), hello.node
         if len(hello.attempt) > MAX_ATTEMPT:
@@ -163,7 +163,7 @@ class Table(Generic[C]):
             return self._duplicate(other.name)
         return None
 
-    def _contest(self, held: C, hello: Hello) -> Refused | None:
+    def _contest(self, held: C, hello: Hello) -> PeerRefused | None:
         """Return why a connection stays although its node sends HELLO again; None when it is replaced."""
         if _same_start(held, hello):
             if held.attempt in hello.gone:
@@ -172,17 +172,17 @@ class Table(Generic[C]):
         # A restarted node: after a crash the old connection is still here. A living one keeps its name.
         return self._duplicate(hello.node.name) if held.alive else None
 
-    def _duplicate(self, name: str) -> Refused:
+    def _duplicate(self, name: str) -> PeerRefused:
         text = f'Remote server has a duplicate name: "{name}"; every node of a cluster needs its own server_name'
         return self._refuse(wire.DUPLICATE_NAME, text)
 
-    def _refuse(self, code: str, text: str) -> Refused:
-        return Refused(code, text, self._me().name)
+    def _refuse(self, code: str, text: str) -> PeerRefused:
+        return PeerRefused(code, text, self._me().name)
 
     def _rise(self, candidate: C, name: str) -> None:
         self._answered.pop(name, None)
         self.up[name] = candidate
 
 
-def _same_start(held: Candidate, hello: Hello) -> bool:
+def _same_start(held: LinkCandidate, hello: Hello) -> bool:
     return held.remote is not None and held.remote.server_id == hello.node.server_id

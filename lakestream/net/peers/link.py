@@ -17,7 +17,7 @@ from lakestream.config.options import RouteUrl
 from lakestream.net.listener import Arrival, SetupError, peer_of
 from lakestream.net.tls import key_of
 from lakestream.protocol import peer_wire as wire
-from lakestream.protocol.peer_wire import Control, FrameReader, NodeInfo, WireError
+from lakestream.protocol.peer_wire import Control, FrameReader, NodeInfo, PeerWireError
 
 MAX_PENDING_BYTES = 64 << 20
 """Maximum of unsent bytes to one node (64 MiB). A buffer beyond that is dropped and counted; on a route, where none may
@@ -42,7 +42,7 @@ CLOSE_WAIT_S = 1.0
 """Time that the last bytes of a closing connection may take (1 s)."""
 
 
-class Place(Protocol):
+class DialPlace(Protocol):
     """A place that this node dials; see `Target` in dialler.py."""
 
     url: RouteUrl
@@ -91,19 +91,19 @@ class Link(Arrival):
         over, gone: done when the connection is not used any more, for `reason`, and when its socket is closed too.
     """
 
-    def __init__(self, owner: LinkOwner, number: int, handshake_s: float, target: Place | None = None) -> None:
+    def __init__(self, owner: LinkOwner, number: int, handshake_s: float, target: DialPlace | None = None) -> None:
         self.owner = owner
         self.number = number
         self.target = target
         self.attempt = "" if target is None else secrets.token_hex(8)
         self.remote: NodeInfo | None = None
         self.said: NodeInfo | None = None
-        self.linked: tuple[wire.Address, ...] = ()
+        self.linked: tuple[wire.PeerAddress, ...] = ()
         self.up = self.was_up = False
         self.silent = False
         self.full = False
         self.reason = ""
-        self.refused: wire.Refused | None = None
+        self.refused: wire.PeerRefused | None = None
         self.host, self.port = "", 0
         self.heard_ns = time.monotonic_ns()
         self.start_ns = time.time_ns()
@@ -193,10 +193,10 @@ class Link(Arrival):
                     self.in_msgs += 1
                     self.owner.payload(self, channel, payload)
                 else:
-                    raise WireError("a buffer before the handshake is over")
+                    raise PeerWireError("a buffer before the handshake is over")
                 if self.reason:
                     return
-        except WireError as error:
+        except PeerWireError as error:
             self.abort(f"Protocol Violation: {error}")
 
     def eof_received(self) -> bool:

@@ -25,12 +25,12 @@ from lakestream.logging import Logger
 from lakestream.net import tls as peer_tls
 from lakestream.net.accounts.auth import HashChecks, is_hashed, same_text
 from lakestream.net.listener import HANDSHAKE_FAILED, Bind, Listener, ListenError, SetupError, TlsEntry, bind
-from lakestream.net.peers.dialler import Dialler, Target
-from lakestream.net.peers.handshake import Decision, Table
+from lakestream.net.peers.dialler import Dialler, DialTarget
+from lakestream.net.peers.handshake import Decision, LinkTable
 from lakestream.net.peers.link import ALIVE_NS, STALE_NS, Link
 from lakestream.ports import Clock
 from lakestream.protocol import peer_wire as wire
-from lakestream.protocol.peer_wire import Address, Control, Hello, NodeInfo
+from lakestream.protocol.peer_wire import Control, Hello, NodeInfo, PeerAddress
 from lakestream.raft.group.ports import Channel
 
 HEARTBEAT_S = 0.25
@@ -75,7 +75,7 @@ class Peers:
         self.slow_consumers = self.stale_connections = 0
         self._node = msgspec.structs.replace(node, cluster=options.name or secrets.token_urlsafe(16))
         self._clock, self._log, self._bind = clock, log, bind
-        self._table: Table[Link] = Table(lambda: self._node, lambda: self.dynamic)
+        self._table: LinkTable[Link] = LinkTable(lambda: self._node, lambda: self.dynamic)
         self._hash_checks = HashChecks()
         self._links: set[Link] = set()
         self._known: dict[str, NodeInfo] = {}
@@ -241,7 +241,7 @@ class Peers:
         node = msgspec.structs.replace(self._node, **changes)
         if node != self._node:
             self._node = node
-            self._tell_all(wire.Update(node, self.dynamic))
+            self._tell_all(wire.PeerUpdate(node, self.dynamic))
 
     def info(self, node: str) -> NodeInfo | None:
         """Return the last `NodeInfo` of a node, also of a lost one; None: never met."""
@@ -272,7 +272,7 @@ class Peers:
         self._node_watchers.append(callback)
 
     # ------------------------------------------------------------------ LinkOwner
-    def _link(self, target: Target | None = None) -> Link:
+    def _link(self, target: DialTarget | None = None) -> Link:
         """Make the protocol of a new connection."""
         link = Link(self, next(self._numbers), self.options.auth_timeout_ns / 1e9, target)
         self._links.add(link)
@@ -297,29 +297,29 @@ class Peers:
 
     def control(self, link: Link, record: Control) -> None:
         match record:
-            case wire.Ping():
-                link.tell(wire.Pong(record.at))
-            case wire.Pong():
+            case wire.PeerPing():
+                link.tell(wire.PeerPong(record.at))
+            case wire.PeerPong():
                 link.rtt_ns = max(1, time.monotonic_ns() - record.at)
             case Hello() if link.remote is None:
                 link.remote = self._placed(link, record.node)
                 self._authenticate(link, record)
-            case wire.Refused() if link.dialled and not link.up:
+            case wire.PeerRefused() if link.dialled and not link.up:
                 link.refused = record
                 link.abort(f"refused: {record.text}")
-            case wire.Ready() if link.remote is not None and not link.up and not link.dialled:
+            case wire.PeerReady() if link.remote is not None and not link.up and not link.dialled:
                 if self._table.ready(link):
                     self._rise(link)
             case wire.Gossip() if link.up:
                 self._linked(link, record.linked)
                 if link.target is not None:  # the first one tells that the connection is up there, too
                     self._dialler.tried(link.target)
-            case wire.Update() if link.up:
+            case wire.PeerUpdate() if link.up:
                 self._updated(link, record)
             case wire.Bye():
                 link.close(f"Peer Closed: {record.reason}")
             case _:
-                raise wire.WireError(f"{type(record).__name__} out of turn")
+                raise wire.PeerWireError(f"{type(record).__name__} out of turn")
 
     def payload(self, link: Link, channel: int, payload: bytes) -> None:
         handler = self._handlers.get(channel)
@@ -397,7 +397,7 @@ class Peers:
         if not link.dialled:
             link.attempt = hello.attempt
         elif hello.attempt != link.attempt:
-            raise wire.WireError("HELLO answers another one")
+            raise wire.PeerWireError("HELLO answers another one")
         decision: Decision[Link] = (
             self._table.accept(link, hello) if link.dialled else self._table.admit(link, hello, trusted)
         )
@@ -407,14 +407,14 @@ class Peers:
         for other in decision.replaced:
             other.abort("Replaced by a newer connection")
         if link.dialled:
-            link.tell(wire.Ready())  # before an update, which only a connection that is up takes
+            link.tell(wire.PeerReady())  # before an update, which only a connection that is up takes
             self._agree(hello.node.cluster, hello.dynamic)
             self._rise(link)
         else:
             self._agree(hello.node.cluster, hello.dynamic)
             self._greet(link)
 
-    def _refuse(self, link: Link, refused: wire.Refused) -> None:
+    def _refuse(self, link: Link, refused: wire.PeerRefused) -> None:
         """Refuse a node and tell it why. Each node and reason is logged once."""
         quiet = refused.code in (wire.MYSELF, wire.ALREADY_CONNECTED)
         if not link.dialled:
@@ -436,7 +436,7 @@ class Peers:
         link.rise()
         if link.said != self._node:
             # `update` goes to connections that are up: this one missed the changes since its HELLO.
-            link.tell(wire.Update(self._node, self.dynamic))
+            link.tell(wire.PeerUpdate(self._node, self.dynamic))
         if link.target is not None:
             link.target.reached(node.name)
         self._known[node.name] = node
@@ -464,8 +464,8 @@ class Peers:
         return node
 
     # ------------------------------------------------------------------ gossip
-    def _addresses(self) -> tuple[Address, ...]:
-        return tuple(Address(name, self._known[name].route) for name in sorted(self._table.up))
+    def _addresses(self) -> tuple[PeerAddress, ...]:
+        return tuple(PeerAddress(name, self._known[name].route) for name in sorted(self._table.up))
 
     def _gossip(self) -> None:
         if self._open:
@@ -475,7 +475,7 @@ class Peers:
         for link in list(self._table.up.values()):
             link.tell(record)
 
-    def _linked(self, link: Link, linked: tuple[Address, ...]) -> None:
+    def _linked(self, link: Link, linked: tuple[PeerAddress, ...]) -> None:
         """Take the list of nodes that a node is connected to, and dial those that are missing here."""
         link.linked = linked
         for address in linked:
@@ -486,10 +486,10 @@ class Peers:
                 self._dialler.learn(address.name, url)
         self._tell_of(link)
 
-    def _updated(self, link: Link, record: wire.Update) -> None:
+    def _updated(self, link: Link, record: wire.PeerUpdate) -> None:
         node = self._placed(link, record.node)
         if node.name != link.name or link.remote is None or node.server_id != link.remote.server_id:
-            raise wire.WireError("a node does not change its name")
+            raise wire.PeerWireError("a node does not change its name")
         link.remote = self._known[node.name] = node
         self._agree(node.cluster, record.dynamic)
         self._tell_of(link)
@@ -516,7 +516,7 @@ class Peers:
         for link in links:
             if late > LATE_NS:
                 link.heard_ns += late  # meanwhile nothing was read
-            link.tell(wire.Ping(now))
+            link.tell(wire.PeerPing(now))
             quiet = now - link.heard_ns
             if quiet > STALE_NS:
                 self.stale_connections += 1

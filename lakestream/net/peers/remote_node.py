@@ -24,14 +24,14 @@ from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.deliveries import FirstDeliveries
 from lakestream.protocol.peer_wire import NodeInfo
 from lakestream.protocol.publishes import Publishes
-from lakestream.protocol.route_wire import Batch, Mark, Record, Routed, RoutedRun, Stored, Within, encode
+from lakestream.protocol.route_wire import FlowMark, Record, RouteBatch, Routed, RoutedRun, Stored, Within, encode
 from lakestream.raft.group.ports import Channel
 
 HIGH_WATER = 1 << 20
 """Gathered bytes for one node (1 MiB) that are sent before the end of the turn."""
 
 MARK_EVERY = 1 << 20
-"""Bytes to a node (1 MiB) after which a `Mark` asks it to acknowledge that it handed them on."""
+"""Bytes to a node (1 MiB) after which a `FlowMark` asks it to acknowledge that it handed them on."""
 
 MAX_MARKS = 8
 """Unacknowledged marks that count as congestion: at most some 8 MiB are on their way to a node, whatever the sockets
@@ -142,20 +142,22 @@ class RemoteAccount(Remote):
         for position, (_, _, header, payload) in enumerate(messages):
             size += len(header) + len(payload)
             if size > HIGH_WATER:
-                self.node.gather(self, Batch(to, queue, messages[begin : position + 1]), size, position + 1 - begin)
+                self.node.gather(
+                    self, RouteBatch(to, queue, messages[begin : position + 1]), size, position + 1 - begin
+                )
                 size, begin = 0, position + 1
         if begin < len(messages):
-            self.node.gather(self, Batch(to, queue, messages[begin:]), size, len(messages) - begin)
+            self.node.gather(self, RouteBatch(to, queue, messages[begin:]), size, len(messages) - begin)
 
-    def move(self, record: Routed | Batch, queue: bytes) -> None:
+    def move(self, record: Routed | RouteBatch, queue: bytes) -> None:
         """Take a message of another node for a queue group there that lost its last member here."""
         if type(record) is Routed:
             moved: Record = Routed(record.subject, record.reply, record.header, record.payload, [queue], True)
             self.node.gather(self, moved, len(record.header) + len(record.payload))
-        elif type(record) is Batch:
+        elif type(record) is RouteBatch:
             messages = list(record.messages)  # of a `Stored`, too
             size = sum(len(header) + len(payload) for _, _, header, payload in messages)
-            self.node.gather(self, Batch(record.to, queue, messages, True), size, len(messages))
+            self.node.gather(self, RouteBatch(record.to, queue, messages, True), size, len(messages))
 
     def relay(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
         """Hand a message to the local subscribers there (`Bus.subscribe`), as if it were published there."""
@@ -321,7 +323,7 @@ class RemoteNode:
             if self._unmarked >= MARK_EVERY:
                 self._unmarked = 0
                 self._marks += 1
-                self._out.append(Mark())
+                self._out.append(FlowMark())
             # A full queue ends the connection, so nothing is lost unnoticed.
             self._links.send(self.name, Channel.ROUTE, encode(self._out))
             if not self._clogged and self.congested:

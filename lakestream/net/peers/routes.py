@@ -28,14 +28,14 @@ from lakestream.protocol.deliveries import FirstDeliveries
 from lakestream.protocol.peer_wire import NodeInfo
 from lakestream.protocol.publishes import STREAM_MARK, Apart, run_of
 from lakestream.protocol.route_wire import (
-    Batch,
+    FlowMark,
     Hold,
-    Interest,
-    Mark,
     NoResponders,
     Record,
+    RouteBatch,
     Routed,
     RoutedRun,
+    RouteInterest,
     Stored,
     Took,
     Within,
@@ -166,7 +166,7 @@ def buffers(announced: Iterable[tuple[str, Sequence[Change]]]) -> list[bytes]:
             if account != within:
                 within = account
                 records.append(Within(account))
-            records.append(Interest(some))
+            records.append(RouteInterest(some))
             room -= len(some)
     return [*made, encode(records)] if records else made
 
@@ -247,25 +247,25 @@ class Routes:
                     self._unserved(part, record, left)
             elif type(record) is RoutedRun:
                 self._route_run(part, record)
-            elif type(record) is Batch:
+            elif type(record) is RouteBatch:
                 size = sum(len(header) + len(payload) for _, _, header, payload in record.messages)
                 self._deliver(part, record, size)
             elif type(record) is Stored:
                 columns = record.records, record.lengths, record.head, record.consumer, record.left
-                batch = Batch(record.to, record.queue, FirstDeliveries.of_columns(*columns))
+                batch = RouteBatch(record.to, record.queue, FirstDeliveries.of_columns(*columns))
                 self._deliver(part, batch, record.size)
             elif type(record) is Within:
                 part = node.of(record.account)
                 arrived = part.hub.arrived
             elif type(record) is Hold:
                 part.hold(record.to, record.on)
-            elif type(record) is Mark:
+            elif type(record) is FlowMark:
                 node.tell(Took())
             elif type(record) is Took:
                 node.took()
             elif type(record) is NoResponders:
                 part.hub.undelivered(record.subject, record.reply)
-            elif type(record) is Interest:
+            elif type(record) is RouteInterest:
                 part.learn(record.changes)
                 learnt += len(record.changes)
                 if learnt >= CHANGES_IN_A_BUFFER:
@@ -291,7 +291,7 @@ class Routes:
             each = run.message(at)
             self._unserved(part, Routed(each.subject, each.reply, b"", each.payload, groups), left)
 
-    def _deliver(self, part: RemoteAccount, batch: Batch, size: int) -> None:
+    def _deliver(self, part: RemoteAccount, batch: RouteBatch, size: int) -> None:
         part.node.in_msgs += len(batch.messages)
         part.node.in_bytes += size
         if not part.hub.delivered(batch):
@@ -329,7 +329,7 @@ class Routes:
             part.tell(NoResponders(message.subject, message.reply))
 
     @staticmethod
-    def _move(hub: Hub, record: Routed | Batch, subject: bytes, queues: Sequence[bytes]) -> bool:
+    def _move(hub: Hub, record: Routed | RouteBatch, subject: bytes, queues: Sequence[bytes]) -> bool:
         """Queue groups that have no member here any more: one elsewhere gets the message. False: there was none."""
         moved = False
         for queue in queues:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lakestream.net.peers.remote_node import RemoteNode
 
 
-class Routed(NamedTuple):
+class RouteTraffic(NamedTuple):
     """Traffic with the connected nodes, and connections that ended badly."""
 
     nodes: int = 0
@@ -62,8 +62,8 @@ class Standalone:
     def links(self) -> list[tuple[Link, RemoteNode]]:
         return []
 
-    def traffic(self) -> Routed:
-        return Routed()
+    def traffic(self) -> RouteTraffic:
+        return RouteTraffic()
 
     def foreign(self, account: str = "") -> int:
         return 0

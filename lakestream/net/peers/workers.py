@@ -20,7 +20,7 @@ from lakestream.net.identity import Identity, new_server_id
 from lakestream.net.peers.cluster import Cluster
 from lakestream.net.peers.link import Link
 from lakestream.net.peers.remote_node import RemoteNode
-from lakestream.net.peers.standalone import Routed
+from lakestream.net.peers.standalone import RouteTraffic
 from lakestream.protocol.peer_wire import NodeInfo
 from lakestream.raft.group.ports import call_all
 from lakestream.runtime import LoopClock
@@ -118,8 +118,8 @@ class Workers(Cluster):
     def links(self) -> list[tuple[Link, RemoteNode]]:
         return []
 
-    def traffic(self) -> Routed:
-        return Routed()
+    def traffic(self) -> RouteTraffic:
+        return RouteTraffic()
 
     def shown(self) -> dict[str, Any]:
         return {}

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import msgspec
 
 from lakestream import __version__
-from lakestream.config.options import Address, RemoteOptions
+from lakestream.config.options import RemoteAddress, RemoteOptions
 from lakestream.net.remote.dial import dial, login_fields, read_keys, secure
 from lakestream.net.remote.outgoing import HIGH_WATER, OutgoingConnection
 from lakestream.ports import Clock
@@ -21,7 +21,7 @@ from lakestream.protocol import frames
 from lakestream.protocol.api.jsonio import dumps
 from lakestream.protocol.commands import Ping, Pong
 from lakestream.protocol.decoding import DECODE_ERRORS
-from lakestream.protocol.delivered import ErrorLine, Info, Message, ServerParser, ServerProtocolError
+from lakestream.protocol.delivered import DeliveredMessage, ErrorLine, Info, ServerParser, ServerProtocolError
 
 HANDSHAKE_S = 5.0
 """Time that the remote may take for its INFO, and from CONNECT to its first PONG (5 s each)."""
@@ -66,7 +66,7 @@ class ConnectionUser(Protocol):
     def info_changed(self, server: RemoteServer) -> None:
         """Note a changed INFO."""
 
-    def received(self, messages: list[Message]) -> None:
+    def received(self, messages: list[DeliveredMessage]) -> None:
         """Handle a run of messages of one subscription. May end or stall the connection."""
 
     def error_received(self, text: str) -> None:
@@ -89,7 +89,9 @@ class RemoteConnection(OutgoingConnection):
         is_up: authenticated.
     """
 
-    def __init__(self, options: RemoteOptions, address: Address, name: str, user: ConnectionUser, clock: Clock) -> None:
+    def __init__(
+        self, options: RemoteOptions, address: RemoteAddress, name: str, user: ConnectionUser, clock: Clock
+    ) -> None:
         super().__init__(clock, PING_NS)
         self.address = address
         self.server = RemoteServer()
@@ -169,9 +171,9 @@ class RemoteConnection(OutgoingConnection):
         except ServerProtocolError as error:
             self.end(f"protocol error: {error}")
             return
-        run: list[Message] = []
+        run: list[DeliveredMessage] = []
         for event in events:
-            if type(event) is Message:
+            if type(event) is DeliveredMessage:
                 if run and run[0].sid != event.sid:
                     self._user.received(run)
                     run = []

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, NamedTuple
 
 from lakestream.config.errors import reason_of
-from lakestream.config.options import Address, RemoteOptions, RemoteTls
+from lakestream.config.options import RemoteAddress, RemoteOptions, RemoteTls
 from lakestream.logging import Logger
 from lakestream.net import tls as tls_contexts
 from lakestream.net.tls import TlsError
@@ -57,14 +57,14 @@ class Redial:
     """
 
     def __init__(
-        self, options: RemoteOptions, attempt: Callable[[Address], Awaitable[str]], log: Logger, pause_ns: int = 0
+        self, options: RemoteOptions, attempt: Callable[[RemoteAddress], Awaitable[str]], log: Logger, pause_ns: int = 0
     ) -> None:
         self.error = ""
         self.attempts = 0
         self._options, self._attempt, self._log = options, attempt, log
         self._pause_ns = pause_ns
-        self._discovered: list[Address] = []
-        self._reported: dict[Address, tuple[str, int]] = {}
+        self._discovered: list[RemoteAddress] = []
+        self._reported: dict[RemoteAddress, tuple[str, int]] = {}
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -99,7 +99,7 @@ class Redial:
             return
         first = self._options.urls[0]
         known = {(address.host, address.port) for address in self._options.urls}
-        found: dict[Address, None] = {}
+        found: dict[RemoteAddress, None] = {}
         for place in places:
             host, colon, port = place.rpartition(":")
             if colon and port.isdecimal() and (host.strip("[]"), int(port)) not in known:
@@ -122,7 +122,7 @@ class Redial:
             await asyncio.sleep(self._pause_ns / 1e9 or delay * random.uniform(0.75, 1))
             delay = min(2 * delay, MAX_DELAY_S)
 
-    async def _try_one(self, address: Address) -> str:
+    async def _try_one(self, address: RemoteAddress) -> str:
         """Make one attempt; return why it failed, "" after a connection that was up."""
         try:
             return await self._attempt(address)
@@ -139,7 +139,7 @@ class Redial:
         except Exception as error:  # go on dialling after any failure
             return f"{type(error).__name__}: {error}"
 
-    def _failed(self, address: Address, why: str) -> None:
+    def _failed(self, address: RemoteAddress, why: str) -> None:
         self.attempts += 1
         self.error = why
         reported, same = self._reported.get(address, ("", 0))
@@ -153,7 +153,7 @@ class Redial:
 # ---------------------------------------------------------------------- sockets and TLS
 
 
-async def dial(options: RemoteOptions, address: Address, protocol: asyncio.Protocol) -> asyncio.Transport:
+async def dial(options: RemoteOptions, address: RemoteAddress, protocol: asyncio.Protocol) -> asyncio.Transport:
     """Connect, with TLS at once where the options say so. Raises OSError, ssl.SSLError, TimeoutError, TlsError."""
     tls = options.tls
     async with asyncio.timeout(DIAL_TIMEOUT_S):
@@ -166,7 +166,7 @@ async def dial(options: RemoteOptions, address: Address, protocol: asyncio.Proto
 
 
 async def secure(
-    transport: asyncio.Transport, protocol: asyncio.Protocol, options: RemoteOptions, address: Address
+    transport: asyncio.Transport, protocol: asyncio.Protocol, options: RemoteOptions, address: RemoteAddress
 ) -> asyncio.Transport:
     """Start TLS on a connection, after the remote's INFO. Raises as `dial`."""
     tls = options.tls or RemoteTls()
@@ -174,7 +174,7 @@ async def secure(
     return await tls_contexts.secure(transport, protocol, context, _name(options, address), tls.timeout_ns)
 
 
-def _name(options: RemoteOptions, address: Address) -> str:
+def _name(options: RemoteOptions, address: RemoteAddress) -> str:
     """Return the name that the certificate must have. Discovered members are often addresses while certificates have
     names: that is what `server_name` is for."""
     return (options.tls.server_name if options.tls is not None else "") or address.host
@@ -217,7 +217,7 @@ def _seed(content: bytes) -> str:
     return next((line for line in lines if line and not line.startswith("#")), "")
 
 
-def login_fields(options: RemoteOptions, address: Address, keys: Keys, nonce: str) -> dict[str, Any]:
+def login_fields(options: RemoteOptions, address: RemoteAddress, keys: Keys, nonce: str) -> dict[str, Any]:
     """Return the fields of CONNECT that authenticate. Credentials in the URL take precedence over those of the block.
 
     Args:

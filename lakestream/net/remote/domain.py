@@ -24,7 +24,7 @@ from typing import Any
 
 from lakestream.net.remote import bodies as remote_bodies
 from lakestream.net.remote.bodies import DeliverTarget
-from lakestream.net.remote.link import Answer, Link, fits_protocol_line
+from lakestream.net.remote.link import RemoteAnswer, RemoteLink, fits_protocol_line
 from lakestream.net.remote.paths import Path, Paths
 from lakestream.ports import ClientInfo, Clock, Delivery, Handler, Subscribed
 from lakestream.protocol import headers
@@ -67,7 +67,7 @@ class RemoteDomain:
         clock: time.
     """
 
-    def __init__(self, link: Link, clock: Clock) -> None:
+    def __init__(self, link: RemoteLink, clock: Clock) -> None:
         self.link = link
         self._clock = clock
         domain = self._domain = link.options.domain.encode()
@@ -169,7 +169,7 @@ class RemoteDomain:
         wanted = headers.get(header, DELIVER_HEADER) or b""
         header = headers.remove(header, [DELIVER_HEADER]) if wanted else header
 
-        def on_info(answer: Answer | None) -> None:
+        def on_info(answer: RemoteAnswer | None) -> None:
             pushed = remote_bodies.prepared_consumer(answer.payload) if answer is not None else None
             if pushed is not None and pushed.there.startswith(self._pushes_there):
                 pushed = None  # made through this link

@@ -21,7 +21,7 @@ from lakestream.ports import ClientInfo, Clock, Delivery
 from lakestream.protocol import frames, leaf_wire
 from lakestream.protocol.commands import Ping, Pong
 from lakestream.protocol.delivered import ErrorLine
-from lakestream.protocol.leaf_wire import Event, Info, InterestBegins, InterestEnds, LeafParser, Message, Names
+from lakestream.protocol.leaf_wire import Event, InterestBegins, InterestEnds, LeafInfo, LeafMessage, LeafParser, Names
 from lakestream.protocol.subjects import is_literal, matches
 
 PING_NS = 15_000_000_000
@@ -198,13 +198,13 @@ class LeafConnection(OutgoingConnection):
         self.alive.received()
         try:
             events = self._parser.feed(data)
-        except leaf_wire.WireError as error:
+        except leaf_wire.LeafWireError as error:
             self.end(f"invalid leaf node protocol: {error}")
             return
         turn = self._hub.turn
         turn.overrun = None
         for event in events:
-            if type(event) is Message:
+            if type(event) is LeafMessage:
                 self._arrived(event)
             else:
                 self._control(event)
@@ -224,7 +224,7 @@ class LeafConnection(OutgoingConnection):
             self.over.set_result(reason)
 
     # ------------------------------------------------------------------ in
-    def _arrived(self, message: Message) -> None:
+    def _arrived(self, message: LeafMessage) -> None:
         """Route a request, an ack or a flow control response."""
         self.in_msgs += 1
         self.in_bytes += len(message.header) + len(message.payload)
@@ -253,7 +253,7 @@ class LeafConnection(OutgoingConnection):
                 f"{subject.decode(errors='replace')!r}"
             )
 
-    def _respond_no_responders(self, message: Message) -> None:
+    def _respond_no_responders(self, message: LeafMessage) -> None:
         """Send a 503: the other side sees a responder, this server. Only for JetStream subjects; other subjects may
         have subscribers there."""
         header = frames.no_responders(message.subject)
@@ -275,7 +275,7 @@ class LeafConnection(OutgoingConnection):
             case InterestEnds():
                 if self.subscribers is not None:
                     self.subscribers.ends(event)
-            case Info(fields):
+            case LeafInfo(fields):
                 self.info = fields
                 if not self.informed.done():
                     self.informed.set_result(True)

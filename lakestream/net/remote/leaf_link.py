@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from lakestream.config.options import Address, RemoteOptions
+from lakestream.config.options import RemoteAddress, RemoteOptions
 from lakestream.logging import Logger
 from lakestream.net.hub import Hub
 from lakestream.net.remote import dial as remote_dial
@@ -186,7 +186,7 @@ class LeafLink:
         self._holder = Holder(hub, remote, self._node, others, clock, self._holder_changed, lambda: self.up)
         self._label = f"leaf node remote {options.name}"
         self._connection: LeafConnection | None = None
-        self._address: Address | None = None
+        self._address: RemoteAddress | None = None
         self._connects = self._since_ns = 0
 
     def start(self) -> None:
@@ -256,7 +256,7 @@ class LeafLink:
         }
 
     # ------------------------------------------------------------------ one connection
-    async def _attempt(self, address: Address) -> str:
+    async def _attempt(self, address: RemoteAddress) -> str:
         made = LeafConnection(self._hub, self._names, self._clock, self._log, self._label)
         try:
             transport = await remote_dial.dial(self.options, address, made)
@@ -273,7 +273,7 @@ class LeafLink:
                 self._connection, self._since_ns = None, self._clock.now()
             made.end("closed by this server")
 
-    async def _handshake(self, connection: LeafConnection, transport: asyncio.Transport, address: Address) -> str:
+    async def _handshake(self, connection: LeafConnection, transport: asyncio.Transport, address: RemoteAddress) -> str:
         """Send the greeting; return why it failed, "" when the connection is up."""
         async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
             if not await connection.informed:
@@ -300,7 +300,7 @@ class LeafLink:
             why = "" if await connection.up else await connection.over
         return why + WRONG_PORT if why.startswith("Unknown Protocol") else why
 
-    def _connected_to(self, connection: LeafConnection, address: Address) -> None:
+    def _connected_to(self, connection: LeafConnection, address: RemoteAddress) -> None:
         self._connection = connection
         self._address, self._since_ns = address, self._clock.now()
         self._connects += 1

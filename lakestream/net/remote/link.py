@@ -14,14 +14,14 @@ from typing import Any
 
 import msgspec
 
-from lakestream.config.options import Address, RemoteOptions
+from lakestream.config.options import RemoteAddress, RemoteOptions
 from lakestream.logging import Logger
 from lakestream.net.hub import Hub
 from lakestream.net.remote.connection import RemoteConnection, RemoteServer
 from lakestream.net.remote.dial import Redial
 from lakestream.ports import Clock, Delivery, Subscribed, Timer
 from lakestream.protocol import frames
-from lakestream.protocol.delivered import Message
+from lakestream.protocol.delivered import DeliveredMessage
 from lakestream.protocol.gotime import format_time
 from lakestream.protocol.subjects import short_hash
 
@@ -44,7 +44,7 @@ Take = Callable[[Sequence[Delivery]], None]
 """Called in the event loop with a run of messages of a subscription: (subject shown, reply, header, payload)."""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class RemoteAnswer(msgspec.Struct, frozen=True):
     """The response to a request."""
 
     header: bytes
@@ -56,7 +56,7 @@ class _RemoteSubscription(Subscribed):
 
     __slots__ = ("_link", "queue", "sid", "subject", "take")
 
-    def __init__(self, link: Link, sid: bytes, subject: bytes, queue: bytes, take: Take) -> None:
+    def __init__(self, link: RemoteLink, sid: bytes, subject: bytes, queue: bytes, take: Take) -> None:
         self._link = link
         self.sid, self.subject, self.queue, self.take = sid, subject, queue, take
 
@@ -80,7 +80,7 @@ class _Watch(Subscribed):
             self._watches.remove(self)
 
 
-class Link:
+class RemoteLink:
     """One remote.
 
     Args:
@@ -112,7 +112,7 @@ class Link:
         self.options, self.hub, self.name = options, hub, options.name
         self.up = False
         self.server: RemoteServer | None = None
-        self.address: Address | None = None
+        self.address: RemoteAddress | None = None
         self.since_ns = clock.now()
         self.connected = self.refused = 0
         self.in_msgs = self.in_bytes = self.out_msgs = self.out_bytes = 0
@@ -129,7 +129,7 @@ class Link:
         self.inbox_prefix = INBOX + short_hash(f"{server_name} {options.account} {options.name}").encode()
         # New at each start: messages for the server before a restart must not arrive.
         self._inboxes = b"%b.i.%b" % (self.inbox_prefix, secrets.token_hex(4).encode())
-        self._requests: dict[bytes, tuple[Callable[[Answer | None], None], Timer]] = {}
+        self._requests: dict[bytes, tuple[Callable[[RemoteAnswer | None], None], Timer]] = {}
         self._answers = self.inbox() + b"."
         self.subscribe(self._answers + b"*", self._responded)
 
@@ -184,7 +184,7 @@ class Link:
         await self._redial.stop()
         self._redial.went_down(reason)
 
-    async def _attempt(self, address: Address) -> str:
+    async def _attempt(self, address: RemoteAddress) -> str:
         connection = RemoteConnection(self.options, address, self._server_name, self, self._clock)
         self._connection = connection
         try:
@@ -210,7 +210,7 @@ class Link:
         self._notify(True)  # later subscriptions send their own SUB, behind these
         return frames
 
-    def _went_down(self, address: Address, why: str) -> None:
+    def _went_down(self, address: RemoteAddress, why: str) -> None:
         self.up, self.server = False, None
         self.since_ns = self._clock.now()
         self._redial.went_down(why)
@@ -297,7 +297,7 @@ class Link:
         subject: bytes,
         header: bytes,
         payload: bytes,
-        done: Callable[[Answer | None], None],
+        done: Callable[[RemoteAnswer | None], None],
         timeout_ns: int = ANSWER_NS,
     ) -> None:
         """Send a request. `done` is called once, later: with None after a timeout, or when the link is down."""
@@ -317,7 +317,7 @@ class Link:
             request = self._requests.pop(subject[len(self._answers) :], None)
             if request is not None:
                 request[1].cancel()
-                request[0](Answer(header, payload))
+                request[0](RemoteAnswer(header, payload))
 
     # ------------------------------------------------------------------ from it
     def subscribe(self, subject: bytes, take: Take, queue: bytes = b"") -> Subscribed:
@@ -334,7 +334,7 @@ class Link:
         if self._subscriptions.pop(sub.sid, None) is not None and self.up:
             self._send(frames.UNSUB % sub.sid)
 
-    def received(self, messages: list[Message]) -> None:
+    def received(self, messages: list[DeliveredMessage]) -> None:
         self.in_msgs += len(messages)
         self.in_bytes += sum([len(message.header) + len(message.payload) for message in messages])
         sub = self._subscriptions.get(messages[0].sid)

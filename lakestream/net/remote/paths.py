@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
 from lakestream.net.remote.bodies import DeliverTarget
-from lakestream.net.remote.link import Link
+from lakestream.net.remote.link import RemoteLink
 from lakestream.ports import Clock, Delivery, Subscribed, Timer
 
 MAX_PATHS = 16_384
@@ -87,7 +87,7 @@ class Paths:
         drop_idle: drop idle paths.
     """
 
-    def __init__(self, link: Link, clock: Clock, deliver: Deliver, *, drop_idle: bool) -> None:
+    def __init__(self, link: RemoteLink, clock: Clock, deliver: Deliver, *, drop_idle: bool) -> None:
         self.link, self.deliver = link, deliver
         self._clock, self._drop_idle = clock, drop_idle
         self._live: OrderedDict[bytes, Path] = OrderedDict()

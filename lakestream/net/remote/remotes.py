@@ -13,7 +13,7 @@ from lakestream.config.options import RemoteOptions
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Accounts
 from lakestream.net.remote.domain import RemoteDomain
-from lakestream.net.remote.link import Link
+from lakestream.net.remote.link import RemoteLink
 from lakestream.ports import Clock
 
 
@@ -55,7 +55,9 @@ class Remotes:
             return LeafLink(
                 options, hub, self._domain, self._clock, self._log, self._server_name, self._others, self._cluster
             )
-        return RemoteDomain(Link(options, hub, self._server_name, self._clock, self._log, self._call), self._clock)
+        return RemoteDomain(
+            RemoteLink(options, hub, self._server_name, self._clock, self._log, self._call), self._clock
+        )
 
     # ------------------------------------------------------------------ temporary links
     def domain(self, account: str, domain: str) -> RemoteOptions | None:

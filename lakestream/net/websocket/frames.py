@@ -114,7 +114,7 @@ class _Inflater:
         return inflated
 
 
-class FrameReader:
+class WebSocketReader:
     """Reads the frames of a client.
 
     Args:

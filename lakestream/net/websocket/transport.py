@@ -15,7 +15,7 @@ from lakestream.config.options import WebSocketOptions
 from lakestream.logging import Logger
 from lakestream.net.listener import Arrival, SetupError, peer_of
 from lakestream.net.turn import Turn
-from lakestream.net.websocket.frames import FrameError, FrameReader, FrameWriter
+from lakestream.net.websocket.frames import FrameError, FrameWriter, WebSocketReader
 from lakestream.net.websocket.handshake import Handshake, Rejected
 from lakestream.net.websocket.upgrade import Upgrade
 from lakestream.ports import Clock, Timer
@@ -57,7 +57,7 @@ _CODES = {
 """Close codes by the reason why a connection ends, as in nats-server; any other: internal error."""
 
 
-class Client(Protocol):
+class WebSocketClient(Protocol):
     """The connection that speaks through a WebSocket."""
 
     close_reason: str
@@ -90,7 +90,7 @@ class WebSockets:
     def __init__(
         self,
         options: WebSocketOptions,
-        make: Callable[[Upgrade], Client],
+        make: Callable[[Upgrade], WebSocketClient],
         clock: Clock,
         log: Logger,
         turn: Turn,
@@ -140,7 +140,7 @@ class WebSocket(Arrival, asyncio.Transport):
     def __init__(self, owner: WebSockets) -> None:
         self._owner = owner
         self._handshake: Handshake | None = Handshake(owner.options)
-        self._client: Client | None = None
+        self._client: WebSocketClient | None = None
         self._timer: Timer | None = None
         self._peer = ""
         self._closing = False
@@ -238,7 +238,7 @@ class WebSocket(Arrival, asyncio.Transport):
         self._writer = FrameWriter(deflated=upgrade.compressed, max_frame=upgrade.max_frame, whole=upgrade.whole)
         self._client = owner.make(upgrade)
         self._client.secured_by = self.secured_by
-        self._reader = FrameReader(
+        self._reader = WebSocketReader(
             masked=upgrade.masked, deflated=upgrade.compressed, max_message=self._client.max_payload
         )
         self._client.connection_made(self)
@@ -310,7 +310,7 @@ class WebSocket(Arrival, asyncio.Transport):
             self._socket.write(b"".join(map(self._writer.pong, answers)))
             answers.clear()
 
-    def _broken(self, client: Client, error: FrameError) -> None:
+    def _broken(self, client: WebSocketClient, error: FrameError) -> None:
         self._owner.log.error(f"{client.described()} - read error: {error}")
         self._end(self._writer.close(error.code, str(error)) if error.code else b"")
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from lakestream.config.options import Options
-from lakestream.ops.monitoring.exchange import Headers, Request
+from lakestream.ops.monitoring.exchange import Headers, HttpRequest
 
 COOKIE = "lakestream_console"
 """Name of the session's cookie; with `_PORT` behind it where the address has a port, because browsers send a cookie to
@@ -37,13 +37,13 @@ SECURITY: Headers = (
 _LOCAL = ("localhost", "ip6-localhost")
 
 
-def cookie_name(request: Request) -> str:
+def cookie_name(request: HttpRequest) -> str:
     """Return the name of the session's cookie for the address that the browser uses."""
     port = request.headers.get("host", "").rpartition(":")[2]
     return f"{COOKIE}_{port}" if port.isascii() and port.isdecimal() and len(port) <= 5 else COOKIE
 
 
-def session_id(request: Request) -> str:
+def session_id(request: HttpRequest) -> str:
     """Return the session id of the request's cookie; "" without one."""
     wanted = cookie_name(request)
     for part in request.headers.get("cookie", "").split(";"):
@@ -53,7 +53,7 @@ def session_id(request: Request) -> str:
     return ""
 
 
-def set_cookie(request: Request, identifier: str, path: str) -> tuple[str, str]:
+def set_cookie(request: HttpRequest, identifier: str, path: str) -> tuple[str, str]:
     """Return the header that gives the browser a session id; "": that removes it."""
     attributes = [f"{cookie_name(request)}={identifier}", f"Path={path}", "HttpOnly", "SameSite=Strict"]
     if request.secure or request.headers.get("origin", "").startswith("https:"):  # a proxy may have ended TLS
@@ -63,7 +63,7 @@ def set_cookie(request: Request, identifier: str, path: str) -> tuple[str, str]:
     return "Set-Cookie", "; ".join(attributes)
 
 
-def is_cross_origin(request: Request) -> bool:
+def is_cross_origin(request: HttpRequest) -> bool:
     """Return True if a page of another origin made the request, as far as the browser tells.
 
     Only hosts and ports of the origins are compared: a proxy in front may have ended TLS.
@@ -86,7 +86,7 @@ def _default_port(scheme: str) -> int:
     return 443 if scheme == "https" else 80
 
 
-def is_own_host(request: Request, allowed: Iterable[str]) -> bool:
+def is_own_host(request: HttpRequest, allowed: Iterable[str]) -> bool:
     """Return True if the browser addressed an IP address, this machine's name, or an allowed name.
 
     A name of a stranger that resolves to this machine (DNS rebinding) would make his page one of the console's origin.
@@ -100,7 +100,7 @@ def is_own_host(request: Request, allowed: Iterable[str]) -> bool:
     return host in _LOCAL or host in {name.lower() for name in (socket.gethostname(), *allowed)}
 
 
-def tls_refusal(request: Request, options: Options) -> str:
+def tls_refusal(request: HttpRequest, options: Options) -> str:
     """Return why a client of the console may not log in although one of its credentials may, by the TLS that the server
     asks of clients; "" if it may."""
     tls = options.tls

@@ -23,7 +23,7 @@ from lakestream.net.pipe import Pipe
 from lakestream.protocol import frames, headers
 from lakestream.protocol.api.jsonio import dumps
 from lakestream.protocol.commands import Ping, Pong
-from lakestream.protocol.delivered import ErrorLine, Info, Message, ServerParser, ServerProtocolError
+from lakestream.protocol.delivered import DeliveredMessage, ErrorLine, Info, ServerParser, ServerProtocolError
 from lakestream.protocol.goquote import quoted
 from lakestream.protocol.nkeys import key_pair
 from lakestream.protocol.nuid import nuid
@@ -87,7 +87,7 @@ class SessionEnded(ConsoleError):
         super().__init__(401, f"the session has ended: {reason}")
 
 
-class Secrets(msgspec.Struct, frozen=True, kw_only=True):
+class LoginSecrets(msgspec.Struct, frozen=True, kw_only=True):
     """The credentials of a login; "" where it has none. `jwt` goes with `seed`."""
 
     user: str = ""
@@ -108,7 +108,7 @@ class Secrets(msgspec.Struct, frozen=True, kw_only=True):
         return {"user": self.user, "pass": self.password} if self.user else {}
 
 
-class Waiting:
+class WaitingRequest:
     """A request that waits for its replies.
 
     Attributes:
@@ -121,10 +121,10 @@ class Waiting:
 
     def __init__(self, wanted: Replies, done: asyncio.Future[None]) -> None:
         self.wanted, self.done = wanted, done
-        self.replies: list[Message] = []
+        self.replies: list[DeliveredMessage] = []
         self.size = 0
 
-    def take(self, message: Message, size: int) -> None:
+    def take(self, message: DeliveredMessage, size: int) -> None:
         """Add a reply."""
         self.replies.append(message)
         self.size += size
@@ -145,10 +145,10 @@ class Waiting:
             self.done.set_result(None)
 
 
-class Receiver(Protocol):
+class ConsoleReceiver(Protocol):
     """The user of a subscription."""
 
-    def received(self, message: Message) -> None:
+    def received(self, message: DeliveredMessage) -> None:
         """Take a message."""
 
     def ended(self, reason: str) -> None:
@@ -165,7 +165,7 @@ class _Step:
         self.error = ""
 
 
-class Client:
+class ConsoleClient:
     """The client of one session.
 
     Args:
@@ -191,12 +191,12 @@ class Client:
         self._inbox = f"{inbox}.{nuid()}.".encode()
         self._no_inbox = ""
         self._numbers = itertools.count(2)
-        self._waiting: dict[bytes, Waiting] = {}
+        self._waiting: dict[bytes, WaitingRequest] = {}
         self._held = 0
-        self._receivers: dict[bytes, Receiver] = {}
+        self._receivers: dict[bytes, ConsoleReceiver] = {}
 
     # ------------------------------------------------------------------ login and end
-    async def log_in(self, secrets: Secrets) -> None:
+    async def log_in(self, secrets: LoginSecrets) -> None:
         """Connect and authenticate.
 
         Raises:
@@ -274,7 +274,7 @@ class Client:
 
     async def request(
         self, subject: bytes, header: bytes, payload: bytes, wanted: Replies, wait_ns: int
-    ) -> tuple[list[Message], bool]:
+    ) -> tuple[list[DeliveredMessage], bool]:
         """Publish with a reply subject; return the replies, and True if they are all that were wanted.
 
         Args:
@@ -289,7 +289,7 @@ class Client:
             raise ConsoleError(429, f"{MAX_PENDING} requests of this session wait for replies already")
         reply = self._inbox + b"%d" % next(self._numbers)
         frame = self._frame(subject, reply, header, payload)
-        waiting = self._waiting[reply] = Waiting(wanted, self._loop.create_future())
+        waiting = self._waiting[reply] = WaitingRequest(wanted, self._loop.create_future())
         try:
             await self._do(frame)
             try:
@@ -319,7 +319,7 @@ class Client:
             raise ConsoleError(400, "this server takes no headers (no_header_support)")
         return frames.HPUB % (subject, to, len(header), len(header) + len(payload), header, payload)
 
-    async def subscribe(self, subject: bytes, receiver: Receiver) -> bytes:
+    async def subscribe(self, subject: bytes, receiver: ConsoleReceiver) -> bytes:
         """Subscribe; return the id of the subscription.
 
         Raises:
@@ -352,7 +352,7 @@ class Client:
             self.close()
             return
         for event in events:
-            if type(event) is Message:
+            if type(event) is DeliveredMessage:
                 self._receive(event)
             elif type(event) is Ping:
                 self._pipe.send(frames.PONG)
@@ -371,7 +371,7 @@ class Client:
         if self._steps and not (step := self._steps.popleft()).done.done():
             step.done.set_result(None)
 
-    def _receive(self, message: Message) -> None:
+    def _receive(self, message: DeliveredMessage) -> None:
         if message.sid != _INBOX_SID:
             receiver = self._receivers.get(message.sid)
             if receiver is not None:
@@ -388,7 +388,7 @@ class Client:
         waiting.take(message, size)
 
 
-def _connect(info: ServerInfo, secrets: Secrets) -> dict[str, Any]:
+def _connect(info: ServerInfo, secrets: LoginSecrets) -> dict[str, Any]:
     return {
         "verbose": False,
         "pedantic": False,

@@ -22,18 +22,18 @@ from lakestream.ops.console.client import (
     MAX_REPLIES,
     MAX_SUBSCRIPTIONS,
     MAX_WAIT_NS,
-    Client,
+    ConsoleClient,
     ConsoleError,
+    LoginSecrets,
     Replies,
-    Secrets,
 )
-from lakestream.ops.console.files import PAGE, Files
-from lakestream.ops.console.live import Live
+from lakestream.ops.console.files import PAGE, ConsoleFiles
+from lakestream.ops.console.live import EventStream
 from lakestream.ops.console.pages import NAMES, AccountPages
-from lakestream.ops.console.sessions import FAILURES_NS, LoginLimit, Session, Sessions
+from lakestream.ops.console.sessions import FAILURES_NS, ConsoleSession, LoginLimit, Sessions
 from lakestream.ops.console.shown import shown
 from lakestream.ops.console.sql import SqlBody, SqlProcesses
-from lakestream.ops.monitoring.exchange import JSON, TEXT, Answer, Headers, Outcome, Request
+from lakestream.ops.monitoring.exchange import JSON, TEXT, Headers, HttpAnswer, HttpRequest, Outcome
 from lakestream.ops.monitoring.monitored import Monitored
 from lakestream.ops.monitoring.pages import Pages
 from lakestream.ops.monitoring.query import Query
@@ -73,7 +73,7 @@ class WrongMethod(ConsoleError):
         self.allowed = allowed
 
 
-class Server(Monitored, Protocol):
+class ConsoleServer(Monitored, Protocol):
     """The server, as the console needs it; the node implements it."""
 
     def authenticator_for(self, kind: str) -> Authenticator:
@@ -135,7 +135,7 @@ class _Route(NamedTuple):
     """A request: its method, and its handler, which gets the session."""
 
     method: str
-    handle: Callable[[Request, Session], Awaitable[Outcome]]
+    handle: Callable[[HttpRequest, ConsoleSession], Awaitable[Outcome]]
 
 
 class Console:
@@ -150,12 +150,12 @@ class Console:
         path: the path of the page, below which everything is.
     """
 
-    def __init__(self, node: Server, pages: Pages, make: Callable[[], Connection], clock: Clock) -> None:
+    def __init__(self, node: ConsoleServer, pages: Pages, make: Callable[[], Connection], clock: Clock) -> None:
         self.path = f"{node.options.http_base_path}/console"
         self._node, self._make, self._clock = node, make, clock
         self._sessions = Sessions(clock, self._ended)
         self._limit = LoginLimit(clock)
-        self._files: Files | None = None
+        self._files: ConsoleFiles | None = None
         self._pages = AccountPages(node, pages)
         self._streams = 0
         self._processes: SqlProcesses | None = None
@@ -173,24 +173,24 @@ class Console:
     def _options(self) -> ConsoleOptions:
         return self._node.options.console
 
-    def _ended(self, session: Session) -> None:
+    def _ended(self, session: ConsoleSession) -> None:
         """Let go of what belongs to a session that has ended."""
         if self._processes is not None:
             self._processes.ended(session.client)
 
     # ------------------------------------------------------------------ requests
-    def _name(self, request: Request) -> str | None:
+    def _name(self, request: HttpRequest) -> str | None:
         """Return the name of a request of the page; None: it is for a file."""
         path = request.path.removeprefix(self.path)
         return path.removeprefix("/api/") if path.startswith("/api/") else None
 
-    def refuse(self, request: Request) -> Answer | int:
+    def refuse(self, request: HttpRequest) -> HttpAnswer | int:
         try:
             return self._judge(request)
         except ConsoleError as error:
             return self._failed(error)
 
-    def _judge(self, request: Request) -> int:
+    def _judge(self, request: HttpRequest) -> int:
         """Judge a request by its head; return the maximum size of its body. Raises ConsoleError."""
         name = self._name(request)
         if name is None:
@@ -216,13 +216,13 @@ class Console:
             raise ConsoleError(403, "the header X-Lakestream-Csrf is not that of the session")
         return MAX_BODY_BYTES
 
-    def _find(self, request: Request) -> Session:
+    def _find(self, request: HttpRequest) -> ConsoleSession:
         session = self._sessions.find(access.session_id(request))
         if session is None:
             raise ConsoleError(401, "there is no session: log in")
         return session
 
-    async def answer(self, request: Request) -> Outcome:
+    async def answer(self, request: HttpRequest) -> Outcome:
         """Answer a request that `refuse` has not rejected."""
         name = self._name(request)
         try:
@@ -236,7 +236,7 @@ class Console:
         except ConsoleError as error:
             return self._failed(error)
 
-    def _failed(self, error: ConsoleError) -> Answer:
+    def _failed(self, error: ConsoleError) -> HttpAnswer:
         page: dict[str, Any] = {"error": str(error)}
         more: Headers = ()
         if error.status == 401:
@@ -247,15 +247,15 @@ class Console:
             more = (("Retry-After", str(FAILURES_NS // 1_000_000_000)),)
         return _json(page, error.status, *more)
 
-    async def _file(self, request: Request) -> Answer:
+    async def _file(self, request: HttpRequest) -> HttpAnswer:
         if self._files is None:
-            self._files = await self._node.io.call(Files)
+            self._files = await self._node.io.call(ConsoleFiles)
         name = request.path.removeprefix(self.path)
         if name == "/":
             where = (("Location", self.path), *access.SECURITY)
-            return Answer(308, TEXT, b"", where)
+            return HttpAnswer(308, TEXT, b"", where)
         if name and not name.startswith("/static/"):
-            return Answer(404, TEXT, b"404 page not found\n", access.SECURITY)
+            return HttpAnswer(404, TEXT, b"404 page not found\n", access.SECURITY)
         return self._files.answer(name.removeprefix("/static/") if name else PAGE, request, access.SECURITY)
 
     # ------------------------------------------------------------------ sessions
@@ -271,7 +271,7 @@ class Console:
         found |= {"nkey" if user.nkey else "user" for user in users}
         return [kind for kind in KINDS if kind in found] or list(KINDS)
 
-    async def _begin(self, request: Request) -> Answer:
+    async def _begin(self, request: HttpRequest) -> HttpAnswer:
         """Show the session; without one, begin one where clients need no credentials."""
         session = self._sessions.find(access.session_id(request))
         if session is not None:
@@ -284,20 +284,20 @@ class Console:
                 "without a login the console is served under an IP address or the name of its machine: use one of "
                 "these, or add the name to console.allowed_hosts in the configuration",
             )
-        return await self._open(request, Secrets(), "_INBOX", by_login=False)
+        return await self._open(request, LoginSecrets(), "_INBOX", by_login=False)
 
-    async def _log_in(self, request: Request) -> Answer:
+    async def _log_in(self, request: HttpRequest) -> HttpAnswer:
         body = _decoded(request.body, _login_body)
         if not valid_subject(body.inbox.encode(), wildcards=False):
             raise ConsoleError(400, f"{body.inbox!r} is not the prefix of a subject")
-        secrets = Secrets(user=body.user, password=body.password, token=body.token, seed=body.nkey.strip())
+        secrets = LoginSecrets(user=body.user, password=body.password, token=body.token, seed=body.nkey.strip())
         if body.creds:
             try:
                 given = credentials(body.creds.encode())
             except BadKeyError as error:
                 raise ConsoleError(400, str(error)) from None
             secrets = msgspec.structs.replace(secrets, jwt=given.jwt, seed=given.seed)
-        if secrets == Secrets():
+        if secrets == LoginSecrets():
             raise ConsoleError(400, "a login has user and password, token, creds or nkey")
         self._limit.begin(request.host)
         succeeded = False
@@ -313,18 +313,18 @@ class Console:
             self._sessions.end(before)
         return answer
 
-    async def _open(self, request: Request, secrets: Secrets, inbox: str, *, by_login: bool) -> Answer:
+    async def _open(self, request: HttpRequest, secrets: LoginSecrets, inbox: str, *, by_login: bool) -> HttpAnswer:
         """Begin a session; give its id to the browser in a cookie."""
         if refusal := access.tls_refusal(request, self._node.options):
             raise ConsoleError(403, refusal)
         self._sessions.make_room()
-        opened: list[Session] = []
+        opened: list[ConsoleSession] = []
 
         def ended() -> None:
             for session in opened:
                 self._sessions.end(session)
 
-        client = Client(self._make(), (request.host, request.port), inbox, ended)
+        client = ConsoleClient(self._make(), (request.host, request.port), inbox, ended)
         await client.log_in(secrets)
         if client.reason:
             raise ConsoleError(401, client.reason)
@@ -337,7 +337,7 @@ class Console:
         answer = await self._session(request, session)
         return answer._replace(headers=(*answer.headers, access.set_cookie(request, identifier, self.path)))
 
-    async def _session(self, request: Request, session: Session) -> Answer:
+    async def _session(self, request: HttpRequest, session: ConsoleSession) -> HttpAnswer:
         node, connection = self._node, session.client.connection
         account, jetstream = connection.account, node.jetstream
         lake = jetstream is not None and jetstream.keeper is not None
@@ -363,12 +363,12 @@ class Console:
             page["permissions"] = permissions_shown(permissions)
         return _json(page)
 
-    async def _log_out(self, request: Request, session: Session) -> Answer:
+    async def _log_out(self, request: HttpRequest, session: ConsoleSession) -> HttpAnswer:
         self._sessions.end(session)
         return _json({}, 200, access.set_cookie(request, "", self.path))
 
     # ------------------------------------------------------------------ messages
-    async def _request(self, request: Request, session: Session) -> Answer:
+    async def _request(self, request: HttpRequest, session: ConsoleSession) -> HttpAnswer:
         body = _decoded(request.body, _request_body)
         if isinstance(body.replies, int) and not 1 <= body.replies <= MAX_REPLIES:
             raise ConsoleError(400, f"replies is a number from 1 to {MAX_REPLIES}, or eob")
@@ -385,7 +385,7 @@ class Console:
                 return _json(page, 504)
         return _json(page)
 
-    async def _publish(self, request: Request, session: Session) -> Answer:
+    async def _publish(self, request: HttpRequest, session: ConsoleSession) -> HttpAnswer:
         body = _decoded(request.body, _message_body)
         client, subject = session.client, body.subject.encode()
         if not await self._is_stored(client, subject):
@@ -405,7 +405,7 @@ class Console:
             return _json({"ack": ack, "error": text}, 400)
         return _json({"ack": ack})
 
-    async def _is_stored(self, client: Client, subject: bytes) -> bool:
+    async def _is_stored(self, client: ConsoleClient, subject: bytes) -> bool:
         """Return True if a stream takes messages to this subject, or the user may not know."""
         asked = json.dumps({"subject": subject.decode()}).encode()
         try:
@@ -419,7 +419,7 @@ class Console:
         return bool(json.loads(replies[0].payload).get("streams"))
 
     # ------------------------------------------------------------------ live messages and monitoring
-    async def _live(self, request: Request, session: Session) -> Outcome:
+    async def _live(self, request: HttpRequest, session: ConsoleSession) -> Outcome:
         subjects = parse_qs(request.query).get("subject", [])
         if not 1 <= len(subjects) <= MAX_SUBSCRIPTIONS:
             raise ConsoleError(400, f"name 1 to {MAX_SUBSCRIPTIONS - 1} subjects: ?subject=…")
@@ -434,11 +434,11 @@ class Console:
             self._streams -= 1
             session.streams -= 1
 
-        live = Live(session.client, self._clock, (("Cache-Control", "no-store"), *access.SECURITY), closed)
+        live = EventStream(session.client, self._clock, (("Cache-Control", "no-store"), *access.SECURITY), closed)
         await live.subscribe([subject.encode() for subject in subjects])
         return live
 
-    async def _sql(self, request: Request, session: Session) -> Answer:
+    async def _sql(self, request: HttpRequest, session: ConsoleSession) -> HttpAnswer:
         body = _decoded(request.body, _sql_body)
         jetstream = self._node.jetstream
         if jetstream is None or jetstream.keeper is None:
@@ -449,28 +449,28 @@ class Console:
             self._processes = SqlProcesses(jetstream.keeper.root, self._clock)
         return _raw(await self._processes.query(session.client, body))
 
-    def _page(self, name: str) -> Callable[[Request, Session], Awaitable[Outcome]]:
-        async def answer(request: Request, session: Session) -> Answer:
+    def _page(self, name: str) -> Callable[[HttpRequest, ConsoleSession], Awaitable[Outcome]]:
+        async def answer(request: HttpRequest, session: ConsoleSession) -> HttpAnswer:
             status, page = await self._pages.page(name, session.client.connection.account, Query(request.query))
             return _json(page, status)
 
         return answer
 
 
-def _json(page: Any, status: int = 200, *more: tuple[str, str]) -> Answer:
+def _json(page: Any, status: int = 200, *more: tuple[str, str]) -> HttpAnswer:
     return _raw(msgspec.json.encode(page), status, *more)
 
 
-def _raw(body: bytes, status: int = 200, *more: tuple[str, str]) -> Answer:
-    return Answer(status, JSON, body, (("Cache-Control", "no-store"), *access.SECURITY, *more))
+def _raw(body: bytes, status: int = 200, *more: tuple[str, str]) -> HttpAnswer:
+    return HttpAnswer(status, JSON, body, (("Cache-Control", "no-store"), *access.SECURITY, *more))
 
 
-def _only(request: Request, *methods: str) -> None:
+def _only(request: HttpRequest, *methods: str) -> None:
     if request.method not in methods:
         raise WrongMethod(", ".join(methods))
 
 
-def _is_json(request: Request) -> None:
+def _is_json(request: HttpRequest) -> None:
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
         raise ConsoleError(415, f"the body must be {JSON}, and Content-Type say so")
 

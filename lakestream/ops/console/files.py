@@ -13,7 +13,7 @@ import hashlib
 from pathlib import Path
 from typing import NamedTuple
 
-from lakestream.ops.monitoring.exchange import TEXT, Answer, Headers, Request
+from lakestream.ops.monitoring.exchange import TEXT, Headers, HttpAnswer, HttpRequest
 
 PAGE = "index.html"
 ROOT = Path(__file__).parent / "static"
@@ -38,7 +38,7 @@ class _File(NamedTuple):
     tag: str
 
 
-class Files:
+class ConsoleFiles:
     """The files of one folder, in memory.
 
     Args:
@@ -48,16 +48,16 @@ class Files:
     def __init__(self, root: Path = ROOT) -> None:
         self._files = {path.relative_to(root).as_posix(): _read(path) for path in root.rglob("*") if path.is_file()}
 
-    def answer(self, name: str, request: Request, headers: Headers) -> Answer:
+    def answer(self, name: str, request: HttpRequest, headers: Headers) -> HttpAnswer:
         """Return a file; 304 for the version that the browser has."""
         file = self._files.get(name)
         if file is None:
-            return Answer(404, TEXT, b"404 page not found\n", headers)
+            return HttpAnswer(404, TEXT, b"404 page not found\n", headers)
         # The browser asks each time whether its copy is current: after an upgrade no file of another version is used.
         headers += (("ETag", file.tag), ("Cache-Control", "no-cache"))
         if file.tag in request.headers.get("if-none-match", ""):
-            return Answer(304, file.content_type, b"", headers)
-        return Answer(200, file.content_type, file.content, headers)
+            return HttpAnswer(304, file.content_type, b"", headers)
+        return HttpAnswer(200, file.content_type, file.content, headers)
 
 
 def _read(path: Path) -> _File:

@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from lakestream.ops.console.client import Client
+from lakestream.ops.console.client import ConsoleClient
 from lakestream.ops.console.shown import shown
-from lakestream.ops.monitoring.exchange import Headers, Output
+from lakestream.ops.monitoring.exchange import Headers, HttpOutput
 from lakestream.ports import Clock, Timer
-from lakestream.protocol.delivered import Message
+from lakestream.protocol.delivered import DeliveredMessage
 from lakestream.protocol.gotime import format_time
 
 MAX_RATE = 500
@@ -35,7 +35,7 @@ STALLED_TICKS = 60
 CONTENT_TYPE = "text/event-stream"
 
 
-class Live:
+class EventStream:
     """One stream of events.
 
     Args:
@@ -44,13 +44,13 @@ class Live:
         closed: called once at its end.
     """
 
-    def __init__(self, client: Client, clock: Clock, headers: Headers, closed: Callable[[], None]) -> None:
+    def __init__(self, client: ConsoleClient, clock: Clock, headers: Headers, closed: Callable[[], None]) -> None:
         self.headers = (("Content-Type", CONTENT_TYPE), *headers)
         self._client, self._clock, self._closed = client, clock, closed
         self._sids: list[bytes] = []
-        self._output: Output | None = None
+        self._output: HttpOutput | None = None
         self._timer: Timer | None = None
-        self._early: list[Message] = []
+        self._early: list[DeliveredMessage] = []
         self._sent = self._dropped = self._quiet = self._stalled = 0
         self._over = False
 
@@ -64,7 +64,7 @@ class Live:
             raise
 
     # ------------------------------------------------------------------ Events
-    def begin(self, output: Output) -> None:
+    def begin(self, output: HttpOutput) -> None:
         self._output = output
         if self._over:
             output.close()
@@ -87,7 +87,7 @@ class Live:
         self._closed()
 
     # ------------------------------------------------------------------ Receiver
-    def received(self, message: Message) -> None:
+    def received(self, message: DeliveredMessage) -> None:
         if self._over:
             return
         if self._sent >= MAX_RATE or (self._output is not None and not self._output.writable):
@@ -106,7 +106,7 @@ class Live:
         self.end()
 
     # ------------------------------------------------------------------ what is sent
-    def _send(self, message: Message) -> None:
+    def _send(self, message: DeliveredMessage) -> None:
         page = shown(message, MAX_PAYLOAD)
         page |= {"reply": message.reply.decode("utf-8", "replace"), "time": format_time(self._clock.now())}
         self._event("message", page)

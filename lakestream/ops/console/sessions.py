@@ -13,7 +13,7 @@ import ipaddress
 import secrets
 from collections.abc import Callable
 
-from lakestream.ops.console.client import Client, ConsoleError
+from lakestream.ops.console.client import ConsoleClient, ConsoleError
 from lakestream.ports import Clock, Timer
 
 MAX_SESSIONS = 64
@@ -44,7 +44,7 @@ MAX_LOGINS = 16
 _ID_BYTES = 32
 
 
-class Session:
+class ConsoleSession:
     """One session.
 
     Attributes:
@@ -57,7 +57,7 @@ class Session:
 
     __slots__ = ("began_ns", "by_login", "client", "csrf", "key", "streams", "used_ns")
 
-    def __init__(self, key: bytes, client: Client, now_ns: int, *, by_login: bool) -> None:
+    def __init__(self, key: bytes, client: ConsoleClient, now_ns: int, *, by_login: bool) -> None:
         self.key, self.client, self.by_login = key, client, by_login
         self.csrf = secrets.token_urlsafe(_ID_BYTES)
         self.began_ns = self.used_ns = now_ns
@@ -81,15 +81,15 @@ class Sessions:
         ended: called with each session that has ended.
     """
 
-    def __init__(self, clock: Clock, ended: Callable[[Session], None]) -> None:
+    def __init__(self, clock: Clock, ended: Callable[[ConsoleSession], None]) -> None:
         self._clock, self._ended = clock, ended
-        self._held: dict[bytes, Session] = {}
+        self._held: dict[bytes, ConsoleSession] = {}
         self._timer: Timer | None = None
 
     def __len__(self) -> int:
         return len(self._held)
 
-    def find(self, identifier: str) -> Session | None:
+    def find(self, identifier: str) -> ConsoleSession | None:
         """Return the session of an id and note its use; None: there is none."""
         if not identifier:
             return None
@@ -120,7 +120,7 @@ class Sessions:
                 raise ConsoleError(503, f"the console has {MAX_SESSIONS} sessions already")
             self.end(min(others, key=lambda each: each.used_ns))
 
-    def add(self, client: Client, *, by_login: bool) -> tuple[str, Session]:
+    def add(self, client: ConsoleClient, *, by_login: bool) -> tuple[str, ConsoleSession]:
         """Begin a session; return its id.
 
         Raises:
@@ -128,13 +128,13 @@ class Sessions:
         """
         self.make_room()
         identifier = secrets.token_urlsafe(_ID_BYTES)
-        session = Session(_key(identifier), client, self._clock.steady(), by_login=by_login)
+        session = ConsoleSession(_key(identifier), client, self._clock.steady(), by_login=by_login)
         self._held[session.key] = session
         if self._timer is None:
             self._timer = self._clock.call_later(LOOK_NS, self._look)
         return identifier, session
 
-    def end(self, session: Session) -> None:
+    def end(self, session: ConsoleSession) -> None:
         """End a session and its connection. Idempotent."""
         if self._held.pop(session.key, None) is not None:
             session.client.close()

@@ -13,9 +13,9 @@ import json
 
 import msgspec
 
-from lakestream.ops.console.client import Client, ConsoleError, SessionEnded
+from lakestream.ops.console.client import ConsoleClient, ConsoleError, SessionEnded
 from lakestream.ops.sql import processes
-from lakestream.ops.sql.processes import CannotStart, Process, ProcessEnded, QueryFailed
+from lakestream.ops.sql.processes import CannotStart, Process, ProcessEnded, ProcessQueryFailed
 from lakestream.ports import Clock
 
 MAX_PROCESSES = 4
@@ -64,11 +64,11 @@ class SqlProcesses:
 
     def __init__(self, lake: str, clock: Clock) -> None:
         self._lake, self._clock = lake, clock
-        self._held: dict[Client, Process] = {}
-        self._busy: set[Client] = set()
+        self._held: dict[ConsoleClient, Process] = {}
+        self._busy: set[ConsoleClient] = set()
         self._starting = 0
 
-    async def query(self, client: Client, body: SqlBody) -> bytes:
+    async def query(self, client: ConsoleClient, body: SqlBody) -> bytes:
         """Return the JSON of the answer to a query of a session.
 
         Raises:
@@ -89,7 +89,7 @@ class SqlProcesses:
         finally:
             self._busy.discard(client)
 
-    async def _within(self, limit_s: float, process: Process, client: Client, query: str, rows: int) -> bytes:
+    async def _within(self, limit_s: float, process: Process, client: ConsoleClient, query: str, rows: int) -> bytes:
         """Run a query within its time; keep the process unless something was wrong with it."""
         whole = False
         try:
@@ -99,7 +99,7 @@ class SqlProcesses:
             return answer
         except TimeoutError:
             raise ConsoleError(504, f"the query was stopped after {limit_s:g} s") from None
-        except QueryFailed as error:
+        except ProcessQueryFailed as error:
             whole = not error.is_end
             raise ConsoleError(400 if whole else error.code, str(error)) from None
         except NotAllowed:
@@ -115,7 +115,7 @@ class SqlProcesses:
             else:
                 await self._end(client, process)
 
-    async def _run(self, process: Process, client: Client, query: str, rows: int) -> bytes:
+    async def _run(self, process: Process, client: ConsoleClient, query: str, rows: int) -> bytes:
         await process.say({"query": query, "max_rows": rows, "max_bytes": MAX_RESULT_BYTES})
         mentioned = json.loads(await process.hear())
         streams = mentioned["streams"]
@@ -128,14 +128,14 @@ class SqlProcesses:
         await process.say({"go": True})
         return await process.hear()
 
-    async def _flush(self, client: Client, stream: str) -> None:
+    async def _flush(self, client: ConsoleClient, stream: str) -> None:
         """Have the newest messages of a stream staged. Without that the query reads those that are."""
         subject = f"$LAKE.API.FLUSH.{stream}".encode()
         with contextlib.suppress(ConsoleError):
             await client.request(subject, b"", b"", 1, FLUSH_WAIT_NS)
 
     # ------------------------------------------------------------------ processes
-    async def _start(self, client: Client) -> Process:
+    async def _start(self, client: ConsoleClient) -> Process:
         account = client.connection.account.name
         self._held.pop(client, None)
         if len(self._held) + self._starting >= MAX_PROCESSES:
@@ -154,14 +154,14 @@ class SqlProcesses:
             return process
         except CannotStart as error:
             raise ConsoleError(503, str(error)) from None
-        except QueryFailed as error:
+        except ProcessQueryFailed as error:
             raise ConsoleError(error.code, str(error)) from None
         except ProcessEnded as error:
             raise ConsoleError(500, str(error)) from None
         finally:
             self._starting -= 1
 
-    def _rest(self, client: Client, process: Process) -> None:
+    def _rest(self, client: ConsoleClient, process: Process) -> None:
         """Keep an idle process for a while."""
         process.used_ns = self._clock.steady()
         if process.timer is not None:
@@ -171,19 +171,19 @@ class SqlProcesses:
         else:
             process.timer = self._clock.call_later(IDLE_NS, lambda: self._clock.spawn(self._end(client, process)))
 
-    async def _end(self, client: Client, process: Process) -> None:
+    async def _end(self, client: ConsoleClient, process: Process) -> None:
         if self._held.get(client) is process:
             del self._held[client]
         await process.kill()
 
-    def ended(self, client: Client) -> None:
+    def ended(self, client: ConsoleClient) -> None:
         """End the process of a session that has ended."""
         process = self._held.get(client)
         if process is not None:
             self._clock.spawn(self._end(client, process))
 
 
-def _judge(client: Client, streams: list[str], lists: bool) -> None:
+def _judge(client: ConsoleClient, streams: list[str], lists: bool) -> None:
     """Judge a query by the user's permissions: SQL reads what the user may read over NATS. Raises NotAllowed."""
     if len(streams) > MAX_STREAMS:
         raise NotAllowed(400, f"a query reads at most {MAX_STREAMS} streams")

@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable
 
 from lakestream.metrics.family import Sheet
-from lakestream.metrics.page import Page, render
+from lakestream.metrics.page import MetricsPage, render
 from lakestream.ops.metrics import names
 from lakestream.ops.metrics.server import ServerMetrics, store_space
-from lakestream.ops.monitoring.exchange import TEXT, Answer
+from lakestream.ops.monitoring.exchange import TEXT, HttpAnswer
 from lakestream.ops.monitoring.monitored import Monitored
 from lakestream.ops.monitoring.workers import Together, add_sheets
 from lakestream.ports import Clock
@@ -23,7 +23,7 @@ SLICE_NS = 2_000_000
 PAUSE_NS = 1_000_000
 """Time between two slices (1 ms), which belongs to clients."""
 
-Done = Callable[[Answer], None]
+Done = Callable[[HttpAnswer], None]
 
 
 class Scrapes:
@@ -69,7 +69,7 @@ class Scrapes:
     def _render(self, sheet: Sheet, wanted: list[tuple[str, str, Done]]) -> None:
         directory, formats = self._metrics.directory(), [(accept, encoding) for accept, encoding, _ in wanted]
 
-        def work() -> list[Page]:
+        def work() -> list[MetricsPage]:
             if directory:
                 store_space(sheet, directory)
             pages = {each: render(sheet, *each) for each in dict.fromkeys(formats)}
@@ -78,7 +78,7 @@ class Scrapes:
         self._node.io.submit(work, lambda pages, error: self._ended(wanted, pages, error))
 
     def _ended(
-        self, wanted: list[tuple[str, str, Done]], pages: list[Page] | None, error: BaseException | None
+        self, wanted: list[tuple[str, str, Done]], pages: list[MetricsPage] | None, error: BaseException | None
     ) -> None:
         self._busy = False
         if self._waiting:
@@ -91,9 +91,9 @@ class Scrapes:
             if number < len(pages):
                 page = pages[number]
                 encoding = (("Content-Encoding", page.encoding),) if page.encoding else ()
-                done(Answer(200, page.content_type, page.body, (("Vary", "Accept, Accept-Encoding"), *encoding)))
+                done(HttpAnswer(200, page.content_type, page.body, (("Vary", "Accept, Accept-Encoding"), *encoding)))
             else:
-                done(Answer(500, TEXT, b"500 internal error\n"))
+                done(HttpAnswer(500, TEXT, b"500 internal error\n"))
 
 
 def collect(metrics: ServerMetrics, clock: Clock, done: Callable[[Sheet | Exception], None]) -> None:

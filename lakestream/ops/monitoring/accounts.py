@@ -99,7 +99,7 @@ def account_detail(node: Monitored, name: str) -> dict[str, Any]:
     return page
 
 
-def _signed(token: jwt.Token[jwt.Account]) -> dict[str, Any]:
+def _signed(token: jwt.Token[jwt.AccountClaims]) -> dict[str, Any]:
     """Return what is shown of an account's token."""
     from lakestream.protocol.jwt import claims_of  # loaded already where there are tokens
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from lakestream.config.options import STANDARD, WEBSOCKET
-from lakestream.net.accounts.accounts import Account, Client
+from lakestream.net.accounts.accounts import Account, AccountClient
 from lakestream.net.interest.subscription import Subscription
 from lakestream.net.statistics import Closed
 from lakestream.net.tls import TlsState
@@ -79,9 +79,9 @@ def connz(node: Monitored, query: Query) -> dict[str, Any]:
     }
 
 
-def _connections(node: Monitored, account: str, state: str) -> Sequence[Client | Closed]:
+def _connections(node: Monitored, account: str, state: str) -> Sequence[AccountClient | Closed]:
     """Return the connections of an account, or ("") all."""
-    found: list[Client | Closed] = []
+    found: list[AccountClient | Closed] = []
     if state != "closed":
         found += [one for one in node.connections.values() if account in ("", one.account.name)]
     if state != "open":

@@ -14,7 +14,7 @@ TEXT = "text/plain; charset=utf-8"
 Headers = tuple[tuple[str, str], ...]
 
 
-class Request(NamedTuple):
+class HttpRequest(NamedTuple):
     """An HTTP request.
 
     Attributes:
@@ -34,7 +34,7 @@ class Request(NamedTuple):
     body: bytes = b""
 
 
-class Answer(NamedTuple):
+class HttpAnswer(NamedTuple):
     """An HTTP response."""
 
     status: int
@@ -43,7 +43,7 @@ class Answer(NamedTuple):
     headers: Headers = ()
 
 
-class Output(Protocol):
+class HttpOutput(Protocol):
     """The client of a response without an end."""
 
     @property
@@ -62,17 +62,17 @@ class Events(Protocol):
 
     headers: Headers
 
-    def begin(self, output: Output) -> None:
+    def begin(self, output: HttpOutput) -> None:
         """Start to send."""
 
     def end(self) -> None:
         """Stop: the client is gone or the response was closed. Idempotent."""
 
 
-Outcome = Answer | Events
+Outcome = HttpAnswer | Events
 
 
-class Site(Protocol):
+class HttpSite(Protocol):
     """The handler of all paths below one.
 
     Attributes:
@@ -81,8 +81,8 @@ class Site(Protocol):
 
     path: str
 
-    def refuse(self, request: Request) -> Answer | int:
+    def refuse(self, request: HttpRequest) -> HttpAnswer | int:
         """Judge a request by its head: return the answer that rejects it, or the maximum size of its body in bytes."""
 
-    def answer(self, request: Request) -> Awaitable[Outcome]:
+    def answer(self, request: HttpRequest) -> Awaitable[Outcome]:
         """Answer a request."""

@@ -24,12 +24,12 @@ import msgspec
 from lakestream import __version__
 from lakestream.config.options import SECOND, STANDARD, WEBSOCKET, TlsOptions
 from lakestream.net.identity import GIT_COMMIT, GO_VERSION, tls_fields
-from lakestream.net.peers.standalone import Routed
+from lakestream.net.peers.standalone import RouteTraffic
 from lakestream.net.statistics import Moved
 from lakestream.net.statistics import Traffic as LeafTraffic
 from lakestream.ops.monitoring.accounts import accountz, accstatz
 from lakestream.ops.monitoring.connections import connz, subsz
-from lakestream.ops.monitoring.exchange import JSON, TEXT, Answer
+from lakestream.ops.monitoring.exchange import JSON, TEXT, HttpAnswer
 from lakestream.ops.monitoring.jetstream import Health, JetStreamPages
 from lakestream.ops.monitoring.monitored import FEATURE_FLAGS, MAX_COMMITS, Lag, Monitored, Outage
 from lakestream.ops.monitoring.query import BadQuery, Query
@@ -53,14 +53,14 @@ THREADS = 1
 """Threads that run the server's own code at the same time, /varz's `gomaxprocs`: there is one interpreter lock."""
 
 
-class Traffic(NamedTuple):
+class TrafficTotals(NamedTuple):
     """The traffic since the start, and connections that ended badly."""
 
     in_msgs: int
     in_bytes: int
     out_msgs: int
     out_bytes: int
-    nodes: Routed
+    nodes: RouteTraffic
     leafs: Moved
 
     @property
@@ -122,18 +122,18 @@ class Pages:
         self._requests[path] = self._requests.get(path, 0) + 1
         return True
 
-    def answer(self, path: str, query: str) -> Answer | Awaitable[Answer]:
+    def answer(self, path: str, query: str) -> HttpAnswer | Awaitable[HttpAnswer]:
         """Return the response to a request for `path` with this query string; an awaitable if it takes time."""
         name = self._paths.get(path)
         if name is None:
-            return Answer(404, TEXT, b"404 page not found\n")
+            return HttpAnswer(404, TEXT, b"404 page not found\n")
         if name not in UNCOUNTED:
             self._requests[path] = self._requests.get(path, 0) + 1
         try:
             if not name:
                 return self._index()
             if name == "stacksz":
-                return Answer(200, JSON, stacks().encode())  # nats-server calls its text JSON
+                return HttpAnswer(200, JSON, stacks().encode())  # nats-server calls its text JSON
             asked = Query(query).but(filter_subject="")  # as in nats-server, only requests over NATS filter
             if name == "ipqueuesz":
                 return self._ipqueuesz(asked)
@@ -146,19 +146,19 @@ class Pages:
             if name == "lakez":
                 return self._lakez(asked)
             page = self.pages[name](asked)
-            return Answer(200, JSON, msgspec.json.format(dumps(page), indent=2))
+            return HttpAnswer(200, JSON, msgspec.json.format(dumps(page), indent=2))
         except BadQuery as error:
-            return Answer(400, TEXT, str(error).encode())
+            return HttpAnswer(400, TEXT, str(error).encode())
 
-    async def _merged(self, together: Together, name: str, query: Query) -> Answer:
+    async def _merged(self, together: Together, name: str, query: Query) -> HttpAnswer:
         """Return a page of all workers of this server."""
         try:
             if name == "healthz":
                 return self._health_answer(await together.health(query, self.health(query)), query)
             page = await together.page(name, query)
-            return Answer(200, JSON, msgspec.json.format(dumps(page), indent=2))
+            return HttpAnswer(200, JSON, msgspec.json.format(dumps(page), indent=2))
         except BadQuery as error:
-            return Answer(400, TEXT, str(error).encode())
+            return HttpAnswer(400, TEXT, str(error).encode())
 
     def part(self, name: str, query: Query, done: Callable[[Any], None]) -> None:
         """Call back with this process's part of a page, `Health` of `healthz`, or the BadQuery."""
@@ -177,9 +177,9 @@ class Pages:
             done(error)
 
     # ------------------------------------------------------------------ /
-    def _index(self) -> Answer:
+    def _index(self) -> HttpAnswer:
         links = "".join(f'<li><a href="{self._base}/{page}">/{page}</a></li>\n' for page in PAGES)
-        return Answer(
+        return HttpAnswer(
             200,
             "text/html; charset=utf-8",
             f"<!DOCTYPE html>\n<html lang=en>\n<title>lakestream</title>\n<h1>lakestream {__version__}</h1>\n"
@@ -308,11 +308,11 @@ class Pages:
         cpu = round(time.process_time_ns() * 100 / uptime, 2)
         return {"mem": _resident_bytes(), "cores": os.cpu_count() or 1, "cpu": cpu}
 
-    def traffic(self) -> Traffic:
+    def traffic(self) -> TrafficTotals:
         """Return the traffic since the start."""
         node, ended = self._node, self._node.statistics
         live = list(node.connections.values())
-        return Traffic(
+        return TrafficTotals(
             ended.in_msgs + sum(one.in_msgs for one in live),
             ended.in_bytes + sum(one.in_bytes for one in live),
             ended.out_msgs + sum(one.out_msgs for one in live),
@@ -391,8 +391,8 @@ class Pages:
         return page
 
     # ------------------------------------------------------------------ internals
-    def _ipqueuesz(self, query: Query) -> Answer:
-        return Answer(
+    def _ipqueuesz(self, query: Query) -> HttpAnswer:
+        return HttpAnswer(
             200, JSON, msgspec.json.format(dumps(self.queues(query.flag("all"), query.text("queues"))), indent=2)
         )
 
@@ -416,20 +416,20 @@ class Pages:
         }
 
     # ------------------------------------------------------------------ /raftz
-    def _raftz(self, query: Query) -> Answer:
+    def _raftz(self, query: Query) -> HttpAnswer:
         page = self.pages["raftz"](query)
         if page:
-            return Answer(200, JSON, msgspec.json.format(dumps(page), indent=2))
+            return HttpAnswer(200, JSON, msgspec.json.format(dumps(page), indent=2))
         found = self.jetstream.has_groups
         nothing = "No Raft nodes returned, check supplied filters" if found else "No Raft nodes registered"
-        return Answer(404, TEXT, nothing.encode())
+        return HttpAnswer(404, TEXT, nothing.encode())
 
     # ------------------------------------------------------------------ /lakez
-    async def _lakez(self, query: Query) -> Answer:
+    async def _lakez(self, query: Query) -> HttpAnswer:
         try:
-            return Answer(200, JSON, msgspec.json.format(dumps(await self.lakez(query)), indent=2))
+            return HttpAnswer(200, JSON, msgspec.json.format(dumps(await self.lakez(query)), indent=2))
         except BadQuery as error:
-            return Answer(400, TEXT, str(error).encode())
+            return HttpAnswer(400, TEXT, str(error).encode())
 
     async def lakez(self, query: Query) -> dict[str, Any]:
         """Return the tables of the streams of this node, for a query with acc, stream, commits, offset and limit. At
@@ -451,13 +451,13 @@ class Pages:
         return page | {"total": len(names), "offset": offset, "limit": min(limit, MAX_TABLES)}
 
     # ------------------------------------------------------------------ /healthz
-    def _healthz(self, query: Query) -> Answer:
+    def _healthz(self, query: Query) -> HttpAnswer:
         return self._health_answer(self.health(query), query)
 
     @staticmethod
-    def _health_answer(health: Health, query: Query) -> Answer:
+    def _health_answer(health: Health, query: Query) -> HttpAnswer:
         page = {"status": "ok"} if health.status == 200 else unhealthy(health, query.flag("details"))
-        return Answer(health.status, JSON, dumps(page))
+        return HttpAnswer(health.status, JSON, dumps(page))
 
     def health(self, query: Query) -> Health:
         """Return the health of the server, or of the given part; log what is wrong."""

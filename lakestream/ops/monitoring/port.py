@@ -18,7 +18,7 @@ from lakestream.config.errors import StartError
 from lakestream.config.options import TlsOptions
 from lakestream.net.listener import Arrival, Listener, ListenError, SetupError, TlsEntry, bind, peer_of
 from lakestream.net.tls import ServerContext
-from lakestream.ops.monitoring.exchange import JSON, TEXT, Answer, Events, Outcome, Request, Site
+from lakestream.ops.monitoring.exchange import JSON, TEXT, Events, HttpAnswer, HttpRequest, HttpSite, Outcome
 from lakestream.ops.monitoring.monitored import Monitored
 from lakestream.ops.monitoring.pages import Pages
 from lakestream.ports import Clock
@@ -43,10 +43,10 @@ MAX_AHEAD = 64 * 1024
 """Bytes that are read of further requests while one is being answered (64 KiB)."""
 
 
-class Scrapes(Protocol):
+class MetricsSource(Protocol):
     """The metrics of the server."""
 
-    def scrape(self, accept: str, accept_encoding: str, done: Callable[[Answer], None]) -> None:
+    def scrape(self, accept: str, accept_encoding: str, done: Callable[[HttpAnswer], None]) -> None:
         """Call `done` with the page, in the event loop."""
 
 
@@ -59,7 +59,9 @@ def entry(tls: TlsOptions) -> TlsEntry:
     return TlsEntry(server=ServerContext(for_anybody))
 
 
-async def serve(node: Monitored, pages: Pages, scrapes: Scrapes, clock: Clock, site: Site | None = None) -> Listener:
+async def serve(
+    node: Monitored, pages: Pages, scrapes: MetricsSource, clock: Clock, site: HttpSite | None = None
+) -> Listener:
     """Listen where the options say; return the listener.
 
     Args:
@@ -131,16 +133,18 @@ class _Connection(Arrival):
         since: time of the event loop since which it waits for a request.
     """
 
-    def __init__(self, node: Monitored, pages: Pages, scrapes: Scrapes, site: Site | None, room: _Room) -> None:
+    def __init__(
+        self, node: Monitored, pages: Pages, scrapes: MetricsSource, site: HttpSite | None, room: _Room
+    ) -> None:
         self._log = node.log
         self._pages, self._scrapes, self._site = pages, scrapes, site
         self._room = room
         self._wire = h11.Connection(h11.SERVER)
-        self._head: Request | None = None
+        self._head: HttpRequest | None = None
         self._body: list[bytes] = []
         self._size, self._limit = 0, MAX_BODY
         self._on_site = False
-        self._rejection: Answer | None = None
+        self._rejection: HttpAnswer | None = None
         self._peer = ("", 0)
         self._task: asyncio.Task[Outcome] | None = None
         self._events: Events | None = None
@@ -275,7 +279,7 @@ class _Connection(Arrival):
                 self._transport.close()
                 return False
         outcome = self._outcome()
-        if isinstance(outcome, Answer):
+        if isinstance(outcome, HttpAnswer):
             return self._finish(outcome)
         self._allow(0)
         self._ahead = 0
@@ -291,20 +295,20 @@ class _Connection(Arrival):
         host, port = self._peer
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in event.headers}
         secure = self.secured_by is not None
-        self._head = Request(event.method.decode("latin-1"), path, query, headers, host, port, secure)
+        self._head = HttpRequest(event.method.decode("latin-1"), path, query, headers, host, port, secure)
         self._body, self._size, self._limit, self._rejection = [], 0, MAX_BODY, None
         site = self._site
         self._on_site = site is not None and (path == site.path or path.startswith(f"{site.path}/"))
         if self._on_site and site is not None:
             found = site.refuse(self._head)
-            if isinstance(found, Answer):
+            if isinstance(found, HttpAnswer):
                 self._rejection = found  # sent behind the body, which is read and ignored
             else:
                 self._limit = found
         if self._wire.they_are_waiting_for_100_continue:
             self._transport.write(self._wire.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
 
-    def _outcome(self) -> Answer | Awaitable[Answer] | Awaitable[Outcome]:
+    def _outcome(self) -> HttpAnswer | Awaitable[HttpAnswer] | Awaitable[Outcome]:
         head = self._head
         assert head is not None  # Invariant: a request is complete.
         if self._rejection is not None:
@@ -319,12 +323,12 @@ class _Connection(Arrival):
         except Exception as error:
             # A failing page must not stop the listener; it is logged.
             self._log.exception(f"monitoring page {head.path} failed", error)
-            return Answer(500, TEXT, b"500 internal error\n")
+            return HttpAnswer(500, TEXT, b"500 internal error\n")
 
-    async def _scraped(self, head: Request) -> Answer:
-        scraped: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+    async def _scraped(self, head: HttpRequest) -> HttpAnswer:
+        scraped: asyncio.Future[HttpAnswer] = asyncio.get_running_loop().create_future()
 
-        def done(answer: Answer) -> None:
+        def done(answer: HttpAnswer) -> None:
             if not scraped.done():
                 scraped.set_result(answer)
 
@@ -340,21 +344,21 @@ class _Connection(Arrival):
         if error is not None:
             path = self._head.path if self._head is not None else ""
             self._log.exception(f"monitoring page {path} failed", error)
-            outcome: Outcome = Answer(500, TEXT, b"500 internal error\n")
+            outcome: Outcome = HttpAnswer(500, TEXT, b"500 internal error\n")
         else:
             outcome = task.result()
         if self._transport.is_closing():
-            if not isinstance(outcome, Answer):
+            if not isinstance(outcome, HttpAnswer):
                 outcome.end()
             return
-        if not isinstance(outcome, Answer):
+        if not isinstance(outcome, HttpAnswer):
             self._stream(outcome)
         elif self._finish(outcome):
             if not self._full:
                 self._transport.resume_reading()
             self._go_on()
 
-    def _finish(self, answer: Answer) -> bool:
+    def _finish(self, answer: HttpAnswer) -> bool:
         """Send an answer; return True if the connection goes on, with the next request."""
         self._send(answer, head=self._head is not None and self._head.method == "HEAD")
         if self._wire.our_state is not h11.DONE or self._wire.their_state is not h11.DONE:
@@ -370,10 +374,10 @@ class _Connection(Arrival):
         self._log.debug(f"monitoring request refused: {error}")
         if self._wire.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             phrase = HTTPStatus(error.error_status_hint).phrase
-            self._send(Answer(error.error_status_hint, TEXT, f"{phrase}\n".encode()))
+            self._send(HttpAnswer(error.error_status_hint, TEXT, f"{phrase}\n".encode()))
         self._transport.close()
 
-    def _send(self, answer: Answer, *, head: bool = False) -> None:
+    def _send(self, answer: HttpAnswer, *, head: bool = False) -> None:
         headers = [("Content-Type", answer.content_type), ("Content-Length", str(len(answer.body))), *answer.headers]
         if answer.content_type == JSON and not self._on_site:
             headers.append(("Access-Control-Allow-Origin", "*"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 
-class Figures(msgspec.Struct):
+class SqlFigures(msgspec.Struct):
     """Queries since the start. `refused`: those that a limit or a permission kept from running; `failed`: others that
     ended with an error; `seconds`: time of all from request to end."""
 
@@ -20,9 +20,9 @@ class Figures(msgspec.Struct):
     seconds: float = 0.0
     last_error: str = ""
 
-    def __add__(self, other: Figures) -> Figures:
+    def __add__(self, other: SqlFigures) -> SqlFigures:
         """Return the sums."""
-        return Figures(
+        return SqlFigures(
             self.queries + other.queries,
             self.refused + other.refused,
             self.failed + other.failed,

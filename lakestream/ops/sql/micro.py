@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from lakestream import __version__
-from lakestream.ops.sql.figures import Figures
+from lakestream.ops.sql.figures import SqlFigures
 from lakestream.ports import Bus, ClientInfo, Subscribed
 from lakestream.protocol import sql
 from lakestream.protocol.gotime import format_time
@@ -34,7 +34,7 @@ class Discovery:
     """
 
     def __init__(
-        self, bus: Bus, identifier: str, queue_group: str, figures: Callable[[str], Figures], started_ns: int
+        self, bus: Bus, identifier: str, queue_group: str, figures: Callable[[str], SqlFigures], started_ns: int
     ) -> None:
         self._bus, self._id, self._group, self._figures = bus, identifier, queue_group, figures
         self._started = format_time(started_ns)

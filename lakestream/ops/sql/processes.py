@@ -36,7 +36,7 @@ def missing() -> str:
     return f"SQL needs {', '.join(absent)}: {INSTALL}" if absent else ""
 
 
-class QueryFailed(Exception):
+class ProcessQueryFailed(Exception):
     """Raised for a query that its process rejects. `code`: see docs/sql.md#sql-over-nats; `is_end`: the process ends;
     else it goes on."""
 
@@ -83,11 +83,11 @@ class Process:
             raise ProcessEnded from None
 
     async def hear(self) -> bytes:
-        """Return the body of the next message. Raises QueryFailed, ProcessEnded."""
+        """Return the body of the next message. Raises ProcessQueryFailed, ProcessEnded."""
         return (await self.next())[1]
 
     async def next(self) -> tuple[bytes, bytes]:
-        """Return kind and body of the next message. Raises QueryFailed, ProcessEnded."""
+        """Return kind and body of the next message. Raises ProcessQueryFailed, ProcessEnded."""
         assert self._process.stdout is not None
         try:
             size, kind = _HEAD.unpack(await self._process.stdout.readexactly(_HEAD.size))
@@ -96,7 +96,7 @@ class Process:
             raise ProcessEnded from None
         if kind == b"e":
             failure = json.loads(body)
-            raise QueryFailed(failure["code"], failure["error"])
+            raise ProcessQueryFailed(failure["code"], failure["error"])
         return kind, body
 
     @property
@@ -121,7 +121,7 @@ async def start(lake: str, account: str, *, memory: int = 0, threads: int = 0) -
 
     Raises:
         CannotStart, ProcessEnded.
-        QueryFailed: the lake cannot be queried.
+        ProcessQueryFailed: the lake cannot be queried.
     """
     try:
         made = await asyncio.create_subprocess_exec(

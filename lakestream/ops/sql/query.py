@@ -11,16 +11,16 @@ import json
 import msgspec
 
 from lakestream.config.options import SECOND, SqlOptions
-from lakestream.ops.sql.figures import Figures
+from lakestream.ops.sql.figures import SqlFigures
 from lakestream.ops.sql.pool import Pool
-from lakestream.ops.sql.processes import CannotStart, Process, ProcessEnded, QueryFailed
+from lakestream.ops.sql.processes import CannotStart, Process, ProcessEnded, ProcessQueryFailed
 from lakestream.ops.sql.window import Window
 from lakestream.ports import Bus, ClientInfo, Clock
 from lakestream.protocol import sql
 from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.protocol.durations import format_duration
 from lakestream.protocol.nuid import nuid
-from lakestream.protocol.sql import Request
+from lakestream.protocol.sql import SqlRequest
 
 MAX_STREAMS = 16
 """Streams of one query (16)."""
@@ -52,7 +52,7 @@ class _Flushed(msgspec.Struct, frozen=True):
 class _Columns(msgspec.Struct, frozen=True):
     """The columns of a result, as its process describes them."""
 
-    columns: list[sql.Column]
+    columns: list[sql.ResultColumn]
     schema: bytes = b""
     parameters: list[str] = []
 
@@ -63,7 +63,7 @@ _WITHOUT_TAIL = (400, 404)
 """Errors of streams that are not in the lake, or not there any more: no message is missing beyond the table."""
 
 
-class Refused(Exception):
+class QueryRefused(Exception):
     """Raised for a query that ends with an error."""
 
     def __init__(self, code: int, text: str) -> None:
@@ -75,16 +75,16 @@ class ClientGone(Exception):
     """Raised when nobody receives the responses."""
 
 
-class Asked(msgspec.Struct, frozen=True):
+class QueryRequest(msgspec.Struct, frozen=True):
     """A request: its account, the only stream that it may read ("": any), and the subject of its responses."""
 
     account: str
     stream: str
     reply: bytes
-    request: Request
+    request: SqlRequest
 
 
-class Query:
+class RunningQuery:
     """A query that runs.
 
     Args:
@@ -94,11 +94,11 @@ class Query:
 
     def __init__(
         self,
-        asked: Asked,
+        asked: QueryRequest,
         bus: Bus,
         pool: Pool,
         options: SqlOptions,
-        figures: Figures,
+        figures: SqlFigures,
         clock: Clock,
         server: str,
         max_payload: int,
@@ -126,18 +126,18 @@ class Query:
             self._end({})
         except TimeoutError:
             limit = format_duration(self._options.max_time_ns)
-            self._fail(Refused(sql.TIMED_OUT, f"the query was stopped after {limit} (sql.max_time)"))
+            self._fail(QueryRefused(sql.TIMED_OUT, f"the query was stopped after {limit} (sql.max_time)"))
         except asyncio.CancelledError:
-            if isinstance(self._stopped, Refused):
+            if isinstance(self._stopped, QueryRefused):
                 self._fail(self._stopped)
             elif self._stopped is None:
                 raise
         except (CannotStart, ProcessEnded) as error:
             code = sql.UNAVAILABLE if isinstance(error, CannotStart) else sql.FAILED
-            self._fail(Refused(code, str(error)))
-        except QueryFailed as error:
-            self._fail(Refused(error.code, str(error)))
-        except Refused as error:
+            self._fail(QueryRefused(code, str(error)))
+        except ProcessQueryFailed as error:
+            self._fail(QueryRefused(error.code, str(error)))
+        except QueryRefused as error:
             self._fail(error)
         except ClientGone:
             pass
@@ -158,7 +158,7 @@ class Query:
             self._window.acknowledge(int(number[:18]))
 
     def _cancelled(self, subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:
-        self.stop(Refused(sql.CANCELLED, "the query was cancelled"))
+        self.stop(QueryRefused(sql.CANCELLED, "the query was cancelled"))
         if reply:
             self._bus.publish(reply, b"", b"", b"")
 
@@ -186,10 +186,10 @@ class Query:
             async with asyncio.timeout(self._options.max_time_ns / SECOND):
                 await self._run(process)
             whole = True
-        except QueryFailed as error:
+        except ProcessQueryFailed as error:
             whole = not error.is_end
             raise
-        except Refused as error:
+        except QueryRefused as error:
             whole = error.code in (sql.FORBIDDEN, sql.UNAVAILABLE, sql.WRONG)  # refused before it ran
             raise
         finally:
@@ -217,7 +217,7 @@ class Query:
         mentioned = json.loads(await process.hear())
         try:
             stale = await self._stage(mentioned["streams"], mentioned["lists"])
-        except Refused:
+        except QueryRefused:
             await process.say({"go": False})
             raise
         await process.say({"go": True})
@@ -232,7 +232,7 @@ class Query:
         summary = json.loads(body)
         self._rows, self._truncated = summary["rows"], summary["truncated"]
         if self._truncated and wanted == options.max_rows and request.max_rows != wanted:
-            raise Refused(sql.TOO_LARGE, f"the result has more than {options.max_rows:,} rows (sql.max_rows)")
+            raise QueryRefused(sql.TOO_LARGE, f"the result has more than {options.max_rows:,} rows (sql.max_rows)")
 
     async def _may_send(self) -> None:
         """Wait until another batch may be sent. Raises Refused when the client does not acknowledge."""
@@ -242,21 +242,25 @@ class Query:
         except TimeoutError:
             waited = format_duration(self._options.ack_wait_ns)
             first = self._window.acknowledged + 1
-            raise Refused(sql.TIMED_OUT, f"batch {first} was not acknowledged within {waited} (sql.ack_wait)") from None
+            raise QueryRefused(
+                sql.TIMED_OUT, f"batch {first} was not acknowledged within {waited} (sql.ack_wait)"
+            ) from None
 
     # ------------------------------------------------------------------ streams
     async def _stage(self, streams: list[str], lists: bool) -> list[str]:
         """Have the newest messages staged; return the streams for which that failed. Raises Refused."""
         only = self._asked.stream
         if only and (lists or any(stream != only for stream in streams)):
-            raise Refused(sql.FORBIDDEN, f"{sql.QUERY_STREAM}{only} reads stream {only} alone; {sql.QUERY} reads all")
+            raise QueryRefused(
+                sql.FORBIDDEN, f"{sql.QUERY_STREAM}{only} reads stream {only} alone; {sql.QUERY} reads all"
+            )
         if len(streams) > MAX_STREAMS:
-            raise Refused(sql.WRONG, f"a query reads at most {MAX_STREAMS} streams")
+            raise QueryRefused(sql.WRONG, f"a query reads at most {MAX_STREAMS} streams")
         reasons = await asyncio.gather(*map(self._flush, streams))
         stale = {stream: why for stream, why in zip(streams, reasons, strict=True) if why}
         if stale and not self._asked.request.stale:
             stream, why = next(iter(stale.items()))
-            raise Refused(
+            raise QueryRefused(
                 sql.UNAVAILABLE,
                 f"the newest messages of stream {stream} could not be staged: {why}; try again, or ask with "
                 '"stale": true for what is staged already',
@@ -292,7 +296,7 @@ class Query:
             raise ClientGone
 
     def _send_columns(self, columns: _Columns, stale: list[str]) -> None:
-        head = sql.Head(
+        head = sql.ResultHead(
             sql.RESPONSE_TYPE,
             self._asked.account,
             self._server,
@@ -309,7 +313,9 @@ class Query:
 
     def _send_batch(self, body: bytes) -> None:
         if self._bytes + len(body) > self._options.max_bytes:
-            raise Refused(sql.TOO_LARGE, f"the result has more than {self._options.max_bytes:,} bytes (sql.max_bytes)")
+            raise QueryRefused(
+                sql.TOO_LARGE, f"the result has more than {self._options.max_bytes:,} bytes (sql.max_bytes)"
+            )
         self._bytes += len(body)
         self._window.sent += 1
         number = self._window.sent
@@ -328,7 +334,7 @@ class Query:
             values[sql.TRUNCATED] = "true"
         self._bus.publish(self._asked.reply, b"", sql.encode_headers(values | error), b"")
 
-    def _fail(self, error: Refused) -> None:
+    def _fail(self, error: QueryRefused) -> None:
         self._figures.failed += 1
         self._figures.last_error = f"{error.code}:{str(error).splitlines()[0] if str(error) else ''}"
         self._end(sql.error_headers(error.code, str(error)))

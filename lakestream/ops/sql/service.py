@@ -11,15 +11,15 @@ from collections.abc import Callable, Mapping
 
 from lakestream.config.options import Options
 from lakestream.logging import Logger
-from lakestream.ops.sql.figures import Figures
+from lakestream.ops.sql.figures import SqlFigures
 from lakestream.ops.sql.micro import ENDPOINTS, Discovery
 from lakestream.ops.sql.pool import Pool, TooManyQueries
-from lakestream.ops.sql.query import Asked, Query
+from lakestream.ops.sql.query import QueryRequest, RunningQuery
 from lakestream.ports import Bus, ClientInfo, Clock, Subscribed
 from lakestream.protocol import sql
 from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.protocol.nuid import nuid
-from lakestream.protocol.sql import Request
+from lakestream.protocol.sql import SqlRequest
 
 MAX_QUERY = 64 << 10
 """Length of a query (64 Ki characters)."""
@@ -40,7 +40,7 @@ class SqlService:
         self._options, self._server, self._clock, self._log = options, server, clock, log
         self._pool = Pool(lake, options().sql, clock)
         self._id = nuid()
-        self.figures: dict[tuple[str, str], Figures] = defaultdict(Figures)
+        self.figures: dict[tuple[str, str], SqlFigures] = defaultdict(SqlFigures)
         self._closing = False
 
     @property
@@ -48,9 +48,9 @@ class SqlService:
         """Return the number of queries that run."""
         return self._pool.busy
 
-    def totals(self) -> Mapping[str, Figures]:
+    def totals(self) -> Mapping[str, SqlFigures]:
         """Return the figures of each account that has asked."""
-        found: dict[str, Figures] = {}
+        found: dict[str, SqlFigures] = {}
         for (account, _), each in list(self.figures.items()):
             found[account] = each if account not in found else found[account] + each
         return found
@@ -91,8 +91,8 @@ class SqlService:
             return
         figures.queries += 1
         options = self._options()
-        query = Query(
-            Asked(account, stream, reply, request),
+        query = RunningQuery(
+            QueryRequest(account, stream, reply, request),
             bus,
             self._pool,
             options.sql,
@@ -103,7 +103,7 @@ class SqlService:
         )
         self._clock.spawn(query.run())
 
-    def _refusal(self, request: Request) -> tuple[int, str] | None:
+    def _refusal(self, request: SqlRequest) -> tuple[int, str] | None:
         if self._closing:
             return sql.UNAVAILABLE, "the server is stopping"
         if len(request.sql) > MAX_QUERY:

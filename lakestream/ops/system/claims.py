@@ -48,7 +48,7 @@ def updated_account(asked: str, text: str) -> str:
         ClaimsError: the token is none, or one of another account.
     """
     try:
-        token = jwt.decode(text, jwt.Account)
+        token = jwt.decode(text, jwt.AccountClaims)
     except JwtError as error:
         raise ClaimsError(UNKNOWN, str(error)) from None
     if asked and asked != token.sub:
@@ -58,7 +58,7 @@ def updated_account(asked: str, text: str) -> str:
 
 def validation_issues(text: str) -> list[str]:
     """Return why no user may log in with this token of an account. Times and trust are judged when it is used."""
-    return jwt.account_issues(jwt.decode(text, jwt.Account))
+    return jwt.account_issues(jwt.decode(text, jwt.AccountClaims))
 
 
 def deleted_accounts(text: str, *, trusts: Callable[[str], bool], allowed: bool, system: str) -> list[str]:
@@ -73,7 +73,7 @@ def deleted_accounts(text: str, *, trusts: Callable[[str], bool], allowed: bool,
         ClaimsError: it is refused.
     """
     try:
-        token = jwt.decode(text, jwt.Deletion)
+        token = jwt.decode(text, jwt.DeletionClaims)
     except JwtError as error:
         raise ClaimsError("", str(error)) from None
     if token.sub != token.iss:

@@ -177,21 +177,21 @@ class _Nothing(msgspec.Struct):
     """A body that is not JSON, or not an object, in nats-server's errors."""
 
 
-class Asked(NamedTuple):
+class SystemRequest(NamedTuple):
     """A decoded request: the query of the page, and every field as it came."""
 
     query: Query
     fields: dict[str, Any]
 
 
-def read(kind: str, body: bytes) -> Asked:
+def read(kind: str, body: bytes) -> SystemRequest:
     """Decode the options of a request; unknown fields are skipped.
 
     Raises:
         JsonError: with nats-server's texts.
     """
     if not body:
-        return Asked(Query(), {})
+        return SystemRequest(Query(), {})
     if not body.strip(b" \t\r\n"):
         raise JsonError("unexpected end of JSON input")
     root = f"{kind}EventOptions"
@@ -219,7 +219,7 @@ def read(kind: str, body: bytes) -> Asked:
         values["subs"] = "detail"
     if "state" in fields:
         values["state"] = _STATES[fields["state"]] if 0 <= fields["state"] < len(_STATES) else ""
-    return Asked(Query(**values), fields)
+    return SystemRequest(Query(**values), fields)
 
 
 def _int(literal: str) -> float:
@@ -254,7 +254,7 @@ def concerns(node: Monitored, fields: dict[str, Any]) -> bool:
     return all(tag in node.options.server_tags for tag in fields.get("tags", ()))
 
 
-Found = Callable[[Asked], Any]
+Found = Callable[[SystemRequest], Any]
 """The reply's data; None: no reply from this server. Raises BadQuery, which is sent to the client."""
 
 

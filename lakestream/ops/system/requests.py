@@ -17,7 +17,7 @@ from lakestream.config.account_options import AllowResponses, Permissions, Subje
 from lakestream.net.accounts.accounts import Account
 from lakestream.ops.monitoring.monitored import Monitored
 from lakestream.ops.monitoring.query import BadQuery
-from lakestream.ops.system.messages import Asked, Found, SystemMessages, encoded, read
+from lakestream.ops.system.messages import Found, SystemMessages, SystemRequest, encoded, read
 from lakestream.ports import ClientInfo, Clock
 from lakestream.protocol.api.json_syntax import JsonError
 from lakestream.protocol.api.jsonio import dumps
@@ -122,7 +122,7 @@ async def added_up(together: Together, kind: str, page: str, payload: bytes, **v
         except BadQuery as error:
             wrong = error
 
-    def found(asked: Asked) -> Any:
+    def found(asked: SystemRequest) -> Any:
         if wrong is not None:
             raise wrong
         return shown

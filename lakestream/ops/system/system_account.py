@@ -22,7 +22,7 @@ from lakestream.ops.monitoring.monitored import Monitored, account_of
 from lakestream.ops.monitoring.pages import Pages, unhealthy
 from lakestream.ops.monitoring.query import BadQuery
 from lakestream.ops.monitoring.workers import MERGED, Together
-from lakestream.ops.system.messages import Asked, Found, SystemMessages, encoded, read
+from lakestream.ops.system.messages import Found, SystemMessages, SystemRequest, encoded, read
 from lakestream.ops.system.requests import added_up
 from lakestream.ports import ClientInfo, Clock, Handler
 from lakestream.protocol.api.json_syntax import JsonError
@@ -96,7 +96,7 @@ class SystemAccount:
     def _shown(self, kind: str) -> Handler:
         page = self._pages.pages[kind.lower()]
 
-        def found(asked: Asked) -> Any:
+        def found(asked: SystemRequest) -> Any:
             try:
                 return page(asked.query)
             except NotLeading:
@@ -147,7 +147,7 @@ class SystemAccount:
         elif reply:
             send(None)
 
-    def _health(self, asked: Asked, of_all: Health | None) -> dict[str, Any]:
+    def _health(self, asked: SystemRequest, of_all: Health | None) -> dict[str, Any]:
         health: Health = of_all or self._pages.health(asked.query)
         page = {"status": "ok"} if health.status == 200 else unhealthy(health, asked.query.flag("details"))
         return {"status": page.pop("status"), "status_code": health.status} | page
@@ -168,14 +168,14 @@ class SystemAccount:
             except BadQuery as error:
                 wrong = error
 
-        def found(_: Asked) -> Any:
+        def found(_: SystemRequest) -> Any:
             if wrong is not None:
                 raise wrong
             return page
 
         self._send(reply, header, self._messages.answer("Lakez", payload, found))
 
-    def _queues(self, asked: Asked) -> dict[str, Any]:
+    def _queues(self, asked: SystemRequest) -> dict[str, Any]:
         return self._pages.queues(asked.query.flag("all"), asked.query.text("filter"))
 
     def _idz(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
@@ -261,7 +261,7 @@ class SystemAccount:
         self,
         page: str,
         kind: str,
-        found: Callable[[str, Asked], Any],
+        found: Callable[[str, SystemRequest], Any],
         merged: str = "",
         values: dict[str, str] | None = None,
         part: Callable[[str, Any], Any] = lambda name, shown: shown,
@@ -287,7 +287,7 @@ class SystemAccount:
 
         self._hub.subscribe(f"$SYS.REQ.ACCOUNT.*.{page}".encode(), asked)
 
-    def _jsz(self, name: str, asked: Asked) -> dict[str, Any]:
+    def _jsz(self, name: str, asked: SystemRequest) -> dict[str, Any]:
         jetstream = self._node.jetstream
         if jetstream is not None and name in jetstream.served:
             # Here, unlike on the page, consumers are shown with their streams or not at all.
@@ -306,7 +306,7 @@ class SystemAccount:
             raise self._without_jetstream(name)
         return details[0]
 
-    def _statz(self, name: str, asked: Asked) -> dict[str, Any] | None:
+    def _statz(self, name: str, asked: SystemRequest) -> dict[str, Any] | None:
         if name == "PING":
             names = asked.fields.get("accounts") or None
             return statz(self._node, names, unused=bool(asked.fields.get("include_unused")))
@@ -345,11 +345,11 @@ class SystemAccount:
             self._hub.publish(reply, b"", *encoded(header, body))
 
 
-def _texts(asked: Asked, *names: str) -> list[str]:
+def _texts(asked: SystemRequest, *names: str) -> list[str]:
     return [asked.query.text(name) for name in names]
 
 
-def _profile(asked: Asked) -> dict[str, Any]:
+def _profile(asked: SystemRequest) -> dict[str, Any]:
     """Return the answer of nats-server about a profile that it does not have: there is none of Go's here."""
     name = asked.query.text("name")
     wrong = f'Profile "{name}" not found: use py-spy on the process' if name else "Profile name not specified"

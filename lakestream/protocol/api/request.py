@@ -216,7 +216,7 @@ Handler = Callable[[Request], None]
 """Serves one kind of request. May raise ApiError instead of calling `fail`."""
 
 
-class Routes(Protocol):
+class HandlerRegistry(Protocol):
     """Registers handlers."""
 
     def route(
@@ -244,5 +244,5 @@ class Routes(Protocol):
 class ApiPart(Protocol):
     """A group of handlers."""
 
-    def register(self, routes: Routes) -> None:
+    def register(self, routes: HandlerRegistry) -> None:
         """Register every route of this part."""

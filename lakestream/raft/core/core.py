@@ -23,10 +23,10 @@ from lakestream.raft.core.messages import (
     Append,
     AppendReply,
     Confirmed,
-    Entry,
     HardState,
     Install,
     InstallReply,
+    LogEntry,
     Membership,
     Message,
     Quiesce,
@@ -38,7 +38,7 @@ from lakestream.raft.core.messages import (
 )
 from lakestream.raft.core.ready import (
     NotLeader,
-    Options,
+    RaftOptions,
     Ready,
     SendEntries,
 )
@@ -92,7 +92,7 @@ class Core(State):
         hard: HardState,
         terms: TermMap,
         *,
-        options: Options = Options(),  # noqa: B008 - frozen
+        options: RaftOptions = RaftOptions(),  # noqa: B008 - frozen
         random: Random,
         changes: Sequence[tuple[int, Membership]] = (),
         recovering: bool = False,
@@ -280,7 +280,7 @@ class Core(State):
         """
         return self._lead().propose_membership(membership)
 
-    def fill(self, send: SendEntries, entries: list[Entry]) -> Append | None:
+    def fill(self, send: SendEntries, entries: list[LogEntry]) -> Append | None:
         """Return the Append for a SendEntries, to be sent to `send.to` at once, or None if it is no longer needed.
 
         Args:
@@ -336,7 +336,7 @@ class Core(State):
     def announce(self) -> None:
         """Send the commit index to followers that do not know it and are not about to get more entries.
 
-        The caller decides how soon after a commit (see `Options.eager_commit`); otherwise the next heartbeat tells
+        The caller decides how soon after a commit (see `RaftOptions.eager_commit`); otherwise the next heartbeat tells
         them.
         """
         if self.leading is not None:

@@ -19,9 +19,9 @@ from lakestream.raft.core.messages import (
     Append,
     AppendReply,
     Confirmed,
-    Entry,
     Install,
     InstallReply,
+    LogEntry,
     Membership,
     Quiesce,
     Recover,
@@ -355,7 +355,7 @@ class Leader:
         past = self.log.terms.past
         self.state.send(name, Install(self.state.term, base, base_term, self.log.committed_membership, past))
 
-    def fill(self, send: SendEntries, entries: list[Entry]) -> Append | None:
+    def fill(self, send: SendEntries, entries: list[LogEntry]) -> Append | None:
         """Return the Append for a SendEntries, or None if it is no longer needed."""
         peer = self.progress.get(send.to)
         if peer is None or peer.sending is not send:

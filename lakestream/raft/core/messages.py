@@ -44,7 +44,7 @@ class Membership(msgspec.Struct, frozen=True):
         return len(self.voters) // 2 + 1
 
 
-class Entry(msgspec.Struct, array_like=True, gc=False):
+class LogEntry(msgspec.Struct, array_like=True, gc=False):
     """A frame on the wire; see `Frame`. Without its `write`, which each log sets itself."""
 
     kind: int
@@ -75,7 +75,7 @@ class Append(msgspec.Struct, array_like=True, tag="a", gc=False):
     prev_index: int
     prev_term: int
     commit: int
-    entries: list[Entry] = []
+    entries: list[LogEntry] = []
     read: int = 0
     confirmed: tuple[Confirmed, ...] = ()
 
@@ -228,11 +228,11 @@ def decode_membership(body: bytes) -> Membership:
         raise msgspec.DecodeError(str(error)) from error
 
 
-def entry_of(frame: Frame) -> Entry:
+def entry_of(frame: Frame) -> LogEntry:
     """Return a frame as an entry of a message."""
-    return Entry(int(frame.kind), frame.term, frame.index, frame.count, frame.body)
+    return LogEntry(int(frame.kind), frame.term, frame.index, frame.count, frame.body)
 
 
-def frame_of(entry: Entry) -> Frame:
+def frame_of(entry: LogEntry) -> Frame:
     """Return an entry as a frame for the log. Raise ValueError for a kind that this release does not know."""
     return Frame(Kind(entry.kind), entry.term, entry.index, entry.count, entry.body)

@@ -1,6 +1,7 @@
 """Output of the Raft core and its options.
 
-Belongs here: `Options`, `Role`, `Ready` and the records in it, the typed errors. Rules are in core.py and beside it.
+Belongs here: `RaftOptions`, `Role`, `Ready` and the records in it, the typed errors. Rules are in core.py and beside
+it.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Role(Enum):
     LEADER = "leader"
 
 
-class Options(msgspec.Struct, frozen=True):
+class RaftOptions(msgspec.Struct, frozen=True):
     """Options of a core. Times are in ticks (the shell's, usually 100 ms), sizes in bytes of entry bodies.
 
     `election_ticks`: a follower that receives nothing for that long, and up to as much again at random, campaigns; a

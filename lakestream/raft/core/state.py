@@ -11,7 +11,7 @@ from typing import Protocol
 
 from lakestream.raft.core.log_view import LogView
 from lakestream.raft.core.messages import Confirmed, HardState, Install, Message
-from lakestream.raft.core.ready import Options, Ready, Role
+from lakestream.raft.core.ready import RaftOptions, Ready, Role
 
 NEVER = -(1 << 40)
 """A tick long ago."""
@@ -30,7 +30,7 @@ class Leadership(Protocol):
 class State:
     """One member of one group. See `Core` for what may be read from outside."""
 
-    def __init__(self, me: str, hard: HardState, log: LogView, options: Options, random: Random) -> None:
+    def __init__(self, me: str, hard: HardState, log: LogView, options: RaftOptions, random: Random) -> None:
         assert options.election_ticks >= 4, "a lease needs an election timeout of 4 ticks or more"
         assert 1 <= options.heartbeat_ticks < options.election_ticks, "heartbeats must come within an election timeout"
         self.me = me

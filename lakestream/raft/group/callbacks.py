@@ -39,7 +39,7 @@ def rolled_back_text(found: RolledBack) -> str:
     )
 
 
-class Owner:
+class OwnerState:
     """The owner of a group: the role last reported to it, and the proposals and reads it waits for."""
 
     def __init__(self, callbacks: GroupOwner, core: Core, handed_term: int) -> None:

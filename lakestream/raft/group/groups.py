@@ -25,7 +25,7 @@ from lakestream.raft.core.messages import (
     decode_envelopes,
     encode_envelopes,
 )
-from lakestream.raft.core.ready import Options, RaftError
+from lakestream.raft.core.ready import RaftError, RaftOptions
 from lakestream.raft.group.disk import DiskQueue, Work
 from lakestream.raft.group.group import Group
 from lakestream.raft.group.hard_state import PersistentState, StateFile
@@ -61,7 +61,7 @@ class Groups:
         *,
         random: Random,
         files: Files | None = None,
-        options: Options | None = None,
+        options: RaftOptions | None = None,
     ) -> None:
         """Receive on the RAFT channel of `peers`. `random` is for election timeouts; a seeded one is deterministic."""
         self.unknown = 0
@@ -71,7 +71,7 @@ class Groups:
         self.on_error: Callable[[str, Exception], None] = _log_error
         """Called with (group, error) when a group's owner raised: that group ends here, the others go on."""
         self._peers, self._clock, self._random = peers, clock, random
-        self._files, self._options = files or Files(), options or Options(heartbeat_ticks=HEARTBEAT_TICKS)
+        self._files, self._options = files or Files(), options or RaftOptions(heartbeat_ticks=HEARTBEAT_TICKS)
         self._members: dict[str, RaftGroup] = {}
         self._awake: dict[str, RaftGroup] = {}
         self._out: dict[str, list[Envelope]] = {}

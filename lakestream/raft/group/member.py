@@ -15,7 +15,7 @@ from lakestream.log.store.log import Log
 from lakestream.log.store.segment_log import SegmentLog
 from lakestream.raft.core.core import Core
 from lakestream.raft.core.messages import HardState, Membership, decode_membership
-from lakestream.raft.core.ready import Options
+from lakestream.raft.core.ready import RaftOptions
 from lakestream.raft.core.terms import TermMap, reaching
 from lakestream.raft.group.group import GroupOwner, Member
 from lakestream.raft.group.hard_state import PersistentState, StateFile
@@ -34,7 +34,7 @@ class RaftMember(Member):
         *,
         fresh: bool,
         outlet: Outlet,
-        options: Options,
+        options: RaftOptions,
         rng: Random,
     ) -> None:
         """Use `Groups.member`. `fresh`: the log is new, or was that of a group of one."""
@@ -109,7 +109,7 @@ def terms_of(log: SegmentLog, kept: PersistentState) -> TermMap:
 
 
 def core_over(
-    me: str, log: SegmentLog, kept: PersistentState, terms: TermMap, handed: int, options: Options, random: Random
+    me: str, log: SegmentLog, kept: PersistentState, terms: TermMap, handed: int, options: RaftOptions, random: Random
 ) -> Core:
     """Return a core that goes on where the log ended; everything through `handed` is applied."""
     hard = kept.hard

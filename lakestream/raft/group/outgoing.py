@@ -12,7 +12,7 @@ from lakestream.log.format.errors import Compacted
 from lakestream.log.format.files import Io
 from lakestream.log.store.segment_log import SegmentLog
 from lakestream.raft.core.core import Core
-from lakestream.raft.core.messages import AppendReply, Entry, Message, TimeoutNow, entry_of
+from lakestream.raft.core.messages import AppendReply, LogEntry, Message, TimeoutNow, entry_of
 from lakestream.raft.core.ready import SendEntries
 from lakestream.raft.group.unstable import Unstable
 
@@ -81,11 +81,11 @@ class Outgoing:
             self._read(item, log)
 
     def _read(self, send: SendEntries, log: SegmentLog) -> None:
-        def work() -> list[Entry]:
+        def work() -> list[LogEntry]:
             found = log.entries(send.first, send.max_bytes)
             return [entry_of(frame) for frame, _ in found if frame.index <= send.last]
 
-        def done(found: list[Entry] | None, error: BaseException | None) -> None:
+        def done(found: list[LogEntry] | None, error: BaseException | None) -> None:
             if isinstance(error, Compacted | ValueError):
                 error = None
                 self._core.compacted(log.first_index - 1)
@@ -95,7 +95,7 @@ class Outgoing:
 
         self._io.submit(work, done)
 
-    def _fill(self, send: SendEntries, entries: list[Entry]) -> None:
+    def _fill(self, send: SendEntries, entries: list[LogEntry]) -> None:
         append = self._core.fill(send, entries)
         if append is not None:
             self._send(send.to, append)

@@ -25,8 +25,8 @@ from lakestream.log.store.log import Appended, SealState
 from lakestream.log.store.segment_log import SegmentLog
 from lakestream.raft.core.core import Core
 from lakestream.raft.core.messages import Install, Membership, Message, decode_membership
-from lakestream.raft.core.ready import NotLeader, Options, RaftError, Ready, Role, TooMuchUncommitted, Transferring
-from lakestream.raft.group.callbacks import Owner, conflict_text
+from lakestream.raft.core.ready import NotLeader, RaftError, RaftOptions, Ready, Role, TooMuchUncommitted, Transferring
+from lakestream.raft.group.callbacks import OwnerState, conflict_text
 from lakestream.raft.group.disk import Work, replacing
 from lakestream.raft.group.group import (
     Diverged,
@@ -88,7 +88,7 @@ class RaftGroup(Group):
         core: Core,
         handed: tuple[int, int],
         outlet: Outlet,
-        options: Options,
+        options: RaftOptions,
         owner: GroupOwner,
     ) -> None:
         """Use `RaftMember.join`. `handed` is (index, term) of the newest entry that is applied."""
@@ -115,7 +115,7 @@ class RaftGroup(Group):
         log.propose_seal = self._propose_seal
         self._log_base = log.first_index - 1  # entries through here have left the log, as the core was told
         self._unstable = Unstable(log.last_index, handed[0])
-        self._owner = Owner(owner, core, handed[1])
+        self._owner = OwnerState(owner, core, handed[1])
         self._out = Outgoing(core, self._io, lambda to, message: outlet.send(group, to, message), self._read_done)
         self._out.unsynced = True  # send nothing before recovered entries are durable
 

@@ -10,7 +10,7 @@ from itertools import islice
 
 from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.store.log import Appended
-from lakestream.raft.core.messages import Entry, entry_of
+from lakestream.raft.core.messages import LogEntry, entry_of
 
 RECENT_BYTES = 4 << 20
 """Memory of handed-out entries that a leader keeps (4 MiB); followers that lag further are served from the disk."""
@@ -33,7 +33,7 @@ class Unstable:
         self.placed = last_index
         self.handed = handed
         self._frames: list[Frame] = []
-        self._entries: list[Entry | None] = []
+        self._entries: list[LogEntry | None] = []
         self._places: list[Appended] = []
         self._size = 0
 
@@ -92,12 +92,12 @@ class Unstable:
         self.handed += len(found)
         return found
 
-    def entries(self, first: int, last: int, max_bytes: int) -> list[Entry]:
+    def entries(self, first: int, last: int, max_bytes: int) -> list[LogEntry]:
         """Return entries `first` through `last` as messages hold them, at most `max_bytes` of bodies but at least one.
 
         Empty if the first of them is not in memory.
         """
-        found: list[Entry] = []
+        found: list[LogEntry] = []
         if first < self.first:
             return found
         for position in range(first - self.first, min(last, self.last) + 1 - self.first):

@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import Any
 
 from lakestream.schemas import scalars
-from lakestream.schemas.avro.model import TICKS_US, Node, column
+from lakestream.schemas.avro.model import TICKS_US, AvroType, column
 from lakestream.schemas.columns import JSON
 from lakestream.schemas.errors import Unfit
 
@@ -75,7 +75,7 @@ class Readers:
         self._as_json = as_json
         self._records: dict[int, Read] = {}
 
-    def reader(self, node: Node) -> Read:
+    def reader(self, node: AvroType) -> Read:
         """Return the function that reads (value, position after it) at a position, at a depth of recursion."""
         if not self._as_json and column(node)[0] == JSON:
             return _as_text(Readers(as_json=True).reader(node))
@@ -89,7 +89,7 @@ class Readers:
             return _logical(node)
         return _plain(node, self._as_json)
 
-    def _record(self, node: Node) -> Read:
+    def _record(self, node: AvroType) -> Read:
         if id(node) in self._records:
             return lambda buf, at, depth: self._records[id(node)](buf, at, depth)
         readers: list[Read] = []
@@ -116,7 +116,7 @@ class Readers:
         readers += [self.reader(part) for part in node.parts]
         return read
 
-    def _union(self, node: Node) -> Read:
+    def _union(self, node: AvroType) -> Read:
         readers = [self.reader(branch) for branch in node.parts]
         labels = [None if branch.kind == "null" else branch.label for branch in node.parts]
         as_json = self._as_json
@@ -132,7 +132,7 @@ class Readers:
 
         return read
 
-    def _blocks(self, node: Node) -> Read:
+    def _blocks(self, node: AvroType) -> Read:
         step = self.reader(node.parts[0])
         least = _least(node.parts[0], 0)
         is_map = node.kind == "map"
@@ -172,7 +172,7 @@ def _as_text(read: Read) -> Read:
     return text
 
 
-def _least(node: Node, depth: int) -> int:
+def _least(node: AvroType, depth: int) -> int:
     """Return 0 if a value may take no bytes, else 1."""
     if node.kind == "null" or (node.kind == "fixed" and not node.size):
         return 0
@@ -181,7 +181,7 @@ def _least(node: Node, depth: int) -> int:
     return max((_least(part, depth + 1) for part in node.parts), default=0) if depth < MAX_DEPTH else 1
 
 
-def _plain(node: Node, as_json: bool) -> Read:
+def _plain(node: AvroType, as_json: bool) -> Read:
     kind = node.kind
     if kind == "null":
         return lambda buf, at, depth: (None, at)
@@ -256,7 +256,7 @@ def _fixed(size: int, as_json: bool) -> Read:
     return read
 
 
-def _logical(node: Node) -> Read:
+def _logical(node: AvroType) -> Read:
     if node.logical == "decimal":
         step = _fixed(node.size, False) if node.kind == "fixed" else (lambda buf, at, depth: bytes_at(buf, at))
         limit, scale = 10**node.precision, node.scale
@@ -283,7 +283,7 @@ def _logical(node: Node) -> Read:
 
 
 # Writing
-def writer(node: Node) -> Write | None:
+def writer(node: AvroType) -> Write | None:
     """Return the function that appends a value, as columns have it, to a buffer; None for types that are JSON text.
 
     Records are sequences of their fields, maps pairs of key and value, instants µs, dates days.
@@ -301,7 +301,7 @@ def writer(node: Node) -> Write | None:
     return _write_plain(node)
 
 
-def _write_record(node: Node) -> Write | None:
+def _write_record(node: AvroType) -> Write | None:
     steps = [writer(part) for part in node.parts]
     if None in steps:
         return None
@@ -313,7 +313,7 @@ def _write_record(node: Node) -> Write | None:
     return write
 
 
-def _write_union(node: Node) -> Write | None:
+def _write_union(node: AvroType) -> Write | None:
     null = next((at for at, branch in enumerate(node.parts) if branch.kind == "null"), -1)
     other, branch = next((at, branch) for at, branch in enumerate(node.parts) if branch.kind != "null")
     step = writer(branch)
@@ -330,7 +330,7 @@ def _write_union(node: Node) -> Write | None:
     return write
 
 
-def _write_blocks(node: Node) -> Write | None:
+def _write_blocks(node: AvroType) -> Write | None:
     step = writer(node.parts[0])
     if step is None:
         return None
@@ -351,7 +351,7 @@ def _write_blocks(node: Node) -> Write | None:
     return write
 
 
-def _write_decimal(node: Node) -> Write:
+def _write_decimal(node: AvroType) -> Write:
     def write(out: bytearray, value: Any) -> None:
         number = int(value.scaleb(node.scale, scalars.EXACT))
         size = node.size if node.kind == "fixed" else (number + (number < 0)).bit_length() // 8 + 1
@@ -363,7 +363,7 @@ def _write_decimal(node: Node) -> Write:
     return write
 
 
-def _write_plain(node: Node) -> Write:
+def _write_plain(node: AvroType) -> Write:
     kind = node.kind
     if kind == "boolean":
         return lambda out, value: out.append(1 if value else 0)

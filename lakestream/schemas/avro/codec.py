@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakestream.schemas.avro import model
 from lakestream.schemas.avro.binary import Readers, writer
-from lakestream.schemas.columns import Record
+from lakestream.schemas.columns import RecordType
 from lakestream.schemas.errors import Misfit, RowMisfit, Unfit
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class AvroCodec:
             BadSchema: it is invalid or exceeds a limit.
         """
         node = model.parse(text)
-        self.record: Record = model.record(node, root=True)
+        self.record: RecordType = model.record(node, root=True)
         self._read = Readers().reader(node) if not node.recursive else _columns(node)
         self._write = None if node.recursive else writer(node)
 
@@ -109,7 +109,7 @@ class AvroCodec:
         return found
 
 
-def _columns(node: model.Node) -> Any:
+def _columns(node: model.AvroType) -> Any:
     """Return the reader of a root that contains itself: its fields are columns, inner ones JSON text."""
-    outer = model.Node("record", node.name, names=node.names, parts=node.parts)
+    outer = model.AvroType("record", node.name, names=node.names, parts=node.parts)
     return Readers().reader(outer)

@@ -6,7 +6,7 @@ namespaces, as there.
 
 from __future__ import annotations
 
-from lakestream.schemas.avro.model import Node, parse
+from lakestream.schemas.avro.model import AvroType, parse
 from lakestream.schemas.differences import Differences
 
 _PROMOTIONS = {
@@ -34,7 +34,7 @@ class _Comparison:
     def __init__(self) -> None:
         self._open: set[tuple[int, int]] = set()
 
-    def compare(self, old: Node, new: Node, found: Differences) -> None:
+    def compare(self, old: AvroType, new: AvroType, found: Differences) -> None:
         if (id(old), id(new)) in self._open:
             return
         self._open.add((id(old), id(new)))
@@ -48,7 +48,7 @@ class _Comparison:
             found.add("type_mismatch", f"{old.label} became {new.label}")
         self._open.discard((id(old), id(new)))
 
-    def _unions(self, old: Node, new: Node, found: Differences) -> None:
+    def _unions(self, old: AvroType, new: AvroType, found: Differences) -> None:
         if old.kind == "union":
             # Each value carries its branch, so each branch has to be readable.
             for branch in old.parts:
@@ -69,7 +69,7 @@ class _Comparison:
         else:
             found.extend(fitting[0])
 
-    def _same(self, old: Node, new: Node, found: Differences) -> None:
+    def _same(self, old: AvroType, new: AvroType, found: Differences) -> None:
         if old.name and _short(old.name) != _short(new.name) and not {old.name, _short(old.name)} & set(new.aliases):
             found.add("name_mismatch", f"the name {old.name} became {new.name}")
             return
@@ -92,7 +92,7 @@ class _Comparison:
             wider = both_decimal and new.scale == old.scale and new.precision >= old.precision
             found.add("logical_type_changed", text, wider or not both_decimal)
 
-    def _records(self, old: Node, new: Node, found: Differences) -> None:
+    def _records(self, old: AvroType, new: AvroType, found: Differences) -> None:
         before = dict(zip(old.names, old.parts, strict=True))
         used = set()
         for name, part in zip(new.names, new.parts, strict=True):

@@ -20,7 +20,7 @@ from fastavro.schema import SchemaParseException, UnknownType
 
 from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.schemas import columns, scalars
-from lakestream.schemas.columns import JSON, MAX_FIELDS, MAX_NESTING, List, Map, Record, Scalar, Type, check_size
+from lakestream.schemas.columns import JSON, MAX_FIELDS, MAX_NESTING, List, Map, RecordType, Scalar, Type, check_size
 from lakestream.schemas.errors import BadSchema
 
 MAX_SCHEMA_DEPTH = 120
@@ -42,7 +42,7 @@ TICKS_US = {"timestamp-millis": 1_000.0, "timestamp-micros": 1.0, "timestamp-nan
 """Length of a tick of the instants, in µs."""
 
 
-class Node(msgspec.Struct, gc=True):
+class AvroType(msgspec.Struct, gc=True):
     """A type. `kind`: Avro's name; `name`: full name; `logical`: the logical type if it is one that is mapped.
 
     `parts`: fields of a record, elements of an array or a map, branches of a union. `names`: of the fields, or the
@@ -56,7 +56,7 @@ class Node(msgspec.Struct, gc=True):
     scale: int = 0
     size: int = 0
     names: tuple[str, ...] = ()
-    parts: list[Node] = []
+    parts: list[AvroType] = []
     defaults: dict[str, Any] = {}
     aliases: tuple[str, ...] = ()
     field_aliases: dict[str, tuple[str, ...]] = {}
@@ -70,7 +70,7 @@ class Node(msgspec.Struct, gc=True):
         return self.name or self.kind
 
 
-def parse(text: str) -> Node:
+def parse(text: str) -> AvroType:
     """Return the tree of a schema.
 
     Raises:
@@ -109,19 +109,19 @@ class _Reader:
     """One walk over a schema that fastavro has parsed, in which names are full names."""
 
     def __init__(self) -> None:
-        self._named: dict[str, Node] = {}
+        self._named: dict[str, AvroType] = {}
         self._open: set[str] = set()
         self._count = 0
 
-    def node(self, schema: Any, where: str) -> Node:
+    def node(self, schema: Any, where: str) -> AvroType:
         self._count += 1
         if self._count > 4 * MAX_FIELDS:
             raise BadSchema(f"there are more than {MAX_FIELDS} fields", where[:80])
         if isinstance(schema, list):
-            return Node("union", parts=[self.node(branch, where) for branch in schema])
+            return AvroType("union", parts=[self.node(branch, where) for branch in schema])
         if isinstance(schema, str):
             if schema in _PRIMITIVES:
-                return Node(schema)
+                return AvroType(schema)
             if schema in self._open:
                 self._named[schema].recursive = True
             return self._named[schema]
@@ -130,7 +130,7 @@ class _Reader:
             return self.node(kind, where)
         if kind in ("record", "error"):
             return self._record(schema, where)
-        node = Node(kind, schema.get("name", ""), aliases=tuple(schema.get("aliases", ())))
+        node = AvroType(kind, schema.get("name", ""), aliases=tuple(schema.get("aliases", ())))
         if node.name:
             self._named[node.name] = node
         if kind == "enum":
@@ -146,8 +146,8 @@ class _Reader:
         _logical(node, schema)
         return node
 
-    def _record(self, schema: Any, where: str) -> Node:
-        node = Node("record", schema["name"], aliases=tuple(schema.get("aliases", ())))
+    def _record(self, schema: Any, where: str) -> AvroType:
+        node = AvroType("record", schema["name"], aliases=tuple(schema.get("aliases", ())))
         node.parts, node.defaults, node.field_aliases, node.comments = [], {}, {}, {}
         self._named[node.name] = node
         self._open.add(node.name)
@@ -176,7 +176,7 @@ def _check_name(name: str, where: str) -> None:
         raise BadSchema(f"{name[:40]!r} is no name", where[:80], "use letters, digits and '_', no digit in front")
 
 
-def _logical(node: Node, schema: Any) -> None:
+def _logical(node: AvroType, schema: Any) -> None:
     """Set the logical type; one that does not fit its type is ignored, as the specification asks."""
     logical = schema.get("logicalType")
     if logical == "decimal" and node.kind in ("bytes", "fixed"):
@@ -187,7 +187,7 @@ def _logical(node: Node, schema: Any) -> None:
         node.logical = logical
 
 
-def column(node: Node) -> tuple[Type, bool]:
+def column(node: AvroType) -> tuple[Type, bool]:
     """Return (type of the column, may be NULL) of a type."""
     if node.kind == "union":
         others = [branch for branch in node.parts if branch.kind != "null"]
@@ -210,7 +210,7 @@ def column(node: Node) -> tuple[Type, bool]:
     return _SCALARS[node.kind], False
 
 
-def record(node: Node, root: bool = False) -> Record:
+def record(node: AvroType, root: bool = False) -> RecordType:
     """Return the columns of a record."""
     if root and nesting(node) > MAX_NESTING:
         raise BadSchema(f"fields nest deeper than {MAX_NESTING}")
@@ -223,12 +223,12 @@ def record(node: Node, root: bool = False) -> Record:
     return found
 
 
-def nesting(node: Node) -> int:
+def nesting(node: AvroType) -> int:
     """Return the nesting of a type, up to recursive records."""
     return _nesting(node, 0)
 
 
-def _nesting(node: Node, depth: int) -> int:
+def _nesting(node: AvroType, depth: int) -> int:
     if (depth and node.recursive) or depth > MAX_NESTING + 1:
         return depth
     return max((_nesting(part, depth + (node.kind != "union")) for part in node.parts), default=depth)

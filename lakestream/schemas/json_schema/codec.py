@@ -17,7 +17,7 @@ import msgspec
 
 from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.schemas import scalars
-from lakestream.schemas.columns import Record, check_size
+from lakestream.schemas.columns import RecordType, check_size
 from lakestream.schemas.errors import BadSchema, Misfit, Unfit, within
 from lakestream.schemas.json_schema.bounds import MAX_SCHEMA_DEPTH, Node, Visits
 from lakestream.schemas.json_schema.shapes import PATTERNS, Shapes
@@ -100,13 +100,13 @@ class JsonCodec:
                 raise
             raise BadSchema(str(error)[:300]) from None
         self._root = shapes.root
-        if not isinstance(self._root.type, Record):
+        if not isinstance(self._root.type, RecordType):
             raise BadSchema(
                 "its members are not all objects, or describe a property in two ways",
                 "allOf",
                 "describe it in one member",
             )
-        self.record: Record = self._root.type
+        self.record: RecordType = self._root.type
         check_size(self.record)
         self._whole = shapes.whole
         self._decoder = msgspec.json.Decoder(self._root.python)

@@ -13,14 +13,14 @@ import msgspec
 import pyarrow as pa
 
 from lakestream.schemas.arrow import Decoded, batch_of, listed
-from lakestream.schemas.columns import Record
+from lakestream.schemas.columns import RecordType
 from lakestream.schemas.errors import RowMisfit, Unfit
 
 
 class Values(Protocol):
     """Decoder of one payload."""
 
-    record: Record
+    record: RecordType
 
     def value(self, payload: bytes | None) -> Any:
         """Return a payload as a struct, or raise Unfit."""

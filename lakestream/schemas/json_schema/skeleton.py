@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from lakestream.schemas.columns import Field, List, Map, Record, Scalar, Type
+from lakestream.schemas.columns import Field, List, Map, RecordType, Scalar, Type
 
 MAX_SKELETON = 4_096
 """Maximum length of a skeleton in characters; a row that needs a longer one keeps its payload."""
@@ -59,7 +59,7 @@ def number(value: float, style: str) -> str:
 class Writer:
     """Maker of skeletons for one record. It remembers the styles that were needed, so that later ones agree."""
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: RecordType) -> None:
         self._record = record
         self._strings, self._numbers = STRING_STYLES, NUMBER_STYLES
 
@@ -96,7 +96,7 @@ class _Maker:
         self._at = 0
         self.strings, self.numbers = strings, numbers
 
-    def whole(self, record: Record) -> str:
+    def whole(self, record: RecordType) -> str:
         """Return the skeleton without its styles."""
         found = self._space() + self._record(record) + self._space()
         if self._at != len(self._text):
@@ -126,7 +126,7 @@ class _Maker:
         if self._is("null"):
             self._at += 4
             return "$" if _is_plain(of) else "null"
-        if isinstance(of, Record):
+        if isinstance(of, RecordType):
             return self._record(of)
         if isinstance(of, List):
             return self._list(of)
@@ -134,7 +134,7 @@ class _Maker:
             return self._map(of)
         return self._scalar(of)
 
-    def _record(self, of: Record) -> str:
+    def _record(self, of: RecordType) -> str:
         types = {field.name: field.type for field in of.fields}
         seen: set[str] = set()
         found = [self._take("{"), self._space()]
@@ -265,7 +265,7 @@ class _Maker:
 
 
 # Reading
-class Value(msgspec.Struct, frozen=True):
+class ScalarPlace(msgspec.Struct, frozen=True):
     """A `$`: the place of a scalar. `digits`, `zone`: of an instant."""
 
     type: Scalar
@@ -295,10 +295,10 @@ class Literal(msgspec.Struct, frozen=True):
     text: str
 
 
-Part: TypeAlias = Value | Object | Repeated | Literal
+Part: TypeAlias = ScalarPlace | Object | Repeated | Literal
 
 
-def read(skeleton: str, record: Record) -> tuple[str, str, Object]:
+def read(skeleton: str, record: RecordType) -> tuple[str, str, Object]:
     """Return (style of strings, of numbers, parts) of a skeleton.
 
     Raises:
@@ -318,7 +318,7 @@ class _Reader(_Maker):
     def __init__(self, text: str) -> None:
         super().__init__(text, "", "")
 
-    def whole(self, record: Record) -> Any:
+    def whole(self, record: RecordType) -> Any:
         lead = self._space()
         found = self._part(record)
         tail = self._space()
@@ -330,7 +330,7 @@ class _Reader(_Maker):
         if self._is("null"):
             self._at += 4
             return Literal("null")
-        if isinstance(of, Record):
+        if isinstance(of, RecordType):
             return self._object(of)
         if isinstance(of, List | Map):
             return self._repeated(of)
@@ -340,12 +340,12 @@ class _Reader(_Maker):
         self._take("$")
         if of.kind == "instant":
             digits = int(self._match(re.compile(r"\d")))
-            return Value(of, digits, self._match(re.compile(r"Z|\+00:00")))
+            return ScalarPlace(of, digits, self._match(re.compile(r"Z|\+00:00")))
         if quoted:
             self._take('"')
-        return Value(of, 0, '"' if quoted else "")
+        return ScalarPlace(of, 0, '"' if quoted else "")
 
-    def _object(self, of: Record) -> Object:
+    def _object(self, of: RecordType) -> Object:
         names: dict[str, tuple[int, Field]] = {field.name: (at, field) for at, field in enumerate(of.fields)}
         parts: list[str | tuple[int, Part]] = []
         text = self._take("{") + self._space()

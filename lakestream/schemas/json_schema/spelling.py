@@ -12,8 +12,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakestream.schemas.columns import Record
-from lakestream.schemas.json_schema.skeleton import Literal, Object, Part, Repeated, Value, Writer, number, quote, read
+from lakestream.schemas.columns import RecordType
+from lakestream.schemas.json_schema.skeleton import (
+    Literal,
+    Object,
+    Part,
+    Repeated,
+    ScalarPlace,
+    Writer,
+    number,
+    quote,
+    read,
+)
 
 MAX_SKELETONS = 64
 """Maximum number of different skeletons of a batch; rows that need more keep their payloads."""
@@ -24,7 +34,7 @@ MAX_STRANGE = 64
 _REGEX = {"s": r'["\\\x00-\x1f]', "a": r'["\\\x00-\x1f]|[^\x00-\x7f]', "h": '["\\\\\\x00-\\x1f<>&\u2028\u2029]'}
 
 
-def skeletons(record: Record, columns: pa.RecordBatch, payloads: pa.BinaryArray) -> pa.DictionaryArray:
+def skeletons(record: RecordType, columns: pa.RecordBatch, payloads: pa.BinaryArray) -> pa.DictionaryArray:
     """Return the skeleton of each row, NULL if its payload has to be kept.
 
     Args:
@@ -67,11 +77,11 @@ def skeletons(record: Record, columns: pa.RecordBatch, payloads: pa.BinaryArray)
     return pa.DictionaryArray.from_arrays(pa.array(chosen, mask=chosen < 0), pa.array(found, pa.string()))
 
 
-def _known(record: Record, columns: pa.RecordBatch) -> list[Any]:
+def _known(record: RecordType, columns: pa.RecordBatch) -> list[Any]:
     return [pc.is_valid(column).to_numpy(zero_copy_only=False) for column in columns.columns]
 
 
-def spell(record: Record, columns: pa.RecordBatch, formats: pa.Array) -> pa.BinaryArray:
+def spell(record: RecordType, columns: pa.RecordBatch, formats: pa.Array) -> pa.BinaryArray:
     """Return the payloads of rows by their skeletons, NULL where there is none.
 
     Raises:
@@ -117,7 +127,7 @@ class _Speller:
         """Return texts, and arrays of texts, that follow each other."""
         if isinstance(part, Literal):
             return [part.text]
-        if isinstance(part, Value) and part.type.kind == "string" and not values.null_count:
+        if isinstance(part, ScalarPlace) and part.type.kind == "string" and not values.null_count:
             return ['"', self._quoted(values), '"']
         return [self._array(part, values)]
 
@@ -125,7 +135,7 @@ class _Speller:
         """Return the text of each value; that of NULL is null."""
         if isinstance(part, Literal):
             return pa.repeat(pa.scalar(part.text), len(values))
-        if isinstance(part, Value):
+        if isinstance(part, ScalarPlace):
             text = self._scalar(part, values)
         elif isinstance(part, Object):
             text = self.text(part, values.flatten() if values.type.num_fields else [], len(values))
@@ -166,7 +176,7 @@ class _Speller:
         texts = [quote(value, self._strings) for value in values.filter(strange).to_pylist()]
         return pc.replace_with_mask(values, strange, pa.array(texts, pa.string()))
 
-    def _scalar(self, part: Value, values: pa.Array) -> pa.StringArray:
+    def _scalar(self, part: ScalarPlace, values: pa.Array) -> pa.StringArray:
         kind = part.type.kind
         if kind == "string":
             return pc.binary_join_element_wise('"', self._quoted(values), '"', "")

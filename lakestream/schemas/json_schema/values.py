@@ -14,7 +14,7 @@ import msgspec
 
 from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.schemas import scalars
-from lakestream.schemas.columns import List, Map, Record
+from lakestream.schemas.columns import List, Map, RecordType
 from lakestream.schemas.errors import Unfit, within
 from lakestream.schemas.json_schema.shapes import Shape, decimal_text, is_instant
 
@@ -44,7 +44,7 @@ def convert(raw: bytes, shape: Shape, field: str = "") -> Any:
             return None
         raise Unfit(field, "type", "null is not allowed")
     try:
-        if isinstance(of, Record):
+        if isinstance(of, RecordType):
             return _record(raw, shape, of, field)
         if isinstance(of, List):
             parts = _ARRAY.decode(raw)
@@ -73,7 +73,7 @@ def convert(raw: bytes, shape: Shape, field: str = "") -> Any:
     return value
 
 
-def _record(raw: bytes, shape: Shape, of: Record, field: str) -> Any:
+def _record(raw: bytes, shape: Shape, of: RecordType, field: str) -> Any:
     named = _OBJECT.decode(raw)
     found = {}
     for at, (part, inner) in enumerate(zip(of.fields, shape.fields, strict=True)):

@@ -15,13 +15,13 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, EncodeError
 
 from lakestream.schemas import scalars
-from lakestream.schemas.columns import INSTANT, JSON, MAX_NESTING, UINT64, List, Map, Record, walk
+from lakestream.schemas.columns import INSTANT, JSON, MAX_NESTING, UINT64, List, Map, RecordType, walk
 from lakestream.schemas.errors import Misfit, RowMisfit, Unfit
 from lakestream.schemas.protobuf.model import (
     ANY,
     TIMESTAMP,
     WRAPPERS,
-    Part,
+    MessageField,
     columns_of,
     is_map,
     is_repeated,
@@ -57,7 +57,7 @@ class ProtobufCodec:
         """
         descriptor = message_of(read_files(text), message)
         self._parts = parts_of(descriptor)
-        self.record: Record = columns_of(self._parts, root=True)
+        self.record: RecordType = columns_of(self._parts, root=True)
         self._class: Any = message_factory.GetMessageClass(descriptor)
         self._row = _row(self._parts)
         self._is_exact = not any(of == JSON for _, of in walk(self.record))
@@ -135,7 +135,7 @@ class ProtobufCodec:
 
 
 # Reading
-def _row(parts: tuple[Part, ...]) -> Get:
+def _row(parts: tuple[MessageField, ...]) -> Get:
     """Return the function from a message to the tuple of its columns."""
     gets = [_field(part) for part in parts]
 
@@ -145,7 +145,7 @@ def _row(parts: tuple[Part, ...]) -> Get:
     return row
 
 
-def _field(part: Part) -> Get:
+def _field(part: MessageField) -> Get:
     field, name = part.field, part.field.name
     if is_map(field):
         return _map(part)
@@ -163,7 +163,7 @@ def _field(part: Part) -> Get:
     return lambda message: convert(getattr(message, name)) if message.HasField(name) else None
 
 
-def _map(part: Part) -> Get:
+def _map(part: MessageField) -> Get:
     name = part.field.name
     fields = part.field.message_type.fields_by_name
     convert = _converter(part, fields["value"])
@@ -175,7 +175,7 @@ def _map(part: Part) -> Get:
     return lambda message: {key: convert(value) for key, value in getattr(message, name).items()}
 
 
-def _converter(part: Part, field: FieldDescriptor) -> Get | None:
+def _converter(part: MessageField, field: FieldDescriptor) -> Get | None:
     """Return the conversion of one value, None for none."""
     of = part.type.of if isinstance(part.type, List | Map) else part.type
     if field.enum_type is not None:
@@ -262,7 +262,7 @@ def _settled(message: Any, left: int = MAX_NESTING) -> Any:
 
 
 # Writing
-def _fill(message: Any, parts: tuple[Part, ...], row: Sequence[Any]) -> None:
+def _fill(message: Any, parts: tuple[MessageField, ...], row: Sequence[Any]) -> None:
     """Set the fields of a message from the values of its columns."""
     for part, value in zip(parts, row, strict=True):
         field, name = part.field, part.field.name
@@ -293,7 +293,7 @@ def _fill(message: Any, parts: tuple[Part, ...], row: Sequence[Any]) -> None:
             _fill_one(target, field, part, value)
 
 
-def _fill_one(target: Any, field: FieldDescriptor, part: Part, value: Any) -> None:
+def _fill_one(target: Any, field: FieldDescriptor, part: MessageField, value: Any) -> None:
     kind = field.message_type.full_name
     if kind == TIMESTAMP:
         target.seconds, rest = divmod(value, 1_000_000)

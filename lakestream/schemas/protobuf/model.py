@@ -32,7 +32,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError
 
 from lakestream.schemas import columns
-from lakestream.schemas.columns import JSON, MAX_FIELDS, MAX_NESTING, List, Map, Record, Type, check_size
+from lakestream.schemas.columns import JSON, MAX_FIELDS, MAX_NESTING, List, Map, RecordType, Type, check_size
 from lakestream.schemas.errors import BadSchema
 
 WRAPPERS = {
@@ -60,12 +60,12 @@ _KINDS = {
 }
 
 
-class Part(msgspec.Struct, frozen=True):
+class MessageField(msgspec.Struct, frozen=True):
     """A field of a message with its column. `parts`: of the message that it has, if that is a STRUCT."""
 
     field: Any
     type: Type
-    parts: tuple[Part, ...] = ()
+    parts: tuple[MessageField, ...] = ()
 
 
 def read_files(text: str) -> descriptor_pb2.FileDescriptorSet:
@@ -174,7 +174,7 @@ def name_at(files: descriptor_pb2.FileDescriptorSet, path: tuple[int, ...]) -> s
     return ".".join(names)
 
 
-def parts_of(message: Descriptor) -> tuple[Part, ...]:
+def parts_of(message: Descriptor) -> tuple[MessageField, ...]:
     """Return the fields of a message with their columns."""
     return _Mapping().parts(message, (message.full_name,), 1)
 
@@ -183,10 +183,10 @@ class _Mapping:
     def __init__(self) -> None:
         self._count = 0
 
-    def parts(self, message: Descriptor, stack: tuple[str, ...], depth: int) -> tuple[Part, ...]:
+    def parts(self, message: Descriptor, stack: tuple[str, ...], depth: int) -> tuple[MessageField, ...]:
         return tuple(self._part(field, stack, depth) for field in message.fields)
 
-    def _part(self, field: FieldDescriptor, stack: tuple[str, ...], depth: int) -> Part:
+    def _part(self, field: FieldDescriptor, stack: tuple[str, ...], depth: int) -> MessageField:
         self._count += 1
         if self._count > MAX_FIELDS:
             raise BadSchema(f"there are more than {MAX_FIELDS} fields", field.full_name[:80])
@@ -196,25 +196,27 @@ class _Mapping:
             if key == columns.UINT64:
                 key = columns.STRING  # Delta has no maps with DECIMAL keys in all readers
             of = self._single(values, stack, depth + 1)
-            return Part(field, Map(key, of.type), of.parts)
+            return MessageField(field, Map(key, of.type), of.parts)
         of = self._single(field, stack, depth + is_repeated(field))
-        return Part(field, List(of.type), of.parts) if is_repeated(field) else of
+        return MessageField(field, List(of.type), of.parts) if is_repeated(field) else of
 
-    def _single(self, field: FieldDescriptor, stack: tuple[str, ...], depth: int) -> Part:
+    def _single(self, field: FieldDescriptor, stack: tuple[str, ...], depth: int) -> MessageField:
         """Return a field as if it was not repeated."""
         inner = field.message_type
         if inner is None:
             if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
-                return Part(field, columns.BYTES if field.type == FieldDescriptor.TYPE_BYTES else columns.STRING)
-            return Part(field, _KINDS[field.cpp_type])
+                return MessageField(
+                    field, columns.BYTES if field.type == FieldDescriptor.TYPE_BYTES else columns.STRING
+                )
+            return MessageField(field, _KINDS[field.cpp_type])
         if inner.full_name == TIMESTAMP:
-            return Part(field, columns.INSTANT)
+            return MessageField(field, columns.INSTANT)
         if inner.full_name in WRAPPERS:
-            return Part(field, self._single(inner.fields_by_name["value"], stack, depth).type)
+            return MessageField(field, self._single(inner.fields_by_name["value"], stack, depth).type)
         if inner.full_name in FREE or inner.full_name in stack or depth >= MAX_NESTING or not inner.fields:
-            return Part(field, JSON)
+            return MessageField(field, JSON)
         parts = self.parts(inner, (*stack, inner.full_name), depth + 1)
-        return Part(field, columns_of(parts), parts)
+        return MessageField(field, columns_of(parts), parts)
 
 
 def _entry(field: FieldDescriptor) -> tuple[FieldDescriptor, FieldDescriptor]:
@@ -240,7 +242,7 @@ def is_repeated(field: FieldDescriptor) -> bool:
     return bool(field.is_repeated)
 
 
-def columns_of(parts: tuple[Part, ...], root: bool = False) -> Record:
+def columns_of(parts: tuple[MessageField, ...], root: bool = False) -> RecordType:
     """Return the columns of a message."""
     found = columns.record_of(((part.field.name, part.type, part.field.has_presence, "") for part in parts), root)
     if root:

@@ -27,7 +27,7 @@ from lakestream.lake.table.policy import StreamPolicy
 from lakestream.lake.table.state import TableFollower
 from lakestream.log.format.errors import CorruptLog
 from lakestream.log.format.files import Files
-from lakestream.log.store.base import Base, NoBase, Origin, read_base, remove_base
+from lakestream.log.store.base import Base, BaseOrigin, NoBase, read_base, remove_base
 from lakestream.log.store.segment_log import SegmentLog
 from lakestream.logging import Logger
 from lakestream.ports import ClientInfo, Subscribed
@@ -228,7 +228,7 @@ class LakeClones:
             return 0
 
     def build(
-        self, files: Files, directory: str, table: str, origin: Origin, stopped: Callable[[], bool] = lambda: False
+        self, files: Files, directory: str, table: str, origin: BaseOrigin, stopped: Callable[[], bool] = lambda: False
     ) -> Base:
         """Return the base of a stream that begins with this table, building it if it is missing. Blocks for seconds."""
         from lakestream.lake.read import base_rows
@@ -383,7 +383,7 @@ class _Task:
         clones = self._clones
         match said.state:
             case clone_request.MADE:
-                self._read(Origin(said.version, said.last_seq))
+                self._read(BaseOrigin(said.version, said.last_seq))
             case clone_request.WITHDRAWN:
                 self._end(NotCloned(NO_COMPACTOR))
             case _:
@@ -391,7 +391,7 @@ class _Task:
                     clones.settled(self._stream)
                 self._end(NotCloned(said.reason))
 
-    def _read(self, origin: Origin) -> None:
+    def _read(self, origin: BaseOrigin) -> None:
         clones, stream = self._clones, self._stream
         table = paths.table(clones.root, stream.name, stream.account)
         files, directory = _files(stream), stream.store.directory

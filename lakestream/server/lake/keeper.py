@@ -26,7 +26,7 @@ from lakestream.lake.table.state import position_of
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.files import Files
 from lakestream.log.format.segment import SealedSegment
-from lakestream.log.store.base import Base, BaseUnreadable, Origin
+from lakestream.log.store.base import Base, BaseOrigin, BaseUnreadable
 from lakestream.log.store.store import Store
 from lakestream.logging import Logger
 from lakestream.meta.deleted_streams import creation
@@ -48,7 +48,7 @@ from lakestream.stream.core.stream import StreamCore
 if TYPE_CHECKING:
     from lakestream.lake.files.query_progress import QueryProgress
     from lakestream.server.lake.clones import LakeClones
-    from lakestream.server.lake.tables import Tables
+    from lakestream.server.lake.tables import TableFigures
     from lakestream.stream.assembly import Stream
 
 LEASE_LOOK_NS = 10_000_000_000
@@ -122,11 +122,11 @@ class LakeKeeper:
         """Time at which segments left a log, until the memory of their index was returned to the system; else 0."""
 
     @functools.cached_property
-    def _tables(self) -> Tables:
+    def _tables(self) -> TableFigures:
         """Return the reader of tables for monitoring, which is loaded with the first page that shows them."""
-        from lakestream.server.lake.tables import Tables
+        from lakestream.server.lake.tables import TableFigures
 
-        return Tables(self._clock, self._io)
+        return TableFigures(self._clock, self._io)
 
     @functools.cached_property
     def _clones(self) -> LakeClones:
@@ -295,7 +295,7 @@ class LakeKeeper:
 
         self._io.submit(lambda: position_of(table, uid), known)
 
-    def make_base(self, files: Files, directory: str, account: str, name: str, origin: Origin) -> Base:
+    def make_base(self, files: Files, directory: str, account: str, name: str, origin: BaseOrigin) -> Base:
         try:
             return self._clones.build(files, directory, paths.table(self.root, name, account), origin)
         except LakeError as error:
@@ -307,7 +307,7 @@ class LakeKeeper:
         directory: str,
         account: str,
         name: str,
-        origin: Origin,
+        origin: BaseOrigin,
         done: Callable[[Base | None, BaseException | None], None],
     ) -> None:
         self._clones.read(lambda: self.make_base(files, directory, account, name, origin), done)

@@ -38,7 +38,7 @@ class _Began(msgspec.Struct, frozen=True):
 _BEGAN = msgspec.json.Decoder(_Began)
 
 
-class Figures(msgspec.Struct, frozen=True):
+class ReadFigures(msgspec.Struct, frozen=True):
     """A table as it was read.
 
     Attributes:
@@ -55,20 +55,20 @@ class Figures(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-class Tables:
+class TableFigures:
     """The figures of a lake's tables."""
 
     def __init__(self, clock: Clock, io: ThreadIo) -> None:
         self._clock, self._io = clock, io
-        self._kept: dict[str, Figures] = {}
+        self._kept: dict[str, ReadFigures] = {}
         self._turn = asyncio.Lock()  # the threads are those of the log: monitoring takes one of them at most
 
-    async def read(self, follower: TableFollower) -> Figures:
+    async def read(self, follower: TableFollower) -> ReadFigures:
         """Return the figures of a table, which may be some seconds old."""
         async with self._turn:
             return await self._read(follower)
 
-    async def _read(self, follower: TableFollower) -> Figures:
+    async def _read(self, follower: TableFollower) -> ReadFigures:
         path = follower.table
         known = self._kept.get(path)
         if known is not None and self._clock.steady() - known.read_ns < REFRESH_NS:
@@ -77,7 +77,7 @@ class Tables:
         try:
             found = await self._io.call(lambda: _figures(follower, now, known))
         except (LakeError, OSError, ValueError) as error:
-            found = Figures(now, error=str(error))
+            found = ReadFigures(now, error=str(error))
         self._kept.pop(path, None)
         self._kept[path] = found
         if len(self._kept) > MAX_KEPT:
@@ -85,12 +85,12 @@ class Tables:
         return found
 
 
-def _figures(follower: TableFollower, now_ns: int, known: Figures | None) -> Figures:
+def _figures(follower: TableFollower, now_ns: int, known: ReadFigures | None) -> ReadFigures:
     """Read what is new of a table's log. Blocks."""
     try:
         state = follower.advance()
     except FileNotFoundError:
-        return Figures(now_ns)
+        return ReadFigures(now_ns)
     at = state.head.epoch, state.version
     if known is not None and known.at == at:
         return msgspec.structs.replace(known, read_ns=now_ns)
@@ -101,7 +101,7 @@ def _figures(follower: TableFollower, now_ns: int, known: Figures | None) -> Fig
             commits.append(_commit(log.commit(version)))
         except FileNotFoundError:  # log clean-up
             break
-    return Figures(now_ns, at, _sizes(state), commits)
+    return ReadFigures(now_ns, at, _sizes(state), commits)
 
 
 def _sizes(state: TableState) -> dict[str, Any]:

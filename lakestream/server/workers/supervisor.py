@@ -66,7 +66,7 @@ class _Process:
         self.due = 0.0
 
 
-class Supervisor:
+class WorkerSupervisor:
     """The workers of one server.
 
     Args:

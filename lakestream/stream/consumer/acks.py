@@ -18,7 +18,7 @@ from lakestream.ports import Bus, Clock
 from lakestream.protocol import headers
 from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 from lakestream.protocol.durations import parse_duration
-from lakestream.stream.consumer.advisories import Advisories
+from lakestream.stream.consumer.advisories import ConsumerAdvisories
 from lakestream.stream.consumer.config import ConsumerConfig
 from lakestream.stream.consumer.ledger import Ledger
 from lakestream.stream.consumer.lifetime import Inactivity
@@ -33,7 +33,7 @@ MAX_DELAY_NS = (1 << 63) - 1
 """The longest delay of a negative ack: what fits into 64 bits (292 years)."""
 
 
-class Owner(Protocol):
+class AckOwner(Protocol):
     """The consumer, as its acks change it."""
 
     def request_progress(self) -> None:
@@ -57,11 +57,11 @@ class AckHandler:
         ledger: Ledger,
         redelivery: Redelivery,
         inactivity: Inactivity,
-        advisories: Advisories,
+        advisories: ConsumerAdvisories,
         store: Store,
         clock: Clock,
         bus: Bus,
-        owner: Owner,
+        owner: AckOwner,
     ) -> None:
         self._ledger, self._redelivery = ledger, redelivery
         self._inactivity, self._advisories = inactivity, advisories

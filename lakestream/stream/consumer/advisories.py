@@ -13,7 +13,7 @@ from lakestream.protocol.api.advisory import advise, measure
 from lakestream.protocol.gotime import format_time
 
 
-class Advisories:
+class ConsumerAdvisories:
     """Sends the advisories and metrics of one consumer."""
 
     def __init__(self, bus: Bus, clock: Clock, domain: str, account: str, stream: str, consumer: str) -> None:

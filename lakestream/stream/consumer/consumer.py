@@ -18,11 +18,11 @@ from lakestream.ports import ClientInfo, Subscribed
 from lakestream.protocol.api.request import level_refused
 from lakestream.protocol.subjects import covers, is_literal, matches, overlaps
 from lakestream.stream.consumer.acks import AckHandler
-from lakestream.stream.consumer.advisories import Advisories
+from lakestream.stream.consumer.advisories import ConsumerAdvisories
 from lakestream.stream.consumer.config import stored_config
 from lakestream.stream.consumer.delivery import Deliverer
 from lakestream.stream.consumer.feed import Announced, Feed
-from lakestream.stream.consumer.ledger import Ledger, Snapshot, decode_snapshot, encode_snapshot
+from lakestream.stream.consumer.ledger import ConsumerSnapshot, Ledger, decode_snapshot, encode_snapshot
 from lakestream.stream.consumer.lifetime import Inactivity, Pause
 from lakestream.stream.consumer.pull import PullTarget
 from lakestream.stream.consumer.push import PushTarget
@@ -84,7 +84,7 @@ class Consumer:
         self._subscriptions: list[Subscribed] = []
         self.request_progress = siblings.request_progress
         """Logs the progress of all consumers soon."""
-        self.advisories = Advisories(stream.bus, clock, stream.domain, stream.account, stream.name, name)
+        self.advisories = ConsumerAdvisories(stream.bus, clock, stream.domain, stream.account, stream.name, name)
         self.inactivity = Inactivity(clock, self._unused)
         self.pause = Pause(clock, self.advisories, self.wake)
         counted = partial(siblings.holds, self)
@@ -133,7 +133,9 @@ class Consumer:
 
     def snapshot(self) -> bytes:
         """Return this consumer for a checkpoint."""
-        return encode_snapshot(Snapshot(self._config_json, self.created_ns, self.feed.picked, self.ledger.whole()))
+        return encode_snapshot(
+            ConsumerSnapshot(self._config_json, self.created_ns, self.feed.picked, self.ledger.whole())
+        )
 
     def progress(self) -> bytes | None:
         """Return the changes since the last call for a PROGRESS entry; None if there are none or none are kept."""

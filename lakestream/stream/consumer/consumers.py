@@ -21,10 +21,10 @@ from lakestream.stream.core.effect import Effect
 from lakestream.stream.core.feature import Feature
 from lakestream.stream.core.limits import Removed
 from lakestream.stream.core.operations import (
+    ConsumerProgress,
     CreateConsumer,
     DeleteConsumer,
     Operation,
-    Progress,
     Remove,
     ResetConsumer,
     UpdateConsumer,
@@ -112,7 +112,7 @@ class Consumers(Feature, Mapping[str, Consumer]):
         if not own and isinstance(operation, UpdateStream | DeleteConsumer):
             self.retention.recheck = True
 
-    def progressed(self, entries: Iterable[Progress]) -> None:
+    def progressed(self, entries: Iterable[ConsumerProgress]) -> None:
         for entry in entries:
             consumer = self._by_name.get(entry.name)
             if consumer is not None:
@@ -226,10 +226,10 @@ class Consumers(Feature, Mapping[str, Consumer]):
     def _can_log(self) -> bool:
         return self._stream.failed is None and not self._stream.closed
 
-    def _changes(self, consumers: Iterable[Consumer]) -> list[Progress]:
+    def _changes(self, consumers: Iterable[Consumer]) -> list[ConsumerProgress]:
         """Return the progress entries of these consumers, after proposing the removals that they led to."""
         self.retention.settle()
-        return [Progress(one.name, state) for one in consumers if (state := one.progress()) is not None]
+        return [ConsumerProgress(one.name, state) for one in consumers if (state := one.progress()) is not None]
 
     def _log_whole_progress(self) -> None:
         """Log the state of all consumers for the other members.
@@ -237,7 +237,9 @@ class Consumers(Feature, Mapping[str, Consumer]):
         An earlier leader knows of deliveries and acks that it never logged. They end here: every member, the earlier
         leader too, goes on from this entry.
         """
-        entries = [Progress(one.name, one.ledger.take_whole()) for one in self._by_name.values() if not one.volatile]
+        entries = [
+            ConsumerProgress(one.name, one.ledger.take_whole()) for one in self._by_name.values() if not one.volatile
+        ]
         if entries:
             self._stream.pipeline.log_progress(entries)
 

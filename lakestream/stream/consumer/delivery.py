@@ -19,8 +19,8 @@ from lakestream.stream.consumer.feed import Feed
 from lakestream.stream.consumer.ledger import Ledger
 from lakestream.stream.consumer.lifetime import Pause
 from lakestream.stream.consumer.redelivery import Redelivery
-from lakestream.stream.consumer.selection import Found
-from lakestream.stream.consumer.target import Target
+from lakestream.stream.consumer.selection import Matches
+from lakestream.stream.consumer.target import DeliveryTarget
 
 TURN_MSGS = 1024
 """A consumer delivers at most this many messages in one turn of the event loop, then lets others run."""
@@ -59,7 +59,7 @@ class Deliverer:
         feed: Feed,
         redelivery: Redelivery,
         pause: Pause,
-        target: Target,
+        target: DeliveryTarget,
         progressed: Callable[[], None],
         released: Callable[[Sequence[int]], None],
     ) -> None:
@@ -170,7 +170,7 @@ class Deliverer:
         return 0
 
     # ------------------------------------------------------------------ new messages
-    def _send(self, found: Found) -> int:
+    def _send(self, found: Matches) -> int:
         records = found.records
         left = self._feed.pending() - 1
         messages: Sequence[Delivery]
@@ -205,7 +205,7 @@ class Deliverer:
         head = record.header[:-2] if record.header else b"NATS/1.0\r\n"
         return record.subject, reply, b"%bNats-Msg-Size: %d\r\n\r\n" % (head, len(record.data)), b""
 
-    def _account(self, found: Found, taken: int) -> None:
+    def _account(self, found: Matches, taken: int) -> None:
         """Record that the first `taken` messages were sent."""
         ledger, now = self._ledger, self._clock.steady()
         seqs = seqs_of(found.records)[:taken]

@@ -15,8 +15,8 @@ from lakestream.log.format.records import seqs_of
 from lakestream.log.store.store import Store
 from lakestream.ports import Clock
 from lakestream.stream.consumer.ledger import Ledger
-from lakestream.stream.consumer.read_ahead import ReadAhead, Room, Run
-from lakestream.stream.consumer.selection import Everything, Found, Selection, selection
+from lakestream.stream.consumer.read_ahead import ReadAhead, ReadRun, Room
+from lakestream.stream.consumer.selection import Everything, Matches, Selection, selection
 from lakestream.stream.core.reader import Reader
 
 BLOCK_BYTES = 1 << 20
@@ -235,7 +235,7 @@ class Feed:
             self._picked_left = len(self._still_wanted(self.picked))
 
     # ------------------------------------------------------------------ reading
-    def peek(self, limit: int) -> Found:
+    def peek(self, limit: int) -> Matches:
         """Return the next messages, at most `limit`, without taking them.
 
         Without records, `resume` beyond the stream's last sequence means that there are none for now, and `remote` that
@@ -249,14 +249,14 @@ class Feed:
         if self._is_uncounted():
             self._begin(self._counting())
             if self._survey is not None:
-                return Found([], 0, self._counted + 1)
+                return Matches([], 0, self._counted + 1)
         left = self.pending()
         if not left:
-            return Found([], max(self._ledger.next_seq, self._store.last_seq + 1), 0)
+            return Matches([], max(self._ledger.next_seq, self._store.last_seq + 1), 0)
         start = max(self._ledger.next_seq, self._look_from)
         self._begin(self.selection.planning(start, left))
         if self._survey is not None:
-            return Found([], 0, start)
+            return Matches([], 0, start)
         found = self.selection.find(start, limit, BLOCK_BYTES, left)
         if found.remote:
             self._ahead.fetch(found.remote)
@@ -266,7 +266,7 @@ class Feed:
         """Return the sequence below which everything was delivered or does not match."""
         return self._ledger.delivered_stream + 1 if self._picked_left else self._ledger.next_seq
 
-    def _peek_picked(self, limit: int) -> Found:
+    def _peek_picked(self, limit: int) -> Matches:
         store = self._store
         at = bisect_left(self._picked, self._ledger.delivered_stream + 1)
         seqs: list[int] = []
@@ -280,16 +280,16 @@ class Feed:
                 if len(seqs) == limit or size >= BLOCK_BYTES:
                     break
         if seqs:
-            return Found(store.records_of(seqs), 0, 0)
+            return Matches(store.records_of(seqs), 0, 0)
         following = next((seq for seq in self._picked[at:] if seq in store.live), 0)
         # Invariant: `_picked_left` counts the live ones after the last delivered.
         assert following, "messages chosen at creation are counted but gone"
         if store.is_local(following):
-            return Found(store.records_of((following,)), 0, 0)
+            return Matches(store.records_of((following,)), 0, 0)
         self._ahead.fetch(following)
-        return Found([], 0, following)
+        return Matches([], 0, following)
 
-    def advance(self, found: Found, taken: int) -> None:
+    def advance(self, found: Matches, taken: int) -> None:
         """Take the first `taken` messages that `peek` returned. To be called before the ledger knows of them."""
         if self._picked_left:
             self._picked_left -= taken
@@ -301,7 +301,7 @@ class Feed:
             self._ledger.next_seq = found.resume if whole else seqs_of(found.records)[taken]
         self._ahead.advance(taken)
 
-    def skip(self, found: Found) -> bool:
+    def skip(self, found: Matches) -> bool:
         """Pass over everything below `found.resume`. Return False if that is the end of the stream for now."""
         self._ledger.next_seq = max(found.resume, self._ledger.next_seq)
         return self._ledger.next_seq <= self._store.last_seq
@@ -317,13 +317,13 @@ class Feed:
         if not self._picked_left:
             self._ledger.next_seq = max(self._ledger.next_seq, seq)
 
-    async def _read(self, seq: int, limit: int, size: int) -> Run:
+    async def _read(self, seq: int, limit: int, size: int) -> ReadRun:
         """Read the run of messages that begins at the candidate `seq`, from where it lies."""
         if self._picked_left:
             return await self._read_picked(seq, limit, size)
         records = await self._reader.fetch_run(seq, limit, size, self.selection.narrowing())
         if not records:
-            return Run([], 0, 0)
+            return ReadRun([], 0, 0)
         resume = records[-1].seq + 1
         following = self._store.live.next_at_or_after(resume)
         if following and self._store.is_local(following):
@@ -331,9 +331,9 @@ class Feed:
         if not self.unfiltered:
             wanted = self.selection.matches
             records = [record for record in records if wanted(record.subject)]
-        return Run(records, resume, following)
+        return ReadRun(records, resume, following)
 
-    async def _read_picked(self, seq: int, limit: int, size: int) -> Run:
+    async def _read_picked(self, seq: int, limit: int, size: int) -> ReadRun:
         picked = self._picked
         at = bisect_left(picked, seq)
         seqs = picked[at : at + min(limit, PICKS)]
@@ -344,7 +344,7 @@ class Feed:
             records, resume = [one for one in run if one.seq in chosen], run[-1].seq + 1 if run else seq
         end = bisect_left(picked, resume)
         following = picked[end] if end < len(picked) and not self._store.is_local(picked[end]) else 0
-        return Run(records, 0, following)
+        return ReadRun(records, 0, following)
 
     @property
     def unfiltered(self) -> bool:

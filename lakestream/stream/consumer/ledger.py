@@ -43,7 +43,7 @@ class Delta(msgspec.Struct, array_like=True, gc=False):
     """Pending as well: (stream sequence, number of consecutive ones, consumer sequence of the first, deadline)."""
 
 
-class Snapshot(msgspec.Struct, array_like=True):
+class ConsumerSnapshot(msgspec.Struct, array_like=True):
     """A consumer in a checkpoint."""
 
     config: bytes
@@ -436,10 +436,10 @@ def _runs(pending: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int, 
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Delta).decode
-_decode_snapshot = msgspec.msgpack.Decoder(Snapshot).decode
+_decode_snapshot = msgspec.msgpack.Decoder(ConsumerSnapshot).decode
 
 
-def encode_snapshot(snapshot: Snapshot) -> bytes:
+def encode_snapshot(snapshot: ConsumerSnapshot) -> bytes:
     """Encode a consumer for the stream's checkpoint."""
     return _encode(snapshot)
 
@@ -449,7 +449,7 @@ def encode_delta(delta: Delta) -> bytes:
     return _encode(delta)
 
 
-def decode_snapshot(data: bytes) -> Snapshot:
+def decode_snapshot(data: bytes) -> ConsumerSnapshot:
     """Decode a consumer of a checkpoint. Raise `msgspec.DecodeError` if it is damaged."""
     return _decode_snapshot(data)
 

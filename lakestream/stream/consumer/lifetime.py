@@ -6,9 +6,9 @@ import random
 from collections.abc import Callable
 
 from lakestream.ports import Clock, Timer
-from lakestream.stream.consumer.advisories import Advisories
+from lakestream.stream.consumer.advisories import ConsumerAdvisories
 from lakestream.stream.consumer.config import ConsumerConfig
-from lakestream.stream.consumer.target import Target
+from lakestream.stream.consumer.target import DeliveryTarget
 
 JITTER_NS = (100_000_000, 1_000_000_000)
 """A pull consumer outlives its threshold by 0.1 to 1 s, as in nats-server."""
@@ -27,19 +27,19 @@ class Inactivity:
         self.last_ns = 0
         """Time at which a client last used the consumer."""
 
-    def watch(self, config: ConsumerConfig, target: Target) -> None:
+    def watch(self, config: ConsumerConfig, target: DeliveryTarget) -> None:
         """Count from now on; not while a push consumer has subscribers."""
         self.stop()
         if config.inactive_threshold and not target.bound:
             self.last_ns = self._clock.steady()
             self._wait(config, target, config.inactive_threshold)
 
-    def _wait(self, config: ConsumerConfig, target: Target, delay: int) -> None:
+    def _wait(self, config: ConsumerConfig, target: DeliveryTarget, delay: int) -> None:
         if not config.push:
             delay += random.randint(*JITTER_NS)
         self._timer = self._clock.call_later(delay, lambda: self._check(config, target))
 
-    def _check(self, config: ConsumerConfig, target: Target) -> None:
+    def _check(self, config: ConsumerConfig, target: DeliveryTarget) -> None:
         self._timer = None
         now = self._clock.steady()
         idle = now - max(self.last_ns, target.last_used_ns(now))
@@ -62,7 +62,7 @@ class Pause:
         wake: called when deliveries may go on.
     """
 
-    def __init__(self, clock: Clock, advisories: Advisories, wake: Callable[[], None]) -> None:
+    def __init__(self, clock: Clock, advisories: ConsumerAdvisories, wake: Callable[[], None]) -> None:
         self._clock, self._advisories, self._wake = clock, advisories, wake
         self._timer: Timer | None = None
         self._until_ns = 0

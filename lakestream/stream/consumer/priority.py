@@ -15,12 +15,12 @@ from typing import Any
 from lakestream.ports import Clock, Delivery, Timer
 from lakestream.protocol.gotime import ZERO, format_time
 from lakestream.protocol.nuid import nuid
-from lakestream.stream.consumer.advisories import Advisories
+from lakestream.stream.consumer.advisories import ConsumerAdvisories
 from lakestream.stream.consumer.config import ConsumerConfig
-from lakestream.stream.consumer.pull_request import MAX_PRIORITY, NextRequest, Waiting
+from lakestream.stream.consumer.pull_request import MAX_PRIORITY, NextRequest, WaitingPull
 
 
-class Verdict(Enum):
+class PriorityVerdict(Enum):
     """Decision about a waiting request when there is a message."""
 
     SERVE = "serve"
@@ -40,7 +40,9 @@ class RoundRobin:
     gated = False
     """True if `verdict` has to be called for each message."""
 
-    def __init__(self, config: ConsumerConfig, advisories: Advisories, clock: Clock, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, config: ConsumerConfig, advisories: ConsumerAdvisories, clock: Clock, wake: Callable[[], None]
+    ) -> None:
         self._config, self._advisories, self._clock, self._wake = config, advisories, clock, wake
 
     def update(self, config: ConsumerConfig) -> None:
@@ -51,27 +53,27 @@ class RoundRobin:
         """Return the status that refuses a new request, b"" if it may wait."""
         return b""
 
-    def place(self, queue: deque[Waiting], waiting: Waiting, first: bool = False) -> None:
+    def place(self, queue: deque[WaitingPull], waiting: WaitingPull, first: bool = False) -> None:
         """Insert a request into the queue: behind those of its rank, or (`first`) before them."""
         if first:
             queue.appendleft(waiting)
         else:
             queue.append(waiting)
 
-    def alone(self, queue: deque[Waiting]) -> bool:
+    def alone(self, queue: deque[WaitingPull]) -> bool:
         """Return True if the first request may have several messages in a row."""
         return len(queue) == 1
 
-    def verdict(self, waiting: Waiting, pending: int, unacked: int) -> Verdict:
+    def verdict(self, waiting: WaitingPull, pending: int, unacked: int) -> PriorityVerdict:
         """Decide whether a request may have the next message.
 
         Args:
             pending: number of new messages that match, including the next one.
             unacked: number of messages that were delivered and not acked.
         """
-        return Verdict.SERVE
+        return PriorityVerdict.SERVE
 
-    def headed(self, waiting: Waiting, messages: Sequence[Delivery]) -> Sequence[Delivery]:
+    def headed(self, waiting: WaitingPull, messages: Sequence[Delivery]) -> Sequence[Delivery]:
         """Return the messages with the headers that this request gets."""
         return messages
 
@@ -94,16 +96,16 @@ class RoundRobin:
 class Prioritized(RoundRobin):
     """The lowest number first; requests with equal numbers take turns. Requests without a group come last."""
 
-    def place(self, queue: deque[Waiting], waiting: Waiting, first: bool = False) -> None:
+    def place(self, queue: deque[WaitingPull], waiting: WaitingPull, first: bool = False) -> None:
         rank = self._rank(waiting) - first
         at = next((at for at, other in enumerate(queue) if self._rank(other) > rank), len(queue))
         queue.insert(at, waiting)
 
-    def alone(self, queue: deque[Waiting]) -> bool:
+    def alone(self, queue: deque[WaitingPull]) -> bool:
         return len(queue) == 1 or self._rank(queue[1]) > self._rank(queue[0])
 
     @staticmethod
-    def _rank(waiting: Waiting) -> int:
+    def _rank(waiting: WaitingPull) -> int:
         return waiting.priority if waiting.grouped else MAX_PRIORITY + 1
 
 
@@ -112,15 +114,15 @@ class Overflow(RoundRobin):
 
     gated = True
 
-    def alone(self, queue: deque[Waiting]) -> bool:
+    def alone(self, queue: deque[WaitingPull]) -> bool:
         return len(queue) == 1 and queue[0].min_pending <= 0 and queue[0].min_ack_pending <= 0
 
-    def verdict(self, waiting: Waiting, pending: int, unacked: int) -> Verdict:
+    def verdict(self, waiting: WaitingPull, pending: int, unacked: int) -> PriorityVerdict:
         least, least_unacked = waiting.min_pending, waiting.min_ack_pending
         if least <= 0 and least_unacked <= 0:
-            return Verdict.SERVE
+            return PriorityVerdict.SERVE
         enough = 0 < least <= pending or 0 < least_unacked <= unacked
-        return Verdict.SERVE if enough else Verdict.PASS
+        return PriorityVerdict.SERVE if enough else PriorityVerdict.PASS
 
 
 class PinnedClient(RoundRobin):
@@ -128,7 +130,9 @@ class PinnedClient(RoundRobin):
 
     gated = True
 
-    def __init__(self, config: ConsumerConfig, advisories: Advisories, clock: Clock, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, config: ConsumerConfig, advisories: ConsumerAdvisories, clock: Clock, wake: Callable[[], None]
+    ) -> None:
         super().__init__(config, advisories, clock, wake)
         self._pin = ""
         self._pinned_ns = 0
@@ -143,12 +147,12 @@ class PinnedClient(RoundRobin):
         self._watch()
         return b""
 
-    def verdict(self, waiting: Waiting, pending: int, unacked: int) -> Verdict:
+    def verdict(self, waiting: WaitingPull, pending: int, unacked: int) -> PriorityVerdict:
         if waiting.pin:
-            return Verdict.SERVE if waiting.pin == self._pin else Verdict.END
-        return Verdict.PASS if self._pin else Verdict.SERVE
+            return PriorityVerdict.SERVE if waiting.pin == self._pin else PriorityVerdict.END
+        return PriorityVerdict.PASS if self._pin else PriorityVerdict.SERVE
 
-    def headed(self, waiting: Waiting, messages: Sequence[Delivery]) -> Sequence[Delivery]:
+    def headed(self, waiting: WaitingPull, messages: Sequence[Delivery]) -> Sequence[Delivery]:
         """Pin the first request that gets a message while no client is pinned; add the pin's header."""
         if not self._pin and waiting.grouped:
             self._give(waiting)
@@ -158,7 +162,7 @@ class PinnedClient(RoundRobin):
             for subject, reply, header, data in messages
         ]
 
-    def _give(self, waiting: Waiting) -> None:
+    def _give(self, waiting: WaitingPull) -> None:
         self._pin = waiting.pin = nuid()
         self._pinned_ns = self._clock.now()
         self._watch()
@@ -203,6 +207,8 @@ _POLICIES: dict[str, type[RoundRobin]] = {
 }
 
 
-def policy_of(config: ConsumerConfig, advisories: Advisories, clock: Clock, wake: Callable[[], None]) -> RoundRobin:
+def policy_of(
+    config: ConsumerConfig, advisories: ConsumerAdvisories, clock: Clock, wake: Callable[[], None]
+) -> RoundRobin:
     """Return the policy of a configuration."""
     return _POLICIES.get(config.priority_policy, RoundRobin)(config, advisories, clock, wake)

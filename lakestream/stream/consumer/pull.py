@@ -11,21 +11,21 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from lakestream.ports import Bus, Clock, Delivery
-from lakestream.stream.consumer.advisories import Advisories
+from lakestream.stream.consumer.advisories import ConsumerAdvisories
 from lakestream.stream.consumer.config import ConsumerConfig
 from lakestream.stream.consumer.ledger import Ledger
-from lakestream.stream.consumer.priority import RoundRobin, Verdict, policy_of
+from lakestream.stream.consumer.priority import PriorityVerdict, RoundRobin, policy_of
 from lakestream.stream.consumer.pull_request import (
     BadRequest,
     NextRequest,
     RequestTimer,
-    Waiting,
+    WaitingPull,
     check_caps,
     check_fields,
     check_group,
     parse_next,
 )
-from lakestream.stream.consumer.target import Target, heartbeat, sizes_of, status, status_pending
+from lakestream.stream.consumer.target import DeliveryTarget, heartbeat, sizes_of, status, status_pending
 
 EXPIRE_CHECK_NS = 1_000_000_000
 """A full queue is searched for dead requests at most this often (1 s)."""
@@ -36,7 +36,7 @@ _DELETED = status(b"409 Consumer Deleted")
 _NEW_LEADER = status(b"409 Leadership Change")
 
 
-class PullTarget(Target):
+class PullTarget(DeliveryTarget):
     """The queue of pull requests of one consumer.
 
     Args:
@@ -56,14 +56,14 @@ class PullTarget(Target):
         pending: Callable[[], int],
         blocked: Callable[[], bool],
         wake: Callable[[], None],
-        advisories: Advisories,
+        advisories: ConsumerAdvisories,
     ) -> None:
         self._config, self._ledger, self._bus, self._clock = config, ledger, bus, clock
         self._available, self._pending, self._blocked = available, pending, blocked
         self._wake, self._advisories = wake, advisories
         self.policy: RoundRobin = policy_of(config, advisories, clock, wake)
-        self._queue: deque[Waiting] = deque()
-        self._parked: dict[Waiting, None] = {}
+        self._queue: deque[WaitingPull] = deque()
+        self._parked: dict[WaitingPull, None] = {}
         """Requests whose connection has too many unsent bytes; they come back when it has drained."""
         self._timer = RequestTimer(clock, self._times_came)
         self._checked_ns = 0
@@ -114,7 +114,7 @@ class PullTarget(Target):
             if request.idle_heartbeat <= 0:
                 self._send_status(reply, status(b"409 Exceeded MaxWaiting"))
             return
-        waiting = Waiting(reply, request, now)
+        waiting = WaitingPull(reply, request, now)
         self.policy.place(self._queue, waiting)
         self._timer.watch(waiting)
         self._wake()
@@ -133,7 +133,7 @@ class PullTarget(Target):
         if not policy.gated:
             return sum(waiting.left for waiting in self._queue)
         pending, unacked = self._pending(), len(self._ledger.pending)
-        passed = Verdict.PASS
+        passed = PriorityVerdict.PASS
         return sum(one.left for one in self._queue if policy.verdict(one, pending, unacked) is not passed)
 
     def held_back(self) -> None:
@@ -165,7 +165,7 @@ class PullTarget(Target):
             self._last_active_ns = self._clock.steady()
         return taken
 
-    def _head(self) -> Waiting | None:
+    def _head(self) -> WaitingPull | None:
         """Return the request at the head, without those that have expired or whose connection can not be written to."""
         now = self._clock.steady()
         while self._queue:
@@ -180,7 +180,7 @@ class PullTarget(Target):
                 return waiting
         return None
 
-    def _admitted(self, sent: int) -> Waiting | None:
+    def _admitted(self, sent: int) -> WaitingPull | None:
         """Return the next request that may have a message under the policy; requests passed over move to the end.
 
         `sent`: new messages that were sent and are still counted as pending.
@@ -193,19 +193,19 @@ class PullTarget(Target):
             if waiting is None:
                 return None
             verdict = self.policy.verdict(waiting, pending, unacked)
-            if verdict is Verdict.PASS:
+            if verdict is PriorityVerdict.PASS:
                 self._queue.rotate(-1)
                 passed += 1
                 continue
-            if verdict is Verdict.SERVE and self._bus.interest(waiting.reply):
+            if verdict is PriorityVerdict.SERVE and self._bus.interest(waiting.reply):
                 return waiting
             self._queue.popleft().ended = True
-            if verdict is Verdict.END:
+            if verdict is PriorityVerdict.END:
                 text = b"423 Nats-Wrong-Pin-Id"
                 self._send_status(waiting.reply, status_pending(text, waiting.left, waiting.bytes_left))
         return None
 
-    def _park(self, waiting: Waiting) -> None:
+    def _park(self, waiting: WaitingPull) -> None:
         self._parked[waiting] = None
 
         def drained() -> None:
@@ -216,7 +216,7 @@ class PullTarget(Target):
 
         self._bus.when_writable(waiting.reply, drained)
 
-    def _fitting(self, waiting: Waiting, messages: Sequence[Delivery], first: int, count: int) -> int:
+    def _fitting(self, waiting: WaitingPull, messages: Sequence[Delivery], first: int, count: int) -> int:
         """Return how many of the messages fit into what is left of max_bytes; end the request if not even one does."""
         left = waiting.bytes_left
         fitting = 0
@@ -232,7 +232,7 @@ class PullTarget(Target):
             self._send_status(waiting.reply, status_pending(text, waiting.left, waiting.bytes_left))
         return fitting
 
-    def _served(self, waiting: Waiting, count: int) -> None:
+    def _served(self, waiting: WaitingPull, count: int) -> None:
         waiting.left -= count
         waiting.delivered += count
         if waiting.heartbeat:
@@ -256,7 +256,7 @@ class PullTarget(Target):
     def _end_hasty(self, block: bytes) -> None:
         if not any(waiting.no_wait for waiting in self._queue):
             return
-        kept: deque[Waiting] = deque()
+        kept: deque[WaitingPull] = deque()
         now = self._clock.steady()
         for waiting in self._queue:
             over = waiting.delivered and waiting.expires_at > now
@@ -268,7 +268,7 @@ class PullTarget(Target):
         self._queue = kept
 
     # ------------------------------------------------------------------ time
-    def _times_came(self, due: Sequence[Waiting], now: int) -> None:
+    def _times_came(self, due: Sequence[WaitingPull], now: int) -> None:
         """Take the time of some requests: while no message may be sent it is also the time at which those that do not
         wait are ended, as in nats-server."""
         if self._blocked():
@@ -277,7 +277,7 @@ class PullTarget(Target):
             if not waiting.ended:
                 self._time_came(waiting, now)
 
-    def _time_came(self, waiting: Waiting, now: int) -> None:
+    def _time_came(self, waiting: WaitingPull, now: int) -> None:
         """End a request that has expired or lost its subscriber, else send its heartbeat."""
         expired = bool(waiting.expires_at) and waiting.expires_at <= now
         if expired or not self._bus.interest(waiting.reply):
@@ -295,7 +295,7 @@ class PullTarget(Target):
     def _sweep(self, now: int) -> None:
         """Drop requests that have expired or whose subscriber has gone."""
 
-        def alive(waiting: Waiting) -> bool:
+        def alive(waiting: WaitingPull) -> bool:
             if waiting.expires_at and waiting.expires_at <= now:
                 waiting.ended = True
                 self._time_out(waiting)
@@ -306,7 +306,7 @@ class PullTarget(Target):
         self._queue = deque([waiting for waiting in self._queue if alive(waiting)])
         self._parked = dict.fromkeys(waiting for waiting in self._parked if alive(waiting))
 
-    def _time_out(self, waiting: Waiting) -> None:
+    def _time_out(self, waiting: WaitingPull) -> None:
         self._last_active_ns = self._clock.steady()
         self._send_status(waiting.reply, status_pending(b"408 Request Timeout", waiting.left, waiting.bytes_left))
 

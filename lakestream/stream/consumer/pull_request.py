@@ -109,7 +109,7 @@ def check_group(request: NextRequest, body: bytes, config: ConsumerConfig) -> No
         raise BadRequest("Invalid Priority Group")
 
 
-class Waiting:
+class WaitingPull:
     """A waiting pull request."""
 
     __slots__ = (
@@ -161,14 +161,14 @@ class RequestTimer:
             set the requests' next times.
     """
 
-    def __init__(self, clock: Clock, due: Callable[[Sequence[Waiting], int], None]) -> None:
+    def __init__(self, clock: Clock, due: Callable[[Sequence[WaitingPull], int], None]) -> None:
         self._clock, self._call = clock, due
-        self._heap: list[tuple[int, int, Waiting]] = []
+        self._heap: list[tuple[int, int, WaitingPull]] = []
         self._numbers = itertools.count()
         self._timer: Timer | None = None
         self._timer_due = 0
 
-    def watch(self, waiting: Waiting) -> None:
+    def watch(self, waiting: WaitingPull) -> None:
         """Call at the request's next time. A time that is moved on later is noticed when the earlier one has passed."""
         due = waiting.due
         if due:
@@ -193,7 +193,7 @@ class RequestTimer:
     def _tick(self) -> None:
         self._timer = None
         now, heap = self._clock.steady(), self._heap
-        came: list[Waiting] = []
+        came: list[WaitingPull] = []
         while heap and (heap[0][0] <= now or heap[0][2].ended):
             _, _, waiting = heapq.heappop(heap)
             if not waiting.ended:

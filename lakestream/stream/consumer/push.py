@@ -14,7 +14,7 @@ from itertools import accumulate, pairwise
 from lakestream.ports import Bus, Clock, Delivery, Subscribed, Timer
 from lakestream.stream.consumer.config import ConsumerConfig
 from lakestream.stream.consumer.ledger import Ledger
-from lakestream.stream.consumer.target import Target, heartbeat, sizes_of, status
+from lakestream.stream.consumer.target import DeliveryTarget, heartbeat, sizes_of, status
 
 WINDOW_BYTES = 32 << 20
 """The largest flow control window (32 MiB); it begins at a sixteenth and doubles with each answer."""
@@ -28,7 +28,7 @@ _ALPHABET = string.digits + string.ascii_letters
 _FLOW_CONTROL = status(b"100 FlowControl Request")
 
 
-class PushTarget(Target):
+class PushTarget(DeliveryTarget):
     """The deliver subject of one consumer.
 
     Args:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from lakestream.log.format.record import Record
 from lakestream.log.index.sequences import SequenceSet
 from lakestream.ports import Clock
-from lakestream.stream.consumer.selection import Found
+from lakestream.stream.consumer.selection import Matches
 from lakestream.stream.core.reader import HistoryUnavailableError, all_live
 
 BLOCKS = 2
@@ -48,7 +48,7 @@ class Room:
         return self.used >= READ_AHEAD_BYTES
 
 
-class Run(NamedTuple):
+class ReadRun(NamedTuple):
     """Result of one read: the matching messages of a run without gaps."""
 
     records: list[Record]
@@ -63,7 +63,7 @@ class _Block:
 
     __slots__ = ("at", "records", "resume", "size")
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: ReadRun) -> None:
         self.records, self.resume = run.records, run.resume
         self.at = 0
         self.size = sum([len(record.data) + len(record.header) for record in run.records])
@@ -82,7 +82,7 @@ class ReadAhead:
         self,
         clock: Clock,
         room: Room,
-        read: Callable[[int, int, int], Awaitable[Run]],
+        read: Callable[[int, int, int], Awaitable[ReadRun]],
         passed: Callable[[int], None],
         ready: Callable[[], None],
     ) -> None:
@@ -107,7 +107,7 @@ class ReadAhead:
         self._blocks.clear()
         self._following, self._ask = 0, FIRST_MSGS
 
-    def peek(self, limit: int, floor: int, live: SequenceSet) -> Found | None:
+    def peek(self, limit: int, floor: int, live: SequenceSet) -> Matches | None:
         """Return the next messages that exist from `floor` on, at most `limit`; None if none were read."""
         while self._blocks:
             block = self._blocks[0]
@@ -123,7 +123,7 @@ class ReadAhead:
                     some = wanted
                 if some:
                     block.at, end = at, at + len(some)
-                    return Found(some, records[end].seq if end < len(records) else block.resume, 0)
+                    return Matches(some, records[end].seq if end < len(records) else block.resume, 0)
             self._drop()
         return None
 
@@ -177,7 +177,7 @@ class ReadAhead:
         self._reading = False
         self._ready()
 
-    def _take(self, run: Run) -> None:
+    def _take(self, run: ReadRun) -> None:
         self._following = run.following
         if run.records:
             block = _Block(run)

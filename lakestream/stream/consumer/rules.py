@@ -16,7 +16,15 @@ import msgspec
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.durations import format_duration
 from lakestream.protocol.gotime import END_NS, format_time, time_ns
-from lakestream.protocol.subjects import Filters, Steps, covers, is_literal, is_reserved, redundant, valid_subject
+from lakestream.protocol.subjects import (
+    Steps,
+    SubjectFilters,
+    covers,
+    is_literal,
+    is_reserved,
+    redundant,
+    valid_subject,
+)
 from lakestream.stream.consumer.config import ConsumerConfig
 from lakestream.stream.core.config import StreamConfig
 
@@ -428,7 +436,7 @@ def check_unique(
         return None
     if not config.filters:
         return api_error(10099)
-    mine = Filters(config.filters)
+    mine = SubjectFilters(config.filters)
     compared = 0
     for other in rest:
         for one in other.filters or (b">",):

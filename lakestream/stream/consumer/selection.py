@@ -16,7 +16,7 @@ from lakestream.log.format.record import Record
 from lakestream.log.format.records import Records, joined
 from lakestream.log.index.subject_leaves import LEAF_ROWS
 from lakestream.log.store.store import Store
-from lakestream.protocol.subjects import Filters, is_literal, literal_head
+from lakestream.protocol.subjects import SubjectFilters, is_literal, literal_head
 
 SCAN_MSGS = 2048
 """Maximum number of messages that one call scans for matches; the caller goes on in a later turn."""
@@ -41,7 +41,7 @@ STEP_SUBJECTS = 2048
 """Number of subjects (2,048) that are compared or looked up between two steps: 1 to 2 ms."""
 
 
-class Found(NamedTuple):
+class Matches(NamedTuple):
     """Matching messages from a sequence on."""
 
     records: Sequence[Record]
@@ -75,25 +75,25 @@ class Everything:
         """Prepare `find` in steps, if it takes long."""
         return iter(())
 
-    def find(self, start: int, limit: int, max_bytes: int, left: int) -> Found:
+    def find(self, start: int, limit: int, max_bytes: int, left: int) -> Matches:
         """Return the next matching messages from `start` on, at most `limit`; `left`: about how many there are."""
         store = self._store
         seq = store.live.next_at_or_after(start)
         if not seq:
-            return Found([], max(start, store.last_seq + 1), 0)
+            return Matches([], max(start, store.last_seq + 1), 0)
         if not store.is_local(seq):
-            return Found([], seq, seq)
+            return Matches([], seq, seq)
         records = store.records_from(seq, limit, max_bytes)
         # Invariant: a live, local message can be read.
         assert records, f"sequence {seq} is live and local but was not read"
-        return Found(records, records.seqs[-1] + 1, 0)
+        return Matches(records, records.seqs[-1] + 1, 0)
 
     def narrowing(self) -> Sequence[bytes] | None:
         """Return subjects of all matching messages if they are few, else patterns; None if neither narrows a read."""
         return None
 
 
-class Subjects:
+class ConsumerFilters:
     """One or more subject filters. Filters of one consumer never contain each other, but may overlap in part."""
 
     NARROW = 256
@@ -104,7 +104,7 @@ class Subjects:
     def __init__(self, store: Store, filters: Sequence[bytes]) -> None:
         self._store = store
         self._filters = tuple(filters)
-        self._known_set: Filters | None = None
+        self._known_set: SubjectFilters | None = None
         self._literal = all(map(is_literal, filters))
         heads = sorted(one if is_literal(one) else literal_head(one) for one in filters)
         # Then each has subjects of its own, which the index finds without looking at those of the others.
@@ -120,10 +120,10 @@ class Subjects:
         self._too_many = 0
 
     @property
-    def _set(self) -> Filters:
+    def _set(self) -> SubjectFilters:
         """Return the filters as a set, which is made when it is first needed: there may be thousands of them."""
         if self._known_set is None:
-            self._known_set = Filters(self._filters)
+            self._known_set = SubjectFilters(self._filters)
         return self._known_set
 
     def matches(self, subject: bytes) -> bool:
@@ -182,12 +182,12 @@ class Subjects:
             yield
         return total
 
-    def find(self, start: int, limit: int, max_bytes: int, left: int) -> Found:
+    def find(self, start: int, limit: int, max_bytes: int, left: int) -> Matches:
         if self._is_sparse(start, left):
             return self._look_up(start, limit, max_bytes, left)
         return self._scan(start, limit, max_bytes)
 
-    def _scan(self, start: int, limit: int, max_bytes: int) -> Found:
+    def _scan(self, start: int, limit: int, max_bytes: int) -> Matches:
         """Read on and keep what matches."""
         store, decided = self._store, self._decided
         found: list[Records] = []
@@ -199,7 +199,7 @@ class Subjects:
                 break
             if not store.is_local(seq):
                 if not count:
-                    return Found([], seq, seq)
+                    return Matches([], seq, seq)
                 start = seq
                 break
             run = store.records_from(seq, min(SCAN_MSGS - looked, 512), max_bytes)
@@ -220,9 +220,9 @@ class Subjects:
                 found.append(kept)
                 count += len(kept)
                 size += sum(kept.lengths)
-        return Found(joined(found), start, 0)
+        return Matches(joined(found), start, 0)
 
-    def _look_up(self, start: int, limit: int, max_bytes: int, left: int) -> Found:
+    def _look_up(self, start: int, limit: int, max_bytes: int, left: int) -> Matches:
         """Take the next matches from the subject index, where they are few among many messages."""
         for _ in self.planning(start, left):
             continue
@@ -231,9 +231,9 @@ class Subjects:
             at += 1
         self._plan_at = at
         if at == len(plan):
-            return Found([], max(start, self._plan_through + 1), 0)
+            return Matches([], max(start, self._plan_through + 1), 0)
         if not store.is_local(plan[at]):
-            return Found([], plan[at], plan[at])
+            return Matches([], plan[at], plan[at])
         taken: list[int] = []
         size = 0
         for seq in plan[at : at + limit]:
@@ -242,7 +242,7 @@ class Subjects:
                 size += store.size_of(seq)
                 if size >= max_bytes:
                     break
-        return Found(store.records_of(taken), taken[-1] + 1, 0)
+        return Matches(store.records_of(taken), taken[-1] + 1, 0)
 
     def _is_sparse(self, start: int, left: int) -> bool:
         span = self._store.last_seq - start + 1
@@ -299,7 +299,7 @@ def _steps(parts: Iterable[list[bytes]]) -> Iterator[list[bytes]]:
     yield together
 
 
-Selection = Everything | Subjects
+Selection = Everything | ConsumerFilters
 """The messages that match a consumer's filters."""
 
 
@@ -307,4 +307,4 @@ def selection(store: Store, filters: Sequence[bytes]) -> Selection:
     """Return the selection for a consumer's filters; every message matches without filters, or with `>`."""
     if not filters or b">" in filters:
         return Everything(store)
-    return Subjects(store, filters)
+    return ConsumerFilters(store, filters)

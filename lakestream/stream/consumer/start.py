@@ -14,7 +14,7 @@ import msgspec
 from lakestream.log.store.store import Store
 from lakestream.ports import Io
 from lakestream.protocol.gotime import time_ns
-from lakestream.protocol.subjects import Filters, is_literal, to_regex
+from lakestream.protocol.subjects import SubjectFilters, is_literal, to_regex
 from lakestream.stream.awaiting import in_thread
 from lakestream.stream.consumer.config import ConsumerConfig
 from lakestream.stream.core.reader import Reader
@@ -23,7 +23,7 @@ AT_ONCE = 20_000
 """With more subjects than this the newest message of each is looked up in a thread."""
 
 
-class Start(msgspec.Struct, frozen=True):
+class ConsumerStart(msgspec.Struct, frozen=True):
     """Start of a consumer: `picked` messages are delivered first, ascending, then those from `seq` on."""
 
     seq: int
@@ -41,49 +41,49 @@ def needs_lookup(config: ConsumerConfig, store: Store) -> bool:
             return False
 
 
-async def start_found(config: ConsumerConfig, store: Store, reader: Reader, io: Io) -> Start:
+async def start_found(config: ConsumerConfig, store: Store, reader: Reader, io: Io) -> ConsumerStart:
     """Return the start where `needs_lookup`; messages stored in the meantime come after it."""
     if config.deliver_policy == "last_per_subject":
         return await _last_of_many(config.filters, store, io)
     assert config.opt_start_time is not None, "checked by rules.check"
     seq = await reader.first_at(time_ns(config.opt_start_time))
-    return Start(seq or store.last_seq + 1)
+    return ConsumerStart(seq or store.last_seq + 1)
 
 
-async def _last_of_many(filters: Sequence[bytes], store: Store, io: Io) -> Start:
+async def _last_of_many(filters: Sequence[bytes], store: Store, io: Io) -> ConsumerStart:
     subjects = store.subjects.snapshot()
     following = store.last_seq + 1
 
     def pick() -> list[int]:
-        match = to_regex(filters[0]).fullmatch if len(filters) == 1 else Filters(filters).match
+        match = to_regex(filters[0]).fullmatch if len(filters) == 1 else SubjectFilters(filters).match
         return sorted(seq for name, seq in subjects.newest() if match(name))
 
     picked = await in_thread(io, pick)
-    return Start(following, picked) if picked else _from_the_last(store, following - 1)
+    return ConsumerStart(following, picked) if picked else _from_the_last(store, following - 1)
 
 
-def start_of(config: ConsumerConfig, store: Store, next_seq: int) -> Start:
+def start_of(config: ConsumerConfig, store: Store, next_seq: int) -> ConsumerStart:
     """Return the start for every policy but by_start_time, at once. `next_seq`: of the next message."""
     first = max(store.first_seq, 1)
     match config.deliver_policy:
         case "new":
-            return Start(next_seq)
+            return ConsumerStart(next_seq)
         case "by_start_sequence":
-            return Start(max(config.opt_start_seq, first))
+            return ConsumerStart(max(config.opt_start_seq, first))
         case "last":
-            return Start(_last(config, store) or first)
+            return ConsumerStart(_last(config, store) or first)
         case "last_per_subject":
             index = store.subjects
             subjects = {subject for one in config.filters for subject in index.matching(one)}
             picked = sorted(filter(None, map(index.last, subjects)))
-            return Start(store.last_seq + 1, picked) if picked else _from_the_last(store, store.last_seq)
+            return ConsumerStart(store.last_seq + 1, picked) if picked else _from_the_last(store, store.last_seq)
         case _:
-            return Start(first)
+            return ConsumerStart(first)
 
 
-def _from_the_last(store: Store, last: int) -> Start:
+def _from_the_last(store: Store, last: int) -> ConsumerStart:
     """Return the start at the stream's last sequence, or at its first one after a purge."""
-    return Start(max(last, store.first_seq, 1))
+    return ConsumerStart(max(last, store.first_seq, 1))
 
 
 def _last(config: ConsumerConfig, store: Store) -> int:

@@ -13,7 +13,7 @@ from lakestream.stream.consumer.config import ConsumerConfig
 from lakestream.stream.consumer.ledger import Ledger
 
 
-class Target:
+class DeliveryTarget:
     """A receiver of blocks of messages."""
 
     bound = False

@@ -41,7 +41,7 @@ from lakestream.stream.core.batch import After
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.effect import Effect, EffectReader, Effects
 from lakestream.stream.core.limits import Removed
-from lakestream.stream.core.operations import Operation, Progress, Removing
+from lakestream.stream.core.operations import ConsumerProgress, Operation, Removing
 from lakestream.stream.core.publish import Publish, PublishRule, PublishRules
 
 T = TypeVar("T")
@@ -181,7 +181,7 @@ class Feature:
     def applied(self, operation: Operation, own: bool) -> None:
         """Act on an operation of any kind that was applied. `own`: its proposer is on this node and gets the result."""
 
-    def progressed(self, entries: Sequence[Progress]) -> None:
+    def progressed(self, entries: Sequence[ConsumerProgress]) -> None:
         """Apply the progress entries of another node, or of an earlier process, that are this feature's."""
 
     # ------------------------------------------------------------------ this node answers for them (on the leader)

@@ -157,7 +157,7 @@ Removing = UpdateStream | DeleteMessage | Purge | Expire | Remove
 """Operations that can remove messages."""
 
 
-class Progress(msgspec.Struct, frozen=True, gc=False):
+class ConsumerProgress(msgspec.Struct, frozen=True, gc=False):
     """Changes of one consumer since its last entry. In PROGRESS frames, many consumers to a frame.
 
     `state` is the consumer's own encoding; only `stream/consumer/ledger.py` reads it. Without a name: the places of
@@ -170,10 +170,10 @@ class Progress(msgspec.Struct, frozen=True, gc=False):
 
 _encoder = msgspec.msgpack.Encoder()
 _operation: PackDecoder[Operation] = PackDecoder(Operation)
-_progress: PackDecoder[list[Progress]] = PackDecoder(list[Progress])
+_progress: PackDecoder[list[ConsumerProgress]] = PackDecoder(list[ConsumerProgress])
 
 
-def encode(entry: Operation | list[Progress]) -> bytes:
+def encode(entry: Operation | list[ConsumerProgress]) -> bytes:
     """Encode the body of an OPERATION or PROGRESS frame."""
     return _encoder.encode(entry)
 
@@ -183,6 +183,6 @@ def decode_operation(body: bytes) -> Operation:
     return _operation.decode(body)
 
 
-def decode_progress(body: bytes) -> list[Progress]:
+def decode_progress(body: bytes) -> list[ConsumerProgress]:
     """Decode the body of a PROGRESS frame. Raises `msgspec.DecodeError`."""
     return _progress.decode(body)

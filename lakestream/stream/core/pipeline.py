@@ -19,8 +19,8 @@ from lakestream.raft.core.ready import NotLeader
 from lakestream.raft.group.group import Group, Proposal
 from lakestream.stream.core.batch import Batch
 from lakestream.stream.core.feature import Hooks
-from lakestream.stream.core.operations import Operation, Progress, Purge, Removing, UpdateStream, encode
-from lakestream.stream.core.state import Asked, Done, Foreign
+from lakestream.stream.core.operations import ConsumerProgress, Operation, Purge, Removing, UpdateStream, encode
+from lakestream.stream.core.state import Done, Foreign, PendingOperation
 
 WRITE_BYTES = 1 << 20
 """Messages that one write of a stream without replicas takes (1 MiB), at least one batch: what has gathered behind a
@@ -144,7 +144,7 @@ class Pipeline:
 
     def pending_operations(self) -> list[Operation]:
         """Return the uncommitted operations, oldest first."""
-        return [each.context.operation for each in self.uncommitted() if isinstance(each.context, Asked)]
+        return [each.context.operation for each in self.uncommitted() if isinstance(each.context, PendingOperation)]
 
     # ------------------------------------------------------------------ bytes
     def hold(self, size: int) -> None:
@@ -213,7 +213,7 @@ class Pipeline:
             operation = msgspec.structs.replace(operation, at_ns=self._removal_time(operation))
         if isinstance(operation, Purge | UpdateStream):
             self.on_change()
-        self._add(Proposal(Kind.OPERATION, encode(operation), 0, Asked(operation, done)))
+        self._add(Proposal(Kind.OPERATION, encode(operation), 0, PendingOperation(operation, done)))
 
     def propose_foreign(self, kind: Kind, body: bytes, count: int, done: Callable[[ApiError | None], None]) -> None:
         """Log an entry of an archive with `count` messages; `done(None)` once it is applied, `done(ApiError)` if it is
@@ -223,7 +223,7 @@ class Pipeline:
             return
         self._add(Proposal(kind, body, count, Foreign(done)))
 
-    def log_progress(self, entries: list[Progress], done: Callable[[], None] | None = None) -> None:
+    def log_progress(self, entries: list[ConsumerProgress], done: Callable[[], None] | None = None) -> None:
         """Log these entries after what was proposed before; `done` once they are committed."""
         self._add(Proposal(Kind.PROGRESS, encode(entries), 0, done or nothing_left))
 
@@ -347,7 +347,7 @@ class Pipeline:
 def refuse(contexts: Iterable[object], error: ApiError) -> None:
     """Call the proposers of operations and foreign entries with an error: not applied, or not known to be."""
     for context in contexts:
-        if isinstance(context, Asked | Foreign) and context.done is not None:
+        if isinstance(context, PendingOperation | Foreign) and context.done is not None:
             context.done(error)
 
 

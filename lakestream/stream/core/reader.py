@@ -16,7 +16,7 @@ from lakestream.log.index.sequences import SequenceSet
 from lakestream.log.store.store import Store
 from lakestream.ports import History
 from lakestream.protocol.api.errors import PublicError
-from lakestream.protocol.subjects import Filters, is_literal
+from lakestream.protocol.subjects import SubjectFilters, is_literal
 
 T = TypeVar("T")
 
@@ -139,7 +139,7 @@ class Reader:
         if self._count(first, last, subjects) == len(found):
             return found
         there = {record.seq for record in found}
-        asked = None if subjects is None else Filters(subjects)
+        asked = None if subjects is None else SubjectFilters(subjects)
         while low <= last:
             some = live.members(low, COMPARED, last)
             if not some:
@@ -164,7 +164,7 @@ class Reader:
         names = {subject for subject in subjects if is_literal(subject)}
         if len(names) < len(subjects):
             if live.count(first, last) <= min(COMPARED, len(index)):
-                match = Filters(subjects).match
+                match = SubjectFilters(subjects).match
                 return sum(map(match, self._store.subjects_of(live.members(first, COMPARED, last))))
             names.update(*(index.matching(pattern) for pattern in subjects if not is_literal(pattern)))
         return sum(index.count_range(name, first, last) for name in names)

@@ -50,7 +50,7 @@ def encode_checkpoint(fields: Mapping[str, object]) -> bytes:
     return msgspec.msgpack.encode(known | dict(fields))
 
 
-class Asked(msgspec.Struct, gc=False):
+class PendingOperation(msgspec.Struct, gc=False):
     """An operation on its way, and the callback of its proposer."""
 
     operation: Operation

@@ -33,7 +33,7 @@ from lakestream.stream.core.operations import CreateStream, Operation
 from lakestream.stream.core.pipeline import Pipeline, Uncommitted, nothing_left, refuse
 from lakestream.stream.core.proposer import BufferLimits, Proposer
 from lakestream.stream.core.reader import Reader
-from lakestream.stream.core.state import Asked, Done, Foreign, StreamState, encode_checkpoint
+from lakestream.stream.core.state import Done, Foreign, PendingOperation, StreamState, encode_checkpoint
 from lakestream.stream.core.storage_use import AccountUse
 from lakestream.stream.core.view import ProposedView
 
@@ -260,7 +260,7 @@ class StreamCore:
                 self._acknowledge(context)
             for each in self._hooks.acknowledged:
                 each.acknowledged(context.first_seq, context.subjects)
-        elif isinstance(context, Asked):
+        elif isinstance(context, PendingOperation):
             return self._operate(entry.frame.index, context)
         elif isinstance(context, Foreign):
             return self._import(entry, context)
@@ -269,7 +269,7 @@ class StreamCore:
         self.store.applied = entry.frame.index
         return None
 
-    def _operate(self, index: int, asked: Asked) -> Steps:
+    def _operate(self, index: int, asked: PendingOperation) -> Steps:
         """Apply an operation of this node, in steps, and answer for it."""
         result = yield from self.applier.operation(asked.operation, own=True)
         self.pipeline.operated()

@@ -74,7 +74,7 @@ class BatchRoom:
         return held < (limits.per_stream or FAST_PER_STREAM) and self.fast < (limits.total or FAST_TOTAL)
 
 
-class Open(Protocol):
+class OpenBatch(Protocol):
     """An open batch."""
 
     id: bytes
@@ -82,7 +82,7 @@ class Open(Protocol):
     """Steady time (ns) of its last message."""
 
 
-T = TypeVar("T", bound=Open)
+T = TypeVar("T", bound=OpenBatch)
 
 
 class Batches(Feature, Generic[T]):

@@ -49,13 +49,13 @@ Sources = dict[str, dict[str, str] | None]
 _sources: msgspec.json.Decoder[Sources | None] = msgspec.json.Decoder(Sources | None)
 
 
-class Value(msgspec.Struct, frozen=True):
+class CounterValue(msgspec.Struct, frozen=True):
     """The payload of a counter's message."""
 
     val: str = ""
 
 
-_value = msgspec.json.Decoder(Value)
+_value = msgspec.json.Decoder(CounterValue)
 
 
 def count(view: View, message: Publish) -> None:

@@ -18,7 +18,7 @@ from lakestream.protocol.decoding import PackDecoder
 from lakestream.stream.core import limits
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.effect import Effect
-from lakestream.stream.core.operations import Progress
+from lakestream.stream.core.operations import ConsumerProgress
 from lakestream.stream.core.pipeline import Pipeline
 from lakestream.stream.core.proposer import Proposer
 from lakestream.stream.core.publish import Duplicate, Postponed, Publish
@@ -42,7 +42,7 @@ START, APPEND, COMMIT, END, PING = range(5)
 """Operations: the first message, a further one, the last one, the end without a message, a question after progress."""
 
 
-class Member(msgspec.Struct, frozen=True):
+class FastReply(msgspec.Struct, frozen=True):
     """Fields of a reply subject `<prefix>.<id>.<flow>.<ok|fail>.<seq>.<operation>.$FI`."""
 
     id: bytes
@@ -58,7 +58,7 @@ class Member(msgspec.Struct, frozen=True):
         return self.seq == 1 and self.operation in (START, COMMIT)
 
 
-def parse_reply(reply: bytes) -> Member:
+def parse_reply(reply: bytes) -> FastReply:
     """Read a reply subject from the right: the prefix may have dots. Raises ApiError 10206, 10207."""
     parts = reply.rsplit(b".", 6)
     if len(parts) != 7:
@@ -74,7 +74,7 @@ def parse_reply(reply: bytes) -> Member:
     # Digits beyond a number's size are a large number; other text selects the default.
     asked = number(flow) if flow.isdigit() else DEFAULT_FLOW
     asked = min(asked, MAX_INTERVAL) if asked >= 0 else MAX_INTERVAL
-    return Member(batch_id, asked or DEFAULT_FLOW, mode == b"ok", place, wanted)
+    return FastReply(batch_id, asked or DEFAULT_FLOW, mode == b"ok", place, wanted)
 
 
 class _Fast(msgspec.Struct, array_like=True):
@@ -152,9 +152,9 @@ class Fast(Batches[_Fast]):
         batches = [self._open.get(batch_id) for batch_id in changed]
         ended = changed.keys() - {batch.id for batch in batches if batch is not None}
         state = _encoder.encode(([batch for batch in batches if batch is not None], sorted(ended)))
-        self._pipeline.log_progress([Progress("", state)], lambda: self._learn(state))
+        self._pipeline.log_progress([ConsumerProgress("", state)], lambda: self._learn(state))
 
-    def progressed(self, entries: Sequence[Progress]) -> None:
+    def progressed(self, entries: Sequence[ConsumerProgress]) -> None:
         for entry in entries:
             if not entry.name:
                 self._learn(entry.state)
@@ -204,7 +204,7 @@ class Fast(Batches[_Fast]):
                     self._say(message.reply, b'{"type":"ack","seq":0,"msgs":%d}' % batch.interval)
                 self._judge(batch, member, message)
 
-    def _find(self, message: Publish) -> tuple[Member, _Fast]:
+    def _find(self, message: Publish) -> tuple[FastReply, _Fast]:
         """Return the batch that a message belongs to, or begins. Raise ApiError if it belongs to none."""
         config = self._config
         check_size(config, message)
@@ -219,7 +219,7 @@ class Fast(Batches[_Fast]):
             raise
         return member, batch
 
-    def _begin(self, member: Member) -> _Fast:
+    def _begin(self, member: FastReply) -> _Fast:
         if not member.begins:
             raise api_error(10208)
         if not self._room.for_fast(len(self._open)):
@@ -231,7 +231,7 @@ class Fast(Batches[_Fast]):
         self._touch(batch)
         return batch
 
-    def _in_order(self, batch: _Fast, member: Member, reply: bytes) -> bool:
+    def _in_order(self, batch: _Fast, member: FastReply, reply: bytes) -> bool:
         """Return True if a member can be taken. Report a gap before it, and end a batch that does not go on then."""
         if member.seq == batch.next:
             return True
@@ -241,7 +241,7 @@ class Fast(Batches[_Fast]):
         self._finish(batch, reply, batch.next - 1)
         return False
 
-    def _ping(self, batch: _Fast, member: Member, reply: bytes) -> None:
+    def _ping(self, batch: _Fast, member: FastReply, reply: bytes) -> None:
         """Answer a client that has sent everything through this sequence, and asks what came."""
         if member.seq >= batch.next:
             self._gap(batch, reply, member.seq + 1)
@@ -253,7 +253,7 @@ class Fast(Batches[_Fast]):
         self._ack(batch, reply)
 
     # ------------------------------------------------------------------ one message
-    def _judge(self, batch: _Fast, member: Member, message: Publish) -> None:
+    def _judge(self, batch: _Fast, member: FastReply, message: Publish) -> None:
         """Store a message, or say why not; later, where that depends on something in flight."""
         proposer = self._proposer
 
@@ -289,7 +289,7 @@ class Fast(Batches[_Fast]):
             else:
                 self._store(batch, member, message, judged, outcome)
 
-    def _store(self, batch: _Fast, member: Member, message: Publish, judged: Publish, effect: Effect | None) -> None:
+    def _store(self, batch: _Fast, member: FastReply, message: Publish, judged: Publish, effect: Effect | None) -> None:
         reply, judged.reply, judged.tail = message.reply, b"", b""
         seq = self._proposer.take(judged, effect)
         message.reply = reply
@@ -302,7 +302,7 @@ class Fast(Batches[_Fast]):
         elif self._advance(batch):
             self._ack(batch, reply)
 
-    def _duplicate(self, batch: _Fast, member: Member, reply: bytes, seq: int) -> None:
+    def _duplicate(self, batch: _Fast, member: FastReply, reply: bytes, seq: int) -> None:
         """Count a message that was stored before as if it were stored now."""
         if self._advance(batch):
             self._ack(batch, reply)
@@ -313,7 +313,7 @@ class Fast(Batches[_Fast]):
         elif member.operation == COMMIT:
             self._finish(batch, reply, member.seq)
 
-    def _refused(self, batch: _Fast, member: Member, message: Publish, error: ApiError) -> None:
+    def _refused(self, batch: _Fast, member: FastReply, message: Publish, error: ApiError) -> None:
         # A gap is judged by what the batch began with, a refusal by what this message says.
         if member.begins and not member.keeps_going:
             self._end(batch)

@@ -66,7 +66,7 @@ class _State(msgspec.Struct):
 _STATE = PackDecoder(_State)
 
 
-class Entry(msgspec.Struct):
+class ScheduleEntry(msgspec.Struct):
     """One schedule: its message, and when it fires next. It is alive as long as the message is in the stream."""
 
     seq: int
@@ -103,7 +103,7 @@ class Schedules(Feature):
         self._created_ns, self._clock, self._store, self._reader = created_ns, clock, store, reader
         self._pipeline, self._proposer, self._supersede, self._no_room = pipeline, proposer, supersede, no_room
         self._config = StreamConfig()
-        self._entries: dict[bytes, Entry] = {}
+        self._entries: dict[bytes, ScheduleEntry] = {}
         self._sweep_at = SLACK
         self._running = False
         self._timer: Timer | None = None
@@ -112,7 +112,7 @@ class Schedules(Feature):
         """(when to look at a schedule, its sequence, its subject). Outdated entries are passed over."""
         self._latest: list[tuple[int, int, bytes]] = []
         """The same of those with intervals, by the steady clock."""
-        self._firing: dict[bytes, Entry] = {}
+        self._firing: dict[bytes, ScheduleEntry] = {}
         """Schedules by subject whose message is on its way, or can not be stored at all."""
 
     def __len__(self) -> int:
@@ -156,9 +156,9 @@ class Schedules(Feature):
             over.append((meaning.scheduler, effect.seq))
             self._end(meaning.scheduler, effect.seq)
         if meaning.first_ns is not None and effect.seq in self._store.live:
-            self._enter(effect.subject, Entry(effect.seq, meaning.first_ns, meaning.every_ns))
+            self._enter(effect.subject, ScheduleEntry(effect.seq, meaning.first_ns, meaning.every_ns))
 
-    def _enter(self, subject: bytes, entry: Entry) -> None:
+    def _enter(self, subject: bytes, entry: ScheduleEntry) -> None:
         if len(self._entries) >= self._sweep_at:
             live = self._store.live
             self._entries = {name: entry for name, entry in self._entries.items() if entry.seq in live}
@@ -192,7 +192,7 @@ class Schedules(Feature):
     def load(self, checkpoint: bytes) -> None:
         state = _STATE.decode(checkpoint)
         every = dict(state.intervals)
-        self._entries = {subject: Entry(seq, at, every.get(subject, 0)) for subject, seq, at in state.schedules}
+        self._entries = {subject: ScheduleEntry(seq, at, every.get(subject, 0)) for subject, seq, at in state.schedules}
         self._sweep_at = 2 * len(self._entries) + SLACK
 
     # ------------------------------------------------------------------ lead
@@ -211,13 +211,13 @@ class Schedules(Feature):
         self._firing.clear()
         self._disarm()
 
-    def _watch(self, subject: bytes, entry: Entry) -> None:
+    def _watch(self, subject: bytes, entry: ScheduleEntry) -> None:
         """Look at a schedule when it fires next."""
         self._look(entry.next_ns, entry.seq, subject)
         if self._running:
             self._limit(subject, entry)
 
-    def _limit(self, subject: bytes, entry: Entry) -> None:
+    def _limit(self, subject: bytes, entry: ScheduleEntry) -> None:
         if entry.every_ns:
             # Half a second: intervals begin at whole ones.
             entry.latest_ns = self._clock.steady() + entry.every_ns + ROUNDED_NS
@@ -275,7 +275,7 @@ class Schedules(Feature):
             return
         now = self._clock.now()
         overdue = self._overdue()
-        due: dict[bytes, Entry] = {}
+        due: dict[bytes, ScheduleEntry] = {}
         ending = self._ending()
         while (overdue or (self._due and self._due[0][0] <= now)) and len(due) < MAX_FIRES:
             late = bool(overdue)
@@ -308,11 +308,11 @@ class Schedules(Feature):
         blocks = [block for effect in effects if (block := SCHEDULE.of(effect)) is not None]
         return {headers.get(block, schedule_rules.SCHEDULER) or b"" for block in blocks}
 
-    def _stands(self, subject: bytes, entry: Entry, ending: set[bytes]) -> bool:
+    def _stands(self, subject: bytes, entry: ScheduleEntry, ending: set[bytes]) -> bool:
         """Return True if no message, stored or on its way, has replaced or ended a schedule."""
         return subject not in ending and self._proposer.view.last_of(subject) == entry.seq
 
-    def _begin(self, due: Sequence[tuple[bytes, Entry]]) -> None:
+    def _begin(self, due: Sequence[tuple[bytes, ScheduleEntry]]) -> None:
         """Publish for these, at once where their messages are in the log."""
         store = self._store
         elsewhere = []
@@ -331,7 +331,7 @@ class Schedules(Feature):
         source = headers.get(schedule.header, schedule_rules.SOURCE) if schedule is not None else None
         return self._store.subjects.last(source) if source else 0
 
-    async def _begin_with_history(self, due: Sequence[tuple[bytes, Entry]]) -> None:
+    async def _begin_with_history(self, due: Sequence[tuple[bytes, ScheduleEntry]]) -> None:
         """Publish for these where only the lake has what is needed."""
         reader = self._reader
         for position, (subject, entry) in enumerate(due):
@@ -351,13 +351,13 @@ class Schedules(Feature):
             else:
                 self._again(subject, entry)
 
-    def _again(self, subject: bytes, entry: Entry) -> None:
+    def _again(self, subject: bytes, entry: ScheduleEntry) -> None:
         """Try this one later."""
         self._firing.pop(subject, None)
         self._look(self._clock.now() + RETRY_NS, entry.seq, subject)
         self._arm()
 
-    def _publish(self, subject: bytes, entry: Entry, schedule: Record | None, content: Record | None) -> None:
+    def _publish(self, subject: bytes, entry: ScheduleEntry, schedule: Record | None, content: Record | None) -> None:
         made = None
         if schedule is not None:
             made = schedule_rules.produced(schedule, content, entry.next_ns, self._clock.now())

@@ -23,7 +23,7 @@ from lakestream.log.store.past import LogPast
 from lakestream.log.store.store import Store
 from lakestream.ports import Clock, History, Io, PastUnavailableError
 from lakestream.protocol.api.errors import for_clients
-from lakestream.protocol.subjects import Filters
+from lakestream.protocol.subjects import SubjectFilters
 from lakestream.stream.awaiting import in_thread
 from lakestream.stream.core import limits, offline
 from lakestream.stream.core.config import StreamConfig
@@ -98,7 +98,7 @@ class TimeTravel(Feature):
         return Past(self._name, self._store, self._io, history)
 
 
-class Found:
+class PastMessages:
     """Messages of a stream as it was at a point.
 
     Attributes:
@@ -124,7 +124,7 @@ class Past:
     def __init__(self, name: str, store: Store, io: Io, history: History) -> None:
         self._name, self._store, self._io, self._history = name, store, io, history
 
-    async def find(self, patterns: Sequence[bytes], up_to_seq: int, before_ns: int, limit: int) -> Found | None:
+    async def find(self, patterns: Sequence[bytes], up_to_seq: int, before_ns: int, limit: int) -> PastMessages | None:
         """Return the last message of each matching subject; None when they are more than `limit`.
 
         Right after `up_to_seq` was stored; or, when that is 0, of what was stored before `before_ns`.
@@ -138,7 +138,7 @@ class Past:
                 continue
         raise self._unknown()
 
-    async def _look(self, patterns: Sequence[bytes], point: Point, limit: int) -> Found | None:
+    async def _look(self, patterns: Sequence[bytes], point: Point, limit: int) -> PastMessages | None:
         """Find as `find` does. Raise _Moved or Compacted if entries went from the log into the table meanwhile."""
         log = LogPast(self._store)
         through = log.last_seq(point)
@@ -149,7 +149,7 @@ class Past:
         except Exception as error:
             raise PastUnavailableError(for_clients(error)) from error
         if was.within:
-            return None if was.newest is None else Found(self, point, was.through, was.newest)
+            return None if was.newest is None else PastMessages(self, point, was.through, was.newest)
         log = LogPast(self._store)
         if not log.holds_from(was.position + 1):
             raise self._unknown() if log.first_index <= was.position + 1 else _Moved
@@ -166,7 +166,7 @@ class Past:
 
     async def _beyond(
         self, patterns: Sequence[bytes], point: Point, through: int, limit: int, holds: Callable[[LogPast], bool]
-    ) -> Found | None:
+    ) -> PastMessages | None:
         """Find what lives and was there by `through`, and what left after the point, which the log knows if it `holds`.
 
         In pieces, between which others have their turn. What is removed meanwhile is found alive, or among what has
@@ -190,7 +190,7 @@ class Past:
         log = LogPast(self._store)
         if not holds(log):
             raise _Moved
-        wanted = Filters(patterns)
+        wanted = SubjectFilters(patterns)
         for seqs in await in_thread(self._io, log.returning(point, through)):
             for seq, subject in zip(seqs, log.subjects(seqs), strict=True):
                 if seq > newest.get(subject, 0) and wanted.match(subject):
@@ -198,7 +198,7 @@ class Past:
             if len(newest) > limit:
                 return None
             await asyncio.sleep(0)
-        return Found(self, point, through, sorted(newest.values()))
+        return PastMessages(self, point, through, sorted(newest.values()))
 
     async def read(self, seqs: Sequence[int], point: Point, max_bytes: int) -> list[Record]:
         log = LogPast(self._store)

@@ -36,7 +36,7 @@ from lakestream.stream.core import offline
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.effect import Given
 from lakestream.stream.core.feature import Feature
-from lakestream.stream.core.operations import CreateStream, Operation, Progress
+from lakestream.stream.core.operations import ConsumerProgress, CreateStream, Operation
 from lakestream.stream.core.pipeline import Pipeline
 from lakestream.stream.core.publish import MAX_HEADER_BYTES, NotReady, Publish, PublishRule, View
 
@@ -162,14 +162,14 @@ class Validation(Feature):
         if not new or not self._pipeline.accepts:
             return
         self._stated |= new
-        self._pipeline.log_progress([Progress(STATED, msgspec.msgpack.encode(new))], lambda: self._learn(new))
+        self._pipeline.log_progress([ConsumerProgress(STATED, msgspec.msgpack.encode(new))], lambda: self._learn(new))
 
     def _learn(self, versions: dict[str, int]) -> None:
         if self._mode != OFF:
             self._latest = self._latest | versions
             self._store.note_schemas(self._text, self._latest)
 
-    def progressed(self, entries: Sequence[Progress]) -> None:
+    def progressed(self, entries: Sequence[ConsumerProgress]) -> None:
         for entry in entries:
             if entry.name == STATED:
                 self._learn(_versions.decode(entry.state))

@@ -30,7 +30,7 @@ from lakestream.stream.core.config import StreamConfig, StreamSource
 from lakestream.stream.core.operations import Fork, decode_operation
 from lakestream.stream.core.stream import StreamCore
 from lakestream.stream.mirroring.origin import Origin
-from lakestream.stream.mirroring.session import Session, Taker
+from lakestream.stream.mirroring.session import OriginSession, Taker
 
 ASK_AGAIN_NS = 30_000_000_000
 """Pause before a mirror of a moment whose clone was refused requests it again (30 s)."""
@@ -133,7 +133,7 @@ def why_not(origin: StreamConfig, mirror: StreamConfig) -> str:
 
 
 # ---------------------------------------------------------------------- the leader
-class CloneSession(Session):
+class CloneSession(OriginSession):
     """The session of a mirror with its origin, behind the clone with which the mirror begins, if there is to be one.
 
     Args:
@@ -271,12 +271,12 @@ def apply_fork(store: Store, config: StreamConfig, operation: Fork) -> bool:
 
 
 # ---------------------------------------------------------------------- replicas
-def fork_in(frame: Frame) -> log_base.Origin | None:
+def fork_in(frame: Frame) -> log_base.BaseOrigin | None:
     """Return the clone that a Fork entry names, None for other entries."""
     if frame.kind != Kind.OPERATION:
         return None
     operation = decode_operation(frame.body)
-    return log_base.Origin(operation.version, operation.through) if isinstance(operation, Fork) else None
+    return log_base.BaseOrigin(operation.version, operation.through) if isinstance(operation, Fork) else None
 
 
 def prepare(stream: StreamCore, frame: Frame, bases: Bases | None) -> None:
@@ -300,7 +300,7 @@ def prepare(stream: StreamCore, frame: Frame, bases: Bases | None) -> None:
     store.ready = base
 
 
-def held_from(store: Store, entries: list[Committed]) -> tuple[int, log_base.Origin] | None:
+def held_from(store: Store, entries: list[Committed]) -> tuple[int, log_base.BaseOrigin] | None:
     """Return the position of the first entry that can not be applied yet, and the clone that it waits for; None if
     all of them can."""
     if store.last_seq and store.based:
@@ -328,7 +328,7 @@ class Holding:
         self,
         stream: StreamCore,
         bases: Bases,
-        origin: log_base.Origin,
+        origin: log_base.BaseOrigin,
         warn: Callable[[str], None],
         done: Callable[[list[Committed]], None],
     ) -> None:

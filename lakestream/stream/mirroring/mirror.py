@@ -14,8 +14,8 @@ from lakestream.stream.core.batch import Run
 from lakestream.stream.core.operations import Skip
 from lakestream.stream.core.pipeline import Pipeline
 from lakestream.stream.core.proposer import Proposer
-from lakestream.stream.mirroring.origin import Origin, Start, stored_header
-from lakestream.stream.mirroring.session import Received, Session
+from lakestream.stream.mirroring.origin import Origin, OriginStart, stored_header
+from lakestream.stream.mirroring.session import OriginSession, Received
 
 NEAR = 10
 """A mirror that lacks fewer messages than this is near its origin."""
@@ -31,7 +31,7 @@ class Mirror:
     seq = 0
     """INFO shows no sequence, which is the stream's last one."""
 
-    session: Session
+    session: OriginSession
     """Reads the origin for it; set before it begins."""
 
     def __init__(self, origin: Origin, pipeline: Pipeline, proposer: Proposer, came_near: Callable[[], None]) -> None:
@@ -40,11 +40,11 @@ class Mirror:
         self.near = False
         """True once it has been near its origin: then it may answer direct gets for it."""
 
-    def start(self) -> Start:
+    def start(self) -> OriginStart:
         following = self._pipeline.next_seq  # behind messages in flight, too
         if following > 1:
-            return Start(following)
-        return Start(self.source.opt_start_seq, self.source.opt_start_time)
+            return OriginStart(following)
+        return OriginStart(self.source.opt_start_seq, self.source.opt_start_time)
 
     def opened(self, before: int, identity: str, pending: int) -> bool:
         self._note(pending)

@@ -31,7 +31,7 @@ from lakestream.stream.mirroring.clone import (
 )
 from lakestream.stream.mirroring.mirror import Mirror
 from lakestream.stream.mirroring.origin import Origin, key_of
-from lakestream.stream.mirroring.session import Session
+from lakestream.stream.mirroring.session import OriginSession
 from lakestream.stream.mirroring.sources import SOURCE, Merge, Positions, Source, read_source, refuse_source
 
 
@@ -149,7 +149,7 @@ class Mirroring(Feature):
             begun.session = CloneSession(host, origin, begun, lambda: self.clones)
         else:
             begun = Source(origin, self.positions, self._merge, host.proposer, host.reader, host.clock)
-            begun.session = Session(origin, begun, host.bus, host.clock, host.pipeline)
+            begun.session = OriginSession(origin, begun, host.bus, host.clock, host.pipeline)
         self._running.append(begun)
         begun.session.begin()
 

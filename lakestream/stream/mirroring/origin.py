@@ -31,7 +31,7 @@ STRIPPED = (b"Nats-Expected-", b"Nats-Batch-")
 _API = b"$JS.API."
 
 
-class Start(msgspec.Struct, frozen=True):
+class OriginStart(msgspec.Struct, frozen=True):
     """Place to begin: a sequence, else a time (RFC 3339), else the origin's first message.
 
     `identity`: the origin's, "" if it is not known.
@@ -112,7 +112,7 @@ class Origin:
         return msgspec.structs.replace(run, subjects=[self.renamed(subject) for subject in run.subjects])
 
     # ------------------------------------------------------------------ requests
-    def request(self, start: Start, deliver: bytes) -> tuple[bytes, bytes, dict[str, Any]]:
+    def request(self, start: OriginStart, deliver: bytes) -> tuple[bytes, bytes, dict[str, Any]]:
         """Return subject, header block and body of the request for a consumer, or for the reset of a prepared one."""
         lines = [(b"Nats-Required-Api-Level", b"4")]
         if not self._mirror:

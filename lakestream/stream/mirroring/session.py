@@ -27,7 +27,7 @@ from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 from lakestream.protocol.domain_subjects import LINK_QUEUE
 from lakestream.stream.core.batch import Run
 from lakestream.stream.core.proposer import NOT_NOW
-from lakestream.stream.mirroring.origin import Origin, Start
+from lakestream.stream.mirroring.origin import Origin, OriginStart
 from lakestream.stream.mirroring.runs import run_of
 
 FIRST_NS = 100_000_000
@@ -80,7 +80,7 @@ class Received(msgspec.Struct, frozen=True, gc=False):
 class Taker(Protocol):
     """Stores what a session brings."""
 
-    def start(self) -> Start:
+    def start(self) -> OriginStart:
         """Return where to begin reading the origin."""
 
     def opened(self, before: int, identity: str, pending: int) -> bool:
@@ -152,7 +152,7 @@ class _Answer(msgspec.Struct, frozen=True):
 _answer = JsonDecoder(_Answer)
 
 
-class Session:
+class OriginSession:
     """Reads one origin from `begin` to `end`, in the event loop."""
 
     def __init__(self, origin: Origin, taker: Taker, bus: Bus, clock: Clock, pipeline: Commits) -> None:

@@ -26,8 +26,8 @@ from lakestream.stream.core.effect import STREAM_SOURCE, Effect, EffectKey, Give
 from lakestream.stream.core.proposer import NOT_NOW, Proposer
 from lakestream.stream.core.publish import NotHere, Publish
 from lakestream.stream.core.reader import Reader
-from lakestream.stream.mirroring.origin import Origin, Start, stored_header
-from lakestream.stream.mirroring.session import Received, Session
+from lakestream.stream.mirroring.origin import Origin, OriginStart, stored_header
+from lakestream.stream.mirroring.session import OriginSession, Received
 
 MAX_SOURCES = 10_000
 """Maximum number of sources of a stream whose positions are kept; above it those without messages for the longest time
@@ -45,7 +45,7 @@ name, subject in the origin). Raises ApiError."""
 _LINE = b"\r\n" + STREAM_SOURCE + b":"
 
 
-class Position(msgspec.Struct, frozen=True):
+class SourcePosition(msgspec.Struct, frozen=True):
     """The last message that came from a source: its sequence in the origin, and the origin's identity.
 
     Before the first one (`seq` 0) `since_ns` is the time of the oldest message wanted; 0: as configured.
@@ -60,12 +60,12 @@ class Positions:
     """The positions of all sources that a stream has or had, by `Origin.key`."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Position] = {}
+        self._known: dict[str, SourcePosition] = {}
 
     def __len__(self) -> int:
         return len(self._known)
 
-    def get(self, key: str) -> Position | None:
+    def get(self, key: str) -> SourcePosition | None:
         """Return the position of a source, None if it is not known."""
         return self._known.get(key)
 
@@ -77,7 +77,7 @@ class Positions:
             return
         key, identity = f"{parts[0]} {parts[2]} {parts[3]}", parts[5] if len(parts) > 5 else ""
         self._known.pop(key, None)
-        self._known[key] = Position(int(parts[1]), identity)
+        self._known[key] = SourcePosition(int(parts[1]), identity)
         if len(self._known) > MAX_SOURCES:
             del self._known[next(iter(self._known))]
 
@@ -87,7 +87,7 @@ class Positions:
         For a stream whose first messages are gone: as in nats-server it is unknown then whether it had the source.
         """
         for key in keys:
-            self._known.setdefault(key, Position(0, "", since_ns))
+            self._known.setdefault(key, SourcePosition(0, "", since_ns))
 
     def dump(self) -> list[tuple[str, int, str, int]]:
         """Return the positions for the checkpoint."""
@@ -95,7 +95,7 @@ class Positions:
 
     def load(self, dumped: list[tuple[str, int, str, int]]) -> None:
         """Take the positions of a checkpoint."""
-        self._known = {key: Position(seq, identity, since_ns) for key, seq, identity, since_ns in dumped}
+        self._known = {key: SourcePosition(seq, identity, since_ns) for key, seq, identity, since_ns in dumped}
 
 
 def with_source(header: bytes, value: bytes) -> bytes:
@@ -127,7 +127,7 @@ def _at(where: bytes) -> Effect:
 class Source:
     """One source of a stream, on the stream's leader: the `Taker` of a session."""
 
-    session: Session
+    session: OriginSession
     """Reads the origin for it; set before it begins."""
 
     def __init__(
@@ -136,7 +136,7 @@ class Source:
         self._origin, self._merge, self._proposer = origin, merge, proposer
         self._reader, self._clock = reader, clock
         self.source = origin.source
-        known = positions.get(self._origin.key) or Position(0)
+        known = positions.get(self._origin.key) or SourcePosition(0)
         self.seq, self._identity, self._since_ns = known.seq, known.identity, known.since_ns
         """The last message taken, in flight or stored, and the origin's identity."""
         self._before, self._behind = f"{self._origin.index} ".encode(), f" {self._origin.header_filters} ".encode()
@@ -145,12 +145,12 @@ class Source:
         """A message of the lake that a counter goes on from."""
         self._fetching = False
 
-    def start(self) -> Start:
+    def start(self) -> OriginStart:
         if self.seq:
-            return Start(self.seq + 1, identity=self._identity)
+            return OriginStart(self.seq + 1, identity=self._identity)
         if self._since_ns:
-            return Start(time=format_time(self._since_ns))
-        return Start(self.source.opt_start_seq, self.source.opt_start_time, self._identity)
+            return OriginStart(time=format_time(self._since_ns))
+        return OriginStart(self.source.opt_start_seq, self.source.opt_start_time, self._identity)
 
     def opened(self, before: int, identity: str, pending: int) -> bool:
         if identity and self._identity and identity != self._identity:

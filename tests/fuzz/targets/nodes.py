@@ -16,18 +16,18 @@ from lakestream.log.format.record import encode_record
 from lakestream.net.peers.routes import APART
 from lakestream.protocol import peer_wire, route_wire
 from lakestream.protocol.deliveries import FirstDeliveries
-from lakestream.protocol.peer_wire import FrameReader, WireError
+from lakestream.protocol.peer_wire import FrameReader, PeerWireError
 from lakestream.protocol.publishes import run_of
 from lakestream.raft.core.core import Core
 from lakestream.raft.core.messages import (
     Append,
     AppendReply,
     Confirmed,
-    Entry,
     Envelope,
     HardState,
     Install,
     InstallReply,
+    LogEntry,
     Membership,
     Quiesce,
     Recover,
@@ -50,7 +50,7 @@ from tests.fuzz.targets.protocol import CUTS, pieces
 
 def _frames(parts: list[bytes]) -> tuple[list[tuple[int, bytes]], bool]:
     reader, found = FrameReader(), []
-    with contextlib.suppress(WireError):
+    with contextlib.suppress(PeerWireError):
         for part in parts:
             for each in reader.feed(part):
                 found.append(each)
@@ -69,7 +69,7 @@ def _routes(data: bytes) -> None:
         found, whole = _frames([sent])
         assert _frames(pieces(sent, CUTS[how & 7])) == (found, whole)
     for channel, payload in found:
-        with contextlib.suppress(WireError, msgspec.DecodeError):
+        with contextlib.suppress(PeerWireError, msgspec.DecodeError):
             if channel == peer_wire.CONTROL:
                 control = peer_wire.decode_control(payload)
                 again = peer_wire.encode_control(control)[5:]
@@ -96,25 +96,25 @@ def _records(payload: bytes) -> None:
 
 NODE = peer_wire.NodeInfo(name="a", server_id="S", cluster="c", route="h:1", client_urls=("h:2",), jetstream=True)
 CONTROLS = (
-    peer_wire.Hello(1, NODE, "x", "u", "p", False, ("y",), (peer_wire.Address("b", "h:3"),)),
-    peer_wire.Ready(),
-    peer_wire.Refused("cluster", "text", "a"),
-    peer_wire.Ping(5),
-    peer_wire.Pong(5),
-    peer_wire.Gossip((peer_wire.Address("b", "h:3"),)),
-    peer_wire.Update(NODE, True),
+    peer_wire.Hello(1, NODE, "x", "u", "p", False, ("y",), (peer_wire.PeerAddress("b", "h:3"),)),
+    peer_wire.PeerReady(),
+    peer_wire.PeerRefused("cluster", "text", "a"),
+    peer_wire.PeerPing(5),
+    peer_wire.PeerPong(5),
+    peer_wire.Gossip((peer_wire.PeerAddress("b", "h:3"),)),
+    peer_wire.PeerUpdate(NODE, True),
     peer_wire.Bye("reason"),
 )
 RECORD = encode_record(7, 1, b"a", b"", b"x")
 ROUTED = (
     route_wire.Within("ACC"),
-    route_wire.Interest([(b"a.>", b"", 1), (b"b", b"q", 0)]),
+    route_wire.RouteInterest([(b"a.>", b"", 1), (b"b", b"q", 0)]),
     route_wire.Routed(b"a", b"r", b"NATS/1.0\r\n\r\n", b"x", [b"", b"q"], False, True),
     route_wire.RoutedRun(b"PUB a 1\r\nx\r\nPUB a r 0\r\n\r\n", [b""]),
-    route_wire.Batch(b"a", b"q", [(b"a", b"", b"", b"x")], True),
+    route_wire.RouteBatch(b"a", b"q", [(b"a", b"", b"", b"x")], True),
     route_wire.Stored(b"i", b"", 1, RECORD, [len(RECORD)], b"$JS.ACK.S.C.1.", 5, 0),
     route_wire.Hold(b"a", True),
-    route_wire.Mark(),
+    route_wire.FlowMark(),
     route_wire.Took(),
     route_wire.NoResponders(b"a", b"r"),
 )
@@ -157,8 +157,10 @@ def _raft(data: bytes) -> None:
 
 
 MESSAGES = (
-    Append(2, 0, 0, 0, [Entry(4, 2, 1, 0, b""), Entry(1, 2, 2, 1, b"x")], 7, (Confirmed("b", 1, 1),)),
-    Append(2, 0, 0, 0, [Entry(5, 2, 1, 0, encode_membership(Membership(("a", "b"), ("c",)))), Entry(6, 2, 2, 0, b"")]),
+    Append(2, 0, 0, 0, [LogEntry(4, 2, 1, 0, b""), LogEntry(1, 2, 2, 1, b"x")], 7, (Confirmed("b", 1, 1),)),
+    Append(
+        2, 0, 0, 0, [LogEntry(5, 2, 1, 0, encode_membership(Membership(("a", "b"), ("c",)))), LogEntry(6, 2, 2, 0, b"")]
+    ),
     Append(3, 2, 2, 2),
     AppendReply(1, 1, True, 1, 1, 0, 1),
     Vote(2, 0, 0, True, False, 1, 1),

@@ -14,7 +14,7 @@ from typing import Any
 from lakestream.native import plain
 from lakestream.net.connection import APART
 from lakestream.net.websocket.frames import BATCH_BYTES
-from lakestream.protocol.leaf_wire import LeafParser, WireError
+from lakestream.protocol.leaf_wire import LeafParser, LeafWireError
 from lakestream.protocol.parser import Parser
 from lakestream.protocol.publishes import NOTHING_APART, Apart, Publishes, single
 from tests.fuzz.target import Target
@@ -93,7 +93,7 @@ def _stored(sent: bytes, run: tuple[Any, ...]) -> None:
 
 def _events(parts: Sequence[bytes], longest: int) -> tuple[list[Any], str]:
     parser, events = LeafParser(longest), []
-    with contextlib.suppress(WireError):
+    with contextlib.suppress(LeafWireError):
         for part in parts:
             events += parser.feed(part)
         return events, ""

@@ -88,7 +88,7 @@ CONFS = (
 # ---------------------------------------------------------------------- tokens
 
 O, A, B, S, U = operator_key("O"), account_key("A"), account_key("B"), account_key("signer"), user_key("U")  # noqa: E741
-KINDS = (jwt.User, jwt.Account, jwt.Operator, jwt.Activation, jwt.Response, jwt.Deletion)
+KINDS = (jwt.UserClaims, jwt.AccountClaims, jwt.Operator, jwt.Activation, jwt.Response, jwt.DeletionClaims)
 SIGNERS: tuple[Key, ...] = (A, O, O, B)
 
 
@@ -112,9 +112,9 @@ def _jwt(data: bytes) -> None:
             refused = refused if part is not KINDS[kind] else error
             continue
         token.time_issues(ISSUED_AT)
-        if part is jwt.User:
+        if part is jwt.UserClaims:
             jwt.user_issues(token.nats)
-        elif part is jwt.Account:
+        elif part is jwt.AccountClaims:
             jwt.account_issues(token)
     if refused is not None:
         raise refused

@@ -15,13 +15,13 @@ import msgspec
 
 from lakestream.lake.table import batches
 from lakestream.log.format.segment import SealedSegment
-from lakestream.net.peers.dialler import Target
+from lakestream.net.peers.dialler import DialTarget
 from lakestream.server.lake.stream_sync import LookResult, StreamSync
 from lakestream.stream.consumer.acks import AckHandler
 from lakestream.stream.core.applier import Applier
 from lakestream.stream.core.operations import Operation, Purge
 from lakestream.stream.features.dedupe import Dedupe
-from lakestream.stream.mirroring.session import Session
+from lakestream.stream.mirroring.session import OriginSession
 from tests.sim.bugs import CORE_BUGS, Bug, writes_the_log_without_sync
 from tests.sim.events import MS, S
 from tests.sim.whole.world import Plan, plan_of
@@ -79,12 +79,12 @@ def purges_only_the_leader(stack: ExitStack) -> None:
 
 def dials_only_once(stack: ExitStack) -> None:
     """A node that could not be reached is never dialled again."""
-    stack.enter_context(patch.object(Target, "finished", property(lambda self: self.myself or self.failures > 0)))
+    stack.enter_context(patch.object(DialTarget, "finished", property(lambda self: self.myself or self.failures > 0)))
 
 
 def mirrors_only_once(stack: ExitStack) -> None:
     """A mirror whose origin has moved does not ask for it again."""
-    stack.enter_context(patch.object(Session, "_again", lambda self, error=None, pause=0: None))
+    stack.enter_context(patch.object(OriginSession, "_again", lambda self, error=None, pause=0: None))
 
 
 def drops_what_is_only_staged(stack: ExitStack) -> None:

@@ -115,7 +115,7 @@ def _small_batches() -> Iterator[None]:
 def run(streams: Streams, source: Path, *options: str) -> Result:
     streams.refuses = False  # another connection
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(transfer, "Link", lambda server: streams)
+        patch.setattr(transfer, "ClientLink", lambda server: streams)
         arguments = ["import", str(source), "--stream", "R", "--subject", "r.{k}", *options]
         return CliRunner().invoke(app, arguments, catch_exceptions=True)
 
@@ -143,7 +143,7 @@ def killed_before(streams: Streams, batch: int, then: Callable[[], None] = lambd
 @pytest.mark.parametrize("subject", [b"r.\xff", b"r." + b"x" * 4000])
 def test_a_message_that_no_request_can_have_is_refused_with_its_row(streams: Streams, subject: bytes) -> None:
     streams.max_payload = 6000
-    sender = link.Sender(streams, "R", 0)  # type: ignore[arg-type]
+    sender = link.StreamSender(streams, "R", 0)  # type: ignore[arg-type]
     sender.put([Record(1, 0, subject, b"", b"x" * 1000), Record(2, 0, b"r.1", b"", b"x" * 100)])
     with pytest.raises(link.RowRefused, match=r"row 3: .* it needs a max_payload of as many"):
         sender.put([Record(3, 0, subject, b"", b"x" * 5999)])
@@ -275,10 +275,10 @@ def attempt(streams: Streams, source: Path) -> Exception | None:
     """Run an import with --append, without a command line. Return its error."""
     streams.refuses = False
     text = TextSource(find(str(source)))
-    rows = importing.Rows(text, TextMapper(Columns(subject="r.{k}"), text), False, False)
-    target = importing.Target("R", False, True, False, [], {}, "", "r.{k}")
+    rows = importing.ImportRows(text, TextMapper(Columns(subject="r.{k}"), text), False, False)
+    target = importing.ImportTarget("R", False, True, False, [], {}, "", "r.{k}")
     try:
-        importing.Import(streams, rows, target).run()  # type: ignore[arg-type]
+        importing.ImportRun(streams, rows, target).run()  # type: ignore[arg-type]
     except (Killed, link.TransferFailed) as error:
         return error
     return None

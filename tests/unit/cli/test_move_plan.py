@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from lakestream.cli.move import plan
-from lakestream.cli.move.plan import MARK, Blocked, Mark, Seen, Side, Stage, Step, Way
+from lakestream.cli.move.plan import MARK, Blocked, MoveMark, MoveWay, SeenStream, Side, Stage, Step
 
-ORIGIN = Seen(
+ORIGIN = SeenStream(
     config={
         "name": "S",
         "subjects": ["s.>"],
@@ -27,14 +27,14 @@ ORIGIN = Seen(
 )
 
 
-def copy(stage: Stage | None, origin: str = ORIGIN.created, **fields: Any) -> Seen:
+def copy(stage: Stage | None, origin: str = ORIGIN.created, **fields: Any) -> SeenStream:
     """Return the stream on the new server; it has everything by default."""
-    metadata = {} if stage is None else {MARK: msgspec.json.encode(Mark(origin, stage, 10)).decode()}
+    metadata = {} if stage is None else {MARK: msgspec.json.encode(MoveMark(origin, stage, 10)).decode()}
     state = {"messages": 5, "first_seq": 2, "last_seq": 10, "active_ns": 1} | fields
-    return Seen(config={"name": "S", "metadata": metadata}, **state)
+    return SeenStream(config={"name": "S", "metadata": metadata}, **state)
 
 
-def step(target: Seen | None, way: Way = Way.MIRROR, origin: Seen = ORIGIN, **known: Any) -> Step:
+def step(target: SeenStream | None, way: MoveWay = MoveWay.MIRROR, origin: SeenStream = ORIGIN, **known: Any) -> Step:
     return plan.next_step(way, origin, target, **({"quiet": False, "verified": False} | known))
 
 
@@ -59,31 +59,31 @@ def test_a_mirror_is_whole_where_the_last_messages_were_deleted() -> None:
 
 def test_a_queue_goes_through_its_steps_in_order() -> None:
     empty = msgspec.structs.replace(ORIGIN, messages=0)
-    assert step(None, Way.SOURCE) is Step.CREATE
-    assert step(copy(Stage.QUEUE), Way.SOURCE) is Step.QUEUE_CONSUMERS
+    assert step(None, MoveWay.SOURCE) is Step.CREATE
+    assert step(copy(Stage.QUEUE), MoveWay.SOURCE) is Step.QUEUE_CONSUMERS
     source = copy(Stage.SOURCE)
-    assert step(source, Way.SOURCE) is Step.WAIT
-    assert step(source, Way.SOURCE, others=1) is Step.TAKE
+    assert step(source, MoveWay.SOURCE) is Step.WAIT
+    assert step(source, MoveWay.SOURCE, others=1) is Step.TAKE
     # An interest stream must have the source before its consumers go, else its messages are removed.
-    assert step(copy(Stage.SOURCE, active_ns=-1), Way.SOURCE, others=1) is Step.WAIT
-    assert step(source, Way.SOURCE, empty) is Step.WAIT_PUBLISHERS
-    assert step(source, Way.SOURCE, empty, quiet=True) is Step.END_SOURCE
-    assert step(copy(Stage.DONE), Way.SOURCE, empty) is Step.DONE
+    assert step(copy(Stage.SOURCE, active_ns=-1), MoveWay.SOURCE, others=1) is Step.WAIT
+    assert step(source, MoveWay.SOURCE, empty) is Step.WAIT_PUBLISHERS
+    assert step(source, MoveWay.SOURCE, empty, quiet=True) is Step.END_SOURCE
+    assert step(copy(Stage.DONE), MoveWay.SOURCE, empty) is Step.DONE
 
 
 def test_a_backup_goes_through_its_steps_in_order() -> None:
-    assert step(None, Way.BACKUP) is Step.WAIT_PUBLISHERS
-    assert step(None, Way.BACKUP, quiet=True) is Step.BACKUP
+    assert step(None, MoveWay.BACKUP) is Step.WAIT_PUBLISHERS
+    assert step(None, MoveWay.BACKUP, quiet=True) is Step.BACKUP
     restored = copy(Stage.RESTORED)
-    assert step(restored, Way.BACKUP, quiet=True) is Step.DISCARD
-    assert step(restored, Way.BACKUP, quiet=True, restored=True) is Step.VERIFY
-    assert step(restored, Way.BACKUP, quiet=True, restored=True, verified=True) is Step.CONFIRM
+    assert step(restored, MoveWay.BACKUP, quiet=True) is Step.DISCARD
+    assert step(restored, MoveWay.BACKUP, quiet=True, restored=True) is Step.VERIFY
+    assert step(restored, MoveWay.BACKUP, quiet=True, restored=True, verified=True) is Step.CONFIRM
     later = msgspec.structs.replace(ORIGIN, last_seq=11)
-    assert step(restored, Way.BACKUP, later, quiet=True, restored=True, verified=True) is Step.DISCARD
+    assert step(restored, MoveWay.BACKUP, later, quiet=True, restored=True, verified=True) is Step.DISCARD
 
 
 @pytest.mark.parametrize("target", [copy(None), copy(Stage.MIRROR, origin="2025-01-01T00:00:00Z")])
-def test_another_stream_of_that_name_is_not_touched(target: Seen) -> None:
+def test_another_stream_of_that_name_is_not_touched(target: SeenStream) -> None:
     with pytest.raises(Blocked):
         step(target)
 
@@ -91,12 +91,12 @@ def test_another_stream_of_that_name_is_not_touched(target: Seen) -> None:
 @pytest.mark.parametrize("stage", [Stage.MIRROR, Stage.QUEUE, Stage.SOURCE])
 def test_a_copy_that_was_begun_in_another_way_is_not_touched(stage: Stage) -> None:
     with pytest.raises(Blocked, match="undo"):
-        step(copy(stage), Way.BACKUP)
+        step(copy(stage), MoveWay.BACKUP)
 
 
 def test_a_damaged_mark_is_that_of_another_stream() -> None:
     with pytest.raises(Blocked):
-        step(Seen(config={"name": "S", "metadata": {MARK: "{"}}))
+        step(SeenStream(config={"name": "S", "metadata": {MARK: "{"}}))
 
 
 def test_configurations() -> None:
@@ -107,9 +107,11 @@ def test_configurations() -> None:
     moved = plan.moved_config(ORIGIN, Stage.CUT, 5, 10)
     assert (moved["subjects"], moved["num_replicas"], moved["duplicate_window"]) == (["s.>"], 3, 5)
     assert "placement" not in moved
-    cut = Seen(config=moved).mark
-    assert cut == Mark(ORIGIN.created, Stage.CUT, 10)
-    assert Seen(config=plan.remarked(Seen(config=moved), Stage.DONE)).mark == Mark(ORIGIN.created, Stage.DONE, 10)
+    cut = SeenStream(config=moved).mark
+    assert cut == MoveMark(ORIGIN.created, Stage.CUT, 10)
+    assert SeenStream(config=plan.remarked(SeenStream(config=moved), Stage.DONE)).mark == MoveMark(
+        ORIGIN.created, Stage.DONE, 10
+    )
 
 
 @pytest.mark.parametrize(
@@ -128,13 +130,13 @@ def test_a_consumer_starts_where_it_stood(policy: str, floor: int, delivered: in
     }
 
 
-def texts(way: Way = Way.MIRROR, origin: Seen = ORIGIN, stops: bool = True, **fields: Any) -> list[str]:
+def texts(way: MoveWay = MoveWay.MIRROR, origin: SeenStream = ORIGIN, stops: bool = True, **fields: Any) -> list[str]:
     known: dict[str, Any] = {"target": None, "taken": (), "durables": 0, "take": False, "old": Side(), "new": Side()}
     known |= fields
     return [one.text for one in plan.obstacles(way, origin, **known) if one.stops is stops]
 
 
-def configured(**fields: Any) -> Seen:
+def configured(**fields: Any) -> SeenStream:
     return msgspec.structs.replace(ORIGIN, config={**ORIGIN.config, **fields})
 
 
@@ -147,7 +149,7 @@ def configured(**fields: Any) -> Seen:
         ({"origin": configured(sources=[{"name": "M"}])}, "it has sources"),
         ({"origin": configured(metadata={"_nats.req.level": "2"}), "new": Side(api_level=1)}, "API level 2"),
         ({"origin": configured(allow_msg_counter=True)}, "--by backup"),
-        ({"way": Way.SOURCE, "origin": configured(retention="interest"), "durables": 2}, "--take-consumers"),
+        ({"way": MoveWay.SOURCE, "origin": configured(retention="interest"), "durables": 2}, "--take-consumers"),
         ({"old": Side(publish={"deny": ["$JS.API.STREAM.INFO.*"]})}, "may not publish to $JS.API.STREAM.INFO.S"),
         ({"new": Side(publish={"allow": ["$JS.API.STREAM.>"]})}, "$JS.API.CONSUMER.DURABLE.CREATE.S.lakestream"),
         ({"new": Side(subscribe={"allow": ["mine.>"]})}, "may not subscribe to _INBOX.>"),

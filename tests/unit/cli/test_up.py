@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from lakestream.cli import jobs
-from lakestream.cli.supervisor import Supervisor, Timing, Waiting
+from lakestream.cli.supervisor import ChildSupervisor, StartPostponed, Timing
 from lakestream.cli.up import Compaction, flags_of, level_of, settle, welcome
 from lakestream.config.options import Flags, LakeOptions
 from lakestream.logging import Logger
@@ -36,7 +36,7 @@ class Watched:
     def __init__(self, program: str, timing: Timing = QUICK, command: Callable[[], list[str]] | None = None) -> None:
         self.lines: queue.Queue[str] = queue.Queue()
         self.reports: queue.Queue[tuple[float, str, str]] = queue.Queue()
-        self.supervisor = Supervisor(
+        self.supervisor = ChildSupervisor(
             "child",
             command or (lambda: [sys.executable, "-c", textwrap.dedent(program)]),
             output=self.lines.put,
@@ -199,7 +199,7 @@ def test_a_missing_prerequisite_is_said_once_and_looked_for_again(watch: Callabl
         nonlocal asked
         asked += 1
         if asked < 5:
-            raise Waiting("the child waits for Java")
+            raise StartPostponed("the child waits for Java")
         return [sys.executable, "-c", FOREVER]
 
     watched = watch("", command=command)
@@ -269,10 +269,10 @@ def test_the_compactor_waits_for_java_and_starts_when_it_appears(
     java: Callable[[int], None], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     compaction = Compaction("/lake", Logger())
-    with pytest.raises(Waiting, match=r"needs Java 17 or newer and found none: install .*openjdk"):
+    with pytest.raises(StartPostponed, match=r"needs Java 17 or newer and found none: install .*openjdk"):
         compaction()
     java(11)
-    with pytest.raises(Waiting, match=r"found only an older one \(.* is Java 11\)"):
+    with pytest.raises(StartPostponed, match=r"found only an older one \(.* is Java 11\)"):
         compaction()
     java(17)
     command = compaction()

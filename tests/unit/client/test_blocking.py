@@ -15,11 +15,11 @@ from lakestream.client import bucket, client, past, sql, sync
 pytestmark = pytest.mark.unit
 
 PAIRS: list[tuple[type, type]] = [
-    (client.Client, sync.Client),
-    (past.AsOf, sync.AsOf),
-    (bucket.Bucket, sync.Bucket),
-    (bucket.BucketAt, sync.BucketAt),
-    (sql.Answer, sync.Answer),
+    (client.Client, sync.SyncClient),
+    (past.AsOf, sync.SyncAsOf),
+    (bucket.Bucket, sync.SyncBucket),
+    (bucket.BucketAt, sync.SyncBucketAt),
+    (sql.Answer, sync.SyncAnswer),
 ]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from lakestream.client import BadFilter
 from lakestream.client.messages import ALL_COLUMNS, COLUMNS, checked_columns
-from lakestream.client.scan import Asked, Filters, of_lake
+from lakestream.client.scan import CheckedFilters, Filters, of_lake
 from lakestream.lake.read.live import open_view
 from lakestream.lake.table.schema import Layout
 from lakestream.protocol.subjects import matches
@@ -129,13 +129,15 @@ def test_pushed_filters_equal_filters_of_rows(tmp_path: Path, layout: Layout) ->
     view = open_view(str(lake), "ORDERS", flush=False)
     assert view.version is not None
     assert view.parts
-    rows = of_lake(view, Asked.of(ALL_COLUMNS, {})).read_all().to_pylist()
+    rows = of_lake(view, CheckedFilters.of(ALL_COLUMNS, {})).read_all().to_pylist()
     assert sorted(row["seq"] for row in rows) == sorted(model.live)
     times, hit = [row["time_ns"] for row in rows], 0
     for _ in range(150):
         filters = some_filters(dice, usable, times)
         columns = dice.sample(COLUMNS, dice.randrange(1, 6))
-        found = of_lake(view, Asked.of(checked_columns(["seq", *(name for name in columns if name != "seq")]), filters))
+        found = of_lake(
+            view, CheckedFilters.of(checked_columns(["seq", *(name for name in columns if name != "seq")]), filters)
+        )
         wanted = {row["seq"]: row for row in rows if row_fits(row, filters)}
         got = found.read_all().to_pylist()
         assert {row["seq"] for row in got} == set(wanted), filters
@@ -169,10 +171,10 @@ def test_filters_of_many_values(tmp_path: Path, filters: Filters) -> None:
         if number == 0:
             table.commit()
     view = open_view(str(lake), "ORDERS", flush=False)
-    rows = of_lake(view, Asked.of(COLUMNS, {})).read_all().to_pylist()
+    rows = of_lake(view, CheckedFilters.of(COLUMNS, {})).read_all().to_pylist()
     wanted = sorted(row["data"] for row in rows if row_fits(row, filters))
     assert wanted or "where" in filters
-    assert sorted(of_lake(view, Asked.of(("data",), filters)).read_all().column("data").to_pylist()) == wanted
+    assert sorted(of_lake(view, CheckedFilters.of(("data",), filters)).read_all().column("data").to_pylist()) == wanted
 
 
 @pytest.mark.parametrize(
@@ -197,7 +199,7 @@ def test_filters_of_many_values(tmp_path: Path, filters: Filters) -> None:
 )
 def test_a_filter_that_means_nothing_is_refused(filters: Any, named: str) -> None:
     with pytest.raises(BadFilter, match=named.replace("(", r"\(")):
-        Asked.of(COLUMNS, filters)
+        CheckedFilters.of(COLUMNS, filters)
 
 
 @pytest.mark.parametrize("columns", [["nope"], ["seq", "seq"], "seq"])
@@ -212,7 +214,7 @@ def test_batches_have_at_most_the_asked_number_of_rows(tmp_path: Path) -> None:
     model = StreamModel(tmp_path / "log")
     model.publish([(b"a", b"", b"") for _ in range(100)])
     model.stage(lake)
-    reader = of_lake(open_view(str(lake), "ORDERS", flush=False), Asked.of(("seq",), {"batch_size": 30}))
+    reader = of_lake(open_view(str(lake), "ORDERS", flush=False), CheckedFilters.of(("seq",), {"batch_size": 30}))
     assert isinstance(reader, pa.RecordBatchReader)
     assert [batch.num_rows for batch in reader] == [30, 30, 30, 10]
 
@@ -229,7 +231,7 @@ def test_a_scan_holds_a_part_of_the_stream_only(tmp_path: Path) -> None:
             table.commit()
     view = open_view(str(lake), "ORDERS", flush=False)
     before, most, rows = pa.total_allocated_bytes(), 0, 0
-    for batch in of_lake(view, Asked.of(COLUMNS, {"batch_size": 1000})):
+    for batch in of_lake(view, CheckedFilters.of(COLUMNS, {"batch_size": 1000})):
         rows += batch.num_rows
         most = max(most, pa.total_allocated_bytes() - before)
     assert rows == 40_000

@@ -6,18 +6,18 @@ import itertools
 
 import pytest
 
-from lakestream.meta.meta_join import Apply, Begin, Seen, Wait, decide
+from lakestream.meta.meta_join import Apply, Begin, JoinWait, SeenNode, decide
 from lakestream.raft.core.messages import Membership
 
 pytestmark = pytest.mark.unit
 
 
-def _fresh(*sees: str) -> Seen:
-    return Seen(jetstream=True, clustered=False, sees=frozenset(sees))
+def _fresh(*sees: str) -> SeenNode:
+    return SeenNode(jetstream=True, clustered=False, sees=frozenset(sees))
 
 
-def _old(*sees: str) -> Seen:
-    return Seen(jetstream=True, clustered=True, sees=frozenset(sees))
+def _old(*sees: str) -> SeenNode:
+    return SeenNode(jetstream=True, clustered=True, sees=frozenset(sees))
 
 
 def test_the_first_by_name_begins_with_all() -> None:
@@ -26,16 +26,18 @@ def test_the_first_by_name_begins_with_all() -> None:
 
 
 def test_the_others_wait_for_it() -> None:
-    assert decide("b", True, {"a": _fresh("b", "c"), "c": _fresh("a", "b")}) == Wait("a begins the cluster")
+    assert decide("b", True, {"a": _fresh("b", "c"), "c": _fresh("a", "b")}) == JoinWait("a begins the cluster")
 
 
 def test_no_cluster_forms_while_a_configured_node_is_missing() -> None:
-    assert isinstance(decide("a", False, {"b": _fresh("a")}), Wait)
+    assert isinstance(decide("a", False, {"b": _fresh("a")}), JoinWait)
 
 
 def test_no_cluster_forms_while_nodes_see_different_ones() -> None:
-    assert decide("a", True, {"b": _fresh("a"), "c": _fresh("a", "b")}) == Wait("b is not connected to the same nodes")
-    assert isinstance(decide("a", True, {"b": _fresh("a", "c")}), Wait)
+    assert decide("a", True, {"b": _fresh("a"), "c": _fresh("a", "b")}) == JoinWait(
+        "b is not connected to the same nodes"
+    )
+    assert isinstance(decide("a", True, {"b": _fresh("a", "c")}), JoinWait)
 
 
 def test_a_node_that_finds_a_cluster_applies_to_it() -> None:
@@ -47,7 +49,7 @@ def test_a_node_alone_begins_alone_when_it_knows_no_others() -> None:
 
 
 def test_a_node_without_jetstream_is_seen_but_is_no_member() -> None:
-    others = {"a": Seen(jetstream=False, clustered=False, sees=frozenset(("b", "c"))), "c": _fresh("a", "b")}
+    others = {"a": SeenNode(jetstream=False, clustered=False, sees=frozenset(("b", "c"))), "c": _fresh("a", "b")}
     assert decide("b", True, others) == Begin(Membership(("b", "c")))
 
 

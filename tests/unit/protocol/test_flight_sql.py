@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakestream.protocol import flight_sql
-from lakestream.protocol.flight_sql import BadMessage
+from lakestream.protocol.flight_sql import BadFlightMessage
 
 pytestmark = pytest.mark.unit
 
@@ -33,5 +33,5 @@ def test_any_bytes_are_read_or_rejected(body: bytes) -> None:
     for read in (flight_sql.unpack, lambda body: flight_sql.numbers(body, 1), lambda body: flight_sql.texts(body, 2)):
         try:
             read(body)
-        except BadMessage:
+        except BadFlightMessage:
             continue

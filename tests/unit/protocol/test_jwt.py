@@ -67,10 +67,10 @@ RICH_ACCOUNT = account_jwt(
     tags=["env:test"],
 )
 RICH_OPERATOR = operator_jwt(O, system_account=B.public, signing_keys=[O.public], assert_server_version="2.10.0")
-RICH: dict[type[Any], str] = {jwt.User: RICH_USER, jwt.Account: RICH_ACCOUNT, jwt.Operator: RICH_OPERATOR}
+RICH: dict[type[Any], str] = {jwt.UserClaims: RICH_USER, jwt.AccountClaims: RICH_ACCOUNT, jwt.Operator: RICH_OPERATOR}
 
 
-def _refused(text: str, part: type[Any] = jwt.User) -> str:
+def _refused(text: str, part: type[Any] = jwt.UserClaims) -> str:
     with pytest.raises(JwtError) as caught:
         jwt.decode(text, part)
     return str(caught.value)
@@ -85,16 +85,16 @@ def test_a_token_is_what_was_signed(part: type[Any]) -> None:
 
 
 def test_the_claims_of_a_user() -> None:
-    user = jwt.decode(RICH_USER, jwt.User).nats
+    user = jwt.decode(RICH_USER, jwt.UserClaims).nats
     assert user.pub == jwt.Rule(("a.>",), ("a.b",))
-    assert (user.resp, user.sources) == (jwt.Responses(1, 5), ("10.0.0.0/8", "::1/128"))
+    assert (user.resp, user.sources) == (jwt.JwtResponses(1, 5), ("10.0.0.0/8", "::1/128"))
     assert jwt.user_issues(user) == []
 
 
 def test_what_this_server_encodes_it_decodes() -> None:
     key = nkeys.new_key(nkeys.ACCOUNT)
     text = jwt.encode(key, U.public, "user", {"subs": 5}, iat=7, exp=9)
-    token = jwt.decode(text, jwt.User)
+    token = jwt.decode(text, jwt.UserClaims)
     assert (token.iss, token.sub, token.iat, token.exp, token.nats.subs) == (key.public, U.public, 7, 9, 5)
 
 
@@ -148,7 +148,7 @@ def test_reasons_of_refusal(text: str, reason: str) -> None:
 
 
 def test_another_kind_is_named() -> None:
-    assert _refused(RICH_USER, jwt.Account) == "not account claim"
+    assert _refused(RICH_USER, jwt.AccountClaims) == "not account claim"
     assert _refused(RICH_USER, jwt.Operator) == "not operator claim"
     assert _refused(RICH_USER, jwt.Activation) == "not activation claim"
 
@@ -160,19 +160,19 @@ def test_a_nest_of_claims_is_refused() -> None:
 
 def test_version_1_signs_its_claims_alone_and_has_no_limits_by_default() -> None:
     body = {"iss": A.public, "sub": U.public, "type": "user", "iat": 1, "nats": {"pub": {}, "sub": {}}}
-    user = jwt.decode(A.token(body, {"typ": "jwt", "alg": "ed25519"}, whole=False), jwt.User).nats
+    user = jwt.decode(A.token(body, {"typ": "jwt", "alg": "ed25519"}, whole=False), jwt.UserClaims).nats
     assert (user.subs, user.data, user.payload) == (-1, -1, -1)
     assert _refused(A.token(body, whole=True)) == "claim failed V1 signature verification"
 
 
 def test_null_is_as_if_absent() -> None:
     nats = {"type": "user", "version": 2, "pub": None, "sub": {"allow": None}, "src": None, "resp": None}
-    token = jwt.decode(A.token({"iss": A.public, "sub": U.public, "exp": None, "nats": nats}), jwt.User)
-    assert (token.exp, token.nats) == (0, jwt.User())
+    token = jwt.decode(A.token({"iss": A.public, "sub": U.public, "exp": None, "nats": nats}), jwt.UserClaims)
+    assert (token.exp, token.nats) == (0, jwt.UserClaims())
 
 
 def test_times() -> None:
-    token = jwt.decode(user_jwt(U, "u", A, claims={"nbf": 10, "exp": 20}), jwt.User)
+    token = jwt.decode(user_jwt(U, "u", A, claims={"nbf": 10, "exp": 20}), jwt.UserClaims)
     assert {now: token.time_issues(now) for now in (9, 10, 19, 20)} == {
         9: ["claim is not yet valid"],
         10: [],
@@ -210,7 +210,7 @@ def test_times() -> None:
     ],
 )
 def test_issues_of_users(claims: dict[str, Any], issues: list[str]) -> None:
-    assert jwt.user_issues(jwt.decode(user_jwt(U, "u", A, **claims), jwt.User).nats) == issues
+    assert jwt.user_issues(jwt.decode(user_jwt(U, "u", A, **claims), jwt.UserClaims).nats) == issues
 
 
 def _import(**fields: Any) -> dict[str, Any]:
@@ -270,7 +270,7 @@ def _activated(subject: str = "x", kind: str = "stream", to: str = A.public, sig
     ],
 )
 def test_issues_of_accounts(claims: dict[str, Any], issues: list[str]) -> None:
-    assert jwt.account_issues(jwt.decode(account_jwt(A, "A", O, **claims), jwt.Account)) == issues
+    assert jwt.account_issues(jwt.decode(account_jwt(A, "A", O, **claims), jwt.AccountClaims)) == issues
 
 
 @pytest.mark.parametrize(

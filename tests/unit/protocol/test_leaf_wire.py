@@ -11,31 +11,31 @@ from lakestream.protocol.commands import Ping, Pong
 from lakestream.protocol.delivered import ErrorLine
 from lakestream.protocol.leaf_wire import (
     Event,
-    Info,
     InterestBegins,
     InterestEnds,
+    LeafInfo,
+    LeafMessage,
     LeafParser,
-    Message,
+    LeafWireError,
     Names,
-    WireError,
 )
 
 pytestmark = pytest.mark.unit
 
 HEADER = b"NATS/1.0\r\nA: b\r\n\r\n"
 STREAM: list[tuple[bytes, Event]] = [
-    (b'INFO {"server_id":"X","domain":"hub"} \r\n', Info({"server_id": "X", "domain": "hub"})),
+    (b'INFO {"server_id":"X","domain":"hub"} \r\n', LeafInfo({"server_id": "X", "domain": "hub"})),
     (b"LS+ $JS.M.abc\r\n", InterestBegins(b"$JS.M.abc")),
     (b"LS+ work group 3\r\n", InterestBegins(b"work", b"group", 3)),
     (b"LS- work group\r\n", InterestEnds(b"work", b"group")),
     (b"LS- $JS.M.abc\r\n", InterestEnds(b"$JS.M.abc")),
-    (b"LMSG a.b 5\r\nLS+ x\r\n", Message(b"a.b", b"", b"", b"LS+ x")),
-    (b"LMSG a.b reply 0\r\n\r\n", Message(b"a.b", b"reply", b"", b"")),
-    (b"LMSG a.b + reply g1 g2 2\r\n\r\n\r\n", Message(b"a.b", b"reply", b"", b"\r\n", (b"g1", b"g2"))),
-    (b"LMSG a.b | g1 2\r\nhi\r\n", Message(b"a.b", b"", b"", b"hi", (b"g1",))),
-    (b"HMSG a.b reply 18 20\r\n%bhi\r\n" % HEADER, Message(b"a.b", b"reply", HEADER, b"hi")),
-    (b"HMSG a.b 18 18\r\n%b\r\n" % HEADER, Message(b"a.b", b"", HEADER, b"")),
-    (b"HMSG a.b | g 18 20\r\n%bhi\r\n" % HEADER, Message(b"a.b", b"", HEADER, b"hi", (b"g",))),
+    (b"LMSG a.b 5\r\nLS+ x\r\n", LeafMessage(b"a.b", b"", b"", b"LS+ x")),
+    (b"LMSG a.b reply 0\r\n\r\n", LeafMessage(b"a.b", b"reply", b"", b"")),
+    (b"LMSG a.b + reply g1 g2 2\r\n\r\n\r\n", LeafMessage(b"a.b", b"reply", b"", b"\r\n", (b"g1", b"g2"))),
+    (b"LMSG a.b | g1 2\r\nhi\r\n", LeafMessage(b"a.b", b"", b"", b"hi", (b"g1",))),
+    (b"HMSG a.b reply 18 20\r\n%bhi\r\n" % HEADER, LeafMessage(b"a.b", b"reply", HEADER, b"hi")),
+    (b"HMSG a.b 18 18\r\n%b\r\n" % HEADER, LeafMessage(b"a.b", b"", HEADER, b"")),
+    (b"HMSG a.b | g 18 20\r\n%bhi\r\n" % HEADER, LeafMessage(b"a.b", b"", HEADER, b"hi", (b"g",))),
     (b"PING\r\n", Ping()),
     (b"PONG\r\n", Pong()),
     (b"-ERR 'Authorization Violation'\r\n", ErrorLine("Authorization Violation")),
@@ -74,7 +74,7 @@ def test_what_is_said_is_heard_however_it_is_cut() -> None:
     ],
 )
 def test_what_no_server_says_ends_the_connection(wrong: bytes) -> None:
-    with pytest.raises(WireError):
+    with pytest.raises(LeafWireError):
         LeafParser().feed(b"PING\r\n" + wrong)
 
 
@@ -103,7 +103,7 @@ def test_any_bytes_are_messages_or_an_error() -> None:
         try:
             for _ in range(3):
                 parser.feed(b"".join(rng.choices(words, k=rng.randint(1, 12))))
-        except WireError:
+        except LeafWireError:
             continue
 
 
@@ -153,5 +153,5 @@ def test_the_chunks_of_a_restore_have_a_name_there() -> None:
 @pytest.mark.parametrize("value", [b'"\xff"', b"[" * 2000, b"{", b"\xff"], ids=["no UTF-8", "deep", "open", "no JSON"])
 @pytest.mark.parametrize("verb", [b"INFO", b"CONNECT"])
 def test_what_is_no_json_is_refused_by_the_error_of_the_protocol(verb: bytes, value: bytes) -> None:
-    with pytest.raises(WireError):
+    with pytest.raises(LeafWireError):
         LeafParser().feed(b'%b {"a":%b}\r\n' % (verb, value))

@@ -10,19 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakestream.protocol import peer_wire as wire
-from lakestream.protocol.peer_wire import Address, FrameReader, Hello, NodeInfo, WireError
+from lakestream.protocol.peer_wire import FrameReader, Hello, NodeInfo, PeerAddress, PeerWireError
 
 pytestmark = pytest.mark.unit
 
 NODE = NodeInfo(name="a", server_id="NA", cluster="C", route="10.0.0.1:6222", tags=("ssd",), jetstream=True)
 RECORDS = [
-    Hello(1, NODE, "attempt", "user", "secret", True, ("x", "y"), (Address("b", "10.0.0.2:6222"),)),
-    wire.Ready(),
-    wire.Refused(wire.WRONG_CLUSTER, "no", "b"),
-    wire.Ping(1 << 62),
-    wire.Pong(7),
-    wire.Gossip((Address("b", ""),)),
-    wire.Update(NODE, True),
+    Hello(1, NODE, "attempt", "user", "secret", True, ("x", "y"), (PeerAddress("b", "10.0.0.2:6222"),)),
+    wire.PeerReady(),
+    wire.PeerRefused(wire.WRONG_CLUSTER, "no", "b"),
+    wire.PeerPing(1 << 62),
+    wire.PeerPong(7),
+    wire.Gossip((PeerAddress("b", ""),)),
+    wire.PeerUpdate(NODE, True),
     wire.Bye("Server Shutdown"),
 ]
 frames = st.lists(st.tuples(st.integers(0, 255), st.binary(max_size=300)), max_size=12)
@@ -49,13 +49,13 @@ def test_any_bytes_are_frames_or_refused(chunks: list[bytes]) -> None:
         for chunk in chunks:
             for _, payload in reader.feed(chunk):
                 assert len(payload) < 1000
-    except WireError:
+    except PeerWireError:
         return
 
 
 @pytest.mark.parametrize("length", [0, 101, 1 << 31, (1 << 32) - 1])
 def test_a_length_that_cannot_be_is_refused_at_once(length: int) -> None:
-    with pytest.raises(WireError, match=f"a frame of {length} bytes; from 1 to 100"):
+    with pytest.raises(PeerWireError, match=f"a frame of {length} bytes; from 1 to 100"):
         list(FrameReader(100).feed(length.to_bytes(4, "big")))
 
 
@@ -77,13 +77,13 @@ def test_control_records_come_back_as_they_were(record: wire.Control) -> None:
 
 @given(st.binary(max_size=100) | st.recursive(st.integers(-9, 9) | st.text(), st.lists).map(msgspec.msgpack.encode))
 def test_other_control_records_are_refused(payload: bytes) -> None:
-    with contextlib.suppress(WireError):
+    with contextlib.suppress(PeerWireError):
         wire.decode_control(payload)
 
 
 @pytest.mark.parametrize("payload", [b"\x91" * 5000, b"\x92\xa5hello\x01" + b"\x91" * 5000, b"\x91\xa1\xff"])
 def test_nested_or_odd_bytes_before_the_handshake_are_refused(payload: bytes) -> None:
-    with pytest.raises(WireError):
+    with pytest.raises(PeerWireError):
         wire.decode_control(payload)
 
 
@@ -91,7 +91,7 @@ def test_nested_or_odd_bytes_before_the_handshake_are_refused(payload: bytes) ->
 def test_a_damaged_control_record_is_refused_or_read(number: int, position: int, byte: int) -> None:
     payload = bytearray(wire.encode_control(RECORDS[number])[5:])
     payload[position % len(payload)] = byte
-    with contextlib.suppress(WireError):
+    with contextlib.suppress(PeerWireError):
         wire.decode_control(bytes(payload))
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakestream.protocol.subjects import (
-    Filters,
+    SubjectFilters,
     chooser,
     covers,
     finished,
@@ -174,9 +174,9 @@ def test_overlaps_and_covers_follow_from_the_subjects_selected(a: bytes, b: byte
 @settings(max_examples=300, deadline=None)
 @given(st.lists(filters, max_size=6), filters)
 def test_a_set_of_filters_overlaps_and_covers_as_its_members_do(known: list[bytes], one: bytes) -> None:
-    assert Filters(known).overlap(one) is any(overlaps(other, one) for other in known)
-    assert Filters(known).match(one) is any(matches(other, one) for other in known)
-    assert Filters(known).cover(one) is any(covers(other, one) for other in known if other != one)
+    assert SubjectFilters(known).overlap(one) is any(overlaps(other, one) for other in known)
+    assert SubjectFilters(known).match(one) is any(matches(other, one) for other in known)
+    assert SubjectFilters(known).cover(one) is any(covers(other, one) for other in known if other != one)
 
 
 @settings(max_examples=300, deadline=None)
@@ -201,7 +201,7 @@ def test_a_walk_over_many_wildcards_is_interrupted_too() -> None:
 def test_many_filters_are_compared_at_once() -> None:
     """Pairwise, ten thousand would be a hundred million comparisons on the event loop."""
     many = [b"t.%d.x" % i for i in range(4_000)]
-    known = {size: Filters(many[:size]) for size in (1_000, 4_000)}
+    known = {size: SubjectFilters(many[:size]) for size in (1_000, 4_000)}
 
     def compare(size: int) -> None:
         assert not any(known[size].cover(one) for one in many[:size])

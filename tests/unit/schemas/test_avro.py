@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakestream.schemas.avro.codec import AvroCodec
-from lakestream.schemas.columns import List, Map, Record, Type
+from lakestream.schemas.columns import List, Map, RecordType, Type
 from lakestream.schemas.errors import BadSchema
 
 pytestmark = pytest.mark.unit
@@ -91,7 +91,7 @@ def named(of: Type, value: Any) -> Any:
     """Return a column's value with fields by their names in the payload."""
     if value is None:
         return None
-    if isinstance(of, Record):
+    if isinstance(of, RecordType):
         return {field.name: named(field.type, value[field.column]) for field in of.fields}
     if isinstance(of, List):
         return [named(of.of, part) for part in value]

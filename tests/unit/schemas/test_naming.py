@@ -11,7 +11,7 @@ import pytest
 
 from lakestream.schemas import framing, naming
 from lakestream.schemas.codec import codec_of, encode_rows, prepared
-from lakestream.schemas.columns import INTEGER, STRING, Record, arrow_schema, column_names, ddl, record_of
+from lakestream.schemas.columns import INTEGER, STRING, RecordType, arrow_schema, column_names, ddl, record_of
 from lakestream.schemas.errors import BadSchema, Unfit
 from lakestream.schemas.schema import MAX_DOCUMENT, MAX_TEXT, Reference, Schema, parse_document, parse_reference
 
@@ -66,9 +66,9 @@ def test_references() -> None:
 
 def test_a_rule_per_subject_pattern_the_first_that_matches() -> None:
     rules = naming.parse('{"orders.eu.>": "eu@3", "orders.*": "orders@latest", "raw.>": "@confluent"}')
-    assert rules.named(b"orders.eu.1", b"", b"") == naming.Named(Reference("eu", 3))
-    assert rules.named(b"orders.us", b"", b"") == naming.Named(Reference("orders"))
-    assert rules.named(b"other", b"", b"") == naming.Named()
+    assert rules.named(b"orders.eu.1", b"", b"") == naming.NamedSchema(Reference("eu", 3))
+    assert rules.named(b"orders.us", b"", b"") == naming.NamedSchema(Reference("orders"))
+    assert rules.named(b"other", b"", b"") == naming.NamedSchema()
     named = rules.named(b"raw.x", b"", b"\0\0\0\0\x09body")
     assert named.prefix is not None
     assert (named.reference, named.prefix.id, named.prefix.raw) == (None, 9, b"\0\0\0\0\x09")
@@ -80,7 +80,7 @@ def test_a_rule_per_subject_pattern_the_first_that_matches() -> None:
 def test_the_header_counts_before_the_rule() -> None:
     block = b"NATS/1.0\r\nNats-Schema: other@2\r\n\r\n"
     assert naming.parse("orders").named(b"a", block, b"").reference == Reference("other", 2)
-    assert naming.parse("@header").named(b"a", b"", b"") == naming.Named()
+    assert naming.parse("@header").named(b"a", b"", b"") == naming.NamedSchema()
     named = naming.parse("@confluent").named(b"a", block, b"\0\0\0\0\x09body")
     assert named.reference == Reference("other", 2)
     assert named.prefix is not None
@@ -135,7 +135,7 @@ def test_names_of_columns_avoid_those_of_the_table() -> None:
 
 
 def test_types_are_spelled_for_delta_and_arrow() -> None:
-    inner: Record = record_of([("x y", INTEGER, True, "")])
+    inner: RecordType = record_of([("x y", INTEGER, True, "")])
     record = record_of([("a", inner, True, ""), ("subject", STRING, False, "")], root=True)
     assert ddl(record) == "STRUCT<`a`: STRUCT<`x_x20_y`: BIGINT>, `subject_`: STRING>"
     assert arrow_schema(record) == pa.schema([("a", pa.struct([("x_x20_y", pa.int64())])), ("subject_", pa.string())])

@@ -11,7 +11,7 @@ import pytest
 
 from lakestream.log.format.files import Files
 from lakestream.log.format.segment import read_end
-from lakestream.log.verify.findings import Finding, Kind, Repair
+from lakestream.log.verify.findings import Finding, FindingKind, Repair
 from lakestream.verify.lake import lake_beside
 from lakestream.verify.stores import StoreCheck, root_of
 from tests.corruption.standalone import STREAMS, build, start
@@ -152,7 +152,7 @@ def test_the_open_segment_is_never_replaced(copy: Path) -> None:
     flip(str(path), 100)
     before = path.read_bytes()
     found, aside, _ = repaired(copy)
-    assert [(each.kind, each.repair) for each in found if not each.harmless] == [(Kind.FRAME, Repair.NONE)]
+    assert [(each.kind, each.repair) for each in found if not each.harmless] == [(FindingKind.FRAME, Repair.NONE)]
     assert aside == []
     assert path.read_bytes() == before
 

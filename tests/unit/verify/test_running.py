@@ -10,12 +10,12 @@ import msgspec
 import pytest
 from deltalake import DeltaTable
 
-from lakestream.log.store.export import Moved
+from lakestream.log.store.export import FilesMoved
 from lakestream.log.store.segment_log import LogOptions
 from lakestream.log.store.segment_store import SegmentStore
 from lakestream.net.interest.subscription import Subscription
 from lakestream.server.verification import Verifier, VerifyApi
-from lakestream.verify.running import IDLE_NS, OPEN, Asked, Opened
+from lakestream.verify.running import IDLE_NS, OPEN, VerifyCall, VerifyOpened
 from lakestream.verify.verification import POLL_NS
 from tests.unit.account.test_engines import World
 from tests.unit.api_world import Client
@@ -134,10 +134,10 @@ def test_a_table_that_is_compacted_meanwhile_is_no_finding(world: Verified) -> N
 def test_a_verification_without_its_leader_ends(world: Verified) -> None:
     answers: list[bytes] = []
     uid = world.engines.of("$G").streams["S"].uid
-    body = msgspec.msgpack.encode(Asked("r", uid))
+    body = msgspec.msgpack.encode(VerifyCall("r", uid))
     world.engines.node.calls.call("srv", OPEN, body, lambda answer, _: answers.append(answer or b""), 1)
     world.settle()
-    assert msgspec.msgpack.decode(answers[0], type=Opened).wrong == ""
+    assert msgspec.msgpack.decode(answers[0], type=VerifyOpened).wrong == ""
     assert len(world.links) == 1
     assert "max_verifications" in world.verify()["error"]["description"]
     world.clock.advance(IDLE_NS)
@@ -175,12 +175,12 @@ def test_files_that_change_while_they_are_collected_have_to_be_collected_again(w
     world.publish("$G", "s.1")
     stream.checkpoint()
     world.settle()
-    with pytest.raises(Moved, match="checkpoint"):
+    with pytest.raises(FilesMoved, match="checkpoint"):
         before.write(str(world.directory / "one"))
     before = store.pin()
     for number in range(60):
         world.publish("$G", "s.1", b"%d" % number * 60)
-    with pytest.raises(Moved, match="sealed"):
+    with pytest.raises(FilesMoved, match="sealed"):
         before.write(str(world.directory / "other"))
     store.pin().write(str(world.directory / "third"))
 

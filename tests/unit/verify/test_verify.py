@@ -18,7 +18,7 @@ from lakestream.log.format.frame import Frame, decode_frame, encode_header
 from lakestream.log.format.segment import HEADER_SIZE, decode_segment_header
 from lakestream.log.store.checkpoint import Snapshot, read_checkpoint, write_checkpoint
 from lakestream.log.store.root import StoreRoot
-from lakestream.log.verify.findings import Finding, Kind, Repair
+from lakestream.log.verify.findings import Finding, FindingKind, Repair
 from lakestream.verify.stores import NoStore, StoreCheck, root_of
 from tests.corruption.standalone import build, verify
 from tests.unit.account.test_engines import World as Server
@@ -44,7 +44,7 @@ def stream_files(store: Path, name: str, pattern: str) -> list[Path]:
     return sorted((store / "jetstream/A/streams" / name).glob(pattern))
 
 
-def only(found: list[Finding], kind: Kind, path: Path) -> Finding:
+def only(found: list[Finding], kind: FindingKind, path: Path) -> Finding:
     (finding,) = [each for each in found if not each.harmless]
     assert (finding.kind, finding.file) == (kind, str(path)), finding
     return finding
@@ -66,7 +66,7 @@ def test_a_torn_end_is_a_note_and_left_alone(copy: Path) -> None:
     with path.open("ab") as file:
         file.write(b"1FKL half a frame")
     before = content(copy)
-    (finding,) = [each for each in verify(copy) if each.file == str(path) or each.kind is Kind.TORN]
+    (finding,) = [each for each in verify(copy) if each.file == str(path) or each.kind is FindingKind.TORN]
     assert finding.harmless
     assert finding.repair is Repair.START
     assert f"offset {size}" in finding.what
@@ -76,14 +76,14 @@ def test_a_torn_end_is_a_note_and_left_alone(copy: Path) -> None:
 @pytest.mark.parametrize(
     ("pattern", "at", "kind"),
     [
-        ("log/*25.seg", 200, Kind.FRAME),
-        ("log/*25.seg", 10, Kind.HEADER),
-        ("log/*25.seg", -5, Kind.FOOTER),
-        ("log/*.outline", -5, Kind.OUTLINE),
-        ("checkpoint", -5, Kind.CHECKPOINT),
+        ("log/*25.seg", 200, FindingKind.FRAME),
+        ("log/*25.seg", 10, FindingKind.HEADER),
+        ("log/*25.seg", -5, FindingKind.FOOTER),
+        ("log/*.outline", -5, FindingKind.OUTLINE),
+        ("checkpoint", -5, FindingKind.CHECKPOINT),
     ],
 )
-def test_damage_is_found_with_its_file(copy: Path, pattern: str, at: int, kind: Kind) -> None:
+def test_damage_is_found_with_its_file(copy: Path, pattern: str, at: int, kind: FindingKind) -> None:
     (path,) = stream_files(copy, "S", pattern)
     flip(str(path), at if at > 0 else path.stat().st_size + at)
     finding = only(verify(copy), kind, path)
@@ -94,14 +94,14 @@ def test_all_damages_of_a_segment_are_found(copy: Path) -> None:
     (path,) = stream_files(copy, "S", "log/*25.seg")
     for offset in (100, 1000):
         flip(str(path), offset)
-    frames = [each for each in verify(copy) if each.kind is Kind.FRAME]
+    frames = [each for each in verify(copy) if each.kind is FindingKind.FRAME]
     assert [each.offset < at for each, at in zip(frames, (100, 1000), strict=True)] == [True, True]
 
 
 def test_a_missing_segment_is_a_gap(copy: Path) -> None:
     paths = stream_files(copy, "Z", "log/*.seg")
     paths[1].unlink()
-    assert only(verify(copy), Kind.GAP, paths[2]).offset == 0
+    assert only(verify(copy), FindingKind.GAP, paths[2]).offset == 0
 
 
 def rewrite(path: Path, change: Callable[[Frame], None]) -> None:
@@ -119,7 +119,7 @@ def rewrite(path: Path, change: Callable[[Frame], None]) -> None:
 def test_frames_of_another_order_or_count_are_found_although_their_crcs_are_right(copy: Path) -> None:
     (path,) = stream_files(copy, "S", "log/*25.seg")
     rewrite(path, lambda frame: setattr(frame, "count", frame.count + 1))
-    assert "and says" in only(verify(copy), Kind.FRAME, path).what
+    assert "and says" in only(verify(copy), FindingKind.FRAME, path).what
     rewrite(path, lambda frame: setattr(frame, "count", frame.count - 1))
     assert verify(copy) == []
     rewrite(path, lambda frame: setattr(frame, "term", 0))
@@ -138,18 +138,18 @@ def forge(copy: Path, stream: str, **fields: object) -> Path:
 
 def test_a_checkpoint_that_differs_from_a_replay_is_found(copy: Path) -> None:
     path = forge(copy, "Q", last_time=1)
-    assert "last_time: 1 by the checkpoint" in only(verify(copy), Kind.REPLAY, path).what
+    assert "last_time: 1 by the checkpoint" in only(verify(copy), FindingKind.REPLAY, path).what
 
 
 def test_a_state_that_differs_from_the_records_is_found_without_the_first_entries(copy: Path) -> None:
     path = forge(copy, "S", size=12)
-    assert "bytes, the state has" in only(verify(copy), Kind.INDEX, path).what
+    assert "bytes, the state has" in only(verify(copy), FindingKind.INDEX, path).what
 
 
 def test_a_copied_directory_is_found(copy: Path) -> None:
     streams = copy / "jetstream/A/streams"
     shutil.copytree(streams / "Q", streams / "COPY")
-    assert "stream Q" in only(verify(copy), Kind.IDENTITY, streams / "COPY").what
+    assert "stream Q" in only(verify(copy), FindingKind.IDENTITY, streams / "COPY").what
 
 
 def test_a_store_that_a_server_uses_is_refused(copy: Path) -> None:
@@ -211,13 +211,13 @@ def test_a_member_of_a_cluster_is_verified_by_what_it_knows(tmp_path: Path) -> N
     node.stop()
     assert verify(root) == []
     flip(str(directory / "checkpoint"), 100)
-    assert only(verify(root), Kind.CHECKPOINT, directory / "checkpoint").repair is Repair.REPLICAS
+    assert only(verify(root), FindingKind.CHECKPOINT, directory / "checkpoint").repair is Repair.REPLICAS
     os.unlink(directory / "checkpoint")
     newest = sorted((directory / "log").glob("*.seg"))[-1]
     os.truncate(newest, newest.stat().st_size - 1)
     assert any(each.file == str(newest) and each.repair is Repair.REPLICAS for each in verify(root))
     (directory / "raft").write_bytes(bytes(40_000))
-    assert only([each for each in verify(root) if each.kind is Kind.RAFT], Kind.RAFT, directory / "raft")
+    assert only([each for each in verify(root) if each.kind is FindingKind.RAFT], FindingKind.RAFT, directory / "raft")
 
 
 @pytest.mark.parametrize("name", ["standalone-stopped", "standalone-killed", "accounts", "cluster"])

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from lakestream.lake.files import staging
 from lakestream.log.format.segment import HEADER_SIZE
 from lakestream.log.store.segment_log import LogOptions
-from lakestream.log.verify.findings import Finding, Kind, Repair
+from lakestream.log.verify.findings import Finding, FindingKind, Repair
 from lakestream.verify.lake import lake_beside
 from lakestream.verify.stores import StoreCheck, root_of
 from tests.unit.account.test_engines import World
@@ -91,7 +91,7 @@ def test_a_damaged_staged_segment_is_found(copy: Path) -> None:
     path = sorted(copy.glob("lake/segments/S/*/*.seg"))[-1]
     flip(str(path), 300)
     (finding,) = verify(copy)
-    assert (finding.kind, finding.file, finding.offset > 0) == (Kind.STAGED, str(path), True)
+    assert (finding.kind, finding.file, finding.offset > 0) == (FindingKind.STAGED, str(path), True)
     assert finding.repair is Repair.COMPACTOR
 
 
@@ -102,7 +102,7 @@ def test_damaged_bytes_of_a_staged_segment_are_found_or_harmless(copy: Path) -> 
     for at in Random(1).sample(range(len(whole)), 40):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :])
         found = [(each.kind, each.file) for each in verify(copy)]
-        assert found == [] if 40 <= at < HEADER_SIZE else found == [(Kind.STAGED, str(path))], at
+        assert found == [] if 40 <= at < HEADER_SIZE else found == [(FindingKind.STAGED, str(path))], at
 
 
 def test_a_staged_segment_with_other_messages_is_found(copy: Path) -> None:
@@ -111,13 +111,13 @@ def test_a_staged_segment_with_other_messages_is_found(copy: Path) -> None:
     first, last = paths[-1].name.removesuffix(".seg").split("-")
     assert any(each.name == f"{int(first):020d}.seg" for each in log)
     shutil.copyfile(log[0], paths[-1])
-    assert any(each.kind is Kind.STAGED for each in verify(copy)), (first, last)
+    assert any(each.kind is FindingKind.STAGED for each in verify(copy)), (first, last)
 
 
 def test_rows_that_the_table_lacks_are_found(copy: Path) -> None:
     table_of(copy).delete("seq IN (3, 90)")
     (finding,) = verify(copy)
-    assert finding.kind is Kind.TABLE
+    assert finding.kind is FindingKind.TABLE
     assert finding.what == "it lacks messages of the stream: 3, 90"
 
 
@@ -141,13 +141,13 @@ def test_a_damaged_file_of_the_table_is_found(copy: Path) -> None:
     path = Path(table_of(copy).file_uris()[0].removeprefix("file://"))
     path.write_bytes(path.read_bytes()[:-1])
     found = verify(copy)
-    assert [(each.kind, each.repair) for each in found] == [(Kind.TABLE, Repair.COMPACTOR)]
+    assert [(each.kind, each.repair) for each in found] == [(FindingKind.TABLE, Repair.COMPACTOR)]
 
 
 def test_a_table_that_is_ahead_of_a_restored_log_is_found(copy: Path) -> None:
     shutil.rmtree(copy / "jetstream")
     (copy / "older").rename(copy / "jetstream")
-    (finding,) = [each for each in verify(copy) if each.kind is Kind.TABLE]
+    (finding,) = [each for each in verify(copy) if each.kind is FindingKind.TABLE]
     assert "an older store was restored" in finding.what
 
 

@@ -22,7 +22,7 @@ from lakestream.lake.files.storage import Storage
 from lakestream.lake.table.actions import MetaData, TableProtocol, locate
 from lakestream.lake.table.schema import END, FORMAT_COLUMN, REMOVED_COLUMN, column_names, literal, subject_text
 from lakestream.lake.table.state import LAST_TEXT, TableFile, TableFollower, TableState
-from lakestream.protocol.subjects import Filters, is_literal
+from lakestream.protocol.subjects import SubjectFilters, is_literal
 
 _DIRECT_FEATURES = frozenset(
     {
@@ -209,7 +209,7 @@ class Choice:
         self.literal = frozenset(filter(is_literal, self.subjects))
         self.patterns = sorted(self.subjects - self.literal)
         self.wanted = wanted(self.literal, self.patterns)
-        self._filters = Filters(self.patterns)
+        self._filters = SubjectFilters(self.patterns)
 
     @property
     def is_narrow(self) -> bool:

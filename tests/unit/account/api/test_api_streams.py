@@ -9,7 +9,7 @@ import pytest
 
 from lakestream.log.format.errors import LogError
 from lakestream.meta.keeping import SoloKeeping
-from lakestream.meta.recovery import Recovered
+from lakestream.meta.recovery import RecoveredLog
 from lakestream.stream.core.proposer import BufferLimits
 from tests.unit.api_world import ApiWorld, timeless
 
@@ -329,7 +329,7 @@ def test_reserved_bytes_must_fit_the_server() -> None:
 
 def test_offline_streams_are_named_and_refuse(world: ApiWorld) -> None:
     damaged = LogError("its log is damaged", "its log is damaged")
-    cast(SoloKeeping, world.engines.node.keeping).take(Recovered("$G", "A", error=damaged))
+    cast(SoloKeeping, world.engines.node.keeping).take(RecoveredLog("$G", "A", error=damaged))
     expected = (500, 10194, "stream is offline: its log is damaged")
     for subject in ("STREAM.INFO.A", "STREAM.PURGE.A"):
         assert world.error(subject) == expected

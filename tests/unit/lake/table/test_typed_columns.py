@@ -23,7 +23,7 @@ from lakestream.schemas.columns import (
     UINT64,
     List,
     Map,
-    Record,
+    RecordType,
     Type,
     arrow_type,
     ddl,
@@ -33,16 +33,16 @@ from lakestream.schemas.columns import (
 pytestmark = pytest.mark.unit
 
 
-def version(**fields: Type) -> Record:
+def version(**fields: Type) -> RecordType:
     """Return the fields of a schema version."""
     return record_of([(name, of, True, "") for name, of in fields.items()], root=True)
 
 
-def struct(**fields: Type) -> Record:
+def struct(**fields: Type) -> RecordType:
     return record_of([(name, of, True, "") for name, of in fields.items()])
 
 
-def columns(*versions: Record) -> dict[str, str]:
+def columns(*versions: RecordType) -> dict[str, str]:
     """Return the columns of a table that had messages of these versions."""
     table = EMPTY
     for each in versions:
@@ -131,8 +131,8 @@ def test_too_many_columns_are_refused() -> None:
 
 def test_a_record_without_fields_can_be_no_column() -> None:
     with pytest.raises(NoColumns, match="e is a record without fields"):
-        placed(EMPTY, version(e=Record(())))
-    assert placed(EMPTY, Record(())) == (EMPTY, ())
+        placed(EMPTY, version(e=RecordType(())))
+    assert placed(EMPTY, RecordType(())) == (EMPTY, ())
 
 
 def test_the_schema_in_the_log_keeps_what_it_has() -> None:

@@ -21,7 +21,7 @@ from lakestream.lake.table.typed_rows import Typed, TypedRows
 from lakestream.log.format.runs import SchemaRun
 from lakestream.schemas import framing
 from lakestream.schemas.codec import codec_of
-from lakestream.schemas.columns import Record
+from lakestream.schemas.columns import RecordType
 from lakestream.schemas.protobuf.protoc import compile_proto
 from lakestream.schemas.schema import Schema
 from tests.unit import schemas_world
@@ -59,7 +59,7 @@ class Lake:
     def __init__(self, root: Path) -> None:
         self.storage = open_storage(root)
         identify(self.storage)
-        self.table: Record = EMPTY
+        self.table: RecordType = EMPTY
 
     def register(self, version: int, schema: Any, created_ns: int = 0, name: str = "orders", **more: Any) -> Schema:
         kind = more.pop("format", "json")

@@ -33,7 +33,7 @@ from lakestream.schemas.columns import (
     UINT64,
     Field,
     List,
-    Record,
+    RecordType,
     Scalar,
     Type,
     arrow_type,
@@ -57,10 +57,10 @@ VALUES: dict[str, tuple[Type, st.SearchStrategy[Any]]] = {
     "tags": (List(STRING), st.lists(st.text(max_size=3), max_size=2)),
 }
 INNER = ("n", "text", "at")
-TABLE = Record(
+TABLE = RecordType(
     (
         *(Field(name, name, kind) for name, (kind, _) in VALUES.items()),
-        Field("in", "in", Record(tuple(Field(name, name, VALUES[name][0]) for name in INNER))),
+        Field("in", "in", RecordType(tuple(Field(name, name, VALUES[name][0]) for name in INNER))),
     )
 )
 ORDERED = ("n", "x", "text", "day", "at", "price")

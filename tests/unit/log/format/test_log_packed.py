@@ -16,7 +16,7 @@ from lakestream.lake.table import segments
 from lakestream.log.format import packed
 from lakestream.log.format.errors import CorruptLog
 from lakestream.log.format.files import Files
-from lakestream.log.format.packed import BLOCK_BYTES, View, is_packed_file, pack, read_plain
+from lakestream.log.format.packed import BLOCK_BYTES, PackedView, is_packed_file, pack, read_plain
 from lakestream.log.format.segment import read_footer
 from lakestream.log.store.repair import salvage, verify
 from lakestream.log.store.segment_log import LogOptions
@@ -78,7 +78,7 @@ def test_every_read_is_as_from_a_plain_file(plain: Path) -> None:
     pack(FILES, path)
     fd = FILES.open(path)
     before = FILES.read_at(fd, 64, 0) + before[64:]  # the version differs
-    view = View(FILES, fd, path)
+    view = PackedView(FILES, fd, path)
     places = [
         (0, 64),
         (0, 100),

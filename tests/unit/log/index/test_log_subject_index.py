@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import msgpack
 
-from lakestream.log.format.errors import CorruptLog, ReadFailed
+from lakestream.log.format.errors import CorruptLog, FileNotReadable
 from lakestream.log.format.files import Files
 from lakestream.log.index import memory_limit as index_memory
 from lakestream.log.index import subject_index, subject_leaves
@@ -24,9 +24,9 @@ from lakestream.log.index.histories import PACKED
 from lakestream.log.index.memory_limit import IndexMemory
 from lakestream.log.index.sequences import SequenceSet
 from lakestream.log.index.subject_index import SubjectIndex
-from lakestream.log.index.subject_leaves import Snapshot
+from lakestream.log.index.subject_leaves import IndexSnapshot
 from lakestream.log.store import checkpoint
-from lakestream.log.store.checkpoint import State, read_checkpoint, write_checkpoint
+from lakestream.log.store.checkpoint import StoreState, read_checkpoint, write_checkpoint
 from lakestream.protocol.subjects import matches
 
 pytestmark = pytest.mark.unit
@@ -71,14 +71,14 @@ def _small_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint, "LEFT_SUBJECTS", 4)
 
 
-def state(last_seq: int) -> State:
-    return State(
+def state(last_seq: int) -> StoreState:
+    return StoreState(
         index=1, uid="u", stream="S", account="$G", config=b"", size=0, first_seq=1, last_seq=last_seq, last_time=0,
         opened_index=1, removed=[], moved=False, live=SequenceSet().to_bytes(), extra=b"",
     )  # fmt: skip
 
 
-def written(snapshot: Snapshot, directory: Path, last_seq: int) -> SubjectIndex:
+def written(snapshot: IndexSnapshot, directory: Path, last_seq: int) -> SubjectIndex:
     """Return the index that is read from its checkpoint."""
     path = str(directory / "checkpoint")
     write_checkpoint(Files(), path, checkpoint.Snapshot(state(last_seq), snapshot))
@@ -106,7 +106,7 @@ def play(made: list[tuple[str, object]], directory: Path) -> tuple[SubjectIndex,
     memory, model = IndexMemory(1 << 30), Model()
     index = SubjectIndex()
     index.keep_within(memory, Files(), str(directory))
-    taken: list[tuple[Snapshot, dict[bytes, list[int]]]] = []
+    taken: list[tuple[IndexSnapshot, dict[bytes, list[int]]]] = []
     for step, what in made:
         if step in ("add", "same"):
             subjects = what if step == "add" else [what[0]] * what[1]  # type: ignore[index]
@@ -385,7 +385,7 @@ def test_new_subjects_are_listed_also_when_their_leaf_could_not_be_divided(tmp_p
         patch.setattr(subject_index, "FRESH_SUBJECTS", 10_000)  # collect them
         index.add_run(names, 1001)
     files.bad = True
-    with pytest.raises(ReadFailed, match="Input/output error"):
+    with pytest.raises(FileNotReadable, match="Input/output error"):
         index.matching(b"k.*")
     memory.limit, index.memory = 1, 1 << 30
     other.add_run([b"o.%d" % number for number in range(100)], 1)  # asks the larger one to free memory, which it cannot

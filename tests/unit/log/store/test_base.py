@@ -13,7 +13,7 @@ from lakestream.lake.read import base_rows
 from lakestream.log.format.errors import CorruptLog
 from lakestream.log.format.files import Files, InlineIo
 from lakestream.log.format.record import Record, record_length
-from lakestream.log.store.base import Base, Origin, origin_of, read_base
+from lakestream.log.store.base import Base, BaseOrigin, origin_of, read_base
 from lakestream.log.store.segment_log import LogOptions
 from lakestream.log.store.segment_store import open_store
 from lakestream.log.store.store import Store
@@ -38,7 +38,7 @@ ODD = [
 def based(directory: Path, table: Path, through: int) -> Store:
     """Return a new store that begins with all rows of a table."""
     store = open_store(str(directory), InlineIo(), SMALL, uid="u")
-    origin = Origin(DeltaTable(str(table)).version(), through)
+    origin = BaseOrigin(DeltaTable(str(table)).version(), through)
     base_rows.build(Files(), str(directory), str(table), origin)
     assert origin_of(Files(), str(directory)) == origin
     base = store.find_base()
@@ -98,7 +98,7 @@ def test_a_store_with_a_base_goes_on_and_comes_back_after_a_restart(tmp_path: Pa
     write(tmp_path / "t", ODD)
     directory = str(tmp_path / "s")
     stream = MiniStream(directory, SMALL)
-    base_rows.build(Files(), directory, str(tmp_path / "t"), Origin(0, 9_000_010))
+    base_rows.build(Files(), directory, str(tmp_path / "t"), BaseOrigin(0, 9_000_010))
     base = stream.store.find_base()
     assert base is not None
     stream.store.begin_with(base)

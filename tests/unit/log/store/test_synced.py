@@ -18,7 +18,7 @@ from lakestream.log.format.segment import HEADER_SIZE
 from lakestream.log.store import synced
 from lakestream.log.store.segment_log import LogOptions
 from lakestream.log.store.segment_store import open_store
-from lakestream.log.store.synced import Mark, MarkFile
+from lakestream.log.store.synced import MarkFile, SyncedMark
 from lakestream.server.lake import keeper
 from tests.faults.files import FaultyFiles
 from tests.unit.account.test_engines import World
@@ -184,7 +184,7 @@ def test_a_mark_that_cannot_be_written_is_tried_again(tmp_path: Path) -> None:
             assert stream.store.log.mark_due
             files.fail = ""
         stream.store.log.mark()
-        assert MarkFile(QuickFiles(), str(tmp_path)).read() == Mark(*stream.store.log.synced)  # type: ignore[union-attr]
+        assert MarkFile(QuickFiles(), str(tmp_path)).read() == SyncedMark(*stream.store.log.synced)  # type: ignore[union-attr]
 
 
 def test_a_log_without_a_mark_opens_as_before(tmp_path: Path) -> None:

@@ -21,7 +21,14 @@ from lakestream.config.account_options import (
 )
 from lakestream.config.options import MINUTE, SECOND, OperatorOptions
 from lakestream.net.accounts.auth import Credentials, Login, Refusal
-from lakestream.net.accounts.operators import MAX_TEMPLATED, Ended, Trust, account_options, connect_until, resolved
+from lakestream.net.accounts.operators import (
+    MAX_TEMPLATED,
+    ConnectionEnd,
+    Trust,
+    account_options,
+    connect_until,
+    resolved,
+)
 from lakestream.protocol import jwt
 from lakestream.protocol.jwt import JwtError
 from tests.fuzzing import ROUNDS, SEED, mutated
@@ -235,9 +242,9 @@ def test_a_scope_gives_its_template() -> None:
 
 
 def _resolved(*allow: str, tags: tuple[str, ...] = (), account_tags: tuple[str, ...] = ()) -> tuple[str, ...] | None:
-    account = jwt.decode(account_jwt(A, "acc", O, tags=list(account_tags)), jwt.Account)
-    user = jwt.decode(user_jwt(U, "ann", A, tags=list(tags)), jwt.User)
-    made = resolved(jwt.Permissions(pub=jwt.Rule(allow)), user, account)
+    account = jwt.decode(account_jwt(A, "acc", O, tags=list(account_tags)), jwt.AccountClaims)
+    user = jwt.decode(user_jwt(U, "ann", A, tags=list(tags)), jwt.UserClaims)
+    made = resolved(jwt.JwtPermissions(pub=jwt.Rule(allow)), user, account)
     return None if made is None else made.pub.allow
 
 
@@ -352,12 +359,12 @@ def test_mappings_that_are_not_valid_have_no_effect() -> None:
     [
         ({}, None),
         ({"limits": {"conn": 1}}, None),
-        ({"revocations": {U.public: ISSUED_AT}}, Ended("User Authentication Revoked", "Credentials Revoked")),
-        ({"signing_keys": []}, Ended("", "Authentication Failure")),
-        ({"signing_keys": [scope(SCOPED, "r", {"subs": 9})]}, Ended("", "Authentication Failure")),
+        ({"revocations": {U.public: ISSUED_AT}}, ConnectionEnd("User Authentication Revoked", "Credentials Revoked")),
+        ({"signing_keys": []}, ConnectionEnd("", "Authentication Failure")),
+        ({"signing_keys": [scope(SCOPED, "r", {"subs": 9})]}, ConnectionEnd("", "Authentication Failure")),
     ],
 )
-def test_users_who_may_not_stay(changes: dict[str, Any], ended: Ended | None) -> None:
+def test_users_who_may_not_stay(changes: dict[str, Any], ended: ConnectionEnd | None) -> None:
     keys: dict[str, Any] = {"signing_keys": [scope(SCOPED, "r", {"subs": 7})]}
     outcome = _logged_in(_account(**keys), user_jwt(U, "ann", SCOPED, issuer_account=A.public, scoped=True))
     assert isinstance(outcome, Login)
@@ -370,7 +377,7 @@ def test_bearers_end_when_the_account_has_them_no_more() -> None:
     assert isinstance(outcome, Login)
     assert outcome.user is not None
     ended = _trust().remains(_account(limits={"disallow_bearer": True}), outcome.user)
-    assert ended == Ended("Authorization Violation", "Authentication Failure")
+    assert ended == ConnectionEnd("Authorization Violation", "Authentication Failure")
 
 
 # ---------------------------------------------------------------------- any claims

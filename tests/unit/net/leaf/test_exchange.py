@@ -12,13 +12,13 @@ from lakestream.net.accounts.permissions import Rules
 from lakestream.net.hub import Hub
 from lakestream.net.interest.subscription import Congested
 from lakestream.net.leaf.account import LeafAccount
-from lakestream.net.leaf.exchange import Ended, Exchange
-from lakestream.net.leaf.packing import UNCOMPRESSED, Packing, agreed
+from lakestream.net.leaf.exchange import Exchange, LeafEnded
+from lakestream.net.leaf.packing import UNCOMPRESSED, LeafPacking, agreed
 from lakestream.net.leaf.rights import Rights, as_user, of_user
 from lakestream.net.turn import Turn
 from lakestream.ports import ClientInfo
 from lakestream.protocol.delivered import ErrorLine
-from lakestream.protocol.leaf_wire import Info, LeafParser
+from lakestream.protocol.leaf_wire import LeafInfo, LeafParser
 from tests.unit.stream_world import ManualClock
 
 pytestmark = pytest.mark.unit
@@ -47,7 +47,7 @@ class Line:
 
     def answered(self) -> None: ...
 
-    def informed(self, info: Info) -> None: ...
+    def informed(self, info: LeafInfo) -> None: ...
 
     def told(self, error: ErrorLine) -> None: ...
 
@@ -191,7 +191,7 @@ def test_what_a_user_may_not_ends_the_connection(world: World) -> None:
         world.hub.publish(subject, b"", b"", b"")
     assert world.told(line) == [b"", b"LMSG s.x 0"]
     for data in (b"LMSG p.no 0\r\n\r\n", b"LMSG s.x 0\r\n\r\n", b"LS+ s.no\r\n", b"LS+ s.mine\r\n", b"LS+ p.x\r\n"):
-        with pytest.raises(Ended, match="Permissions Violation"):
+        with pytest.raises(LeafEnded, match="Permissions Violation"):
             world.takes(exchange, data)
 
 
@@ -201,7 +201,7 @@ def test_answers_are_counted(world: World) -> None:
     world.takes(exchange, b"LS+ s\r\n")
     world.hub.publish(b"s", b"inbox", b"", b"?")
     world.takes(exchange, b"LMSG inbox 0\r\n\r\n")
-    with pytest.raises(Ended, match='Publish to "inbox"'):
+    with pytest.raises(LeafEnded, match='Publish to "inbox"'):
         world.takes(exchange, b"LMSG inbox 0\r\n\r\n")
 
 
@@ -214,7 +214,7 @@ def test_this_side_keeps_to_the_rights_of_its_user_there() -> None:
 
 def test_a_loop_ends_the_connection(world: World) -> None:
     exchange, _ = world.leaf()
-    with pytest.raises(Ended, match="Loop detected"):
+    with pytest.raises(LeafEnded, match="Loop detected"):
         world.takes(exchange, b"LS+ %b\r\n" % world.account.loop_subject)
 
 
@@ -236,7 +236,7 @@ def test_the_modes_of_compression() -> None:
 
 def test_packed_bytes_are_unpacked_however_they_are_cut() -> None:
     data = [b"PING\r\n", bytes(200_000), b"x" * 70_000]
-    sender, receiver = Packing(), Packing()
+    sender, receiver = LeafPacking(), LeafPacking()
     packed = b"".join(map(sender.packed, data))
     cut = [packed[at : at + 1000] for at in range(0, len(packed), 1000)]
     assert b"".join(map(receiver.unpacked, cut)) == b"".join(data)

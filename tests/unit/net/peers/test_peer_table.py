@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakestream.config.options import RouteUrl
-from lakestream.net.peers.dialler import FIRST_DELAY_S, FORGET_AFTER, MAX_DELAY_S, REPORT_EVERY, Target
-from lakestream.net.peers.handshake import Table
+from lakestream.net.peers.dialler import FIRST_DELAY_S, FORGET_AFTER, MAX_DELAY_S, REPORT_EVERY, DialTarget
+from lakestream.net.peers.handshake import LinkTable
 from lakestream.protocol import peer_wire as wire
-from lakestream.protocol.peer_wire import Hello, NodeInfo, Ready, Refused
+from lakestream.protocol.peer_wire import Hello, NodeInfo, PeerReady, PeerRefused
 
 pytestmark = pytest.mark.unit
 
@@ -40,7 +40,7 @@ class Machine:
 
     def __init__(self, name: str, start: int = 0) -> None:
         self.info = NodeInfo(name=name, server_id=f"{name}{start}", cluster="C")
-        self.table: Table[End] = Table(lambda: self.info, lambda: False)
+        self.table: LinkTable[End] = LinkTable(lambda: self.info, lambda: False)
         self.violations: list[str] = []
 
     def hello(self, attempt: str) -> Hello:
@@ -64,9 +64,9 @@ class Machine:
         record = end.inbox.popleft()
         if not end.open:
             return
-        if record is None or isinstance(record, Refused):
+        if record is None or isinstance(record, PeerRefused):
             self.close(end)
-        elif isinstance(record, Ready):
+        elif isinstance(record, PeerReady):
             if not self.table.ready(end):
                 self.violations.append("READY on a connection that was given up")
         else:
@@ -85,7 +85,7 @@ class Machine:
             if self.table.up.get(hello.node.name) is old and old.attempt not in hello.gone:
                 self.violations.append("a connection that was up was given up")
             self.close(old)
-        end.other.inbox.append(Ready() if end.dialled else self.hello(end.attempt))
+        end.other.inbox.append(PeerReady() if end.dialled else self.hello(end.attempt))
 
 
 class World:
@@ -203,7 +203,7 @@ def test_a_node_of_another_cluster_is_refused_with_both_names() -> None:
     _, hello = end_of(machine, "b")
     hello = msgspec.structs.replace(hello, node=msgspec.structs.replace(hello.node, cluster="D"))
     verdict = machine.table.admit(End(machine), hello, True)
-    assert verdict.refused == Refused(wire.WRONG_CLUSTER, 'cluster name "D" does not match "C" of a', "a")
+    assert verdict.refused == PeerRefused(wire.WRONG_CLUSTER, 'cluster name "D" does not match "C" of a', "a")
 
 
 def test_another_version_of_the_wire_is_refused() -> None:
@@ -272,8 +272,8 @@ def test_strangers_do_not_fill_the_list_of_ended_connections() -> None:
 # ---------------------------------------------------------------------- dialling
 
 
-def target(**fields: Any) -> Target:
-    return Target(RouteUrl("h", 6222), **({"explicit": True} | fields))
+def target(**fields: Any) -> DialTarget:
+    return DialTarget(RouteUrl("h", 6222), **({"explicit": True} | fields))
 
 
 def test_pauses_between_attempts_grow_to_their_limit_and_start_anew() -> None:

@@ -14,13 +14,13 @@ from lakestream.net.interest.subscription import Subscription
 from lakestream.net.peers.remote_node import MARK_EVERY, MAX_MARKS
 from lakestream.net.peers.routes import CHANGES_IN_A_BUFFER
 from lakestream.protocol.route_wire import (
-    Batch,
+    FlowMark,
     Hold,
-    Interest,
-    Mark,
     NoResponders,
     Record,
+    RouteBatch,
     Routed,
+    RouteInterest,
     Took,
     Within,
     decode,
@@ -276,7 +276,7 @@ def test_a_connection_that_breaks_while_it_is_written_to_takes_only_its_own_with
 
 
 def test_buffers_of_a_node_that_is_not_connected_or_makes_no_sense_change_nothing(cluster: Cluster) -> None:
-    cluster[A].arrived("stranger", encode([Interest([(b"x", b"", 1)])]))
+    cluster[A].arrived("stranger", encode([RouteInterest([(b"x", b"", 1)])]))
     for nonsense in (b"\xc1nonsense", b"\x91\x92\xa1w\xa1\xff", b"\x91" * 5000):
         with pytest.raises(msgspec.DecodeError):
             cluster[A].arrived(B, nonsense)
@@ -295,7 +295,7 @@ def test_interest_added_and_removed_in_a_turn_is_sent_as_one_state(cluster: Clus
     cluster.settle()
     sent = [record for to, payload in cluster[A].sent[before:] if to == B for record in decode(payload)]
     assert len(sent) == 1
-    assert isinstance(sent[0], Interest)
+    assert isinstance(sent[0], RouteInterest)
     assert sorted(sent[0].changes) == [(b"_INBOX.once", b"", 0), (b"kept", b"g", 10)]
     assert kept
 
@@ -305,13 +305,13 @@ def test_interest_added_and_removed_in_a_turn_is_sent_as_one_state(cluster: Clus
         st.one_of(
             st.builds(Routed, st.binary(), st.binary(), st.binary(), st.binary(), st.none() | st.lists(st.binary())),
             st.builds(Hold, st.binary(), st.booleans()),
-            st.builds(Mark),
+            st.builds(FlowMark),
             st.builds(Took),
             st.builds(Within, st.text()),
             st.builds(NoResponders, st.binary(), st.binary()),
-            st.builds(Interest, st.lists(st.tuples(st.binary(), st.binary(), st.integers(0, 1 << 32)))),
+            st.builds(RouteInterest, st.lists(st.tuples(st.binary(), st.binary(), st.integers(0, 1 << 32)))),
             st.builds(
-                Batch,
+                RouteBatch,
                 st.binary(),
                 st.binary(),
                 st.lists(st.tuples(st.binary(), st.binary(), st.binary(), st.binary())),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lakestream.net.peers.routes import APART, CHANGES_IN_A_BUFFER
 from lakestream.ports import ClientInfo
 from lakestream.protocol.publishes import NOTHING_APART, BrokenRunError, Publishes, run_of
-from lakestream.protocol.route_wire import Interest, NoResponders, Routed, RoutedRun, encode
+from lakestream.protocol.route_wire import NoResponders, Routed, RoutedRun, RouteInterest, encode
 from tests.unit.route_world import ONE, A, B, C, Client, Cluster, pub, records
 
 pytestmark = pytest.mark.unit
@@ -85,9 +85,9 @@ def test_a_buffer_with_a_broken_run_is_refused(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("own", [False, True], ids=["a later buffer", "the same buffer"])
 def test_a_broken_run_that_waits_for_its_turn_ends_the_connection(cluster: Cluster, own: bool) -> None:
-    interest = Interest([(b"x.%d" % number, b"", 1) for number in range(CHANGES_IN_A_BUFFER)])
+    interest = RouteInterest([(b"x.%d" % number, b"", 1) for number in range(CHANGES_IN_A_BUFFER)])
     broken = RoutedRun(b"PUB a 1\r\n")
-    buffers = [[interest, broken]] if own else [[interest, Interest([(b"y", b"", 1)])], [broken]]
+    buffers = [[interest, broken]] if own else [[interest, RouteInterest([(b"y", b"", 1)])], [broken]]
     for buffer in buffers:
         cluster[B].arrived(A, encode(buffer))
     assert A in cluster[B].routes.nodes

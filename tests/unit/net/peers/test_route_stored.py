@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lakestream.log.format.record import encode_record
 from lakestream.net.peers.remote_node import HIGH_WATER
 from lakestream.protocol.deliveries import FirstDeliveries
-from lakestream.protocol.route_wire import Batch, Stored, encode
+from lakestream.protocol.route_wire import RouteBatch, Stored, encode
 from tests.unit.route_world import A, B, C, Cluster, records
 
 pytestmark = pytest.mark.unit
@@ -34,7 +34,7 @@ def stored(messages: list[Message], junk: bytes = b"", first: int = 5, step: int
 
 
 def kinds(cluster: Cluster, sender: str, receiver: str) -> list[type]:
-    return [type(one) for one in records(cluster, sender, receiver) if isinstance(one, Stored | Batch)]
+    return [type(one) for one in records(cluster, sender, receiver) if isinstance(one, Stored | RouteBatch)]
 
 
 def test_a_delivery_to_another_node_is_its_records() -> None:
@@ -61,7 +61,7 @@ def test_a_version_without_columns_gets_a_batch() -> None:
     cluster.settle()
     cluster[A].hub.deliver(b"inbox", stored(SOME))
     cluster.settle()
-    assert kinds(cluster, A, B) == [Batch]
+    assert kinds(cluster, A, B) == [RouteBatch]
     assert [message for _, message in there.got] == list(stored(SOME))
 
 

@@ -11,13 +11,13 @@ from lakestream.net.peers.routes import CHANGES_IN_A_BUFFER, buffers
 from lakestream.ports import ClientInfo
 from lakestream.protocol.accounts import UNLIMITED
 from lakestream.protocol.route_wire import (
-    Batch,
+    FlowMark,
     Hold,
-    Interest,
-    Mark,
     NoResponders,
     Record,
+    RouteBatch,
     Routed,
+    RouteInterest,
     Took,
     Within,
     decode,
@@ -44,13 +44,13 @@ SAID: list[Record] = [
     Routed(b"a", b"", b"NATS/1.0\r\n\r\n", b"", [b"", b"g"]),
     Routed(b"m", b"", b"", b"", [b"g"], True),
     Routed(b"$JS.API.INFO", b"r", b"", b"", None, False, True),
-    Batch(b"to", b"", [(b"s", b"r", b"h", b"p")]),
-    Batch(b"to", b"g", [], True),
+    RouteBatch(b"to", b"", [(b"s", b"r", b"h", b"p")]),
+    RouteBatch(b"to", b"g", [], True),
     Hold(b"to", True),
-    Mark(),
+    FlowMark(),
     Took(),
     NoResponders(b"s", b"r"),
-    Interest([(b"a.*", b"", 1), (b"b", b"g", 0)]),
+    RouteInterest([(b"a.*", b"", 1), (b"b", b"g", 0)]),
 ]
 
 
@@ -129,7 +129,7 @@ def test_interest_of_many_accounts_shares_buffers_up_to_what_one_turn_takes_in()
             if type(record) is Within:
                 within = record.account
             else:
-                assert type(record) is Interest
+                assert type(record) is RouteInterest
                 count += len(record.changes)
                 found += [(within, change) for change in record.changes]
         assert 0 < count <= CHANGES_IN_A_BUFFER

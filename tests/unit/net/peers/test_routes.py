@@ -13,7 +13,7 @@ from lakestream.net.peers.api_relay import ApiRelay
 from lakestream.net.peers.remote_node import HIGH_WATER
 from lakestream.ports import ClientInfo
 from lakestream.protocol.peer_wire import NodeInfo
-from lakestream.protocol.route_wire import Interest, Routed
+from lakestream.protocol.route_wire import Routed, RouteInterest
 from tests.unit.route_world import A, B, C, Cluster, records
 
 pytestmark = pytest.mark.unit
@@ -64,8 +64,8 @@ def test_what_came_from_a_node_is_not_sent_on(cluster: Cluster) -> None:
     cluster.settle()
     cluster.client(A).publish(b"x")
     cluster.settle()
-    assert not [record for record in records(cluster, B, C) if type(record) is not Interest]
-    assert not [record for record in records(cluster, C, B) if type(record) is not Interest]
+    assert not [record for record in records(cluster, B, C) if type(record) is not RouteInterest]
+    assert not [record for record in records(cluster, C, B) if type(record) is not RouteInterest]
 
 
 def test_messages_to_a_node_keep_their_order_whatever_way_they_take(cluster: Cluster) -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.config.options import Address, RemoteOptions
+from lakestream.config.options import RemoteAddress, RemoteOptions
 from lakestream.net.hub import Hub
 from lakestream.net.remote import connection as remote_connection
 from lakestream.net.remote import dial as remote_dial
@@ -25,7 +25,7 @@ from lakestream.net.turn import Turn
 from lakestream.protocol.domain_subjects import LINK_QUEUE, ack_here, ack_there, sign
 from lakestream.stream.core.config import ExternalStream, StreamSource
 from lakestream.stream.mirroring import session as mirror_session
-from lakestream.stream.mirroring.origin import Origin, Start
+from lakestream.stream.mirroring.origin import Origin, OriginStart
 
 pytestmark = pytest.mark.unit
 
@@ -103,8 +103,8 @@ class Lines:
         self.lines.append(text)
 
 
-def redial(attempt: Callable[[Address], Awaitable[str]], *hosts: str, **options: Any) -> tuple[Redial, Lines]:
-    urls = tuple(Address("nats", host, 4222, "u", "p") for host in hosts)
+def redial(attempt: Callable[[RemoteAddress], Awaitable[str]], *hosts: str, **options: Any) -> tuple[Redial, Lines]:
+    urls = tuple(RemoteAddress("nats", host, 4222, "u", "p") for host in hosts)
     lines = Lines()
     return Redial(RemoteOptions(urls=urls, domain="hub", **options), attempt, lines), lines  # type: ignore[arg-type]
 
@@ -115,7 +115,7 @@ async def test_places_are_tried_in_turn_and_discovered_ones_last(monkeypatch: py
     tried: list[str] = []
     enough = asyncio.Event()
 
-    async def attempt(address: Address) -> str:
+    async def attempt(address: RemoteAddress) -> str:
         tried.append(f"{address.user}@{address.host}:{address.port}")
         if len(tried) == 300:
             enough.set()
@@ -138,7 +138,7 @@ async def test_whatever_an_attempt_raises_the_next_one_follows(monkeypatch: pyte
     wrong = [ConnectionRefusedError(111, "x"), TimeoutError(), ValueError("odd")]
     enough = asyncio.Event()
 
-    async def attempt(address: Address) -> str:
+    async def attempt(address: RemoteAddress) -> str:
         if not wrong:
             enough.set()
             return ""
@@ -186,7 +186,7 @@ async def test_what_a_deaf_remote_did_not_take_is_not_kept_for_it(monkeypatch: p
         deaf.set_result((reader, writer))
 
     server = await asyncio.start_server(remote, "127.0.0.1", 0)
-    address = Address("nats", "127.0.0.1", server.sockets[0].getsockname()[1])
+    address = RemoteAddress("nats", "127.0.0.1", server.sockets[0].getsockname()[1])
     options = RemoteOptions(urls=(address,), domain="hub")
     connection = RemoteConnection(options, address, "here", NoResponders(), Loop())  # type: ignore[arg-type]
 
@@ -243,8 +243,8 @@ async def test_paths_that_are_used_outlast_those_that_are_not(monkeypatch: pytes
 class Nothing:
     """Session target that accepts everything, from the first message on."""
 
-    def start(self) -> Start:
-        return Start()
+    def start(self) -> OriginStart:
+        return OriginStart()
 
 
 async def test_a_session_asks_at_once_when_there_is_a_link_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,7 +255,7 @@ async def test_a_session_asks_at_once_when_there_is_a_link_again(monkeypatch: py
     origin = Origin(source, "$G", "M", mirror=True)
     first = hub.subscribe(b"$JS.hub.API.>", lambda subject, reply, *_: hub.publish(reply, b"", b"", b""))
     pipeline = SimpleNamespace(failed=None, when_safe=lambda then: then())  # of a stream that stores nothing
-    session = mirror_session.Session(origin, Nothing(), hub, Loop(), pipeline)  # type: ignore[arg-type]
+    session = mirror_session.OriginSession(origin, Nothing(), hub, Loop(), pipeline)  # type: ignore[arg-type]
     session.begin()
     while not session._fails:  # the answers said that there is no responder
         await asyncio.sleep(0.01)

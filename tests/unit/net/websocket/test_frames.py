@@ -15,8 +15,8 @@ from wsproto.frame_protocol import FrameProtocol
 from lakestream.net.websocket.frames import (
     BATCH_BYTES,
     BATCH_FRAMES,
-    FrameReader,
     FrameWriter,
+    WebSocketReader,
 )
 from tests.websocket import frame
 
@@ -30,7 +30,9 @@ def deflated(data: bytes) -> bytes:
     return (packer.compress(data) + packer.flush(zlib.Z_SYNC_FLUSH))[:-4]
 
 
-def read(stream: bytes, cuts: list[int] | None = None, *, masked: bool = True, deflated: bool = True) -> FrameReader:
+def read(
+    stream: bytes, cuts: list[int] | None = None, *, masked: bool = True, deflated: bool = True
+) -> WebSocketReader:
     """Return a reader that was fed the stream in pieces; `data` is what it read."""
     reader = _Kept(masked=masked, deflated=deflated, max_message=LIMIT)
     points = sorted({0, len(stream), *(cut % (len(stream) + 1) for cut in cuts or [])})
@@ -40,7 +42,7 @@ def read(stream: bytes, cuts: list[int] | None = None, *, masked: bool = True, d
     return reader
 
 
-class _Kept(FrameReader):
+class _Kept(WebSocketReader):
     data = b""
 
     def drain(self) -> None:
@@ -152,7 +154,7 @@ def test_close_frames(data: bytes, closed: tuple[int, str]) -> None:
 
 
 def test_one_turn_takes_a_batch() -> None:
-    reader = FrameReader(masked=True, deflated=False, max_message=LIMIT)
+    reader = WebSocketReader(masked=True, deflated=False, max_message=LIMIT)
     reader.feed(frame(2, b"a") * (BATCH_FRAMES + 1))
     assert (len(reader.read()), reader.more) == (BATCH_FRAMES, True)
     assert (len(reader.read()), reader.more) == (1, False)

@@ -8,13 +8,13 @@ import pytest
 
 from lakestream.config.options import ConsoleOptions, Options, TlsOptions
 from lakestream.ops.console import access
-from lakestream.ops.monitoring.exchange import Request
+from lakestream.ops.monitoring.exchange import HttpRequest
 
 pytestmark = pytest.mark.unit
 
 
-def asked(secure: bool = False, **headers: str) -> Request:
-    return Request(
+def asked(secure: bool = False, **headers: str) -> HttpRequest:
+    return HttpRequest(
         "GET", "/console", headers={name.replace("_", "-"): value for name, value in headers.items()}, secure=secure
     )
 
@@ -120,7 +120,7 @@ TLS, VERIFIED = TlsOptions(cert_file="c"), TlsOptions(cert_file="c", verify=True
     ],
 )
 def test_logins_need_the_tls_of_clients(options: Options, host: str, secure: bool, words: str) -> None:
-    refusal = access.tls_refusal(Request("POST", "/console/api/login", host=host, secure=secure), options)
+    refusal = access.tls_refusal(HttpRequest("POST", "/console/api/login", host=host, secure=secure), options)
     assert words in refusal
     assert bool(refusal) is bool(words)
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.ops.console.files import PAGE, ROOT, Files
-from lakestream.ops.monitoring.exchange import Request
+from lakestream.ops.console.files import PAGE, ROOT, ConsoleFiles
+from lakestream.ops.monitoring.exchange import HttpRequest
 
 pytestmark = pytest.mark.unit
 
-GET = Request("GET", "/console")
+GET = HttpRequest("GET", "/console")
 
 
 def test_files_are_served_by_their_names_below_the_folder(tmp_path: Path) -> None:
@@ -20,7 +20,7 @@ def test_files_are_served_by_their_names_below_the_folder(tmp_path: Path) -> Non
     (tmp_path / "secret.txt").write_text("secret")
     (tmp_path / "static" / "app.js").write_text("1")
     (tmp_path / "static" / "vendor" / "x.svg").write_text("<svg/>")
-    files = Files(tmp_path / "static")
+    files = ConsoleFiles(tmp_path / "static")
     found = files.answer("app.js", GET, (("X", "y"),))
     assert (found.status, found.content_type, found.body) == (200, "text/javascript; charset=utf-8", b"1")
     assert dict(found.headers).keys() == {"X", "ETag", "Cache-Control"}
@@ -31,11 +31,11 @@ def test_files_are_served_by_their_names_below_the_folder(tmp_path: Path) -> Non
 
 def test_a_browser_that_has_the_file_gets_it_once(tmp_path: Path) -> None:
     (tmp_path / "app.js").write_text("1")
-    tag = dict(Files(tmp_path).answer("app.js", GET, ()).headers)["ETag"]
+    tag = dict(ConsoleFiles(tmp_path).answer("app.js", GET, ()).headers)["ETag"]
     again = GET._replace(headers={"if-none-match": f'"other", {tag}'})
-    assert Files(tmp_path).answer("app.js", again, ()).status == 304
+    assert ConsoleFiles(tmp_path).answer("app.js", again, ()).status == 304
     (tmp_path / "app.js").write_text("2")
-    assert Files(tmp_path).answer("app.js", again, ()).status == 200
+    assert ConsoleFiles(tmp_path).answer("app.js", again, ()).status == 200
 
 
 def test_every_file_is_part_of_the_package() -> None:

@@ -14,8 +14,8 @@ from lakestream.ops.console.sessions import (
     MAX_FAILURES,
     MAX_LOGINS,
     MAX_SESSIONS,
+    ConsoleSession,
     LoginLimit,
-    Session,
     Sessions,
 )
 from tests.unit.consumer_world import VirtualClock
@@ -38,16 +38,16 @@ def clock() -> VirtualClock:
 
 
 @pytest.fixture
-def ended() -> list[Session]:
+def ended() -> list[ConsoleSession]:
     return []
 
 
 @pytest.fixture
-def sessions(clock: VirtualClock, ended: list[Session]) -> Sessions:
+def sessions(clock: VirtualClock, ended: list[ConsoleSession]) -> Sessions:
     return Sessions(clock, ended.append)
 
 
-def begin(sessions: Sessions, *, by_login: bool = True) -> tuple[str, Session]:
+def begin(sessions: Sessions, *, by_login: bool = True) -> tuple[str, ConsoleSession]:
     return sessions.add(Client(), by_login=by_login)  # type: ignore[arg-type]
 
 
@@ -67,7 +67,7 @@ def test_the_csrf_text(sessions: Sessions) -> None:
     assert not any(session.has_csrf(wrong) for wrong in ("", "x", session.csrf[:-1], "ü"))
 
 
-def test_a_session_that_is_not_used_ends(sessions: Sessions, clock: VirtualClock, ended: list[Session]) -> None:
+def test_a_session_that_is_not_used_ends(sessions: Sessions, clock: VirtualClock, ended: list[ConsoleSession]) -> None:
     identifier, session = begin(sessions)
     clock.advance(IDLE_NS - 1)
     assert sessions.find(identifier) is session
@@ -79,7 +79,7 @@ def test_a_session_that_is_not_used_ends(sessions: Sessions, clock: VirtualClock
     assert sessions.find(identifier) is None
 
 
-def test_it_is_over_before_the_next_look(sessions: Sessions, clock: VirtualClock, ended: list[Session]) -> None:
+def test_it_is_over_before_the_next_look(sessions: Sessions, clock: VirtualClock, ended: list[ConsoleSession]) -> None:
     clock.advance(1)
     begin(sessions)
     clock.advance(LOOK_NS // 2)
@@ -105,7 +105,7 @@ def test_no_session_lives_forever(sessions: Sessions, clock: VirtualClock) -> No
     assert sessions.find(identifier) is None
 
 
-def test_sessions_with_a_login_are_not_displaced(sessions: Sessions, ended: list[Session]) -> None:
+def test_sessions_with_a_login_are_not_displaced(sessions: Sessions, ended: list[ConsoleSession]) -> None:
     held = [begin(sessions)[0] for _ in range(MAX_SESSIONS - 1)]
     _, anonymous = begin(sessions, by_login=False)
     begin(sessions)
@@ -119,7 +119,7 @@ def test_sessions_with_a_login_are_not_displaced(sessions: Sessions, ended: list
 
 
 def test_the_session_that_was_not_used_for_longest_makes_room(
-    sessions: Sessions, clock: VirtualClock, ended: list[Session]
+    sessions: Sessions, clock: VirtualClock, ended: list[ConsoleSession]
 ) -> None:
     held = [begin(sessions, by_login=False) for _ in range(MAX_SESSIONS)]
     clock.advance(1)
@@ -129,7 +129,7 @@ def test_the_session_that_was_not_used_for_longest_makes_room(
     assert ended == [held[3][1]]
 
 
-def test_the_end_of_a_session_is_told_once(sessions: Sessions, ended: list[Session]) -> None:
+def test_the_end_of_a_session_is_told_once(sessions: Sessions, ended: list[ConsoleSession]) -> None:
     _, session = begin(sessions)
     sessions.end(session)
     sessions.end(session)

@@ -11,7 +11,7 @@ import pytest
 
 from lakestream.metrics.family import GAUGE, Family, Sheet
 from lakestream.ops.metrics.scrapes import Scrapes
-from lakestream.ops.monitoring.pages import Answer
+from lakestream.ops.monitoring.pages import HttpAnswer
 from tests.unit.stream_world import ManualClock, ManualIo
 
 pytestmark = pytest.mark.unit
@@ -47,7 +47,7 @@ class World:
         log = SimpleNamespace(exception=lambda text, error: self.logged.append(f"{text}: {error}"))
         node: Any = SimpleNamespace(io=self.io, log=log)
         self.scrapes = Scrapes(node, self.clock, metrics)  # type: ignore[arg-type]
-        self.answers: list[Answer] = []
+        self.answers: list[HttpAnswer] = []
 
     def scrape(self, accept: str = "") -> None:
         self.scrapes.scrape(accept, "", self.answers.append)

@@ -34,7 +34,7 @@ from lakestream.net.statistics import MAX_CLOSED, REFUSED, Statistics
 from lakestream.net.turn import Turn
 from lakestream.ops.monitoring import port as monitoring
 from lakestream.ops.monitoring.jetstream import _api
-from lakestream.ops.monitoring.pages import Answer, Pages
+from lakestream.ops.monitoring.pages import HttpAnswer, Pages
 from lakestream.ops.monitoring.port import MAX_BODY
 from lakestream.ops.monitoring.query import BadQuery, Query
 from lakestream.ports import ClientInfo
@@ -129,7 +129,7 @@ def node() -> Node:
     return Node()
 
 
-def get(node: Node, target: str) -> Answer:
+def get(node: Node, target: str) -> HttpAnswer:
     path, _, query = target.partition("?")
     return Pages(node).answer(path, query)
 
@@ -263,7 +263,7 @@ async def test_stacks_and_queues(node: Node) -> None:
     await asyncio.sleep(0)
     pages = Pages(node)
     stacks = pages.answer("/stacksz", "")
-    assert isinstance(stacks, Answer)
+    assert isinstance(stacks, HttpAnswer)
     text = stacks.body.decode()
     assert f"thread {threading.current_thread().name}:\nstacks\n" in text
     task = text[text.index("task waiting:") :]
@@ -271,7 +271,7 @@ async def test_stacks_and_queues(node: Node) -> None:
     waiting.cancel()
     for query, expected in (("", {"disk I/O": {"pending": 1}}), ("all=1&queues=none", {})):
         found = pages.answer("/ipqueuesz", query)
-        assert isinstance(found, Answer)
+        assert isinstance(found, HttpAnswer)
         assert json.loads(found.body) == expected
     assert page(node, "/varz")["http_req_stats"] == {"/varz": 1}
 
@@ -468,7 +468,7 @@ def test_jsz_without_jetstream(node: Node) -> None:
 
 
 def test_healthz(node: Node, capfd: pytest.CaptureFixture[str]) -> None:
-    assert get(node, "/healthz") == Answer(200, "application/json", b'{"status":"ok"}')
+    assert get(node, "/healthz") == HttpAnswer(200, "application/json", b'{"status":"ok"}')
     answer = get(node, "/healthz?account=$G")
     assert (answer.status, answer.body) == (
         404,
@@ -504,7 +504,7 @@ def test_healthz_in_lame_duck_mode(node: Node) -> None:
     ],
 )
 def test_wrong_parameters(node: Node, target: str, text: str) -> None:
-    assert get(node, target) == Answer(400, "text/plain; charset=utf-8", text.encode())
+    assert get(node, target) == HttpAnswer(400, "text/plain; charset=utf-8", text.encode())
 
 
 def test_a_single_server_has_no_routes(node: Node) -> None:
@@ -565,9 +565,9 @@ class Scrapes:
     def __init__(self) -> None:
         self.asked: list[tuple[str, str]] = []
         self.came = asyncio.Event()
-        self.done: Callable[[Answer], None] = lambda answer: None
+        self.done: Callable[[HttpAnswer], None] = lambda answer: None
 
-    def scrape(self, accept: str, accept_encoding: str, done: Callable[[Answer], None]) -> None:
+    def scrape(self, accept: str, accept_encoding: str, done: Callable[[HttpAnswer], None]) -> None:
         self.asked.append((accept, accept_encoding))
         self.done = done
         self.came.set()
@@ -648,7 +648,7 @@ async def test_requests_behind_a_scrape_are_answered_after_it(served: Any) -> No
     await asyncio.wait_for(served.scrapes.came.wait(), 10)
     assert b"200 OK" in await exchange(served.port, b"GET / HTTP/1.0\r\n\r\n"), "other clients are served meanwhile"
     assert served.scrapes.asked == [("text/plain", "gzip")]
-    served.scrapes.done(Answer(200, "text/plain", b"page", (("Content-Encoding", "gzip"),)))
+    served.scrapes.done(HttpAnswer(200, "text/plain", b"page", (("Content-Encoding", "gzip"),)))
     first, _, second = (await answer).partition(b"page")
     assert b"Content-Encoding: gzip" in first
     assert second.endswith(b'{"status":"ok"}')
@@ -660,7 +660,7 @@ async def test_a_client_that_goes_during_its_scrape_harms_nothing(served: Any) -
     await asyncio.wait_for(served.scrapes.came.wait(), 10)
     writer.transport.abort()
     assert b"200 OK" in await exchange(served.port, b"GET / HTTP/1.0\r\n\r\n")
-    served.scrapes.done(Answer(200, "text/plain", b"page"))
+    served.scrapes.done(HttpAnswer(200, "text/plain", b"page"))
     assert b"200 OK" in await exchange(served.port, b"GET / HTTP/1.0\r\n\r\n")
 
 

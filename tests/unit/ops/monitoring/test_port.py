@@ -15,7 +15,7 @@ from lakestream.config.options import Options, TlsOptions
 from lakestream.logging import Logger
 from lakestream.net.listener import Listener
 from lakestream.ops.monitoring import port as monitoring
-from lakestream.ops.monitoring.exchange import TEXT, Answer, Headers, Outcome, Output, Request
+from lakestream.ops.monitoring.exchange import TEXT, Headers, HttpAnswer, HttpOutput, HttpRequest, Outcome
 from lakestream.ops.monitoring.port import MAX_AHEAD, MAX_BODY, MAX_OPEN, MAX_OPEN_OF_ADDRESS
 from lakestream.runtime import LoopClock
 from tests.certificates import client_context, write
@@ -32,10 +32,10 @@ class Ticks:
     headers: Headers = (("Content-Type", "text/event-stream"),)
 
     def __init__(self) -> None:
-        self.output: Output | None = None
+        self.output: HttpOutput | None = None
         self.over = asyncio.Event()
 
-    def begin(self, output: Output) -> None:
+    def begin(self, output: HttpOutput) -> None:
         self.output = output
         output.send(b"first")
 
@@ -49,16 +49,16 @@ class Site:
     path = "/site"
 
     def __init__(self) -> None:
-        self.asked: list[Request] = []
+        self.asked: list[HttpRequest] = []
         self.waiting = asyncio.Event()
         self.release = asyncio.Event()
         self.cancelled = asyncio.Event()
         self.ticks = Ticks()
 
-    def refuse(self, request: Request) -> Answer | int:
-        return Answer(403, TEXT, b"refused") if request.path == "/site/refused" else LIMIT
+    def refuse(self, request: HttpRequest) -> HttpAnswer | int:
+        return HttpAnswer(403, TEXT, b"refused") if request.path == "/site/refused" else LIMIT
 
-    async def answer(self, request: Request) -> Outcome:
+    async def answer(self, request: HttpRequest) -> Outcome:
         self.asked.append(request)
         if request.path == "/site/ticks":
             return self.ticks
@@ -71,7 +71,7 @@ class Site:
             except asyncio.CancelledError:
                 self.cancelled.set()
                 raise
-        return Answer(200, TEXT, b"%d" % len(request.body), (("X-Site", "yes"),))
+        return HttpAnswer(200, TEXT, b"%d" % len(request.body), (("X-Site", "yes"),))
 
 
 class Pages:
@@ -80,15 +80,15 @@ class Pages:
     def is_metrics(self, path: str) -> bool:
         return path == "/metrics"
 
-    def answer(self, path: str, query: str) -> Answer:
-        return Answer(200, TEXT, path.encode())
+    def answer(self, path: str, query: str) -> HttpAnswer:
+        return HttpAnswer(200, TEXT, path.encode())
 
 
 class Scrapes:
     """Metrics of which there are none."""
 
-    def scrape(self, accept: str, accept_encoding: str, done: Callable[[Answer], None]) -> None:
-        done(Answer(200, TEXT, f"{accept} {accept_encoding}".encode()))
+    def scrape(self, accept: str, accept_encoding: str, done: Callable[[HttpAnswer], None]) -> None:
+        done(HttpAnswer(200, TEXT, f"{accept} {accept_encoding}".encode()))
 
 
 class Client:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from lakestream.log.format.frame import Kind
 from lakestream.raft.core.messages import Append, HardState, Membership, decode_membership, entry_of
-from lakestream.raft.core.ready import ChangePending, Options, Role, Transferring
+from lakestream.raft.core.ready import ChangePending, RaftOptions, Role, Transferring
 from tests.unit.raft_net import Member, Net, entry
 
 pytestmark = pytest.mark.unit
@@ -28,7 +28,7 @@ class Chaos(Net):
     """Net in which every step is a random choice."""
 
     def __init__(self, voters: int, *, skew: bool, quiesce: bool, seed: int) -> None:
-        options = Options(
+        options = RaftOptions(
             election_ticks=5,
             max_inflight=3,
             max_inflight_bytes=40,

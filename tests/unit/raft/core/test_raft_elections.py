@@ -8,7 +8,7 @@ import pytest
 
 from lakestream.raft.core.leader import LEASE_MARGIN
 from lakestream.raft.core.messages import HardState, Membership, Message, Vote, VoteReply
-from lakestream.raft.core.ready import Options, Role
+from lakestream.raft.core.ready import RaftOptions, Role
 from tests.unit.raft_net import ELECTION, Net, append, drain, log_of, lone, terms_in
 
 pytestmark = pytest.mark.unit
@@ -439,9 +439,9 @@ def test_changes_of_role_leader_and_term_are_reported_once() -> None:
 
 def test_options_that_can_not_work_are_refused() -> None:
     with pytest.raises(AssertionError):
-        lone(options=Options(election_ticks=2))
+        lone(options=RaftOptions(election_ticks=2))
     with pytest.raises(AssertionError):
-        lone(options=Options(election_ticks=10, heartbeat_ticks=10))
+        lone(options=RaftOptions(election_ticks=10, heartbeat_ticks=10))
 
 
 # -- any state ---------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from lakestream.raft.core.messages import (
     Vote,
     VoteReply,
 )
-from lakestream.raft.core.ready import BadMessage, NotLeader, Options, Role
+from lakestream.raft.core.ready import BadMessage, NotLeader, RaftOptions, Role
 from tests.unit.raft_net import (
     ELECTION,
     NAMES,
@@ -82,7 +82,7 @@ def test_5_2_members_begin_as_followers() -> None:
 
 @pytest.mark.parametrize("ticks", [1, 2, 3])
 def test_5_2_a_leader_sends_heartbeats_to_everybody(ticks: int) -> None:
-    core = lone(1, options=Options(heartbeat_ticks=ticks, quiesce_ticks=0))
+    core = lone(1, options=RaftOptions(heartbeat_ticks=ticks, quiesce_ticks=0))
     make_leader(core)
     drain(core)
     for _ in range(3):

@@ -6,13 +6,13 @@ import pytest
 
 from lakestream.raft.core.core import Core
 from lakestream.raft.core.messages import AppendReply, Membership, Quiesce, Vote
-from lakestream.raft.core.ready import Options, Role
+from lakestream.raft.core.ready import RaftOptions, Role
 from tests.unit.raft_net import Net, append, drain, lone
 
 pytestmark = pytest.mark.unit
 
 QUIET = 5
-OPTIONS = Options(quiesce_ticks=QUIET)
+OPTIONS = RaftOptions(quiesce_ticks=QUIET)
 
 
 def quiet_net() -> Net:
@@ -43,7 +43,7 @@ def test_an_idle_group_goes_quiet_and_says_nothing_more() -> None:
 
 def test_a_message_of_a_quiet_group_costs_few_others() -> None:
     """Thousands of streams with a message now and then are mostly quiet: entry, heartbeat, Quiesce, and two answers."""
-    net = Net("a", "b", "c", options=Options())
+    net = Net("a", "b", "c", options=RaftOptions())
     net.elect("a")
     net.tick(10)
     assert all(net[name].quiescent for name in "abc")
@@ -57,7 +57,7 @@ def test_a_message_of_a_quiet_group_costs_few_others() -> None:
 
 def test_an_announced_commit_sends_a_group_to_sleep_if_nothing_is_left_to_do() -> None:
     """The message that tells the followers of the commit is the last one: no heartbeats follow, none can be late."""
-    net = Net("a", "b", "c", options=Options())
+    net = Net("a", "b", "c", options=RaftOptions())
     net.elect("a")
     net.tick(10)
     net.seen.clear()
@@ -70,7 +70,7 @@ def test_an_announced_commit_sends_a_group_to_sleep_if_nothing_is_left_to_do() -
 
 
 def test_an_announced_commit_keeps_a_group_awake_for_a_member_that_lacks_the_entry() -> None:
-    net = Net("a", "b", "c", options=Options())
+    net = Net("a", "b", "c", options=RaftOptions())
     net.elect("a")
     net.tick(10)
     net.isolate("c")

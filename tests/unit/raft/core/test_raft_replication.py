@@ -7,7 +7,7 @@ import pytest
 from lakestream.raft.core.core import Core
 from lakestream.raft.core.messages import Append, AppendReply, HardState, Install, InstallReply, Membership, entry_of
 from lakestream.raft.core.progress import Inflight, Pace, Progress
-from lakestream.raft.core.ready import BadMessage, Options, Role, SendEntries, TooMuchUncommitted
+from lakestream.raft.core.ready import BadMessage, RaftOptions, Role, SendEntries, TooMuchUncommitted
 from tests.unit.raft.core.test_raft_paper import make_leader
 from tests.unit.raft_net import ELECTION, Net, append, drain, entry, log_of, lone, terms_in
 
@@ -19,15 +19,15 @@ def progress(core: Core, name: str) -> Progress:
     return core.leading.progress[name]
 
 
-def leader(*terms: int, options: Options | None = None) -> Core:
+def leader(*terms: int, options: RaftOptions | None = None) -> Core:
     """Return a leader that has sent a probe to follower b, and that gets no answers from c."""
-    core = lone(*terms, options=options or Options(quiesce_ticks=0))
+    core = lone(*terms, options=options or RaftOptions(quiesce_ticks=0))
     make_leader(core)
     drain(core)
     return core
 
 
-def streaming(*terms: int, options: Options | None = None) -> Core:
+def streaming(*terms: int, options: RaftOptions | None = None) -> Core:
     """Return a leader that streams to b, which has everything so far."""
     core = leader(*terms, options=options)
     core.step("b", AppendReply(core.term, core.last_index))
@@ -198,7 +198,7 @@ def test_inflight_is_bounded_in_bytes() -> None:
 
 
 def test_inflight_limit_holds_back_what_is_more_until_an_answer_comes() -> None:
-    core = streaming(1, options=Options(max_inflight=3, quiesce_ticks=0))
+    core = streaming(1, options=RaftOptions(max_inflight=3, quiesce_ticks=0))
     for _ in range(5):
         propose(core, b"x")
         for send in sends(core):
@@ -211,7 +211,7 @@ def test_inflight_limit_holds_back_what_is_more_until_an_answer_comes() -> None:
 
 
 def test_inflight_is_freed_by_the_answer_to_a_heartbeat() -> None:
-    core = streaming(1, options=Options(max_inflight=1, quiesce_ticks=0))
+    core = streaming(1, options=RaftOptions(max_inflight=1, quiesce_ticks=0))
     propose(core, b"x")
     fill(core, sends(core)[0])
     propose(core, b"y")
@@ -222,7 +222,7 @@ def test_inflight_is_freed_by_the_answer_to_a_heartbeat() -> None:
 
 
 def test_append_size_limit_is_the_shells_to_keep_and_the_rest_follows() -> None:
-    net = Net("a", "b", "c", options=Options(max_append_bytes=10, quiesce_ticks=0))
+    net = Net("a", "b", "c", options=RaftOptions(max_append_bytes=10, quiesce_ticks=0))
     net.elect("a")
     net.propose("a", *[b"%4d" % at for at in range(20)])
     appends = [m for m in net.sent(Append, to="b") if m.entries]  # type: ignore[union-attr]
@@ -231,7 +231,7 @@ def test_append_size_limit_is_the_shells_to_keep_and_the_rest_follows() -> None:
 
 
 def test_one_entry_larger_than_the_limit_goes_alone() -> None:
-    net = Net("a", "b", "c", options=Options(max_append_bytes=10, max_inflight_bytes=10, quiesce_ticks=0))
+    net = Net("a", "b", "c", options=RaftOptions(max_append_bytes=10, max_inflight_bytes=10, quiesce_ticks=0))
     net.elect("a")
     net.propose("a", b"x" * 100, b"y" * 100)
     assert net["b"].last_index == 3
@@ -239,7 +239,7 @@ def test_one_entry_larger_than_the_limit_goes_alone() -> None:
 
 
 def test_uncommitted_size_limit_refuses_more_until_something_is_committed() -> None:
-    core = streaming(1, options=Options(max_uncommitted_bytes=10, quiesce_ticks=0))
+    core = streaming(1, options=RaftOptions(max_uncommitted_bytes=10, quiesce_ticks=0))
     propose(core, b"x" * 6)
     with pytest.raises(TooMuchUncommitted):
         propose(core, b"y" * 6)
@@ -252,14 +252,14 @@ def test_uncommitted_size_limit_refuses_more_until_something_is_committed() -> N
 
 
 def test_uncommitted_size_limit_lets_one_proposal_through_however_large() -> None:
-    core = streaming(1, options=Options(max_uncommitted_bytes=10, quiesce_ticks=0))
+    core = streaming(1, options=RaftOptions(max_uncommitted_bytes=10, quiesce_ticks=0))
     propose(core, b"x" * 1000)
     with pytest.raises(TooMuchUncommitted):
         propose(core, b"y")
 
 
 def test_uncommitted_size_begins_anew_with_a_leadership() -> None:
-    core = streaming(1, options=Options(max_uncommitted_bytes=10, quiesce_ticks=0))
+    core = streaming(1, options=RaftOptions(max_uncommitted_bytes=10, quiesce_ticks=0))
     propose(core, b"x" * 10)
     drain(core)
     core.step("b", AppendReply(core.term + 1, 0, True))
@@ -338,14 +338,14 @@ def test_the_commit_index_travels_with_the_entries_as_it_is_when_they_leave() ->
 
 def test_eager_commit_tells_followers_without_waiting() -> None:
     for eager in (False, True):
-        net = Net("a", "b", "c", options=Options(eager_commit=eager, quiesce_ticks=0))
+        net = Net("a", "b", "c", options=RaftOptions(eager_commit=eager, quiesce_ticks=0))
         net.elect("a")
         net.propose("a", b"x")
         assert (net["b"].commit == 2) is eager
 
 
 def test_an_announcement_tells_followers_what_is_committed() -> None:
-    net = Net("a", "b", "c", options=Options(quiesce_ticks=0))
+    net = Net("a", "b", "c", options=RaftOptions(quiesce_ticks=0))
     net.elect("a")
     net.propose("a", b"x")
     assert net["b"].commit == 1
@@ -482,13 +482,13 @@ def test_install_lost_is_offered_again() -> None:
     net.tick(2)
     assert net.members["c"].installs == []
     net.heal()
-    net.tick(Options().install_ticks)
+    net.tick(RaftOptions().install_ticks)
     assert len(net.members["c"].installs) == 1
 
 
 def test_install_repeated_while_one_is_under_way_is_ignored() -> None:
     net = compacted_net()
-    net.tick(3 * Options().install_ticks)
+    net.tick(3 * RaftOptions().install_ticks)
     assert len(net.sent(Install, to="c")) > 1
     assert len(net.members["c"].installs) == 1
 
@@ -587,7 +587,7 @@ def test_what_is_not_committed_and_durable_can_not_be_compacted() -> None:
 
 
 def test_a_stream_whose_lost_entries_are_gone_by_now_ends_with_an_install() -> None:
-    core = streaming(1, options=Options(max_inflight=1, quiesce_ticks=0))
+    core = streaming(1, options=RaftOptions(max_inflight=1, quiesce_ticks=0))
     propose(core, b"x")
     fill(core, sends(core)[0])
     propose(core, b"y")

@@ -24,7 +24,7 @@ from lakestream.raft.core.messages import (
     decode_envelopes,
     encode_envelopes,
 )
-from lakestream.raft.core.ready import Conflict, Options, Role, RolledBack
+from lakestream.raft.core.ready import Conflict, RaftOptions, Role, RolledBack
 from lakestream.raft.core.terms import UNKNOWN, TermMap, reaching, term_in
 from tests.unit.raft_net import ELECTION, OPTIONS, Member, Net, append, drain, log_of, lone, terms_in, terms_of
 
@@ -486,7 +486,7 @@ def test_nodes_of_the_release_before_are_understood_and_understand() -> None:
 
 def test_members_that_fall_asleep_know_what_each_of_them_confirmed() -> None:
     """A lone entry may be followed by no heartbeat before the group sleeps."""
-    net = Net("a", "b", "c", options=Options(heartbeat_ticks=3, quiesce_ticks=1))
+    net = Net("a", "b", "c", options=RaftOptions(heartbeat_ticks=3, quiesce_ticks=1))
     net.elect("a")
     net.tick(10)
     net.propose("a", b"x")

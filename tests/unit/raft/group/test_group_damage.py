@@ -18,7 +18,7 @@ from lakestream.log.store.recovery import open_log
 from lakestream.log.store.segment_log import LogOptions, SegmentLog, begin_segment
 from lakestream.log.store.segment_store import SegmentStore
 from lakestream.raft.core.messages import Append, HardState, Membership, RecoverTo
-from lakestream.raft.core.ready import Options, Role
+from lakestream.raft.core.ready import RaftOptions, Role
 from lakestream.raft.group.group import Callbacks, Replacement
 from lakestream.raft.group.hard_state import SLOT, PersistentState, StateFile
 from lakestream.raft.group.outgoing import Outgoing
@@ -448,7 +448,7 @@ def test_a_member_that_joins_again_does_not_lead_the_group_of_its_former_days(ma
 
     While it replays the log it passes the entries by which it once was the only voter.
     """
-    world = make("A", options=Options(max_append_bytes=1))
+    world = make("A", options=RaftOptions(max_append_bytes=1))
     node = world.nodes["A"]
     world.run()
 

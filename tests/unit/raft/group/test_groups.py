@@ -17,15 +17,15 @@ from lakestream.log.store.segment_log import LogOptions, SegmentLog
 from lakestream.raft.core.messages import (
     Append,
     AppendReply,
-    Entry,
     Envelope,
+    LogEntry,
     Membership,
     Vote,
     VoteReply,
     decode_envelopes,
     encode_envelopes,
 )
-from lakestream.raft.core.ready import ChangePending, NotLeader, Options
+from lakestream.raft.core.ready import ChangePending, NotLeader, RaftOptions
 from lakestream.raft.group.disk import QUICK_JOBS
 from lakestream.raft.group.group import Callbacks, Committed, Group, Proposal
 from lakestream.raft.group.groups import BUFFER_BYTES, MAX_EARLY, Groups
@@ -137,7 +137,7 @@ def test_entries_of_many_groups_are_written_together_and_one_that_fails_fails_al
     desk.turn()
     _logs[3].close()  # the log of this group fails now
     desk.sent.clear()
-    entry = Append(1, 0, 0, 0, [Entry(int(Kind.NOOP), 1, 1, 0, b"")])
+    entry = Append(1, 0, 0, 0, [LogEntry(int(Kind.NOOP), 1, 1, 0, b"")])
     desk.handler("B", encode_envelopes([Envelope(each.group, entry) for each in made]))
     assert 1 <= len(desk.io.waiting) <= QUICK_JOBS
     desk.turn()
@@ -182,7 +182,7 @@ def test_old_and_small_segments_are_sealed_one_in_a_tick_and_asked_ones_at_once(
 def test_long_buffers_are_cut(tmp_path: Path) -> None:
     desk = Desk()
     groups = desk.groups()
-    big = Append(1, 0, 0, 0, [Entry(1, 1, 1, 1, b"x" * (BUFFER_BYTES // 2))])
+    big = Append(1, 0, 0, 0, [LogEntry(1, 1, 1, 1, b"x" * (BUFFER_BYTES // 2))])
     for _ in range(5):
         groups._send("S-1", "B", big)
     groups._send("S-1", "C", Append(1, 0, 0, 0))
@@ -366,7 +366,7 @@ def test_a_damaged_file_is_refused_or_begun_anew_as_lost(make: Make) -> None:
 
 
 def test_proposals_beyond_the_limit_wait_for_room(make: Make) -> None:
-    world = make(options=Options(max_uncommitted_bytes=1000))
+    world = make(options=RaftOptions(max_uncommitted_bytes=1000))
     leader = world.elect()
     world.isolate(leader.name)
     turns = 0
@@ -384,7 +384,7 @@ def test_proposals_beyond_the_limit_wait_for_room(make: Make) -> None:
 
 
 def test_what_waited_for_room_is_lost_with_the_leadership(make: Make) -> None:
-    world = make(options=Options(max_uncommitted_bytes=1000))
+    world = make(options=RaftOptions(max_uncommitted_bytes=1000))
     leader = world.elect()
     world.isolate(leader.name)
     turns = 0

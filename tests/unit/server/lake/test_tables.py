@@ -14,7 +14,7 @@ from lakestream.lake.table.state import TableFollower
 from lakestream.lake.write.maintenance_plan import Policy
 from lakestream.ops.monitoring.monitored import MAX_COMMITS
 from lakestream.runtime import ThreadIo
-from lakestream.server.lake.tables import MAX_KEPT, REFRESH_NS, Tables
+from lakestream.server.lake.tables import MAX_KEPT, REFRESH_NS, TableFigures
 from tests.unit.consumer_world import VirtualClock
 
 pytestmark = pytest.mark.unit
@@ -34,7 +34,7 @@ def write(table: Path, rows: int, metadata: str = "") -> None:
 
 async def test_a_table_with_its_commits(tmp_path: Path, io: ThreadIo) -> None:
     clock, table = VirtualClock(), tmp_path / "streams" / "S"
-    tables = Tables(clock, io)
+    tables = TableFigures(clock, io)
     assert (await tables.read(TableFollower(str(table)))).table is None
     clock.advance(REFRESH_NS)
     for rows in (3, 4):
@@ -54,17 +54,17 @@ async def test_a_table_with_its_commits(tmp_path: Path, io: ThreadIo) -> None:
 
 async def test_the_duration_of_a_commit_that_says_when_it_began(tmp_path: Path, io: ThreadIo) -> None:
     write(tmp_path / "S", 1, '{"uid": "x", "last_index": 1, "last_seq": 1, "last_time_ns": 1, "began_ms": 1000}')
-    commit = (await Tables(VirtualClock(), io).read(TableFollower(str(tmp_path / "S")))).commits[0]
+    commit = (await TableFigures(VirtualClock(), io).read(TableFollower(str(tmp_path / "S")))).commits[0]
     assert commit["duration_ms"] > 1_000_000_000
     write(tmp_path / "T", 1, "not JSON")
     write(tmp_path / "T", 1, '{"began_ms": "x"}')
-    commits = (await Tables(VirtualClock(), io).read(TableFollower(str(tmp_path / "T")))).commits
+    commits = (await TableFigures(VirtualClock(), io).read(TableFollower(str(tmp_path / "T")))).commits
     assert [commit.get("duration_ms") for commit in commits] == [None, None]
 
 
 async def test_a_table_is_read_again_after_a_while(tmp_path: Path, io: ThreadIo) -> None:
     clock, table = VirtualClock(), tmp_path / "S"
-    tables = Tables(clock, io)
+    tables = TableFigures(clock, io)
     write(table, 1)
     first = await tables.read(TableFollower(str(table)))
     write(table, 1)
@@ -80,18 +80,18 @@ async def test_a_table_is_read_again_after_a_while(tmp_path: Path, io: ThreadIo)
 async def test_a_table_that_cannot_be_read(tmp_path: Path, io: ThreadIo) -> None:
     (tmp_path / "S" / "_delta_log").mkdir(parents=True)
     (tmp_path / "S" / "_delta_log" / f"{0:020d}.json").write_text("broken")
-    assert "00000.json" in (await Tables(VirtualClock(), io).read(TableFollower(str(tmp_path / "S")))).error
+    assert "00000.json" in (await TableFigures(VirtualClock(), io).read(TableFollower(str(tmp_path / "S")))).error
 
 
 async def test_commits_are_limited(tmp_path: Path, io: ThreadIo) -> None:
     for _ in range(MAX_COMMITS + 1):
         write(tmp_path / "S", 1)
-    found = await Tables(VirtualClock(), io).read(TableFollower(str(tmp_path / "S")))
+    found = await TableFigures(VirtualClock(), io).read(TableFollower(str(tmp_path / "S")))
     assert [commit["version"] for commit in found.commits] == list(range(MAX_COMMITS, 0, -1))
 
 
 async def test_kept_tables_are_limited(tmp_path: Path, io: ThreadIo) -> None:
-    tables = Tables(VirtualClock(), io)
+    tables = TableFigures(VirtualClock(), io)
     first = await tables.read(TableFollower(str(tmp_path / "first")))
     for number in range(MAX_KEPT):
         await tables.read(TableFollower(str(tmp_path / str(number))))

@@ -18,7 +18,7 @@ from lakestream.log.store.memory import MemoryStore
 from lakestream.log.store.store import Store
 from lakestream.protocol.subjects import matches
 from lakestream.stream.consumer import selection as module
-from lakestream.stream.consumer.selection import Subjects, selection
+from lakestream.stream.consumer.selection import ConsumerFilters, selection
 from tests.unit.consumer_world import World
 
 pytestmark = pytest.mark.unit
@@ -86,13 +86,13 @@ def test_few_literal_subjects_narrow_a_read_from_the_lake() -> None:
 
 
 def test_a_read_from_the_lake_of_many_subjects_is_narrowed_to_their_pattern() -> None:
-    store = filled([b"a.%d" % number for number in range(Subjects.NARROW + 1)] + [b"b"], set())
+    store = filled([b"a.%d" % number for number in range(ConsumerFilters.NARROW + 1)] + [b"b"], set())
     assert selection(store, [b"a.*"]).narrowing() == (b"a.*",)
     assert selection(store, [b"a.*", b"b"]).narrowing() == (b"a.*", b"b")
     assert selection(store, [b"*.*"]).narrowing() is None, "no file can be left out"
-    some = filled([b"a.%d.b" % number for number in range(Subjects.FEW + 1)], set())
+    some = filled([b"a.%d.b" % number for number in range(ConsumerFilters.FEW + 1)], set())
     assert selection(some, [b"a.>"]).narrowing() == (b"a.>",), "found quicker than so many names"
-    assert len(selection(some, [b"a.*.b"]).narrowing() or ()) == Subjects.FEW + 1, "names leave out more"
+    assert len(selection(some, [b"a.*.b"]).narrowing() or ()) == ConsumerFilters.FEW + 1, "names leave out more"
     assert list(selection(store, [b"a.7", b"b"]).narrowing() or ()) == [b"a.7", b"b"]
 
 

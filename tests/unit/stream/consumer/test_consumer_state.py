@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.stream.consumer.ledger import Delta, Ledger, Snapshot, decode_snapshot, encode_delta, encode_snapshot
+from lakestream.stream.consumer.ledger import (
+    ConsumerSnapshot,
+    Delta,
+    Ledger,
+    decode_snapshot,
+    encode_delta,
+    encode_snapshot,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -145,7 +152,7 @@ def test_an_acked_redelivery_is_not_counted_after_replay() -> None:
 def test_a_snapshot_survives_encoding() -> None:
     ledger = delivered(1, 2, 7)
     ledger.ack(2, 20)
-    saved = decode_snapshot(encode_snapshot(Snapshot(b"{}", 5, [9], ledger.whole())))
+    saved = decode_snapshot(encode_snapshot(ConsumerSnapshot(b"{}", 5, [9], ledger.whole())))
     assert saved.picked == [9]
     copy = Ledger(0, 1)
     copy.apply(saved.state)

@@ -17,7 +17,7 @@ from lakestream.stream.consumer.config import ConsumerConfig
 from lakestream.stream.consumer.consumers import PROGRESS_INTERVAL_NS, Consumers
 from lakestream.stream.consumer.ledger import Ledger
 from lakestream.stream.core.config import StreamConfig
-from lakestream.stream.core.operations import CreateConsumer, DeleteConsumer, Operation, Progress
+from lakestream.stream.core.operations import ConsumerProgress, CreateConsumer, DeleteConsumer, Operation
 from tests.unit.consumer_world import VirtualClock
 
 pytestmark = pytest.mark.unit
@@ -48,7 +48,7 @@ class Host:
         self.leading, self.closed, self.replicated = True, False, False
         self.failed: ApiError | None = None
         self.proposed: list[Operation] = []
-        self.logged: list[tuple[list[Progress], Callable[[], None]]] = []
+        self.logged: list[tuple[list[ConsumerProgress], Callable[[], None]]] = []
 
     def propose(self, operation: Operation, done: Callable[[object], None] | None = None) -> None:
         self.proposed.append(operation)
@@ -59,7 +59,7 @@ class Host:
     def flush_soon(self) -> None:
         pass
 
-    def log_progress(self, entries: list[Progress], done: Callable[[], None] = lambda: None) -> None:
+    def log_progress(self, entries: list[ConsumerProgress], done: Callable[[], None] = lambda: None) -> None:
         self.logged.append((entries, done))
 
 

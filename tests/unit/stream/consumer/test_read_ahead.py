@@ -9,7 +9,7 @@ import pytest
 from lakestream.log.format.record import Record
 from lakestream.stream.consumer import read_ahead
 from lakestream.stream.consumer import start as consumer_start
-from lakestream.stream.consumer.selection import Subjects
+from lakestream.stream.consumer.selection import ConsumerFilters
 from lakestream.stream.core import limits
 from tests.unit.consumer_world import World
 from tests.unit.stream.consumer.test_consumer_recovery import Lake
@@ -105,7 +105,7 @@ def test_whatever_goes_meanwhile_the_rest_comes_once_and_in_order(
     filters: list[str], seed: int, narrow: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever is removed meanwhile, the rest is delivered once and in order, with each kind of query to the lake."""
-    monkeypatch.setattr(Subjects, "NARROW", narrow)
+    monkeypatch.setattr(ConsumerFilters, "NARROW", narrow)
     world, chance = Deep(), random.Random(seed)
     stream = world.engine.streams["S"]
     world.consumer(**({"filter_subjects": filters} if filters else {}))

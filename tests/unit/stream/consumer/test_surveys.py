@@ -132,14 +132,14 @@ def test_sparse_matches_are_planned_in_steps(world: World, monkeypatch: pytest.M
     world.clock.advance(300 * MS)
     world.client.take()
     steps: list[int] = []
-    real = selection.Subjects.planning
+    real = selection.ConsumerFilters.planning
 
-    def counted(self: selection.Subjects, start: int, left: int) -> Iterator[None]:
+    def counted(self: selection.ConsumerFilters, start: int, left: int) -> Iterator[None]:
         for _ in real(self, start, left):
             steps.append(start)
             yield
 
-    monkeypatch.setattr(selection.Subjects, "planning", counted)
+    monkeypatch.setattr(selection.ConsumerFilters, "planning", counted)
     world.next({"batch": SUBJECTS, "expires": 10**9})
     world.clock.advance(300 * MS)
     assert len([message for message in world.client.take() if message.reply]) == SUBJECTS // 10

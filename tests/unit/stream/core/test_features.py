@@ -17,7 +17,7 @@ from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.effect import Effect, EffectKey, Given
 from lakestream.stream.core.feature import Feature, Stored
 from lakestream.stream.core.limits import Removed
-from lakestream.stream.core.operations import DeleteMessage, Near, Operation, Progress, Purge, UpdateStream
+from lakestream.stream.core.operations import ConsumerProgress, DeleteMessage, Near, Operation, Purge, UpdateStream
 from lakestream.stream.core.publish import Publish, PublishRule, View
 from lakestream.stream.features.expected import Expected
 from lakestream.stream.info import info_shown
@@ -176,7 +176,7 @@ def test_the_core_calls_every_hook(tmp_path: Path) -> None:
     stream.rebased()
     stream.checkpoint()
     world.settle()
-    stream.pipeline.log_progress([Progress("nobody", b"")])
+    stream.pipeline.log_progress([ConsumerProgress("nobody", b"")])
     world.acked("s.b")
     stream.lost([])
     stream.stop(deleted=False)

@@ -15,7 +15,7 @@ from lakestream.log.format.files import Files
 from lakestream.net.interest.subscription import Subscription
 from lakestream.protocol import headers
 from lakestream.stream.core.batch import Batch
-from lakestream.stream.core.operations import Progress, Purge, UpdateStream
+from lakestream.stream.core.operations import ConsumerProgress, Purge, UpdateStream
 from lakestream.stream.features import atomic, batches, fast
 from lakestream.stream.features.batches import BatchLimits, BatchRoom
 from tests.unit.api_world import ApiWorld
@@ -345,8 +345,8 @@ def test_a_new_leader_goes_on_with_what_the_log_says(make: MakeWorld) -> None:
         return [name, 10, True, 10, 5, 0, 4, touched, b"_INBOX.me.f.10.ok.4.1.$FI"]
 
     logged = [place(b"f", now), place(b"old", now - TEN_SECONDS), place(b"ended", now)]
-    feature.progressed([Progress("", msgspec.msgpack.encode((logged, [])))])
-    feature.progressed([Progress("", msgspec.msgpack.encode(([], [b"ended"])))])
+    feature.progressed([ConsumerProgress("", msgspec.msgpack.encode((logged, [])))])
+    feature.progressed([ConsumerProgress("", msgspec.msgpack.encode(([], [b"ended"])))])
     feature.follow()
     feature.lead(recovered=False)
     assert heard(world) == [ack(4, 10)]

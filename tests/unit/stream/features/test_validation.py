@@ -17,7 +17,13 @@ from lakestream.protocol.api.errors import ApiError
 from lakestream.schemas.errors import Misfit
 from lakestream.schemas.naming import Naming
 from lakestream.stream.assembly import FEATURES
-from lakestream.stream.core.operations import CreateStream, Progress, UpdateStream, decode_operation, decode_progress
+from lakestream.stream.core.operations import (
+    ConsumerProgress,
+    CreateStream,
+    UpdateStream,
+    decode_operation,
+    decode_progress,
+)
 from lakestream.stream.core.publish import NotReady
 from lakestream.stream.features.validation import STATED, Validation
 from tests.unit.stream_world import World
@@ -192,7 +198,7 @@ def test_a_replica_that_was_given_a_newer_configuration_replays_the_older_ones(t
     follower.applied(create, own=False)
     assert isinstance(other.stream.store, SegmentStore)
     assert [run.rules for run in other.stream.store.removals().schemas or ()][-1] == "evo@2"
-    follower.progressed([Progress(STATED, msgspec.msgpack.encode({"evo": 1}))])
+    follower.progressed([ConsumerProgress(STATED, msgspec.msgpack.encode({"evo": 1}))])
     assert (other.stream.store.removals().schemas or ())[-1].latest == {"evo": 1}
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from lakestream.log.format.files import Files
 from lakestream.log.format.frame import Frame, Kind
-from lakestream.log.store.base import Base, Origin
+from lakestream.log.store.base import Base, BaseOrigin
 from lakestream.log.store.log import Appended
 from lakestream.raft.group.group import Committed
 from lakestream.stream.mirroring import clone
@@ -25,10 +25,10 @@ class Slow:
     def __init__(self) -> None:
         self.asked: list[Read] = []
 
-    def make_base(self, files: Files, directory: str, account: str, name: str, origin: Origin) -> Base:
+    def make_base(self, files: Files, directory: str, account: str, name: str, origin: BaseOrigin) -> Base:
         raise AssertionError("only at recovery")
 
-    def read_base(self, files: Files, directory: str, account: str, name: str, origin: Origin, done: Read) -> None:
+    def read_base(self, files: Files, directory: str, account: str, name: str, origin: BaseOrigin, done: Read) -> None:
         self.asked.append(done)
 
 
@@ -39,7 +39,7 @@ def entry(index: int, size: int) -> Committed:
 def test_what_comes_behind_too_much_is_not_applied_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clone, "HELD_BYTES", 100)
     bases, done = Slow(), list[list[Committed]]()
-    holding = Holding(World(str(tmp_path / "S")).stream, bases, Origin(1, 1), lambda text: None, done.append)
+    holding = Holding(World(str(tmp_path / "S")).stream, bases, BaseOrigin(1, 1), lambda text: None, done.append)
     assert holding.add([entry(1, 60)])
     holding.begin()
     assert not holding.add([entry(2, 60)]), "the replica is to be opened anew"

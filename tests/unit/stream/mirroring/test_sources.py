@@ -9,8 +9,8 @@ from lakestream.stream.core.config import (
     StreamSource,
     SubjectTransformConfig,
 )
-from lakestream.stream.mirroring.origin import Origin, Start, key_of, stored_header
-from lakestream.stream.mirroring.sources import MAX_SOURCES, Position, Positions, with_source
+from lakestream.stream.mirroring.origin import Origin, OriginStart, key_of, stored_header
+from lakestream.stream.mirroring.sources import MAX_SOURCES, Positions, SourcePosition, with_source
 
 
 def transforms(*pairs: tuple[str, str]) -> list[SubjectTransformConfig]:
@@ -41,17 +41,20 @@ def test_the_first_transform_that_selects_a_subject_decides() -> None:
 
 def test_a_consumer_is_asked_for_by_the_same_name_after_a_restart() -> None:
     source = StreamSource(name="O", filter_subject="o.*")
-    subjects = [Origin(source, "$G", "S", mirror=False).request(Start(), b"d")[0] for _ in range(2)]
+    subjects = [Origin(source, "$G", "S", mirror=False).request(OriginStart(), b"d")[0] for _ in range(2)]
     assert subjects[0] == subjects[1]
     assert subjects[0].startswith(b"$JS.API.CONSUMER.CREATE.O.JS_SRC_")
     assert subjects[0].endswith(b".o.*")
-    assert Origin(source, "$G", "T", mirror=False).request(Start(), b"d")[0] != subjects[0]
+    assert Origin(source, "$G", "T", mirror=False).request(OriginStart(), b"d")[0] != subjects[0]
 
 
 def test_a_request_begins_at_the_sequence_or_else_at_the_time() -> None:
     origin = Origin(StreamSource(name="O"), "A", "M", mirror=True)
     time = "2026-01-01T00:00:00Z"
-    asked = [origin.request(start, b"d")[2]["config"] for start in (Start(5, time), Start(0, time), Start())]
+    asked = [
+        origin.request(start, b"d")[2]["config"]
+        for start in (OriginStart(5, time), OriginStart(0, time), OriginStart())
+    ]
     assert [config["deliver_policy"] for config in asked] == ["by_start_sequence", "by_start_time", "all"]
     assert asked[0]["opt_start_seq"] == 5
     assert asked[1]["opt_start_time"] == time
@@ -62,12 +65,12 @@ def test_positions_follow_from_headers_alone() -> None:
     positions = Positions()
     for value in (b"O 1 > > o.a ID", b"O 4 > > o.a ID", b"O 2 o.* > o.b", b"O:dpDEksoe 9 > > o.a OTHER"):
         positions.note(value)
-    assert positions.get("O > >") == Position(4, "ID")
-    assert positions.get("O o.* >") == Position(2, "")
-    assert positions.get("O:dpDEksoe > >") == Position(9, "OTHER")
+    assert positions.get("O > >") == SourcePosition(4, "ID")
+    assert positions.get("O o.* >") == SourcePosition(2, "")
+    assert positions.get("O:dpDEksoe > >") == SourcePosition(9, "OTHER")
     again = Positions()
     again.load(positions.dump())
-    assert again.get("O > >") == Position(4, "ID")
+    assert again.get("O > >") == SourcePosition(4, "ID")
 
 
 def test_headers_that_say_nothing_move_no_position() -> None:
@@ -92,7 +95,7 @@ def test_positions_of_too_many_sources_are_forgotten_in_the_order_of_their_last_
     positions.note(b"O0 2 > > o ID")
     positions.note(b"NEW 1 > > o ID")
     assert len(positions) == MAX_SOURCES
-    assert positions.get("O0 > >") == Position(2, "ID")
+    assert positions.get("O0 > >") == SourcePosition(2, "ID")
     assert positions.get("O1 > >") is None
 
 
