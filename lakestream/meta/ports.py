@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.api.request import Request, Where
 from lakestream.protocol.peer_wire import NodeInfo
-from lakestream.raft.group.ports import Peers
+from lakestream.raft.group.ports import Transport
 from lakestream.stream.core.events import StreamEvents
 
 if TYPE_CHECKING:
     from lakestream.stream.assembly import Stream
 
 
-class Nodes(Peers, Protocol):
+class Nodes(Transport, Protocol):
     """The nodes of the cluster and their descriptions."""
 
     @property

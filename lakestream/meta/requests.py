@@ -20,7 +20,7 @@ from lakestream.ports import ClientInfo, Clock, Timer
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.api.request import Request, Where
 from lakestream.protocol.decoding import PackDecoder
-from lakestream.raft.group.ports import Calls, Peers
+from lakestream.raft.group.ports import Calls, Transport
 
 LEADS = "leaders"
 """The call that announces leaders."""
@@ -235,7 +235,7 @@ class Leads(msgspec.Struct, array_like=True, frozen=True):
 class Leaders:
     """Implements `Led` for a node of a cluster. Set `on_changed` before the first node connects."""
 
-    def __init__(self, peers: Peers, calls: Calls) -> None:
+    def __init__(self, peers: Transport, calls: Calls) -> None:
         self.on_changed: Callable[[str], None] = lambda uid: None
         """Called with the uid of a stream whose leader has changed."""
         self._peers, self._calls = peers, calls

@@ -17,7 +17,7 @@ from lakestream.meta.replica_files import ReplicaFacts, ReplicaFiles
 from lakestream.meta.shared import Shared
 from lakestream.raft.group import group
 from lakestream.raft.group.group import Group, Members
-from lakestream.raft.group.ports import Calls, Peers
+from lakestream.raft.group.ports import Calls, Transport
 from lakestream.stream.core.operations import CreateStream
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Site:
         peers, calls: the other nodes.
     """
 
-    def __init__(self, shared: Shared, groups: Members, files: ReplicaFiles, peers: Peers, calls: Calls) -> None:
+    def __init__(self, shared: Shared, groups: Members, files: ReplicaFiles, peers: Transport, calls: Calls) -> None:
         self.shared, self.log = shared, shared.log
         self.groups, self.files, self.peers, self.calls = groups, files, peers, calls
         self.lake: LakeWatch | None = None

@@ -1,6 +1,6 @@
 """Requests between nodes, each with one response.
 
-Belongs here: `Calls` (raft/group/ports.py) over one channel of `Peers`: numbering, timeouts, and the failure of
+Belongs here: `Calls` (raft/group/ports.py) over one channel of `Transport`: numbering, timeouts, and the failure of
 requests to a node that is lost. Methods are registered by their servers.
 """
 
@@ -12,8 +12,9 @@ from collections.abc import Callable
 import msgspec
 
 from lakestream.logging import Logger
+from lakestream.ports import Clock, Timer
 from lakestream.protocol.decoding import DECODE_ERRORS
-from lakestream.raft.group.ports import Channel, Clock, Peers, Timer
+from lakestream.raft.group.ports import Channel, Transport
 
 MAX_WAITING = 65_536
 """Calls of this node that wait for a response; further ones fail at once."""
@@ -59,7 +60,7 @@ class PeerCalls:
     """
 
     def __init__(
-        self, peers: Peers, clock: Clock, log: Logger, before: Callable[[str], None] = lambda node: None
+        self, peers: Transport, clock: Clock, log: Logger, before: Callable[[str], None] = lambda node: None
     ) -> None:
         self._peers = peers
         self._clock = clock

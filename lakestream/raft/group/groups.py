@@ -15,6 +15,7 @@ import msgspec
 
 from lakestream.log.format.errors import CorruptLog
 from lakestream.log.format.files import Brief, Files, Io
+from lakestream.ports import Clock, Timer
 from lakestream.raft.core.messages import (
     Append,
     Envelope,
@@ -30,7 +31,7 @@ from lakestream.raft.group.disk import DiskQueue, Work
 from lakestream.raft.group.group import Group
 from lakestream.raft.group.hard_state import PersistentState, StateFile
 from lakestream.raft.group.member import RaftMember
-from lakestream.raft.group.ports import Channel, Clock, Peers, Timer
+from lakestream.raft.group.ports import Channel, Transport
 from lakestream.raft.group.raft_group import KEEP_TICKS, TICK_NS, Outlet, RaftGroup
 
 BUFFER_BYTES = 4 << 20
@@ -55,7 +56,7 @@ class Groups:
 
     def __init__(
         self,
-        peers: Peers,
+        peers: Transport,
         io: Io,
         clock: Clock,
         *,

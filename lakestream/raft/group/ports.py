@@ -11,26 +11,6 @@ from enum import IntEnum
 from typing import Protocol
 
 
-class Timer(Protocol):
-    """A scheduled call."""
-
-    def cancel(self) -> None:
-        """Cancel it; idempotent."""
-
-
-class Clock(Protocol):
-    """Wall time for timestamps, and scheduling on the event loop."""
-
-    def now(self) -> int:
-        """Return nanoseconds since the epoch."""
-
-    def call_soon(self, callback: Callable[[], None]) -> None:
-        """Call back at the end of this turn of the event loop."""
-
-    def call_later(self, delay_ns: int, callback: Callable[[], None]) -> Timer:
-        """Call back after a delay."""
-
-
 class Channel(IntEnum):
     """Channel of a buffer between two nodes; each has one receiver in a node."""
 
@@ -39,7 +19,7 @@ class Channel(IntEnum):
     CALL = 3
 
 
-class Peers(Protocol):
+class Transport(Protocol):
     """The other nodes of the cluster, by name. One ordered connection to each; everything runs in the event loop."""
 
     @property

@@ -219,7 +219,7 @@ def test_stop_while_waiting_is_immediate(watch: Callable[..., Watched]) -> None:
 
 PARENT = """
 import sys
-from lakestream.cli.supervisor import Supervisor
+from lakestream.cli.supervisor import ChildSupervisor
 program = '''
 import subprocess, sys
 # The grandchild stands for the JVM, which ends when its own standard input does.
@@ -227,7 +227,7 @@ jvm = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.buffer.read
 print(jvm.pid, flush=True)
 sys.stdin.buffer.read()
 '''
-supervisor = Supervisor("child", lambda: [sys.executable, "-c", program],
+supervisor = ChildSupervisor("child", lambda: [sys.executable, "-c", program],
     output=lambda line: print(supervisor.pid, line, flush=True), report=print)
 supervisor.start()
 sys.stdin.read()
