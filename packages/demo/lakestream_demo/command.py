@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from lakestream.cli import flights
 from lakestream.cli.link import INTERRUPTED
 from lakestream.cli.terminal import JsonOption, complain, console, print_json
 from lakestream.extras import ExtraMissing
@@ -31,6 +30,7 @@ from lakestream.lake.files import paths
 from lakestream.lake.progress import progress
 from lakestream.lake.spark import jars
 from lakestream.lake.table.at import latest_progress
+from lakestream_demo import flights
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -53,11 +53,14 @@ _MARKER = ".lakestream-demo"
 _HISTORY = 5
 _KEY = "JFK"
 
+app = typer.Typer(add_completion=False)
+
 
 class DemoFailed(Exception):
     """Raised when a step fails; the text says which and what to look at."""
 
 
+@app.command()
 def demo(
     url: Annotated[
         str | None, typer.Option("--url", help="A running server, with --lake (default: start one).")

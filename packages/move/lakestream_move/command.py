@@ -13,11 +13,6 @@ from typing import Annotated, Any
 import typer
 
 from lakestream.cli.link import exits
-from lakestream.cli.move.compare import Verify
-from lakestream.cli.move.output import MoveOutput
-from lakestream.cli.move.plan import Blocked
-from lakestream.cli.move.run import MoveOptions, Mover
-from lakestream.cli.move.sides import SideConnection
 from lakestream.cli.server_options import (
     DEFAULT_SERVER,
     CaOption,
@@ -32,6 +27,11 @@ from lakestream.cli.server_options import (
 from lakestream.cli.terminal import JsonOption
 from lakestream.lake.read.flush import Credentials
 from lakestream.protocol.durations import parse_duration
+from lakestream_move.compare import Verify
+from lakestream_move.output import MoveOutput
+from lakestream_move.plan import Blocked
+from lakestream_move.run import MoveOptions, Mover
+from lakestream_move.sides import SideConnection
 
 INTERRUPTED = "interrupted; both servers are whole: run it again to continue, or with --undo"
 
@@ -42,6 +42,9 @@ def _from(name: str, text: str, **more: Any) -> Any:
     return typer.Option(
         f"--from-{name}", envvar=f"LAKESTREAM_FROM_{name.upper()}", help=text, rich_help_panel=_FROM, **more
     )
+
+
+app = typer.Typer(add_completion=False)
 
 
 class CopyWay(enum.StrEnum):
@@ -58,6 +61,7 @@ class StopPublishers(enum.StrEnum):
     ASSUME = "assume"
 
 
+@app.command()
 def move(
     streams: Annotated[
         list[str], typer.Argument(metavar="STREAMS", help="The streams: names with `*`, separated by commas or blanks.")

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 from lakestream.cli.link import TransferFailed
-from lakestream.cli.move.plan import SeenStream, Stage, moved_config
-from lakestream.cli.move.sides import SideConnection
+from lakestream_move.plan import SeenStream, Stage, moved_config
+from lakestream_move.sides import SideConnection
 
 CHUNK_BYTES = 128 << 10
 WINDOW_BYTES = 4 << 20

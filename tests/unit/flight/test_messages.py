@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.protocol import flight_sql
-from lakestream.protocol.flight_sql import BadFlightMessage
+from lakestream_flight import messages as flight_sql
+from lakestream_flight.messages import BadFlightMessage
 
 pytestmark = pytest.mark.unit
 

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 from lakestream.cli.link import TransferFailed
-from lakestream.cli.move.plan import SeenStream, differs
-from lakestream.cli.move.sides import RequestRefused, SideConnection
 from lakestream.stream.mirroring.origin import stored_header
+from lakestream_move.plan import SeenStream, differs
+from lakestream_move.sides import RequestRefused, SideConnection
 
 SAMPLE = 500
 """Messages that are compared by default, besides the first and the last one."""

@@ -1,9 +1,9 @@
-"""The program that serves Flight SQL: `python -m lakestream.client.flight`.
+"""The program that serves Flight SQL: `python -m lakestream_flight.program`.
 
 Belongs here: calls of Flight as queries over NATS. Each login is a connection to the server as that user, so users,
 permissions and limits are the server's own. The program has no access to the lake, and keeps nothing of a query: a
 ticket is the query itself, and so is the handle of a prepared statement, with its parameters.
-flight_logins.py has the logins.
+logins.py has the logins.
 
 Its input begins with a line of JSON (`Settings`), and it ends with its input. It writes the bound port as a line.
 """
@@ -27,13 +27,14 @@ from pyarrow import flight
 
 from lakestream import __version__
 from lakestream.client.errors import ClientError, QueryFailed
-from lakestream.client.flight_logins import FlightLogins, Settings
 from lakestream.client.loop_thread import LoopThread
 from lakestream.client.sql import Answer, ask
-from lakestream.protocol import flight_sql, sql
+from lakestream.protocol import sql
 from lakestream.protocol.decoding import DECODE_ERRORS
-from lakestream.protocol.flight_sql import BadFlightMessage
 from lakestream.protocol.sql import SqlRequest, Value
+from lakestream_flight import messages as flight_sql
+from lakestream_flight.logins import FlightLogins, Settings
+from lakestream_flight.messages import BadFlightMessage
 
 MAX_PARAMETERS = 1 << 20
 """Maximum size of the parameters of a statement, in bytes (1 MiB)."""
