@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from lakestream.lake.catalogs.catalog import Keeper
     from lakestream.lake.catalogs.plan import Synced
     from lakestream.lake.spark.session import Rest
-    from lakestream.lake.write.compactor import BatchReport, Compactor
+    from lakestream.lake.write.compactor import Compactor
+    from lakestream.lake.write.lake_compaction import BatchReport
     from lakestream.lake.write.maintainer import Done
 
 DEFAULT_INTERVAL = 1.0

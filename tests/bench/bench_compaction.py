@@ -33,8 +33,9 @@ from lakestream.lake.files import lake as lakes
 from lakestream.lake.files import paths, scan, staging
 from lakestream.lake.table import batches, segments
 from lakestream.lake.table.departures import Dead
-from lakestream.lake.write.compactor import BatchReport, Compactor
+from lakestream.lake.write.compactor import Compactor
 from lakestream.lake.write.data_files import DataFiles
+from lakestream.lake.write.lake_compaction import BatchReport
 from lakestream.lake.write.source import SCHEMA
 from lakestream.lake.write.stream_compaction import StreamCompaction
 from lakestream.lake.write.tasks import StreamTask, written

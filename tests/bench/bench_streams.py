@@ -144,7 +144,8 @@ def fairness(lake: str, work: Path, commits: int) -> None:
 def micro_batches(lake: str, work: Path, count: int) -> None:
     """Measure batches of many small streams, after others have warmed Spark up."""
     from lakestream.lake.spark import session as sessions
-    from lakestream.lake.write.compactor import BatchReport, Compactor
+    from lakestream.lake.write.compactor import Compactor
+    from lakestream.lake.write.lake_compaction import BatchReport
 
     reports: list[BatchReport] = []
     session = sessions.session("bench streams")

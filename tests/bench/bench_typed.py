@@ -32,7 +32,8 @@ from lakestream.lake.files import lake as lakes
 from lakestream.lake.files import paths, schemas
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.sql.session import extension_path
-from lakestream.lake.write.compactor import BatchReport, Compactor
+from lakestream.lake.write.compactor import Compactor
+from lakestream.lake.write.lake_compaction import BatchReport
 from lakestream.schemas.schema import Schema
 from tests.bench.bench_compaction import stage_again
 from tests.bench.bench_schemas import JSON_SCHEMA, compact, order

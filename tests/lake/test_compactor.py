@@ -25,7 +25,8 @@ from lakestream.lake.table import batches
 from lakestream.lake.table.clones import Clone
 from lakestream.lake.table.state import position_of
 from lakestream.lake.write import compactor as compactor_module
-from lakestream.lake.write.compactor import WORKER_LATE, WORKER_TRIES, BatchReport, Compactor
+from lakestream.lake.write.compactor import WORKER_TRIES, Compactor
+from lakestream.lake.write.lake_compaction import WORKER_LATE, BatchReport
 from lakestream.lake.write.stream_compaction import StreamCompaction
 from tests.lake.model import StreamModel, flights
 from tests.lake.tables import records, version

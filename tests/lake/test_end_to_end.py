@@ -16,7 +16,8 @@ from nats.js.api import ConsumerConfig, DeliverPolicy
 
 from lakestream.lake.files import paths, scan, staging
 from lakestream.lake.sql.session import Session
-from lakestream.lake.write.compactor import BatchReport, Compactor
+from lakestream.lake.write.compactor import Compactor
+from lakestream.lake.write.lake_compaction import BatchReport
 from lakestream.lake.write.maintainer import Maintainer
 from lakestream.lake.write.maintenance_plan import Policy
 from lakestream.log.format.segment import HEADER_SIZE

@@ -15,7 +15,7 @@ import pytest
 
 from lakestream.lake.files import paths
 from lakestream.lake.files.staging import REFUSAL_FILE
-from lakestream.lake.write import compactor as module
+from lakestream.lake.write import lake_compaction as module
 from lakestream.lake.write.compactor import Checkpoint, Compactor
 from tests.lake.model import StreamModel, flights
 from tests.lake.tables import records, version

@@ -14,7 +14,8 @@ import pytest
 
 from lakestream.lake.table.at import open_log
 from lakestream.lake.table.state import position_of
-from lakestream.lake.write.compactor import BatchReport, Compactor
+from lakestream.lake.write.compactor import Compactor
+from lakestream.lake.write.lake_compaction import BatchReport
 from lakestream.lake.write.maintainer import Done, Maintainer
 from lakestream.lake.write.maintenance_plan import Policy
 from lakestream.lake.write.upkeep import Upkeep

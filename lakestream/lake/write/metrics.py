@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from lakestream.lake.catalogs.address import CatalogAddress
-    from lakestream.lake.write.compactor import BatchReport, Compactor
+    from lakestream.lake.write.compactor import Compactor
+    from lakestream.lake.write.lake_compaction import BatchReport
     from lakestream.lake.write.maintainer import Done
 
 COMPACTOR_STREAMS = 1_000

@@ -18,7 +18,8 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from lakestream.lake.errors import LakeError
-from lakestream.lake.write.compactor import BatchReport, Compactor
+from lakestream.lake.write.compactor import Compactor
+from lakestream.lake.write.lake_compaction import BatchReport
 from lakestream.lake.write.source import SegmentsReader, offset_of
 from tests.sim.events import MS
 from tests.sim.whole.lake import ROOT

@@ -327,11 +327,11 @@ def reachable(lake: Lake) -> Iterator[None]:
         "lakestream.log.format.segment.Files": files,
         "lakestream.server.lake.deleted_streams.Files": files,
         "lakestream.lake.files.quarantine.Files": files,
-        "lakestream.lake.write.compactor.wait": _wait_in_order,
+        "lakestream.lake.write.lake_compaction.wait": _wait_in_order,
     }
     for module in ("files.locks", "read.history.history", "read.history.scan", "table.state"):
         replaced[f"lakestream.lake.{module}.threading"] = threads
-    for module in ("lake.read.history.scan", "lake.write.compactor", "lake.write.clone_worker"):
+    for module in ("lake.read.history.scan", "lake.write.lake_compaction", "lake.write.clone_worker"):
         replaced[f"lakestream.{module}.ThreadPoolExecutor"] = InlineExecutor
     for module in ("server.lake.keeper", "server.lake.history"):
         replaced[f"lakestream.{module}.ThreadPoolExecutor"] = InlineExecutor

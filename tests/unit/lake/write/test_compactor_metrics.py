@@ -13,7 +13,7 @@ from lakestream.lake.catalogs.plan import CREATE, Change, Placed, Synced
 from lakestream.lake.files import paths
 from lakestream.lake.spark import job
 from lakestream.lake.write import metrics
-from lakestream.lake.write.compactor import BatchReport
+from lakestream.lake.write.lake_compaction import BatchReport
 from lakestream.lake.write.maintainer import Done
 from lakestream.lake.write.maintenance_plan import Plan
 from lakestream.lake.write.metrics import COMPACTOR_STREAMS, CompactorMetrics
