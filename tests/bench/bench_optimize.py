@@ -25,7 +25,6 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
 from lakestream.lake.files.lake import open_storage
-from lakestream.lake.table.log import Log
 from lakestream.lake.write.maintainer import data_files
 from lakestream.lake.write.maintenance_plan import MIB, Policy, decide_bins
 from lakestream.lake.write.rewrite import Rewriter
@@ -83,14 +82,14 @@ def ours(spark: Any, table: str) -> None:
     storage = open_storage(table)
     policy = Policy()
     rewriter = Rewriter(spark.newSession(), storage, policy.target_bytes)
-    transaction = rewriter.begin(table)
-    state = Log(storage, table).state()
+    commit = rewriter.begin(table)
+    state = commit.state()
 
     @contextmanager
     def alone() -> Iterator[bool]:
         yield True
 
-    rewriter.rewrite(transaction, table, state, decide_bins(data_files(state), policy), alone)
+    rewriter.rewrite(commit, state, decide_bins(data_files(state), policy), alone)
 
 
 def main() -> None:

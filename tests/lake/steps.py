@@ -34,9 +34,9 @@ from lakestream.lake.files.object_storage import ObjectStorage
 from lakestream.lake.files.staging import StagedStream
 from lakestream.lake.files.storage import Storage
 from lakestream.lake.table import check, clones
+from lakestream.lake.table.commit import Commit
 from lakestream.lake.table.log import Log
 from lakestream.lake.table.state import position_of, table_file
-from lakestream.lake.write import transactions
 from lakestream.lake.write.clone_maker import CloneMaker, clone
 from lakestream.lake.write.maintainer import Maintainer
 from lakestream.lake.write.maintenance_plan import Policy
@@ -50,7 +50,8 @@ NOW = Policy(min_files=2, retain_ns=0)
 """Policy without retention: what may be deleted is deleted at once."""
 KEEP = Policy(min_files=2)
 _COMMITS: tuple[tuple[Any, str], ...] = (
-    (transactions, "commit"),
+    (Commit, "run"),
+    (Commit, "append"),
     (DeltaTable, "delete"),
     (DeltaTable, "update"),
     (DeltaTable, "vacuum"),
@@ -353,7 +354,7 @@ def _withdrawal(stage: Stage) -> Prepared:
     made, _ = _clone(stage)
     mirror, late = stage.streams["MIRROR"], list[Callable[[], object]]()
     with pytest.MonkeyPatch.context() as patch, contextlib.suppress(Failed):
-        patch.setattr(transactions, "commit", _refusing(transactions.commit, late))
+        patch.setattr(Commit, "run", _refusing(Commit.run, late))
         made()
     clone_request.withdraw(stage.lake, mirror.identity)
     mirror.publish([(b"s.1", b"", b"own")] * 3)

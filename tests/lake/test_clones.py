@@ -23,6 +23,7 @@ from lakestream.lake.sql.session import Session
 from lakestream.lake.table import erasures
 from lakestream.lake.table.at import as_of
 from lakestream.lake.table.clones import References
+from lakestream.lake.table.commit import Commit
 from lakestream.lake.table.log import Log
 from lakestream.lake.table.state import position_of
 from lakestream.lake.write import clone_maker as clone_making
@@ -33,7 +34,6 @@ from lakestream.lake.write.clone_maker import CloneMaker
 from lakestream.lake.write.compactor import Compactor
 from lakestream.lake.write.detach import Detached, DetachStopped
 from lakestream.lake.write.maintainer import Maintainer
-from lakestream.lake.write.rewrite import Rewriter
 from lakestream.lake.write.stream_compaction import StreamCompaction
 from lakestream.log.format.record import Record
 from tests.lake.conftest import job
@@ -374,7 +374,7 @@ def test_detaching_that_is_killed_goes_on_where_it_was(
     def killed(*_: Any) -> None:
         raise Killed
 
-    places: list[tuple[object, str]] = [(Rewriter, "commit"), (maintainer_module, "expire")]
+    places: list[tuple[object, str]] = [(Commit, "run"), (maintainer_module, "expire")]
     for owner, name in places:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(owner, name, killed)

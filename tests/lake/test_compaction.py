@@ -144,7 +144,7 @@ def test_many_subjects_make_buckets(spark: Any, lake: Path, tmp_path: Path) -> N
     table = model.table(lake)
     assert partition_columns(table) == ["bucket"]
     delta = DeltaTable(table)
-    layout = schema.layout_of(delta.metadata().partition_columns, delta.schema().fields)
+    layout = schema.layout_of(delta.metadata().partition_columns, delta.schema().to_json())
     assert layout is not None
     assert len(layout.bounds) == 7
     for row in rows(table):

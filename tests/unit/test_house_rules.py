@@ -135,10 +135,15 @@ def _called_in(*names: str) -> set[str]:
 
 
 def test_rows_of_tables_have_one_reader() -> None:
-    """Only lake/table/scan.py opens tables with deltalake; the compactor does so once, to see whose a table is."""
-    compactor = "lakestream/lake/write/table.py"
-    assert _called_in("DeltaTable", "QueryBuilder") - {compactor} == {"lakestream/lake/table/scan.py"}
+    """Only lake/table/scan.py opens tables with deltalake."""
+    assert _called_in("DeltaTable", "QueryBuilder") == {"lakestream/lake/table/scan.py"}
     assert _called_in(".get_add_actions", ".update_incremental") == {"lakestream/lake/table/scan.py"}
+
+
+def test_tables_are_changed_by_one_class() -> None:
+    """Only lake/table/commit.py calls Delta's transaction."""
+    of_delta = (".expectPosition", ".invalidateCache", ".readTimestamp", ".readVersion")
+    assert _called_in(*of_delta) == {"lakestream/lake/table/commit.py"}
 
 
 def test_a_server_follows_a_table_once() -> None:

@@ -277,7 +277,7 @@ def _look(storage: Storage, path: str, uid: str) -> _Table | None:
     last_seq = 0
     if progress is None and position:  # its commits do not state it
         last_seq = int(scan.query("SELECT max(seq) AS seq FROM t").column("seq")[0].as_py() or 0)
-    layout = layout_of(metadata.partition_columns, scan.schema.fields)
+    layout = layout_of(metadata.partition_columns, scan.schema.to_json())
     extra = [column for column in (layout.columns if layout else []) if column != "subject"]
     ended = [REMOVED_COLUMN] if REMOVED_COLUMN in names else []
     return _Table(

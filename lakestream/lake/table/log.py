@@ -315,6 +315,16 @@ class Log:
         """Return the path of the file that names the newest checkpoint."""
         return f"{self.directory}/_last_checkpoint"
 
+    def hinted(self) -> int | None:
+        """Return the version of the checkpoint that this file names; None if there is none, or it does not decode."""
+        return None if (hint := self._hinted()) is None else hint.version
+
+    def _hinted(self) -> _Hint | None:
+        try:
+            return _HINT.decode(self._storage.read(self.hint))
+        except (FileNotFoundError, *DECODE_ERRORS):
+            return None
+
     def is_readable(self, checkpoint: int) -> bool:
         """Return True if a checkpoint's files decode."""
         try:
@@ -329,10 +339,7 @@ class Log:
 
         The hint file spares the listing where it is of use.
         """
-        try:
-            hint = _HINT.decode(self._storage.read(self.hint))
-        except (FileNotFoundError, *DECODE_ERRORS):
-            hint = None
+        hint = self._hinted()
         # The hint is valid while its own commit exists: then later commits were not cleaned up either.
         if hint is not None and not hint.parts and self._storage.exists(self.path(hint.version)):
             name = f"{self.directory}/{hint.version:020d}.checkpoint.parquet"
@@ -390,10 +397,8 @@ class Log:
     def metadata_of(self, version: int) -> dict[str, Any]:
         """Return the metaData action that holds at a version, with every field that its JSON has."""
         base = self._base(version)
-        for number in range(version, base, -1):
-            for line in self._storage.read(self.path(number)).splitlines():
-                if b'"metaData"' in line and (found := msgspec.json.decode(line).get("metaData")) is not None:
-                    return dict(found)
+        if (found := self.metadata_between(base, version)) is not None:
+            return found
         for part in self.parts(base):
             for value in _whole_metadata(self._storage.read(part)):
                 return value
@@ -407,8 +412,8 @@ class Log:
         """
         for number in range(through, version, -1):
             for line in self._storage.read(self.path(number)).splitlines():
-                if line.startswith(b'{"metaData"'):
-                    return dict(msgspec.json.decode(line)["metaData"])
+                if b'"metaData"' in line and (found := msgspec.json.decode(line).get("metaData")) is not None:
+                    return dict(found)
         return None
 
     def tombstones(self, version: int) -> Iterator[Remove]:

@@ -121,37 +121,45 @@ class Layout(msgspec.Struct, frozen=True):
 SUBJECT = Layout()
 
 
-def layout_of(columns: Sequence[str], fields: Iterable[Any]) -> Layout | None:
+def layout_of(columns: Sequence[str], schema: str) -> Layout | None:
     """Return the layout of an existing table; None when it is none of lakestream's.
 
     Args:
         columns: its partition columns.
-        fields: its columns, as `DeltaTable.schema().fields` of deltalake has them.
+        schema: the JSON of its columns, as in the log.
     """
     if list(columns) == ["subject"]:
         return SUBJECT
     if list(columns) == ["bucket"]:
-        (bounds,) = (field.metadata.get(BOUNDS_METADATA) for field in fields if field.name == "bucket")
+        bounds = next((each.metadata.get(BOUNDS_METADATA) for each in fields_of(schema) if each.name == "bucket"), None)
         return None if bounds is None else Layout("bucket", bounds=tuple(bounds))
     if columns and all(column.startswith("token") and column[5:].isdecimal() for column in columns):
         return Layout("tokens", tokens=tuple(int(column[5:]) for column in columns))
     return None
 
 
-class _Field(msgspec.Struct, frozen=True):
+class SchemaField(msgspec.Struct, frozen=True):
+    """A column of a table: its name, and its metadata for writers."""
+
     name: str
+    metadata: dict[str, Any] = {}
 
 
 class _Schema(msgspec.Struct, frozen=True):
-    fields: list[_Field] = []
+    fields: list[SchemaField] = []
 
 
 _SCHEMA = JsonDecoder(_Schema)
 
 
-def column_names(schema: str) -> list[str]:
+def fields_of(schema: str) -> list[SchemaField]:
     """Return the columns of a table, without the fields of structs. `schema`: the JSON of its schema, as in the log."""
-    return [field.name for field in _SCHEMA.decode(schema).fields]
+    return _SCHEMA.decode(schema).fields
+
+
+def column_names(schema: str) -> list[str]:
+    """Return the names of `fields_of`."""
+    return [field.name for field in fields_of(schema)]
 
 
 def is_partition_value(column: str) -> bool:

@@ -42,8 +42,8 @@ MOST_FOREIGN = 1_000
 LAST_TEXT = "\U0010ffff"
 """Upper bound of subjects that are not known."""
 _KINDS = ("add", "metaData", "protocol")
-_POSITION_LINES = (b'{"txn"', b'{"commitInfo"')
-"""Beginnings of the commit lines with the position. There may be thousands of others."""
+_HEAD_LINES = (b'{"txn"', b'{"commitInfo"', b'{"metaData"')
+"""Beginnings of the commit lines that a head follows from. There may be thousands of others."""
 _min_seq = attrgetter("min_seq")
 _max_seq = attrgetter("max_seq")
 
@@ -178,6 +178,7 @@ class TableFollower:
         self._is_stale = False  # a commit after `state` was not applied
         self._by_path: dict[str, TableFile] = {}
         self._texts: dict[str, str] | None = None  # until bounds are wanted
+        self._metadata: MetaData | None = None  # until it is wanted
         self._lock = threading.Lock()
 
     def newest(self) -> Head:
@@ -189,6 +190,23 @@ class TableFollower:
     def position(self) -> int | None:
         """Return `newest().position`: the log index through which the table holds the stream, or None."""
         return self.newest().position
+
+    def metadata(self) -> MetaData | None:
+        """Return the metadata of the newest version, without loading its files; None where there is no table.
+
+        Raises:
+            DamagedLog: a commit or checkpoint does not decode.
+            HistoryUnavailable: the log is of an unsupported kind.
+        """
+        with self._lock:
+            self._follow()
+            if self._metadata is None and self.head.version >= 0:
+                try:
+                    found = Log(self._storage, self.table).metadata_of(self.head.version)
+                except FileNotFoundError as error:
+                    raise self._unread() from error
+                self._metadata = msgspec.convert(found, MetaData)
+            return self._metadata
 
     def advance(self, bounds: bool = False, anew: bool = False) -> TableState:
         """Return the newest version with its files.
@@ -224,6 +242,7 @@ class TableFollower:
                 return
             head = self._stated(commit, self.head)
             self._compare(head)
+            self._metadata = next((each.meta_data for each in commit.actions if each.meta_data), self._metadata)
             if self.state is not None and not self._is_stale:
                 self.state = self._applied(self.state, commit.actions, head, commit)
             self.head, self._tag = head, tag
@@ -236,18 +255,18 @@ class TableFollower:
                 return self._log.commit(version)
             except DamagedLog:
                 self._is_stale = True
-        return self._log.commit(version, _POSITION_LINES)
+        return self._log.commit(version, _HEAD_LINES)
 
     def _start(self) -> None:
         """Read from the newest commit backwards: the table is new, or was removed and created again."""
         head = self.head = Head(self.head.epoch + 1)
-        self.state, self._is_stale, self._tag, self._claims = None, False, None, {}
+        self.state, self._is_stale, self._tag, self._claims, self._metadata = None, False, None, {}, None
         log = Log(self._storage, self.table)
         if not (versions := log.commits):
             return
         for version in reversed(versions) if self._app else ():
             try:
-                head = self._stated(log.commit(version, _POSITION_LINES), head)
+                head = self._stated(log.commit(version, _HEAD_LINES), head)
             except FileNotFoundError:
                 continue
             if head.moved >= 0:
@@ -321,14 +340,17 @@ class TableFollower:
             try:
                 commit = log.commit(version)
             except FileNotFoundError as error:
-                raise HistoryUnavailable(
-                    f"{self.table} has no checkpoint of the classic kind; set its property delta.checkpointPolicy to "
-                    "classic and let `lakestream maintain` write one"
-                ) from error
+                raise self._unread() from error
             is_new = known is not None and version > known.version
             at = msgspec.structs.replace(head, version=version)
             state = self._applied(state, commit.actions, at, commit if is_new else None)
         return msgspec.structs.replace(state, head=head)
+
+    def _unread(self) -> HistoryUnavailable:
+        return HistoryUnavailable(
+            f"{self.table} has no checkpoint of the classic kind; set its property delta.checkpointPolicy to "
+            "classic and let `lakestream maintain` write one"
+        )
 
     def _applied(
         self, state: TableState, actions: Iterable[Action], head: Head, commit: Commit | None = None

@@ -24,7 +24,7 @@ import contextlib
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
@@ -39,11 +39,12 @@ from lakestream.lake.table import batches, clones, erasures, policy
 from lakestream.lake.table import departures as departure_files
 from lakestream.lake.table.at import NotATable, TimeTravelError
 from lakestream.lake.table.clones import Clone, CloneRefused, lacks_files
+from lakestream.lake.table.commit import Commit
 from lakestream.lake.table.departures import Dead
 from lakestream.lake.table.log import Log, log_directory
 from lakestream.lake.table.payloads import Payloads, completed
 from lakestream.lake.table.policy import CLONED_PROPERTY, MANAGED_PROPERTIES, StreamPolicy
-from lakestream.lake.table.progress import Progress, application
+from lakestream.lake.table.progress import Progress
 from lakestream.lake.table.schema import (
     CREATED_PROPERTY,
     STREAM_PROPERTY,
@@ -62,7 +63,6 @@ from lakestream.lake.table.schema import (
 from lakestream.lake.table.state import position_of
 from lakestream.lake.write.clone_point import Point, find_point, rows_at
 from lakestream.lake.write.detach import Detacher
-from lakestream.lake.write.rewrite import Rewriter, removal
 from lakestream.lake.write.table import SET_PROPERTY, StreamTable, wanted_properties
 from lakestream.protocol.subjects import is_literal, matches
 from lakestream.protocol.transforms import Transform, TransformError
@@ -93,7 +93,6 @@ class CloneMaker:
         self._identity = mirror.identity
         making = msgspec.structs.replace(mirror.identity, uid=MAKING + mirror.identity.uid)
         self._table = StreamTable(self._spark, self._storage, making)
-        self._rewriter = Rewriter(self._spark, self._storage, 0)
         self._fence: Lock | None = None
 
     def run(self) -> CloneAnswer | None:
@@ -132,7 +131,7 @@ class CloneMaker:
         if found is not None:
             self._check()
             if replace:  # Delta replaces only an empty table by a clone
-                self._rewriter.commit(*self._removal(), operation="update")
+                self._removal().run("update")
             elif found.uid.startswith(MAKING):
                 self._table.remove(found.uid)
             else:
@@ -171,8 +170,8 @@ class CloneMaker:
 
     def _empty(self, asked: CloneRequest) -> None:
         """Make the table the mirror's, without rows, in one commit. The log through `asked.index` has no messages."""
-        transaction, gone = self._removal()
-        action = msgspec.json.decode(transaction.metadata())["metaData"]
+        commit = self._removal()
+        action = commit.metadata()
         wanted = policy.of_config(self._identity.config)
         before = {name: value for name, value in action["configuration"].items() if name != CLONED_PROPERTY}
         action["configuration"] = self._properties(before, wanted)
@@ -183,15 +182,18 @@ class CloneMaker:
             last_time_ns=0,
             departed=0 if _keeps_past(wanted) else -1,
         )
-        self._commit(transaction, [{"metaData": action}, *gone], progress)
+        commit.restate(action)
+        commit.run("update", commit.move(progress))
 
-    def _removal(self) -> tuple[Any, list[dict[str, Any]]]:
-        """Return a transaction on the table, and the actions that remove all of its files."""
+    def _begun(self) -> Commit:
+        return Commit(self._spark, self._storage, self._table.path)
+
+    def _removal(self) -> Commit:
+        """Return a commit that removes all files of the table."""
         self._table.forget()
-        transaction = self._rewriter.begin(self._table.path)
-        state = Log(self._storage, self._table.path).state(int(transaction.readVersion()))
-        stamp_ms = time.time_ns() // 1_000_000
-        return transaction, [{"remove": {**removal(add, stamp_ms), "dataChange": True}} for add in state.files.values()]
+        commit = self._begun()
+        commit.remove(commit.state().files.values())
+        return commit
 
     def _check(self) -> None:
         """Check that the table's lock is still held. Raises LeaseLost."""
@@ -222,7 +224,7 @@ class CloneMaker:
             delta.update(update.condition, {update.column: update.value})
         if not self._storage.local:
             # Spark references objects by s3a:, which other readers do not know. The store copies them.
-            own = Detacher(self._spark, self._storage)
+            own = Detacher(self._spark)
             own.detach(self._table.path, lambda: contextlib.nullcontext(True), lambda: None)
 
     # Some rows
@@ -273,8 +275,7 @@ class CloneMaker:
         runs = erasures.merged(erasures.notes(self._storage, point.table))
         if runs and (gone := erasures.missing(self._storage, self._table.path, runs)):
             erasures.leave_note(self._storage, self._table.path, self._identity.uid, asked.index, gone)
-        transaction = self._rewriter.begin(self._table.path)
-        version = int(transaction.readVersion()) + 1
+        commit = self._begun()
         answer = CloneAnswer(
             state=MADE,
             index=asked.index,
@@ -286,12 +287,11 @@ class CloneMaker:
             first_row_seq=first,
             last_row_seq=last,
             messages=messages,
-            version=version,
+            version=commit.base + 1,
             copied=bool(asked.selections),
             seconds=round(seconds, 3),
         )
-        metadata = msgspec.json.decode(transaction.metadata())
-        action = metadata["metaData"]
+        action = commit.metadata()
         said = {CLONED_PROPERTY: msgspec.json.encode(answer).decode()}
         action["configuration"] = self._properties(action["configuration"], wanted, answer.copied) | said
         keeps_past = _keeps_past(wanted)
@@ -306,15 +306,9 @@ class CloneMaker:
             departed=0 if keeps_past else -1,
         )
         self._check()
-        self._commit(transaction, [{"metaData": action}], progress)
+        commit.restate(action)
+        commit.run("update", commit.move(progress))
         return answer
-
-    def _commit(self, transaction: Any, actions: Sequence[Mapping[str, Any]], progress: Progress) -> None:
-        """Commit actions with the position and the progress of the mirror."""
-        app, stamp_ms = application(self._identity.uid), time.time_ns() // 1_000_000
-        txn = {"appId": app, "version": progress.last_index, "lastUpdated": stamp_ms}
-        said = msgspec.json.encode(progress).decode()
-        self._rewriter.commit(transaction, [*actions, {"txn": txn}], said, "update")
 
     def _properties(self, before: dict[str, str], wanted: StreamPolicy, copied: bool = False) -> dict[str, str]:
         """Return the mirror's properties: without those that only the origin's metadata requested. Unless rows were

@@ -24,8 +24,8 @@ from lakestream.lake.errors import LakeError
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.storage import Storage
 from lakestream.lake.table.actions import Add, located, to_z85, vector_file
+from lakestream.lake.table.commit import Commit, plain
 from lakestream.lake.table.log import Log
-from lakestream.lake.write.rewrite import Rewriter, plain, removal
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -77,7 +77,6 @@ class Detacher:
 
     Args:
         spark: a session with Delta; it is not changed.
-        storage: the lake.
         stopping: asked before each file.
         report: called with the progress after each file.
     """
@@ -85,14 +84,12 @@ class Detacher:
     def __init__(
         self,
         spark: SparkSession,
-        storage: Storage,
         stopping: Callable[[], bool] = lambda: False,
         report: Callable[[Detached], None] = lambda done: None,
     ) -> None:
-        self._storage = storage
         self._stopping = stopping
         self._report = report
-        self._rewriter = Rewriter(spark.newSession(), storage, 0)
+        self._spark = spark.newSession()
 
     def detach(
         self,
@@ -114,17 +111,15 @@ class Detacher:
         """
         there = open_storage(table)
         self._bring(there, table, foreign(table, Log(there, table).state().files.values(), only))
-        transaction = self._rewriter.begin(table)
-        state = Log(there, table).state(int(transaction.readVersion()))
-        adds = foreign(table, state.files.values(), only)
+        commit = Commit(self._spark, there, table)
+        adds = foreign(table, commit.state().files.values(), only)
         done = self._bring(there, table, adds)  # files added since
-        stamp_ms = int(transaction.readTimestamp())
-        actions: list[dict[str, Any]] = [{"add": _own(table, add)} for add in adds]
-        actions += [{"remove": removal(add, stamp_ms)} for add in adds]
+        commit.add(_own(table, add) for add in adds)
+        commit.remove(adds, data_change=False)
         with alone() as same:
             if not same:
                 return Detached(table)
-            self._rewriter.commit(transaction, actions, metadata())
+            commit.run("optimize", metadata())
         return done
 
     def _bring(self, there: Storage, table: str, adds: list[Add]) -> Detached:

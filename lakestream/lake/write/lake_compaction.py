@@ -33,11 +33,11 @@ from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.locks import COMPACTOR_LOCK, mark
 from lakestream.lake.files.scan import Scanner
 from lakestream.lake.files.staging import StagedStream
+from lakestream.lake.table.commit import own_session
 from lakestream.lake.write.clone_worker import CloneWorker
 from lakestream.lake.write.refusals import with_remedy
 from lakestream.lake.write.stream_compaction import Options, Outcome, Plan, StreamCompaction
 from lakestream.lake.write.tasks import Output, written
-from lakestream.lake.write.transactions import own_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -41,6 +41,7 @@ from lakestream.lake.table import departures as departure_files
 from lakestream.lake.table.actions import Key, located, statistics
 from lakestream.lake.table.at import NotATable, open_log
 from lakestream.lake.table.clones import CloneUnreadable, References
+from lakestream.lake.table.commit import forget, is_conflict, write_checkpoint
 from lakestream.lake.table.log import Log, State, has_log
 from lakestream.lake.table.policy import LOG_RETENTION_PROPERTY, TIME_TRAVEL_PROPERTY
 from lakestream.lake.table.schema import STREAM_PROPERTY, UID_PROPERTY
@@ -62,8 +63,7 @@ from lakestream.lake.write.maintenance_plan import (
 )
 from lakestream.lake.write.misfits import MisfitTable
 from lakestream.lake.write.replay import Replay
-from lakestream.lake.write.rewrite import Rewriter, forget_table
-from lakestream.lake.write.transactions import is_conflict, jvm
+from lakestream.lake.write.rewrite import Rewriter
 from lakestream.lake.write.vacuum import dead_files, with_checksum
 
 if TYPE_CHECKING:
@@ -417,8 +417,8 @@ class Maintainer:
         Return (files removed, files added), zeros if nothing is due, and None when the table is gone.
         """
         self._forget(seen.table)
-        transaction = self._rewriter.begin(seen.table)
-        found = read(self._storage, seen.table, int(transaction.readVersion()))
+        commit = self._rewriter.begin(seen.table)
+        found = read(self._storage, seen.table, commit.base)
         if found is None or found[1].metadata.id != seen.incarnation:
             return None
         to_erase = erasures.merged(erasures.notes(self._storage, seen.table)) if seen.erase else []
@@ -427,9 +427,8 @@ class Maintainer:
         if not bins:
             return 0, 0
         stamp_ms = self._clock() // 1_000_000
-
         return self._rewriter.rewrite(
-            transaction, seen.table, found[1], bins, lambda: self._alone(seen.table, seen.incarnation), stamp_ms
+            commit, found[1], bins, lambda: self._alone(seen.table, seen.incarnation), stamp_ms
         )
 
     def _checkpoint(self, facts: Facts) -> bool:
@@ -440,14 +439,8 @@ class Maintainer:
             if same:
                 # In a table without commits since it was Delta's clean-up of the log, it deletes old ones now.
                 check.require_whole(self._storage, facts.table)
-                self._write_checkpoint(facts.table)
+                write_checkpoint(self._spark, self._storage, facts.table)
             return same
-
-    def _write_checkpoint(self, table: str) -> None:
-        self._forget(table)
-        path = self._storage.spark_path(table)
-        delta = jvm(self._spark).org.apache.spark.sql.delta
-        delta.DeltaLog.forTable(self._spark._jsparkSession, path).checkpoint()
 
     def _expire(self, facts: Facts, plan: Plan) -> int:
         if not plan.expired or self._stopping():
@@ -518,7 +511,7 @@ class Maintainer:
         with self._alone(facts.table, facts.incarnation) as same:
             if same:
                 self._forget(facts.table)
-                self._rewriter.commit(self._rewriter.begin(facts.table), [])
+                self._rewriter.begin(facts.table).run("optimize")
             return same
 
     def _kept_after_detaching(self, table: str, files: set[str], runs: erasures.Runs) -> set[str]:
@@ -564,14 +557,14 @@ class Maintainer:
             clones.forget(self._storage, table)
             return None
         incarnation = Log(there, table).state().metadata.id
-        detacher = Detacher(self._spark, self._storage, self._stopping, report)
+        detacher = Detacher(self._spark, self._stopping, report)
         self._forget(table)
         done = retry(
             lambda: detacher.detach(table, lambda: self._alone(table, incarnation), lambda: self._progress(table), only)
         )
         with self._alone(table, incarnation) as same:
             if same:
-                self._write_checkpoint(table)
+                write_checkpoint(self._spark, there, table)
                 expire(there, table, Log(there, table).checkpoints[-1])
         if only is None:
             clones.forget(self._storage, table)
@@ -622,7 +615,7 @@ class Maintainer:
 
     def _forget(self, table: str) -> None:
         """Clear Delta's cache of the path; the stream may have been created again since."""
-        forget_table(self._spark, self._storage.spark_path(table))
+        forget(self._spark, self._storage, table)
 
 
 def retry(work: Callable[[], T]) -> T:

@@ -28,15 +28,14 @@ from lakestream.lake.files.storage import Storage
 from lakestream.lake.table import check, ends
 from lakestream.lake.table.actions import locate
 from lakestream.lake.table.check import Damage
+from lakestream.lake.table.commit import Commit, forget
 from lakestream.lake.table.log import Log, log_directory
-from lakestream.lake.table.progress import Progress, application
+from lakestream.lake.table.progress import Progress
 from lakestream.lake.table.scan import Scan
 from lakestream.lake.table.schema import MISFITS_PROPERTY
 from lakestream.lake.table.state import TableFollower, table_file
 from lakestream.lake.table.typed_rows import MISFIT_SCHEMA
-from lakestream.lake.write import transactions
 from lakestream.lake.write.data_files import Written
-from lakestream.lake.write.rewrite import forget_table, removal
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -151,13 +150,12 @@ class MisfitTable:
         if owner not in (None, self._identity.uid):
             taken, self._path = self._path, ""
             raise TableBusy(taken)
-        app = application(self._identity.uid)
-        transaction = transactions.begin(self._spark, self._storage.spark_path(self.path))
+        commit = self._begun()
         if owner is None:
             # The files are there already, which CREATE TABLE would refuse.
-            transactions.describe(transaction, self._metadata())
-        stated = msgspec.json.encode(progress).decode()
-        transactions.append(transaction, files, [], (app, progress.last_index), stated)
+            commit.describe(self._metadata())
+        commit.add(files)
+        commit.append([], commit.move(progress))
         return sum(msgspec.json.decode(file.stats)["numRecords"] for file in files)
 
     def delete(self, conditions: Sequence[str], shred: bool = False) -> None:
@@ -176,8 +174,7 @@ class MisfitTable:
             table.delete(condition)
         if shred:
             if not self._storage.local:  # a request for a commit that is still on its way is refused from now on
-                transaction = transactions.begin(self._spark, self._storage.spark_path(self.path))
-                transactions.commit(transaction, "update", [])
+                self._begun().run("update")
             check.require_whole(self._storage, self.path)
             self._spark.conf.set(RETENTION_CHECK, "false")
             try:
@@ -204,16 +201,16 @@ class MisfitTable:
 
     def replace(self, damaged: Sequence[Damage], rows: Sequence[pa.Table]) -> None:
         """Replace damaged files by these rows, in one commit."""
-        transaction = transactions.begin(self._spark, self._storage.spark_path(self.path))
-        files = MisfitFiles(self.path)
+        commit, files = self._begun(), MisfitFiles(self.path)
         for batch in (batch for table in rows for batch in table.to_batches()):
             files.add(batch)
-        now_ms = time.time_ns() // 1_000_000
-        changes = [{"add": msgspec.to_builtins(file)} for file in files.close()]
+        commit.add(files.close())
         gone = {each.file.path for each in damaged}
-        removed = [add for add in Log(self._storage, self.path).state().files.values() if add.path in gone]
-        changes += [{"remove": {**removal(add, now_ms), "dataChange": True}} for add in removed]
-        transactions.commit(transaction, "update", changes)
+        commit.remove(add for add in Log(self._storage, self.path).state().files.values() if add.path in gone)
+        commit.run("update")
+
+    def _begun(self) -> Commit:
+        return Commit(self._spark, self._storage, self.path)
 
     def remove(self) -> None:
         """Remove the table of a stream that is deleted."""
@@ -221,7 +218,7 @@ class MisfitTable:
         while (owner := self._owner(path)) is not None:
             if owner == self._identity.uid:
                 self._storage.delete_tree(log_directory(path))
-                forget_table(self._spark, self._storage.spark_path(path))
+                forget(self._spark, self._storage, path)
                 self._storage.delete_tree(path)
                 return
             path += "_"

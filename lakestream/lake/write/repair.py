@@ -11,9 +11,8 @@ version nothing is changed.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -24,18 +23,15 @@ from lakestream.lake.files.storage import Storage
 from lakestream.lake.table import check
 from lakestream.lake.table.actions import Add, Key, located
 from lakestream.lake.table.check import Damage, Request, asked, settle
+from lakestream.lake.table.commit import Commit, plain
 from lakestream.lake.table.log import Log, State
 from lakestream.lake.table.progress import Progress, application
 from lakestream.lake.table.state import table_file
-from lakestream.lake.write.rewrite import Rewriter, plain, removal
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-OPERATION = "restore"
 
-
-# ---------------------------------------------------------------------- the compactor's side
 class Target(msgspec.Struct, frozen=True):
     """A version to restore: its state, position and progress."""
 
@@ -76,10 +72,9 @@ class Repair:
         request = asked(self._storage, self._directory)
         if request is None:
             return None
-        rewriter = Rewriter(self._spark.newSession(), self._storage, 0)
-        transaction = rewriter.begin(self._table)
+        commit = Commit(self._spark.newSession(), self._storage, self._table)
         log = Log(self._storage, self._table)
-        now = log.state(int(transaction.readVersion()))
+        now = log.state(commit.base)
         wrong = _Wrong(self._storage, self._table, request)
         damaged = wrong.of(now)
         if not damaged:
@@ -87,7 +82,7 @@ class Repair:
             return None
         target = self._target(log, now, wrong, damaged)
         check()
-        self._commit(rewriter, transaction, log, now, target)
+        self._commit(commit, log, now, target)
         settle(self._storage, self._directory)
         return target
 
@@ -111,29 +106,22 @@ class Repair:
     def _position(self, state: State) -> int:
         return state.transactions.get(application(self._identity.uid), 0)
 
-    def _commit(self, rewriter: Rewriter, transaction: Any, log: Log, now: State, target: Target) -> None:
+    def _commit(self, commit: Commit, log: Log, now: State, target: Target) -> None:
         """Remove files that the target lacks, and add those that it has."""
-        stamp_ms = max(time.time_ns() // 1_000_000, int(transaction.readTimestamp()))
         before, after = now.files, target.state.files
-        actions: list[dict[str, Any]] = []
         if (metadata := log.metadata_of(target.state.version)) != log.metadata_of(now.version):
-            actions.append({"metaData": metadata})
-        actions += [
-            {"remove": {**removal(add, stamp_ms), "dataChange": True}}
-            for key, add in before.items()
-            if key not in after
-        ]
-        actions += [{"add": {**plain(add), "dataChange": True}} for key, add in after.items() if key not in before]
-        position = {"appId": application(self._identity.uid), "version": target.position, "lastUpdated": stamp_ms}
-        actions.append({"txn": position})
-        said = msgspec.json.encode(self._progress(log, target, now.version)).decode()
-        rewriter.commit(transaction, actions, said, OPERATION)
+            commit.restate(metadata)
+        commit.remove(add for key, add in before.items() if key not in after)
+        commit.add(plain(add, data_change=True) for key, add in after.items() if key not in before)
+        commit.run("restore", commit.move(self._progress(log, target, now.version)))
 
     def _progress(self, log: Log, target: Target, version: int) -> Progress:
         """Return the progress for the repair's commit, based on the restored version's."""
         progress, deletes = target.progress, 0
         if progress is None:  # an empty table
-            progress = Progress(uid=self._identity.uid, last_index=0, last_seq=0, last_time_ns=0, departed=0)
+            progress = Progress(
+                uid=self._identity.uid, last_index=target.position, last_seq=0, last_time_ns=0, departed=0
+            )
         else:
             deletes = log.deletes_left(target.state.version)
         newest = log.progress(version)

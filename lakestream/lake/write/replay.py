@@ -28,11 +28,11 @@ from lakestream.lake.table import policy
 from lakestream.lake.table.at import open_log
 from lakestream.lake.table.batches import CONDITION_TERMS
 from lakestream.lake.table.check import Damage
+from lakestream.lake.table.commit import Commit, own_session
 from lakestream.lake.table.scan import Scan
 from lakestream.lake.table.schema import END, FORMAT_COLUMN, SCHEMA_COLUMN, column_names, message_schema, ticked
 from lakestream.lake.table.typed_columns import of_table, plain
 from lakestream.lake.table.typed_rows import MISFIT_SCHEMA, TypedRows
-from lakestream.lake.write import transactions
 from lakestream.lake.write.misfits import MisfitTable
 from lakestream.lake.write.table import ExistingTable, StreamTable
 from lakestream.lake.write.tasks import Columns
@@ -83,7 +83,7 @@ class Replay:
         clock: Callable[[], int] = time.time_ns,
         table: str | None = None,
     ) -> None:
-        self._spark = transactions.own_session(spark)
+        self._spark = own_session(spark)
         self._storage = open_storage(lake)
         self._identity = identity
         self._clock = clock
@@ -241,9 +241,9 @@ class Replay:
 
     def _widen(self, columns: Columns) -> None:
         """Add columns to the table, in a commit without rows."""
-        transaction = transactions.begin(self._spark, self._table.spark_path)
-        transactions.change_schema(transaction, columns.widen, self._table.path)
-        transactions.commit(transaction, "update", [])
+        commit = Commit(self._spark, self._storage, self._table.path)
+        commit.change_schema(columns.widen)
+        commit.run("update")
 
     def _merge(self, rows: pa.Table) -> None:
         """Write the columns of these messages into their rows."""

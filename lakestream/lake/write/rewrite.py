@@ -18,7 +18,6 @@ proves that no version names them (invariant 13).
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
@@ -28,12 +27,11 @@ import msgspec
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files.storage import Storage
 from lakestream.lake.table import ends
-from lakestream.lake.table.actions import Add, locate
-from lakestream.lake.table.log import Log, State
+from lakestream.lake.table.actions import locate
+from lakestream.lake.table.commit import Commit
+from lakestream.lake.table.log import State
 from lakestream.lake.table.policy import PAGE_SETTING, RUN_ROWS
-from lakestream.lake.write import transactions
 from lakestream.lake.write.maintenance_plan import Bin, layers
-from lakestream.lake.write.transactions import METADATA_SETTING, is_refused, jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -71,14 +69,13 @@ class Rewriter:
         for name, value in SETTINGS.items():
             spark.conf.set(name, str(value))
 
-    def begin(self, table: str) -> Any:
-        """Return a transaction on the table's newest version (`transaction.readVersion()`)."""
-        return transactions.begin(self._spark, self._storage.spark_path(table))
+    def begin(self, table: str) -> Commit:
+        """Return a commit to a table."""
+        return Commit(self._spark, self._storage, table)
 
     def rewrite(
         self,
-        transaction: Any,
-        table: str,
+        commit: Commit,
         state: State,
         bins: Sequence[Bin],
         alone: Callable[[], AbstractContextManager[bool]],
@@ -88,9 +85,8 @@ class Rewriter:
         another one.
 
         Args:
-            transaction: from `begin`.
-            table: the table's path.
-            state: the version at which the transaction began.
+            commit: from `begin`.
+            state: the version that it is based on.
             bins: files of it.
             alone: context of the lock to commit under; gives False if the table is another one by now.
             now_ms: time of the removal, now by default.
@@ -103,66 +99,30 @@ class Rewriter:
         try:
             for layer in layers(bins, self._target):
                 adds = [state.files[file.key] for each in layer for file in each.files]
-                rows = self._read(transaction, adds).coalesce(1).sortWithinPartitions(*_order(columns, layer))
-                written += self._write(transaction, table, rows)
+                rows = commit.rows(adds).coalesce(1).sortWithinPartitions(*_order(columns, layer))
+                written += self._write(commit, rows)
             files = [file for each in bins for file in each.files]
-            _check_rows(table, sum(file.rows - file.deleted for file in files), written)
-            stamp = int(time.time() * 1000) if now_ms is None else now_ms
-            actions = [{"add": add} for add in written]
-            actions += [{"remove": removal(state.files[file.key], stamp)} for file in files]
+            _check_rows(commit.table, sum(file.rows - file.deleted for file in files), written)
+            commit.add(written)
+            commit.remove((state.files[file.key] for file in files), now_ms, data_change=False)
             with alone() as same:
                 if not same:
                     return None
                 begun = True
-                self.commit(transaction, actions)
+                commit.run("optimize")
         except Exception as error:
             with contextlib.suppress(Exception):  # what stays is deleted by VACUUM, if no version names it
-                new = {locate(table, add["path"]) for add in written}
-                if not begun or is_refused(error, Log(self._storage, table), state.version, new):
-                    self._storage.delete_all(new)
+                if not begun or commit.is_refused(error):
+                    self._storage.delete_all(locate(commit.table, add["path"]) for add in written)
             raise
         return len(files), len(written)
 
-    def _read(self, transaction: Any, adds: Sequence[Add]) -> DataFrame:
-        """Return the rows of these files that are not deleted."""
-        from pyspark.sql import DataFrame
-
-        return DataFrame(transaction.rows(transactions.lines({"add": plain(add)} for add in adds)), self._spark)
-
-    def _write(self, transaction: Any, table: str, rows: DataFrame) -> list[dict[str, Any]]:
-        found = [msgspec.json.decode(line)["add"] for line in transaction.write(rows._jdf).splitlines()]
-        return [{**add, "dataChange": False, "tags": self._tags(table, add)} for add in found]
+    def _write(self, commit: Commit, rows: DataFrame) -> list[dict[str, Any]]:
+        """Write rows into files, with the checksum of the end of each in its tags."""
+        return [{**add, "dataChange": False, "tags": self._tags(commit.table, add)} for add in commit.write(rows)]
 
     def _tags(self, table: str, add: Mapping[str, Any]) -> dict[str, str]:
-        """Return the tags of a file that Spark has written, with the checksum of its end."""
         return {**(add.get("tags") or {}), **ends.of_file(self._storage, locate(table, add["path"])).tags()}
-
-    def commit(
-        self,
-        transaction: Any,
-        actions: Sequence[Mapping[str, Any]],
-        metadata: str | None = None,
-        operation: str = "optimize",
-    ) -> None:
-        """Commit `actions`, with `metadata` as userMetadata.
-
-        The operation in the table's history is OPTIMIZE where they change no row, else `update` or `restore`
-        (TableCommit).
-        """
-        if metadata is not None:
-            self._spark.conf.set(METADATA_SETTING, metadata)
-        try:
-            transactions.commit(transaction, operation, actions)
-        finally:
-            self._spark.conf.unset(METADATA_SETTING)
-
-
-def forget_table(spark: SparkSession, path: str) -> None:
-    """Clear Delta's cache of a table, whose path Spark spells so: another table may be there by now."""
-    there = jvm(spark)
-    there.org.apache.spark.sql.delta.DeltaLog.invalidateCache(
-        spark._jsparkSession, there.org.apache.hadoop.fs.Path(path)
-    )
 
 
 def _order(columns: Sequence[str], layer: Sequence[Bin]) -> list[Any]:
@@ -178,20 +138,6 @@ def _order(columns: Sequence[str], layer: Sequence[Bin]) -> list[Any]:
     )
     span = max(1, RUN_ROWS * width // max(rows, 1))
     return [*partition, f.floor(f.col("seq") / f.lit(span)), f.col("subject"), f.col("seq")]
-
-
-def plain(add: Add) -> dict[str, Any]:
-    """Return a file as an action's JSON without null fields, which Delta would take for values."""
-    found = msgspec.to_builtins(add)
-    return {name: value for name, value in {**found, "dataChange": False}.items() if value is not None}
-
-
-def removal(add: Add, stamp_ms: int) -> dict[str, Any]:
-    """Return the JSON of a remove action that does not change the table's rows."""
-    found: dict[str, Any] = {"deletionTimestamp": stamp_ms, "dataChange": False, "extendedFileMetadata": True}
-    kept = ("path", "partitionValues", "size", "stats", "deletionVector")
-    found.update((name, value) for name, value in plain(add).items() if name in kept)
-    return found
 
 
 def _check_rows(table: str, expected: int, written: Sequence[Mapping[str, Any]]) -> None:

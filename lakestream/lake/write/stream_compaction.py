@@ -52,7 +52,7 @@ from lakestream.lake.table.schema import (
     Layout,
     choose_bounds,
 )
-from lakestream.lake.table.state import TableFollower, has_kept_table, kept_table
+from lakestream.lake.table.state import has_kept_table, kept_table
 from lakestream.lake.table.typed_columns import EMPTY, of_table
 from lakestream.lake.write import file_statistics, repair
 from lakestream.lake.write.data_files import Values, partition_values
@@ -132,7 +132,7 @@ class StreamCompaction:
         self._options = options or Options()
         self._table = StreamTable(spark, self._storage, stream.identity, table)
         self.table = self._table.path
-        self._watch = TableFollower(self.table, self._identity.uid)
+        self._watch = self._table.follower
         self._lock: Lock | None = None  # of the table, while it is held
         self._cleared = False  # True once rows removed by the last commit have been deleted
         self._owed: list[str] | None = None  # conditions of these rows, if this process has made the commit
@@ -451,12 +451,13 @@ class StreamCompaction:
         before = self._watch.head.progress
         total = misfits + (before.misfits if before is not None else 0)
         stated = _stated(msgspec.structs.replace(batch.progress, misfits=total), plan.began_ns // 1_000_000)
-        app = application(self._identity.uid)
-        transaction = self._table.begin(app)
+        commit = self._table.begin(application(self._identity.uid))
         if (self._watch.position() or 0) == plan.position:
-            txn = (app, batch.progress.last_index)
-            wider = None if columns is None else columns.widen
-            self._table.append(transaction, output.files, plan.task.layout, txn, stated, wider)
+            if columns is not None:
+                commit.change_schema(columns.widen)
+            commit.add(output.files)
+            commit.move(batch.progress)
+            commit.append(plan.task.layout.columns, stated)
         return misfits
 
     def _columns(self, batch: Batch, schema: str | None) -> Columns | None:

@@ -23,6 +23,7 @@ from lakestream.lake.files.staging import StreamIdentity, is_marked, read_identi
 from lakestream.lake.files.storage import Storage
 from lakestream.lake.table.actions import MetaData
 from lakestream.lake.table.clones import References
+from lakestream.lake.table.commit import Commit, forget, jvm
 from lakestream.lake.table.log import Log, log_directory
 from lakestream.lake.table.policy import (
     LOG_CLEANUP_PROPERTY,
@@ -45,15 +46,13 @@ from lakestream.lake.table.schema import (
     TABLE_DDL,
     UID_PROPERTY,
     Layout,
+    column_names,
+    fields_of,
     is_partition_value,
     layout_of,
     quoted,
 )
-from lakestream.lake.table.state import position_of
-from lakestream.lake.write import transactions
-from lakestream.lake.write.data_files import Written
-from lakestream.lake.write.rewrite import forget_table
-from lakestream.lake.write.transactions import jvm
+from lakestream.lake.table.state import TableFollower
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -82,16 +81,39 @@ REWRITE_SEQS = 2_000_000
 
 
 class ExistingTable(msgspec.Struct, frozen=True):
-    """An existing table: owner, layout (None: not one of lakestream's), whether it has the archive's column, and
-    properties."""
+    """An existing table, by its metadata."""
 
-    uid: str
-    created_ns: int
-    layout: Layout | None
-    archive_column: bool
-    properties: dict[str, str]
-    schema: str = '{"type":"struct","fields":[]}'
-    """JSON of its columns."""
+    metadata: MetaData
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """Return the table's properties."""
+        return self.metadata.configuration
+
+    @property
+    def schema(self) -> str:
+        """Return the JSON of the table's columns."""
+        return self.metadata.schema_string
+
+    @property
+    def uid(self) -> str:
+        """Return the owner; "" for a table that lakestream did not make."""
+        return self.properties.get(UID_PROPERTY, "")
+
+    @property
+    def created_ns(self) -> int:
+        """Return when its stream was created."""
+        return int(self.properties.get(CREATED_PROPERTY) or 0)
+
+    @property
+    def layout(self) -> Layout | None:
+        """Return the partitioning; None: not one of lakestream's."""
+        return layout_of(self.metadata.partition_columns, self.schema)
+
+    @property
+    def archive_column(self) -> bool:
+        """Return True if the table has the column of an archive."""
+        return REMOVED_COLUMN in column_names(self.schema)
 
     @property
     def decided_for(self) -> str | None:
@@ -127,6 +149,8 @@ class StreamTable:
         self._identity = identity
         self.path = path or paths.table(storage.root, identity.name, identity.account)
         self.spark_path = storage.spark_path(self.path)
+        self.follower = TableFollower(self.path, identity.uid, storage)
+        self._readable: int | None = None  # the newest checkpoint, once it was read
         spark.conf.set(*PAGE_SETTING)
 
     def find(self) -> ExistingTable | None:
@@ -137,60 +161,44 @@ class StreamTable:
             UnwritableTable: another program has added columns whose values it requires.
             DamagedLog: a commit is missing.
         """
-        if not self._storage.names(log_directory(self.path)):
+        self._mend_log()
+        if (metadata := self.follower.metadata()) is None:
             return None
-        from deltalake.exceptions import TableNotFoundError
-
-        try:
-            delta = self._opened()
-        except TableNotFoundError:  # the log directory is there, but no commit in it yet
-            return None
-        except Exception as error:  # deltalake raises bare Exception, too
-            self._require_whole_log(error)
-            if not self._drop_damaged_checkpoints():
-                raise
-            delta = self._opened()
-        metadata, fields = delta.metadata(), delta.schema().fields
-        uid = metadata.configuration.get(UID_PROPERTY)
-        if uid is None:
-            held = position_of(self.path, self._identity.uid) is not None
-            since = self._declared_since(lambda found: UID_PROPERTY not in found.configuration) if held else 0
+        found = ExistingTable(metadata)
+        if not found.uid:
+            held = self.follower.head.position is not None
+            since = self._declared_since(lambda other: UID_PROPERTY not in other.configuration) if held else 0
             raise ForeignTable(self.path, since)
         for key, what in REQUIRED_VALUES.items():
-            if any(key in field.metadata for field in fields):
-                since = self._declared_since(lambda found, key=key: key in found.schema_string)  # type: ignore[misc]
+            if any(key in field.metadata for field in fields_of(found.schema)):
+                since = self._declared_since(lambda other, key=key: key in other.schema_string)  # type: ignore[misc]
                 raise UnwritableTable(self.path, what, since)
-        created = int(metadata.configuration.get(CREATED_PROPERTY) or 0)
-        layout = layout_of(metadata.partition_columns, fields)
-        archive_column = any(field.name == REMOVED_COLUMN for field in fields)
-        schema = delta.schema().to_json()
-        return ExistingTable(uid, created, layout, archive_column, dict(metadata.configuration), schema)
+        return found
 
-    def _opened(self) -> Any:
-        from deltalake import DeltaTable
+    def _mend_log(self) -> None:
+        """Delete checkpoints that cannot be read, and a hint that names one: Delta would fail at them.
 
-        return DeltaTable(self.path, storage_options=self._storage.delta_options())
+        Nothing is lost: it is done only if the log has all commits from the first one on. A checkpoint is read once.
 
-    def _drop_damaged_checkpoints(self) -> bool:
-        """Delete the checkpoints that cannot be read, and the hint that may name one; return True if there were any.
-
-        Nothing is lost: it is done only if the log has all commits from the first one on.
+        Raises:
+            DamagedLog: a commit is missing, so that Delta cannot read the table either.
         """
         log = Log(self._storage, self.path)
-        if log.commits != list(range(len(log.commits))):
-            return False
-        damaged = [version for version in log.checkpoints if not log.is_readable(version)]
-        self._storage.delete_all(part for version in damaged for part in log.parts(version))
-        hinted = self._storage.exists(log.hint)
-        self._storage.delete(log.hint)
-        return hinted or bool(damaged)
-
-    def _require_whole_log(self, error: Exception) -> None:
-        """Raise DamagedLog if a commit is missing between others, which is why deltalake refuses the table."""
-        log = Log(self._storage, self.path)
-        for before, after in pairwise(log.commits):
-            if after > before + 1 and not any(before < each <= after for each in log.checkpoints):
-                raise DamagedLog(log.path(before + 1), "it is missing") from error
+        base, since = max(log.checkpoints, default=-1), -1
+        if base == self._readable:
+            since = base
+        elif log.commits != list(range(len(log.commits))):
+            since = base  # it is all that there is
+        else:
+            damaged = [version for version in log.checkpoints if not log.is_readable(version)]
+            self._storage.delete_all(part for version in damaged for part in log.parts(version))
+            if damaged or log.hinted() not in (None, *log.checkpoints):
+                self._storage.delete(log.hint)
+            self._readable = max(set(log.checkpoints) - set(damaged), default=-1)
+        later = [version for version in log.commits if version > since]
+        for before, after in pairwise([since, *later] if since >= 0 else later):
+            if after > before + 1:
+                raise DamagedLog(log.path(before + 1), "it is missing")
 
     def _declared_since(self, is_so: Callable[[MetaData], bool]) -> int:
         """Return the version since which all metaData actions of the log are so; 0: since its beginning."""
@@ -233,14 +241,14 @@ class StreamTable:
             "configuration": {**fixed, **wanted_properties(policy), **own},
             "createdTime": time.time_ns() // 1_000_000,
         }
-        transaction = transactions.begin(self._spark, self.spark_path)
+        commit = Commit(self._spark, self._storage, self.path)
         if replace:
-            transaction.replace(transactions.lines([{"metaData": metadata}]))
-        elif transaction.readVersion() >= 0:
+            commit.replace(metadata)
+        elif commit.base >= 0:
             raise TableBusy(self.path)  # another program has made one since
         else:
-            transactions.describe(transaction, metadata)
-        transactions.commit(transaction, "create", [])
+            commit.describe(metadata)
+        commit.run("create")
 
     def _delete_markers(self) -> None:
         """Delete S3A's directory markers. Their keys end in a slash, which obstore cannot name, and Delta mistakes the
@@ -293,38 +301,9 @@ class StreamTable:
         rows = rows.repartition(2 * max(1, len(layout.bounds)), *layout.columns, stretch)
         return rows.sortWithinPartitions(*_order(layout))
 
-    def begin(self, application: str) -> Any:
-        """Return a transaction whose commit fails if another one moves the position of `application` meanwhile.
-
-        `txnVersion`, which also reads that position, would make Spark compute the state of the whole log: a second of
-        processor time. Who needs the position reads it after this call (table/progress.py).
-        """
-        transaction = transactions.begin(self._spark, self.spark_path)
-        transaction.expectPosition(application)
-        return transaction
-
-    def append(
-        self,
-        transaction: Any,
-        files: Sequence[Written],
-        layout: Layout,
-        txn: tuple[str, int],
-        metadata: str,
-        wider: Callable[[str], str] | None = None,
-    ) -> None:
-        """Commit new files with a transaction identifier (application, version) and userMetadata.
-
-        Args:
-            transaction: from `begin`.
-            files: the new files.
-            layout: the table's.
-            txn: the transaction identifier.
-            metadata: the commit's userMetadata.
-            wider: returns the JSON of the table's schema with further columns, which the same commit adds.
-        """
-        if wider is not None:
-            transactions.change_schema(transaction, wider, self.path)
-        transactions.append(transaction, files, layout.columns, txn, metadata)
+    def begin(self, application: str) -> Commit:
+        """Return a commit that fails if another one moves the position of `application` meanwhile."""
+        return Commit(self._spark, self._storage, self.path, application)
 
     def _placed(self, rows: DataFrame, layout: Layout) -> DataFrame:
         if layout.kind != "subject":
@@ -344,9 +323,8 @@ class StreamTable:
 
     def partitions(self) -> int:
         """Return the number of the table's partitions."""
-        from deltalake import DeltaTable
-
-        return len(DeltaTable(self.path, storage_options=self._storage.delta_options()).partitions())
+        files = Log(self._storage, self.path).state().files.values()
+        return len({tuple(sorted(file.partition_values.items())) for file in files})
 
     def frame(self) -> DataFrame:
         """Return the table's rows."""
@@ -354,7 +332,7 @@ class StreamTable:
 
     def forget(self) -> None:
         """Clear Delta's cache of the table."""
-        forget_table(self._spark, self.spark_path)
+        forget(self._spark, self._storage, self.path)
 
     def delta(self) -> Any:
         """Return Delta's own handle, for DELETE and UPDATE."""

@@ -20,11 +20,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lakestream.lake.errors import ForeignTable, LakeError
+from lakestream.lake.errors import LakeError
 from lakestream.lake.files import paths
 from lakestream.lake.files.staging import StreamIdentity
 from lakestream.lake.files.storage import Storage
-from lakestream.lake.table.actions import Add, MetaData, Transaction, locate
+from lakestream.lake.table.actions import Add, MetaData, locate
+from lakestream.lake.table.commit import Commit
 from lakestream.lake.table.foreign_commits import MARK
 from lakestream.lake.table.log import Log, log_directory
 from lakestream.lake.table.policy import StreamPolicy
@@ -34,10 +35,10 @@ from lakestream.lake.table.schema import (
     TABLE_COLUMNS,
     UID_PROPERTY,
     Layout,
-    layout_of,
     table_schema,
 )
-from lakestream.lake.write.data_files import DataFiles, Written
+from lakestream.lake.table.state import TableFollower
+from lakestream.lake.write.data_files import DataFiles
 from lakestream.lake.write.table import RANDOM_PREFIXES, ExistingTable, StreamTable, wanted_properties
 
 _TERM = re.compile(r"seq (?:BETWEEN (\d+) AND (\d+)(?: AND seq IN \(([\d, ]+)\))?|< (\d+))")
@@ -88,18 +89,9 @@ class SimTable(StreamTable):
         self._storage = storage
         self._identity = identity
         self.path = path or paths.table(storage.root, identity.name, identity.account)
+        self.follower = TableFollower(self.path, identity.uid, storage)
+        self._readable = None
         self._transactions = Transactions(storage, self.path)
-
-    def find(self) -> ExistingTable | None:
-        if not self._storage.names(log_directory(self.path)):
-            return None
-        metadata = Log(self._storage, self.path).state().metadata
-        uid = metadata.configuration.get(UID_PROPERTY)
-        if uid is None:
-            raise ForeignTable(self.path)
-        created = int(metadata.configuration.get(CREATED_PROPERTY) or 0)
-        layout = layout_of(metadata.partition_columns, ())
-        return ExistingTable(uid, created, layout, False, dict(metadata.configuration))
 
     def create(self, layout: Layout, policy: StreamPolicy) -> None:
         assert layout.kind == "subject", "other layouts are not simulated"
@@ -113,36 +105,20 @@ class SimTable(StreamTable):
         }
         metadata = MetaData(str(uuid.uuid4()), _schema(), layout.columns, configuration)
         protocol = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
-        self._commit(-1, "CREATE TABLE", [protocol, _metadata(metadata)])
+        self.commit(-1, "CREATE TABLE", [protocol, _metadata(metadata)])
 
     def adapt(self, found: ExistingTable, policy: StreamPolicy) -> None:
         want = wanted_properties(policy)
         if any(found.properties.get(name) != value for name, value in want.items()):
             state = Log(self._storage, self.path).state()
             changed = msgspec.structs.replace(state.metadata, configuration={**state.metadata.configuration, **want})
-            self._commit(state.version, "SET TBLPROPERTIES", [_metadata(changed)])
+            self.commit(state.version, "SET TBLPROPERTIES", [_metadata(changed)])
 
     def rewrite(self, layout: Layout, metadata: str | None) -> None:
         raise NotImplementedError("other layouts are not simulated")
 
     def begin(self, application: str) -> Any:
-        return Log(self._storage, self.path).state().version, application
-
-    def append(
-        self,
-        transaction: Any,
-        files: Sequence[Written],
-        layout: Layout,
-        txn: tuple[str, int],
-        metadata: str,
-        wider: Callable[[str], str] | None = None,
-    ) -> None:
-        assert wider is None, "schemas are not simulated"
-        read, application = transaction
-        rows = sum(msgspec.json.decode(file.stats)["numRecords"] for file in files)
-        identifier = {**msgspec.to_builtins(Transaction(*txn)), "lastUpdated": _now_ms()}
-        actions = [{"txn": identifier}, *({"add": msgspec.to_builtins(file)} for file in files)]
-        self._commit(read, "WRITE", actions, application, metadata, rows)
+        return SimCommit(self, Log(self._storage, self.path).state().version, application)
 
     def delta(self) -> Any:
         return self
@@ -165,13 +141,13 @@ class SimTable(StreamTable):
                 actions += [{"add": msgspec.to_builtins(file)} for file in writer.write(batches)]
             actions.append({"remove": {"path": add.path, "deletionTimestamp": _now_ms(), "dataChange": True}})
         if actions:
-            self._commit(state.version, "DELETE", actions, changes_files=True)
+            self.commit(state.version, "DELETE", actions, changes_files=True)
 
     def remove(self, uid: str) -> None:
         self._storage.delete_tree(log_directory(self.path))
         self._storage.delete_tree(self.path)
 
-    def _commit(
+    def commit(
         self,
         read: int,
         operation: str,
@@ -189,6 +165,19 @@ class SimTable(StreamTable):
             "userMetadata": metadata or MARK,  # as the compactor's session does
         }
         self._transactions.commit(read, application, [{"commitInfo": info}, *actions], changes_files)
+
+
+class SimCommit(Commit):
+    """A commit of rows."""
+
+    def __init__(self, table: SimTable, base: int, application: str) -> None:
+        self.base, self._sim, self._application = base, table, application
+        self._actions = []
+
+    def append(self, columns: Sequence[str], metadata: str) -> int:
+        rows = sum(msgspec.json.decode(each["add"]["stats"])["numRecords"] for each in self._actions if "add" in each)
+        self._sim.commit(self.base, "WRITE", self._actions, self._application, metadata, rows)
+        return 0
 
 
 def matcher(condition: str) -> Callable[[int], bool]:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from lakestream.lake.files.lake import open_storage
+from lakestream.lake.table.commit import is_refused
 from lakestream.lake.table.log import Log
-from lakestream.lake.write.transactions import is_refused
 
 pytestmark = pytest.mark.unit
 
