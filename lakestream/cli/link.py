@@ -23,7 +23,7 @@ from lakestream.cli.server_options import Server
 from lakestream.cli.terminal import complain
 from lakestream.client.loop_thread import LoopThread
 from lakestream.lake.errors import LakeError
-from lakestream.lake.read.flush import plain_url
+from lakestream.lake.flush import plain_url
 from lakestream.log.format.record import Record, encode_record, iter_records, record_length
 
 if TYPE_CHECKING:

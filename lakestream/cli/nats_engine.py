@@ -14,7 +14,7 @@ from lakestream.client.errors import ClientError
 from lakestream.client.loop_thread import LoopThread
 from lakestream.client.sql import Answer
 from lakestream.lake.errors import LakeError
-from lakestream.lake.read.flush import Credentials, plain_url
+from lakestream.lake.flush import Credentials, plain_url
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from lakestream.lake.read.flush import Credentials
+from lakestream.lake.flush import Credentials
 
 DEFAULT_SERVER = "nats://127.0.0.1:4222"
 DEFAULT_MONITOR = "http://127.0.0.1:8222"

@@ -32,7 +32,7 @@ from lakestream.lake.errors import LakeError
 from lakestream.lake.files import lake as lakes
 from lakestream.lake.files import paths
 from lakestream.lake.files.probe import require_answer
-from lakestream.lake.read.flush import Credentials
+from lakestream.lake.flush import Credentials
 from lakestream.lake.sql import TAIL_BYTES
 
 if TYPE_CHECKING:

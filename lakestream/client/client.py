@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from nats.aio.client import Client as Nats
     from nats.js import JetStreamContext
 
-    from lakestream.lake.read.flush import Flushed
+    from lakestream.lake.flush import Flushed
     from lakestream.lake.read.history.past import Past
-    from lakestream.lake.read.live_rows import LiveView
+    from lakestream.lake.view import View
 
 T = TypeVar("T")
 
@@ -95,7 +95,7 @@ async def _connected(servers: str | list[str], options: dict[str, Any]) -> Nats:
     import nats
     from nats.errors import Error
 
-    from lakestream.lake.read.flush import plain_url
+    from lakestream.lake.flush import plain_url
 
     failures: list[Exception] = []
 
@@ -219,8 +219,8 @@ class Client:
     async def _last_in_lake(self, stream: str, point: PastPoint, subjects: Sequence[str]) -> list[Message]:
         import pyarrow as pa
 
-        from lakestream.lake.read.conditions import MATCHES, Condition
         from lakestream.lake.read.history.past import Past
+        from lakestream.lake.table.conditions import MATCHES, Condition
 
         past = await self._open(stream, point)
         if isinstance(past, str):
@@ -339,7 +339,7 @@ class Client:
         return await ask(self.nats, request, stream)
 
     # ------------------------------------------------------------------ the lake
-    async def _open(self, stream: str, point: PastPoint | None) -> LiveView | Past | str:
+    async def _open(self, stream: str, point: PastPoint | None) -> View | Past | str:
         """Return the live view of a stream, or its `Past` at a point; or the reason why this machine cannot read it.
 
         Raises:
@@ -362,7 +362,7 @@ class Client:
         """Have the server stage what it has; return its answer, or the reason why there is none."""
         from nats.errors import NoRespondersError
 
-        from lakestream.lake.read.flush import FLUSH, FLUSHED, NOT_FOUND
+        from lakestream.lake.flush import FLUSH, FLUSHED, NOT_FOUND
 
         if self._is_lakestream is False:
             return "the server is no lakestream"
@@ -404,8 +404,8 @@ def _why_unreadable(lake: str, lake_id: str) -> str:
     return "" if found == lake_id or not lake_id else f"the lake at {lake} is another one than the server's"
 
 
-def _view(lake: str, answer: Flushed) -> LiveView:
-    from lakestream.lake.read.live import open_view
+def _view(lake: str, answer: Flushed) -> View:
+    from lakestream.lake.view import open_view
 
     return open_view(lake, answer.stream, answer.account or DEFAULT_ACCOUNT, answer=answer)
 

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from nats.aio.client import Client as Nats
 
     from lakestream.client.direct_get import DirectGets
-    from lakestream.lake.read.conditions import Condition
     from lakestream.lake.read.history.past import Past
-    from lakestream.lake.read.live_rows import LiveView
+    from lakestream.lake.table.conditions import Condition
+    from lakestream.lake.view import View
 
 BATCH_ROWS = 10_000
 """Default maximum number of rows of a batch."""
@@ -97,7 +97,7 @@ class CheckedFilters(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, columns: tuple[str, ...], filters: Filters) -> CheckedFilters:
         """Check filters. Raises BadFilter."""
-        from lakestream.lake.read.conditions import MATCHES, Condition, bounds
+        from lakestream.lake.table.conditions import MATCHES, Condition, bounds
 
         if unknown := set(filters) - Filters.__annotations__.keys():
             raise BadFilter(
@@ -146,7 +146,7 @@ class CheckedFilters(msgspec.Struct, frozen=True):
 
 def _condition(given: Any) -> Condition:
     """Return a comparison as a condition. Raises BadFilter."""
-    from lakestream.lake.read.conditions import Condition
+    from lakestream.lake.table.conditions import Condition
 
     try:
         column, operator, value = given
@@ -163,26 +163,25 @@ def _condition(given: Any) -> Condition:
 
 
 # ------------------------------------------------------------------ the lake
-def of_lake(stream: LiveView | Past, asked: CheckedFilters) -> pa.RecordBatchReader:
+def of_lake(stream: View | Past, asked: CheckedFilters) -> pa.RecordBatchReader:
     """Return the messages of a view or a past state as a reader; rows are in no particular order."""
     return _reader(_lake_batches(stream, asked), asked)
 
 
-def _lake_batches(stream: LiveView | Past, asked: CheckedFilters) -> Iterator[pa.RecordBatch]:
-    from lakestream.lake.read import live_rows
-    from lakestream.lake.read.live_rows import LiveView
+def _lake_batches(stream: View | Past, asked: CheckedFilters) -> Iterator[pa.RecordBatch]:
+    from lakestream.lake.view import View
 
     columns, conditions = asked.columns, asked.conditions
     try:
-        if not isinstance(stream, LiveView):
+        if not isinstance(stream, View):
             yield from stream.rows(columns, conditions)
             return
-        spans, tail = live_rows.ranges(stream, asked.first, asked.last), (asked.first, asked.last)
+        spans, tail = stream.ranges(asked.first, asked.last), (asked.first, asked.last)
         if not stream.archive or REMOVED_COLUMN in columns:
-            yield from live_rows.selected(stream, spans, tail, columns, conditions)
+            yield from stream.selected(spans, tail, columns, conditions)
             return
         # The table of an archive keeps the messages that the stream no longer has.
-        for batch in live_rows.selected(stream, spans, tail, [*columns, REMOVED_COLUMN], conditions):
+        for batch in stream.selected(spans, tail, [*columns, REMOVED_COLUMN], conditions):
             held = batch.filter(batch.column(REMOVED_COLUMN).is_null())
             if held.num_rows:
                 yield held.select(list(columns))

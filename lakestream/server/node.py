@@ -393,7 +393,7 @@ class Node:
             self.listeners.write_files(self.cluster.port)
         address = self.jetstream.address if self.jetstream is not None else None
         if address is not None:
-            from lakestream.lake.read.flush import ServerFile
+            from lakestream.lake.flush import ServerFile
 
             await address.announce(ServerFile(self.identity.server_id, self.identity.server_name, self.listeners.urls))
             self._cleanups.append(address.withdraw)

@@ -15,9 +15,9 @@ import pytest
 from nats.aio.client import Client
 from nats.js.api import StorageType, StreamConfig
 
+from lakestream.lake import view as views
 from lakestream.lake.files import staging
-from lakestream.lake.read import live, live_rows
-from lakestream.lake.read.flush import Credentials, ServerFile, StreamNotFound
+from lakestream.lake.flush import Credentials, ServerFile, StreamNotFound
 from lakestream.lake.sql.session import Session, SqlError
 from lakestream.lake.sql.uncompacted import Server as SqlServer
 from tests.servers import Kind, Server
@@ -45,7 +45,7 @@ def segments(server: Server, stream: str) -> list[str]:
     return sorted(path.name for path in (server.store / "lake" / "segments" / stream).rglob("*.seg"))
 
 
-def seqs(view: live_rows.LiveView) -> list[int]:
+def seqs(view: views.View) -> list[int]:
     return [seq for batch in view.tail_batches() for seq in batch.column("seq").to_pylist()]
 
 
@@ -60,7 +60,7 @@ async def test_what_is_acked_is_staged_when_it_answers(server: Server) -> None:
         assert (await js.publish("A.x", b"%d" % seq)).seq == seq
         answer = await flush(client, "A")
         assert answer["last_seq"] == seq
-        view = live.open_view(answer["lake"], "A", flush=False)
+        view = views.open_view(answer["lake"], "A", flush=False)
         assert (view.uid, view.last_index, view.last_seq) == (answer["uid"], answer["last_index"], seq)
         assert seqs(view) == list(range(1, seq + 1))
     assert len(segments(server, "A")) == 3
@@ -69,10 +69,10 @@ async def test_what_is_acked_is_staged_when_it_answers(server: Server) -> None:
     assert len(segments(server, "A")) == 3, "without news nothing is sealed"
     await js.delete_msg("A", 2)
     assert (await flush(client, "A"))["last_index"] > answer["last_index"]
-    assert seqs(live.open_view(answer["lake"], "A", flush=False)) == [1, 3]
+    assert seqs(views.open_view(answer["lake"], "A", flush=False)) == [1, 3]
     await js.purge_stream("A")
     await flush(client, "A")
-    assert seqs(live.open_view(answer["lake"], "A", flush=False)) == []
+    assert seqs(views.open_view(answer["lake"], "A", flush=False)) == []
     await client.close()
 
 
@@ -99,7 +99,7 @@ async def test_many_requests_under_load_share_flushes(server: Server) -> None:
     await task
     assert len(segments(server, "L")) <= 2 * 20 + 1, "ten requests at once take two flushes at most"
     assert (await flush(other, "L"))["last_seq"] == acked
-    assert seqs(live.open_view(str(server.store / "lake"), "L", flush=False)) == list(range(1, acked + 1))
+    assert seqs(views.open_view(str(server.store / "lake"), "L", flush=False)) == list(range(1, acked + 1))
     await client.close()
     await other.close()
 
@@ -113,7 +113,7 @@ async def test_what_cannot_be_flushed_is_refused(server: Server) -> None:
     assert memory["error"]["code"] == 400
     assert "memory storage" in memory["error"]["description"]
     with pytest.raises(StreamNotFound):
-        await asyncio.to_thread(lambda: live.open_view(str(server.store / "lake"), "NONE"))
+        await asyncio.to_thread(lambda: views.open_view(str(server.store / "lake"), "NONE"))
     await js.add_stream(name="D", subjects=["D"])
     await js.publish("D", b"")
     await flush(client, "D")
@@ -136,8 +136,8 @@ async def test_a_reader_finds_the_server_by_itself(server: Server, tmp_path: Pat
     await js.add_stream(name="A", subjects=["A"])
     await js.publish("A", b"1")
 
-    def look(**options: Any) -> live_rows.LiveView:
-        return live.open_view(lake, "A", **options)
+    def look(**options: Any) -> views.View:
+        return views.open_view(lake, "A", **options)
 
     view = await asyncio.to_thread(look)
     assert (view.flushed, view.note, seqs(view)) == (True, "", [1])
@@ -178,11 +178,11 @@ async def test_a_reader_tries_every_server_that_the_lake_names(server: Server, t
             "taken": msgspec.json.encode(ServerFile("TAKEN", "taken", [other.url])),
         }.items():
             (lake / "_servers" / f"{name}.json").write_bytes(text)
-        view = await asyncio.to_thread(lambda: live.open_view(str(lake), "A"))
+        view = await asyncio.to_thread(lambda: views.open_view(str(lake), "A"))
         assert (view.flushed, view.note, seqs(view)) == (True, "", [1])
         await client.close()
         server.kill()
-        view = await asyncio.to_thread(lambda: live.open_view(str(lake), "A"))
+        view = await asyncio.to_thread(lambda: views.open_view(str(lake), "A"))
         assert (view.flushed, seqs(view)) == (False, [1])
         assert "127.0.0.1:1" in view.note
         assert "it has another lake" in view.note
@@ -198,7 +198,7 @@ async def test_a_lake_of_an_older_release_names_its_server_in_one_file(server: S
     await js.publish("A", b"1")
     (path,) = named(server)
     path.rename(lake / "_server.json")
-    view = await asyncio.to_thread(lambda: live.open_view(str(lake), "A"))
+    view = await asyncio.to_thread(lambda: views.open_view(str(lake), "A"))
     assert (view.flushed, seqs(view)) == (True, [1])
     await client.close()
     server.wanted_port = server.port
@@ -223,11 +223,11 @@ async def test_a_server_that_asks_for_a_password(tmp_path: Path) -> None:
         await flush(client, "A")
         await js.publish("A", b"2")
         lake = str(server.store / "lake")
-        view = await asyncio.to_thread(lambda: live.open_view(lake, "A"))
+        view = await asyncio.to_thread(lambda: views.open_view(lake, "A"))
         assert (view.flushed, seqs(view)) == (False, [1])
         assert "authorization" in view.note.lower()
         assert all(b'"p"' not in path.read_bytes() for path in named(server))
-        view = await asyncio.to_thread(lambda: live.open_view(lake, "A", credentials=Credentials("u", "p")))
+        view = await asyncio.to_thread(lambda: views.open_view(lake, "A", credentials=Credentials("u", "p")))
         assert (view.flushed, seqs(view)) == (True, [1, 2])
         await client.close()
     finally:

@@ -12,7 +12,7 @@ import pytest
 from nats.aio.client import Client
 from nats.js.api import ConsumerConfig, DeliverPolicy
 
-from lakestream.lake.read import live, live_rows
+from lakestream.lake import view as views
 from lakestream.lake.read.datasource import PUSHDOWN, register
 from lakestream.lake.write.compactor import Compactor
 from tests.servers import Kind, Server
@@ -81,10 +81,10 @@ def of(rows: list[Any]) -> Messages:
     return found
 
 
-def seen(view: live_rows.LiveView) -> Messages:
+def seen(view: views.View) -> Messages:
     """Return the messages of a live view, read without Spark."""
     found: Messages = {}
-    table = live_rows.table_batches(view, live_rows.ranges(view, 1, (1 << 63) - 1), view.columns)
+    table = view.table_batches(view.ranges(1, (1 << 63) - 1), view.columns)
     for batches in (table, view.tail_batches()):
         for batch in batches:
             for row in batch.select(["seq", "subject", "data"]).to_pylist():
@@ -134,11 +134,11 @@ async def test_a_batch_is_the_stream_at_that_moment(spark: Any, server: Server, 
     await publish(client, held, 10)
     assert await read(flush="false") == staged, "what the server holds back until the segment is due"
     server.kill()
-    view = await asyncio.to_thread(lambda: live.open_view(str(server.store / "lake"), "S"))
+    view = await asyncio.to_thread(lambda: views.open_view(str(server.store / "lake"), "S"))
     assert not view.flushed
     assert (await asyncio.to_thread(lambda: seen(view)), await read()) == (staged, staged)
     server.start()
-    view = await asyncio.to_thread(lambda: live.open_view(str(server.store / "lake"), "S"))
+    view = await asyncio.to_thread(lambda: views.open_view(str(server.store / "lake"), "S"))
     assert await asyncio.to_thread(lambda: seen(view)) == held, "nothing that was acked is lost"
     await client.close()
     compactor.stop()
@@ -174,7 +174,7 @@ async def test_invariant_a_view_under_load_misses_nothing(spark: Any, server: Se
     async def look(times: int) -> None:
         for _ in range(times):
             before, gone = dict(held), set(deleted)
-            view = await asyncio.to_thread(lambda: live.open_view(lake, "S"))
+            view = await asyncio.to_thread(lambda: views.open_view(lake, "S"))
             found = await asyncio.to_thread(lambda view=view: seen(view))
             assert view.flushed, view.note
             assert not gone & set(found), "what was deleted before shows no more"
@@ -192,7 +192,7 @@ async def test_invariant_a_view_under_load_misses_nothing(spark: Any, server: Se
     finally:
         ending.set()
         await asyncio.gather(*tasks)
-    view = await asyncio.to_thread(lambda: live.open_view(lake, "S"))
+    view = await asyncio.to_thread(lambda: views.open_view(lake, "S"))
     assert await asyncio.to_thread(lambda: seen(view)) == held == await consumed(client)
     await client.close()
     compactor.stop()

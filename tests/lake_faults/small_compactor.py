@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import Schema
 
+from lakestream.lake import view as views
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files import scan, staging
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.staging import StagedStream
-from lakestream.lake.read import live
 from lakestream.lake.table.log import Log
 from lakestream.lake.table.progress import Progress, application
 from lakestream.lake.table.schema import table_schema
@@ -48,7 +48,7 @@ def compact(lake: str, stream: StagedStream) -> None:
     Through `Storage`, as deltalake makes the directories above its files, also those of a lake that is away by then.
     """
     name, uid = stream.identity.name, stream.identity.uid
-    view = live.open_view(lake, name, flush=False)
+    view = views.open_view(lake, name, flush=False)
     batches = list(view.tail_batches())
     if not batches:
         return

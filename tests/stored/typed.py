@@ -10,8 +10,7 @@ from typing import Any
 import nats
 from nats.js.errors import APIError
 
-from lakestream.lake.read.live import open_view
-from lakestream.lake.read.typed_tail import tail
+from lakestream.lake.view import open_view
 from tests.servers import Server
 
 CONFIG = 'lake { seal_bytes: 1m, seal_age: "1h", poll: "100ms" }'
@@ -78,5 +77,5 @@ def go_on(server: Server) -> tuple[int, str]:
 
 def versions(server: Server, lake: Path) -> list[tuple[int, str]]:
     """Have everything staged; return sequence and version of each message, as the lake has them."""
-    rows = tail(open_view(str(lake), "TYPED", server=server.url))
+    rows = open_view(str(lake), "TYPED", server=server.url).tail()
     return list(zip(rows.column("seq").to_pylist(), rows.column("schema").to_pylist(), strict=True))

@@ -1,6 +1,6 @@
 """The Spark data source `lakestream`: a live view of a stream, as a batch and as a stream.
 
-Belongs here: the options, the partitions and the offsets. The driver opens and pins a live view (live.py), and each
+Belongs here: the options, the partitions and the offsets. The driver opens and pins a view (lake/view.py), and each
 task reads a piece of it, a range of the table's sequences or some staged segments.
 
     from lakestream.lake.read.datasource import register
@@ -33,22 +33,14 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
+from lakestream.lake import flush
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files import paths
 from lakestream.lake.files.lake import open_storage
-from lakestream.lake.read import live, live_rows
-from lakestream.lake.read.conditions import Condition, bounds
-from lakestream.lake.read.flush import (
-    DEFAULT_TIMEOUT_S,
-    Credentials,
-    Flusher,
-    FlushFailed,
-    StreamNotFound,
-    lake_flusher,
-)
-from lakestream.lake.read.live_rows import LiveView, UncompactedPart
-from lakestream.lake.table.departures import Dead
+from lakestream.lake.flush import DEFAULT_TIMEOUT_S, Credentials, Flushed, Flusher, FlushFailed
+from lakestream.lake.table.conditions import Condition, bounds
 from lakestream.lake.table.schema import END, REMOVED_DDL, TABLE_DDL
+from lakestream.lake.view import StagedPart, View, is_archive, open_view
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,7 +49,7 @@ if TYPE_CHECKING:
 NAME = "lakestream"
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 TASK_RANGES = 4
-"""Number of table ranges (live_rows.RANGE_ROWS rows each) that one task reads."""
+"""Number of table ranges (view.RANGE_ROWS rows each) that one task reads."""
 TASK_BYTES = 16 * 1024 * 1024
 """Maximum size of the staged segments that one task reads together, unless a single one is larger."""
 
@@ -115,9 +107,9 @@ class Asked(msgspec.Struct, frozen=True):
             credentials=Credentials.of(options),
         )
 
-    def open(self, flush: bool | None = None) -> LiveView:
+    def open(self, flush: bool | None = None) -> View:
         """Open the live view of the stream."""
-        return live.open_view(
+        return open_view(
             self.lake,
             self.stream,
             self.account,
@@ -133,12 +125,12 @@ class Piece(InputPartition):
 
     def __init__(
         self,
-        view: LiveView,
+        view: View,
         ranges: Sequence[tuple[int, int]],
-        parts: Sequence[UncompactedPart],
+        parts: Sequence[StagedPart],
         bounds: tuple[int, int],
     ) -> None:
-        self.view = msgspec.structs.replace(view, parts=tuple(parts), hidden=_within(view.hidden, *bounds))
+        self.view = view.for_task(parts, *bounds)
         self.ranges = list(ranges)
         self.first, self.last = bounds
 
@@ -157,7 +149,7 @@ class LakestreamSource(DataSource):
     def schema(self) -> str:
         """Return the columns of every table, whatever its partitions; archives have one more."""
         asked = self._asked()
-        archive = live.is_archive(asked.lake, asked.stream, asked.account)
+        archive = is_archive(asked.lake, asked.stream, asked.account)
         return TABLE_DDL + (REMOVED_DDL if archive else "")
 
     def reader(self, schema: StructType) -> Reader:
@@ -290,39 +282,29 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the stream's uid and last sequence, after a flush if a server answers, else of what is staged."""
         asked = self._asked
         if asked.flush:
-            why = f"no server has said in {paths.servers(asked.lake)} that it is running"
-            try:
-                found = self._flushed()
-            except FlushFailed as error:
-                self.stop()
-                if asked.server is not None:
-                    raise
-                found, why = None, str(error)
-            if found is not None:
+            why = self._flushed()
+            if not isinstance(why, str):
                 self._missing = ""
-                return found
+                return why.uid, why.last_seq
             if why != self._missing:  # once, not with every micro-batch
                 self._missing = why
                 warn_of_missing(asked.stream, why)
         view = asked.open(flush=False)
         return view.uid, view.last_seq
 
-    def _flushed(self) -> tuple[str, int] | None:
-        """Return the same from a flush; None when the lake names no server."""
-        asked = self._asked
-        if self._flusher is None:
+    def _flushed(self) -> Flushed | str:
+        """Return a server's answer, or the reason why there is none. The connection stays open."""
+        asked, storage = self._asked, open_storage(self._asked.lake)
+        self._flusher = self._flusher or flush.connect(storage, asked.account, asked.server, asked.credentials)
+        given = (asked.server, asked.timeout, asked.credentials, self._flusher)
+        try:
+            answer, why = flush.asked(storage, asked.stream, asked.account, *given)
+        except FlushFailed as error:
+            self.stop()
             if asked.server is not None:
-                self._flusher = Flusher([asked.server.split(",")], asked.credentials)
-            else:
-                self._flusher = lake_flusher(open_storage(asked.lake), asked.account, asked.credentials)
-            if self._flusher is None:
-                return None
-        answer = self._flusher.flush(asked.stream, asked.timeout)
-        if answer.error is not None:
-            if answer.error.code == 404:
-                raise StreamNotFound(asked.stream, f"the server of the lake at {asked.lake}")
-            raise FlushFailed(answer.error.description)
-        return answer.uid, answer.last_seq
+                raise
+            return str(error)
+        return answer or why
 
 
 def warn_of_missing(stream: str, why: str) -> None:
@@ -344,14 +326,14 @@ def register(spark: SparkSession, lake: str | None = None) -> None:
     spark.dataSource.register(kind if lake is None else type(kind.__name__, (kind,), {"default_lake": lake}))
 
 
-def pieces(view: LiveView, first: int, last: int) -> list[Piece]:
+def pieces(view: View, first: int, last: int) -> list[Piece]:
     """Cut the sequences first … last of a view into pieces for tasks."""
     found = []
-    ranges = live_rows.ranges(view, first, last)
+    ranges = view.ranges(first, last)
     for at in range(0, len(ranges), TASK_RANGES):
         some = ranges[at : at + TASK_RANGES]
         found.append(Piece(view, some, [], (some[0][0], some[-1][1])))
-    group: list[UncompactedPart] = []
+    group: list[StagedPart] = []
     size = 0
     for part in view.parts:
         if part.first_seq > last or part.last_seq < first:
@@ -368,7 +350,7 @@ def pieces(view: LiveView, first: int, last: int) -> list[Piece]:
 
 def read_piece(piece: Piece, columns: Sequence[str], conditions: Sequence[Condition]) -> Iterator[pa.RecordBatch]:
     """Yield a piece's messages with exactly these columns. Runs in a task."""
-    yield from live_rows.selected(piece.view, piece.ranges, (piece.first, piece.last), columns, conditions)
+    yield from piece.view.selected(piece.ranges, (piece.first, piece.last), columns, conditions)
 
 
 def condition_of(found: Filter) -> Condition | None:
@@ -385,11 +367,6 @@ def condition_of(found: Filter) -> Condition | None:
     if kind is None or not values or not all(type(value) is kind for value in values):
         return None
     return Condition(column, operators.get(type(found), "IN"), values)
-
-
-def _within(dead: Dead, first: int, last: int) -> Dead:
-    removed = tuple(seq for seq in dead.removed if first <= seq <= last)
-    return Dead(dead.floor, removed, tuple(run for run in dead.runs if run[0] <= last and run[1] >= first))
 
 
 def _offset(seq: int, uid: str) -> dict[str, Any]:

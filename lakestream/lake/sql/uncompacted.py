@@ -1,6 +1,6 @@
 """Uncompacted segments in SQL: messages that are staged, and not in the table yet.
 
-Belongs here: opening a stream's live view (read/live.py) for one statement, as SQL and Arrow tables for DuckDB, and the
+Belongs here: opening a stream's live view (lake/view.py) for one statement, as SQL and Arrow tables for DuckDB, and the
 limit of what is read into memory.
 """
 
@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
+from lakestream.lake import view as views
 from lakestream.lake.errors import LakeError, StorageFailed
 from lakestream.lake.files import paths, staging
 from lakestream.lake.files.lake import open_storage
-from lakestream.lake.read import live, typed_tail
-from lakestream.lake.read.flush import DEFAULT_TIMEOUT_S, Credentials, FlushFailed, StreamNotFound
-from lakestream.lake.read.live_rows import LiveView
+from lakestream.lake.flush import DEFAULT_TIMEOUT_S, Credentials, FlushFailed, StreamNotFound
 from lakestream.lake.sql.dialect import SqlError, TableAt, scan
 from lakestream.lake.table import departures as departure_files
 from lakestream.lake.table.departures import Dead
 from lakestream.lake.table.schema import REMOVED_COLUMN, Layout
+from lakestream.lake.view import View
 
 if TYPE_CHECKING:
     from lakestream.log.format.departures import Point
@@ -71,7 +71,7 @@ class Live(msgspec.Struct, frozen=True):
     sql: str | None
     arrow: dict[str, Any]
     tail_begins_ns: int | None
-    view: LiveView
+    view: View
 
 
 class LiveStreams:
@@ -139,16 +139,16 @@ class LiveStreams:
         if not any(staging.segments(f"{parent}/{uid}") for uid in self._storage.directories(parent)):
             return 0
         try:
-            view = live.open_view(self._root, stream.stream, stream.account, flush=False)
+            view = views.open_view(self._root, stream.stream, stream.account, flush=False)
             return sum(batch.num_rows for batch in view.tail_batches())
         except LakeError:
             return 0
 
-    def _view(self, stream: Stream) -> LiveView | None:
+    def _view(self, stream: Stream) -> View | None:
         why = self._cannot_ask(stream)
         if self._server is not None and not why:
             try:
-                view = live.open_view(
+                view = views.open_view(
                     self._root,
                     stream.stream,
                     stream.account,
@@ -161,7 +161,7 @@ class LiveStreams:
             except (FlushFailed, StreamNotFound) as error:
                 why = str(error)
         try:
-            view = live.open_view(self._root, stream.stream, stream.account, flush=False)
+            view = views.open_view(self._root, stream.stream, stream.account, flush=False)
         except StreamNotFound:
             return None
         return self._with_notice(view, why)
@@ -172,7 +172,7 @@ class LiveStreams:
             return ""
         return f"the server is not asked for streams of account {stream.account} without --user or --creds"
 
-    def _with_notice(self, view: LiveView, why: str) -> LiveView:
+    def _with_notice(self, view: View, why: str) -> View:
         """Report once that a view may lack messages which a server could have."""
         parent = paths.staging(self._root, view.stream, "", view.account).rstrip("/")
         if why and why not in self._notified and self._storage.directories(parent):
@@ -180,15 +180,15 @@ class LiveStreams:
             self._notify(f"messages that are not staged yet are missing: {why}")
         return view
 
-    def _live(self, view: LiveView, number: int) -> Live:
+    def _live(self, view: View, number: int) -> Live:
         size = sum(part.size for part in view.parts)
         if size > self._tail_bytes:
             raise UncompactedTooLarge(view.stream, size, self._tail_bytes)
         table, seen = None if view.version is None else self._place(view.table, view.version), view
         selects: list[str] = []
         arrow: dict[str, Any] = {}
-        rows = typed_tail.tail(view)
-        as_it_is = REMOVED_COLUMN if REMOVED_COLUMN in view.table_columns else None
+        rows = view.tail()
+        as_it_is = REMOVED_COLUMN if view.has_removed else None
         if table is not None and (rows.num_rows or view.hidden_sql() or view.removed_sql() != as_it_is):
             where = ""
             if len(view.hidden.removed) + len(view.hidden.runs) > MANY_REMOVED:
@@ -197,7 +197,7 @@ class LiveStreams:
                 dead = Dead(view.hidden.floor)
                 view = msgspec.structs.replace(view, hidden=dead)
                 where = f"seq NOT IN (SELECT seq FROM gone_{number})"
-            names = [*view.columns, *typed_tail.table_columns(view)]
+            names = [*view.columns, *view.typed_names]
             selects.append(view.table_sql(scan(table), names, where))
         if table is None or rows.num_rows:
             arrow[f"tail_{number}"] = rows

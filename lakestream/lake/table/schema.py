@@ -117,6 +117,18 @@ class Layout(msgspec.Struct, frozen=True):
             return [f"nullif(get(split(subject, '[.]'), {token - 1}), '') AS token{token}" for token in self.tokens]
         return []
 
+    def values(self, subject: str) -> tuple[str | int | None, ...]:
+        """Return the values of the partition columns for a subject.
+
+        The same as `expressions`: an empty token is NULL, as is one beyond the subject's end.
+        """
+        if self.kind == "subject":
+            return (subject,)
+        if self.kind == "bucket":
+            return (bucket_of(subject, self.bounds),)
+        tokens = subject.split(".")
+        return tuple((tokens[at - 1] or None) if at <= len(tokens) else None for at in self.tokens)
+
 
 SUBJECT = Layout()
 

@@ -19,7 +19,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from lakestream.lake.errors import DamagedLog, HistoryUnavailable
+from lakestream.lake.errors import DamagedLog, HistoryUnavailable, VersionGone
 from lakestream.lake.files import paths
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.staging import StreamIdentity
@@ -400,6 +400,16 @@ class TableFollower:
             if commit.info.operation.startswith(VACUUM):
                 vacuum, is_vacuuming = commit.version, commit.info.operation == f"{VACUUM} START"
         return TableState(head, metadata, protocol, files, mins, maxs, others, vacuum, is_vacuuming)
+
+
+def state_at(storage: Storage, table: str, head: Head) -> TableState:
+    """Return the version of a head with its files, read from the log. Raises VersionGone if it does not reach back."""
+    try:
+        found = Log(storage, table).state(head.version)
+    except FileNotFoundError as error:
+        raise VersionGone(table, head.version, str(error)) from error
+    files = sorted(map(table_file, found.files.values()), key=_min_seq)
+    return TableState(head, found.metadata, found.protocol, files)
 
 
 def position_of(table: str, uid: str) -> int | None:

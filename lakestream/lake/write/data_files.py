@@ -36,7 +36,7 @@ from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.storage import Storage
 from lakestream.lake.table import ends
 from lakestream.lake.table.policy import PAGE_SETTING, RUN_SEQS
-from lakestream.lake.table.schema import REMOVED_COLUMN, TABLE_COLUMNS, Layout, bucket_of, escaped, table_schema
+from lakestream.lake.table.schema import REMOVED_COLUMN, TABLE_COLUMNS, Layout, escaped, table_schema
 from lakestream.lake.write.file_statistics import FileStatistics, Path
 
 SPOOL_BYTES = 32 * 1024 * 1024
@@ -273,16 +273,8 @@ class DataFiles:
 
 
 def partition_values(subject: str, layout: Layout) -> Values:
-    """Return the values of the partition columns for a subject, as the log spells them.
-
-    The same as `Layout.expressions`: an empty token is NULL, as is one beyond the subject's end.
-    """
-    if layout.kind == "subject":
-        return (subject,)
-    if layout.kind == "bucket":
-        return (str(bucket_of(subject, layout.bounds)),)
-    tokens = subject.split(".")
-    return tuple((tokens[at - 1] or None) if at <= len(tokens) else None for at in layout.tokens)
+    """Return the values of the partition columns for a subject, as the log spells them."""
+    return tuple(None if value is None else str(value) for value in layout.values(subject))
 
 
 def _joined(batches: Sequence[pa.RecordBatch]) -> dict[str, Any]:

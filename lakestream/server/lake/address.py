@@ -15,7 +15,7 @@ import msgspec
 
 from lakestream.lake.errors import LakeAway, LakeError
 from lakestream.lake.files.lake import identify, open_storage
-from lakestream.lake.read.flush import ServerFile, name_server, unname_server
+from lakestream.lake.flush import ServerFile, name_server, unname_server
 from lakestream.log.format.files import Files
 from lakestream.logging import Logger
 from lakestream.ports import Clock

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakestream.lake.read.flush import FLUSH, RESPONSE_TYPE
+from lakestream.lake.flush import FLUSH, RESPONSE_TYPE
 from lakestream.ports import ClientInfo, Subscribed
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.stream.core.config import LAKE

@@ -21,7 +21,7 @@ from lakestream.lake.files import clone_request, paths, staging
 from lakestream.lake.files.clone_request import CloneAnswer, CloneRequest, Picked
 from lakestream.lake.files.locks import COMPACTOR_LOCK, is_held
 from lakestream.lake.files.staging import StreamIdentity
-from lakestream.lake.read.flush import FLUSH
+from lakestream.lake.flush import FLUSH
 from lakestream.lake.table import policy
 from lakestream.lake.table.policy import StreamPolicy
 from lakestream.lake.table.state import TableFollower

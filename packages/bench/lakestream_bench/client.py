@@ -24,7 +24,7 @@ import msgspec
 from lakestream.cli.link import connect_once
 from lakestream.cli.server_options import Server
 from lakestream.cli.terminal import quiet_asyncio
-from lakestream.lake.read.flush import Credentials
+from lakestream.lake.flush import Credentials
 
 if TYPE_CHECKING:
     from nats.aio.client import Client

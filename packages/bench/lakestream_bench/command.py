@@ -24,8 +24,8 @@ import typer
 from lakestream.cli.link import TransferFailed, connect_once, exits
 from lakestream.cli.server_options import Server, with_server
 from lakestream.cli.terminal import JsonOption, complain, console, print_json, seconds, size
+from lakestream.lake.flush import plain_url
 from lakestream.lake.progress import Advance, progress
-from lakestream.lake.read.flush import plain_url
 from lakestream_bench import client as bench_client
 from lakestream_bench import plot
 from lakestream_bench.client import REPORTS, SAMPLE_S, BenchPlan, Report

@@ -25,7 +25,7 @@ from lakestream.cli.server_options import (
     UserOption,
 )
 from lakestream.cli.terminal import JsonOption
-from lakestream.lake.read.flush import Credentials
+from lakestream.lake.flush import Credentials
 from lakestream.protocol.durations import parse_duration
 from lakestream_move.compare import Verify
 from lakestream_move.output import MoveOutput

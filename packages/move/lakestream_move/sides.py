@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from lakestream.account.schemas.bucket import STREAM, SUBJECTS
 from lakestream.cli.link import TransferFailed
 from lakestream.cli.server_options import Server
-from lakestream.lake.read.flush import plain_url
+from lakestream.lake.flush import plain_url
 from lakestream.schemas.errors import BadSchema
 from lakestream.schemas.schema import Reference, parse_document
 from lakestream_move.plan import SeenStream, Side, as_json

@@ -11,6 +11,7 @@ from deltalake import DeltaTable
 
 from lakestream.lake.files.staging import StreamIdentity
 from lakestream.lake.table.policy import StreamPolicy
+from lakestream.lake.table.progress import Progress
 from lakestream.lake.table.schema import Layout, message_schema
 from lakestream.lake.write.data_files import DataFiles
 from tests.sim.events import Events
@@ -35,8 +36,10 @@ def test_tables_of_the_simulation_are_delta_tables(tmp_path: Path) -> None:
                 for seq in range(first, first + 5)
             ]
             files = DataFiles(table.path, Layout()).write([pa.RecordBatch.from_pylist(rows, message_schema())])
-            transaction = table.begin("lakestream:U1")
-            table.append(transaction, files, Layout(), ("lakestream:U1", first), "{}")
+            commit = table.begin("lakestream:U1")
+            commit.add(files)
+            commit.move(Progress(uid="U1", last_index=first, last_seq=first, last_time_ns=first))
+            commit.append(Layout().columns, "{}")
         table.delete("seq < 3 OR seq BETWEEN 5 AND 7 AND seq IN (5, 7)")
     for path, content in lake.objects.items():
         place = tmp_path / path.removeprefix(ROOT + "/")

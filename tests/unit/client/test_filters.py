@@ -12,8 +12,8 @@ import pytest
 from lakestream.client import BadFilter
 from lakestream.client.messages import ALL_COLUMNS, COLUMNS, checked_columns
 from lakestream.client.scan import CheckedFilters, Filters, of_lake
-from lakestream.lake.read.live import open_view
 from lakestream.lake.table.schema import Layout
+from lakestream.lake.view import open_view
 from lakestream.protocol.subjects import matches
 from tests.lake.model import T0, StreamModel
 from tests.unit.lake.read.test_live import Table

@@ -21,17 +21,13 @@ import pyarrow.compute as pc
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files import paths, staging
 from lakestream.lake.files.lake import open_storage
-from lakestream.lake.read import live_rows
-from lakestream.lake.read.conditions import Condition, bounds
-from lakestream.lake.read.flush import Credentials, Flushed
+from lakestream.lake.flush import Credentials, Flushed
 from lakestream.lake.read.history.rows import COLUMNS, records
-from lakestream.lake.read.live import open_view
-from lakestream.lake.read.live_rows import LiveView
 from lakestream.lake.table import departures as departure_files
 from lakestream.lake.table.at import AsOf, NotATable, TimeTravelError, as_of, as_of_sequence, open_log
-from lakestream.lake.table.departures import Dead
-from lakestream.lake.table.scan import Scan
+from lakestream.lake.table.conditions import Condition, bounds
 from lakestream.lake.table.schema import REMOVED_COLUMN
+from lakestream.lake.view import View, completed, open_view
 from lakestream.log.format.record import Record
 from lakestream.protocol.instants import rfc3339
 
@@ -51,7 +47,7 @@ class Past(msgspec.Struct, frozen=True):
     config: bytes
     """The stream's configuration as JSON, as far as the lake knows it: `{}` for a deleted stream."""
     note: str
-    view: LiveView
+    view: View
     last_seq: int
     """No message of that time has a higher sequence."""
     seq: int = 0
@@ -61,8 +57,8 @@ class Past(msgspec.Struct, frozen=True):
         view = self.view
         columns = self._with_removal(COLUMNS)
         where = self._stored().sql()
-        for span in live_rows.ranges(view, 1, view.table_last_seq):
-            yield from self._block(list(live_rows.table_batches(view, [span], columns, where)), columns)
+        for span in view.ranges(1, view.table_last_seq):
+            yield from self._block(list(view.table_batches([span], columns, where)), columns)
         for batch in view.tail_batches():
             yield from self._block([batch.select(columns)], columns)
 
@@ -75,12 +71,12 @@ class Past(msgspec.Struct, frozen=True):
         view, chosen = self.view, self._with_removal(columns)
         conditions = [self._stored(), *conditions]
         first, last = bounds(conditions)
-        spans = live_rows.ranges(view, first, last)
-        for batch in live_rows.selected(view, spans, (first, last), chosen, conditions):
+        spans = view.ranges(first, last)
+        for batch in view.selected(spans, (first, last), chosen, conditions):
             if REMOVED_COLUMN in chosen:
                 batch = batch.filter(self._there(batch))
             if batch.num_rows:
-                yield live_rows.completed(batch, columns)
+                yield completed(batch, columns)
 
     def _stored(self) -> Condition:
         """Return the condition for messages that had been stored."""
@@ -153,7 +149,7 @@ def open_past(
         assert found.version is not None
         reached = open_log(view.table).progress(found.version)
         last_seq = reached.last_seq if reached is not None else last_seq
-        view = _at(view, found.version, departure_files.gone_as_of(open_storage(lake), view.table, found))
+        view = view.at_version(found.version, departure_files.gone_as_of(open_storage(lake), view.table, found))
     else:
         if seq and view.departures is None:
             raise TimeTravelError(f"stream {stream} did not record removals at sequence {seq}")
@@ -163,22 +159,6 @@ def open_past(
     return Past(stream, at_ns, _config(view), note, view, min(last_seq, seq or last_seq), seq)
 
 
-def _at(view: LiveView, version: int, hidden: Dead) -> LiveView:
-    """Return the table alone, at an earlier version, without the hidden messages."""
-    had = set(Scan(view.table, version).names)
-    return msgspec.structs.replace(
-        view,
-        version=version,
-        columns=tuple(column for column in view.columns if column in had),
-        table_columns=tuple(column for column in view.table_columns if column in had),
-        drops_ended=False,
-        hidden=departure_files.both(hidden, Dead(runs=view.shredded)),
-        before=None,
-        endings=None,
-        parts=(),
-    )
-
-
-def _config(view: LiveView) -> bytes:
+def _config(view: View) -> bytes:
     identity = staging.read_identity(paths.staging(view.lake, view.stream, view.uid, view.account))
     return bytes(identity.config) if identity is not None else b"{}"

@@ -13,7 +13,7 @@ from lakestream.lake.files import lake as lakes
 from lakestream.lake.files import paths
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.storage import Storage
-from lakestream.lake.read.flush import ServerFile, name_server, named_servers, unname_server
+from lakestream.lake.flush import ServerFile, name_server, named_servers, unname_server
 from tests.s3_server import S3Server
 
 

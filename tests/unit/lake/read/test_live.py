@@ -12,13 +12,11 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, Schema, Transaction, write_deltalake
 
+from lakestream.lake import view as views
 from lakestream.lake.errors import QuarantinedSegment, SegmentGap, VersionGone
 from lakestream.lake.files import paths, staging
 from lakestream.lake.files.lake import open_storage
-from lakestream.lake.read import live, live_rows
-from lakestream.lake.read.flush import FlushFailed, ServerFile, StreamNotFound, name_server
-from lakestream.lake.read.live import open_view
-from lakestream.lake.read.live_rows import LiveView, SegmentGone
+from lakestream.lake.flush import FlushFailed, ServerFile, StreamNotFound, name_server
 from lakestream.lake.table import batches, segments
 from lakestream.lake.table.progress import application
 from lakestream.lake.table.schema import (
@@ -32,6 +30,7 @@ from lakestream.lake.table.schema import (
     table_schema,
 )
 from lakestream.lake.table.state import TableFollower
+from lakestream.lake.view import SegmentGone, View, open_view
 from lakestream.server.lake.stream_sync import Grace
 from tests.lake.model import StreamModel, flights, unstage_through
 
@@ -66,7 +65,7 @@ class Table:
             shaped
             for part in parts
             for decoded in segments.decode(part.path, part.after, batch.dead, endings=batch.endings)
-            for shaped in live_rows.shaped(decoded, columns, self.layout, 1, END)
+            for shaped in views.shaped(decoded, columns, self.layout, 1, END)
         ]
         write_deltalake(
             self.path,
@@ -99,12 +98,12 @@ class Table:
         )
 
 
-def rows(view: LiveView) -> dict[int, tuple[Any, ...]]:
+def rows(view: View) -> dict[int, tuple[Any, ...]]:
     """Return the view's messages; assert that two engines agree."""
     table: list[pa.RecordBatch] = []
     if view.version is not None:
-        spans = live_rows.ranges(view, 1, END)
-        table = list(live_rows.table_batches(view, spans, view.columns))
+        spans = view.ranges(1, END)
+        table = list(view.table_batches(spans, view.columns))
         arrow = pa.table(
             QueryBuilder()
             .register("t", DeltaTable(view.table, version=view.version))
@@ -189,7 +188,7 @@ def test_an_archive_keeps_what_expired_and_says_when(tmp_path: Path, lake: Path)
     model.stage(lake, second)
     ended = {1: first, 2: first, 30: first, 3: second, 77: second}
 
-    def check() -> LiveView:
+    def check() -> View:
         view = open_view(str(lake), "ORDERS", flush=False)
         found = rows(view)
         assert set(found) == set(range(1, 101)) - {31}
@@ -218,10 +217,10 @@ def test_thousands_of_runs_that_ended_in_an_archive_do_not_end_the_process(tmp_p
     ended = model.seal()
     model.stage(lake, ended)
     view = open_view(str(lake), "ORDERS", flush=False)
-    spans = live_rows.ranges(view, 1, END)
+    spans = view.ranges(1, END)
     marked = {
         row["seq"]: row[REMOVED_COLUMN]
-        for batch in live_rows.table_batches(view, spans, ["seq", REMOVED_COLUMN])
+        for batch in view.table_batches(spans, ["seq", REMOVED_COLUMN])
         for row in batch.to_pylist()
     }
     assert len(marked) == 16_001
@@ -251,8 +250,8 @@ def test_a_hundred_thousand_removed_sequences_are_still_a_condition(tmp_path: Pa
     assert len(view.hidden.removed) == 100_000
     assert len(view.hidden_conditions()) == 100_000 // batches.CONDITION_TERMS
     left = list(range(1, 200_002, 2))
-    spans = live_rows.ranges(view, 1, END)
-    found = live_rows.table_batches(view, spans, ["seq"])
+    spans = view.ranges(1, END)
+    found = view.table_batches(spans, ["seq"])
     assert sorted(seq for batch in found for seq in batch.column("seq").to_pylist()) == left
     connection = duckdb.connect()
     connection.register("here", pa.table({"seq": range(1, 200_002)}))
@@ -279,15 +278,15 @@ def test_a_view_says_when_its_version_has_gone(tmp_path: Path, lake: Path) -> No
     model.stage(lake)
     table.commit()
     view = open_view(str(lake), "ORDERS", flush=False)
-    spans = live_rows.ranges(view, 1, END)
+    spans = view.ranges(1, END)
     for file in Path(table.path).rglob("*.parquet"):
         file.unlink()
     with pytest.raises(VersionGone, match="retain-hours"):
-        list(live_rows.table_batches(view, spans, view.columns))
+        list(view.table_batches(spans, view.columns))
     for file in Path(table.path).rglob("*.json"):
         file.unlink()
     with pytest.raises(VersionGone):
-        live_rows.ranges(view, 1, END)
+        list(view.table_batches(spans, view.columns))
 
 
 def test_a_table_whose_commits_say_nothing_is_read_all_the_same(tmp_path: Path, lake: Path) -> None:
@@ -314,13 +313,13 @@ def test_pieces_of_a_table_are_all_of_it_once(tmp_path: Path, lake: Path, monkey
         model.publish(flights(100))
         model.stage(lake)
         table.commit()
-    monkeypatch.setattr(live_rows, "RANGE_ROWS", 40)
+    monkeypatch.setattr(views, "RANGE_ROWS", 40)
     view = open_view(str(lake), "ORDERS", flush=False)
     for first, last in ((1, END), (137, 391), (500, 500), (501, 600)):
-        spans = live_rows.ranges(view, first, last)
+        spans = view.ranges(first, last)
         numbers = [seq for low, high in spans for seq in range(low, high + 1)]
         assert numbers == list(range(first, min(last, 500) + 1))
-    assert len(live_rows.ranges(view, 1, END)) > 10
+    assert len(view.ranges(1, END)) > 10
     assert rows(view) == expected(model)
 
 
@@ -341,7 +340,7 @@ def test_a_table_of_an_earlier_stream_of_the_name_is_not_looked_at(tmp_path: Pat
 
 
 def test_what_is_missing_or_damaged_is_an_error(tmp_path: Path, lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "PAUSE_S", 0.0)
+    monkeypatch.setattr(views, "PAUSE_S", 0.0)
     with pytest.raises(StreamNotFound):
         open_view(str(lake), "ORDERS", flush=False)
     model = StreamModel(tmp_path / "log")

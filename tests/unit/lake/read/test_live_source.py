@@ -11,11 +11,12 @@ from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, In, IsNull, Les
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StringType, StructField, StructType
 
+from lakestream.lake import view as views
 from lakestream.lake.errors import LakeError
-from lakestream.lake.read import datasource, live_rows
+from lakestream.lake.read import datasource
 from lakestream.lake.read.datasource import BadOption, Condition, PushingSource, StreamReplaced, pieces, read_piece
-from lakestream.lake.read.live import open_view
-from lakestream.lake.table.schema import TABLE_COLUMNS, table_schema
+from lakestream.lake.table.schema import END, TABLE_COLUMNS, table_schema
+from lakestream.lake.view import open_view
 from tests.lake.model import StreamModel, flights
 from tests.unit.lake.read.test_live import Table, expected
 
@@ -61,12 +62,12 @@ def made(tmp_path: Path, lake: Path) -> StreamModel:
 
 def test_pieces_together_are_the_view(tmp_path: Path, lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = made(tmp_path, lake)
-    monkeypatch.setattr(live_rows, "RANGE_ROWS", 25)
+    monkeypatch.setattr(views, "RANGE_ROWS", 25)
     monkeypatch.setattr(datasource, "TASK_RANGES", 3)
     monkeypatch.setattr(datasource, "TASK_BYTES", 1)
     whole = {seq: row[0] for seq, row in expected(model).items()}
     view = open_view(str(lake), "ORDERS", flush=False)
-    found = pieces(view, 1, live_rows.END)
+    found = pieces(view, 1, END)
     assert len([piece for piece in found if piece.ranges]) > 3
     assert len([piece for piece in found if piece.view.parts]) == 2
     assert read(list(found)) == whole
@@ -75,8 +76,8 @@ def test_pieces_together_are_the_view(tmp_path: Path, lake: Path, monkeypatch: p
         (250, 333),
         (301, 301),
         (299, 302),
-        (400, live_rows.END),
-        (421, live_rows.END),
+        (400, END),
+        (421, END),
         (390, 350),
     ):
         some = read(list(pieces(view, first, last)))

@@ -13,8 +13,7 @@ from lakestream.lake.files import lake as lakes
 from lakestream.lake.files import schemas, staging
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.staging import StreamIdentity
-from lakestream.lake.read.live import open_view
-from lakestream.lake.read.typed_tail import tail
+from lakestream.lake.view import open_view
 from lakestream.log.store.segment_log import LogOptions
 from lakestream.schemas.schema import Schema
 from lakestream.stream.core.operations import UpdateStream
@@ -56,7 +55,7 @@ class Staged:
         identity = StreamIdentity(name="S", account="$G", uid=stream.uid, created_ns=stream.created_ns, config=config)
         for each in stream.store.sealed():
             staging.stage(each.path, each.first_index, each.last_index, identity, str(self.lake))
-        found = tail(open_view(str(self.lake), "S", flush=False))
+        found = open_view(str(self.lake), "S", flush=False).tail()
         if "schema" not in found.column_names:
             return [(seq, None) for seq in found.column("seq").to_pylist()]
         return list(zip(found.column("seq").to_pylist(), found.column("schema").to_pylist(), strict=True))

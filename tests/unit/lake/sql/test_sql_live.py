@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
+from lakestream.lake import view as views
 from lakestream.lake.files import lake as lakes
 from lakestream.lake.files import schemas, staging
 from lakestream.lake.files.lake import open_storage
-from lakestream.lake.read import live
 from lakestream.lake.sql.catalog import Snapshot
 from lakestream.lake.sql.dialect import parse, rewrite
 from lakestream.lake.sql.session import Session, SqlError, UnknownStream
@@ -58,7 +58,7 @@ class Lake:
 
     def commit(self) -> None:
         """Commit the staged segments to the table as the compactor does; assert that no table row was removed."""
-        view = live.open_view(self.root, "ORDERS", flush=False)
+        view = views.open_view(self.root, "ORDERS", flush=False)
         rows = pa.Table.from_batches(view.tail_batches(), table_schema(view.columns))
         times = rows.column("time_ns").to_pylist()
         progress = Progress(uid="UID1", last_index=view.last_index, last_seq=view.last_seq, last_time_ns=times[-1])
@@ -178,14 +178,14 @@ def test_as_of_while_the_tail_is_committed(lake: Lake, session: Session, monkeyp
     lake.commit()
     lake.publish(5)
     lake.stage()
-    real = live.open_view
+    real = views.open_view
 
     def opened(*arguments: Any, **named: Any) -> Any:
-        monkeypatch.setattr(live, "open_view", real)
+        monkeypatch.setattr(views, "open_view", real)
         lake.commit()
         return real(*arguments, **named)
 
-    monkeypatch.setattr(live, "open_view", opened)
+    monkeypatch.setattr(views, "open_view", opened)
     assert seqs(session, f"as_of('ORDERS', {lake.time(8)})") == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
@@ -198,7 +198,7 @@ def test_every_mention_in_a_statement_sees_the_same(
     lake.commit()
     lake.publish(3)
     lake.stage()
-    real = live.open_view
+    real = views.open_view
 
     def opened(*arguments: Any, **named: Any) -> Any:
         view = real(*arguments, **named)
@@ -206,7 +206,7 @@ def test_every_mention_in_a_statement_sees_the_same(
         lake.stage()
         return view
 
-    monkeypatch.setattr(live, "open_view", opened)
+    monkeypatch.setattr(views, "open_view", opened)
     query = f"SELECT (SELECT count(*) FROM {ORDERS}), (SELECT max(seq) FROM {ORDERS}), (SELECT count(*) FROM {ORDERS})"
     assert session.query(query).fetchall() == [(8, 8, 8)]
     joined = f"WITH w AS (SELECT * FROM {ORDERS}) SELECT count(*) FROM w JOIN w x USING (seq)"

@@ -16,12 +16,12 @@ from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read.history import past_table
 from lakestream.lake.read.history.past_table import TablePast
 from lakestream.lake.read.history.rows import COLUMNS
-from lakestream.lake.read.live_rows import LiveView
 from lakestream.lake.table import departures as departure_files
 from lakestream.lake.table import erasures
 from lakestream.lake.table.at import as_of
 from lakestream.lake.table.departures import Dead
 from lakestream.lake.table.schema import table_schema
+from lakestream.lake.view import View
 from lakestream.log.format.departures import Departures, Point
 
 pytestmark = pytest.mark.unit
@@ -67,31 +67,8 @@ def test_what_is_to_be_erased_is_no_part_of_the_past(tmp_path: Path) -> None:
 def test_what_was_deleted_securely_beyond_the_table_is_no_part_of_sqls_past() -> None:
     departures = Departures()
     departures.note((1, 2), 4, 4)
-    view = LiveView(
-        lake="",
-        stream="S",
-        account="$G",
-        uid="U",
-        table="",
-        version=None,
-        position=0,
-        table_last_seq=0,
-        last_index=9,
-        last_seq=3,
-        floor=3,
-        columns=(),
-        table_columns=(),
-        layout=None,
-        archive=False,
-        drops_ended=False,
-        hidden=Dead(runs=[(1, 2)]),
-        before=None,
-        endings=None,
-        parts=(),
-        flushed=True,
-        departures=departures,
-        shredded=((2, 2),),
-    )
+    names = {"lake": "", "stream": "S", "account": "$G", "uid": "U", "table": ""}
+    view = View(**names, hidden=Dead(runs=[(1, 2)]), departures=departures, shredded=((2, 2),))
     assert view.at(Point(seq=3)).hidden == Dead(runs=[(2, 2)])
     assert view.at(Point(seq=4)).hidden == Dead(runs=[(1, 2)])
 

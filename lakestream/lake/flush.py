@@ -193,6 +193,53 @@ def _read(storage: Storage, path: str) -> ServerFile | None:
         return None
 
 
+def connect(storage: Storage, account: str, server: str | None, credentials: Credentials | None) -> Flusher | None:
+    """Return a connection to the server at a URL; without one to those that the lake names, None if it names none."""
+    if server is not None:
+        return Flusher([server.split(",")], credentials)
+    return lake_flusher(storage, account, credentials)
+
+
+def asked(
+    storage: Storage,
+    stream: str,
+    account: str,
+    server: str | None,
+    timeout: float,
+    credentials: Credentials | None,
+    flusher: Flusher | None = None,
+) -> tuple[Flushed | None, str]:
+    """Have a server stage what it has of a stream; return (its answer, the reason why there is none).
+
+    Args:
+        server: its URL; by default one that the lake names.
+        flusher: a connection to use and leave open.
+
+    Raises:
+        StreamNotFound: the server does not know the stream.
+        FlushFailed: `server` or `flusher` was given and did not answer, or a server refused.
+    """
+    connection = flusher or connect(storage, account, server, credentials)
+    if connection is None:
+        return None, f"no server has said in {paths.servers(storage.root)} that it is running"
+    try:
+        answer = connection.flush(stream, timeout)
+    except FlushFailed as error:
+        if server is not None or flusher is not None:
+            raise
+        return None, str(error)
+    finally:
+        if connection is not flusher:
+            connection.close()
+    if other := other_account(account, answer):
+        raise FlushFailed(other)
+    if answer.error is not None and answer.error.err_code == NOT_FOUND:
+        raise StreamNotFound(stream, f"the server of the lake at {storage.root}")
+    if answer.error is not None:
+        raise FlushFailed(answer.error.description)
+    return answer, ""
+
+
 def lake_flusher(storage: Storage, account: str, credentials: Credentials | None = None) -> Flusher | None:
     """Return a connection to the servers that the lake names; None when it names none.
 
