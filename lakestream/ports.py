@@ -166,9 +166,6 @@ class History(Protocol):
     def forget(self) -> bool:
         """Drop what was read before, because it is not what the stream has. Return False if that was done just now."""
 
-    async def last_by_subject(self, subjects: Sequence[bytes], up_to_seq: int) -> list[Record]:
-        """Return the last message with seq ≤ `up_to_seq` of every subject that matches one of `subjects`."""
-
     async def first_at(self, time_ns: int) -> int:
         """Return the lowest sequence in the table whose time is ≥ `time_ns`; 0 when there is none."""
 

@@ -38,7 +38,6 @@ FIGURES = {
     "cached": "cached, µs",
     "sequence": "in sequence, msgs/s",
     "subject": "one subject, msgs/s",
-    "last": "last of 10, ms",
     "many": "1,000 seqs, ms",
     "refresh": "refresh, µs",
     "index": "index, B/file",
@@ -69,8 +68,6 @@ def measure(table: str, rows: int) -> dict[str, float]:
     found["cached"] = _median(lambda: [history.read(seq, seq, 1) for _ in range(1000)]) * 1e3
     found["sequence"] = _rate(TableHistory(table), None)
     found["subject"] = _rate(TableHistory(table), [b"sensor.7" if bucketed else b"orders.7"])
-    subjects = [b"%s.%d" % (b"sensor" if bucketed else b"orders", number) for number in range(10)]
-    found["last"] = _median(lambda: history.last_by_subject(subjects, some())) * 1e3
     found["many"] = _median(lambda: history.read_many(sorted(choose.sample(range(1, rows), 1000))), 5) * 1e3
     found["refresh"] = _median(lambda: [history.max_seq() for _ in range(100)]) * 1e4
     found["index"] = index_bytes(table)

@@ -34,9 +34,10 @@ from lakestream.lake.files.object_storage import ObjectStorage
 from lakestream.lake.files.staging import StagedStream
 from lakestream.lake.files.storage import Storage
 from lakestream.lake.table import check, clones
+from lakestream.lake.table.actions import table_file
 from lakestream.lake.table.commit import Commit
 from lakestream.lake.table.log import Log
-from lakestream.lake.table.state import position_of, table_file
+from lakestream.lake.table.state import position_of
 from lakestream.lake.write.clone_maker import CloneMaker, clone
 from lakestream.lake.write.maintainer import Maintainer
 from lakestream.lake.write.maintenance_plan import Policy
@@ -136,7 +137,7 @@ class Steps:
                 late, self._arriving = self._arriving, None
                 with contextlib.suppress(Exception):  # most are refused
                     self._do(late)
-            self.seen.append(f"{name} of {_told(name, arguments)}")
+            self.seen.append(f"{'commit' if owner is Commit else name} of {_told(name, arguments)}")
             if len(self.seen) != self._at:
                 return self._do(lambda: real(*arguments, **options))
             if self._how in (How.LATE, How.AMIDST):

@@ -20,8 +20,8 @@ import psutil
 
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.table import check
+from lakestream.lake.table.actions import table_file
 from lakestream.lake.table.log import Log
-from lakestream.lake.table.state import table_file
 from tests.faults.plan import SOURCE, Action, Call, Plan, Rule
 from tests.lake.steps import OPERATIONS
 from tests.lake_faults.cases import LEASE_S, SETTLE_S, TOOLS, Broken, Case, Site, Traffic

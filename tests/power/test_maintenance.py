@@ -11,8 +11,8 @@ import pytest
 
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.table import check, clones
+from lakestream.lake.table.actions import table_file
 from lakestream.lake.table.log import Log, State
-from lakestream.lake.table.state import table_file
 from tests.lake.steps import rows
 from tests.power.conftest import Record
 from tests.power.disk import ONE_DISK, Image, PowerDisk

@@ -140,9 +140,6 @@ class Lake:
     def forget(self) -> bool:
         return False
 
-    async def last_by_subject(self, subjects: Sequence[bytes], up_to_seq: int) -> list[Record]:
-        raise AssertionError("the server's own index knows what is live")
-
     async def first_at(self, time_ns: int) -> int:
         await asyncio.sleep(0)
         return next((record.seq for record in self.records if record.time_ns >= time_ns), 0)

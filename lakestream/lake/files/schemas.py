@@ -123,11 +123,6 @@ def versions(storage: Storage, account: str, name: str) -> list[int]:
     return sorted(int(stem) for stem in stems if stem.isascii() and stem.isdecimal())
 
 
-def latest_version(storage: Storage, account: str, name: str) -> int:
-    """Return the latest version of a schema in the lake; 0 if there is none."""
-    return max(versions(storage, account, name), default=0)
-
-
 def schema_of_id(storage: Storage, account: str, number: int) -> Schema | None:
     """Return the schema of an id; None if the lake does not have it.
 

@@ -1,6 +1,7 @@
 """Actions of a Delta transaction log, as the log's reader decodes them.
 
-Belongs here: the records of one log line, file statistics, and the paths that actions name. Fields keep the protocol's
+Belongs here: the records of one log line, file statistics, a data file as states keep it, and the paths that actions
+name. Fields keep the protocol's
 names in snake case; kinds and fields that lakestream does not use decode to nothing.
 
 Source: Delta protocol, "Actions", "Add CDC File", "Per-file Statistics", "Deletion Vectors".
@@ -17,6 +18,8 @@ import msgspec
 
 from lakestream.lake.errors import BadDeletionVector
 from lakestream.lake.files.clouds import urls
+from lakestream.lake.table.ends import End, stated
+from lakestream.lake.table.schema import END, LAST_TEXT
 from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 
 _UUID_LENGTH = 20
@@ -163,6 +166,65 @@ def statistics(add: Add | Remove) -> Statistics:
         return _STATISTICS.decode(add.stats) if add.stats else Statistics()
     except DECODE_ERRORS:
         return Statistics()
+
+
+class TableFile(msgspec.Struct, frozen=True, gc=False):
+    """A data file of a state.
+
+    `path` is spelled as in the log; see `actions.locate`. `added` is the version that brought the file, or its present
+    deletion vector; of files that were there when the table was loaded it may be a later one. `subject` is the value of
+    a table's partition column of that name, which is then not in the file. Bounds are 0, `END` or `LAST_TEXT`, and
+    `rows` is 0, where the statistics lack them. The bounds of subjects have at most 32 characters, yet are true bounds.
+    """
+
+    path: str
+    added: int
+    min_seq: int
+    max_seq: int
+    min_time: int
+    max_time: int
+    rows: int
+    size: int
+    min_subject: str
+    max_subject: str
+    subject: str | None
+    deleted: DeletionVector | None
+    end: End | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """Return True if the statistics have rows, and bounds of sequences and times."""
+        return bool(self.rows and self.min_seq and self.min_time) and self.max_seq < END and self.max_time < END
+
+
+def table_file(add: Add, added: int = 0, texts: dict[str, str] | None = None) -> TableFile:
+    """Return the file of an action. `texts` has one object for each subject that bounds several files; None: the file
+    comes without bounds of times and subjects."""
+    stats = statistics(add)
+    low, high = stats.min_values, stats.max_values
+    min_time, max_time, first, last, subject = 0, END, "", LAST_TEXT, None
+    if texts is not None:
+        min_time, max_time = low.time_ns or 0, END if high.time_ns is None else high.time_ns
+        subject = add.partition_values.get("subject")
+        first = (low.subject or "") if subject is None else subject
+        last = (LAST_TEXT if high.subject is None else high.subject) if subject is None else subject
+        first, last = texts.setdefault(first, first), texts.setdefault(last, last)
+        subject = None if subject is None else first
+    return TableFile(
+        add.path,
+        added,
+        low.seq or 0,
+        END if high.seq is None else high.seq,
+        min_time,
+        max_time,
+        stats.rows,
+        add.size,
+        first,
+        last,
+        subject,
+        add.deletion_vector,
+        stated(add.tags),
+    )
 
 
 def key_of(action: Add | Remove) -> Key:

@@ -38,20 +38,11 @@ from lakestream.lake.files.local_storage import sync_path
 from lakestream.lake.files.staging import StreamIdentity
 from lakestream.lake.files.storage import Storage
 from lakestream.lake.table import deletion_vectors
-from lakestream.lake.table.actions import locate, vector_file
+from lakestream.lake.table.actions import TableFile, locate, table_file, vector_file
 from lakestream.lake.table.foreign_commits import obstacle
 from lakestream.lake.table.log import Log, State
 from lakestream.lake.table.schema import END
-from lakestream.lake.table.state import (
-    Head,
-    TableFile,
-    TableFollower,
-    TableState,
-    kept_table,
-    position_of,
-    table_file,
-    table_of,
-)
+from lakestream.lake.table.state import Head, TableFollower, TableState, kept_table, position_of, table_of
 from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 
 FILES_A_LOOK = 500

@@ -1,20 +1,22 @@
 """Conditions on rows that are pushed down into tables and uncompacted segments.
 
 Belongs here: one comparison of `subject`, `seq` or `time_ns`, as SQL for the table, as a mask for Arrow data, and as
-the range of sequences that it allows. Readers combine conditions with AND.
+the range of sequences that it allows, and the subjects that a read of history searches. Readers combine conditions
+with AND.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakestream.lake.table.schema import END, literal
+from lakestream.lake.table.schema import END, LAST_TEXT, literal
 from lakestream.protocol.subjects import is_literal
 
 MATCHES = "MATCHES"
@@ -36,6 +38,10 @@ _FUNCTIONS = {
     ">": pc.greater,
     ">=": pc.greater_equal,
 }
+
+
+IN_MOST = 20
+"""Maximum number of values in one list of a query."""
 
 
 class Condition(msgspec.Struct, frozen=True):
@@ -142,3 +148,41 @@ def _filter_sql(pattern: str) -> str:
         return f"({within})"
     exact = f"subject ~ {literal(_regex([pattern]))}"
     return f"({within} AND {exact})" if within else exact
+
+
+class SubjectRange:
+    """Subjects to search in a table: literal ones, and prefixes (of patterns with wildcards), as the column `subject`
+    spells them."""
+
+    def __init__(self, texts: Iterable[str], heads: Iterable[str] = ()) -> None:
+        self.texts = sorted(set(texts))
+        self.heads = sorted(set(heads))
+        self.everything = "" in self.heads
+
+    def __bool__(self) -> bool:
+        return bool(self.texts or self.heads)
+
+    def overlaps(self, low: str, high: str) -> bool:
+        """Return True if one of them may lie in the range. `high` may have been cut, and stands for all texts that it
+        begins."""
+        if self.everything:
+            return True
+        at = bisect_left(self.texts, low)
+        if at < len(self.texts) and self.texts[at][: len(high)] <= high:
+            return True
+        return any(head[: len(high)] <= high and head + LAST_TEXT >= low for head in self.heads)
+
+    def sql(self, listed: int = 1 << 30) -> str:
+        """Return a condition that rows of these subjects meet, and of others only if there are more than `listed`; ""
+        for all rows."""
+        names = [*self.heads, *self.texts]
+        if self.everything or not names:
+            return ""
+        within = f"subject >= {literal(min(names))} AND subject < {literal(max(names) + LAST_TEXT)}"
+        if len(names) > listed:
+            return within
+        ways = [f"(subject >= {literal(head)} AND subject < {literal(head + LAST_TEXT)})" for head in self.heads]
+        ways += [f"subject IN ({', '.join(map(literal, self.texts))})"] if self.texts else []
+        either = f"({' OR '.join(ways)})"
+        # Longer lists are not used for leaving out files and pages.
+        return f"{either} AND {within}" if len(self.texts) > IN_MOST and not self.heads else either

@@ -43,6 +43,10 @@ class End(msgspec.Struct, frozen=True, gc=False):
         if crc32(content[-self.size :]) != self.crc:
             raise DamagedFile(path, f"the crc of its last {self.size} bytes (Parquet footer) does not match")
 
+    def check_in(self, storage: Storage, path: str) -> None:
+        """Raise DamagedFile if a file does not have this end."""
+        self.check(path, storage.read_end(path, self.size)[0])
+
 
 def stated(tags: Mapping[str, str | None] | None) -> End | None:
     """Return the end that the tags of an `add` action state; None without one that makes sense."""

@@ -1,8 +1,11 @@
 """Rows of one version of a Delta table.
 
-Belongs here: opening a version with deltalake, and querying it with DataFusion, which applies deletion vectors
-(deltalake's own readers reject them). No other module calls deltalake to read a table. Rows come with the payloads that
-their typed columns stand for (payloads.py).
+Belongs here: the two ways from a table to its rows, and no other module knows one. `Scan` opens a version with
+deltalake and queries it with DataFusion, which applies deletion vectors (deltalake's own readers reject them).
+`FileReader` reads a small file by itself, in a fraction of the time that a query takes to plan.
+
+Rows come with their payloads. A table whose stream says `drop-when-typed` keeps none where typed columns give it back
+byte for byte (`data_format` is set); other programs find NULL in `data` there.
 """
 
 from __future__ import annotations
@@ -10,21 +13,44 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
-from deltalake import DeltaTable, Metadata, QueryBuilder, Schema
-from deltalake.exceptions import DeltaError, TableNotFoundError
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
-from lakestream.lake.errors import VersionGone
+from lakestream.lake.errors import DamagedFile, LakeError, VersionGone
+from lakestream.lake.files import paths
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.storage import Storage
-from lakestream.lake.table.payloads import Payloads
-from lakestream.lake.table.payloads import completed as with_payloads
-from lakestream.lake.table.schema import doubled, table_schema
+from lakestream.lake.table import deletion_vectors, typed_columns
+from lakestream.lake.table.actions import TableFile, locate
+from lakestream.lake.table.conditions import SubjectRange
+from lakestream.lake.table.schema import (
+    FORMAT_COLUMN,
+    REMOVED_COLUMN,
+    SCHEMA_COLUMN,
+    TABLE_COLUMNS,
+    column_names,
+    doubled,
+    table_schema,
+)
+from lakestream.lake.table.schema_catalog import SchemaCatalog
+from lakestream.lake.table.typed_columns import plain
+from lakestream.lake.table.typed_rows import given_back
+from lakestream.schemas.errors import Unfit
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable, Metadata, QueryBuilder, Schema
 
 _CONFIG = {"datafusion.execution.parquet.pushdown_filters": "true"}
 _GONE = "Object at location"
 """Part of the text of the bare Exception that the query engine raises for a file that is not there."""
+DECODED_MOST = 128 * 1024 * 1024
+"""Maximum decoded size of a file that is read whole."""
+_CHECKED = frozenset((*TABLE_COLUMNS, REMOVED_COLUMN)) - {"time"}
+"""Columns whose types are checked in a file that is read directly."""
 
 
 class Scan:
@@ -43,10 +69,13 @@ class Scan:
     def __init__(
         self, table: str, version: int | None = None, storage: Storage | None = None, at: datetime | None = None
     ) -> None:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError, TableNotFoundError
+
         self.table = table
         options = (storage or open_storage(table)).delta_options() or None
         try:
-            self._delta = DeltaTable(table, version=version, storage_options=options)
+            self._delta: DeltaTable = DeltaTable(table, version=version, storage_options=options)
             if at is not None:
                 self._delta.load_as_version(at)
         except DeltaError as error:
@@ -66,7 +95,7 @@ class Scan:
         """Go on to the newest version."""
         with self._lock:
             self._delta.update_incremental()
-            self._query = self._payloads = None  # a registered table stays at its version
+            self._query = None  # a registered table stays at its version
 
     # ------------------------------------------------------------------ the table
     @property
@@ -84,19 +113,10 @@ class Scan:
         """Return the names of the columns."""
         return [field.name for field in self.schema.fields]
 
-    def position(self, application: str) -> int | None:
-        """Return the version of a transaction identifier; None if there is none."""
-        found = self._delta.transaction_version(application)
-        return None if found is None else int(found)
-
     @property
     def file_count(self) -> int:
         """Return the number of files."""
         return len(self._delta.file_uris())
-
-    def files(self) -> pa.Table:
-        """Return the files with flattened statistics (`min.seq` …), as deltalake names them."""
-        return pa.table(self._delta.get_add_actions(flatten=True))
 
     # ------------------------------------------------------------------ its rows
     def stream(self, sql: str) -> Iterator[pa.RecordBatch]:
@@ -124,12 +144,35 @@ class Scan:
             VersionGone: a file is missing.
             PayloadUnknown: the schema of a row is missing.
         """
-        payloads = self._payloads = self._payloads or Payloads(self.table, self.schema.to_json())
+        payloads = self._completing()
         names = ", ".join(map(doubled, [*columns, *payloads.needed(columns)]))
         for batch in self.stream(f"SELECT {names} FROM t" + (f" WHERE {where}" if where else "")):
-            yield with_payloads(payloads, batch, columns)
+            if batch.schema.names == list(columns):
+                yield batch
+                continue
+            whole = payloads.complete(pa.Table.from_batches([batch])).select(list(columns)).combine_chunks()
+            yield from whole.to_batches()
+
+    def ordered(self, columns: Sequence[str], where: str, limit: int = 0) -> pa.Table:
+        """Return exactly these columns of the rows that meet a condition, by sequence, at most `limit` (0: all).
+
+        Raises bare Exception, as `query`; PayloadUnknown.
+        """
+        payloads = self._completing()
+        more = payloads.needed(columns)
+        sql = f"SELECT {', '.join(map(doubled, [*columns, *more]))} FROM t WHERE {where} ORDER BY seq"
+        found = self.query(f"{sql} LIMIT {limit}" if limit else sql)
+        return payloads.complete(found).select(list(columns)) if more else found
+
+    def _completing(self) -> Payloads:
+        schema = self.schema.to_json()
+        if self._payloads is None or self._payloads.schema != schema:
+            self._payloads = Payloads(self.table, schema)
+        return self._payloads
 
     def _registered(self) -> QueryBuilder:
+        from deltalake import QueryBuilder
+
         with self._lock:
             if self._query is None:
                 self._query = QueryBuilder(_CONFIG).register("t", self._delta)
@@ -146,3 +189,206 @@ def typed(batch: pa.RecordBatch) -> pa.RecordBatch:
             column = pa.DictionaryArray.from_arrays(column.indices, values).dictionary_decode()
         columns.append(column if column.type == field.type else column.cast(field.type))
     return pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+
+# ---------------------------------------------------------------------- one file
+class TooLarge(Exception):
+    """Raised for a file that compresses so well that reading it whole would take too much memory."""
+
+
+class Pick:
+    """Wanted rows of a file: a range of sequences, or exactly `seqs`; and subjects, when given."""
+
+    def __init__(
+        self, first: int, last: int, wanted: SubjectRange | None = None, seqs: Sequence[int] | None = None
+    ) -> None:
+        self.first, self.last, self.wanted, self.seqs = first, last, wanted, seqs
+
+
+class FileReader:
+    """Reads whole files of one table, without the query engine. Safe for use by several threads.
+
+    Args:
+        table: the table's path.
+        storage: where it is.
+    """
+
+    def __init__(self, table: str, storage: Storage) -> None:
+        self._table, self._storage = table, storage
+        self._payloads: Payloads | None = None
+
+    def read(self, file: TableFile, pick: Pick, columns: Sequence[str], archive: bool, schema: str = "") -> Any | None:
+        """Return the wanted rows of one file as a pyarrow Table of `columns`; None when there are none.
+
+        Args:
+            archive: leave out the rows of messages that an archive keeps.
+            schema: the JSON of the table's columns; "": all of its rows keep their payloads.
+
+        Raises:
+            PayloadUnknown: the schema of a row is missing.
+            FileNotFoundError: the file has gone.
+            TooLarge: it has to be read in parts.
+            DamagedFile: it is not as it was written: each page has a checksum, and the footer one in the table's log.
+        """
+        storage, table = self._storage, self._table
+        payloads = None if not schema else self._completing(schema)
+        path = locate(table, file.path)
+        content = None if storage.local else storage.read(path)
+        if file.end is not None:
+            file.end.check(path, storage.read_end(path, file.end.size)[0] if content is None else memoryview(content))
+        try:
+            source = path if content is None else pa.BufferReader(content)
+            with pq.ParquetFile(source, page_checksum_verification=True) as parquet:
+                data = parquet.metadata
+                if sum(data.row_group(at).total_byte_size for at in range(data.num_row_groups)) > DECODED_MOST:
+                    raise TooLarge(path)
+                names = [*columns, REMOVED_COLUMN] if archive else list(columns)
+                names += payloads.needed(columns) if payloads is not None else []
+                found = parquet.read(columns=names, use_threads=False)
+        except FileNotFoundError:
+            raise
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise DamagedFile(path, str(error)) from error
+        _check(path, file, found)
+        keep = None
+        if file.min_seq < pick.first or file.max_seq > pick.last or pick.seqs is not None:
+            seqs = found.column("seq").to_numpy()
+            keep = (seqs >= pick.first) & (seqs <= pick.last)
+            if pick.seqs is not None:
+                keep &= np.isin(seqs, np.asarray(pick.seqs, np.int64))
+        if file.deleted is not None:
+            alive = np.ones(found.num_rows, bool)
+            alive[deletion_vectors.load(file.deleted, table, storage.read)] = False
+            keep = _both(keep, alive)
+        if archive and REMOVED_COLUMN in found.column_names:
+            keep = _both(keep, found.column(REMOVED_COLUMN).is_null().to_numpy())
+        if pick.wanted is not None and file.subject is None:
+            keep = _both(keep, _of_subjects(found.column("subject"), pick.wanted))
+        if keep is not None and not keep.all():
+            found = found.filter(pa.array(keep))
+        if not found.num_rows:
+            return None
+        return _shaped(found if payloads is None else payloads.complete(found), file, columns)
+
+    def _completing(self, schema: str) -> Payloads:
+        if self._payloads is None or self._payloads.schema != schema:
+            self._payloads = Payloads(self._table, schema)
+        return self._payloads
+
+
+def _check(path: str, file: TableFile, found: Any) -> None:
+    """Raise DamagedFile unless rows have the types that a table has: a damaged footer may tell of others."""
+    if file.rows and found.num_rows != file.rows:
+        raise DamagedFile(path, f"it has {found.num_rows} rows instead of {file.rows}")
+    for field in table_schema(name for name in found.column_names if name in _CHECKED):
+        column = found.column(field.name)
+        if not _is_stored_as(column.type, field.type):
+            raise DamagedFile(path, f"its column {field.name} is {column.type} instead of {field.type}")
+        if field.name in ("seq", "time_ns") and column.null_count:
+            raise DamagedFile(path, f"its column {field.name} lacks values")
+
+
+def _is_stored_as(found: Any, wanted: Any) -> bool:
+    """Return True if a file may have a column of type `wanted` so. Other writers than ours may use other text types."""
+    if pa.types.is_dictionary(found):
+        found = found.value_type
+    if pa.types.is_map(wanted):
+        return bool(pa.types.is_map(found))
+    if wanted == pa.string():
+        return is_text(found)
+    if wanted == pa.binary():
+        return bool(pa.types.is_binary(found) or pa.types.is_large_binary(found) or pa.types.is_binary_view(found))
+    return bool(found == wanted)
+
+
+def _both(one: np.ndarray[Any, Any] | None, other: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return other if one is None else one & other
+
+
+def _of_subjects(column: Any, wanted: SubjectRange) -> np.ndarray[Any, Any]:
+    if wanted.everything:
+        return np.ones(len(column), bool)
+    found: np.ndarray[Any, Any] = pc.is_in(column, pa.array(wanted.texts, column.type)).to_numpy()
+    for head in wanted.heads:
+        found = found | pc.starts_with(column, head).to_numpy()
+    return found
+
+
+def _shaped(found: Any, file: TableFile, columns: Sequence[str]) -> Any:
+    """Return the table with exactly these columns in their usual types; writers and layouts leave out some."""
+    types = {field.name: field.type for field in table_schema(columns)}
+    have = set(found.column_names)
+    arrays = []
+    for name in columns:
+        if name in have:
+            column = found.column(name)
+            arrays.append(column if column.type == types[name] or name == "headers" else column.cast(types[name]))
+        elif name == "subject" and file.subject is not None:
+            value = pa.scalar(file.subject, pa.string())
+            arrays.append(pa.chunked_array([pa.repeat(value, found.num_rows)]))
+        else:
+            arrays.append(pa.chunked_array([pa.nulls(found.num_rows, types[name])]))
+    return pa.table(arrays, names=list(columns))
+
+
+def is_text(type_: Any) -> bool:
+    """Return True for any type of texts."""
+    return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_))
+
+
+# ---------------------------------------------------------------------- payloads
+class PayloadUnknown(LakeError):
+    """Raised when the payload of a row cannot be made of its columns."""
+
+    def __init__(self, table: str, reason: str) -> None:
+        super().__init__(
+            f"{table}: rows that do not keep their payload (data_format) cannot be read: {reason}; bring the schema "
+            "back from a copy of the lake (schemas/<name>/<version>.json)"
+        )
+
+
+class Payloads:
+    """Payloads of the rows of one table. Safe for use by several threads.
+
+    Args:
+        table: the table's path.
+        schema: the JSON of its columns, of the version that is read or a later one.
+    """
+
+    def __init__(self, table: str, schema: str) -> None:
+        self.schema = schema
+        self._path = table
+        self._columns = typed_columns.of_table(schema)
+        self._has_formats = FORMAT_COLUMN in column_names(schema)
+        self._catalog: SchemaCatalog | None = None
+
+    def needed(self, columns: Sequence[str]) -> list[str]:
+        """Return the columns to read, besides these: none, unless `data` is one of them and rows may lack it."""
+        if not self._has_formats or "data" not in columns:
+            return []
+        more = [FORMAT_COLUMN, SCHEMA_COLUMN, *(field.column for field in self._columns.fields)]
+        return [name for name in more if name not in columns]
+
+    def complete(self, rows: pa.Table) -> pa.Table:
+        """Return rows with all payloads.
+
+        Args:
+            rows: with the columns that are `needed`, as far as a file has them.
+
+        Raises:
+            PayloadUnknown: the schema of a row is missing, or cannot be read.
+        """
+        if FORMAT_COLUMN not in rows.column_names or rows.column(FORMAT_COLUMN).null_count == rows.num_rows:
+            return rows
+        catalog = self._catalog or self._opened()
+        try:
+            made = given_back(catalog, self._columns, plain(rows))
+        except (Unfit, ValueError) as error:
+            self._catalog = None  # it remembers what is missing
+            raise PayloadUnknown(self._path, str(error)) from None
+        self._catalog = catalog
+        return rows.set_column(rows.column_names.index("data"), "data", made)
+
+    def _opened(self) -> SchemaCatalog:
+        lake, account = paths.lake_of(self._path)
+        return SchemaCatalog(open_storage(lake), account)

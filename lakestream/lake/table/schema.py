@@ -72,6 +72,8 @@ _OWN = frozenset((*TABLE_COLUMNS, REMOVED_COLUMN, SCHEMA_COLUMN, FORMAT_COLUMN))
 
 END = (1 << 63) - 1
 """Above every sequence."""
+LAST_TEXT = "\U0010ffff"
+"""Above every subject."""
 
 HEADER_LINE = b"NATS/1.0\r\n"
 Headers = list[tuple[str, list[str]]]

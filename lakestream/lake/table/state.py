@@ -24,12 +24,10 @@ from lakestream.lake.files import paths
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.staging import StreamIdentity
 from lakestream.lake.files.storage import Storage
-from lakestream.lake.table.actions import Action, Add, DeletionVector, MetaData, TableProtocol, statistics
-from lakestream.lake.table.ends import End, stated
+from lakestream.lake.table.actions import Action, MetaData, TableFile, TableProtocol, table_file
 from lakestream.lake.table.foreign_commits import ForeignCommit, foreign, since_progress
 from lakestream.lake.table.log import Commit, Log, log_directory
 from lakestream.lake.table.progress import Progress, application, progress_of
-from lakestream.lake.table.schema import END
 
 VACUUM = "VACUUM"
 """Beginning of the names of the operations of another program's VACUUM. Those of maintenance make no commits."""
@@ -39,8 +37,6 @@ have left the table are dropped. A file has two bounds."""
 SPARE_TEXTS = 64
 MOST_FOREIGN = 1_000
 """Maximum number of commits by other programs that a state has, the newest ones."""
-LAST_TEXT = "\U0010ffff"
-"""Upper bound of subjects that are not known."""
 _KINDS = ("add", "metaData", "protocol")
 _HEAD_LINES = (b'{"txn"', b'{"commitInfo"', b'{"metaData"')
 """Beginnings of the commit lines that a head follows from. There may be thousands of others."""
@@ -64,65 +60,6 @@ class Head(msgspec.Struct, frozen=True):
     moved: int = -1
     rows: int = 0
     committed_ms: int = 0
-
-
-class TableFile(msgspec.Struct, frozen=True, gc=False):
-    """A data file of a state.
-
-    `path` is spelled as in the log; see `actions.locate`. `added` is the version that brought the file, or its present
-    deletion vector; of files that were there when the table was loaded it may be a later one. `subject` is the value of
-    a table's partition column of that name, which is then not in the file. Bounds are 0, `END` or `LAST_TEXT`, and
-    `rows` is 0, where the statistics lack them. The bounds of subjects have at most 32 characters, yet are true bounds.
-    """
-
-    path: str
-    added: int
-    min_seq: int
-    max_seq: int
-    min_time: int
-    max_time: int
-    rows: int
-    size: int
-    min_subject: str
-    max_subject: str
-    subject: str | None
-    deleted: DeletionVector | None
-    end: End | None = None
-
-    @property
-    def is_known(self) -> bool:
-        """Return True if the statistics have rows, and bounds of sequences and times."""
-        return bool(self.rows and self.min_seq and self.min_time) and self.max_seq < END and self.max_time < END
-
-
-def table_file(add: Add, added: int = 0, texts: dict[str, str] | None = None) -> TableFile:
-    """Return the file of an action. `texts` has one object for each subject that bounds several files; None: the file
-    comes without bounds of times and subjects."""
-    stats = statistics(add)
-    low, high = stats.min_values, stats.max_values
-    min_time, max_time, first, last, subject = 0, END, "", LAST_TEXT, None
-    if texts is not None:
-        min_time, max_time = low.time_ns or 0, END if high.time_ns is None else high.time_ns
-        subject = add.partition_values.get("subject")
-        first = (low.subject or "") if subject is None else subject
-        last = (LAST_TEXT if high.subject is None else high.subject) if subject is None else subject
-        first, last = texts.setdefault(first, first), texts.setdefault(last, last)
-        subject = None if subject is None else first
-    return TableFile(
-        add.path,
-        added,
-        low.seq or 0,
-        END if high.seq is None else high.seq,
-        min_time,
-        max_time,
-        stats.rows,
-        add.size,
-        first,
-        last,
-        subject,
-        add.deletion_vector,
-        stated(add.tags),
-    )
 
 
 class TableState(msgspec.Struct, frozen=True):
@@ -227,6 +164,13 @@ class TableFollower:
             if self.state is None or self._is_stale or anew:
                 self.state, self._is_stale = self._load(self.state), False
             return self.state
+
+    def glance(self) -> TableState | None:
+        """Return the last state with bounds while a look goes on, without waiting for it; else None.
+
+        A look at a slow lake may take a minute, and a reader whose messages the last state has needs none of it.
+        """
+        return self.state if self._lock.locked() and self._texts is not None else None
 
     # ------------------------------------------------------------------ the head
     def _follow(self) -> None:

@@ -23,7 +23,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -40,13 +39,14 @@ from lakestream.lake.table import departures as departure_files
 from lakestream.lake.table.at import NotATable, TimeTravelError
 from lakestream.lake.table.clones import Clone, CloneRefused, lacks_files
 from lakestream.lake.table.commit import Commit
+from lakestream.lake.table.conditions import MATCHES, Condition
 from lakestream.lake.table.departures import Dead
 from lakestream.lake.table.log import Log, log_directory
-from lakestream.lake.table.payloads import Payloads, completed
 from lakestream.lake.table.policy import CLONED_PROPERTY, MANAGED_PROPERTIES, StreamPolicy
 from lakestream.lake.table.progress import Progress
 from lakestream.lake.table.schema import (
     CREATED_PROPERTY,
+    END,
     STREAM_PROPERTY,
     SUBJECT_LIMIT,
     SUBJECT_MOST,
@@ -58,13 +58,13 @@ from lakestream.lake.table.schema import (
     fits_partition,
     quoted,
     subject_text,
-    ticked,
 )
-from lakestream.lake.table.state import position_of
+from lakestream.lake.table.state import Head, position_of, state_at
+from lakestream.lake.view import View
 from lakestream.lake.write.clone_point import Point, find_point, rows_at
 from lakestream.lake.write.detach import Detacher
 from lakestream.lake.write.table import SET_PROPERTY, StreamTable, wanted_properties
-from lakestream.protocol.subjects import is_literal, matches
+from lakestream.protocol.subjects import matches
 from lakestream.protocol.transforms import Transform, TransformError
 
 if TYPE_CHECKING:
@@ -231,21 +231,23 @@ class CloneMaker:
 
     def _copy(self, asked: CloneRequest, point: Point, wanted: StreamPolicy, replace: bool) -> None:
         """Copy the rows that the request selects, under the subjects that it gives them."""
-        picker = _Picker(asked.selections)
-        rows = self._spark.read.format("delta").option("versionAsOf", point.version)
-        schema = Log(self._storage, point.table).state(point.version).metadata.schema_string
-        payloads = Payloads(point.table, schema)
-        # The copy has no typed columns, so it needs all payloads.
-        more = payloads.needed(TABLE_COLUMNS)
-        names = [*TABLE_COLUMNS, *map(ticked, more)]
-        frame = rows.load(self._storage.spark_path(point.table)).select(*names).where(_prefilter(asked.selections))
-        for condition in point.conditions:
-            frame = frame.where(f"NOT coalesce({condition}, false)")
-        if point.dead:
-            frame = frame.join(_dead_frame(self._spark, point.dead), "seq", "left_anti").select(*names)
-        if more:
-            frame = frame.mapInArrow(partial(_with_payloads, table=point.table, schema=schema), TABLE_DDL)
-        picked = frame.mapInArrow(picker, TABLE_DDL)
+        state = state_at(self._storage, point.table, Head(version=point.version))
+        origin = View(
+            lake=self._storage.root,
+            stream=asked.origin,
+            account=asked.origin_account,
+            uid=asked.origin_uid,
+            table=point.table,
+            state=state,
+            table_last_seq=END - 1,
+            columns=TABLE_COLUMNS,
+            hidden=Dead(runs=point.dead),
+        )
+        without = [f"NOT coalesce({condition}, false)" for condition in point.conditions]
+        where = " AND ".join([_prefilter(asked.selections), *without])
+        copy = _Copy(origin.for_task((), 0, END), where, _Picker(asked.selections))
+        spans = self._spark.createDataFrame(origin.ranges(1, END - 1) or [(1, 0)], "first bigint, last bigint")
+        picked = spans.mapInArrow(copy, TABLE_DDL)
         layout = self._layout(picked, wanted)
         self._check()
         self._table.create(layout, wanted, replace)
@@ -377,29 +379,22 @@ def _picked(rules: Sequence[tuple[bytes, Transform | None]], subject: bytes) -> 
     return None
 
 
-def _with_payloads(batches: Iterable[pa.RecordBatch], table: str, schema: str) -> Iterator[pa.RecordBatch]:
-    """Spark task: rows of a table in, the same with all payloads out."""
-    payloads = Payloads(table, schema)
-    for batch in batches:
-        yield completed(payloads, batch, TABLE_COLUMNS)
+class _Copy:
+    """Spark task: ranges of sequences of a table in, selected rows out, with their payloads: the copy has no typed
+    columns. Pickled, so it holds nothing of Spark."""
+
+    def __init__(self, origin: View, where: str, picker: _Picker) -> None:
+        self._origin, self._where, self._picker = origin, where, picker
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        spans = [(row["first"], row["last"]) for batch in batches for row in batch.to_pylist()]
+        yield from self._picker(self._origin.table_batches(spans, TABLE_COLUMNS, self._where))
 
 
 def _prefilter(selections: Sequence[Picked]) -> str:
     """Return a condition that all selected rows meet, as SQL that excludes files and pages."""
-    terms = ["subject_bytes IS NOT NULL"]
-    for each in selections:
-        if not each.filter or each.filter[0] in "*>":
-            return "true"
-        if is_literal(each.filter.encode()):
-            terms.append(f"subject = {quoted(each.filter)}")
-        else:
-            literal = []
-            for token in each.filter.split("."):
-                if token in ("*", ">"):
-                    break
-                literal.append(token)
-            terms.append(f"startswith(subject, {quoted('.'.join(literal) + '.')})")
-    return " OR ".join(terms)
+    filters = tuple(each.filter or ">" for each in selections)
+    return f"(subject_bytes IS NOT NULL OR {Condition('subject', MATCHES, filters).sql()})"
 
 
 def _dead_frame(spark: SparkSession, runs: Sequence[tuple[int, int]]) -> DataFrame:

@@ -38,14 +38,13 @@ from lakestream.lake.files.staging import StreamIdentity, read_identity
 from lakestream.lake.files.storage import Storage
 from lakestream.lake.table import check, clones, erasures
 from lakestream.lake.table import departures as departure_files
-from lakestream.lake.table.actions import Key, located, statistics
+from lakestream.lake.table.actions import Key, located, statistics, table_file
 from lakestream.lake.table.at import NotATable, open_log
 from lakestream.lake.table.clones import CloneUnreadable, References
 from lakestream.lake.table.commit import forget, is_conflict, write_checkpoint
 from lakestream.lake.table.log import Log, State, has_log
 from lakestream.lake.table.policy import LOG_RETENTION_PROPERTY, TIME_TRAVEL_PROPERTY
 from lakestream.lake.table.schema import STREAM_PROPERTY, UID_PROPERTY
-from lakestream.lake.table.state import table_file
 from lakestream.lake.write import vacuum
 from lakestream.lake.write.detach import Detached, Detacher, of_others
 from lakestream.lake.write.maintenance_plan import (

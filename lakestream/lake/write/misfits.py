@@ -26,14 +26,14 @@ from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.staging import StreamIdentity
 from lakestream.lake.files.storage import Storage
 from lakestream.lake.table import check, ends
-from lakestream.lake.table.actions import locate
+from lakestream.lake.table.actions import locate, table_file
 from lakestream.lake.table.check import Damage
 from lakestream.lake.table.commit import Commit, forget
 from lakestream.lake.table.log import Log, log_directory
 from lakestream.lake.table.progress import Progress
 from lakestream.lake.table.scan import Scan
 from lakestream.lake.table.schema import MISFITS_PROPERTY
-from lakestream.lake.table.state import TableFollower, table_file
+from lakestream.lake.table.state import TableFollower
 from lakestream.lake.table.typed_rows import MISFIT_SCHEMA
 from lakestream.lake.write.data_files import Written
 

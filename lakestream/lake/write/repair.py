@@ -21,12 +21,11 @@ from lakestream.lake.files import staging
 from lakestream.lake.files.staging import StagedSegment, StreamIdentity
 from lakestream.lake.files.storage import Storage
 from lakestream.lake.table import check
-from lakestream.lake.table.actions import Add, Key, located
+from lakestream.lake.table.actions import Add, Key, located, table_file
 from lakestream.lake.table.check import Damage, Request, asked, settle
 from lakestream.lake.table.commit import Commit, plain
 from lakestream.lake.table.log import Log, State
 from lakestream.lake.table.progress import Progress, application
-from lakestream.lake.table.state import table_file
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -200,9 +200,6 @@ class ThreadHistory:
     async def read_many(self, seqs: Sequence[int], subjects: Sequence[bytes] | None = None) -> list[Record]:
         return self._trusted(await self._ask(lambda table: table.read_many(seqs, subjects)))
 
-    async def last_by_subject(self, subjects: Sequence[bytes], up_to_seq: int) -> list[Record]:
-        return await self._ask(lambda table: table.last_by_subject(subjects, up_to_seq))
-
     async def first_at(self, time_ns: int) -> int:
         return await self._ask(lambda table: table.first_at(time_ns))
 

@@ -199,6 +199,9 @@ class FiberLock:
         if self._waiting:
             self._waiting.popleft()()
 
+    def locked(self) -> bool:
+        return self._held
+
     def __enter__(self) -> bool:
         return self.acquire()
 

@@ -26,7 +26,7 @@ import numpy as np
 from lakestream.lake.errors import HistoryUnavailable
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read.history.cache import RECORD_OVERHEAD, Block, BlockCache, Slab
-from lakestream.lake.read.history.index import MAX_SUBJECTS, Choice, Snapshot, TableIndex, Wanted
+from lakestream.lake.read.history.index import MAX_SUBJECTS, Choice, Snapshot, TableIndex
 from lakestream.lake.read.history.index import wanted as wanted_of
 from lakestream.lake.read.history.rows import content_bytes, records
 from lakestream.lake.read.history.scan import (
@@ -39,10 +39,11 @@ from lakestream.lake.read.history.scan import (
     Extent,
     TableScan,
 )
+from lakestream.lake.table.conditions import SubjectRange
 from lakestream.lake.table.schema import END
 from lakestream.lake.table.state import TableFollower
 from lakestream.log.format.record import Record
-from lakestream.protocol.subjects import is_literal, matches
+from lakestream.protocol.subjects import is_literal
 
 T = TypeVar("T")
 
@@ -158,34 +159,8 @@ class TableHistory:
         found.sort(key=_seq)
         return found if only is None else [record for record in found if record.subject in only]
 
-    def last_by_subject(self, subjects: Sequence[bytes], up_to_seq: int = END) -> list[Record]:
-        """Return the last message with seq ≤ `up_to_seq` of every subject that one of `subjects` is or matches,
-        ascending.
-
-        Raises:
-            HistoryUnavailable: the table could not be read.
-        """
-        literal = {subject for subject in subjects if is_literal(subject)}
-        patterns = [subject for subject in subjects if subject not in literal]
-        best: dict[bytes, int] = {}
-        left, last, rows = set(literal), up_to_seq, LOOK_ROWS * 8
-        while last > 0 and (left or patterns):
-            table, down_to = self._newest(last, wanted_of(left, patterns), rows)
-            for text, raw, seq in zip(*(table.column(name).to_pylist() for name in _NEWEST), strict=True):
-                subject = raw if raw is not None else text if isinstance(text, bytes) else text.encode()
-                asked = subject in literal or any(matches(pattern, subject) for pattern in patterns)
-                if asked and best.get(subject, 0) < seq:
-                    best[subject] = seq
-            left -= best.keys()
-            last, rows = down_to - 1, min(rows * 4, LOOK_MOST)
-        return self.read_many(sorted(best.values()), list(best)) if best else []
-
-    def _exactly(self, seqs: Sequence[int], wanted: Wanted | None) -> Any:
+    def _exactly(self, seqs: Sequence[int], wanted: SubjectRange | None) -> Any:
         return self._ask(lambda snapshot: self._scan.of_seqs(snapshot, seqs, wanted), seqs[-1])
-
-    def _newest(self, last: int, wanted: Wanted, rows: int) -> tuple[Any, int]:
-        # From the newest snapshot: a deleted message must not hide the present last one.
-        return self._ask(lambda snapshot: self._scan.newest(snapshot, last, wanted, rows), END)
 
     def first_at(self, time_ns: int) -> int:
         """Return the lowest sequence whose time is at or after `time_ns` (ns since the epoch); 0 when there is none.
@@ -390,7 +365,7 @@ class TableHistory:
                 if attempt == 1:
                     self._scan.close()
                 if attempt or seq > snapshot.max_seq:
-                    snapshot = self._index.refresh(from_scratch=attempt > 1)
+                    snapshot = self._index.refresh(attempt > 1, END + 1 if attempt else seq)
                 return ask(self._within(snapshot))
             except HistoryUnavailable:
                 raise
@@ -411,9 +386,6 @@ class TableHistory:
             maxs=snapshot.maxs[kept],
             max_seq=min(snapshot.max_seq, self.below - 1),
         )
-
-
-_NEWEST = ("subject", "subject_bytes", "seq")
 
 
 def _within(block: Block, first: int, last: int) -> list[Record]:

@@ -8,7 +8,6 @@ A snapshot never changes, so that readers need no lock.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
 from operator import attrgetter
 from typing import Any
@@ -19,9 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakestream.lake.files.storage import Storage
-from lakestream.lake.table.actions import MetaData, TableProtocol, locate
-from lakestream.lake.table.schema import END, FORMAT_COLUMN, REMOVED_COLUMN, column_names, literal, subject_text
-from lakestream.lake.table.state import LAST_TEXT, TableFile, TableFollower, TableState
+from lakestream.lake.table.actions import MetaData, TableFile, TableProtocol, locate
+from lakestream.lake.table.conditions import SubjectRange
+from lakestream.lake.table.schema import END, FORMAT_COLUMN, REMOVED_COLUMN, column_names, subject_text
+from lakestream.lake.table.state import TableFollower, TableState
 from lakestream.protocol.subjects import SubjectFilters, is_literal
 
 _DIRECT_FEATURES = frozenset(
@@ -39,48 +39,8 @@ _DIRECT_FEATURES = frozenset(
 )
 """Reader features with which files are read directly; a table with others is left to deltalake, which may refuse it."""
 _min_seq = attrgetter("min_seq")
-IN_MOST = 20
-"""Maximum number of values in one list of a query."""
 MAX_SUBJECTS = 512
 """Above this many subjects, all messages are read and filtered instead of naming the subjects in a query."""
-
-
-class Wanted:
-    """Subjects to search: literal ones, and prefixes (of patterns with wildcards), as the `subject` column spells
-    them."""
-
-    def __init__(self, texts: Iterable[str], heads: Iterable[str] = ()) -> None:
-        self.texts = sorted(set(texts))
-        self.heads = sorted(set(heads))
-        self.everything = "" in self.heads
-
-    def __bool__(self) -> bool:
-        return bool(self.texts or self.heads)
-
-    def overlaps(self, low: str, high: str) -> bool:
-        """Return True if one of them may lie in the range. `high` may have been cut, and stands for all texts that it
-        begins."""
-        if self.everything:
-            return True
-        at = bisect_left(self.texts, low)
-        if at < len(self.texts) and self.texts[at][: len(high)] <= high:
-            return True
-        return any(head[: len(high)] <= high and head + LAST_TEXT >= low for head in self.heads)
-
-    def sql(self, listed: int = 1 << 30) -> str:
-        """Return a condition that rows of these subjects meet, and of others only if there are more than `listed`; ""
-        for all rows."""
-        names = [*self.heads, *self.texts]
-        if self.everything or not names:
-            return ""
-        within = f"subject >= {literal(min(names))} AND subject < {literal(max(names) + LAST_TEXT)}"
-        if len(names) > listed:
-            return within
-        ways = [f"(subject >= {literal(head)} AND subject < {literal(head + LAST_TEXT)})" for head in self.heads]
-        ways += [f"subject IN ({', '.join(map(literal, self.texts))})"] if self.texts else []
-        either = f"({' OR '.join(ways)})"
-        # Longer lists are not used for leaving out files and pages.
-        return f"{either} AND {within}" if len(self.texts) > IN_MOST and not self.heads else either
 
 
 class Shape(msgspec.Struct, frozen=True):
@@ -102,20 +62,20 @@ class Snapshot(msgspec.Struct, frozen=True):
     max_seq: int
     shape: Shape
 
-    def overlapping(self, first: int, last: int, wanted: Wanted | None = None) -> list[TableFile]:
+    def overlapping(self, first: int, last: int, wanted: SubjectRange | None = None) -> list[TableFile]:
         """Return the files that may hold a message with first ≤ seq ≤ last, sorted by their lowest sequence."""
         end = int(np.searchsorted(self.mins, last, side="right"))
         places = np.flatnonzero(self.maxs[:end] >= first).tolist()
         return _holding([self.files[place] for place in places], wanted)
 
-    def holding(self, seqs: Sequence[int], wanted: Wanted | None = None) -> list[TableFile]:
+    def holding(self, seqs: Sequence[int], wanted: SubjectRange | None = None) -> list[TableFile]:
         """Return the files that may hold one of these sequences (ascending)."""
         asked = np.asarray(seqs, dtype=np.int64)
         within = np.searchsorted(asked, self.mins, side="left") < np.searchsorted(asked, self.maxs, side="right")
         return _holding([self.files[place] for place in np.flatnonzero(within).tolist()], wanted)
 
 
-def _holding(files: list[TableFile], wanted: Wanted | None) -> list[TableFile]:
+def _holding(files: list[TableFile], wanted: SubjectRange | None) -> list[TableFile]:
     """Return the files that may hold a message of the wanted subjects."""
     return files if wanted is None else [each for each in files if wanted.overlaps(each.min_subject, each.max_subject)]
 
@@ -138,14 +98,20 @@ class TableIndex:
         """Return the known snapshot without refreshing it; the newest version when there is none."""
         return self.refresh() if self._known is None else self._known[1]
 
-    def refresh(self, from_scratch: bool = False) -> Snapshot:
-        """Return the newest version; `from_scratch`: by reading the whole log.
+    def refresh(self, from_scratch: bool = False, seq: int = END) -> Snapshot:
+        """Return the newest version; while another thread looks at the table, the last one if it reaches `seq`.
+
+        Args:
+            from_scratch: by reading the whole log.
+            seq: a sequence; END for whatever there is, and END + 1 for the newest version in any case.
 
         Raises:
             FileNotFoundError: there is no table.
             HistoryUnavailable: its log is of an unsupported kind.
         """
-        state, known = self.follower.advance(bounds=True, anew=from_scratch), self._known
+        state, known = None if from_scratch else self.follower.glance(), self._known
+        if state is None or (seq != END and seq > max(state.maxs, default=0)):
+            state = self.follower.advance(bounds=True, anew=from_scratch)
         if known is not None and known[0] is state:
             return known[1]
         files, mins, maxs = state.files, np.frombuffer(state.mins, np.int64), np.frombuffer(state.maxs, np.int64)
@@ -235,14 +201,14 @@ class Choice:
         return rows if meant.true_count == rows.num_rows else rows.filter(meant)
 
 
-def wanted(literal: Collection[bytes], patterns: Sequence[bytes] = ()) -> Wanted:
+def wanted(literal: Collection[bytes], patterns: Sequence[bytes] = ()) -> SubjectRange:
     """Return subjects as the table's column spells them, and patterns as the text before their first wildcard."""
     heads = []
     for pattern in patterns:
         before = pattern.split(b".")
         at = next(place for place, token in enumerate(before) if token in (b"*", b">"))
         heads.append(subject_text(b".".join([*before[:at], b""]) if at else b"")[0])
-    return Wanted((subject_text(subject)[0] for subject in literal), heads)
+    return SubjectRange((subject_text(subject)[0] for subject in literal), heads)
 
 
 def _bytes(text: str | bytes) -> bytes:

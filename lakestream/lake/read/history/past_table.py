@@ -258,8 +258,7 @@ class TablePast:
         with contextlib.suppress(FileNotFoundError):  # VACUUM: the query tells
             for add in Log(self._storage, self._table).state(version).files.values():
                 if (end := stated(add.tags)) is not None:
-                    path = locate(self._table, add.path)
-                    end.check(path, self._storage.read_end(path, end.size)[0])
+                    end.check_in(self._storage, locate(self._table, add.path))
 
 
 def _without(batch: pa.RecordBatch, dead: Dead) -> pa.RecordBatch:

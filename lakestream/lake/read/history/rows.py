@@ -1,7 +1,6 @@
 """Rows of a stream's table as messages.
 
-Belongs here: the columns of a message, reading them from one small Parquet file (without deleted and archived rows),
-and converting Arrow rows to records. scan.py chooses the files, and reads large ones.
+Belongs here: the columns of a message, and converting Arrow rows to records. scan.py chooses the files.
 """
 
 from __future__ import annotations
@@ -13,150 +12,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from lakestream.lake.errors import DamagedFile
-from lakestream.lake.files.storage import Storage
-from lakestream.lake.read.history.index import Wanted
-from lakestream.lake.table import deletion_vectors
-from lakestream.lake.table.actions import locate
-from lakestream.lake.table.payloads import Payloads
-from lakestream.lake.table.schema import REMOVED_COLUMN, join_headers, table_schema
-from lakestream.lake.table.state import TableFile
+from lakestream.lake.table.scan import is_text
+from lakestream.lake.table.schema import join_headers
 from lakestream.log.format.record import Record
 
 COLUMNS = ("seq", "time_ns", "subject", "subject_bytes", "headers", "header_block", "data")
 """Columns of a record."""
-_CHECKED = frozenset((*COLUMNS, REMOVED_COLUMN))
 LIGHT = ("seq", "time_ns", "subject", "subject_bytes")
 """Columns that locate a message."""
-
-
-DECODED_MOST = 128 * 1024 * 1024
-"""Maximum decoded size of a file that is read whole."""
-
-
-class TooLarge(Exception):
-    """Raised for a file that compresses so well that reading it whole would take too much memory."""
-
-
-class Pick:
-    """Wanted rows of a file: a range of sequences, or exactly `seqs`; and subjects, when given."""
-
-    def __init__(self, first: int, last: int, wanted: Wanted | None = None, seqs: Sequence[int] | None = None) -> None:
-        self.first, self.last, self.wanted, self.seqs = first, last, wanted, seqs
-
-
-def read_file(
-    storage: Storage,
-    table: str,
-    file: TableFile,
-    pick: Pick,
-    columns: Sequence[str],
-    archive: bool,
-    payloads: Payloads | None = None,
-) -> Any | None:
-    """Return the wanted rows of one file as a pyarrow Table of `columns`; None when there are none. `payloads`: None if
-    all rows of the table keep theirs.
-
-    Raises:
-        PayloadUnknown: the schema of a row is missing.
-        FileNotFoundError: the file has gone.
-        TooLarge: it has to be read in parts.
-        DamagedFile: it is not as it was written: each page has a checksum, and the footer one in the table's log.
-    """
-    path = locate(table, file.path)
-    content = None if storage.local else storage.read(path)
-    if file.end is not None:
-        file.end.check(path, storage.read_end(path, file.end.size)[0] if content is None else memoryview(content))
-    try:
-        source = path if content is None else pa.BufferReader(content)
-        with pq.ParquetFile(source, page_checksum_verification=True) as parquet:
-            data = parquet.metadata
-            if sum(data.row_group(at).total_byte_size for at in range(data.num_row_groups)) > DECODED_MOST:
-                raise TooLarge(path)
-            names = [*columns, REMOVED_COLUMN] if archive else list(columns)
-            names += payloads.needed(columns) if payloads is not None else []
-            found = parquet.read(columns=names, use_threads=False)
-    except FileNotFoundError:
-        raise
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise DamagedFile(path, str(error)) from error
-    _check(path, file, found)
-    keep = None
-    if file.min_seq < pick.first or file.max_seq > pick.last or pick.seqs is not None:
-        seqs = found.column("seq").to_numpy()
-        keep = (seqs >= pick.first) & (seqs <= pick.last)
-        if pick.seqs is not None:
-            keep &= np.isin(seqs, np.asarray(pick.seqs, np.int64))
-    if file.deleted is not None:
-        alive = np.ones(found.num_rows, bool)
-        alive[deletion_vectors.load(file.deleted, table, storage.read)] = False
-        keep = _both(keep, alive)
-    if archive and REMOVED_COLUMN in found.column_names:
-        keep = _both(keep, found.column(REMOVED_COLUMN).is_null().to_numpy())
-    if pick.wanted is not None and file.subject is None:
-        keep = _both(keep, _of_subjects(found.column("subject"), pick.wanted))
-    if keep is not None and not keep.all():
-        found = found.filter(pa.array(keep))
-    if not found.num_rows:
-        return None
-    return _shaped(found if payloads is None else payloads.complete(found), file, columns)
-
-
-def _check(path: str, file: TableFile, found: Any) -> None:
-    """Raise DamagedFile unless rows have the types that a table has: a damaged footer may tell of others."""
-    if file.rows and found.num_rows != file.rows:
-        raise DamagedFile(path, f"it has {found.num_rows} rows instead of {file.rows}")
-    for field in table_schema(name for name in found.column_names if name in _CHECKED):
-        column = found.column(field.name)
-        if not _is_stored_as(column.type, field.type):
-            raise DamagedFile(path, f"its column {field.name} is {column.type} instead of {field.type}")
-        if field.name in ("seq", "time_ns") and column.null_count:
-            raise DamagedFile(path, f"its column {field.name} lacks values")
-
-
-def _is_stored_as(found: Any, wanted: Any) -> bool:
-    """Return True if a file may have a column of type `wanted` so. Other writers than ours may use other text types."""
-    if pa.types.is_dictionary(found):
-        found = found.value_type
-    if pa.types.is_map(wanted):
-        return bool(pa.types.is_map(found))
-    if wanted == pa.string():
-        return _is_text(found)
-    if wanted == pa.binary():
-        return bool(pa.types.is_binary(found) or pa.types.is_large_binary(found) or pa.types.is_binary_view(found))
-    return bool(found == wanted)
-
-
-def _both(one: np.ndarray[Any, Any] | None, other: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    return other if one is None else one & other
-
-
-def _of_subjects(column: Any, wanted: Wanted) -> np.ndarray[Any, Any]:
-    if wanted.everything:
-        return np.ones(len(column), bool)
-    found: np.ndarray[Any, Any] = pc.is_in(column, pa.array(wanted.texts, column.type)).to_numpy()
-    for head in wanted.heads:
-        found = found | pc.starts_with(column, head).to_numpy()
-    return found
-
-
-def _shaped(found: Any, file: TableFile, columns: Sequence[str]) -> Any:
-    """Return the table with exactly these columns in their usual types; writers and layouts leave out some."""
-    types = {field.name: field.type for field in table_schema(columns)}
-    have = set(found.column_names)
-    arrays = []
-    for name in columns:
-        if name in have:
-            column = found.column(name)
-            arrays.append(column if column.type == types[name] or name == "headers" else column.cast(types[name]))
-        elif name == "subject" and file.subject is not None:
-            value = pa.scalar(file.subject, pa.string())
-            arrays.append(pa.chunked_array([pa.repeat(value, found.num_rows)]))
-        else:
-            arrays.append(pa.chunked_array([pa.nulls(found.num_rows, types[name])]))
-    return pa.table(arrays, names=list(columns))
 
 
 def joined(parts: Sequence[Any], columns: Sequence[str]) -> Any:
@@ -236,7 +100,7 @@ def _byte_values(column: Any) -> list[bytes]:
     """Return a string or binary column without nulls as bytes objects; much faster than `to_pylist`."""
     values: list[bytes] = []
     for chunk in column.chunks:
-        array = chunk.cast(pa.large_string()).cast(pa.large_binary()) if _is_text(chunk.type) else chunk
+        array = chunk.cast(pa.large_string()).cast(pa.large_binary()) if is_text(chunk.type) else chunk
         array = array.cast(pa.large_binary())
         if array.null_count:
             values.extend(value or b"" for value in array.to_pylist())
@@ -249,10 +113,6 @@ def _byte_values(column: Any) -> list[bytes]:
         content = data.slice(int(bounds[0]), int(bounds[-1] - bounds[0])).to_pybytes()
         values.extend([content[a:b] for a, b in itertools.pairwise((bounds - bounds[0]).tolist())])
     return values
-
-
-def _is_text(type_: Any) -> bool:
-    return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_))
 
 
 def _header_blocks(headers: Any, blocks: Any) -> list[bytes]:

@@ -11,24 +11,20 @@ A read uses one snapshot and one of the two ways: they may see different version
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from lakestream.lake.files.storage import Storage
 from lakestream.lake.read.history.cache import Slab
-from lakestream.lake.read.history.index import IN_MOST, Snapshot, Wanted
-from lakestream.lake.read.history.rows import COLUMNS, LIGHT, Pick, TooLarge, joined, read_file
-from lakestream.lake.table.actions import locate
-from lakestream.lake.table.payloads import Payloads
-from lakestream.lake.table.schema import REMOVED_COLUMN, doubled
-from lakestream.lake.table.state import TableFile
-
-if TYPE_CHECKING:
-    from lakestream.lake.table.scan import Scan
+from lakestream.lake.read.history.index import Snapshot
+from lakestream.lake.read.history.rows import COLUMNS, LIGHT, joined
+from lakestream.lake.table.actions import TableFile, locate
+from lakestream.lake.table.conditions import IN_MOST, SubjectRange
+from lakestream.lake.table.scan import FileReader, Pick, Scan, TooLarge
+from lakestream.lake.table.schema import REMOVED_COLUMN
 
 DIRECT_ROWS = 20_000
 """Maximum number of rows of a file that is read directly."""
@@ -83,8 +79,8 @@ class TableScan:
     def __init__(self, table: str, storage: Storage) -> None:
         self._table = table
         self._storage = storage
-        self._payloads = _TablePayloads(table)
-        self._sql = SqlTable(table, storage, self._payloads)
+        self._files = FileReader(table, storage)
+        self._sql = SqlTable(table, storage)
         self._stretch = 1  # correction of the density by file statistics
         self._row_bytes = 0  # measured size of a row
 
@@ -161,7 +157,7 @@ class TableScan:
             self._row_bytes = max(found, self._row_bytes * 7 // 8)
         return slab
 
-    def of_seqs(self, snapshot: Snapshot, seqs: Sequence[int], wanted: Wanted | None) -> Any:
+    def of_seqs(self, snapshot: Snapshot, seqs: Sequence[int], wanted: SubjectRange | None) -> Any:
         """Return the existing messages with exactly these sequences (ascending)."""
         pick = Pick(seqs[0], seqs[-1], wanted, seqs)
         files = snapshot.holding(seqs, wanted)
@@ -176,7 +172,7 @@ class TableScan:
 
     # ------------------------------------------------------------------ by subject
     def of_subjects(
-        self, snapshot: Snapshot, first: int, last: int, wanted: Wanted, extent: Extent, rows: int
+        self, snapshot: Snapshot, first: int, last: int, wanted: SubjectRange, extent: Extent, rows: int
     ) -> tuple[Any, int] | None:
         """Return (messages of some subjects from `first` on, the sequence through which they are complete); None beyond
         `last`.
@@ -213,32 +209,6 @@ class TableScan:
             through = found.column("seq")[-1].as_py()
         return found, through
 
-    def newest(self, snapshot: Snapshot, last: int, wanted: Wanted, rows: int) -> tuple[Any, int]:
-        """Return (the highest sequence ≤ `last` of each subject, the sequence down to which it looked). The columns are
-        subject, subject_bytes and seq."""
-        files = sorted(snapshot.overlapping(0, last, wanted), key=attrgetter("max_seq"), reverse=True)
-        group: list[TableFile] = []
-        held, down_to = 0, 0
-        for file in files:
-            enough = held >= rows or (held + file.rows > GROUP_ROWS and _small(file))
-            if group and enough and file.max_seq < last:
-                down_to = file.max_seq + 1
-                break
-            group.append(file)
-            held += file.rows
-        pick = Pick(down_to, last, wanted)
-        if not group:
-            return joined([], LIGHT), 0
-        if self._readable(snapshot, group):
-            try:
-                found = self._direct(snapshot, group, pick, LIGHT)
-            except TooLarge:
-                pass
-            else:
-                found = found.group_by(["subject", "subject_bytes"]).aggregate([("seq", "max")])
-                return found.rename_columns({"seq_max": "seq"}), down_to
-        return self._sql.newest(snapshot, pick), down_to
-
     # ------------------------------------------------------------------ by time
     def first_at(self, snapshot: Snapshot, time_ns: int) -> int:
         """Return the lowest sequence whose time is at or after `time_ns`; 0: there is none."""
@@ -265,10 +235,10 @@ class TableScan:
 
     def _direct(self, snapshot: Snapshot, files: Sequence[TableFile], pick: Pick, columns: Sequence[str]) -> Any:
         """Return rows of whole small files. Raises FileNotFoundError and TooLarge."""
-        archive, payloads = snapshot.shape.archive, self._payloads.of(snapshot)
+        archive, schema = snapshot.shape.archive, snapshot.shape.schema
 
         def read(file: TableFile) -> Any | None:
-            return read_file(self._storage, self._table, file, pick, columns, archive, payloads)
+            return self._files.read(file, pick, columns, archive, schema)
 
         if self._storage.local or len(files) == 1:
             parts = [read(file) for file in files]
@@ -291,72 +261,39 @@ def _span(files: Sequence[TableFile], first: int, rows: int) -> int:
     return max(rows, rows * width // held)
 
 
-class _TablePayloads:
-    """Payloads of a table whose columns grow."""
-
-    def __init__(self, table: str) -> None:
-        self._table = table
-        self._known: tuple[str, Payloads] | None = None
-
-    def of(self, snapshot: Snapshot) -> Payloads | None:
-        """Return the payloads of a version; None if all rows keep theirs."""
-        schema, known = snapshot.shape.schema, self._known
-        if not schema:
-            return None
-        if known is None or known[0] != schema:
-            known = self._known = (schema, Payloads(self._table, schema))
-        return known[1]
-
-
 class SqlTable:
     """A table open for DataFusion. Safe for use by several threads.
 
     Args:
         table: path or URL of the table.
         storage: where it is.
-        payloads: of its versions.
     """
 
-    def __init__(self, table: str, storage: Storage, payloads: _TablePayloads) -> None:
+    def __init__(self, table: str, storage: Storage) -> None:
         self._table = table
         self._storage = storage
-        self._payloads = payloads
         self._lock = threading.Lock()
         self._checked: set[str] = set()
         self._scan: Scan | None = None
 
     def rows(self, snapshot: Snapshot, pick: Pick, columns: Sequence[str], limit: int = 0) -> Any:
         """Return the wanted rows in sequence order, as a pyarrow Table; at most `limit`, 0 for all."""
-        payloads = self._payloads.of(snapshot)
-        more = [] if payloads is None else payloads.needed(columns)
-        names = ", ".join([*columns, *map(doubled, more)])
-        sql = f"SELECT {names} FROM t WHERE {_condition(snapshot, pick)} ORDER BY seq"
-        found = self._ask(snapshot, pick, f"{sql} LIMIT {limit}" if limit else sql)
-        return payloads.complete(found).select(list(columns)) if payloads is not None and more else found
+        return self._ask(snapshot, pick, lambda scan: scan.ordered(columns, _condition(snapshot, pick), limit))
 
     def lowest_since(self, snapshot: Snapshot, first: int, last: int, time_ns: int) -> int:
         """Return the lowest sequence of a range whose time is at or after `time_ns`; 0: none."""
         pick = Pick(first, last)
-        where = f"{_condition(snapshot, pick)} AND time_ns >= {time_ns}"
-        return self._ask(snapshot, pick, f"SELECT min(seq) AS seq FROM t WHERE {where}").column("seq")[0].as_py() or 0
-
-    def newest(self, snapshot: Snapshot, pick: Pick) -> Any:
-        """Return the highest sequence of each subject among the wanted rows: columns subject, subject_bytes, seq."""
-        return self._ask(
-            snapshot,
-            pick,
-            "SELECT subject, subject_bytes, max(seq) AS seq FROM t "
-            f"WHERE {_condition(snapshot, pick)} GROUP BY subject, subject_bytes",
-        )
+        sql = f"SELECT min(seq) AS seq FROM t WHERE {_condition(snapshot, pick)} AND time_ns >= {time_ns}"
+        return self._ask(snapshot, pick, lambda scan: scan.query(sql)).column("seq")[0].as_py() or 0
 
     def close(self) -> None:
         """Close the table; the next query opens it again."""
         with self._lock:
             self._scan = None
 
-    def _ask(self, snapshot: Snapshot, pick: Pick, sql: str) -> Any:
+    def _ask(self, snapshot: Snapshot, pick: Pick, ask: Callable[[Scan], Any]) -> Any:
         self._check(snapshot, pick)
-        found = self._opened(snapshot.version).query(sql)
+        found = ask(self._opened(snapshot.version))
         if len(snapshot.files) > KEEP_FILES:
             self.close()
         return found
@@ -372,16 +309,13 @@ class SqlTable:
             self._checked = set()
         for file in snapshot.overlapping(pick.first, pick.last, pick.wanted):
             if file.end is not None and not _small(file) and file.path not in self._checked:
-                path = locate(self._table, file.path)
-                file.end.check(path, self._storage.read_end(path, file.end.size)[0])
+                file.end.check_in(self._storage, locate(self._table, file.path))
                 self._checked.add(file.path)
 
     def _opened(self, version: int) -> Scan:
         """Return the table at `version` or later."""
         with self._lock:
             if self._scan is None:
-                from lakestream.lake.table.scan import Scan  # loads deltalake
-
                 self._scan = Scan(self._table, storage=self._storage)
             elif self._scan.version < version:
                 self._scan.catch_up()

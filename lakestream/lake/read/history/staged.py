@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -25,7 +24,6 @@ from lakestream.lake.table.departures import Dead
 from lakestream.lake.table.schema import message_schema
 from lakestream.log.format.record import Record
 from lakestream.log.format.segment import Footer
-from lakestream.protocol.subjects import is_literal
 
 CHUNK_ROWS = 1_024
 """Rows that are converted to messages at once."""
@@ -76,11 +74,6 @@ class StagedRows:
         wanted = set(seqs)
         some = [record for record in self._from(seqs[0], seqs[-1]) if record.seq in wanted]
         return some if subjects is None else [record for record in some if record.subject in subjects]
-
-    def last_by_subject(self, subjects: Sequence[bytes], up_to_seq: int) -> list[Record]:
-        has = Choice(subjects).has
-        newest = {record.subject: record for record in self._from(0, up_to_seq) if has(record.subject)}
-        return sorted(newest.values(), key=attrgetter("seq"))
 
     def first_at(self, time_ns: int) -> int:
         for part in self._parts():
@@ -160,14 +153,6 @@ class FallbackHistory:
         old = [seq for seq in seqs if seq < self._table.below]
         found = self._table.read_many(old, subjects) if old else []
         return found + self._staged.read_many(seqs[len(old) :], subjects)
-
-    def last_by_subject(self, subjects: Sequence[bytes], up_to_seq: int) -> list[Record]:
-        newest = {record.subject: record for record in self._staged.last_by_subject(subjects, up_to_seq)}
-        left = [subject for subject in subjects if subject not in newest or not is_literal(subject)]
-        if left:
-            for record in self._table.last_by_subject(left, min(up_to_seq, self._table.below - 1)):
-                newest.setdefault(record.subject, record)
-        return sorted(newest.values(), key=attrgetter("seq"))
 
     def first_at(self, time_ns: int) -> int:
         return self._table.first_at(time_ns) or self._staged.first_at(time_ns)

@@ -23,10 +23,10 @@ from lakestream.lake.files.locks import COMPACTOR_LOCK, Lease, is_held
 from lakestream.lake.files.object_storage import ObjectStorage
 from lakestream.lake.files.storage import Entry, Storage
 from lakestream.lake.table import check as table_check
-from lakestream.lake.table.actions import Add, to_z85
+from lakestream.lake.table.actions import Add, table_file, to_z85
 from lakestream.lake.table.check import Budget, TableCheck, check, describe, span
 from lakestream.lake.table.log import Log
-from lakestream.lake.table.state import TableFollower, table_file
+from lakestream.lake.table.state import TableFollower
 from tests.s3_server import S3Server
 
 pytestmark = pytest.mark.unit

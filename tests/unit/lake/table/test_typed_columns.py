@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from lakestream.lake.table import typed_columns
-from lakestream.lake.table.payloads import Payloads
+from lakestream.lake.table.scan import Payloads
 from lakestream.lake.table.schema import FORMAT_COLUMN, SCHEMA_COLUMN, column_names
 from lakestream.lake.table.typed_columns import EMPTY, MAX_TABLE_FIELDS, NoColumns, place, placed
 from lakestream.schemas.columns import (

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 from lakestream.lake.errors import BadSegment, DamagedFile
 from lakestream.lake.files.lake import open_storage
-from lakestream.lake.read.history.rows import COLUMNS, Pick, read_file
+from lakestream.lake.read.history.rows import COLUMNS
 from lakestream.lake.table import check, ends
-from lakestream.lake.table.actions import Add
+from lakestream.lake.table.actions import Add, TableFile, table_file
 from lakestream.lake.table.policy import RUN_SEQS
+from lakestream.lake.table.scan import FileReader, Pick
 from lakestream.lake.table.schema import REMOVED_COLUMN, Layout, bucket_of, escaped, message_schema
-from lakestream.lake.table.state import TableFile, table_file
 from lakestream.lake.write import file_statistics
 from lakestream.lake.write.data_files import DataFiles, Written
 
@@ -177,12 +177,12 @@ def test_the_bytes_of_a_file_have_checksums(tmp_path: Path) -> None:
     assert end == ends.of_file(storage, str(path))
     content = path.read_bytes()
     entry = TableFile(file.path, 0, 1, 20, 0, 20 << 32, 20, file.size, "s", "s", "s", None, end)
-    whole = read_file(storage, str(tmp_path), entry, Pick(1, 20), COLUMNS, archive=False)
+    whole = FileReader(str(tmp_path), storage).read(entry, Pick(1, 20), COLUMNS, archive=False)
     reasons = []
     for at in range(4, len(content), 5):
         path.write_bytes(content[:at] + bytes([content[at] ^ 1 << at % 8]) + content[at + 1 :])
         try:
-            assert read_file(storage, str(tmp_path), entry, Pick(1, 20), COLUMNS, archive=False) == whole, at
+            assert FileReader(str(tmp_path), storage).read(entry, Pick(1, 20), COLUMNS, archive=False) == whole, at
         except DamagedFile as error:
             reasons.append(str(error))
     assert len(reasons) > len(content) // 8
@@ -209,8 +209,8 @@ def test_a_column_of_another_type_is_refused_without_a_checksum(tmp_path: Path) 
         pq.write_table(some, tmp_path / "x.parquet")
         entry = TableFile("x.parquet", 0, 1, 2, 1, 2, 2, 1, "s", "s", None, None)
         with pytest.raises(DamagedFile, match=says):
-            read_file(
-                open_storage(tmp_path), str(tmp_path), entry, Pick(1, 2), tuple(table.column_names), archive=False
+            FileReader(str(tmp_path), open_storage(tmp_path)).read(
+                entry, Pick(1, 2), tuple(table.column_names), archive=False
             )
 
 

@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,11 @@ from hypothesis import strategies as st
 
 from lakestream.lake.errors import HistoryUnavailable, StorageFailed
 from lakestream.lake.files.lake import open_storage
-from lakestream.lake.read.history import rows as history_rows
 from lakestream.lake.read.history import scan as history_scan
 from lakestream.lake.read.history.cache import BlockCache
 from lakestream.lake.read.history.history import READERS, TableHistory
-from lakestream.lake.table import schema
+from lakestream.lake.table import scan, schema
+from lakestream.lake.table.log import Log
 from lakestream.lake.table.schema import END
 from lakestream.lake.table.state import TableFollower
 from lakestream.log.format.record import Record
@@ -101,11 +102,6 @@ def test_every_read_of_every_layout(tmp_path: Path, way: str, by: str | None) ->
         wanted = [row for row in stored if row.seq in seqs]
         assert history.read_many(seqs) == wanted
         assert history.read_many(seqs, some) == [row for row in wanted if row.subject in some]
-        patterns = [*some[:2], choose.choice([b"a.>", b"*.1", b">", b"b.*", b"none.>"])]
-        best = {
-            row.subject: row for row in stored if row.seq <= last and any(matches(p, row.subject) for p in patterns)
-        }
-        assert history.last_by_subject(patterns, last) == sorted(best.values(), key=lambda row: row.seq)
         time_ns = T0 + choose.randint(-500, 400_000)
         assert history.first_at(time_ns) == next((row.seq for row in stored if row.time_ns >= time_ns), 0)
 
@@ -124,18 +120,6 @@ def test_single_messages_far_apart(tmp_path: Path, way: str) -> None:
     assert history.read(1, END, 10_000) == stored
 
 
-def test_the_last_of_a_subject_may_be_very_old(tmp_path: Path, way: str) -> None:
-    write(tmp_path / "t", [record(1, b"once"), record(2, b"often")])
-    for number in range(20):
-        write(tmp_path / "t", [record(seq, b"often") for seq in range(3 + number * 50, 53 + number * 50)])
-    history = TableHistory(str(tmp_path / "t"))
-    assert [row.seq for row in history.last_by_subject([b"once", b"often"])] == [1, 1002]
-    assert [row.seq for row in history.last_by_subject([b"*"], 500)] == [1, 500]
-    assert [row.seq for row in history.last_by_subject([b"once"], 1)] == [1]
-    assert history.last_by_subject([b"often"], 1) == []
-    assert history.last_by_subject([]) == []
-
-
 def test_what_an_archive_kept_is_not_in_the_stream(tmp_path: Path, way: str) -> None:
     """Messages kept by an archive are not in the stream.
 
@@ -152,8 +136,6 @@ def test_what_an_archive_kept_is_not_in_the_stream(tmp_path: Path, way: str) -> 
     assert history.read(1, END, 1000, [SUBJECTS[0]]) == [row for row in live if row.subject == SUBJECTS[0]]
     assert history.read_many(range(40, 60)) == [row for row in live if 40 <= row.seq < 60]
     assert history.read(52, 52, 1) == []
-    best = {row.subject: row.seq for row in live}
-    assert [row.seq for row in history.last_by_subject([b">"])] == sorted(best.values())
     for row in stored[::3]:
         assert history.first_at(row.time_ns) == next(each.seq for each in live if each.time_ns >= row.time_ns)
 
@@ -168,7 +150,6 @@ def test_files_that_go_under_any_read_are_not_missed(tmp_path: Path, way: str) -
         lambda history: history.read(1, END, 1000, [b"a"]) == [row for row in stored if row.subject == b"a"],
         lambda history: history.read(1, END, 1000, [b"z.*"]) == [row for row in stored if row.subject[:2] == b"z."],
         lambda history: history.read_many([3, 99, 150]) == [stored[2], stored[98], stored[149]],
-        lambda history: len(history.last_by_subject([b">"], 150)) == len(SUBJECTS),
         lambda history: history.first_at(stored[99].time_ns) == 100,
     ]
     histories = [TableHistory(str(tmp_path / "t")) for _ in reads]
@@ -216,8 +197,6 @@ def test_reads_of_every_kind_go_on_while_the_table_grows_and_is_rewritten_and_va
         rows = [stored[seq - 1] for seq in seqs]
         assert history.read_many(seqs) == rows
         assert history.read_many(seqs, [row.subject for row in rows]) == rows
-        best = {row.subject: row.seq for row in stored[: seqs[-1]]}
-        assert [row.seq for row in history.last_by_subject([b">"], seqs[-1])] == sorted(best.values())
         assert stored[history.first_at(rows[0].time_ns) - 1].time_ns == rows[0].time_ns
 
     def again_and_again(work: Callable[[int], None]) -> None:
@@ -250,14 +229,13 @@ def test_reads_of_every_kind_go_on_while_the_table_grows_and_is_rewritten_and_va
 
 
 def test_a_file_that_unpacks_to_too_much_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history_rows, "DECODED_MOST", 1000)
+    monkeypatch.setattr(scan, "DECODED_MOST", 1000)
     stored = [record(seq) for seq in range(1, 301)]
     write(tmp_path / "t", stored)
     history = TableHistory(str(tmp_path / "t"))
     assert history.read(1, END, 1000) == stored
     assert history.read_many([5, 100]) == [stored[4], stored[99]]
     assert history.read(1, END, 1000, [b"a"]) == [row for row in stored if row.subject == b"a"]
-    assert len(history.last_by_subject([b">"])) == len(SUBJECTS)
 
 
 def test_what_is_read_stays_within_the_cache(tmp_path: Path, way: str) -> None:
@@ -308,13 +286,13 @@ def test_a_pattern_leaves_out_the_files_that_have_nothing_of_it(
         data = {**columns(rows), "token1": pa.array([row.subject[:1].decode() for row in rows])}
         write_deltalake(str(tmp_path / "t"), pa.table(data), mode="append", partition_by="token1")
     opened: list[str] = []
-    real = history_scan.read_file
+    real = scan.FileReader.read
 
-    def noted(storage: Any, table: str, file: Any, *more: Any) -> Any:
+    def noted(reader: Any, file: Any, *more: Any) -> Any:
         opened.append(file.min_subject)
-        return real(storage, table, file, *more)
+        return real(reader, file, *more)
 
-    monkeypatch.setattr(history_scan, "read_file", noted)
+    monkeypatch.setattr(scan.FileReader, "read", noted)
     history = TableHistory(str(tmp_path / "t"))
     for pattern, first in ((b"c.>", b"c"), (b"c.*.x", b"c"), (b"f.5.*", b"f")):
         opened.clear()
@@ -383,7 +361,6 @@ def test_a_table_in_an_object_store(
         reader._cache.drop(reader._slabs)
         assert reader.read(1, END, 1000) == stored
         assert reader.read_many([7, 80], [stored[6].subject, stored[79].subject]) == [stored[6], stored[79]]
-        assert len(reader.last_by_subject([b">"])) == len(SUBJECTS)
         assert reader.first_at(stored[99].time_ns) == 100
 
 
@@ -419,7 +396,6 @@ async def test_reads_of_one_stream_run_side_by_side_and_no_more_than_allowed(tmp
     assert results == [[row] for row in stored[: 2 * PER_STREAM]]
     assert most == PER_STREAM
     table.read_many = real  # type: ignore[method-assign]
-    assert [row.seq for row in await history.last_by_subject([b">"], 9)] == list(range(1, 10))
     assert await history.read(1, 500, 1000) == stored
     history.refuse("an older copy")
     with pytest.raises(HistoryUnavailableError, match="an older copy"):
@@ -474,3 +450,33 @@ async def test_the_event_loop_does_not_wait_for_a_read_that_holds_the_table(tmp_
         forget()
         assert time.monotonic() - began < 1.0
     io.close()
+
+
+def test_a_look_at_a_lake_that_does_not_answer_holds_up_no_read_that_needs_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The keeper's look and reads of history share the follower of a table, which looks under a lock."""
+    stored = [record(seq) for seq in range(1, 201)]
+    write(tmp_path / "t", stored[:100])
+    follower = TableFollower(str(tmp_path / "t"))
+    history = TableHistory(follower.table, follower=follower)
+    assert history.read(1, END, 1000) == stored[:100]
+    write(tmp_path / "t", stored[100:])
+    follower.newest()  # the last look that ended
+    hangs, released, real = threading.Event(), threading.Event(), Log.tag
+
+    def tag(log: Log, version: int) -> str | None:
+        hangs.set()
+        assert released.wait(60)
+        return real(log, version)
+
+    monkeypatch.setattr(Log, "tag", tag)
+    with ThreadPoolExecutor(2) as threads:
+        look = threads.submit(follower.newest)
+        assert hangs.wait(60)
+        try:
+            found = threads.submit(history.read_many, [7, 150]).result(30)
+        finally:
+            released.set()
+        assert look.result().version == 1
+    assert found == [stored[6], stored[149]]

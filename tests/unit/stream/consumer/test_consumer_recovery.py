@@ -179,9 +179,6 @@ class Lake:
     def forget(self) -> bool:
         return False
 
-    async def last_by_subject(self, subjects: Sequence[bytes], up_to_seq: int) -> list[Record]:
-        raise AssertionError("consumers do not ask this")
-
     async def first_at(self, time_ns: int) -> int:
         return next((record.seq for record in self.records if record.time_ns >= time_ns), 0)
 

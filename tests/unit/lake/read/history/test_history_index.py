@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from lakestream.lake.errors import HistoryUnavailable
 from lakestream.lake.files.local_storage import LocalStorage
 from lakestream.lake.files.storage import Entry
-from lakestream.lake.read.history.index import END, TableIndex, Wanted
-from lakestream.lake.table.actions import locate
-from lakestream.lake.table.state import TableFile, TableFollower
+from lakestream.lake.read.history.index import END, TableIndex
+from lakestream.lake.table.actions import TableFile, locate
+from lakestream.lake.table.conditions import SubjectRange
+from lakestream.lake.table.state import TableFollower
 
 pytestmark = pytest.mark.unit
 
@@ -145,7 +146,7 @@ def test_files_without_statistics_are_known_by_their_footers(tmp_path: Path) -> 
     snapshot = index_of(tmp_path / "t")[0].refresh()
     (file,) = snapshot.files
     assert (file.min_seq, file.max_seq, file.min_time, file.max_time, file.rows) == (5, 14, 50, 140, 10)
-    assert snapshot.overlapping(1, END, Wanted(["zzz"])), "nothing is known of its subjects"
+    assert snapshot.overlapping(1, END, SubjectRange(["zzz"])), "nothing is known of its subjects"
 
 
 def test_which_files_may_hold_what(tmp_path: Path) -> None:
@@ -158,9 +159,9 @@ def test_which_files_may_hold_what(tmp_path: Path) -> None:
 
     assert firsts(snapshot.overlapping(20, 31)) == [11, 21, 31]
     assert firsts(snapshot.overlapping(101, END)) == []
-    assert firsts(snapshot.overlapping(1, END, Wanted(["s3.1", "s7.0", "s55"]))) == [31, 71]
-    assert firsts(snapshot.overlapping(1, END, Wanted([], ["s4."]))) == [41]
-    assert firsts(snapshot.overlapping(1, 20, Wanted([], [""]))) == [1, 11]
+    assert firsts(snapshot.overlapping(1, END, SubjectRange(["s3.1", "s7.0", "s55"]))) == [31, 71]
+    assert firsts(snapshot.overlapping(1, END, SubjectRange([], ["s4."]))) == [41]
+    assert firsts(snapshot.overlapping(1, 20, SubjectRange([], [""]))) == [1, 11]
     assert firsts(snapshot.holding([5, 6, 44, 100, 200])) == [1, 41, 91]
 
 
@@ -175,7 +176,7 @@ def test_no_file_that_holds_a_wanted_subject_is_left_out(
     held: list[str], texts: list[str], heads: list[str], cut: int
 ) -> None:
     """No file with a wanted subject is left out, although statistics truncate strings and may lie below the subject."""
-    wanted = Wanted(texts, heads)
+    wanted = SubjectRange(texts, heads)
     if any(text in texts or text.startswith(tuple(heads)) for text in held):
         assert wanted.overlaps(min(held)[:cut], max(held)[:cut])
 

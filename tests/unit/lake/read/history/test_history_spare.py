@@ -98,11 +98,8 @@ def test_a_read_with_a_limit_of_bytes_goes_on_where_it_ended(half: Half) -> None
     assert [record for record in found if record.seq in living] == half.live
 
 
-def test_the_last_of_a_subject_and_the_first_of_a_time_are_found_in_either(half: Half) -> None:
+def test_the_first_of_a_time_is_found_in_either(half: Half) -> None:
     history = half.history()
-    for up_to in (half.begins + 3, 180, 240):
-        newest = {record.subject: record for record in half.between(half.begins, up_to)}
-        assert history.last_by_subject(list(newest), up_to) == sorted(newest.values(), key=lambda each: each.seq)
     for record in (half.live[0], half.live[40], half.live[-1]):
         assert history.first_at(record.time_ns) == record.seq
     assert history.first_at(half.live[-1].time_ns + 1) == 0
