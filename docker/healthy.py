@@ -29,8 +29,8 @@ def server() -> str:
 
 def compactor() -> str:
     """Return the reason why no compactor works on the lake, or nothing."""
-    from lakestream.lake.files import paths
-    from lakestream.lake.files.locks import COMPACTOR_LOCK, is_held
+    from lakestream.lake.storage import paths
+    from lakestream.lake.storage.locks import COMPACTOR_LOCK, is_held
 
     lake = os.environ["LAKESTREAM_LAKE"]
     return "" if is_held(f"{paths.root(lake)}/{COMPACTOR_LOCK}") else f"no compactor holds the lock of {lake}"

@@ -52,8 +52,8 @@ def run(options: argparse.Namespace, stop: threading.Event) -> int:
     """Find the version, start Spark, make the clone."""
     import time
 
-    from lakestream.lake.files import lake as lakes
-    from lakestream.lake.files import paths
+    from lakestream.lake.storage import lake as lakes
+    from lakestream.lake.storage import paths
     from lakestream.lake.table.at import NotATable, open_log, version_for_commit_time
     from lakestream.lake.write import clone_maker
 

@@ -27,9 +27,9 @@ from lakestream.extras import ExtraMissing, load  # noqa: E402
 from lakestream.lake.catalogs import address  # noqa: E402
 from lakestream.lake.catalogs.address import CatalogAddress  # noqa: E402
 from lakestream.lake.errors import StorageFailed  # noqa: E402
-from lakestream.lake.files import paths  # noqa: E402
 from lakestream.lake.spark import job  # noqa: E402
 from lakestream.lake.spark.job import complain, say  # noqa: E402
+from lakestream.lake.storage import paths  # noqa: E402
 from lakestream.lake.write.metrics import CompactorMetrics  # noqa: E402
 from lakestream.lake.write.upkeep import DEFAULT_EVERY_SECONDS, Upkeep  # noqa: E402
 from lakestream.spans import Spans, configured, open_spans  # noqa: E402
@@ -136,7 +136,7 @@ def run(
 
     With --once and nothing to do Spark is not started.
     """
-    from lakestream.lake.files import lake as lakes
+    from lakestream.lake.storage import lake as lakes
 
     lake = paths.root(options.lake)
     lakes.require(lake, options.create)

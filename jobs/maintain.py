@@ -91,8 +91,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def run(options: argparse.Namespace, stop: threading.Event) -> int:
     """Start Spark, take the maintainer's lock, work until `stop` (or until done, with --once)."""
-    from lakestream.lake.files import lake as lakes
-    from lakestream.lake.files import paths
+    from lakestream.lake.storage import lake as lakes
+    from lakestream.lake.storage import paths
 
     lake = paths.root(options.lake)
     lakes.require(lake)
@@ -131,8 +131,8 @@ def _cancel(stop: threading.Event, maintainer: Maintainer) -> None:
 
 
 def _rounds(maintainer: Maintainer, options: argparse.Namespace, lake: str, stop: threading.Event) -> int:
-    from lakestream.lake.files.lake import open_storage
     from lakestream.lake.progress import Advance, progress
+    from lakestream.lake.storage.lake import open_storage
     from lakestream.lake.write.maintainer import tables
 
     if not options.once:
@@ -167,7 +167,7 @@ def _rounds(maintainer: Maintainer, options: argparse.Namespace, lake: str, stop
 
 def _detach(maintainer: Maintainer, lake: str, name: str, account: str) -> int:
     """Detach one clone, reporting progress every second at most."""
-    from lakestream.lake.files import paths
+    from lakestream.lake.storage import paths
 
     table = paths.normalise(name) if "/" in name else paths.table(lake, name, account)
     said = began = time.monotonic()
@@ -189,7 +189,7 @@ def _detach(maintainer: Maintainer, lake: str, name: str, account: str) -> int:
 
 def _dry_run(lake: str, policy: Policy, stream: str | None, as_json: bool) -> int:
     from lakestream.lake.errors import LacksFiles
-    from lakestream.lake.files.lake import open_storage
+    from lakestream.lake.storage.lake import open_storage
     from lakestream.lake.write import maintainer
 
     storage, code = open_storage(lake), 0

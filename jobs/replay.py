@@ -43,9 +43,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 def run(options: argparse.Namespace, stop: threading.Event) -> int:
     """Find the stream, start Spark, replay its misfits."""
-    from lakestream.lake.files import lake as lakes
-    from lakestream.lake.files import paths
-    from lakestream.lake.files.scan import Scanner
+    from lakestream.lake.staging.scan import Scanner
+    from lakestream.lake.storage import lake as lakes
+    from lakestream.lake.storage import paths
     from lakestream.lake.write.replay import NoReplay, Replay
 
     lake = paths.root(options.lake)

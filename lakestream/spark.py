@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lakestream.lake.errors import LakeError
-from lakestream.lake.files import paths
-from lakestream.lake.files.lake import open_storage
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import open_storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from lakestream.client.loop_thread import LoopThread
-from lakestream.lake.files.lake import open_storage
+from lakestream.lake.storage.lake import open_storage
 from lakestream_sharing import grants
 from lakestream_sharing.access import Access
 from lakestream_sharing.app import PREFIX, Limits, Service

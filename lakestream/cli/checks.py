@@ -31,10 +31,10 @@ from lakestream.config.errors import reason_of
 from lakestream.config.options import FREE_PORT, Options, RemoteTls, TlsOptions
 from lakestream.extras import MODULES
 from lakestream.lake.errors import JavaMissing, LakeError
-from lakestream.lake.files import paths
-from lakestream.lake.files.clouds.known import cloud_of
-from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.storage import Storage
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.clouds.known import cloud_of
+from lakestream.lake.storage.lake import open_storage
+from lakestream.lake.storage.storage import Storage
 
 Level = Literal["ok", "warn", "fail"]
 

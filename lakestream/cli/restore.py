@@ -24,8 +24,8 @@ from lakestream.cli.link import ClientLink, TransferFailed, exits
 from lakestream.cli.server_options import DEFAULT_SERVER, Server, with_server
 from lakestream.cli.sql import LakeOption, default_lake
 from lakestream.cli.terminal import JsonOption, print_json
-from lakestream.lake.files.paths import DEFAULT_ACCOUNT
 from lakestream.lake.progress import Advance, progress
+from lakestream.lake.storage.paths import DEFAULT_ACCOUNT
 from lakestream.lake.table.at import instant
 from lakestream.log.format.record import Record
 from lakestream.protocol import s2
@@ -95,8 +95,8 @@ def restore_schemas(
     as_json: JsonOption = False,
 ) -> None:
     """Make the bucket of schemas again from the lake, with all versions and ids. Exit code 1: there is one, or none."""
-    from lakestream.lake.files import schemas
-    from lakestream.lake.files.lake import open_storage
+    from lakestream.lake.storage.lake import open_storage
+    from lakestream.lake.table import schema_files as schemas
 
     with exits("interrupted; nothing was restored"):
         storage = open_storage(lake or str(default_lake()))

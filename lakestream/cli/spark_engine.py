@@ -21,11 +21,11 @@ from pyspark.sql import DataFrame, SparkSession, types
 from pyspark.sql.types import DataType
 
 from lakestream.lake.errors import JarsMissing
-from lakestream.lake.files import paths
-from lakestream.lake.files.lake import open_storage
 from lakestream.lake.spark import jars
 from lakestream.lake.sql.catalog import UnknownStream
 from lakestream.lake.sql.dialect import BadSql, SqlError, Timestamps, split
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table.log import LOG_DIRECTORY
 from lakestream.spark import session
 

@@ -29,11 +29,11 @@ from lakestream.cli.server_options import (
 )
 from lakestream.cli.terminal import complain
 from lakestream.lake.errors import LakeError
-from lakestream.lake.files import lake as lakes
-from lakestream.lake.files import paths
-from lakestream.lake.files.probe import require_answer
 from lakestream.lake.flush import Credentials
 from lakestream.lake.sql import TAIL_BYTES
+from lakestream.lake.storage import lake as lakes
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.probe import require_answer
 
 if TYPE_CHECKING:
     from lakestream.lake.sql.uncompacted import Server

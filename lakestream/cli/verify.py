@@ -17,8 +17,8 @@ from lakestream.cli.running import Verified, is_server, verify_running
 from lakestream.cli.server_options import Server, with_server
 from lakestream.cli.terminal import JsonOption, complain, console, counted, print_json, size
 from lakestream.lake.errors import LakeError
-from lakestream.lake.files import paths
 from lakestream.lake.progress import Advance, progress
+from lakestream.lake.storage import paths
 from lakestream.log.format.errors import LogError
 from lakestream.log.verify.findings import Finding, Repair
 from lakestream.verify.stores import NoStore, StoreCheck, root_of

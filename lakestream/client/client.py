@@ -29,7 +29,7 @@ from lakestream.client.past import RETENTION, TIME_TRAVEL, AsOf, PastPoint, last
 from lakestream.client.scan import CheckedFilters, Filters, direct_pages, of_lake, of_nats
 from lakestream.client.sql import Answer, ask
 from lakestream.lake.errors import LakeError
-from lakestream.lake.files.paths import DEFAULT_ACCOUNT
+from lakestream.lake.storage.paths import DEFAULT_ACCOUNT
 from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.protocol.sql import SqlRequest, Value
 from lakestream.protocol.subjects import is_literal
@@ -393,7 +393,7 @@ def _require(purpose: str, *packages: str) -> None:
 
 def _why_unreadable(lake: str, lake_id: str) -> str:
     """Return the reason why a lake cannot be read here, or ""."""
-    from lakestream.lake.files.lake import open_storage, read_id
+    from lakestream.lake.storage.lake import open_storage, read_id
 
     try:
         found = read_id(open_storage(lake))

@@ -278,7 +278,7 @@ def _lake(flags: Flags, lake: LakeOptions, jetstream: JetStreamOptions | None) -
         raise StartError("--lake cannot be used together with --no-lake")
     if jetstream is not None and enabled:
         from lakestream.lake.errors import UnsupportedLake  # with addresses of object stores
-        from lakestream.lake.files import paths
+        from lakestream.lake.storage import paths
 
         try:
             paths.root(url or os.path.join(jetstream.store_dir, "lake"))

@@ -60,7 +60,7 @@ from lakestream.config.values import (
 )
 from lakestream.config.websocket import as_websocket
 from lakestream.lake.errors import BadPolicy, UnsupportedLake
-from lakestream.lake.files import paths
+from lakestream.lake.storage import paths
 from lakestream.protocol.durations import parse_duration
 
 MIN_LAME_DUCK_NS = 30 * SECOND

@@ -59,7 +59,7 @@ def table_path(lake: str | os.PathLike[str], stream: str, account: str = GLOBAL_
     Raises:
         UnsupportedLake: an address that cannot hold a lake.
     """
-    from lakestream.lake.files import paths
+    from lakestream.lake.storage import paths
 
     return paths.table(paths.root(os.fspath(lake)), stream, account)
 

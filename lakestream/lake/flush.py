@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from lakestream.lake.errors import LakeError
-from lakestream.lake.files import lake as lakes
-from lakestream.lake.files import paths
-from lakestream.lake.files.storage import Storage
+from lakestream.lake.storage import lake as lakes
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.storage import Storage
 from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 
 if TYPE_CHECKING:

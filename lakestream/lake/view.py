@@ -23,10 +23,11 @@ import pyarrow.compute as pc
 
 from lakestream.lake import flush as flushing
 from lakestream.lake.errors import LakeError, SegmentGap, VersionGone
-from lakestream.lake.files import paths, quarantine, staging
-from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.storage import Storage
 from lakestream.lake.flush import DEFAULT_TIMEOUT_S, Credentials, Flushed, Flusher, FlushFailed, StreamNotFound
+from lakestream.lake.staging import quarantine, staging
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import open_storage
+from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table import batches, segments, typed_columns
 from lakestream.lake.table import departures as departure_files
 from lakestream.lake.table.batches import Batch, Ending

@@ -15,12 +15,12 @@ from hashlib import blake2b
 import msgspec
 
 from lakestream.lake.errors import LakeError
-from lakestream.lake.files import staging
-from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.staging import StagedSegment, StreamIdentity
-from lakestream.lake.files.storage import Storage
 from lakestream.lake.read.history.history import TableHistory
 from lakestream.lake.read.history.staged import StagedRows
+from lakestream.lake.staging import staging
+from lakestream.lake.staging.staging import StagedSegment, StreamIdentity
+from lakestream.lake.storage.lake import open_storage
+from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table import check as table_files
 from lakestream.lake.table.state import position_of, table_of
 from lakestream.log.format.errors import LogError

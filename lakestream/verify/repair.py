@@ -21,9 +21,10 @@ from functools import partial
 import msgspec
 
 from lakestream.lake.errors import LakeError
-from lakestream.lake.files import paths, staging
-from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.staging import StagedSegment
+from lakestream.lake.staging import staging
+from lakestream.lake.staging.staging import StagedSegment
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import open_storage
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.files import Files
 from lakestream.log.format.outline import SUFFIX as OUTLINE_SUFFIX

@@ -29,8 +29,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lakestream.lake.files import lake as lakes
-from lakestream.lake.files import paths, scan, staging
+from lakestream.lake.staging import scan, staging
+from lakestream.lake.storage import lake as lakes
+from lakestream.lake.storage import paths
 from lakestream.lake.table import batches, segments
 from lakestream.lake.table.departures import Dead
 from lakestream.lake.write.compactor import Compactor

@@ -37,8 +37,8 @@ from typing import Any
 import nats
 import psutil
 
-from lakestream.lake.files import staging
-from lakestream.lake.files.lake import open_storage
+from lakestream.lake.staging import staging
+from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table.at import latest_progress
 from lakestream.lake.table.log import Log
 

@@ -29,8 +29,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, QueryBuilder
 
-from lakestream.lake.files import paths
-from lakestream.lake.files.lake import open_storage
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table.log import Log
 from lakestream.lake.table.progress import Progress
 from lakestream.lake.table.schema import message_schema

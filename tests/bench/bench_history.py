@@ -78,8 +78,8 @@ def index_bytes(table: str) -> float:
     """Return the bytes of a table's index for each file."""
     import tracemalloc
 
-    from lakestream.lake.files.lake import open_storage
     from lakestream.lake.read.history.index import TableIndex
+    from lakestream.lake.storage.lake import open_storage
     from lakestream.lake.table.state import TableFollower
 
     tracemalloc.start()

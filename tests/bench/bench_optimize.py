@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
-from lakestream.lake.files.lake import open_storage
+from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.write.maintainer import data_files
 from lakestream.lake.write.maintenance_plan import MIB, Policy, decide_bins
 from lakestream.lake.write.rewrite import Rewriter

@@ -28,8 +28,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lakestream.lake.files import paths
 from lakestream.lake.sql.session import Session
+from lakestream.lake.storage import paths
 from tests.bench.draw import bars, save
 from tests.bench.lake_streams import (
     STEP_NS,

@@ -25,11 +25,12 @@ from typing import Any
 
 import msgspec
 
-from lakestream.lake.files import lake as lakes
-from lakestream.lake.files import paths, staging
-from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.scan import SETTLED_NS, Scanner
-from lakestream.lake.files.staging import StreamIdentity
+from lakestream.lake.staging import staging
+from lakestream.lake.staging.scan import SETTLED_NS, Scanner
+from lakestream.lake.staging.staging import StreamIdentity
+from lakestream.lake.storage import lake as lakes
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table.state import TableFollower
 from tests.bench.lake_streams import cpu_seconds
 from tests.lake.model import StreamModel, flights

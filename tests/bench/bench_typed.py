@@ -28,10 +28,11 @@ from typing import Any
 import duckdb
 import msgspec
 
-from lakestream.lake.files import lake as lakes
-from lakestream.lake.files import paths, schemas
-from lakestream.lake.files.lake import open_storage
 from lakestream.lake.sql.session import extension_path
+from lakestream.lake.storage import lake as lakes
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import open_storage
+from lakestream.lake.table import schema_files as schemas
 from lakestream.lake.write.compactor import Compactor
 from lakestream.lake.write.lake_compaction import BatchReport
 from lakestream.schemas.schema import Schema

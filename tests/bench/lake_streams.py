@@ -19,9 +19,9 @@ from types import TracebackType
 
 import psutil
 
-from lakestream.lake.files import lake as lakes
-from lakestream.lake.files import staging
-from lakestream.lake.files.staging import StagedStream, StreamIdentity
+from lakestream.lake.staging import staging
+from lakestream.lake.staging.staging import StagedStream, StreamIdentity
+from lakestream.lake.storage import lake as lakes
 from lakestream.log.format.files import Files
 from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.format.record import encode_record
@@ -222,7 +222,7 @@ def cpu_seconds() -> float:
 
 def table_files(table: str) -> tuple[int, int]:
     """Return the number of data files of a table's newest version, and their bytes."""
-    from lakestream.lake.files.lake import open_storage
+    from lakestream.lake.storage.lake import open_storage
     from lakestream.lake.table.log import Log
     from lakestream.lake.write.maintainer import data_files
 

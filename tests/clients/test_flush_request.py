@@ -16,10 +16,10 @@ from nats.aio.client import Client
 from nats.js.api import StorageType, StreamConfig
 
 from lakestream.lake import view as views
-from lakestream.lake.files import staging
 from lakestream.lake.flush import Credentials, ServerFile, StreamNotFound
 from lakestream.lake.sql.session import Session, SqlError
 from lakestream.lake.sql.uncompacted import Server as SqlServer
+from lakestream.lake.staging import staging
 from tests.servers import Kind, Server
 
 pytestmark = pytest.mark.conformance

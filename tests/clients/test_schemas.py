@@ -12,8 +12,8 @@ import pytest
 from nats.aio.client import Client
 from nats.js.api import KeyValueConfig
 
-from lakestream.lake.files import schemas
-from lakestream.lake.files.lake import open_storage
+from lakestream.lake.storage.lake import open_storage
+from lakestream.lake.table import schema_files as schemas
 from tests.conftest import StartServer
 
 V1 = '{"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]}'

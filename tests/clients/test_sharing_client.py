@@ -11,7 +11,7 @@ from delta_sharing.protocol import DeltaSharingProfile, Table
 from delta_sharing.rest_client import DataSharingRestClient
 from requests.exceptions import HTTPError
 
-from lakestream.lake.files.lake import open_storage
+from lakestream.lake.storage.lake import open_storage
 from tests.delta_tables import BEGIN_MS, HandmadeTable
 from tests.s3_server import S3Server
 from tests.sharing_world import World

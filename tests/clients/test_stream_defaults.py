@@ -10,7 +10,7 @@ from nats.aio.client import Client
 from nats.js.api import KeyValueConfig, StreamConfig
 from nats.js.errors import APIError
 
-from lakestream.lake.files import paths
+from lakestream.lake.storage import paths
 from tests.conftest import StartServer
 from tests.servers import Kind, Server, run_to_end
 

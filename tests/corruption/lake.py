@@ -17,11 +17,12 @@ from typing import Any
 import msgspec
 
 from lakestream.lake.errors import LakeError
-from lakestream.lake.files import paths, staging
-from lakestream.lake.files.lake import open_storage, read_id
 from lakestream.lake.read.history.history import TableHistory
 from lakestream.lake.read.history.past_table import TablePast
 from lakestream.lake.read.history.staged import StagedRows
+from lakestream.lake.staging import staging
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import open_storage, read_id
 from lakestream.lake.table import ends
 from lakestream.lake.table.actions import locate
 from lakestream.lake.table.check import look_over

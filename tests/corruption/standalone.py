@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from lakestream.account.engines import MARK_NS
-from lakestream.lake.files import paths
+from lakestream.lake.storage import paths
 from lakestream.log.format.errors import CorruptLog, LogError
 from lakestream.log.store.segment_log import LogOptions
 from lakestream.log.verify.findings import Finding, FindingKind

@@ -15,7 +15,7 @@ from random import Random
 
 import pytest
 
-from lakestream.lake.files import paths
+from lakestream.lake.storage import paths
 from lakestream.log.verify.findings import FindingKind
 from lakestream.meta.meta_group import DIRECTORY, LOST
 from lakestream.meta.stores import PARTS

@@ -11,11 +11,11 @@ import pytest
 from deltalake import write_deltalake
 
 from lakestream.lake.errors import BadIdentity, DamagedFile, DamagedLog, HistoryUnavailable
-from lakestream.lake.files import staging
-from lakestream.lake.files.lake import identify, open_storage, read_id
 from lakestream.lake.read.history.history import TableHistory
 from lakestream.lake.read.history.past_table import TablePast
 from lakestream.lake.read.history.scan import DIRECT_ROWS
+from lakestream.lake.staging import staging
+from lakestream.lake.storage.lake import identify, open_storage, read_id
 from lakestream.lake.table import departures, erasures
 from lakestream.lake.table.log import Log
 from lakestream.lake.table.schema import TABLE_COLUMNS, table_schema

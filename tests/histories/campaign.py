@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 from deltalake.exceptions import TableNotFoundError
 
-from lakestream.lake.files import paths
+from lakestream.lake.storage import paths
 from tests import key_clients
 from tests.chaos.audit import read_all
 from tests.cluster.nemesis import Nemesis, Step, schedule

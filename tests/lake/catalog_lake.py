@@ -9,10 +9,11 @@ import msgspec
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from lakestream.lake.files import lake as lakes
-from lakestream.lake.files import paths, staging
-from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.staging import StreamIdentity
+from lakestream.lake.staging import staging
+from lakestream.lake.staging.staging import StreamIdentity
+from lakestream.lake.storage import lake as lakes
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import open_storage
 
 ORDERS = pa.table(
     {

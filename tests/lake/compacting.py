@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lakestream.lake.files.staging import StagedStream
+from lakestream.lake.staging.staging import StagedStream
 from lakestream.lake.write.source import SCHEMA
 from lakestream.lake.write.stream_compaction import Options, Outcome, Plan, StreamCompaction
 from lakestream.lake.write.tasks import Output, written

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import msgspec
 
-from lakestream.lake.files import lake as lakes
-from lakestream.lake.files import paths, staging
-from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.staging import StreamIdentity
+from lakestream.lake.staging import staging
+from lakestream.lake.staging.staging import StreamIdentity
+from lakestream.lake.storage import lake as lakes
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import open_storage
 from lakestream.log.format.files import Files
 from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.format.record import Record, encode_record

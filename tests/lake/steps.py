@@ -26,14 +26,15 @@ import pytest
 from delta.tables import DeltaMergeBuilder, DeltaTable, DeltaTableBuilder
 from pyspark.sql import DataFrameWriter, SparkSession
 
-from lakestream.lake.files import clone_request, scan, schemas, staging
-from lakestream.lake.files.clone_request import CloneRequest
-from lakestream.lake.files.lake import identify, open_storage
-from lakestream.lake.files.local_storage import LocalStorage
-from lakestream.lake.files.object_storage import ObjectStorage
-from lakestream.lake.files.staging import StagedStream
-from lakestream.lake.files.storage import Storage
+from lakestream.lake.staging import clone_request, scan, staging
+from lakestream.lake.staging.clone_request import CloneRequest
+from lakestream.lake.staging.staging import StagedStream
+from lakestream.lake.storage.lake import identify, open_storage
+from lakestream.lake.storage.local_storage import LocalStorage
+from lakestream.lake.storage.object_storage import ObjectStorage
+from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table import check, clones
+from lakestream.lake.table import schema_files as schemas
 from lakestream.lake.table.actions import table_file
 from lakestream.lake.table.commit import Commit
 from lakestream.lake.table.log import Log

@@ -14,7 +14,7 @@ from nats.aio.client import Client
 from typer.testing import CliRunner
 
 from lakestream.cli.app import app
-from lakestream.lake.files import paths
+from lakestream.lake.storage import paths
 from tests.lake import tables
 from tests.lake.test_end_to_end import Compaction
 from tests.pairs import PASSWORD

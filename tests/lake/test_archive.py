@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from lakestream.lake.errors import StillCloned
-from lakestream.lake.files import staging
-from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read.history.history import TableHistory
+from lakestream.lake.staging import staging
+from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.write import clone_maker
 from lakestream.lake.write.maintainer import Maintainer
 from lakestream.lake.write.table import StreamTable

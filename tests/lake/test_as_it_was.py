@@ -20,11 +20,12 @@ import pytest
 from nats.aio.client import Client
 from nats.js.api import StreamConfig
 
-from lakestream.lake.files import paths, scan
 from lakestream.lake.read.history.past import open_past
 from lakestream.lake.sql.session import Session
 from lakestream.lake.sql.spark_functions import as_of as spark_as_of
 from lakestream.lake.sql.uncompacted import Server as Asked
+from lakestream.lake.staging import scan
+from lakestream.lake.storage import paths
 from lakestream.lake.table.at import latest_progress
 from lakestream.lake.write.maintainer import Maintainer
 from lakestream.lake.write.maintenance_plan import Policy

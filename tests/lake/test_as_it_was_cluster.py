@@ -12,7 +12,7 @@ import pytest
 from nats.aio.client import Client
 from nats.js.errors import APIError
 
-from lakestream.lake.files import scan, staging
+from lakestream.lake.staging import scan, staging
 from tests.cluster.nodes import Cluster
 from tests.lake.compacting import compact as compact_stream
 from tests.lake.test_end_to_end import eventually

@@ -9,7 +9,8 @@ import nats
 import pytest
 
 from lakestream.cli.link import ClientLink
-from lakestream.lake.files import paths, scan, staging
+from lakestream.lake.staging import scan, staging
+from lakestream.lake.storage import paths
 from lakestream.log.format.record import Record
 from lakestream.log.format.segment import HEADER_SIZE
 from tests.lake import tables

@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakestream.lake.errors import TableBusy
-from lakestream.lake.files import clone_request, scan, staging
-from lakestream.lake.files.clone_request import CloneAnswer, CloneRequest, Picked
-from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.staging import StagedStream
 from lakestream.lake.read.history.history import TableHistory
 from lakestream.lake.sql.session import Session
+from lakestream.lake.staging import clone_request, scan, staging
+from lakestream.lake.staging.clone_request import CloneAnswer, CloneRequest, Picked
+from lakestream.lake.staging.staging import StagedStream
+from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import erasures
 from lakestream.lake.table.at import as_of
 from lakestream.lake.table.clones import References

@@ -13,9 +13,9 @@ import pytest
 from deltalake import DeltaTable
 
 from lakestream.client import QueryFailed, connect
-from lakestream.lake.files import paths
-from lakestream.lake.files.lake import open_storage
 from lakestream.lake.sql.session import Session
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table.log import Log
 from tests.lake.conftest import job
 from tests.lake.test_compact_job import Job

@@ -13,8 +13,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from lakestream.lake.errors import ForeignTable, QuarantinedSegment, SegmentGap
-from lakestream.lake.files import scan, staging
 from lakestream.lake.read.history.history import TableHistory
+from lakestream.lake.staging import scan, staging
 from lakestream.lake.table import schema
 from lakestream.lake.table.state import position_of
 from lakestream.lake.write.stream_compaction import Options, Outcome, StreamCompaction

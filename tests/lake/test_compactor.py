@@ -18,9 +18,10 @@ import msgspec
 import pytest
 
 from lakestream.lake.errors import LakeError, LeaseLost
-from lakestream.lake.files import paths, staging
-from lakestream.lake.files.clone_request import ANSWER_FILE, REQUEST_FILE
-from lakestream.lake.files.locks import JvmLock
+from lakestream.lake.staging import staging
+from lakestream.lake.staging.clone_request import ANSWER_FILE, REQUEST_FILE
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.locks import JvmLock
 from lakestream.lake.table import batches
 from lakestream.lake.table.clones import Clone
 from lakestream.lake.table.state import position_of

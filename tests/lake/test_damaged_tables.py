@@ -15,9 +15,9 @@ import pytest
 from nats.aio.client import Client
 from nats.js.errors import APIError, NotFoundError, ServerError
 
-from lakestream.lake.files import paths
-from lakestream.lake.files.locks import COMPACTOR_LOCK, open_lock
 from lakestream.lake.sql.session import Session
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.locks import COMPACTOR_LOCK, open_lock
 from lakestream.log.format.segment import HEADER_SIZE
 from tests.lake import tables
 from tests.lake.test_as_it_was import Tables

@@ -14,8 +14,9 @@ import pytest
 from nats.aio.client import Client
 from nats.js.api import ConsumerConfig, DeliverPolicy
 
-from lakestream.lake.files import paths, scan, staging
 from lakestream.lake.sql.session import Session
+from lakestream.lake.staging import scan, staging
+from lakestream.lake.storage import paths
 from lakestream.lake.write.compactor import Compactor
 from lakestream.lake.write.lake_compaction import BatchReport
 from lakestream.lake.write.maintainer import Maintainer

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from lakestream.lake.files.lake import open_storage
+from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import erasures
 from lakestream.lake.write import clone_maker, maintainer
 from lakestream.lake.write.maintainer import Done, Maintainer

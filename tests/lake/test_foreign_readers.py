@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from lakestream.lake.files import scan
 from lakestream.lake.read import readers
+from lakestream.lake.staging import scan
 from lakestream.lake.table import schema
 from lakestream.lake.write.stream_compaction import Options
 from lakestream.log.format.record import Record

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lakestream.lake.files import paths
+from lakestream.lake.storage import paths
 from lakestream.lake.write.compactor import Compactor
 from tests.chaos.copies import contents
 from tests.lake import tables

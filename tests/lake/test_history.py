@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from lakestream.lake.files import scan
-from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read.history import scan as history_scan
 from lakestream.lake.read.history.cache import BlockCache
 from lakestream.lake.read.history.history import TableHistory
 from lakestream.lake.read.history.index import TableIndex
+from lakestream.lake.staging import scan
+from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table.actions import locate
 from lakestream.lake.table.state import TableFollower
 from lakestream.lake.write.stream_compaction import Options

@@ -17,9 +17,11 @@ from pymetastore.metastore import HMS
 
 from lakestream.lake.catalogs.address import CatalogAddress, parse
 from lakestream.lake.catalogs.entries import Entry
-from lakestream.lake.files import lake as lakes
-from lakestream.lake.files import paths, schemas, staging
-from lakestream.lake.files.lake import open_storage
+from lakestream.lake.staging import staging
+from lakestream.lake.storage import lake as lakes
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import open_storage
+from lakestream.lake.table import schema_files as schemas
 from lakestream.schemas.schema import Schema
 from lakestream_catalogs.hive import INPUT_FORMAT, OUTPUT_FORMAT, SERDE, HiveCatalog
 from tests.hive_server import HiveServer

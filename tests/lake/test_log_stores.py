@@ -23,10 +23,10 @@ from deltalake import DeltaTable, QueryBuilder
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 from py4j.protocol import Py4JJavaError
 
-from lakestream.lake.files.clouds.known import cloud_of
-from lakestream.lake.files.lake import open_storage
 from lakestream.lake.spark import jars
 from lakestream.lake.spark.session import LAKE_SETTING
+from lakestream.lake.storage.clouds.known import cloud_of
+from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table.actions import to_z85
 from tests.lake.tables import version
 from tests.store_server import StoreServer

@@ -17,10 +17,11 @@ import pytest
 from deltalake import DeltaTable
 
 from lakestream.lake.errors import TableBusy
-from lakestream.lake.files import paths, scan
-from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.locks import open_lock, table_lock
 from lakestream.lake.read.history.history import TableHistory
+from lakestream.lake.staging import scan
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import open_storage
+from lakestream.lake.storage.locks import open_lock, table_lock
 from lakestream.lake.table import at, ends
 from lakestream.lake.table.actions import locate
 from lakestream.lake.table.log import Log

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from lakestream.lake.files import paths
+from lakestream.lake.storage import paths
 from lakestream.lake.write.compactor import Compactor
 from lakestream.lake.write.maintainer import Maintainer
 from lakestream.lake.write.maintenance_plan import Policy

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lakestream.lake.files import paths
+from lakestream.lake.storage import paths
 from tests.chaos.copies import contents
 from tests.lake import tables
 from tests.lake.test_end_to_end import Compaction, eventually

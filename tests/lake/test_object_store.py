@@ -11,12 +11,13 @@ import nats
 import pytest
 from nats.aio.client import Client
 
-from lakestream.lake.files import clone_request, paths, scan, staging
-from lakestream.lake.files.clone_request import CloneRequest
-from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.locks import COMPACTOR_LOCK, Lease
-from lakestream.lake.files.staging import StreamIdentity
-from lakestream.lake.files.storage import Storage
+from lakestream.lake.staging import clone_request, scan, staging
+from lakestream.lake.staging.clone_request import CloneRequest
+from lakestream.lake.staging.staging import StreamIdentity
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import open_storage
+from lakestream.lake.storage.locks import COMPACTOR_LOCK, Lease
+from lakestream.lake.storage.storage import Storage
 from tests.lake.tables import records
 from tests.lake.test_compact_job import Job
 from tests.lake.test_end_to_end import publish, replay

@@ -12,7 +12,7 @@ import pytest
 from nats.js.errors import ObjectNotFoundError
 from nats.js.object_store import ObjectStore
 
-from lakestream.lake.files import paths
+from lakestream.lake.storage import paths
 from tests.lake import tables
 from tests.lake.test_end_to_end import Compaction, eventually
 from tests.servers import Kind, Server

@@ -15,7 +15,7 @@ import pytest
 from nats.js.api import StreamConfig
 from nats.js.errors import APIError, ServerError
 
-from lakestream.lake.files import paths
+from lakestream.lake.storage import paths
 from tests.lake import tables
 from tests.lake.test_end_to_end import CONFIG, Compaction, eventually, publish, replay
 from tests.servers import Kind, Server

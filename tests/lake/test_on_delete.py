@@ -21,7 +21,8 @@ from nats.aio.client import Client
 from nats.js.errors import APIError, NotFoundError
 
 from lakestream.lake.errors import QuarantinedSegment
-from lakestream.lake.files import paths, scan, staging
+from lakestream.lake.staging import scan, staging
+from lakestream.lake.storage import paths
 from lakestream.lake.write.compactor import Compactor
 from tests.cluster.nodes import Cluster, Node
 from tests.conftest import StartServer

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from lakestream.lake.files import paths
-from lakestream.lake.files.staging import REFUSAL_FILE
+from lakestream.lake.staging.staging import REFUSAL_FILE
+from lakestream.lake.storage import paths
 from lakestream.lake.write import lake_compaction as module
 from lakestream.lake.write.compactor import Checkpoint, Compactor
 from tests.lake.model import StreamModel, flights

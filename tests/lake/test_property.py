@@ -21,7 +21,8 @@ import nats
 import pytest
 from nats.js.api import StreamConfig
 
-from lakestream.lake.files import paths, scan, staging
+from lakestream.lake.staging import scan, staging
+from lakestream.lake.storage import paths
 from lakestream.lake.write.maintainer import Maintainer
 from lakestream.lake.write.maintenance_plan import Policy
 from lakestream.lake.write.stream_compaction import Options, StreamCompaction

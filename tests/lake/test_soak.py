@@ -21,7 +21,7 @@ import pytest
 from deltalake.exceptions import TableNotFoundError
 from nats.js.errors import APIError, NoStreamResponseError
 
-from lakestream.lake.files import paths
+from lakestream.lake.storage import paths
 from tests.lake import tables
 from tests.lake.conftest import job
 from tests.lake.test_end_to_end import eventually

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from lakestream.cli.app import app
 from lakestream.lake.errors import UnsupportedLake
-from lakestream.lake.files import scan
 from lakestream.lake.sql.session import Session
+from lakestream.lake.staging import scan
 from lakestream.lake.table.at import as_of, open_log
 from lakestream.log.format.record import Record
 from lakestream.protocol.instants import rfc3339

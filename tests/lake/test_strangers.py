@@ -14,7 +14,7 @@ import pytest
 from nats.errors import TimeoutError as NatsTimeout
 from nats.js.errors import APIError, ServerError
 
-from lakestream.lake.files import paths
+from lakestream.lake.storage import paths
 from lakestream.lake.table.foreign_commits import AND_WITH
 from tests.lake.test_end_to_end import CONFIG, Compaction, eventually, publish, replay
 from tests.lake.test_older_copies import errors, until_error

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from lakestream.lake.files import scan
 from lakestream.lake.read.history.history import TableHistory
 from lakestream.lake.sql.session import Session
+from lakestream.lake.staging import scan
 from lakestream.lake.table import schema
 from tests.lake.compacting import compact as compact_stream
 from tests.lake.foreign import Readers, record

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from lakestream.lake.files import scan
 from lakestream.lake.sql import spark_functions, typed
 from lakestream.lake.sql.session import Session, SqlError
 from lakestream.lake.sql.typed import Fit, NoTypedView
+from lakestream.lake.staging import scan
 from lakestream.lake.table import json_schema
 from lakestream.lake.table.json_schema import BadJsonSchema
 from lakestream.lake.table.schema import doubled

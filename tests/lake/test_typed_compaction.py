@@ -16,15 +16,16 @@ from hypothesis import strategies as st
 from pyspark.sql import functions
 
 from lakestream.lake.errors import TableBusy
-from lakestream.lake.files import clone_request, scan, schemas
-from lakestream.lake.files.clone_request import Picked
-from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.staging import StagedStream
 from lakestream.lake.read.history.cache import BlockCache
 from lakestream.lake.read.history.history import TableHistory
 from lakestream.lake.read.history.past import open_past
 from lakestream.lake.sql.session import Session
+from lakestream.lake.staging import clone_request, scan
+from lakestream.lake.staging.clone_request import Picked
+from lakestream.lake.staging.staging import StagedStream
+from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import actions, typed_columns
+from lakestream.lake.table import schema_files as schemas
 from lakestream.lake.table.log import Log
 from lakestream.lake.write.maintainer import Maintainer
 from lakestream.lake.write.replay import NoReplay, Replay, Replayed

@@ -19,9 +19,10 @@ from google.protobuf import message_factory
 from nats.aio.client import Client
 from nats.js.api import ConsumerConfig, DeliverPolicy
 
-from lakestream.lake.files import paths, schemas
-from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.storage import Storage
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import open_storage
+from lakestream.lake.storage.storage import Storage
+from lakestream.lake.table import schema_files as schemas
 from lakestream.schemas.protobuf.model import message_of, read_files
 from lakestream.schemas.schema import Format, Schema
 from tests.lake.foreign import Readers

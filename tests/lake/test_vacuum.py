@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
-from lakestream.lake.files import paths
-from lakestream.lake.files.lake import open_storage
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table.at import open_log
 from lakestream.lake.table.clones import CloneRefused, CloneUnreadable, References
 from lakestream.lake.table.log import Log

@@ -39,7 +39,7 @@ from nats.js.api import ConsumerConfig, DeliverPolicy
 
 from lakestream.cli.monitor import Monitor, snapshot
 from lakestream.cli.status import summary
-from lakestream.lake.files import paths
+from lakestream.lake.storage import paths
 from tests.faults.plan import SOURCE, Plan
 from tests.lake.test_compact_job import Job
 from tests.power.journal import build

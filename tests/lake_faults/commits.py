@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-from lakestream.lake.files.lake import open_storage
+from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import check
 from lakestream.lake.table.actions import table_file
 from lakestream.lake.table.log import Log

@@ -19,9 +19,9 @@ from deltalake import Schema
 
 from lakestream.lake import view as views
 from lakestream.lake.errors import LakeError
-from lakestream.lake.files import scan, staging
-from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.staging import StagedStream
+from lakestream.lake.staging import scan, staging
+from lakestream.lake.staging.staging import StagedStream
+from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table.log import Log
 from lakestream.lake.table.progress import Progress, application
 from lakestream.lake.table.schema import table_schema

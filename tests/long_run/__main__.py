@@ -29,7 +29,7 @@ import psutil
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from lakestream.lake.files import paths
+from lakestream.lake.storage import paths
 from tests import campaigns
 from tests.cluster.nodes import Cluster, Node
 from tests.lake import tables

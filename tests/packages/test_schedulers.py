@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.lake.files import paths
+from lakestream.lake.storage import paths
 from lakestream.lake.table.at import latest_progress
 from tests.packages.environments import INSTALL_SECONDS, ROOT, environ, make_venv, run
 from tests.servers import Kind, Server

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from lakestream.lake.files import paths
+from lakestream.lake.storage import paths
 from tests.lake.tables import rows
 from tests.power.facts import NEVER, Message, Stream
 from tests.power.lake_job import LakeJob

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from lakestream.lake.files.lake import open_storage
+from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import check, clones
 from lakestream.lake.table.actions import table_file
 from lakestream.lake.table.log import Log, State

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lakestream.lake.files import paths
+from lakestream.lake.storage import paths
 from lakestream.lake.write.compactor import Compactor
 from lakestream.lake.write.maintainer import Maintainer
 from tests.conftest import StartServer

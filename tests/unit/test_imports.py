@@ -59,7 +59,8 @@ OF_FEATURES = {
 
 OF_JETSTREAM = {
     "lakestream.account",
-    "lakestream.lake.files",
+    "lakestream.lake.staging",
+    "lakestream.lake.storage",
     "lakestream.log.store",
     "lakestream.meta",
     "lakestream.raft",

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from lakestream.lake.files.clouds.urls import canonical
+from lakestream.lake.storage.clouds.urls import canonical
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 
 MAX_NAME = 100

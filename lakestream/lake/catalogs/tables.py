@@ -22,9 +22,9 @@ from lakestream.lake.catalogs.entries import (
     Table,
 )
 from lakestream.lake.errors import LakeError, NotALake
-from lakestream.lake.files import paths
-from lakestream.lake.files.lake import identify, is_lake, open_storage, read_id
-from lakestream.lake.files.scan import Scanner
+from lakestream.lake.staging.scan import Scanner
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import identify, is_lake, open_storage, read_id
 from lakestream.lake.table.log import Log, has_log
 from lakestream.lake.table.schema import MISFITS_PROPERTY, STREAM_PROPERTY, UID_PROPERTY
 from lakestream.protocol.decoding import DECODE_ERRORS

@@ -35,9 +35,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from lakestream.lake import flush
 from lakestream.lake.errors import LakeError
-from lakestream.lake.files import paths
-from lakestream.lake.files.lake import open_storage
 from lakestream.lake.flush import DEFAULT_TIMEOUT_S, Credentials, Flushed, Flusher, FlushFailed
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table.conditions import Condition, bounds
 from lakestream.lake.table.schema import END, REMOVED_DDL, TABLE_DDL
 from lakestream.lake.view import StagedPart, View, is_archive, open_view

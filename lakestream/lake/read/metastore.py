@@ -14,8 +14,8 @@ from lakestream.lake.catalogs.catalog import Catalog
 from lakestream.lake.catalogs.entries import Entry, Table, own
 from lakestream.lake.catalogs.plan import ALTER, CREATE, DROP, plan
 from lakestream.lake.catalogs.tables import LakeTables
-from lakestream.lake.files import paths
-from lakestream.lake.files.lake import open_storage
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table.schema import quoted, ticked
 
 if TYPE_CHECKING:

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, NoReturn
 
 from lakestream import extras
 from lakestream.lake.errors import JarsMissing, LakeError
-from lakestream.lake.files.clouds import urls
-from lakestream.lake.files.clouds.known import cloud_of
-from lakestream.lake.files.lake import open_storage
 from lakestream.lake.progress import waiting
+from lakestream.lake.storage.clouds import urls
+from lakestream.lake.storage.clouds.known import cloud_of
+from lakestream.lake.storage.lake import open_storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -180,4 +180,4 @@ AZURE = Package(
 )
 
 CLOUDS = {"s3": S3, "gcs": GCS, "azure": AZURE}
-"""Packages by the name of the cloud (lakestream/lake/files/clouds)."""
+"""Packages by the name of the cloud (lakestream/lake/storage/clouds)."""

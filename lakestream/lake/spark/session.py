@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 import lakestream
 from lakestream.lake.errors import JarsMissing
-from lakestream.lake.files import paths
-from lakestream.lake.files.clouds.known import cloud_of
 from lakestream.lake.spark import jars, pins
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.clouds.known import cloud_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

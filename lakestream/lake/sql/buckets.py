@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal, get_args
 
-from lakestream.lake.files import paths
+from lakestream.lake.storage import paths
 from lakestream.lake.table.schema import SCHEMA_COLUMN, doubled, is_own
 
 View = Literal["kv", "kv_history", "obj"]

@@ -19,8 +19,6 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from lakestream.lake.files import paths
-from lakestream.lake.files.lake import open_storage
 from lakestream.lake.sql import buckets, dialect, typed
 from lakestream.lake.sql.dialect import (
     BadSql,
@@ -34,6 +32,8 @@ from lakestream.lake.sql.dialect import (
     scan,
 )
 from lakestream.lake.sql.uncompacted import Live, LiveStreams, Stream
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import departures as departure_files
 from lakestream.lake.table import json_schema
 from lakestream.lake.table.at import (

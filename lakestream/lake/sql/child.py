@@ -143,10 +143,10 @@ def main() -> None:
     try:
         import duckdb
 
-        from lakestream.lake.files import paths
-        from lakestream.lake.files.probe import require_answer
         from lakestream.lake.sql.confined import BOUNDS, Bounds
         from lakestream.lake.sql.session import EngineFailed, Session  # loads DuckDB
+        from lakestream.lake.storage import paths
+        from lakestream.lake.storage.probe import require_answer
 
         if opened.memory:
             _limit_memory(opened.memory + BESIDE_BYTES)
@@ -260,8 +260,8 @@ def _code(error: LakeError) -> int:
 def _limit(lake: str) -> None:
     """Limit what this process can do to its machine. It can write no file; if the lake is in an object store, only
     copies of staged segments."""
-    from lakestream.lake.files import paths
-    from lakestream.lake.files.storage import SINGLE_PUT_BYTES
+    from lakestream.lake.storage import paths
+    from lakestream.lake.storage.storage import SINGLE_PUT_BYTES
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is for the server
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

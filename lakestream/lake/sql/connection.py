@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 import duckdb
 
-from lakestream.lake.files import paths
-from lakestream.lake.files.clouds.known import cloud_of
-from lakestream.lake.files.clouds.s3 import S3
-from lakestream.lake.files.lake import open_storage
 from lakestream.lake.sql import dialect
 from lakestream.lake.sql.dialect import SqlError
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.clouds.known import cloud_of
+from lakestream.lake.storage.clouds.s3 import S3
+from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table.schema import literal
 
 if TYPE_CHECKING:

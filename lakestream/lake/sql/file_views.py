@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from lakestream.lake.files.lake import open_storage
 from lakestream.lake.sql.dialect import TableAt
+from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import clones, deletion_vectors
 from lakestream.lake.table.actions import Add, locate
 from lakestream.lake.table.log import Log, State

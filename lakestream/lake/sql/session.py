@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from lakestream.lake.files import paths
 from lakestream.lake.sql import TAIL_BYTES, buckets, dialect
 from lakestream.lake.sql.catalog import Catalog, Snapshot, UnknownStream
 from lakestream.lake.sql.confined import BOUNDS, Bounds, Checker, confine
@@ -27,6 +26,7 @@ from lakestream.lake.sql.dialect import NO_BINDINGS, BadSql, Bindings, SqlError,
 from lakestream.lake.sql.file_views import FileViews
 from lakestream.lake.sql.typed import prepare_duckdb
 from lakestream.lake.sql.uncompacted import LiveStreams, Server
+from lakestream.lake.storage import paths
 from lakestream.lake.table.at import KEEP_MORE
 from lakestream.lake.table.log import Log
 

@@ -16,8 +16,6 @@ from typing import Any
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import DataFrame, SparkSession, functions
 
-from lakestream.lake.files import paths
-from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read import datasource
 from lakestream.lake.sql.typed import (
     MISFITS_SUFFIX,
@@ -28,6 +26,8 @@ from lakestream.lake.sql.typed import (
     typed_tables,
     view_sql,
 )
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import schema
 from lakestream.lake.table.at import NotATable, instant, open_log
 from lakestream.lake.table.json_schema import BadJsonSchema, JsonSchema, parse

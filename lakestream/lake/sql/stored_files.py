@@ -13,7 +13,7 @@ from typing import Any
 
 from fsspec import AbstractFileSystem
 
-from lakestream.lake.files.storage import Storage
+from lakestream.lake.storage.storage import Storage
 
 PROTOCOL = "lake"
 _WRITTEN = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)

@@ -15,9 +15,9 @@ import msgspec
 import pyarrow as pa
 
 from lakestream.lake.errors import BadPolicy, LakeError, VersionGone
-from lakestream.lake.files import paths
-from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.staging import live_identity
+from lakestream.lake.staging.staging import live_identity
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import policy, schema
 from lakestream.lake.table.json_schema import JsonSchema, parse
 from lakestream.lake.table.scan import Scan

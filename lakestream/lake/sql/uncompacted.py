@@ -14,10 +14,11 @@ import pyarrow as pa
 
 from lakestream.lake import view as views
 from lakestream.lake.errors import LakeError, StorageFailed
-from lakestream.lake.files import paths, staging
-from lakestream.lake.files.lake import open_storage
 from lakestream.lake.flush import DEFAULT_TIMEOUT_S, Credentials, FlushFailed, StreamNotFound
 from lakestream.lake.sql.dialect import SqlError, TableAt, scan
+from lakestream.lake.staging import staging
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import departures as departure_files
 from lakestream.lake.table.departures import Dead
 from lakestream.lake.table.schema import REMOVED_COLUMN, Layout

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from lakestream.lake.errors import BadDeletionVector
-from lakestream.lake.files.clouds import urls
+from lakestream.lake.storage.clouds import urls
 from lakestream.lake.table.ends import End, stated
 from lakestream.lake.table.schema import END, LAST_TEXT
 from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder

@@ -18,7 +18,7 @@ from datetime import datetime
 import msgspec
 
 from lakestream.lake.errors import LakeError
-from lakestream.lake.files.lake import open_storage
+from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table.log import Log
 from lakestream.lake.table.progress import Progress
 from lakestream.log.format.departures import Point

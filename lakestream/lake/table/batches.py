@@ -13,11 +13,12 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from lakestream.lake.errors import BadSegment, LakeError, SegmentGap
-from lakestream.lake.files import clone_request, paths, quarantine, staging
-from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.scan import Scanner
-from lakestream.lake.files.staging import StagedSegment, StagedStream
-from lakestream.lake.files.storage import Storage
+from lakestream.lake.staging import clone_request, quarantine, staging
+from lakestream.lake.staging.scan import Scanner
+from lakestream.lake.staging.staging import StagedSegment, StagedStream
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import open_storage
+from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table import departures as departure_files
 from lakestream.lake.table import policy
 from lakestream.lake.table.at import open_log

@@ -32,11 +32,12 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from lakestream.lake.errors import BadDeletionVector, DamagedFile, LacksFiles
-from lakestream.lake.files import paths, staging
-from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.local_storage import sync_path
-from lakestream.lake.files.staging import StreamIdentity
-from lakestream.lake.files.storage import Storage
+from lakestream.lake.staging import staging
+from lakestream.lake.staging.staging import StreamIdentity
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import open_storage
+from lakestream.lake.storage.local_storage import sync_path
+from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table import deletion_vectors
 from lakestream.lake.table.actions import TableFile, locate, table_file, vector_file
 from lakestream.lake.table.foreign_commits import obstacle

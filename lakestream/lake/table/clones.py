@@ -26,9 +26,9 @@ from collections.abc import Iterator
 import msgspec
 
 from lakestream.lake.errors import LakeError
-from lakestream.lake.files import paths
-from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.storage import Storage
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import open_storage
+from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table.actions import located
 from lakestream.lake.table.log import LOG_DIRECTORY, Log, State, log_directory
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from lakestream.lake.errors import UnwritableTable
-from lakestream.lake.files.storage import Storage
+from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table.actions import Add, locate
 from lakestream.lake.table.foreign_commits import MAPPING, MARK
 from lakestream.lake.table.log import Log, State

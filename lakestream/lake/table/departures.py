@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from lakestream.lake.errors import LakeError
-from lakestream.lake.files.storage import Storage
+from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table import erasures
 from lakestream.lake.table.at import AsOf, open_log
 from lakestream.log.format.departures import Departures, Point

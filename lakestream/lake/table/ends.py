@@ -22,7 +22,7 @@ from zlib import crc32
 import msgspec
 
 from lakestream.lake.errors import DamagedFile
-from lakestream.lake.files.storage import Storage
+from lakestream.lake.storage.storage import Storage
 
 TAG = "lakestream.end"
 _GUESS = 64 * 1024  # of a file, read at once: enough for most ends

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from lakestream.lake.errors import LakeError
-from lakestream.lake.files.storage import Storage
+from lakestream.lake.storage.storage import Storage
 from lakestream.protocol.decoding import DECODE_ERRORS
 
 DIRECTORY = "_erasures"

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from lakestream.lake.errors import DamagedLog
-from lakestream.lake.files.storage import Entry, Storage
+from lakestream.lake.storage.storage import Entry, Storage
 from lakestream.lake.table import erasures
 from lakestream.lake.table.actions import Add, MetaData, Remove, TableProtocol, statistics
 from lakestream.lake.table.log import Commit, Log

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from lakestream.lake.errors import DamagedLog
-from lakestream.lake.files.storage import Storage
+from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table.actions import (
     Action,
     Add,

@@ -60,7 +60,7 @@ LOG_CLEANUP_PROPERTY = "delta.enableExpiredLogCleanup"
 alone, also while a file is missing and the table can only be repaired from an older version. Maintenance does it."""
 LOG_RETENTION_PROPERTY = "delta.logRetentionDuration"
 CLONED_PROPERTY = "lakestream.cloned"
-"""Property of a table that began as a clone: the outcome of the request, as JSON (files/clone_request.py)."""
+"""Property of a table that began as a clone: the outcome of the request, as JSON (staging/clone_request.py)."""
 MANAGED_PROPERTIES = (
     RETENTION_PROPERTY,
     TIME_TRAVEL_PROPERTY,

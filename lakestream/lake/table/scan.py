@@ -21,9 +21,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakestream.lake.errors import DamagedFile, LakeError, VersionGone
-from lakestream.lake.files import paths
-from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.storage import Storage
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import open_storage
+from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table import deletion_vectors, typed_columns
 from lakestream.lake.table.actions import TableFile, locate
 from lakestream.lake.table.conditions import SubjectRange

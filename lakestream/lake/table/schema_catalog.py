@@ -12,9 +12,9 @@ from functools import lru_cache
 
 import msgspec
 
-from lakestream.lake.files import schemas
-from lakestream.lake.files.schemas import DamagedSchema
-from lakestream.lake.files.storage import Storage
+from lakestream.lake.storage.storage import Storage
+from lakestream.lake.table import schema_files as schemas
+from lakestream.lake.table.schema_files import DamagedSchema
 from lakestream.schemas import framing
 from lakestream.schemas.codec import Codec, codec_of
 from lakestream.schemas.errors import BadSchema, Unfit

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from lakestream.lake.errors import BadSegment, UnfitSubject
-from lakestream.lake.files.lake import open_storage
+from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table.batches import Ending
 from lakestream.lake.table.departures import Dead
 from lakestream.lake.table.schema import fits_partition, headers_type, message_schema, split_headers, subject_text

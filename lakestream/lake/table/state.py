@@ -20,10 +20,10 @@ from urllib.parse import unquote
 import msgspec
 
 from lakestream.lake.errors import DamagedLog, HistoryUnavailable, VersionGone
-from lakestream.lake.files import paths
-from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.staging import StreamIdentity
-from lakestream.lake.files.storage import Storage
+from lakestream.lake.staging.staging import StreamIdentity
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import open_storage
+from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table.actions import Action, MetaData, TableFile, TableProtocol, table_file
 from lakestream.lake.table.foreign_commits import ForeignCommit, foreign, since_progress
 from lakestream.lake.table.log import Commit, Log, log_directory

@@ -27,7 +27,7 @@ from deltalake import write_deltalake
 from deltalake.exceptions import DeltaError
 
 from lakestream.lake.errors import LakeError, VersionGone
-from lakestream.lake.files.local_storage import LocalStorage
+from lakestream.lake.storage.local_storage import LocalStorage
 from lakestream.lake.table.log import log_directory
 from lakestream.lake.table.scan import Scan
 from lakestream.lake.table.schema import UID_PROPERTY, doubled, literal

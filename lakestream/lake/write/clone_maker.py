@@ -1,6 +1,6 @@
 """Making the table of a mirror that begins as a clone, with Spark.
 
-Belongs here: from a request (files/clone_request.py) to the table and the answer, and shallow clones in general. Where
+Belongs here: from a request (staging/clone_request.py) to the table and the answer, and shallow clones. Where
 all rows of the origin's table are wanted, the files are shared (SHALLOW CLONE), and rows that the stream did not hold
 at that point are deleted, which leaves shared files alone; in an object store the store copies the files, as readers
 other than Spark do not find shared ones. Where only some subjects are wanted, or renamed ones, the matching rows are
@@ -29,11 +29,12 @@ import msgspec
 import pyarrow as pa
 
 from lakestream.lake.errors import StillCloned
-from lakestream.lake.files import clone_request, locks, paths
-from lakestream.lake.files.clone_request import MADE, MAKING, REFUSED, WITHDRAWN, CloneAnswer, CloneRequest, Picked
-from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.locks import Lock
-from lakestream.lake.files.staging import StagedStream
+from lakestream.lake.staging import clone_request
+from lakestream.lake.staging.clone_request import MADE, MAKING, REFUSED, WITHDRAWN, CloneAnswer, CloneRequest, Picked
+from lakestream.lake.staging.staging import StagedStream
+from lakestream.lake.storage import locks, paths
+from lakestream.lake.storage.lake import open_storage
+from lakestream.lake.storage.locks import Lock
 from lakestream.lake.table import batches, clones, erasures, policy
 from lakestream.lake.table import departures as departure_files
 from lakestream.lake.table.at import NotATable, TimeTravelError

@@ -1,6 +1,6 @@
 """The point of its origin at which a mirror begins: a version of the table, and rows to leave out.
 
-Belongs here: finding both for a request (files/clone_request.py), from the origin's log without Spark. A version may
+Belongs here: finding both for a request (staging/clone_request.py), from the origin's log without Spark. A version may
 hold more than the stream did: rows that an archive keeps, messages removed within the batch of its commit
 (table/departures.py), and for a point in the past, later messages.
 """
@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
-from lakestream.lake.files import paths
-from lakestream.lake.files.clone_request import REFUSED, CloneRequest, answered
-from lakestream.lake.files.storage import Storage
+from lakestream.lake.staging.clone_request import REFUSED, CloneRequest, answered
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table import departures as departure_files
 from lakestream.lake.table.at import (
     NotRecorded,

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lakestream.lake.errors import LakeError, StillCloned, first_line
-from lakestream.lake.files import clone_request
-from lakestream.lake.files.clone_request import MADE, REFUSED, CloneAnswer
-from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.staging import StagedStream
+from lakestream.lake.staging import clone_request
+from lakestream.lake.staging.clone_request import MADE, REFUSED, CloneAnswer
+from lakestream.lake.staging.staging import StagedStream
+from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.write.clone_maker import CloneMaker
 from lakestream.lake.write.maintainer import Maintainer, TableInUse
 

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from lakestream.lake.errors import LakeError, LeaseLost, first_line
-from lakestream.lake.files import lake as lakes
-from lakestream.lake.files import paths, query_progress
-from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.locks import COMPACTOR_LOCK, open_lock
-from lakestream.lake.files.query_progress import QueryProgress
+from lakestream.lake.staging import query_progress
+from lakestream.lake.staging.query_progress import QueryProgress
+from lakestream.lake.storage import lake as lakes
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import open_storage
+from lakestream.lake.storage.locks import COMPACTOR_LOCK, open_lock
 from lakestream.lake.write.lake_compaction import (
     PLAN_SECONDS,
     WORKER_LATE,

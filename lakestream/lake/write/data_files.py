@@ -32,8 +32,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.storage import Storage
+from lakestream.lake.storage.lake import open_storage
+from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table import ends
 from lakestream.lake.table.policy import PAGE_SETTING, RUN_SEQS
 from lakestream.lake.table.schema import REMOVED_COLUMN, TABLE_COLUMNS, Layout, escaped, table_schema

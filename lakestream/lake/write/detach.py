@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from lakestream.lake.errors import LakeError
-from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.storage import Storage
+from lakestream.lake.storage.lake import open_storage
+from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table.actions import Add, located, to_z85, vector_file
 from lakestream.lake.table.commit import Commit, plain
 from lakestream.lake.table.log import Log

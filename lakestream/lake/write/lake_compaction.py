@@ -28,11 +28,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lakestream.lake.errors import LakeError, StillCloned, TableBusy, first_line
-from lakestream.lake.files import staging
-from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.locks import COMPACTOR_LOCK, mark
-from lakestream.lake.files.scan import Scanner
-from lakestream.lake.files.staging import StagedStream
+from lakestream.lake.staging import staging
+from lakestream.lake.staging.scan import Scanner
+from lakestream.lake.staging.staging import StagedStream
+from lakestream.lake.storage.lake import open_storage
+from lakestream.lake.storage.locks import COMPACTOR_LOCK, mark
 from lakestream.lake.table.commit import own_session
 from lakestream.lake.write.clone_worker import CloneWorker
 from lakestream.lake.write.refusals import with_remedy

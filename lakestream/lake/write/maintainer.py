@@ -15,9 +15,9 @@ Nothing here adds or removes a row, or moves a table's position:
   a clone and references such a file gets a copy first: the message still belongs to the mirror.
 - A clone is detached (detach.py) on request, and when the table whose files it references has to be removed.
 
-Invariant: commits and deletions from the log require the table's lock (files/locks.py) and a check that it is the same
-table. So do deletions of files, some at a time, after checking again which of them clones need: a clone is registered
-under that lock. Writing new files takes no lock: their names are unique.
+Invariant: commits and deletions from the log require the table's lock (storage/locks.py) and a check that it is the
+same table. So do deletions of files, some at a time, after checking again which of them clones need: a clone is
+registered under that lock. Writing new files takes no lock: their names are unique.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from lakestream.lake.errors import LacksFiles, TableBusy, first_line
-from lakestream.lake.files import locks, paths
-from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.locks import MAINTAINER_LOCK, open_lock
-from lakestream.lake.files.staging import StreamIdentity, read_identity
-from lakestream.lake.files.storage import Storage
+from lakestream.lake.staging.staging import StreamIdentity, read_identity
+from lakestream.lake.storage import locks, paths
+from lakestream.lake.storage.lake import open_storage
+from lakestream.lake.storage.locks import MAINTAINER_LOCK, open_lock
+from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table import check, clones, erasures
 from lakestream.lake.table import departures as departure_files
 from lakestream.lake.table.actions import Key, located, statistics, table_file

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from lakestream import __version__
 from lakestream.lake.catalogs.plan import CHANGES, Synced
-from lakestream.lake.files import paths
-from lakestream.lake.files.query_progress import QueryProgress
+from lakestream.lake.staging.query_progress import QueryProgress
+from lakestream.lake.storage import paths
 from lakestream.metrics.family import COUNTER, GAUGE, HISTOGRAM, Family, Sheet
 from lakestream.metrics.histogram import Histogram
 

@@ -21,10 +21,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakestream.lake.errors import TableBusy
-from lakestream.lake.files import paths
-from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.staging import StreamIdentity
-from lakestream.lake.files.storage import Storage
+from lakestream.lake.staging.staging import StreamIdentity
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import open_storage
+from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table import check, ends
 from lakestream.lake.table.actions import locate, table_file
 from lakestream.lake.table.check import Damage

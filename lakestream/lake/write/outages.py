@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 
 from lakestream.lake.errors import LakeAway, LeaseLost, StorageFailed, first_line
-from lakestream.lake.files.lake import open_storage, read_id
-from lakestream.lake.files.probe import Probe
+from lakestream.lake.storage.lake import open_storage, read_id
+from lakestream.lake.storage.probe import Probe
 
 LOOK_SECONDS = 2.0
 """Interval of probes of a lake that is away (2 s)."""

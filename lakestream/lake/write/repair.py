@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lakestream.lake.errors import DamagedTable
-from lakestream.lake.files import staging
-from lakestream.lake.files.staging import StagedSegment, StreamIdentity
-from lakestream.lake.files.storage import Storage
+from lakestream.lake.staging import staging
+from lakestream.lake.staging.staging import StagedSegment, StreamIdentity
+from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table import check
 from lakestream.lake.table.actions import Add, Key, located, table_file
 from lakestream.lake.table.check import Damage, Request, asked, settle

@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakestream.lake.errors import LakeError
-from lakestream.lake.files import locks
-from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.staging import StreamIdentity
+from lakestream.lake.staging.staging import StreamIdentity
+from lakestream.lake.storage import locks
+from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import policy
 from lakestream.lake.table.at import open_log
 from lakestream.lake.table.batches import CONDITION_TERMS

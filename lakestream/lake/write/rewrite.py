@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from lakestream.lake.errors import LakeError
-from lakestream.lake.files.storage import Storage
+from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table import ends
 from lakestream.lake.table.actions import locate
 from lakestream.lake.table.commit import Commit

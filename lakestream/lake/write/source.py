@@ -29,10 +29,11 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
 from lakestream.lake.errors import LakeError
-from lakestream.lake.files import paths, staging
-from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.scan import News, Scanner
-from lakestream.lake.files.staging import StagedSegment, StagedStream
+from lakestream.lake.staging import staging
+from lakestream.lake.staging.scan import News, Scanner
+from lakestream.lake.staging.staging import StagedSegment, StagedStream
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import batches, state
 from lakestream.lake.table.at import open_log
 from lakestream.lake.table.state import TableFollower

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from lakestream.lake.errors import LakeError
-from lakestream.lake.files.lake import open_storage
+from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table.batches import Part
 from lakestream.lake.table.departures import Dead
 from lakestream.lake.table.segments import alive

@@ -35,10 +35,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from lakestream.lake.errors import BadSegment, DamagedTable, LakeError, StillCloned, TableBusy
-from lakestream.lake.files import clone_request, locks, paths, quarantine, staging
-from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.locks import Lock
-from lakestream.lake.files.staging import StagedStream
+from lakestream.lake.staging import clone_request, quarantine, staging
+from lakestream.lake.staging.staging import StagedStream
+from lakestream.lake.storage import locks, paths
+from lakestream.lake.storage.lake import open_storage
+from lakestream.lake.storage.locks import Lock
 from lakestream.lake.table import batches, check, erasures, foreign_commits, policy, segments
 from lakestream.lake.table import departures as departure_files
 from lakestream.lake.table.batches import Batch
@@ -324,7 +325,7 @@ class StreamCompaction:
         return None
 
     def _awaits_clone(self) -> bool:
-        """Return True if it is still open whether the table begins as a clone (files/clone_request.py)."""
+        """Return True if it is still open whether the table begins as a clone (staging/clone_request.py)."""
         return clone_request.is_open(self._storage, self._directory)
 
     def drop_table(self) -> bool:
@@ -365,7 +366,7 @@ class StreamCompaction:
         except BadSegment as bad:
             raise quarantine.set_aside(bad.path, bad) from None
 
-    # The table's lock (files/locks.py)
+    # The table's lock (storage/locks.py)
 
     def _acquire(self) -> None:
         self._lock = locks.acquired(self._spark, self._storage.root, self.table, BUSY_SECONDS)

@@ -17,10 +17,10 @@ from pyspark.sql import functions
 from pyspark.sql.types import StructType
 
 from lakestream.lake.errors import DamagedLog, ForeignTable, KeptTable, StillCloned, TableBusy, UnwritableTable
-from lakestream.lake.files import lake as lakes
-from lakestream.lake.files import paths
-from lakestream.lake.files.staging import StreamIdentity, is_marked, read_identity
-from lakestream.lake.files.storage import Storage
+from lakestream.lake.staging.staging import StreamIdentity, is_marked, read_identity
+from lakestream.lake.storage import lake as lakes
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table.actions import MetaData
 from lakestream.lake.table.clones import References
 from lakestream.lake.table.commit import Commit, forget, jvm
@@ -132,7 +132,7 @@ class ExistingTable(msgspec.Struct, frozen=True):
 
 
 class StreamTable:
-    """The table of one stream, changed through Spark. Changes require the table's lock (files/locks.py).
+    """The table of one stream, changed through Spark. Changes require the table's lock (storage/locks.py).
 
     Args:
         spark: a session with Delta.

@@ -17,7 +17,7 @@ import msgspec
 import pyarrow as pa
 
 from lakestream.lake.errors import BadSegment, LakeError, UnfitSubject
-from lakestream.lake.files.lake import open_storage
+from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import segments, typed_columns
 from lakestream.lake.table.batches import Ending
 from lakestream.lake.table.departures import Dead

@@ -20,7 +20,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Set
 
-from lakestream.lake.files.storage import Entry, Storage
+from lakestream.lake.storage.storage import Entry, Storage
 from lakestream.lake.table.actions import Key, Statistics, locate, located, statistics
 from lakestream.lake.table.erasures import Runs, joined
 from lakestream.lake.table.log import Log, State

@@ -1,7 +1,7 @@
 """The store directory of a server and the stream directories in it.
 
 Belongs here: the version and the lock of a store, the spelling of accounts as directories, the survey of what lies in a
-store, and the removal of stream directories. The lake spells names of its own accord (lake/files/paths.py).
+store, and the removal of stream directories. The lake spells names of its own accord (lake/storage/paths.py).
 
 Removal. One rename decides: before it the stream is whole, behind it the name is free and no start takes the directory
 for a stream. A directory that is no longer needed (`discard`) is removed at once, or by the next start. One of which

@@ -14,8 +14,8 @@ import os
 import msgspec
 
 from lakestream.lake.errors import LakeAway, LakeError
-from lakestream.lake.files.lake import identify, open_storage
 from lakestream.lake.flush import ServerFile, name_server, unname_server
+from lakestream.lake.storage.lake import identify, open_storage
 from lakestream.log.format.files import Files
 from lakestream.logging import Logger
 from lakestream.ports import Clock

@@ -1,7 +1,7 @@
 """Clones of tables for mirrors, requested from the compactor.
 
 Belongs here: deciding whether a mirror's origin is worth a clone, the request and the wait for its answer
-(lake/files/clone_request.py), giving up without a compactor, and reading back the result. All file work happens in
+(lake/staging/clone_request.py), giving up without a compactor, and reading back the result. All file work happens in
 threads: short work in those of the log, reading a table in one of its own.
 """
 
@@ -17,11 +17,12 @@ from typing import TypeVar
 import msgspec
 
 from lakestream.lake.errors import HistoryUnavailable
-from lakestream.lake.files import clone_request, paths, staging
-from lakestream.lake.files.clone_request import CloneAnswer, CloneRequest, Picked
-from lakestream.lake.files.locks import COMPACTOR_LOCK, is_held
-from lakestream.lake.files.staging import StreamIdentity
 from lakestream.lake.flush import FLUSH
+from lakestream.lake.staging import clone_request, staging
+from lakestream.lake.staging.clone_request import CloneAnswer, CloneRequest, Picked
+from lakestream.lake.staging.staging import StreamIdentity
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.locks import COMPACTOR_LOCK, is_held
 from lakestream.lake.table import policy
 from lakestream.lake.table.policy import StreamPolicy
 from lakestream.lake.table.state import TableFollower

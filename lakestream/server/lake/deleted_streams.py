@@ -10,9 +10,9 @@ from __future__ import annotations
 import msgspec
 
 from lakestream.lake.errors import BadPolicy, StagingConflict
-from lakestream.lake.files import staging
-from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.staging import StreamIdentity
+from lakestream.lake.staging import staging
+from lakestream.lake.staging.staging import StreamIdentity
+from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import check, policy, state
 from lakestream.log.format.files import Files
 from lakestream.log.store.root import sealed_in

@@ -18,8 +18,9 @@ from msgspec.structs import replace
 
 from lakestream.config.options import LakeOptions
 from lakestream.lake.errors import BadPolicy, LakeAway, LakeError, OlderLake, OlderStore, StorageFailed
-from lakestream.lake.files import paths, staging
-from lakestream.lake.files.locks import COMPACTOR_LOCK, LockState, lock_state
+from lakestream.lake.staging import staging
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.locks import COMPACTOR_LOCK, LockState, lock_state
 from lakestream.lake.table import defaults, policy
 from lakestream.lake.table.check import Budget
 from lakestream.lake.table.state import position_of
@@ -46,7 +47,7 @@ from lakestream.stream.core.operations import CreateStream
 from lakestream.stream.core.stream import StreamCore
 
 if TYPE_CHECKING:
-    from lakestream.lake.files.query_progress import QueryProgress
+    from lakestream.lake.staging.query_progress import QueryProgress
     from lakestream.server.lake.clones import LakeClones
     from lakestream.server.lake.tables import TableFigures
     from lakestream.stream.assembly import Stream
@@ -479,7 +480,7 @@ class LakeKeeper:
         self._attended_at = now
 
         def look() -> tuple[LockState, QueryProgress | None]:
-            from lakestream.lake.files import query_progress  # not at a start
+            from lakestream.lake.staging import query_progress
 
             found = lock_state(path)
             return found, query_progress.read(self.root) if found.held else None

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from lakestream.lake.errors import LakeAway
-from lakestream.lake.files.probe import Probe
+from lakestream.lake.storage.probe import Probe
 from lakestream.log.format.files import Io
 from lakestream.logging import Logger
 from lakestream.ports import Clock

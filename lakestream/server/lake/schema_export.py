@@ -1,6 +1,6 @@
 """Export of registered schemas to the lake.
 
-Belongs here: writing each version into the lake (lake/files/schemas.py), where the compactor and readers find it, in
+Belongs here: writing each version into the lake (lake/table/schema_files.py), where compactor and readers find it, in
 order and until it succeeds. A registration does not fail because of the lake, and waits for it for a short time only.
 Segments of streams with schemas are staged after it (`owed`): else the compactor could find messages of a version that
 the lake does not have yet. A node with a stream that validates also exports the versions that it checks by, whichever
@@ -15,9 +15,9 @@ from collections.abc import Callable
 import msgspec
 
 from lakestream.lake.errors import LakeError
-from lakestream.lake.files import schemas
-from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.schemas import SchemaConflict
+from lakestream.lake.storage.lake import open_storage
+from lakestream.lake.table import schema_files as schemas
+from lakestream.lake.table.schema_files import SchemaConflict
 from lakestream.log.format.files import Io
 from lakestream.logging import Logger
 from lakestream.ports import Clock

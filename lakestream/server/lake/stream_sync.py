@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lakestream.lake.errors import BadSegment, LakeError, OlderLake, OlderStore
-from lakestream.lake.files import paths, quarantine, staging
-from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.staging import StagedSegment
-from lakestream.lake.files.storage import Entry, Storage
+from lakestream.lake.staging import quarantine, staging
+from lakestream.lake.staging.staging import StagedSegment
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import open_storage
+from lakestream.lake.storage.storage import Entry, Storage
 from lakestream.lake.table import check
 from lakestream.lake.table.check import Budget, TableCheck
 from lakestream.lake.table.foreign_commits import (

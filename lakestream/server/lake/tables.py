@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from lakestream.lake.errors import LakeError
-from lakestream.lake.files.lake import open_storage
+from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table.log import Commit, Log
 from lakestream.lake.table.state import TableFollower, TableState
 from lakestream.lake.write.maintenance_plan import Policy

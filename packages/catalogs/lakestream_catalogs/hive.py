@@ -22,7 +22,7 @@ from thrift.transport.TTransport import TBufferedTransport, TTransportException
 from lakestream.lake.catalogs.address import CatalogAddress
 from lakestream.lake.catalogs.catalog import REQUEST_SECONDS, Catalog, CatalogAway, CatalogRefused
 from lakestream.lake.catalogs.entries import Entry, Field, Table, cut, own
-from lakestream.lake.files.clouds.known import cloud_of
+from lakestream.lake.storage.clouds.known import cloud_of
 from lakestream_catalogs.types import hive_fields
 
 MAX_COMMENT = 255

@@ -26,9 +26,9 @@ from lakestream.cli.link import INTERRUPTED
 from lakestream.cli.terminal import JsonOption, complain, console, print_json
 from lakestream.extras import ExtraMissing
 from lakestream.lake.errors import LakeError
-from lakestream.lake.files import paths
 from lakestream.lake.progress import progress
 from lakestream.lake.spark import jars
+from lakestream.lake.storage import paths
 from lakestream.lake.table.at import latest_progress
 from lakestream_demo import flights
 

@@ -23,7 +23,7 @@ from aiohttp.typedefs import Handler
 from aiohttp.web_request import BaseRequest
 
 from lakestream.lake.errors import LakeError
-from lakestream.lake.files.storage import Storage
+from lakestream.lake.storage.storage import Storage
 from lakestream_sharing import actions, requests
 from lakestream_sharing.access import Access
 from lakestream_sharing.errors import (

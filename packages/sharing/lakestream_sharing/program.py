@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakestream.lake.files import lake as lakes
-from lakestream.lake.files.lake import open_storage
+from lakestream.lake.storage import lake as lakes
+from lakestream.lake.storage.lake import open_storage
 from lakestream_sharing.access import Access, account_of, over_nats
 from lakestream_sharing.app import PREFIX, Limits, Service
 from lakestream_sharing.listener import Listener

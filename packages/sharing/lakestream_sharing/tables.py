@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from lakestream.lake.files import paths
-from lakestream.lake.files.storage import Storage
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table.actions import MetaData, locate
 from lakestream.lake.table.log import Commit, Log, State
 from lakestream.lake.write.maintenance_plan import interval_ns

@@ -24,8 +24,8 @@ from lakestream.account.backup import archive
 from lakestream.account.backup.archive import ArchivedState, ArchiveError
 from lakestream.account.backup.archive_tar import TarArchive, is_tar
 from lakestream.lake.errors import LakeError
-from lakestream.lake.files import staging
-from lakestream.lake.files.paths import STREAM_FILE
+from lakestream.lake.staging import staging
+from lakestream.lake.storage.paths import STREAM_FILE
 from lakestream.lake.table import segments
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.frame import Frame, Kind, encode_header

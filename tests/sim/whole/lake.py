@@ -23,7 +23,7 @@ from unittest.mock import patch
 import msgspec
 
 from lakestream.lake.errors import StorageFailed
-from lakestream.lake.files.storage import Entries, Entry, Names, Storage
+from lakestream.lake.storage.storage import Entries, Entry, Names, Storage
 from lakestream.log.format.files import Files
 from tests.sim.events import EPOCH, MS, Events, S
 from tests.sim.whole.fibers import Fibers, InlineExecutor, Threading
@@ -321,12 +321,12 @@ def reachable(lake: Lake) -> Iterator[None]:
 
     replaced: dict[str, object] = {
         "time.sleep": lake.fibers.sleep,
-        "lakestream.lake.files.object_storage.ObjectStorage": partial(SimStorage, lake),
-        "lakestream.lake.files.locks._proven": set(),
-        "lakestream.lake.files.locks.LEASE_SECONDS": LEASE_SECONDS,
+        "lakestream.lake.storage.object_storage.ObjectStorage": partial(SimStorage, lake),
+        "lakestream.lake.storage.locks._proven": set(),
+        "lakestream.lake.storage.locks.LEASE_SECONDS": LEASE_SECONDS,
         "lakestream.log.format.segment.Files": files,
         "lakestream.server.lake.deleted_streams.Files": files,
-        "lakestream.lake.files.quarantine.Files": files,
+        "lakestream.lake.staging.quarantine.Files": files,
         "lakestream.lake.write.lake_compaction.wait": _wait_in_order,
     }
     for module in ("files.locks", "read.history.history", "read.history.scan", "table.state"):
@@ -340,7 +340,9 @@ def reachable(lake: Lake) -> Iterator[None]:
             stack.enter_context(patch(name, value))
         stack.enter_context(
             patch(
-                "lakestream.lake.files.quarantine.open", lambda path, mode: io.BytesIO(files().read(path)), create=True
+                "lakestream.lake.staging.quarantine.open",
+                lambda path, mode: io.BytesIO(files().read(path)),
+                create=True,
             )
         )
         yield

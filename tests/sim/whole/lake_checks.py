@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
-from lakestream.lake.files import paths
 from lakestream.lake.read.history.rows import records
+from lakestream.lake.storage import paths
 from lakestream.lake.table.actions import locate
 from lakestream.lake.table.log import Log, State
 from lakestream.lake.table.progress import application

@@ -21,9 +21,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakestream.lake.errors import LakeError
-from lakestream.lake.files import paths
-from lakestream.lake.files.staging import StreamIdentity
-from lakestream.lake.files.storage import Storage
+from lakestream.lake.staging.staging import StreamIdentity
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table.actions import Add, MetaData, locate
 from lakestream.lake.table.commit import Commit
 from lakestream.lake.table.foreign_commits import MARK

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from lakestream.lake.files.staging import StreamIdentity
+from lakestream.lake.staging.staging import StreamIdentity
 from lakestream.lake.table.policy import StreamPolicy
 from lakestream.lake.table.progress import Progress
 from lakestream.lake.table.schema import Layout, message_schema

@@ -14,8 +14,9 @@ from lakestream.account.api.subjects import Api
 from lakestream.account.api.system import SystemApi
 from lakestream.account.engines import Engines
 from lakestream.config.options import JetStreamOptions, LakeOptions
-from lakestream.lake.files import lake as lakes
-from lakestream.lake.files import paths, scan, staging
+from lakestream.lake.staging import scan, staging
+from lakestream.lake.storage import lake as lakes
+from lakestream.lake.storage import paths
 from lakestream.log.format.files import Files, InlineIo
 from lakestream.log.store.root import RESERVED, account_directory, account_of
 from lakestream.logging import Logger

@@ -11,8 +11,8 @@ from deltalake import write_deltalake
 
 from lakestream.lake.catalogs.address import parse
 from lakestream.lake.catalogs.plan import Synced
-from lakestream.lake.files import lake as lakes
-from lakestream.lake.files import paths
+from lakestream.lake.storage import lake as lakes
+from lakestream.lake.storage import paths
 from lakestream_catalogs import keeper as keeping
 from lakestream_catalogs.keeper import CatalogKeeper
 from tests.unit.lake.catalogs.memory import MemoryCatalog

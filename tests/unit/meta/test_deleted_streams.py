@@ -17,7 +17,8 @@ import pytest
 
 from lakestream.config.options import LakeOptions
 from lakestream.lake.errors import OlderStore
-from lakestream.lake.files import paths, scan, staging
+from lakestream.lake.staging import scan, staging
+from lakestream.lake.storage import paths
 from lakestream.lake.table import segments
 from lakestream.log.format.files import Files
 from lakestream.meta.deleted_streams import creation

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.lake.files import lake as lakes
-from lakestream.lake.files import paths
+from lakestream.lake.storage import lake as lakes
+from lakestream.lake.storage import paths
 from lakestream.raft.core.messages import Membership
 from tests.unit.replica_world import Node, World, change, fill
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakestream.lake.errors import StagingConflict
-from lakestream.lake.files import lake as lakes
-from lakestream.lake.files import staging
-from lakestream.lake.files.staging import StreamIdentity
+from lakestream.lake.staging import staging
+from lakestream.lake.staging.staging import StreamIdentity
+from lakestream.lake.storage import lake as lakes
 from lakestream.log.format.errors import CorruptLog, CorruptRecord
 from lakestream.log.format.files import Files
 from lakestream.log.format.record import columns, encode_record, iter_records

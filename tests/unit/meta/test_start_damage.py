@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from lakestream.account.engines import MARK_NS
-from lakestream.lake.files import paths
+from lakestream.lake.storage import paths
 from lakestream.log.format.errors import ForeignStore, StoreVersionError
 from lakestream.log.format.files import Files
 from lakestream.log.store.root import StoreRoot

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from lakestream.lake.files import staging
+from lakestream.lake.staging import staging
 from lakestream.log.format.segment import HEADER_SIZE
 from lakestream.log.store.segment_log import LogOptions
 from lakestream.log.verify.findings import Finding, FindingKind, Repair

@@ -24,7 +24,6 @@ import msgspec
 import numpy as np
 
 from lakestream.lake.errors import HistoryUnavailable
-from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read.history.cache import RECORD_OVERHEAD, Block, BlockCache, Slab
 from lakestream.lake.read.history.index import MAX_SUBJECTS, Choice, Snapshot, TableIndex
 from lakestream.lake.read.history.index import wanted as wanted_of
@@ -39,6 +38,7 @@ from lakestream.lake.read.history.scan import (
     Extent,
     TableScan,
 )
+from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table.conditions import SubjectRange
 from lakestream.lake.table.schema import END
 from lakestream.lake.table.state import TableFollower

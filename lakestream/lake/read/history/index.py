@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakestream.lake.files.storage import Storage
+from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table.actions import MetaData, TableFile, TableProtocol, locate
 from lakestream.lake.table.conditions import SubjectRange
 from lakestream.lake.table.schema import END, FORMAT_COLUMN, REMOVED_COLUMN, column_names, subject_text

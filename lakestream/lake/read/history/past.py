@@ -19,10 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakestream.lake.errors import LakeError
-from lakestream.lake.files import paths, staging
-from lakestream.lake.files.lake import open_storage
 from lakestream.lake.flush import Credentials, Flushed
 from lakestream.lake.read.history.rows import COLUMNS, records
+from lakestream.lake.staging import staging
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import departures as departure_files
 from lakestream.lake.table.at import AsOf, NotATable, TimeTravelError, as_of, as_of_sequence, open_log
 from lakestream.lake.table.conditions import Condition, bounds

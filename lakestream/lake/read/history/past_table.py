@@ -20,9 +20,9 @@ import numpy as np
 import pyarrow as pa
 
 from lakestream.lake.errors import HistoryUnavailable, LakeError, VersionGone
-from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read.history.index import Choice
 from lakestream.lake.read.history.rows import COLUMNS, records
+from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import departures as departure_files
 from lakestream.lake.table.actions import locate
 from lakestream.lake.table.at import (

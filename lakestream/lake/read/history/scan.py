@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lakestream.lake.files.storage import Storage
 from lakestream.lake.read.history.cache import Slab
 from lakestream.lake.read.history.index import Snapshot
 from lakestream.lake.read.history.rows import COLUMNS, LIGHT, joined
+from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table.actions import TableFile, locate
 from lakestream.lake.table.conditions import IN_MOST, SubjectRange
 from lakestream.lake.table.scan import FileReader, Pick, Scan, TooLarge

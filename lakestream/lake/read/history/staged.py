@@ -15,10 +15,10 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from lakestream.lake.files import staging
 from lakestream.lake.read.history.history import TableHistory
 from lakestream.lake.read.history.index import Choice
 from lakestream.lake.read.history.rows import COLUMNS, records
+from lakestream.lake.staging import staging
 from lakestream.lake.table import segments
 from lakestream.lake.table.departures import Dead
 from lakestream.lake.table.schema import message_schema

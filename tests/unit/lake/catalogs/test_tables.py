@@ -11,10 +11,11 @@ import pytest
 
 from lakestream.lake.catalogs.tables import LakeTables
 from lakestream.lake.errors import NotALake
-from lakestream.lake.files import lake as lakes
-from lakestream.lake.files import paths, staging
-from lakestream.lake.files.lake import open_storage, read_id
-from lakestream.lake.files.staging import StreamIdentity
+from lakestream.lake.staging import staging
+from lakestream.lake.staging.staging import StreamIdentity
+from lakestream.lake.storage import lake as lakes
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import open_storage, read_id
 
 
 @pytest.fixture

@@ -14,9 +14,10 @@ from deltalake import CommitProperties, DeltaTable, QueryBuilder, Schema, Transa
 
 from lakestream.lake import view as views
 from lakestream.lake.errors import QuarantinedSegment, SegmentGap, VersionGone
-from lakestream.lake.files import paths, staging
-from lakestream.lake.files.lake import open_storage
 from lakestream.lake.flush import FlushFailed, ServerFile, StreamNotFound, name_server
+from lakestream.lake.staging import staging
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import batches, segments
 from lakestream.lake.table.progress import application
 from lakestream.lake.table.schema import (

@@ -9,10 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from lakestream.lake.files import lake as lakes
-from lakestream.lake.files import schemas, staging
-from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.staging import StreamIdentity
+from lakestream.lake.staging import staging
+from lakestream.lake.staging.staging import StreamIdentity
+from lakestream.lake.storage import lake as lakes
+from lakestream.lake.storage.lake import open_storage
+from lakestream.lake.table import schema_files as schemas
 from lakestream.lake.view import open_view
 from lakestream.log.store.segment_log import LogOptions
 from lakestream.schemas.schema import Schema

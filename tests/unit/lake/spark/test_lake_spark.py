@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from lakestream.lake.errors import JarsMissing, JavaMissing
-from lakestream.lake.files.clouds import azure, gcs, s3
 from lakestream.lake.spark import jars, pins
 from lakestream.lake.spark import session as spark
+from lakestream.lake.storage.clouds import azure, gcs, s3
 
 pytestmark = pytest.mark.unit
 

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from lakestream.lake.files.lake import open_storage
 from lakestream.lake.sql.confined import Forbidden
 from lakestream.lake.sql.connection import connect
 from lakestream.lake.sql.file_views import FileViews
 from lakestream.lake.sql.session import Session, SqlError
+from lakestream.lake.storage.lake import open_storage
 from tests.store_server import StoreServer
 
 CLOUDS = ["s3_server", "gcs_server", pytest.param("azure_server", marks=pytest.mark.heavy)]

@@ -14,13 +14,14 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from lakestream.lake import view as views
-from lakestream.lake.files import lake as lakes
-from lakestream.lake.files import schemas, staging
-from lakestream.lake.files.lake import open_storage
 from lakestream.lake.sql.catalog import Snapshot
 from lakestream.lake.sql.dialect import parse, rewrite
 from lakestream.lake.sql.session import Session, SqlError, UnknownStream
 from lakestream.lake.sql.uncompacted import MANY_REMOVED, Server
+from lakestream.lake.staging import staging
+from lakestream.lake.storage import lake as lakes
+from lakestream.lake.storage.lake import open_storage
+from lakestream.lake.table import schema_files as schemas
 from lakestream.lake.table.progress import Progress
 from lakestream.lake.table.schema import table_schema
 from lakestream.protocol.instants import rfc3339

@@ -15,8 +15,8 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from lakestream.lake.errors import DamagedLog
-from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.local_storage import LocalStorage
+from lakestream.lake.storage.lake import open_storage
+from lakestream.lake.storage.local_storage import LocalStorage
 from lakestream.lake.table.actions import CommitInfo, locate
 from lakestream.lake.table.actions import Transaction as Txn
 from lakestream.lake.table.log import Log
@@ -58,7 +58,7 @@ def test_a_log_without_a_checkpoint_is_read_without_pyarrow(tmp_path: Path) -> N
     """Servers follow their tables' logs all the time; pyarrow would take 50 MiB of each."""
     append(tmp_path, 1)
     code = (
-        "import sys; from lakestream.lake.table.log import Log; from lakestream.lake.files.lake import open_storage; "
+        "import sys; from lakestream.lake.table.log import Log; from lakestream.lake.storage.lake import open_storage; "
         "state = Log(open_storage(sys.argv[1]), sys.argv[1]).state(); assert state.files; "
         "print(sorted({'pyarrow', 'deltalake', 'numpy'} & sys.modules.keys()))"
     )

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Field, write_deltalake
 
-from lakestream.lake.files import staging
-from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.storage import Storage
+from lakestream.lake.staging import staging
+from lakestream.lake.storage.lake import open_storage
+from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table import foreign_commits
 from lakestream.lake.table.actions import MetaData, TableProtocol
 from lakestream.lake.table.check import Budget, TableCheck

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from lakestream.lake.files.lake import open_storage
+from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import clones, erasures
 from lakestream.lake.table.actions import Add, DeletionVector
 from lakestream.lake.table.clones import Clone, References

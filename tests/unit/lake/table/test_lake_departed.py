@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from lakestream.lake.files.lake import identify, open_storage
 from lakestream.lake.read.history.past_table import TablePast
+from lakestream.lake.storage.lake import identify, open_storage
 from lakestream.lake.table import at, batches
 from lakestream.lake.table import departures as departure_files
 from lakestream.lake.table.at import NotRecorded, TimeTravelError, as_of, open_log, version_of_point

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakestream.lake.errors import BadSegment, SegmentGap
-from lakestream.lake.files.staging import StagedSegment
+from lakestream.lake.staging.staging import StagedSegment
 from lakestream.lake.table import batches
 from lakestream.lake.table.batches import Ending, Part
 from lakestream.lake.table.departures import Dead

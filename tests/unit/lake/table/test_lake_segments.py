@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakestream.lake.errors import BadSegment, UnfitSubject
-from lakestream.lake.files import staging
+from lakestream.lake.staging import staging
 from lakestream.lake.table import segments
 from lakestream.lake.table.departures import Dead
 from lakestream.lake.table.schema import join_headers

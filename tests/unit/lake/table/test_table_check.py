@@ -18,10 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakestream.lake.errors import DamagedLog, StorageFailed
-from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.locks import COMPACTOR_LOCK, Lease, is_held
-from lakestream.lake.files.object_storage import ObjectStorage
-from lakestream.lake.files.storage import Entry, Storage
+from lakestream.lake.storage.lake import open_storage
+from lakestream.lake.storage.locks import COMPACTOR_LOCK, Lease, is_held
+from lakestream.lake.storage.object_storage import ObjectStorage
+from lakestream.lake.storage.storage import Entry, Storage
 from lakestream.lake.table import check as table_check
 from lakestream.lake.table.actions import Add, table_file, to_z85
 from lakestream.lake.table.check import Budget, TableCheck, check, describe, span

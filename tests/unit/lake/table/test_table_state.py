@@ -12,10 +12,10 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from lakestream.lake.errors import DamagedLog
-from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.local_storage import LocalStorage
-from lakestream.lake.files.storage import Entry
 from lakestream.lake.read.history.index import TableIndex
+from lakestream.lake.storage.lake import open_storage
+from lakestream.lake.storage.local_storage import LocalStorage
+from lakestream.lake.storage.storage import Entry
 from lakestream.lake.table.check import Budget, TableCheck
 from lakestream.lake.table.log import Log
 from lakestream.lake.table.progress import Progress

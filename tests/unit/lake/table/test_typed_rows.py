@@ -11,8 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lakestream.lake.files import paths, schemas
-from lakestream.lake.files.lake import identify, open_storage
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import identify, open_storage
+from lakestream.lake.table import schema_files as schemas
 from lakestream.lake.table import typed_columns, typed_rows
 from lakestream.lake.table.schema import message_schema, split_headers
 from lakestream.lake.table.schema_catalog import SchemaCatalog

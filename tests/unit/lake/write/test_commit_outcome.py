@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.lake.files.lake import open_storage
+from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table.commit import is_refused
 from lakestream.lake.table.log import Log
 

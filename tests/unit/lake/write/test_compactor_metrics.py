@@ -10,8 +10,8 @@ import pytest
 from lakestream.lake.catalogs.address import parse
 from lakestream.lake.catalogs.entries import Entry
 from lakestream.lake.catalogs.plan import CREATE, Change, Placed, Synced
-from lakestream.lake.files import paths
 from lakestream.lake.spark import job
+from lakestream.lake.storage import paths
 from lakestream.lake.write import metrics
 from lakestream.lake.write.lake_compaction import BatchReport
 from lakestream.lake.write.maintainer import Done

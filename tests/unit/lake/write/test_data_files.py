@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lakestream.lake.errors import BadSegment, DamagedFile
-from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read.history.rows import COLUMNS
+from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import check, ends
 from lakestream.lake.table.actions import Add, TableFile, table_file
 from lakestream.lake.table.policy import RUN_SEQS

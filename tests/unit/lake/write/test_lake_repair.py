@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from lakestream.lake.files import lake as lakes
-from lakestream.lake.files import staging
-from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.staging import StagedSegment, StreamIdentity
+from lakestream.lake.staging import staging
+from lakestream.lake.staging.staging import StagedSegment, StreamIdentity
+from lakestream.lake.storage import lake as lakes
+from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import check
 from lakestream.lake.table.actions import Add
 from lakestream.lake.table.check import Damage

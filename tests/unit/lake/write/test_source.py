@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from lakestream.lake.files import staging
-from lakestream.lake.files.lake import open_storage
+from lakestream.lake.staging import staging
+from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.write import source
 from lakestream.lake.write.source import Segments, SegmentsReader, balanced, offset_of
 from tests.lake.model import StreamModel, flights

@@ -12,8 +12,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from lakestream.lake.errors import DamagedLog
-from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.staging import StreamIdentity
+from lakestream.lake.staging.staging import StreamIdentity
+from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table.schema import UID_PROPERTY
 from lakestream.lake.write.table import StreamTable
 

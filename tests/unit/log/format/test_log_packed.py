@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.lake.files import lake as lakes
-from lakestream.lake.files import quarantine, staging
-from lakestream.lake.files.staging import StreamIdentity
+from lakestream.lake.staging import quarantine, staging
+from lakestream.lake.staging.staging import StreamIdentity
+from lakestream.lake.storage import lake as lakes
 from lakestream.lake.table import segments
 from lakestream.log.format import packed
 from lakestream.log.format.errors import CorruptLog

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from lakestream.account.engines import MARK_NS
-from lakestream.lake.files import paths, staging
+from lakestream.lake.staging import staging
+from lakestream.lake.storage import paths
 from lakestream.lake.table.state import TableFollower
 from lakestream.log.format.errors import CorruptLog, LostEntries
 from lakestream.log.format.segment import HEADER_SIZE

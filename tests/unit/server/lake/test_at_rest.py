@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.lake.files.locks import COMPACTOR_LOCK, mark
-from lakestream.lake.files.paths import DELETED_FILE
+from lakestream.lake.storage.locks import COMPACTOR_LOCK, mark
+from lakestream.lake.storage.paths import DELETED_FILE
 from lakestream.log.store.segment_log import LogOptions
 from lakestream.server.lake import keeper
 from lakestream.server.lake.stream_sync import StreamSync

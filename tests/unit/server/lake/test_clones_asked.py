@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from lakestream.lake.files import clone_request, paths, staging
-from lakestream.lake.files import lake as lakes
-from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.staging import StreamIdentity
+from lakestream.lake.staging import clone_request, staging
+from lakestream.lake.staging.staging import StreamIdentity
+from lakestream.lake.storage import lake as lakes
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import open_storage
 from lakestream.logging import Logger
 from lakestream.protocol.api.errors import ApiError
 from lakestream.server.lake.clones import LakeClones, _Flushed

@@ -18,10 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakestream.lake.errors import HistoryUnavailable, StorageFailed
-from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read.history import scan as history_scan
 from lakestream.lake.read.history.cache import BlockCache
 from lakestream.lake.read.history.history import READERS, TableHistory
+from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import scan, schema
 from lakestream.lake.table.log import Log
 from lakestream.lake.table.schema import END

@@ -14,9 +14,9 @@ import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 
 from lakestream.lake.errors import LakeAway
-from lakestream.lake.files import paths
-from lakestream.lake.files.lake import identify, open_storage
-from lakestream.lake.files.probe import Probe
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import identify, open_storage
+from lakestream.lake.storage.probe import Probe
 from lakestream.lake.table.check import Budget
 from lakestream.lake.table.state import Head
 from lakestream.server.lake.early_seals import SAVED, EarlySeals

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from lakestream.config.options import LakeOptions
-from lakestream.lake.files import lake as lakes
-from lakestream.lake.files import paths, staging
+from lakestream.lake.staging import staging
+from lakestream.lake.storage import lake as lakes
+from lakestream.lake.storage import paths
 from lakestream.logging import Logger
 from lakestream.meta.deleted_streams import creation
 from lakestream.server.lake.api import WATCH_NS, FlushApi
@@ -160,7 +161,7 @@ def test_a_deletion_reaches_an_unavailable_lake_when_it_is_back(
             raise OSError("away")
         real(lake, stream, keep)
 
-    monkeypatch.setattr("lakestream.lake.files.staging.mark_deleted", away)
+    monkeypatch.setattr("lakestream.lake.staging.staging.mark_deleted", away)
     done: list[None] = []
     keeper.deleted(creation(world.stream), "", lambda: done.append(None))
     for _ in range(5):

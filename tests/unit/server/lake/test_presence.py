@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from lakestream.lake.errors import LakeAway
-from lakestream.lake.files import lake as lakes
-from lakestream.lake.files.lake import open_storage
+from lakestream.lake.storage import lake as lakes
+from lakestream.lake.storage.lake import open_storage
 from lakestream.logging import Logger
 from lakestream.protocol.api.errors import for_clients
 from lakestream.server.lake.presence import AWAY_PROBE_NS, LIMIT_NS, LOCAL_PROBE_NS, Presence

@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from lakestream.config.options import LakeOptions
-from lakestream.lake.files import lake as lakes
-from lakestream.lake.files import schemas
+from lakestream.lake.storage import lake as lakes
+from lakestream.lake.table import schema_files as schemas
 from lakestream.logging import Logger
 from lakestream.schemas.schema import Schema
 from lakestream.server.lake.keeper import LakeKeeper

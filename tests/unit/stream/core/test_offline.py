@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from lakestream.config.options import JetStreamOptions, LakeOptions
-from lakestream.lake.files import lake as lakes
-from lakestream.lake.files import scan, staging
+from lakestream.lake.staging import scan, staging
+from lakestream.lake.storage import lake as lakes
 from lakestream.log.format.files import Io
 from lakestream.log.format.frame import Kind
 from lakestream.logging import Logger

@@ -27,7 +27,7 @@ import org.apache.hadoop.fs.permission.FsPermission;
  *
  * <p>Neither the root of the lake (spark.lakestream.lake) is created, nor anything above it, nor the lake's own directories
  * where nothing says that it is a lake: it is away, or not mounted, and no other one must begin in its place. The same as
- * in lakestream/lake/files/local_storage.py.
+ * in lakestream/lake/storage/local_storage.py.
  *
  * <p>No checksum files are written. Each would need an fsync, and a torn one makes a whole file unreadable. Existing
  * ones of older files were never synced, so they are not verified; they are renamed and removed with their files.

@@ -16,7 +16,7 @@ import scala.Option;
 /**
  * Rules for table names that are relative paths, and for the lake's root.
  *
- * <p>Belongs here: the lake's root and the spelling of names under it; lakestream/lake/files/paths.py has the same in Python.
+ * <p>Belongs here: the lake's root and the spelling of names under it; lakestream/lake/storage/paths.py has the same in Python.
  * Nothing here accesses files, except to choose the default lake from two directories.
  *
  * <p>A name is a relative path if it has two parts, the first is <code>delta</code>, and the second contains a slash

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakestream.lake.errors import HistoryUnavailable
-from lakestream.lake.files.local_storage import LocalStorage
-from lakestream.lake.files.storage import Entry
 from lakestream.lake.read.history.index import END, TableIndex
+from lakestream.lake.storage.local_storage import LocalStorage
+from lakestream.lake.storage.storage import Entry
 from lakestream.lake.table.actions import TableFile, locate
 from lakestream.lake.table.conditions import SubjectRange
 from lakestream.lake.table.state import TableFollower

@@ -10,9 +10,10 @@ import pytest
 from deltalake import DeltaTable
 
 from lakestream.lake.errors import HistoryUnavailable
-from lakestream.lake.files import paths, staging
 from lakestream.lake.read.history.history import TableHistory
 from lakestream.lake.read.history.staged import FallbackHistory, StagedRows
+from lakestream.lake.staging import staging
+from lakestream.lake.storage import paths
 from lakestream.log.format.record import Record
 from tests.lake.model import StreamModel, flights
 from tests.unit.lake.read.test_live import Table

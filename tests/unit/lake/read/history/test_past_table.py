@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
-from lakestream.lake.files import lake as lakes
-from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read.history import past_table
 from lakestream.lake.read.history.past_table import TablePast
 from lakestream.lake.read.history.rows import COLUMNS
+from lakestream.lake.storage import lake as lakes
+from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import departures as departure_files
 from lakestream.lake.table import erasures
 from lakestream.lake.table.at import as_of

@@ -18,9 +18,9 @@ from zlib import crc32
 import msgspec
 
 from lakestream.lake.errors import BadIdentity, BadSegment, StagingConflict
-from lakestream.lake.files import paths
-from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.storage import Entry, Storage
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import open_storage
+from lakestream.lake.storage.storage import Entry, Storage
 from lakestream.log.format.errors import CorruptLog
 from lakestream.log.format.segment import Footer, read_footer
 from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder

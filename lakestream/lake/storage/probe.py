@@ -11,8 +11,8 @@ import threading
 from collections.abc import Callable
 
 from lakestream.lake.errors import LakeAway, LakeError, LakeSilent
-from lakestream.lake.files import paths
-from lakestream.lake.files.lake import open_storage, read_id
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import open_storage, read_id
 
 RETRY_S = 5
 """Seconds after which clients are told to try again (5 s)."""

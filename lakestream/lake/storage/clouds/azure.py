@@ -15,8 +15,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from lakestream.lake.errors import UnsupportedLake
-from lakestream.lake.files.clouds import urls
-from lakestream.lake.files.clouds.cloud import Cloud, Environment
+from lakestream.lake.storage.clouds import urls
+from lakestream.lake.storage.clouds.cloud import Cloud, Environment
 
 SETTINGS = {
     # Accounts without a hierarchical namespace are used by the blob protocol, others by that of the data lake.

@@ -13,8 +13,8 @@ import os
 from typing import Any
 
 from lakestream.lake.errors import UnsupportedLake
-from lakestream.lake.files.clouds import urls
-from lakestream.lake.files.clouds.cloud import Cloud, Environment
+from lakestream.lake.storage.clouds import urls
+from lakestream.lake.storage.clouds.cloud import Cloud, Environment
 
 SETTINGS = {
     "spark.hadoop.fs.gs.impl": "org.apache.hadoop.fs.gs.GoogleHadoopFileSystem",

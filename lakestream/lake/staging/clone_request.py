@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import msgspec
 
-from lakestream.lake.files import paths
-from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.staging import StreamIdentity, introduce
-from lakestream.lake.files.storage import Storage
+from lakestream.lake.staging.staging import StreamIdentity, introduce
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import open_storage
+from lakestream.lake.storage.storage import Storage
 
 REQUEST_FILE = paths.CLONE_FILE
 ANSWER_FILE = "cloned.json"

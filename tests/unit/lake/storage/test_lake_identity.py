@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from lakestream.lake.errors import NotALake
-from lakestream.lake.files import lake as lakes
-from lakestream.lake.files import paths
-from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.storage import Storage
 from lakestream.lake.flush import ServerFile, name_server, named_servers, unname_server
+from lakestream.lake.storage import lake as lakes
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import open_storage
+from lakestream.lake.storage.storage import Storage
 from tests.s3_server import S3Server
 
 

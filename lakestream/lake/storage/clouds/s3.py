@@ -14,8 +14,8 @@ import os
 from typing import Any
 
 from lakestream.lake.errors import UnsupportedLake
-from lakestream.lake.files.clouds import urls
-from lakestream.lake.files.clouds.cloud import Cloud, Environment
+from lakestream.lake.storage.clouds import urls
+from lakestream.lake.storage.clouds.cloud import Cloud, Environment
 
 CREDENTIALS_CHAIN = "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"
 DEFAULT_REGION = "us-east-1"

@@ -28,10 +28,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from lakestream.lake.errors import LeaseLost, StorageFailed, TableBusy, UnsupportedLake
-from lakestream.lake.files import paths
-from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.local_storage import FILE_MODE
-from lakestream.lake.files.storage import Storage
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import open_storage
+from lakestream.lake.storage.local_storage import FILE_MODE
+from lakestream.lake.storage.storage import Storage
 from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ import time
 import msgspec
 
 from lakestream.lake.errors import NotALake
-from lakestream.lake.files import paths
-from lakestream.lake.files.local_storage import LocalStorage
-from lakestream.lake.files.storage import Storage
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.local_storage import LocalStorage
+from lakestream.lake.storage.storage import Storage
 from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 
 
@@ -31,7 +31,7 @@ def open_storage(lake: str | os.PathLike[str], brief: bool = False) -> Storage:
     root = paths.root(os.fspath(lake))
     if paths.is_local(root):
         return LocalStorage(root)
-    from lakestream.lake.files.object_storage import ObjectStorage  # loads obstore
+    from lakestream.lake.storage.object_storage import ObjectStorage  # loads obstore
 
     return ObjectStorage(root, brief)
 

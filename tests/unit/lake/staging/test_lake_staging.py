@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from lakestream.lake.errors import StagingConflict, UnsupportedLake
-from lakestream.lake.files import lake as lakes
-from lakestream.lake.files import paths, scan, staging
-from lakestream.lake.files.staging import StreamIdentity
+from lakestream.lake.staging import scan, staging
+from lakestream.lake.staging.staging import StreamIdentity
+from lakestream.lake.storage import lake as lakes
+from lakestream.lake.storage import paths
 
 pytestmark = pytest.mark.unit
 

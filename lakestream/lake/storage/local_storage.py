@@ -15,8 +15,8 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
-from lakestream.lake.files import paths
-from lakestream.lake.files.storage import Entries, Entry, Names, Storage
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.storage import Entries, Entry, Names, Storage
 from lakestream.log.format.files import Files
 
 COPY_BYTES = 1 << 20

@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from lakestream.lake.files import paths
-from lakestream.lake.files.lake import open_storage
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import open_storage
 from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 
 PROGRESS_FILE = "progress.json"

@@ -10,9 +10,9 @@ import os
 from collections.abc import Sequence
 
 from lakestream.lake.errors import BadSegment, QuarantinedSegment
-from lakestream.lake.files import paths
-from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.storage import Storage
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import open_storage
+from lakestream.lake.storage.storage import Storage
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.files import Files
 from lakestream.log.format.segment import SealedSegment

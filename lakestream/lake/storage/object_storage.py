@@ -23,9 +23,9 @@ from obstore.exceptions import AlreadyExistsError, PreconditionError
 from obstore.store import ObjectStore
 
 from lakestream.lake.errors import LakeError, StorageFailed
-from lakestream.lake.files.clouds.cloud import Cloud
-from lakestream.lake.files.clouds.known import cloud_of
-from lakestream.lake.files.storage import SINGLE_PUT_BYTES, Entries, Entry, Names, Storage
+from lakestream.lake.storage.clouds.cloud import Cloud
+from lakestream.lake.storage.clouds.known import cloud_of
+from lakestream.lake.storage.storage import SINGLE_PUT_BYTES, Entries, Entry, Names, Storage
 
 T = TypeVar("T")
 

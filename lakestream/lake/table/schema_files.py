@@ -16,8 +16,8 @@ from __future__ import annotations
 import msgspec
 
 from lakestream.lake.errors import LakeError
-from lakestream.lake.files import paths
-from lakestream.lake.files.storage import Storage
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.storage import Storage
 from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 from lakestream.schemas import framing
 from lakestream.schemas.errors import BadSchema

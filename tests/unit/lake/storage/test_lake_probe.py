@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from lakestream.lake.errors import LakeSilent, StorageFailed
-from lakestream.lake.files import probe
-from lakestream.lake.files.probe import require_answer
-from lakestream.lake.files.storage import Storage
+from lakestream.lake.storage import probe
+from lakestream.lake.storage.probe import require_answer
+from lakestream.lake.storage.storage import Storage
 
 pytestmark = pytest.mark.unit
 

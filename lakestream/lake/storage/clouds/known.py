@@ -5,10 +5,10 @@ Belongs here: finding the cloud of a URL. Who adds one writes its description, a
 
 from __future__ import annotations
 
-from lakestream.lake.files.clouds.azure import Azure
-from lakestream.lake.files.clouds.cloud import Cloud
-from lakestream.lake.files.clouds.gcs import Gcs
-from lakestream.lake.files.clouds.s3 import S3
+from lakestream.lake.storage.clouds.azure import Azure
+from lakestream.lake.storage.clouds.cloud import Cloud
+from lakestream.lake.storage.clouds.gcs import Gcs
+from lakestream.lake.storage.clouds.s3 import S3
 
 CLOUDS: tuple[Cloud, ...] = (S3(), Gcs(), Azure())
 

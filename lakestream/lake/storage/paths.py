@@ -10,7 +10,7 @@ Belongs here: every path under the lake's root, and the encoding of names in the
     segments/<STREAM>/<uid>/clone.json                        request: the stream's table begins as a clone
     segments/<STREAM>/<uid>/damaged.json                      request: repair the stream's table
     accounts/<ACCOUNT>/segments/<STREAM>/<uid>/...            the same for another account
-    schemas/<NAME>/<version>.json                             version of a schema (schemas.py)
+    schemas/<NAME>/<version>.json                             version of a schema (lake/table/schema_files.py)
     accounts/<ACCOUNT>/schemas/<NAME>/<version>.json          the same for another account
     _compactor/                                               the compactor's streaming checkpoint
     _lake.json                                                the lake's id
@@ -27,7 +27,7 @@ import re
 from urllib.parse import unquote, urlsplit
 
 from lakestream.lake.errors import UnsupportedLake
-from lakestream.lake.files.clouds import urls
+from lakestream.lake.storage.clouds import urls
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 
 DEFAULT_ACCOUNT = GLOBAL_ACCOUNT

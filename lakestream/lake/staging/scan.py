@@ -14,10 +14,11 @@ from collections.abc import Callable
 import msgspec
 
 from lakestream.lake.errors import BadIdentity
-from lakestream.lake.files import paths, staging
-from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.staging import StagedStream, StreamIdentity
-from lakestream.lake.files.storage import Entry
+from lakestream.lake.staging import staging
+from lakestream.lake.staging.staging import StagedStream, StreamIdentity
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import open_storage
+from lakestream.lake.storage.storage import Entry
 
 SETTLED_NS = 2_000_000_000
 """A directory that changed less than this before it was listed is listed again: its timestamp may be too coarse to show

@@ -1,4 +1,4 @@
-"""Tests of `lakestream.lake.files.scan`: repeated scans for streams in the staging area."""
+"""Tests of `lakestream.lake.staging.scan`: repeated scans for streams in the staging area."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lakestream.lake.files import lake as lakes
-from lakestream.lake.files import paths, scan, staging
-from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.scan import SETTLED_NS, Scanner
-from lakestream.lake.files.staging import StreamIdentity
+from lakestream.lake.staging import scan, staging
+from lakestream.lake.staging.scan import SETTLED_NS, Scanner
+from lakestream.lake.staging.staging import StreamIdentity
+from lakestream.lake.storage import lake as lakes
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import open_storage
 from tests.lake.model import unstage_through
 from tests.s3_server import S3Server
 

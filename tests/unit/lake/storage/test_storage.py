@@ -1,4 +1,4 @@
-"""Tests of `lakestream.lake.files.storage`: a directory and an object store fulfil one contract."""
+"""Tests of `lakestream.lake.storage.storage`: a directory and an object store fulfil one contract."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 
 from lakestream.lake.errors import LeaseLost, StorageFailed, UnsupportedLake
-from lakestream.lake.files import lake as lakes
-from lakestream.lake.files import paths
-from lakestream.lake.files.clouds.azure import Azure
-from lakestream.lake.files.clouds.cloud import Cloud
-from lakestream.lake.files.clouds.gcs import Gcs
-from lakestream.lake.files.clouds.known import CLOUDS as CLOUDS_KNOWN
-from lakestream.lake.files.clouds.s3 import S3
-from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.locks import COMPACTOR_LOCK, Lease, lease_seconds, table_lock
-from lakestream.lake.files.object_storage import describe
-from lakestream.lake.files.storage import Storage
+from lakestream.lake.storage import lake as lakes
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.clouds.azure import Azure
+from lakestream.lake.storage.clouds.cloud import Cloud
+from lakestream.lake.storage.clouds.gcs import Gcs
+from lakestream.lake.storage.clouds.known import CLOUDS as CLOUDS_KNOWN
+from lakestream.lake.storage.clouds.s3 import S3
+from lakestream.lake.storage.lake import open_storage
+from lakestream.lake.storage.locks import COMPACTOR_LOCK, Lease, lease_seconds, table_lock
+from lakestream.lake.storage.object_storage import describe
+from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table.actions import locate
 from tests.s3_proxy import EXPIRED, THROTTLED, Proxy
 from tests.s3_server import S3Server

@@ -8,10 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lakestream.lake.files import paths, schemas
-from lakestream.lake.files.lake import identify, open_storage
-from lakestream.lake.files.schemas import DamagedSchema, SchemaConflict
-from lakestream.lake.files.storage import Storage
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import identify, open_storage
+from lakestream.lake.storage.storage import Storage
+from lakestream.lake.table import schema_files as schemas
+from lakestream.lake.table.schema_files import DamagedSchema, SchemaConflict
 from lakestream.schemas import framing
 from lakestream.schemas.errors import BadSchema
 from lakestream.schemas.schema import Schema
