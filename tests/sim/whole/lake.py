@@ -329,7 +329,7 @@ def reachable(lake: Lake) -> Iterator[None]:
         "lakestream.lake.staging.quarantine.Files": files,
         "lakestream.lake.write.lake_compaction.wait": _wait_in_order,
     }
-    for module in ("files.locks", "read.history.history", "read.history.scan", "table.state"):
+    for module in ("storage.locks", "read.history.history", "read.history.scan", "table.state"):
         replaced[f"lakestream.lake.{module}.threading"] = threads
     for module in ("lake.read.history.scan", "lake.write.lake_compaction", "lake.write.clone_worker"):
         replaced[f"lakestream.{module}.ThreadPoolExecutor"] = InlineExecutor
