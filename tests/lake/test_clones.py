@@ -336,7 +336,7 @@ def test_reads_go_on_after_the_origin_is_deleted_and_everything_is_vacuumed(
         until = time.monotonic() + SOON_S
         while time.monotonic() < until and Path(origin.table(lake)).exists():
             running.once()
-            running._clones.wait()
+            running._work.clones.wait()
         assert not Path(origin.table(lake)).exists(), lines
         assert lines[-1].startswith("detached 1 clones"), lines
         maintain_both(spark, lake)

@@ -40,7 +40,7 @@ import scala.collection.immutable.Map$;
  * the setting spark.lakestream.timestampAsOf = message.
  *
  * <p>Belongs here: the values of the arguments, and the relation. MessageTime finds the version. Messages that had left
- * by then, or are to be erased, are left out (lakestream/lake/delta/departures.py, erasures.py). The relation is one of
+ * by then, or are to be erased, are left out (lakestream/lake/table/departures.py, erasures.py). The relation is one of
  * Delta's with a condition, so that filters and columns are pushed down into its files.
  */
 public final class AsOf {

@@ -27,7 +27,7 @@ final class Buckets {
       "CASE WHEN headers['KV-Operation'] IS NOT NULL THEN headers['KV-Operation'][0]"
           + " WHEN headers['Nats-Marker-Reason'] IS NOT NULL THEN 'PURGE' ELSE 'PUT' END AS operation";
 
-  /** Columns that the tables of streams have beside typed ones (lakestream/lake/delta/schema.py). */
+  /** Columns that the tables of streams have beside typed ones (lakestream/lake/table/schema.py). */
   private static final Set<String> OWN =
       Set.of(
           "subject", "seq", "time", "time_ns", "headers", "data", "header_block", "subject_bytes", "bucket",

@@ -19,22 +19,23 @@ import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
 
 /**
- * The commits of a stream's Delta table, read on demand: CommitLog of lakestream/lake/delta/time_travel.py in Java.
+ * The commits of a stream's Delta table, read on demand: the twin in Java of lakestream/lake/table/log.py.
  *
  * <p>Belongs here: listing a transaction log, and what time travel needs of a commit. Commits are read one file at a
- * time; a commit never changes.
+ * time; a commit never changes. Spark has no Python where it analyses a query, so both exist;
+ * tests/lake/test_java_twin.py gives both the same logs.
  *
  * <p>Source: Delta protocol, "Delta Log Entries", "Commit Provenance Information", "In-Commit Timestamps".
  */
-final class CommitLog {
+public final class CommitLog {
   /** Range of versions that a repair undid. */
-  record Undone(long first, long last) {}
+  public record Undone(long first, long last) {}
 
   /**
    * Progress of the table in its stream, as a compaction states it in a commit's userMetadata; see Progress in
-   * lakestream/lake/delta/position.py.
+   * lakestream/lake/table/progress.py.
    */
-  record Progress(
+  public record Progress(
       String uid,
       long lastIndex,
       long lastSeq,
@@ -75,7 +76,7 @@ final class CommitLog {
   }
 
   /** Lists the log of a table; returns null if the path has none. */
-  static CommitLog open(String table, FileSystem files) throws IOException {
+  public static CommitLog open(String table, FileSystem files) throws IOException {
     Path directory = new Path(table, "_delta_log");
     List<Long> found = new ArrayList<>();
     try {

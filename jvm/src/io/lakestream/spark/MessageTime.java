@@ -7,19 +7,19 @@ import java.util.List;
 
 /**
  * From a message time, or a sequence, to a version of a stream's table: version_for_message_time and
- * version_for_sequence of lakestream/lake/delta/time_travel.py in Java, which explains the rules.
+ * version_for_sequence of lakestream/lake/table/at.py in Java, which explains the rules.
  *
- * <p>Belongs here: the search among the commits. tests/lake/test_time_travel.py compares both.
+ * <p>Belongs here: the search among the commits. tests/lake/test_java_twin.py gives both the same logs.
  */
-final class MessageTime {
+public final class MessageTime {
   /**
    * Version to read; the rows with time_ns up to the asked time count. `version` is null if the stream had no message
    * yet. `departures`: the commit whose departures tell which messages had left, or null.
    */
-  record Found(Long version, Progress departures) {}
+  public record Found(Long version, Progress departures) {}
 
   /** The table has no version for the question; the text says which versions there are. */
-  static final class Gone extends Exception {
+  public static final class Gone extends Exception {
     private static final long serialVersionUID = 1L;
 
     Gone(String text) {
@@ -64,7 +64,7 @@ final class MessageTime {
    * @param atNs ns since the epoch
    * @throws Gone if log clean-up has deleted that version
    */
-  static Found version(CommitLog log, long atNs) throws IOException, Gone {
+  public static Found version(CommitLog log, long atNs) throws IOException, Gone {
     MessageTime search = new MessageTime(log, atNs, 0);
     if (search.newest == null) {
       return new Found(null, null);
@@ -79,7 +79,7 @@ final class MessageTime {
    *
    * @throws Gone if log clean-up has deleted that version, or departures were not recorded then
    */
-  static Found ofSequence(CommitLog log, long seq) throws IOException, Gone {
+  public static Found ofSequence(CommitLog log, long seq) throws IOException, Gone {
     MessageTime search = new MessageTime(log, 0, seq);
     if (search.newest != null && search.newest.departed() >= 0) {
       try {
