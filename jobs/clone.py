@@ -25,7 +25,7 @@ from lakestream.protocol.instants import has_zone, instant  # noqa: E402
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Parse the command line; an error ends the program with code 2 and one line on stderr."""
-    parser = job.Parser(
+    parser = job.JobParser(
         prog="clone.py",
         description="Make a shallow clone of a stream's table: a separate table that shares the existing files.",
         epilog="Needs Java 17 or newer. DuckDB's delta_scan cannot read clones; lakestream sql can.",

@@ -52,7 +52,7 @@ ORPHAN_GRACE_SECONDS = 30.0
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Parse the command line; an error ends the program with code 2 and one line on stderr."""
-    parser = job.Parser(
+    parser = job.JobParser(
         prog="compact.py",
         description="Append staged segments of all streams to their Delta tables, exactly once.",
         epilog="Runs until SIGTERM or SIGINT, unless --once is given. Needs Java 17 or newer.",
@@ -154,7 +154,7 @@ def run(
     from lakestream.lake.write.compactor import Compactor
     from lakestream.lake.write.outages import Outages
     from lakestream.lake.write.spans import CommitSpans
-    from lakestream.lake.write.stream_compaction import Options
+    from lakestream.lake.write.stream_compaction import CompactionOptions
 
     upkeep = None if options.once or not options.maintain_every else _upkeep(spark, lake, options, stop, metrics)
 
@@ -180,7 +180,7 @@ def run(
             lake,
             options.checkpoint,
             parallel=options.parallel,
-            options=Options(spans=None if spans is None else CommitSpans(spans)),
+            options=CompactionOptions(spans=None if spans is None else CommitSpans(spans)),
             stopping=stop,
             report=report,
             tell=say,

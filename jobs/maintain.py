@@ -36,7 +36,7 @@ PROGRESS_SECONDS = 1.0
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Parse the command line; an error ends the program with code 2 and one line on stderr."""
-    parser = job.Parser(
+    parser = job.JobParser(
         prog="maintain.py",
         description="OPTIMIZE and VACUUM the tables of all streams and clean their logs. Changes no row.",
         epilog="Runs until SIGTERM or SIGINT, unless --once or --dry-run is given. Needs Java 17 or newer.",

@@ -22,7 +22,7 @@ from lakestream.lake.spark import job  # noqa: E402
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Parse the command line; an error ends the program with code 2 and one line on stderr."""
-    parser = job.Parser(
+    parser = job.JobParser(
         prog="replay.py",
         description="Decode the messages that did not fit their schema again, after it was mended.",
         epilog="Needs Java 17 or newer. Rows that do not fit stay as they are.",

@@ -156,7 +156,7 @@ class ImportRows:
 
     def __init__(
         self,
-        source: tabular.Source | text.TextSource,
+        source: tabular.TableSource | text.TextSource,
         mapper: mapping.Mapper | text_mapping.TextMapper,
         skip_bad: bool,
         ordered: bool,

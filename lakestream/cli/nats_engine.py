@@ -14,7 +14,7 @@ from lakestream.client.errors import ClientError
 from lakestream.client.loop_thread import LoopThread
 from lakestream.client.sql import Answer
 from lakestream.lake.errors import LakeError
-from lakestream.lake.flush import Credentials, plain_url
+from lakestream.lake.flush import ServerCredentials, plain_url
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,7 +39,7 @@ class NatsEngine:
         BadCredentials: a file of the login cannot be used.
     """
 
-    def __init__(self, url: str, login: Credentials, stream: str = "") -> None:
+    def __init__(self, url: str, login: ServerCredentials, stream: str = "") -> None:
         self.root = plain_url(url)
         self._stream = stream
         options = login.arguments()

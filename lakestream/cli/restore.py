@@ -32,7 +32,7 @@ from lakestream.protocol import s2
 from lakestream.protocol.instants import rfc3339
 
 if TYPE_CHECKING:
-    from lakestream.lake.read.history.past import Past
+    from lakestream.lake.read.history.past import StreamPast
 
 CHUNK_BYTES = 128 << 10
 WINDOW = 32
@@ -122,7 +122,9 @@ def _asked(server: str) -> str | None:
     return None if server == DEFAULT_SERVER else server
 
 
-def _restore(link: ClientLink, past: Past, to: str, subjects: list[str] | None, unlimited: bool, as_json: bool) -> None:
+def _restore(
+    link: ClientLink, past: StreamPast, to: str, subjects: list[str] | None, unlimited: bool, as_json: bool
+) -> None:
     config = _config(link, past, to, subjects, unlimited)
     blocks = past.messages()
     first = next(blocks, None)
@@ -162,7 +164,7 @@ def _counted(blocks: Iterable[list[Record]], begins: int, advance: Advance) -> I
         begins = block[-1].seq + 1
 
 
-def _config(link: ClientLink, past: Past, to: str, subjects: list[str] | None, unlimited: bool) -> dict[str, Any]:
+def _config(link: ClientLink, past: StreamPast, to: str, subjects: list[str] | None, unlimited: bool) -> dict[str, Any]:
     """Return the configuration of the new stream: that of the existing stream on the server, else the lake's."""
     existing = link.stream(past.stream)
     if existing is not None and to == past.stream:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from lakestream.lake.flush import Credentials
+from lakestream.lake.flush import ServerCredentials
 
 DEFAULT_SERVER = "nats://127.0.0.1:4222"
 DEFAULT_MONITOR = "http://127.0.0.1:8222"
@@ -48,7 +48,7 @@ class Server(msgspec.Struct, frozen=True):
     """A server to connect to: its URL, optionally with user, password or token, and the login."""
 
     url: str = DEFAULT_SERVER
-    login: Credentials = Credentials()
+    login: ServerCredentials = ServerCredentials()
 
 
 _OPTIONS: dict[str, tuple[Any, str]] = {
@@ -73,7 +73,7 @@ def with_server(command: Callable[..., None]) -> Callable[..., None]:
     def run(**values: Any) -> None:
         url, *login = (values.pop(name) for name in _OPTIONS)
         names = list(_OPTIONS)[1:]
-        command(**values, server=Server(url, Credentials(**dict(zip(names, login, strict=True)))))
+        command(**values, server=Server(url, ServerCredentials(**dict(zip(names, login, strict=True)))))
 
     signature = inspect.signature(command, eval_str=True)
     own = [each for each in signature.parameters.values() if each.name != "server"]

@@ -29,14 +29,14 @@ from lakestream.cli.server_options import (
 )
 from lakestream.cli.terminal import complain
 from lakestream.lake.errors import LakeError
-from lakestream.lake.flush import Credentials
+from lakestream.lake.flush import ServerCredentials
 from lakestream.lake.sql import TAIL_BYTES
 from lakestream.lake.storage import lake as lakes
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.probe import require_answer
 
 if TYPE_CHECKING:
-    from lakestream.lake.sql.uncompacted import Server
+    from lakestream.lake.sql.uncompacted import FlushServer
 
 DEFAULT_LAKE = Path("data", "lake")
 HISTORY_LENGTH = 1000
@@ -145,7 +145,7 @@ def sql(
     tls_ca: CaOption = "",
 ) -> None:
     """Query the lake: Spark SQL over delta.`streams/<STREAM>`, with TIMESTAMP AS OF, VERSION AS OF and as_of()."""
-    login = Credentials(
+    login = ServerCredentials(
         user=user, password=password, creds=creds, nkey=nkey, tls_cert=tls_cert, tls_key=tls_key, tls_ca=tls_ca
     )
 
@@ -154,9 +154,9 @@ def sql(
         require_answer(paths.root(os.fspath(root)), complain)
         if paths.is_local(paths.root(os.fspath(root))):  # in an object store the answer would cost each query requests
             lakes.require(os.fspath(root))
-        from lakestream.lake.sql.uncompacted import Server
+        from lakestream.lake.sql.uncompacted import FlushServer
 
-        return _session(engine, root, committed, Server(server, login), tail_bytes, timestamps)
+        return _session(engine, root, committed, FlushServer(server, login), tail_bytes, timestamps)
 
     if url and timestamps != Timestamps.commit:
         complain("--timestamp-as-of is for queries of a lake's files; with --url write as_of('ORDERS', T)")
@@ -182,14 +182,14 @@ def sql(
     raise typer.Exit(code)
 
 
-def _connect(url: str, login: Credentials, stream: str) -> Answerer:
+def _connect(url: str, login: ServerCredentials, stream: str) -> Answerer:
     from lakestream.cli.nats_engine import NatsEngine  # loads nats-py and pyarrow
 
     return NatsEngine(url, login, stream)
 
 
 def _session(
-    engine: SqlEngine, lake: str | Path, committed: bool, server: Server, tail_bytes: int, timestamps: Timestamps
+    engine: SqlEngine, lake: str | Path, committed: bool, server: FlushServer, tail_bytes: int, timestamps: Timestamps
 ) -> Answerer:
     if engine == SqlEngine.spark:
         from lakestream.cli.spark_engine import SparkEngine

@@ -154,7 +154,7 @@ def import_(
         files = finding.find(source, format.value if format is not None else "")
         columns = None
         if subject:
-            columns = mapping.Columns(
+            columns = mapping.MappingOptions(
                 subject=subject,
                 data=data,
                 headers=tuple(_pair("--header", text) for text in header or ()),
@@ -181,7 +181,7 @@ def import_(
         _Done("imported", stream, count, took, rows.bad_count, rows.bad).show(as_json)
 
 
-def _check_own(columns: mapping.Columns | None, names: Sequence[str]) -> None:
+def _check_own(columns: mapping.MappingOptions | None, names: Sequence[str]) -> None:
     from lakestream.lake.transfer import mapping
 
     if columns is None and not mapping.is_own(names):
@@ -189,8 +189,8 @@ def _check_own(columns: mapping.Columns | None, names: Sequence[str]) -> None:
 
 
 def _table_rows(
-    files: finding.Files,
-    columns: mapping.Columns | None,
+    files: finding.SourceFiles,
+    columns: mapping.MappingOptions | None,
     order: tuple[str, ...],
     skip_bad: bool,
     version: int | None,
@@ -199,16 +199,16 @@ def _table_rows(
     """Return the rows of a Delta or Parquet table."""
     from lakestream.lake.transfer import mapping, tabular
 
-    table = tabular.Source(files, version, at)
+    table = tabular.TableSource(files, version, at)
     _check_own(columns, table.names)
     if order:
-        table = tabular.Source(files, version, at, order)
+        table = tabular.TableSource(files, version, at, order)
     return ImportRows(table, mapping.Mapper(columns, table.schema), skip_bad, bool(order))
 
 
 def _text_rows(
-    files: finding.Files,
-    columns: mapping.Columns | None,
+    files: finding.SourceFiles,
+    columns: mapping.MappingOptions | None,
     order: tuple[str, ...],
     skip_bad: bool,
     separator: str,
@@ -351,7 +351,7 @@ def _export(
     first, last = max(seqs[0], int(info["state"]["first_seq"])), int(info["state"]["last_seq"])
     last = min(seqs[1], last) if seqs[1] else last
     since, until = window
-    bad: list[unmapping.BadMessage] = []
+    bad: list[unmapping.UnmappableMessage] = []
     count = 0
 
     def batches() -> Iterator[Any]:

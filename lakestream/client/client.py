@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from nats.js import JetStreamContext
 
     from lakestream.lake.flush import Flushed
-    from lakestream.lake.read.history.past import Past
-    from lakestream.lake.view import View
+    from lakestream.lake.read.history.past import StreamPast
+    from lakestream.lake.view import StreamView
 
 T = TypeVar("T")
 
@@ -219,13 +219,13 @@ class Client:
     async def _last_in_lake(self, stream: str, point: PastPoint, subjects: Sequence[str]) -> list[Message]:
         import pyarrow as pa
 
-        from lakestream.lake.read.history.past import Past
+        from lakestream.lake.read.history.past import StreamPast
         from lakestream.lake.table.conditions import MATCHES, Condition
 
         past = await self._open(stream, point)
         if isinstance(past, str):
             raise LakeNotReachable(stream, past)
-        assert isinstance(past, Past)
+        assert isinstance(past, StreamPast)
 
         def read() -> list[Message]:
             from lakestream.lake.read.history.rows import COLUMNS, records
@@ -339,8 +339,8 @@ class Client:
         return await ask(self.nats, request, stream)
 
     # ------------------------------------------------------------------ the lake
-    async def _open(self, stream: str, point: PastPoint | None) -> View | Past | str:
-        """Return the live view of a stream, or its `Past` at a point; or the reason why this machine cannot read it.
+    async def _open(self, stream: str, point: PastPoint | None) -> StreamView | StreamPast | str:
+        """Return the view of a stream, or its past at a point; or the reason why this machine cannot read it.
 
         Raises:
             NoSuchStream, ReadFailed, PastUnavailable.
@@ -404,13 +404,13 @@ def _why_unreadable(lake: str, lake_id: str) -> str:
     return "" if found == lake_id or not lake_id else f"the lake at {lake} is another one than the server's"
 
 
-def _view(lake: str, answer: Flushed) -> View:
+def _view(lake: str, answer: Flushed) -> StreamView:
     from lakestream.lake.view import open_view
 
     return open_view(lake, answer.stream, answer.account or DEFAULT_ACCOUNT, answer=answer)
 
 
-def _past(lake: str, answer: Flushed, point: PastPoint) -> Past:
+def _past(lake: str, answer: Flushed, point: PastPoint) -> StreamPast:
     from lakestream.lake.read.history.past import open_past
     from lakestream.lake.table.at import TimeTravelError
 

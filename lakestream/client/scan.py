@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from nats.aio.client import Client as Nats
 
     from lakestream.client.direct_get import DirectGets
-    from lakestream.lake.read.history.past import Past
+    from lakestream.lake.read.history.past import StreamPast
     from lakestream.lake.table.conditions import Condition
-    from lakestream.lake.view import View
+    from lakestream.lake.view import StreamView
 
 BATCH_ROWS = 10_000
 """Default maximum number of rows of a batch."""
@@ -163,17 +163,17 @@ def _condition(given: Any) -> Condition:
 
 
 # ------------------------------------------------------------------ the lake
-def of_lake(stream: View | Past, asked: CheckedFilters) -> pa.RecordBatchReader:
+def of_lake(stream: StreamView | StreamPast, asked: CheckedFilters) -> pa.RecordBatchReader:
     """Return the messages of a view or a past state as a reader; rows are in no particular order."""
     return _reader(_lake_batches(stream, asked), asked)
 
 
-def _lake_batches(stream: View | Past, asked: CheckedFilters) -> Iterator[pa.RecordBatch]:
-    from lakestream.lake.view import View
+def _lake_batches(stream: StreamView | StreamPast, asked: CheckedFilters) -> Iterator[pa.RecordBatch]:
+    from lakestream.lake.view import StreamView
 
     columns, conditions = asked.columns, asked.conditions
     try:
-        if not isinstance(stream, View):
+        if not isinstance(stream, StreamView):
             yield from stream.rows(columns, conditions)
             return
         spans, tail = stream.ranges(asked.first, asked.last), (asked.first, asked.last)

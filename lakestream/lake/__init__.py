@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from lakestream.lake.errors import LakeError
     from lakestream.lake.sql.dialect import SqlError
     from lakestream.lake.sql.session import Session
-    from lakestream.lake.table.at import AsOf, TimeTravelError, as_of, instant, version_at
-    from lakestream.lake.table.progress import Progress
+    from lakestream.lake.table.at import TableAsOf as AsOf
+    from lakestream.lake.table.at import TimeTravelError, as_of, instant, version_at
+    from lakestream.lake.table.progress import TableProgress as Progress
 
 __all__ = [
     "AsOf",
@@ -46,6 +47,8 @@ _MODULES = {
     "SqlError": "lakestream.lake.sql.dialect",
 }
 """Modules of the names that the time travel module does not define."""
+_CLASSES = {"AsOf": "TableAsOf", "Progress": "TableProgress"}
+"""Names of classes that are other ones inside of lakestream."""
 
 
 def table_path(lake: str | os.PathLike[str], stream: str, account: str = GLOBAL_ACCOUNT) -> str:
@@ -67,4 +70,4 @@ def table_path(lake: str | os.PathLike[str], stream: str, account: str = GLOBAL_
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES.get(name, "lakestream.lake.table.at")), name)
+    return getattr(import_module(_MODULES.get(name, "lakestream.lake.table.at")), _CLASSES.get(name, name))

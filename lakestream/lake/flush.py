@@ -63,7 +63,7 @@ class ServerFile(msgspec.Struct, frozen=True):
 _SERVER_FILE = JsonDecoder(ServerFile)
 
 
-class Credentials(msgspec.Struct, frozen=True):
+class ServerCredentials(msgspec.Struct, frozen=True):
     """Login to a server.
 
     Attributes:
@@ -83,7 +83,7 @@ class Credentials(msgspec.Struct, frozen=True):
     tls_ca: str = ""
 
     @classmethod
-    def of(cls, options: Mapping[str, str]) -> Credentials:
+    def of(cls, options: Mapping[str, str]) -> ServerCredentials:
         """Return the credentials among the options of a data source or a command."""
         return cls(**{name: options[name] for name in cls.__struct_fields__ if options.get(name)})
 
@@ -193,7 +193,9 @@ def _read(storage: Storage, path: str) -> ServerFile | None:
         return None
 
 
-def connect(storage: Storage, account: str, server: str | None, credentials: Credentials | None) -> Flusher | None:
+def connect(
+    storage: Storage, account: str, server: str | None, credentials: ServerCredentials | None
+) -> Flusher | None:
     """Return a connection to the server at a URL; without one to those that the lake names, None if it names none."""
     if server is not None:
         return Flusher([server.split(",")], credentials)
@@ -206,7 +208,7 @@ def asked(
     account: str,
     server: str | None,
     timeout: float,
-    credentials: Credentials | None,
+    credentials: ServerCredentials | None,
     flusher: Flusher | None = None,
 ) -> tuple[Flushed | None, str]:
     """Have a server stage what it has of a stream; return (its answer, the reason why there is none).
@@ -240,7 +242,7 @@ def asked(
     return answer, ""
 
 
-def lake_flusher(storage: Storage, account: str, credentials: Credentials | None = None) -> Flusher | None:
+def lake_flusher(storage: Storage, account: str, credentials: ServerCredentials | None = None) -> Flusher | None:
     """Return a connection to the servers that the lake names; None when it names none.
 
     It takes the first answer of a server of this lake for a stream of `account`.
@@ -285,11 +287,11 @@ class Flusher:
     def __init__(
         self,
         servers: Sequence[Sequence[str]],
-        credentials: Credentials | None = None,
+        credentials: ServerCredentials | None = None,
         judge: Callable[[Flushed], str] = lambda answer: "",
     ) -> None:
         self._servers = [[url if "://" in url else f"nats://{url}" for url in urls] for urls in servers]
-        self._credentials = credentials or Credentials()
+        self._credentials = credentials or ServerCredentials()
         self._judge = judge
         self._client: Client | None = None
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -23,19 +23,19 @@ import pyarrow.compute as pc
 
 from lakestream.lake import flush as flushing
 from lakestream.lake.errors import LakeError, SegmentGap, VersionGone
-from lakestream.lake.flush import DEFAULT_TIMEOUT_S, Credentials, Flushed, Flusher, FlushFailed, StreamNotFound
+from lakestream.lake.flush import DEFAULT_TIMEOUT_S, Flushed, Flusher, FlushFailed, ServerCredentials, StreamNotFound
 from lakestream.lake.staging import quarantine, staging
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table import batches, segments, typed_columns
 from lakestream.lake.table import departures as departure_files
-from lakestream.lake.table.batches import Batch, Ending
+from lakestream.lake.table.batches import CommitBatch, Ending
 from lakestream.lake.table.conditions import MAX_CONDITIONS, Condition
 from lakestream.lake.table.departures import Dead
-from lakestream.lake.table.log import Log
+from lakestream.lake.table.log import TableLog
 from lakestream.lake.table.policy import ON_DELETE_PROPERTY, RETENTION_PROPERTY, of_config
-from lakestream.lake.table.progress import Progress
+from lakestream.lake.table.progress import TableProgress
 from lakestream.lake.table.scan import Scan, typed
 from lakestream.lake.table.schema import (
     END,
@@ -87,7 +87,7 @@ class StagedPart(msgspec.Struct, frozen=True):
     last_seq: int
 
 
-class View(msgspec.Struct, frozen=True, kw_only=True):
+class StreamView(msgspec.Struct, frozen=True, kw_only=True):
     """One stream at one point.
 
     The rows of `table` at `state` without those of `hidden_sql`, and those of `tail_batches`, together are the messages
@@ -135,7 +135,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         return 0 if self.state is None else self.state.head.position or 0
 
     @property
-    def before(self) -> Progress | None:
+    def before(self) -> TableProgress | None:
         """Return the progress of the table; None if it is unknown."""
         return None if self.state is None else self.state.head.progress
 
@@ -162,7 +162,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
             return []
         return [name for name in names if name in (SCHEMA_COLUMN, FORMAT_COLUMN) or not is_own(name)]
 
-    def at(self, point: Point) -> View:
+    def at(self, point: Point) -> StreamView:
         """Return the view with messages that were removed after a point; messages stored after it are for the reader to
         skip.
 
@@ -173,7 +173,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         hidden = departure_files.both(self.uncleared, departure_files.gone(self.departures, point))
         return msgspec.structs.replace(self, hidden=departure_files.both(hidden, Dead(runs=self.shredded)))
 
-    def at_version(self, version: int, hidden: Dead) -> View:
+    def at_version(self, version: int, hidden: Dead) -> StreamView:
         """Return the table alone, at an earlier version, without the hidden messages."""
         assert self.state is not None
         head = msgspec.structs.replace(self.state.head, version=version, progress=None)
@@ -189,7 +189,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
             parts=(),
         )
 
-    def for_task(self, parts: Sequence[StagedPart], first: int, last: int) -> View:
+    def for_task(self, parts: Sequence[StagedPart], first: int, last: int) -> StreamView:
         """Return the view as a task needs it that reads sequences first … last, of these segments."""
         dead, state = self.hidden, self.state
         removed = tuple(seq for seq in dead.removed if first <= seq <= last)
@@ -377,17 +377,17 @@ def open_view(
     server: str | None = None,
     flush: bool = True,
     timeout: float = DEFAULT_TIMEOUT_S,
-    credentials: Credentials | None = None,
+    credentials: ServerCredentials | None = None,
     flusher: Flusher | None = None,
     answer: Flushed | None = None,
-) -> View:
+) -> StreamView:
     """Return a stream of a lake as it is now.
 
     Args:
         lake: the lake's root.
         server: the server's URL; by default the servers that the lake names.
         flush: have the server stage what it has. When no server that the lake names answers, the view ends at what is
-            staged, and says so (`View.flushed`).
+            staged, and says so (`StreamView.flushed`).
         timeout: seconds for the flush.
         credentials: for logging in to the server.
         flusher: a connection to `server` to use and leave open.
@@ -423,7 +423,7 @@ def open_view(
     raise failure
 
 
-def _plan(storage: Storage, stream: str, account: str, answer: Flushed | None) -> View:
+def _plan(storage: Storage, stream: str, account: str, answer: Flushed | None) -> StreamView:
     """Plan a view once. The staging area is read first: segments that have left it by then are in the table read next.
 
     Raises:
@@ -441,7 +441,7 @@ def _plan(storage: Storage, stream: str, account: str, answer: Flushed | None) -
         if state is None or (_was_deleted(storage, stream, account) and properties.get(ON_DELETE_PROPERTY) != "keep"):
             raise StreamNotFound(stream, f"the lake at {root}")
         uid = properties[UID_PROPERTY]
-    view = View(lake=root, stream=stream, account=account, uid=uid, table=path, state=state)
+    view = StreamView(lake=root, stream=stream, account=account, uid=uid, table=path, state=state)
     position, before = view.position, view.before
     if any(entry.name.endswith(quarantine.WHY) for entry in files):
         quarantined = quarantine.find(directory, position)
@@ -490,14 +490,14 @@ def _state(storage: Storage, path: str, uid: str) -> TableState | None:
     return TableFollower(path, owner, storage).advance()
 
 
-def _columns(view: View, archive: bool) -> tuple[str, ...]:
+def _columns(view: StreamView, archive: bool) -> tuple[str, ...]:
     """Return the columns of a view: those of every table, of the layout, and of archives."""
     layout = view.layout
     extra = [column for column in (layout.columns if layout else []) if column != "subject"]
     return (*TABLE_COLUMNS, *extra, *([REMOVED_COLUMN] if archive or view.has_removed else []))
 
 
-def _last_seq(storage: Storage, view: View) -> int:
+def _last_seq(storage: Storage, view: StreamView) -> int:
     """Return the last sequence of a table whose commits do not state it."""
     if not view.position:
         return 0
@@ -505,18 +505,18 @@ def _last_seq(storage: Storage, view: View) -> int:
     return int(found.column("seq")[0].as_py() or 0)
 
 
-def _uncleared(storage: Storage, view: View) -> Dead:
+def _uncleared(storage: Storage, view: StreamView) -> Dead:
     """Return the messages that were removed by the table's position, and may still be in it."""
     if view.before is None or view.before.departed <= 0:
         return Dead()
     assert view.version is not None
-    progress = Log(storage, view.table).uncleared(view.version)
+    progress = TableLog(storage, view.table).uncleared(view.version)
     if progress is None:
         return Dead()
     return departure_files.gone(departure_files.read(storage, view.table, progress.last_index))
 
 
-def _departures(batch: Batch | None, before: Progress | None) -> Departures | None:
+def _departures(batch: CommitBatch | None, before: TableProgress | None) -> Departures | None:
     """Return the departures beyond the table; None without time travel."""
     if batch is not None:
         return batch.departures

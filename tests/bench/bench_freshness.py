@@ -40,7 +40,7 @@ import psutil
 from lakestream.lake.staging import staging
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table.at import latest_progress
-from lakestream.lake.table.log import Log
+from lakestream.lake.table.log import TableLog
 
 BIN = Path(sys.executable).parent
 READY = b"Listening for client connections on "
@@ -86,7 +86,7 @@ async def follow(watches: list[Watch], done: asyncio.Event) -> None:
 def made(lake: Path, name: str) -> dict[str, int]:
     """Return the commits of a table with rows so far, the data files they named, and the files of its log."""
     table = str(lake / "streams" / name)
-    log = Log(open_storage(table), table)
+    log = TableLog(open_storage(table), table)
     commits = files = 0
     for version in log.commits:
         adds = sum(action.add is not None for action in log.commit(version).actions)
@@ -97,7 +97,7 @@ def made(lake: Path, name: str) -> dict[str, int]:
 def parts(lake: Path, name: str, since_ns: int) -> dict[str, float]:
     """Return the median seconds of the parts of commits since then."""
     table = str(lake / "streams" / name)
-    log = Log(open_storage(table), table)
+    log = TableLog(open_storage(table), table)
     begun: list[tuple[int, int, float]] = []
     for version in log.commits:
         info = log.commit(version).info

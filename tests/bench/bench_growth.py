@@ -31,8 +31,8 @@ from deltalake import DeltaTable, QueryBuilder
 
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
-from lakestream.lake.table.log import Log
-from lakestream.lake.table.progress import Progress
+from lakestream.lake.table.log import TableLog
+from lakestream.lake.table.progress import TableProgress
 from lakestream.lake.table.schema import message_schema
 
 SUBJECTS = ("sensor.1", "sensor.2", "sensor.3")
@@ -84,7 +84,7 @@ class Simulation:
         self.commits += 1
         version = self.latest() + 1
         adds = [self._add(subject) for subject in SUBJECTS]
-        progress = Progress(uid=UID, last_index=self.rows, last_seq=self.rows, last_time_ns=self.now_ns)
+        progress = TableProgress(uid=UID, last_index=self.rows, last_seq=self.rows, last_time_ns=self.now_ns)
         transaction = {"txn": {"appId": f"lakestream:{UID}", "version": self.rows, "lastUpdated": self._ms()}}
         self._write(version, [transaction, *adds], "WRITE", msgspec.json.encode(progress).decode())
         if version % CHECKPOINT_EVERY == 0:
@@ -238,7 +238,7 @@ def run(commits: int, every: int, retain_hours: float | None, spark: Any) -> lis
             samples.append(sample)
             print(json.dumps({"retain_hours": retain_hours, **msgspec.to_builtins(sample)}), flush=True)
         assert simulation.count() == simulation.rows
-        assert Log(open_storage(lake), str(simulation.table)).state().files
+        assert TableLog(open_storage(lake), str(simulation.table)).state().files
         if spent:
             rounds = {"rounds": len(spent), "median_s": sorted(spent)[len(spent) // 2], "max_s": max(spent)}
             print(json.dumps({**rounds, "files_rewritten": rewritten[0]}), flush=True)

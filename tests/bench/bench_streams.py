@@ -116,13 +116,13 @@ def fairness(lake: str, work: Path, commits: int) -> None:
     """Measure one message of a quiet stream beside a backlog of many commits."""
     from lakestream.lake.spark import session as sessions
     from lakestream.lake.write.compactor import Compactor
-    from lakestream.lake.write.stream_compaction import Options
+    from lakestream.lake.write.stream_compaction import CompactionOptions
 
     busy, quiet = StreamModel(work / "busy", "BUSY", "busy"), StreamModel(work / "quiet", "QUIET", "quiet")
     for model in (busy, quiet):  # create both tables and warm Spark up
         publish(model, lake)
     session = sessions.session("bench streams")
-    compactor = Compactor(session, lake, parallel=2, options=Options(commit_bytes=1))
+    compactor = Compactor(session, lake, parallel=2, options=CompactionOptions(commit_bytes=1))
     try:
         compactor.once()
         compactor.start(0.5)

@@ -223,10 +223,10 @@ def cpu_seconds() -> float:
 def table_files(table: str) -> tuple[int, int]:
     """Return the number of data files of a table's newest version, and their bytes."""
     from lakestream.lake.storage.lake import open_storage
-    from lakestream.lake.table.log import Log
+    from lakestream.lake.table.log import TableLog
     from lakestream.lake.write.maintainer import data_files
 
-    files = list(data_files(Log(open_storage(table), table).state()))
+    files = list(data_files(TableLog(open_storage(table), table).state()))
     return len(files), sum(each.size for each in files)
 
 

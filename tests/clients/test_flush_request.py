@@ -16,9 +16,9 @@ from nats.aio.client import Client
 from nats.js.api import StorageType, StreamConfig
 
 from lakestream.lake import view as views
-from lakestream.lake.flush import Credentials, ServerFile, StreamNotFound
+from lakestream.lake.flush import ServerCredentials, ServerFile, StreamNotFound
 from lakestream.lake.sql.session import Session, SqlError
-from lakestream.lake.sql.uncompacted import Server as SqlServer
+from lakestream.lake.sql.uncompacted import FlushServer as SqlServer
 from lakestream.lake.staging import staging
 from tests.servers import Kind, Server
 
@@ -45,7 +45,7 @@ def segments(server: Server, stream: str) -> list[str]:
     return sorted(path.name for path in (server.store / "lake" / "segments" / stream).rglob("*.seg"))
 
 
-def seqs(view: views.View) -> list[int]:
+def seqs(view: views.StreamView) -> list[int]:
     return [seq for batch in view.tail_batches() for seq in batch.column("seq").to_pylist()]
 
 
@@ -136,7 +136,7 @@ async def test_a_reader_finds_the_server_by_itself(server: Server, tmp_path: Pat
     await js.add_stream(name="A", subjects=["A"])
     await js.publish("A", b"1")
 
-    def look(**options: Any) -> views.View:
+    def look(**options: Any) -> views.StreamView:
         return views.open_view(lake, "A", **options)
 
     view = await asyncio.to_thread(look)
@@ -227,7 +227,7 @@ async def test_a_server_that_asks_for_a_password(tmp_path: Path) -> None:
         assert (view.flushed, seqs(view)) == (False, [1])
         assert "authorization" in view.note.lower()
         assert all(b'"p"' not in path.read_bytes() for path in named(server))
-        view = await asyncio.to_thread(lambda: views.open_view(lake, "A", credentials=Credentials("u", "p")))
+        view = await asyncio.to_thread(lambda: views.open_view(lake, "A", credentials=ServerCredentials("u", "p")))
         assert (view.flushed, seqs(view)) == (True, [1, 2])
         await client.close()
     finally:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lakestream.lake.sql.session import Session
-from lakestream.lake.sql.uncompacted import Server
+from lakestream.lake.sql.uncompacted import FlushServer
 from tests.cluster.nodes import Cluster, Node
 from tests.servers import Kind
 from tests.wire import Wire
@@ -28,7 +28,7 @@ def publish(cluster: Cluster, subject: str, count: int) -> None:
 def counted(lake: Path, stream: str) -> tuple[int, list[str]]:
     """Return the number of messages that SQL finds, and its notices."""
     said: list[str] = []
-    with Session(lake, server=Server(), notify=said.append) as session:
+    with Session(lake, server=FlushServer(), notify=said.append) as session:
         return session.query(COUNT.format(stream)).fetchall()[0][0], said
 
 

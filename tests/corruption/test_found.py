@@ -17,7 +17,7 @@ from lakestream.lake.read.history.scan import DIRECT_ROWS
 from lakestream.lake.staging import staging
 from lakestream.lake.storage.lake import identify, open_storage, read_id
 from lakestream.lake.table import departures, erasures
-from lakestream.lake.table.log import Log
+from lakestream.lake.table.log import TableLog
 from lakestream.lake.table.schema import TABLE_COLUMNS, table_schema
 from lakestream.lake.table.state import TableFollower, position_of
 from lakestream.log.format.departures import Point
@@ -188,7 +188,7 @@ def test_an_id_of_a_lake_that_is_no_text_is_made_again(place: Path) -> None:
 def test_a_hint_that_is_no_text_is_not_used(tmp_path: Path) -> None:
     lake.build(tmp_path, "CLONE")
     table = tmp_path / "lake/streams/CLONE"
-    log = Log(open_storage(tmp_path / "lake"), str(table))
+    log = TableLog(open_storage(tmp_path / "lake"), str(table))
     assert log.newest_checkpoint()[0] == 0
     hint = table / "_delta_log/_last_checkpoint"
     hint.write_bytes(hint.read_bytes().replace(b'"version"', b'"versi\xff\xfe"'))
@@ -198,7 +198,7 @@ def test_a_hint_that_is_no_text_is_not_used(tmp_path: Path) -> None:
 def test_a_damaged_checkpoint_of_a_table_is_named(tmp_path: Path) -> None:
     lake.build(tmp_path, "CLONE")
     path = one(tmp_path, "lake/streams/CLONE/_delta_log/*.checkpoint.parquet")
-    log = Log(open_storage(tmp_path / "lake"), str(path.parent.parent))
+    log = TableLog(open_storage(tmp_path / "lake"), str(path.parent.parent))
     before, content = log.state().files, path.read_bytes()
     reasons = []
     for offset in range(8, len(content), 499):

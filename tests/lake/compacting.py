@@ -9,11 +9,11 @@ from typing import Any
 
 from lakestream.lake.staging.staging import StagedStream
 from lakestream.lake.write.source import SCHEMA
-from lakestream.lake.write.stream_compaction import Options, Outcome, Plan, StreamCompaction
+from lakestream.lake.write.stream_compaction import CommitPlan, CompactionOptions, Outcome, StreamCompaction
 from lakestream.lake.write.tasks import Output, written
 
 
-def write(spark: Any, plan: Plan) -> Output:
+def write(spark: Any, plan: CommitPlan) -> Output:
     """Return the output of the Spark job that writes the files of a plan."""
     rows = [("stream", part.path, part.after, part.last_index, part.size) for part in plan.batch.parts]
     return written(spark.createDataFrame(rows, SCHEMA), {"stream": plan.task})["stream"]
@@ -40,7 +40,7 @@ def run(spark: Any, compaction: StreamCompaction, through: int, commits: int | N
     return total
 
 
-def compact(spark: Any, lake: object, stream: StagedStream, options: Options | None = None) -> Outcome:
+def compact(spark: Any, lake: object, stream: StagedStream, options: CompactionOptions | None = None) -> Outcome:
     """Compact all that is staged of a stream."""
     compaction = StreamCompaction(spark, str(lake), stream, options)
     return run(spark, compaction, stream.last_index)

@@ -37,13 +37,13 @@ from lakestream.lake.table import check, clones
 from lakestream.lake.table import schema_files as schemas
 from lakestream.lake.table.actions import table_file
 from lakestream.lake.table.commit import Commit
-from lakestream.lake.table.log import Log
+from lakestream.lake.table.log import TableLog
 from lakestream.lake.table.state import position_of
 from lakestream.lake.write.clone_maker import CloneMaker, clone
 from lakestream.lake.write.maintainer import Maintainer
 from lakestream.lake.write.maintenance_plan import Policy
 from lakestream.lake.write.replay import Replay
-from lakestream.lake.write.stream_compaction import Options, StreamCompaction
+from lakestream.lake.write.stream_compaction import CompactionOptions, StreamCompaction
 from lakestream.schemas.schema import Schema
 from tests.lake.compacting import compact as compact_stream
 from tests.lake.model import StreamModel
@@ -198,7 +198,7 @@ class Stage:
 
     def compact(self, model: StreamModel, **options: Any) -> None:
         """Compact all that is staged of a stream."""
-        compact_stream(self.spark, self.lake, self.staged(model), Options(**options))
+        compact_stream(self.spark, self.lake, self.staged(model), CompactionOptions(**options))
 
     def grow(self, model: StreamModel, commits: int = 2, count: int = 12) -> None:
         """Commit messages, in so many commits."""
@@ -218,7 +218,7 @@ class Stage:
         """Assert that each file exists that the newest version of any table names."""
         storage = self.storage
         for table in clones.tables_below(storage, storage.root):
-            if (log := Log(storage, table)).commits:
+            if (log := TableLog(storage, table)).commits:
                 assert check.lacking(storage, table, map(table_file, log.state().files.values())) == [], table
 
     def is_stream(self, model: StreamModel) -> None:
@@ -322,7 +322,7 @@ def _repair(stage: Stage) -> Prepared:
     stage.grow(model)
     stage.maintain()
     table = model.table(stage.lake)
-    state = Log(stage.storage, table).state()
+    state = TableLog(stage.storage, table).state()
     stage.storage.delete(f"{table}/{next(iter(state.files.values())).path}")
     check.ask(stage.lake, model.identity, check.lacking(stage.storage, table, map(table_file, state.files.values())))
     return lambda: stage.compact(model), lambda: stage.is_stream(model)
@@ -437,7 +437,7 @@ def _retained(stage: Stage) -> Prepared:
     def check() -> None:
         stage.is_stream(model)
         assert scan.Scanner(stage.lake).scan() == []
-        assert not Log(stage.storage, other.table(stage.lake)).commits
+        assert not TableLog(stage.storage, other.table(stage.lake)).commits
 
     return work, check
 

@@ -23,7 +23,7 @@ from nats.js.api import StreamConfig
 from lakestream.lake.read.history.past import open_past
 from lakestream.lake.sql.session import Session
 from lakestream.lake.sql.spark_functions import as_of as spark_as_of
-from lakestream.lake.sql.uncompacted import Server as Asked
+from lakestream.lake.sql.uncompacted import FlushServer as Asked
 from lakestream.lake.staging import scan
 from lakestream.lake.storage import paths
 from lakestream.lake.table.at import latest_progress

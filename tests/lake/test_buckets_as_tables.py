@@ -14,7 +14,7 @@ from nats.js.client import JetStreamContext
 
 from lakestream.lake.sql.dialect import SqlError
 from lakestream.lake.sql.session import Session
-from lakestream.lake.sql.uncompacted import Server as Asked
+from lakestream.lake.sql.uncompacted import FlushServer as Asked
 from tests.lake.test_as_it_was import Tables
 from tests.servers import Kind, Server
 from tests.wire import Wire

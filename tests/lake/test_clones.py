@@ -24,7 +24,7 @@ from lakestream.lake.table import erasures
 from lakestream.lake.table.at import as_of
 from lakestream.lake.table.clones import References
 from lakestream.lake.table.commit import Commit
-from lakestream.lake.table.log import Log
+from lakestream.lake.table.log import TableLog
 from lakestream.lake.table.state import position_of
 from lakestream.lake.write import clone_maker as clone_making
 from lakestream.lake.write import detach
@@ -230,10 +230,10 @@ def test_a_kill_anywhere_begins_anew_or_finds_the_answer(
         patch.setattr(clone_request, "decide", killed)
         with pytest.raises(Killed):
             maker.run()
-    version = Log(open_storage(lake), table).commits[-1]
+    version = TableLog(open_storage(lake), table).commits[-1]
     answer = maker.run()
     assert answer is not None
-    assert answer.version == version == Log(open_storage(lake), table).commits[-1]
+    assert answer.version == version == TableLog(open_storage(lake), table).commits[-1]
     assert records(table) == origin.expected()
     mirror.stage(lake)
     compact(spark, lake, mirror)
@@ -358,13 +358,13 @@ def test_detaching_that_is_killed_goes_on_where_it_was(
 ) -> None:
     table = cloned.table(lake)
     seen: list[Detached] = []
-    before = Log(open_storage(lake), table).commits[-1]
+    before = TableLog(open_storage(lake), table).commits[-1]
     stopped = Maintainer(spark, str(lake), stopping=lambda: len(seen) >= 2)
     with pytest.raises(DetachStopped):
         stopped.detach(table, report=seen.append)
     brought = set(Path(table, detach.DIRECTORY).iterdir())
     assert brought
-    assert Log(open_storage(lake), table).commits[-1] == before
+    assert TableLog(open_storage(lake), table).commits[-1] == before
     check(lake, cloned)
     changed = {path: path.stat().st_ino for path in brought}
 

@@ -16,7 +16,7 @@ from lakestream.client import QueryFailed, connect
 from lakestream.lake.sql.session import Session
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
-from lakestream.lake.table.log import Log
+from lakestream.lake.table.log import TableLog
 from tests.lake.conftest import job
 from tests.lake.test_compact_job import Job
 from tests.lake.test_end_to_end import publish, replay
@@ -136,7 +136,7 @@ async def test_a_lake_in_a_cloud_from_publish_to_maintenance(
     with Session(lake, committed=True) as session:
         assert session.query(count).fetchall() == [(559, 560)]
     delta = DeltaTable(table, storage_options=storage.delta_options())
-    assert delta.version() == Log(storage, table).commits[-1]
+    assert delta.version() == TableLog(storage, table).commits[-1]
     async with connected(server) as client:
         assert await replay(client) == expected
     checked = await asyncio.to_thread(

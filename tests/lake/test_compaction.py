@@ -17,7 +17,7 @@ from lakestream.lake.read.history.history import TableHistory
 from lakestream.lake.staging import scan, staging
 from lakestream.lake.table import schema
 from lakestream.lake.table.state import position_of
-from lakestream.lake.write.stream_compaction import Options, Outcome, StreamCompaction
+from lakestream.lake.write.stream_compaction import CompactionOptions, Outcome, StreamCompaction
 from tests.lake import compacting
 from tests.lake.model import StreamModel, flights
 from tests.lake.tables import ALL, partition_columns, records, rows, version
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.lake
 
 def compaction(spark: Any, lake: Path, model: StreamModel, **options: int) -> StreamCompaction:
     found = [stream for stream in scan.Scanner(str(lake)).scan() if stream.identity.uid == model.identity.uid]
-    return StreamCompaction(spark, str(lake), found[0], Options(**options))
+    return StreamCompaction(spark, str(lake), found[0], CompactionOptions(**options))
 
 
 def compact(spark: Any, lake: Path, model: StreamModel, **options: int) -> Outcome:

@@ -81,7 +81,7 @@ def of(rows: list[Any]) -> Messages:
     return found
 
 
-def seen(view: views.View) -> Messages:
+def seen(view: views.StreamView) -> Messages:
     """Return the messages of a live view, read without Spark."""
     found: Messages = {}
     table = view.table_batches(view.ranges(1, (1 << 63) - 1), view.columns)

@@ -11,11 +11,11 @@ import pytest
 
 from lakestream.lake.errors import LeaseLost
 from lakestream.lake.table.at import open_log
-from lakestream.lake.table.log import Log
+from lakestream.lake.table.log import TableLog
 from lakestream.lake.table.state import TableFollower
 from lakestream.lake.write import compactor as module
 from lakestream.lake.write.compactor import Compactor
-from lakestream.lake.write.stream_compaction import Options, StreamCompaction
+from lakestream.lake.write.stream_compaction import CompactionOptions, StreamCompaction
 from tests.lake.model import StreamModel, flights
 from tests.lake.tables import records
 
@@ -30,7 +30,7 @@ def publish(model: StreamModel, lake: Path, segments: int = 1) -> None:
         model.stage(lake)
 
 
-def first_append(log: Log) -> int:
+def first_append(log: TableLog) -> int:
     """Return the time of the first commit with messages, in ms."""
     return min(log.summary(version).time_ms for version in log.versions if log.summary(version).adds)
 
@@ -48,7 +48,7 @@ def test_a_backlog_does_not_keep_another_streams_news_waiting(spark: Any, lake: 
 
     later = threading.Thread(target=stage_later)
     later.start()
-    compactor = Compactor(spark, str(lake), parallel=1, options=Options(commit_bytes=1))
+    compactor = Compactor(spark, str(lake), parallel=1, options=CompactionOptions(commit_bytes=1))
     compactor.start(0.1)
     for model in (busy, quiet):
         watch = TableFollower(model.table(lake), model.identity.uid)
@@ -78,7 +78,7 @@ def test_a_stream_whose_plan_takes_long_holds_no_other_up(
 
     monkeypatch.setattr(StreamCompaction, "plan", planned)
     monkeypatch.setattr(module, "PLAN_SECONDS", 0.2)
-    compactor = Compactor(spark, str(lake), options=Options(commit_bytes=1))
+    compactor = Compactor(spark, str(lake), options=CompactionOptions(commit_bytes=1))
     compactor.start(0.1)
     for model in (quick, slow):
         watch = TableFollower(model.table(lake), model.identity.uid)
@@ -114,7 +114,7 @@ def test_what_a_doubtful_lease_held_up_is_taken_up_again(spark: Any, lake: Path,
     models = [StreamModel(tmp_path / name, name, name) for name in ("ONE", "OTHER")]
     for model in models:
         publish(model, lake, 3)
-    compactor = Compactor(spark, str(lake), parallel=2, options=Options(commit_bytes=1))
+    compactor = Compactor(spark, str(lake), parallel=2, options=CompactionOptions(commit_bytes=1))
     compactor._lock = Wavering(range(6, 14))
     compactor.start(0.1)
     for model in models:

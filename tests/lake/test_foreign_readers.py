@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from lakestream.lake.read import readers
 from lakestream.lake.staging import scan
 from lakestream.lake.table import schema
-from lakestream.lake.write.stream_compaction import Options
+from lakestream.lake.write.stream_compaction import CompactionOptions
 from lakestream.log.format.record import Record
 from tests.lake.compacting import compact as compact_stream
 from tests.lake.foreign import COLUMNS, Readers, micros, record
@@ -73,7 +73,7 @@ class Table:
     def compact(self, **options: int) -> None:
         self.model.stage(self.lake)
         [stream] = scan.Scanner(str(self.lake)).scan()
-        compact_stream(self.spark, str(self.lake), stream, Options(**options))
+        compact_stream(self.spark, str(self.lake), stream, CompactionOptions(**options))
 
     def sql(self, statement: str) -> None:
         self.spark.sql(statement.format(table=f"delta.`{self.path}`"))

@@ -18,7 +18,7 @@ from lakestream.lake.staging import scan
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table.actions import locate
 from lakestream.lake.table.state import TableFollower
-from lakestream.lake.write.stream_compaction import Options
+from lakestream.lake.write.stream_compaction import CompactionOptions
 from lakestream.log.format.record import Record
 from tests.lake.compacting import compact as compact_stream
 from tests.lake.model import StreamModel
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.lake
 
 def compact(spark: Any, lake: Path, model: StreamModel) -> None:
     found = [stream for stream in scan.Scanner(str(lake)).scan() if stream.identity.uid == model.identity.uid]
-    compact_stream(spark, str(lake), found[0], Options(commit_bytes=1))
+    compact_stream(spark, str(lake), found[0], CompactionOptions(commit_bytes=1))
 
 
 def grow(model: StreamModel, lake: Path, segments: int, subjects: int) -> None:

@@ -16,7 +16,7 @@ import pytest
 from pymetastore.metastore import HMS
 
 from lakestream.lake.catalogs.address import CatalogAddress, parse
-from lakestream.lake.catalogs.entries import Entry
+from lakestream.lake.catalogs.entries import CatalogEntry
 from lakestream.lake.staging import staging
 from lakestream.lake.storage import lake as lakes
 from lakestream.lake.storage import paths
@@ -76,14 +76,14 @@ class World:
         self.job = Job(self.lake, "--interval", "0.2", "--catalog", str(self.address))
         return self.job
 
-    def entries(self, database: str = "events") -> dict[str, Entry]:
+    def entries(self, database: str = "events") -> dict[str, CatalogEntry]:
         catalog = HiveCatalog(self.address)
         try:
             return {entry.name: entry for entry in catalog.entries(database)} if database in catalog.databases() else {}
         finally:
             catalog.close()
 
-    def until(self, names: set[str], database: str = "events") -> dict[str, Entry]:
+    def until(self, names: set[str], database: str = "events") -> dict[str, CatalogEntry]:
         """Return the entries once they have these names, looking after each pass over the catalog."""
         assert self.job is not None
         while (found := self.entries(database)).keys() != names:

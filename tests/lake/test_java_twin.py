@@ -11,9 +11,15 @@ import msgspec
 import pytest
 from py4j.protocol import Py4JJavaError
 
-from lakestream.lake.table.at import AsOf, TimeTravelError, open_log, version_for_message_time, version_for_sequence
-from lakestream.lake.table.log import Log
-from lakestream.lake.table.progress import Progress
+from lakestream.lake.table.at import (
+    TableAsOf,
+    TimeTravelError,
+    open_log,
+    version_for_message_time,
+    version_for_sequence,
+)
+from lakestream.lake.table.log import TableLog
+from lakestream.lake.table.progress import TableProgress
 from tests.lake.test_log_stores import jvm, plain_java_errors
 
 pytestmark = pytest.mark.lake
@@ -51,7 +57,7 @@ def write_log(table: Path, choose: random.Random) -> tuple[int, int]:
             if version > 2 and choose.random() < 0.1:
                 undone = [*undone, (version - 2, version - 1)]
             uid = "another" if version == 0 and choose.random() < 0.2 else "u"
-            progress = Progress(
+            progress = TableProgress(
                 uid=uid,
                 last_index=index,
                 last_seq=seq,
@@ -76,10 +82,10 @@ def write_log(table: Path, choose: random.Random) -> tuple[int, int]:
     return max(time_ns, moment_ns), seq
 
 
-def ours(log: Log, at: int, is_seq: bool) -> Answer:
+def ours(log: TableLog, at: int, is_seq: bool) -> Answer:
     """Return the answer of lake/table/at.py."""
     try:
-        found: AsOf = version_for_sequence(log, at) if is_seq else version_for_message_time(log, at)
+        found: TableAsOf = version_for_sequence(log, at) if is_seq else version_for_message_time(log, at)
     except TimeTravelError:
         return GONE
     return found.version, None if found.progress is None else found.progress.last_index

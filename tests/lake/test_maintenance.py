@@ -24,13 +24,13 @@ from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.storage.locks import open_lock, table_lock
 from lakestream.lake.table import at, ends
 from lakestream.lake.table.actions import locate
-from lakestream.lake.table.log import Log
+from lakestream.lake.table.log import TableLog
 from lakestream.lake.table.state import TableFollower, position_of
 from lakestream.lake.write import maintainer
 from lakestream.lake.write.maintainer import Done, Maintainer
 from lakestream.lake.write.maintenance_plan import HOUR_NS, Policy
 from lakestream.lake.write.rewrite import Rewriter
-from lakestream.lake.write.stream_compaction import Options
+from lakestream.lake.write.stream_compaction import CompactionOptions
 from tests.lake.compacting import compact as compact_stream
 from tests.lake.conftest import job
 from tests.lake.model import StreamModel, flights
@@ -46,7 +46,7 @@ NAMES = [b"a'b\\c", b"x%y=z", "größe.»".encode(), b"plain"]
 
 def compact(spark: Any, lake: Path, model: StreamModel, **options: int) -> None:
     found = [stream for stream in scan.Scanner(str(lake)).scan() if stream.identity.uid == model.identity.uid]
-    compact_stream(spark, str(lake), found[0], Options(**options))
+    compact_stream(spark, str(lake), found[0], CompactionOptions(**options))
 
 
 def grow(spark: Any, lake: Path, model: StreamModel, commits: int, **options: int) -> None:
@@ -83,7 +83,7 @@ def check(lake: Path, model: StreamModel, copied: bool = False) -> None:
     assert TableHistory(table).read(1, ALL, 1_000_000) == model.expected()
     assert position_of(table, model.identity.uid) == model.sealed[-1].last_index
     storage = open_storage(table)
-    for add in Log(storage, table).state().files.values():  # those that Delta has given deletion vectors, too
+    for add in TableLog(storage, table).state().files.values():  # those that Delta has given deletion vectors, too
         known = ends.stated(add.tags)
         assert known == ends.of_file(storage, locate(table, add.path)) or (copied and known is None)
 
@@ -370,7 +370,7 @@ def test_invariant_13_nothing_is_deleted_from_a_damaged_table_until_it_is_repair
     model.remove([8], shred=True)
     grow(spark, lake, model, 1)
     table = model.table(lake)
-    victim = Path(locate(table, next(iter(Log(open_storage(table), table).state().files.values())).path))
+    victim = Path(locate(table, next(iter(TableLog(open_storage(table), table).state().files.values())).path))
     victim.unlink()
     names = {path for path in Path(lake).rglob("*") if path.is_file()}
     later = time.time_ns() + 100 * HOUR_NS

@@ -25,7 +25,7 @@ from lakestream.lake.staging import scan, staging
 from lakestream.lake.storage import paths
 from lakestream.lake.write.maintainer import Maintainer
 from lakestream.lake.write.maintenance_plan import Policy
-from lakestream.lake.write.stream_compaction import Options, StreamCompaction
+from lakestream.lake.write.stream_compaction import CompactionOptions, StreamCompaction
 from tests.lake import compacting, tables
 from tests.servers import Kind, Server
 
@@ -201,7 +201,7 @@ class World:
                 self.spark,
                 self.lake,
                 stream,
-                Options(commit_bytes=self.dice.choice([20_000, *[1 << 28] * 15])),
+                CompactionOptions(commit_bytes=self.dice.choice([20_000, *[1 << 28] * 15])),
             )
             if not crash:
                 compacting.run(self.spark, compaction, stream.last_index)

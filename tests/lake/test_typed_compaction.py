@@ -26,10 +26,10 @@ from lakestream.lake.staging.staging import StagedStream
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import actions, typed_columns
 from lakestream.lake.table import schema_files as schemas
-from lakestream.lake.table.log import Log
+from lakestream.lake.table.log import TableLog
 from lakestream.lake.write.maintainer import Maintainer
 from lakestream.lake.write.replay import NoReplay, Replay, Replayed
-from lakestream.lake.write.stream_compaction import Options, StreamCompaction
+from lakestream.lake.write.stream_compaction import CompactionOptions, StreamCompaction
 from lakestream.lake.write.table import StreamTable
 from lakestream.log.format.record import Record
 from lakestream.log.format.runs import SchemaRun
@@ -76,7 +76,7 @@ class Stream:
         """Compact what was published, or only what is staged; return the number of misfits."""
         if seal:
             self.model.stage(self.lake)
-        return compact_stream(self.spark, str(self.lake), self.staged(), Options(**options)).misfits
+        return compact_stream(self.spark, str(self.lake), self.staged(), CompactionOptions(**options)).misfits
 
     def rows(self, columns: str, table: str = "") -> list[tuple[Any, ...]]:
         query = QueryBuilder().register("t", DeltaTable(table or self.table))
@@ -198,7 +198,7 @@ MISFITS = "time, subject, schema, field, rule, reason"
 def lose(stream: Stream) -> None:
     """Delete the oldest file of the table of misfits."""
     path = f"{stream.table}_misfits"
-    add = min(Log(stream.storage, path).state().files.values(), key=lambda add: actions.statistics(add).min_seq)
+    add = min(TableLog(stream.storage, path).state().files.values(), key=lambda add: actions.statistics(add).min_seq)
     Path(path, add.path).unlink()
 
 

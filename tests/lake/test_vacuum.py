@@ -19,7 +19,7 @@ from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table.at import open_log
 from lakestream.lake.table.clones import CloneRefused, CloneUnreadable, References
-from lakestream.lake.table.log import Log
+from lakestream.lake.table.log import TableLog
 from lakestream.lake.table.schema import UID_PROPERTY
 from lakestream.lake.write import clone_maker, maintainer
 from lakestream.lake.write.maintainer import Maintainer
@@ -38,7 +38,7 @@ SEED = int(os.environ.get("LAKESTREAM_SEED", "1"))
 
 def ours(table: str, retain_ns: int = 0, later_ns: int = 0) -> set[str]:
     storage = open_storage(table)
-    log = Log(storage, table)
+    log = TableLog(storage, table)
     return set(dead_files(storage, log, log.state(), retain_ns, time.time_ns() + later_ns, set()))
 
 

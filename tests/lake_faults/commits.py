@@ -21,7 +21,7 @@ import psutil
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import check
 from lakestream.lake.table.actions import table_file
-from lakestream.lake.table.log import Log
+from lakestream.lake.table.log import TableLog
 from tests.faults.plan import SOURCE, Action, Call, Plan, Rule
 from tests.lake.steps import OPERATIONS
 from tests.lake_faults.cases import LEASE_S, SETTLE_S, TOOLS, Broken, Case, Site, Traffic
@@ -104,7 +104,7 @@ def _whole(site: Site, traffic: Traffic) -> None:
     """Check that each file of the newest version exists, and that each message is read."""
     os.environ.update(site.options())  # past the proxy
     storage, table = open_storage(site.lake), site.table(traffic)
-    if lacking := check.lacking(storage, table, map(table_file, Log(storage, table).state().files.values())):
+    if lacking := check.lacking(storage, table, map(table_file, TableLog(storage, table).state().files.values())):
         raise Broken(check.describe(table, lacking))
     wanted = traffic.live(traffic.last)
     if bad := [seq for seq in sorted(wanted)[::10] if site.direct(traffic, seq).data != wanted[seq]]:
@@ -184,7 +184,7 @@ def _killed(child: str) -> Callable[[Site], None]:
         traffic = _filled(site)
         site.stop_compactor()
         os.environ.update(site.options())
-        log = Log(open_storage(site.lake), site.table(traffic))
+        log = TableLog(open_storage(site.lake), site.table(traffic))
         storage, path = open_storage(site.lake), log.path(log.commits[-1] + 1)
         maintainer = _maintainer(site, traffic)
         deadline = time.monotonic() + SETTLE_S

@@ -22,8 +22,8 @@ from lakestream.lake.errors import LakeError
 from lakestream.lake.staging import scan, staging
 from lakestream.lake.staging.staging import StagedStream
 from lakestream.lake.storage.lake import open_storage
-from lakestream.lake.table.log import Log
-from lakestream.lake.table.progress import Progress, application
+from lakestream.lake.table.log import TableLog
+from lakestream.lake.table.progress import TableProgress, application
 from lakestream.lake.table.schema import table_schema
 
 INTERVAL_S = 0.3
@@ -64,7 +64,7 @@ def compact(lake: str, stream: StagedStream) -> None:
         "maxValues": {"seq": seqs[-1], "time_ns": times[-1]},
         "nullCount": {field: rows.column(field).null_count for field in ("seq", "time_ns")},
     }
-    progress = Progress(uid=uid, last_index=view.last_index, last_seq=view.last_seq, last_time_ns=times[-1])
+    progress = TableProgress(uid=uid, last_index=view.last_index, last_seq=view.last_seq, last_time_ns=times[-1])
     now_ms, said = time.time_ns() // 1_000_000, msgspec.json.encode(progress).decode()
     add = {"path": file, "partitionValues": {}, "size": size, "modificationTime": now_ms, "dataChange": True}
     actions: list[dict[str, object]] = [
@@ -83,7 +83,7 @@ def compact(lake: str, stream: StagedStream) -> None:
         }
         actions[1:1] = [{"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}, {"metaData": metadata}]
     version = 0 if view.version is None else view.version + 1
-    if not storage.create(Log(storage, view.table).path(version), b"\n".join(map(msgspec.json.encode, actions))):
+    if not storage.create(TableLog(storage, view.table).path(version), b"\n".join(map(msgspec.json.encode, actions))):
         raise LakeError(f"another program has committed version {version} of {view.table}")
 
 

@@ -12,7 +12,7 @@ import pytest
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import check, clones
 from lakestream.lake.table.actions import table_file
-from lakestream.lake.table.log import Log, State
+from lakestream.lake.table.log import TableLog, TableVersion
 from tests.lake.steps import rows
 from tests.power.conftest import Record
 from tests.power.disk import ONE_DISK, Image, PowerDisk
@@ -99,7 +99,7 @@ def test_invariant_13_a_power_loss_at_any_step_of_maintenance_leaves_a_whole_tab
                 continue
             seen.add(known)
             Image([name for name in image.folders if f"{name}/".startswith("lake/")], files).write(place)
-            state = Log(storage, table).state()
+            state = TableLog(storage, table).state()
             assert check.lacking(storage, table, map(table_file, state.files.values())) == [], (operation, loss)
             found = rows(storage, table)
             # Removals come before new rows.
@@ -114,10 +114,10 @@ def test_invariant_13_a_power_loss_at_any_step_of_maintenance_leaves_a_whole_tab
     assert len(seen) > 100
 
 
-def _tables(lake: Path) -> dict[str, State]:
+def _tables(lake: Path) -> dict[str, TableVersion]:
     """Return the newest version of each table of a lake by its path."""
     storage = open_storage(str(lake))
-    logs = [Log(storage, table) for table in clones.tables_below(storage, storage.root)]
+    logs = [TableLog(storage, table) for table in clones.tables_below(storage, storage.root)]
     return {log.table: log.state() for log in logs if log.commits}
 
 

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from types import TracebackType
 from typing import Protocol
 
-from lakestream.lake.catalogs.entries import Entry, Table
+from lakestream.lake.catalogs.entries import CatalogEntry, Table
 from lakestream.lake.catalogs.plan import Synced
 from lakestream.lake.errors import LakeError
 
@@ -61,19 +61,19 @@ class Catalog(ABC):
         """Create a database, unless it exists."""
 
     @abstractmethod
-    def entries(self, database: str) -> list[Entry]:
+    def entries(self, database: str) -> list[CatalogEntry]:
         """Return all entries of a database, also those of other programs."""
 
     @abstractmethod
-    def render(self, table: Table, name: str) -> Entry:
+    def render(self, table: Table, name: str) -> CatalogEntry:
         """Return the entry that a table should have, as `entries` would return it. Makes no request."""
 
     @abstractmethod
-    def create(self, database: str, entry: Entry, table: Table) -> None:
+    def create(self, database: str, entry: CatalogEntry, table: Table) -> None:
         """Create an entry."""
 
     @abstractmethod
-    def alter(self, database: str, entry: Entry, table: Table) -> None:
+    def alter(self, database: str, entry: CatalogEntry, table: Table) -> None:
         """Change an entry of the same name to be as this one."""
 
     @abstractmethod

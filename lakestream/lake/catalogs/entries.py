@@ -67,7 +67,7 @@ class Table(msgspec.Struct, frozen=True):
     properties: dict[str, str] = {}
 
 
-class Field(msgspec.Struct, frozen=True):
+class CatalogField(msgspec.Struct, frozen=True):
     """Column of an entry. `type` is the text that the catalog has for it."""
 
     name: str
@@ -75,13 +75,13 @@ class Field(msgspec.Struct, frozen=True):
     comment: str = ""
 
 
-class Entry(msgspec.Struct, frozen=True):
+class CatalogEntry(msgspec.Struct, frozen=True):
     """Entry of a catalog, in the spelling of that catalog. `columns` is None if the catalog keeps none."""
 
     name: str
     location: str
     comment: str = ""
-    columns: tuple[Field, ...] | None = None
+    columns: tuple[CatalogField, ...] | None = None
     properties: dict[str, str] = {}
 
 

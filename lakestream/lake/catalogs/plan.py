@@ -13,7 +13,7 @@ import msgspec
 from lakestream.lake.catalogs.entries import (
     LAKE_PROPERTY,
     TABLE_PROPERTY,
-    Entry,
+    CatalogEntry,
     Table,
     free_name,
     own,
@@ -28,18 +28,18 @@ CHANGES = (CREATE, ALTER, DROP)
 MAX_SHOWN = 3
 """Maximum number of refused changes in the text of a result."""
 
-Render = Callable[[Table, str], Entry]
+Render = Callable[[Table, str], CatalogEntry]
 """Returns the entry that a table should have under a name."""
 
 
-class Change(msgspec.Struct, frozen=True):
+class EntryChange(msgspec.Struct, frozen=True):
     """Decision on one entry: its kind, the entry as it should be (DROP, FOREIGN: as it is), and its table, if any.
 
     `reason`: parts of an entry that differ, or the program that has its place.
     """
 
     kind: str
-    entry: Entry
+    entry: CatalogEntry
     table: Table | None = None
     reason: str = ""
 
@@ -48,7 +48,7 @@ class Placed(msgspec.Struct, frozen=True):
     """Decision on an entry, and the database that the entry is in. `error`: the change has failed."""
 
     database: str
-    change: Change
+    change: EntryChange
     error: str = ""
 
 
@@ -92,11 +92,11 @@ class Synced(msgspec.Struct, frozen=True):
 
 def plan(
     tables: Iterable[Table],
-    existing: Sequence[Entry],
+    existing: Sequence[CatalogEntry],
     lake: str,
     render: Render,
     unread: Collection[str] = (),
-) -> list[Change]:
+) -> list[EntryChange]:
     """Return a decision on each table and on each entry of the lake, drops first, then by the tables' paths.
 
     An entry keeps its name, also where another stream would get it today.
@@ -109,14 +109,14 @@ def plan(
         unread: keys of tables that are there and could not be read: their entries stay.
     """
     wanted = {table.key: table for table in tables}
-    found: dict[str, Entry] = {}
+    found: dict[str, CatalogEntry] = {}
     others, drops = [], []
     for entry in sorted(existing, key=lambda each: each.name):
         key = entry.properties.get(TABLE_PROPERTY, "")
         if entry.properties.get(LAKE_PROPERTY) != lake or key in unread:
             others.append(entry)
         elif key not in wanted or key in found:
-            drops.append(Change(DROP, entry))
+            drops.append(EntryChange(DROP, entry))
         else:
             found[key] = entry
     taken = {entry.name.lower() for entry in (*others, *found.values())}
@@ -129,26 +129,30 @@ def plan(
     return drops + decided
 
 
-def _marked(entry: Entry, lake: str) -> Entry:
+def _marked(entry: CatalogEntry, lake: str) -> CatalogEntry:
     return msgspec.structs.replace(entry, properties={**entry.properties, LAKE_PROPERTY: lake})
 
 
-def _decide(table: Table, found: Entry | None, taken: set[str], places: dict[str, Entry], render: Render) -> Change:
+def _decide(
+    table: Table, found: CatalogEntry | None, taken: set[str], places: dict[str, CatalogEntry], render: Render
+) -> EntryChange:
     if found is not None:
         entry = render(table, found.name)
         if not (reason := difference(found, entry)):
-            return Change(NONE, found, table)
+            return EntryChange(NONE, found, table)
         kept = {name: value for name, value in found.properties.items() if name not in own(found.properties)}
-        return Change(ALTER, msgspec.structs.replace(entry, properties={**kept, **entry.properties}), table, reason)
+        return EntryChange(
+            ALTER, msgspec.structs.replace(entry, properties={**kept, **entry.properties}), table, reason
+        )
     entry = render(table, name := free_name(table, taken))
     if (other := places.get(plain_location(entry.location))) is not None:
-        return Change(FOREIGN, other, table, f"another program has registered it as {other.name}")
+        return EntryChange(FOREIGN, other, table, f"another program has registered it as {other.name}")
     if not name:
-        return Change(FOREIGN, entry, table, "other programs have taken its names")
-    return Change(CREATE, entry, table)
+        return EntryChange(FOREIGN, entry, table, "other programs have taken its names")
+    return EntryChange(CREATE, entry, table)
 
 
-def difference(found: Entry, wanted: Entry) -> str:
+def difference(found: CatalogEntry, wanted: CatalogEntry) -> str:
     """Return the parts in which an entry differs from the wanted one, as text; "" if it is the same.
 
     Properties of other programs do not count.

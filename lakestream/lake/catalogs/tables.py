@@ -25,7 +25,7 @@ from lakestream.lake.errors import LakeError, NotALake
 from lakestream.lake.staging.scan import Scanner
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import identify, is_lake, open_storage, read_id
-from lakestream.lake.table.log import Log, has_log
+from lakestream.lake.table.log import TableLog, has_log
 from lakestream.lake.table.schema import MISFITS_PROPERTY, STREAM_PROPERTY, UID_PROPERTY
 from lakestream.protocol.decoding import DECODE_ERRORS
 
@@ -168,7 +168,7 @@ class LakeTables:
         known = self._known.get(path)
         if known is None and not has_log(self._storage, path):
             return False
-        log = Log(self._storage, path)
+        log = TableLog(self._storage, path)
         newest = max(log.commits[-1:] + log.checkpoints[-1:], default=-1)
         if newest < 0:
             return False

@@ -35,12 +35,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from lakestream.lake import flush
 from lakestream.lake.errors import LakeError
-from lakestream.lake.flush import DEFAULT_TIMEOUT_S, Credentials, Flushed, Flusher, FlushFailed
+from lakestream.lake.flush import DEFAULT_TIMEOUT_S, Flushed, Flusher, FlushFailed, ServerCredentials
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table.conditions import Condition, bounds
 from lakestream.lake.table.schema import END, REMOVED_DDL, TABLE_DDL
-from lakestream.lake.view import StagedPart, View, is_archive, open_view
+from lakestream.lake.view import StagedPart, StreamView, is_archive, open_view
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -84,7 +84,7 @@ class Asked(msgspec.Struct, frozen=True):
     start_seq: int | None = 1
     end_seq: int = END
     most: int = 0
-    credentials: Credentials = Credentials()
+    credentials: ServerCredentials = ServerCredentials()
 
     @classmethod
     def of(cls, options: Mapping[str, str], lake: str | None) -> Asked:
@@ -104,10 +104,10 @@ class Asked(msgspec.Struct, frozen=True):
             start_seq=None if start == "latest" else _number(options, "start_seq", 1, "a sequence or `latest`"),
             end_seq=_number(options, "end_seq", END, "a sequence"),
             most=_number(options, "maxMessagesPerTrigger", 0, "a number of messages"),
-            credentials=Credentials.of(options),
+            credentials=ServerCredentials.of(options),
         )
 
-    def open(self, flush: bool | None = None) -> View:
+    def open(self, flush: bool | None = None) -> StreamView:
         """Open the live view of the stream."""
         return open_view(
             self.lake,
@@ -125,7 +125,7 @@ class Piece(InputPartition):
 
     def __init__(
         self,
-        view: View,
+        view: StreamView,
         ranges: Sequence[tuple[int, int]],
         parts: Sequence[StagedPart],
         bounds: tuple[int, int],
@@ -152,9 +152,9 @@ class LakestreamSource(DataSource):
         archive = is_archive(asked.lake, asked.stream, asked.account)
         return TABLE_DDL + (REMOVED_DDL if archive else "")
 
-    def reader(self, schema: StructType) -> Reader:
+    def reader(self, schema: StructType) -> ViewReader:
         """Return the batch reader."""
-        kind = FilteringReader if self.pushes else Reader
+        kind = FilteringReader if self.pushes else ViewReader
         return kind(self._asked(), schema.fieldNames())
 
     def streamReader(self, schema: StructType) -> StreamReader:
@@ -171,7 +171,7 @@ class PushingSource(LakestreamSource):
     pushes = True
 
 
-class Reader(DataSourceReader):
+class ViewReader(DataSourceReader):
     """Reads the stream as of the start of the query."""
 
     def __init__(self, asked: Asked, columns: Sequence[str]) -> None:
@@ -192,7 +192,7 @@ class Reader(DataSourceReader):
             yield from read_piece(partition, self._columns, self._conditions)
 
 
-class FilteringReader(Reader):
+class FilteringReader(ViewReader):
     """Applies the query's conditions on subject, seq and time_ns. Spark checks them again."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
@@ -326,7 +326,7 @@ def register(spark: SparkSession, lake: str | None = None) -> None:
     spark.dataSource.register(kind if lake is None else type(kind.__name__, (kind,), {"default_lake": lake}))
 
 
-def pieces(view: View, first: int, last: int) -> list[Piece]:
+def pieces(view: StreamView, first: int, last: int) -> list[Piece]:
     """Cut the sequences first … last of a view into pieces for tasks."""
     found = []
     ranges = view.ranges(first, last)

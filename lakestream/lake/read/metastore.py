@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from lakestream.lake.catalogs.catalog import Catalog
-from lakestream.lake.catalogs.entries import Entry, Table, own
+from lakestream.lake.catalogs.entries import CatalogEntry, Table, own
 from lakestream.lake.catalogs.plan import ALTER, CREATE, DROP, plan
 from lakestream.lake.catalogs.tables import LakeTables
 from lakestream.lake.storage import paths
@@ -82,7 +82,7 @@ class SessionCatalog(Catalog):
         """Create a database, unless it exists."""
         self._spark.sql(f"CREATE DATABASE IF NOT EXISTS {ticked(database)}")
 
-    def entries(self, database: str) -> list[Entry]:
+    def entries(self, database: str) -> list[CatalogEntry]:
         """Return all entries of a database, from the catalog alone: the data may be gone."""
         names = self._external.listTables(database)
         found = []
@@ -90,24 +90,24 @@ class SessionCatalog(Catalog):
             table = self._external.getTable(database, names.apply(number))
             location = table.storage().locationUri()
             where = location.get().toString() if location.isDefined() else ""
-            found.append(Entry(names.apply(number), where, properties=self._properties(table)))
+            found.append(CatalogEntry(names.apply(number), where, properties=self._properties(table)))
         return found
 
-    def render(self, table: Table, name: str) -> Entry:
+    def render(self, table: Table, name: str) -> CatalogEntry:
         """Return the entry that a table should have."""
-        return Entry(name, self.location(table), properties=dict(table.properties))
+        return CatalogEntry(name, self.location(table), properties=dict(table.properties))
 
     def location(self, table: Table) -> str:
         """Return the location of a table as Spark spells it."""
         return self._storage.spark_path(table.path)
 
-    def create(self, database: str, entry: Entry, table: Table) -> None:
+    def create(self, database: str, entry: CatalogEntry, table: Table) -> None:
         """Create an entry, then its properties: Spark compares those of CREATE TABLE with the table's own."""
         name = f"{ticked(database)}.{ticked(entry.name)}"
         self._spark.sql(f"CREATE TABLE {name} USING delta LOCATION {quoted(entry.location)}")
         self._mark(database, entry)
 
-    def alter(self, database: str, entry: Entry, table: Table) -> None:
+    def alter(self, database: str, entry: CatalogEntry, table: Table) -> None:
         """Replace an entry."""
         self.drop(database, entry.name)
         self.create(database, entry, table)
@@ -131,7 +131,7 @@ class SessionCatalog(Catalog):
             found[pair._1()] = pair._2()
         return own(found)
 
-    def _mark(self, database: str, entry: Entry) -> None:
+    def _mark(self, database: str, entry: CatalogEntry) -> None:
         """Set the properties of an entry, and nothing in the table."""
         table = self._external.getTable(database, entry.name)
         properties = table.properties()

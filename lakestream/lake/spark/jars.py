@@ -284,7 +284,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-class Java(msgspec.Struct, frozen=True):
+class JavaHome(msgspec.Struct, frozen=True):
     """A usable Java: the path of its `java` program, JAVA_HOME for it, and its major version."""
 
     program: str
@@ -292,7 +292,7 @@ class Java(msgspec.Struct, frozen=True):
     version: int
 
 
-def find_java(environ: Mapping[str, str] | None = None) -> Java:
+def find_java(environ: Mapping[str, str] | None = None) -> JavaHome:
     """Return the first Java of at least version 17: JAVA_HOME's, then the one on PATH.
 
     Args:
@@ -315,7 +315,7 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
             continue
         if version >= MINIMUM_JAVA:
             program = os.path.realpath(program)
-            return Java(program, os.path.dirname(os.path.dirname(program)), version)
+            return JavaHome(program, os.path.dirname(os.path.dirname(program)), version)
         too_old.append(f"{program} is Java {version}")
     found = f"found only an older one ({'; '.join(too_old)})" if too_old else "found none"
     raise JavaMissing(f"the compactor needs Java {MINIMUM_JAVA} or newer and {found}: {_JAVA_HINT}")

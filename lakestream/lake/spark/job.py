@@ -40,7 +40,7 @@ METRICS_HOST = "127.0.0.1"
 """Host of an address for metrics that names none."""
 
 
-class Parser(argparse.ArgumentParser):
+class JobParser(argparse.ArgumentParser):
     """Command line parser that reports an error in one line, without the usage."""
 
     def error(self, message: str) -> NoReturn:

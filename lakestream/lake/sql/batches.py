@@ -29,7 +29,7 @@ class RowTooLarge(SqlError):
         super().__init__(f"a row has more than {limit:,} bytes: select fewer columns, or raise max_payload")
 
 
-class Counted(msgspec.Struct):
+class CountedRows(msgspec.Struct):
     """The rows of a result that were sent. `most`: rows that are wanted, 0: all."""
 
     most: int
@@ -37,7 +37,9 @@ class Counted(msgspec.Struct):
     truncated: bool = False
 
 
-def batches(result: Result, form: Literal["json", "arrow"], counted: Counted, size: int, most: int) -> Iterator[bytes]:
+def batches(
+    result: Result, form: Literal["json", "arrow"], counted: CountedRows, size: int, most: int
+) -> Iterator[bytes]:
     """Yield a result in parts.
 
     Args:
@@ -52,7 +54,7 @@ def batches(result: Result, form: Literal["json", "arrow"], counted: Counted, si
     return _json(result, counted, size, most) if form == "json" else _arrow(result, counted, size, most)
 
 
-def _json(result: Result, counted: Counted, size: int, most: int) -> Iterator[bytes]:
+def _json(result: Result, counted: CountedRows, size: int, most: int) -> Iterator[bytes]:
     names = distinct(result.columns)
     lines, length = list[bytes](), 0
     for row in result:
@@ -93,7 +95,7 @@ class _Parts:
         return taken
 
 
-def _arrow(result: Result, counted: Counted, size: int, most: int) -> Iterator[bytes]:
+def _arrow(result: Result, counted: CountedRows, size: int, most: int) -> Iterator[bytes]:
     reader = result.batches(ARROW_ROWS)
     parts = _Parts()
     schema = _plain_schema(reader)

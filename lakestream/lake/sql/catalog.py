@@ -4,8 +4,8 @@ Belongs here: resolving a name (``delta.`streams/ORDERS` ``, as_of('ORDERS', T))
 can read: a Delta table at one version, or that table with its uncompacted segments as one live view (lake/view.py).
 session.py executes queries, dialect.py has the dialect, table/at.py resolves times.
 
-All mentions of a table in one statement see the same rows, whatever is committed meanwhile: a `Snapshot` is made for
-each statement and caches what it resolved.
+All mentions of a table in one statement see the same rows, whatever is committed meanwhile: a `StatementSnapshot` is
+made for each statement and caches what it resolved.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from lakestream.lake.sql.dialect import (
     rows_of,
     scan,
 )
-from lakestream.lake.sql.uncompacted import Live, LiveStreams, Stream
+from lakestream.lake.sql.uncompacted import Live, LiveStreams, QueriedStream
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import departures as departure_files
 from lakestream.lake.table import json_schema
 from lakestream.lake.table.at import (
-    AsOf,
     NotATable,
+    TableAsOf,
     TimeTravelError,
     instant,
     open_log,
@@ -46,7 +46,7 @@ from lakestream.lake.table.at import (
     version_for_message_time,
     version_for_sequence,
 )
-from lakestream.lake.table.log import Log, has_log
+from lakestream.lake.table.log import TableLog, has_log
 from lakestream.lake.table.schema import REMOVED_COLUMN, Layout, doubled, literal
 from lakestream.log.format.departures import Point
 
@@ -64,7 +64,7 @@ class UnknownStream(SqlError):
     """Raised when a query names a stream without a table; the text lists the tables."""
 
 
-class State(msgspec.Struct, frozen=True):
+class TableStatus(msgspec.Struct, frozen=True):
     """Progress of a stream's table: version and last sequence (None: unknown), and the number of messages beyond it
     (None: not asked for)."""
 
@@ -73,7 +73,7 @@ class State(msgspec.Struct, frozen=True):
     uncompacted: int | None
 
 
-class Catalog:
+class StreamCatalog:
     """The streams of a lake, as queries name them.
 
     Args:
@@ -112,7 +112,7 @@ class Catalog:
         """Return the names of all streams that can be queried, as written between backticks after `delta.`, sorted."""
         return [stream.name for stream in self.streams()]
 
-    def streams(self) -> list[Stream]:
+    def streams(self) -> list[QueriedStream]:
         """Return the streams that can be queried: those with a table, and with live views those with staged
         messages."""
         if self.account is not None:
@@ -132,17 +132,17 @@ class Catalog:
             }
         return [f"{base}{paths.STREAMS}/{name}" for name in sorted(names)]
 
-    def state(self, stream: Stream) -> State:
+    def state(self, stream: QueriedStream) -> TableStatus:
         """Return the progress of a stream's table, and the number of messages beyond it."""
         uncompacted = None if self.live_streams is None else self.live_streams.count(stream)
         try:
             log = open_log(stream.table)
         except NotATable:
-            return State(None, None, uncompacted)
+            return TableStatus(None, None, uncompacted)
         progress = log.progress(log.latest)
-        return State(log.latest, None if progress is None else progress.last_seq, uncompacted)
+        return TableStatus(log.latest, None if progress is None else progress.last_seq, uncompacted)
 
-    def stream(self, name: str) -> Stream:
+    def stream(self, name: str) -> QueriedStream:
         """Return the stream, or other table, that a name between backticks means.
 
         Raises:
@@ -154,7 +154,7 @@ class Catalog:
         if path.startswith(self.root + "/"):
             path = path[len(self.root) + 1 :]
         if path.startswith("/") or "://" in path:
-            return Stream("", "", path, name)
+            return QueriedStream("", "", path, name)
         directory, _, last = path.rpartition("/")
         table = f"{self.root}/{path}"
         if directory == paths.STREAMS:
@@ -162,20 +162,20 @@ class Catalog:
         elif match := re.fullmatch(f"{paths.ACCOUNTS}/([^/]+)/{paths.STREAMS}", directory):
             account = paths.name_of(match[1])
         else:
-            return Stream("", "", table, name)
+            return QueriedStream("", "", table, name)
         # Accept a stream's own name too where its directory's name is encoded.
         if paths.directory_name(last) != last and paths.name_of(last) == last:
             table = f"{self.root}/{directory}/{paths.directory_name(last)}"
-        return Stream(account, paths.name_of(last), table, name)
+        return QueriedStream(account, paths.name_of(last), table, name)
 
-    def _stream_of(self, account: str, name: str) -> Stream:
+    def _stream_of(self, account: str, name: str) -> QueriedStream:
         """Return the account's stream of that name: `streams/ORDERS`, or with the account before it."""
         directory, _, last = name.rpartition("/")
         own = f"{paths.ACCOUNTS}/{paths.directory_name(account)}/{paths.STREAMS}"
         encoded = _encoded(last) if directory in (paths.STREAMS, own) else ""
         if not encoded:
             raise UnknownStream(f"delta.`{name}` is no stream of account {account}: write delta.`{paths.STREAMS}/NAME`")
-        return Stream(account, paths.name_of(encoded), paths.table(self.root, "", account) + encoded, name)
+        return QueriedStream(account, paths.name_of(encoded), paths.table(self.root, "", account) + encoded, name)
 
     def means_messages(self, name: str) -> bool:
         """Return True if TIMESTAMP AS OF on a name means the time of messages."""
@@ -209,7 +209,7 @@ class Catalog:
         except typed.NoTypedView:
             return None
 
-    def log(self, name: str, text: str, place: int) -> Log:
+    def log(self, name: str, text: str, place: int) -> TableLog:
         """Return the commits of a table.
 
         Raises:
@@ -253,7 +253,7 @@ def of_stream(name: str) -> str:
     return f"{paths.ACCOUNTS}/{account}/{paths.STREAMS}/{stream}" if slash else f"{paths.STREAMS}/{name}"
 
 
-class Snapshot:
+class StatementSnapshot:
     """The resolved tables of one statement.
 
     Args:
@@ -263,12 +263,12 @@ class Snapshot:
     Once `locate` was called for every mention, `arrow` has the Arrow tables that the query reads, by name.
     """
 
-    def __init__(self, catalog: Catalog, text: str) -> None:
+    def __init__(self, catalog: StreamCatalog, text: str) -> None:
         self._catalog = catalog
         self._text = text
         self._found: dict[tuple[str, Travel | None, str | None], TableAt | Selection] = {}
         self._live: dict[str, Live | None] = {}
-        self._logs: dict[str, Log] = {}
+        self._logs: dict[str, TableLog] = {}
         self._numbers = itertools.count(1)
         self.arrow: dict[str, Any] = {}
         self.versions: set[TableAt] = set()
@@ -337,7 +337,7 @@ class Snapshot:
         """Return the columns of a FROM item."""
         return self._catalog.columns(f"SELECT * FROM {source}", self.arrow)
 
-    def _log(self, mention: Mention) -> Log:
+    def _log(self, mention: Mention) -> TableLog:
         if (log := self._logs.get(mention.name)) is None:
             log = self._logs[mention.name] = self._catalog.log(mention.name, self._text, mention.place)
         return log
@@ -411,13 +411,13 @@ class Snapshot:
             held += f" AND seq NOT IN (SELECT seq FROM {name})"
         return Selection(f"SELECT * FROM {scan(table)} WHERE {held}")
 
-    def _version(self, mention: Mention, point: Point) -> tuple[Log | None, AsOf]:
+    def _version(self, mention: Mention, point: Point) -> tuple[TableLog | None, TableAsOf]:
         """Return the version for a point; no log where there is no table yet."""
         at_ns = point.before_ns - 1
         try:
             log = self._log(mention)
         except UnknownStream:
-            return None, AsOf(None, at_ns, complete=False, seq=point.seq)
+            return None, TableAsOf(None, at_ns, complete=False, seq=point.seq)
         return log, version_for_sequence(log, point.seq) if point.seq else version_for_message_time(log, at_ns)
 
     # ---- values

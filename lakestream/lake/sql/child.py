@@ -73,7 +73,7 @@ class Ask(msgspec.Struct, frozen=True):
     describe: bool = False
 
 
-class Ready(msgspec.Struct, frozen=True):
+class ChildReady(msgspec.Struct, frozen=True):
     """The process takes queries."""
 
 
@@ -91,7 +91,7 @@ class Judgement(msgspec.Struct, frozen=True):
     go: bool
 
 
-class Answer(msgspec.Struct, frozen=True):
+class QueryAnswer(msgspec.Struct, frozen=True):
     """The result of a query."""
 
     columns: list[dict[str, str]]
@@ -100,7 +100,7 @@ class Answer(msgspec.Struct, frozen=True):
     elapsed_ms: int
 
 
-class Columns(msgspec.Struct, frozen=True):
+class QueryColumns(msgspec.Struct, frozen=True):
     """The columns of a result that comes in batches. Only where no rows follow: `schema`: of Arrow, as a message;
     `parameters`: names of those in the query."""
 
@@ -125,7 +125,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 FAILED, UNAVAILABLE = 500, 503
-_KINDS = {Ready: b"r", Mentioned: b"m", Answer: b"a", Failure: b"e", Columns: b"c", Summary: b"s"}
+_KINDS = {ChildReady: b"r", Mentioned: b"m", QueryAnswer: b"a", Failure: b"e", QueryColumns: b"c", Summary: b"s"}
 BATCH = b"b"
 """The kind of a batch, whose body is not JSON but lines of JSON or a part of an Arrow stream."""
 _open = msgspec.json.Decoder(Open)
@@ -143,14 +143,14 @@ def main() -> None:
     try:
         import duckdb
 
-        from lakestream.lake.sql.confined import BOUNDS, Bounds
+        from lakestream.lake.sql.confined import BOUNDS, QueryBounds
         from lakestream.lake.sql.session import EngineFailed, Session  # loads DuckDB
         from lakestream.lake.storage import paths
         from lakestream.lake.storage.probe import require_answer
 
         if opened.memory:
             _limit_memory(opened.memory + BESIDE_BYTES)
-        bounds = Bounds(opened.memory or BOUNDS.memory, opened.threads or BOUNDS.threads)
+        bounds = QueryBounds(opened.memory or BOUNDS.memory, opened.threads or BOUNDS.threads)
         require_answer(paths.root(opened.lake), lambda text: None)
         session = Session(opened.lake, tail_bytes=TAIL_BYTES, account=opened.account, bounds=bounds)
     except (LakeError, ImportError) as error:
@@ -158,7 +158,7 @@ def main() -> None:
         return
     with contextlib.suppress(OSError):  # a sandbox may deny it
         os.nice(19)  # for queries: the server has the processor first
-    _send(out, Ready())
+    _send(out, ChildReady())
     while True:
         ask, began = _ask.decode(messages.get()), time.monotonic()
         try:
@@ -216,24 +216,24 @@ class _Wanted:
 
 
 def _send_batches(session: Session, ask: Ask, bindings: Bindings, wanted: _Wanted, out: BinaryIO) -> None:
-    from lakestream.lake.sql.batches import Counted, batches, schema_of
+    from lakestream.lake.sql.batches import CountedRows, batches, schema_of
 
     if ask.describe:
         shape = session.shape(ask.query, bindings)
         columns = _columns(shape.columns, shape.types)
-        _send(out, Columns(columns, schema_of(shape), session.parameters(ask.query)))
+        _send(out, QueryColumns(columns, schema_of(shape), session.parameters(ask.query)))
         wanted.begun = True
         if wanted.more():
             _send(out, Summary(0, False))
         return
 
     def described(columns: tuple[str, ...], types: tuple[str, ...]) -> None:
-        _send(out, Columns(_columns(columns, types)))
+        _send(out, QueryColumns(_columns(columns, types)))
         wanted.begun = True
 
     assert ask.form != "whole"  # Invariant: that is one answer.
     result = session.query(ask.query, bindings, described)
-    counted = Counted(ask.max_rows)
+    counted = CountedRows(ask.max_rows)
     for body in batches(result, ask.form, counted, ask.batch_bytes, ask.max_batch_bytes):
         if not wanted.more():
             return
@@ -289,7 +289,7 @@ def _read(stream: BinaryIO, put: Callable[[bytes], None]) -> None:
     os._exit(0)
 
 
-def _send(out: BinaryIO, message: Ready | Mentioned | Answer | Failure | Columns | Summary) -> None:
+def _send(out: BinaryIO, message: ChildReady | Mentioned | QueryAnswer | Failure | QueryColumns | Summary) -> None:
     _write(out, _KINDS[type(message)], msgspec.json.encode(message))
 
 
@@ -299,10 +299,12 @@ def _write(out: BinaryIO, kind: bytes, body: bytes) -> None:
     out.flush()
 
 
-def _answer(result: Any, ask: Ask, began: float) -> Answer:
+def _answer(result: Any, ask: Ask, began: float) -> QueryAnswer:
     """Return the first rows of a result, as far as the limits allow."""
     rows, truncated = _rows(result, ask)
-    return Answer(_columns(result.columns, result.types), rows, truncated, round((time.monotonic() - began) * 1000))
+    return QueryAnswer(
+        _columns(result.columns, result.types), rows, truncated, round((time.monotonic() - began) * 1000)
+    )
 
 
 def _columns(names: Iterable[str], types: Iterable[str]) -> list[dict[str, str]]:

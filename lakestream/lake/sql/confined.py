@@ -19,14 +19,14 @@ from lakestream.lake.sql.dialect import SqlError
 from lakestream.lake.table.schema import literal
 
 
-class Bounds(msgspec.Struct, frozen=True):
+class QueryBounds(msgspec.Struct, frozen=True):
     """Resources of DuckDB for a confined query: bytes of memory, beyond which the query fails, and threads."""
 
     memory: int = 512_000_000
     threads: int = 2
 
 
-BOUNDS = Bounds()
+BOUNDS = QueryBounds()
 
 MAX_DEPTH = 2_000
 """Nesting of a parsed query that is looked at; a deeper one is rejected."""
@@ -44,7 +44,7 @@ class Forbidden(SqlError):
     """Raised for a query that does more than read the streams of its account."""
 
 
-def confine(connection: duckdb.DuckDBPyConnection, allowed: str, bounds: Bounds = BOUNDS) -> None:
+def confine(connection: duckdb.DuckDBPyConnection, allowed: str, bounds: QueryBounds = BOUNDS) -> None:
     """Take from DuckDB the access to everything but one account's tables, for good.
 
     Args:

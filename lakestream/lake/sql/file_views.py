@@ -16,8 +16,8 @@ import pyarrow as pa
 from lakestream.lake.sql.dialect import TableAt
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import clones, deletion_vectors
-from lakestream.lake.table.actions import Add, locate
-from lakestream.lake.table.log import Log, State
+from lakestream.lake.table.actions import AddFile, locate
+from lakestream.lake.table.log import TableLog, TableVersion
 from lakestream.lake.table.scan import Scan
 from lakestream.lake.table.schema import doubled, literal
 
@@ -52,14 +52,14 @@ class FileViews:
         if self._stored is None and not clones.is_registered(self._storage, path):
             return TableAt(path, version)
         # A table that was created again may have the same version; the commit's tag tells.
-        key = path, Log(open_storage(path), path).tag(version) or str(version)
+        key = path, TableLog(open_storage(path), path).tag(version) or str(version)
         if (known := self._known.get(key)) is None:
             known = self._known[key] = TableAt(path, version, self._view(path, version))
         return known
 
     def _view(self, path: str, version: int) -> str:
         there = open_storage(path)
-        state = Log(there, path).state(version)
+        state = TableLog(there, path).state(version)
         partition = state.metadata.partition_columns
         number = next(self._numbers)
         shape, files, dead = f"table_shape_{number}", f"table_files_{number}", f"table_dead_{number}"
@@ -85,7 +85,7 @@ class FileViews:
         )
         return view
 
-    def _spelled(self, table: str, add: Add) -> str:
+    def _spelled(self, table: str, add: AddFile) -> str:
         """Return the path of a data file for DuckDB."""
         path = locate(table, add.path)
         return path if self._stored is None else self._stored.add(path, add.size)
@@ -98,7 +98,7 @@ class FileViews:
         finally:
             self._connection.unregister("table_rows")
 
-    def _files(self, table: str, state: State, partition: list[str]) -> Any:
+    def _files(self, table: str, state: TableVersion, partition: list[str]) -> Any:
         """Return each file with the values of its partition."""
         adds = list(state.files.values())
         columns = {FILE: pa.array([self._spelled(table, add) for add in adds], pa.string())}
@@ -106,7 +106,7 @@ class FileViews:
             columns[name] = pa.array([add.partition_values.get(name) for add in adds], pa.string())
         return pa.table(columns)
 
-    def _dead(self, table: str, state: State) -> Any:
+    def _dead(self, table: str, state: TableVersion) -> Any:
         """Return the rows in deletion vectors: file, and row number in it."""
         names, rows = [], []
         for add in state.files.values():

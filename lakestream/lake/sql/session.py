@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 
 from lakestream.lake.sql import TAIL_BYTES, buckets, dialect
-from lakestream.lake.sql.catalog import Catalog, Snapshot, UnknownStream
-from lakestream.lake.sql.confined import BOUNDS, Bounds, Checker, confine
+from lakestream.lake.sql.catalog import StatementSnapshot, StreamCatalog, UnknownStream
+from lakestream.lake.sql.confined import BOUNDS, Checker, QueryBounds, confine
 from lakestream.lake.sql.connection import connect, extension_path, reads_tables
 from lakestream.lake.sql.dialect import NO_BINDINGS, BadSql, Bindings, SqlError, Statement, Timestamps
 from lakestream.lake.sql.file_views import FileViews
 from lakestream.lake.sql.typed import prepare_duckdb
-from lakestream.lake.sql.uncompacted import LiveStreams, Server
+from lakestream.lake.sql.uncompacted import FlushServer, LiveStreams
 from lakestream.lake.storage import paths
 from lakestream.lake.table.at import KEEP_MORE
-from lakestream.lake.table.log import Log
+from lakestream.lake.table.log import TableLog
 
 if TYPE_CHECKING:
     from lakestream.lake.table.json_schema import JsonSchema
@@ -47,7 +47,7 @@ Described = Callable[[tuple[str, ...], tuple[str, ...]], None]
 """Called with the names and types of a result's columns."""
 
 
-class LakeNotFound(SqlError):
+class NoLakeHere(SqlError):
     """Raised when there is no lake at the path."""
 
 
@@ -93,7 +93,7 @@ def existing_root(lake: str | os.PathLike[str]) -> str:
     """
     root = paths.root(os.fspath(lake))
     if paths.is_local(root) and not os.path.isdir(root):
-        raise LakeNotFound(f"there is no lake at {root}: start `lakestream up`, or name the lake's directory (--lake)")
+        raise NoLakeHere(f"there is no lake at {root}: start `lakestream up`, or name the lake's directory (--lake)")
     return root
 
 
@@ -120,11 +120,11 @@ class Session:
         lake: str | os.PathLike[str],
         *,
         committed: bool = False,
-        server: Server | None = None,
+        server: FlushServer | None = None,
         tail_bytes: int = TAIL_BYTES,
         notify: Callable[[str], None] = lambda _: None,
         account: str | None = None,
-        bounds: Bounds = BOUNDS,
+        bounds: QueryBounds = BOUNDS,
         timestamps: Timestamps = "commit",
     ) -> None:
         self.root = existing_root(lake)
@@ -141,7 +141,7 @@ class Session:
         def prepare(schema: JsonSchema) -> None:
             prepare_duckdb(self._connection, schema)
 
-        self._catalog = Catalog(
+        self._catalog = StreamCatalog(
             self.root, self._value, self._columns, live_streams, prepare, place, account, timestamps
         )
 
@@ -233,9 +233,9 @@ class Session:
 
     def _execute(self, statement: Statement, text: str, described: Described | None, *, rows: bool = True) -> Result:
         """Run a query; once more on newer versions when maintenance deleted one of its files."""
-        seen: Snapshot | None = None
+        seen: StatementSnapshot | None = None
         for _ in range(_RETRIES):
-            snapshot = Snapshot(self._catalog, text)
+            snapshot = StatementSnapshot(self._catalog, text)
             sql = dialect.rewrite(statement, snapshot.locate)
             if self._checker is not None:
                 self._checker.check(dialect.query_of(statement, sql), snapshot.sources())
@@ -297,7 +297,7 @@ class Session:
                 rows.append((name, state.version, state.last_seq, state.uncompacted))
         return self._rows('"table" VARCHAR, "version" BIGINT, last_seq BIGINT, tail BIGINT', rows)
 
-    def _history(self, log: Log) -> Result:
+    def _history(self, log: TableLog) -> Result:
         rows: list[tuple[object, ...]] = []
         for version in reversed(log.versions[-HISTORY_LIMIT:]):
             commit = log.summary(version)

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from lakestream.lake import view as views
 from lakestream.lake.errors import LakeError, StorageFailed
-from lakestream.lake.flush import DEFAULT_TIMEOUT_S, Credentials, FlushFailed, StreamNotFound
+from lakestream.lake.flush import DEFAULT_TIMEOUT_S, FlushFailed, ServerCredentials, StreamNotFound
 from lakestream.lake.sql.dialect import SqlError, TableAt, scan
 from lakestream.lake.staging import staging
 from lakestream.lake.storage import paths
@@ -22,7 +22,7 @@ from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import departures as departure_files
 from lakestream.lake.table.departures import Dead
 from lakestream.lake.table.schema import REMOVED_COLUMN, Layout
-from lakestream.lake.view import View
+from lakestream.lake.view import StreamView
 
 if TYPE_CHECKING:
     from lakestream.log.format.departures import Point
@@ -31,7 +31,7 @@ MANY_REMOVED = 1000
 """From this many removed sequences on they are joined instead of listed in a condition."""
 
 
-class Stream(msgspec.Struct, frozen=True):
+class QueriedStream(msgspec.Struct, frozen=True):
     """A stream by its account and name; `table` is the path of its Delta table, `name` its name in queries."""
 
     account: str
@@ -40,11 +40,11 @@ class Stream(msgspec.Struct, frozen=True):
     name: str
 
 
-class Server(msgspec.Struct, frozen=True):
+class FlushServer(msgspec.Struct, frozen=True):
     """The server to ask to stage its newest messages. `url`: None for the one that the lake names."""
 
     url: str | None = None
-    credentials: Credentials = Credentials()
+    credentials: ServerCredentials = ServerCredentials()
     timeout: float = DEFAULT_TIMEOUT_S
 
 
@@ -72,7 +72,7 @@ class Live(msgspec.Struct, frozen=True):
     sql: str | None
     arrow: dict[str, Any]
     tail_begins_ns: int | None
-    view: View
+    view: StreamView
 
 
 class LiveStreams:
@@ -89,7 +89,7 @@ class LiveStreams:
     def __init__(
         self,
         root: str,
-        server: Server | None,
+        server: FlushServer | None,
         tail_bytes: int,
         notify: Callable[[str], None],
         place: Callable[[str, int], TableAt] = TableAt,
@@ -106,7 +106,7 @@ class LiveStreams:
         """Return True if a directory below segments/ is a live stream's. `base`: the account's root, with a slash."""
         return staging.live_identity(self._storage, f"{base}{paths.SEGMENTS}/{name}") is not None
 
-    def open(self, stream: Stream, number: int) -> Live | None:
+    def open(self, stream: QueriedStream, number: int) -> Live | None:
         """Return the stream's live view; None where only a table can be read.
 
         Args:
@@ -133,7 +133,7 @@ class LiveStreams:
         """Return the view as of a point, still with messages stored after it. `number`: as of `open`."""
         return self._live(live.view.at(point), number)
 
-    def count(self, stream: Stream) -> int:
+    def count(self, stream: QueriedStream) -> int:
         """Return the number of messages staged beyond the table."""
         base, _, directory = stream.table.rpartition(f"/{paths.STREAMS}/")
         parent = f"{base}/{paths.SEGMENTS}/{directory}"
@@ -145,7 +145,7 @@ class LiveStreams:
         except LakeError:
             return 0
 
-    def _view(self, stream: Stream) -> View | None:
+    def _view(self, stream: QueriedStream) -> StreamView | None:
         why = self._cannot_ask(stream)
         if self._server is not None and not why:
             try:
@@ -167,13 +167,13 @@ class LiveStreams:
             return None
         return self._with_notice(view, why)
 
-    def _cannot_ask(self, stream: Stream) -> str:
+    def _cannot_ask(self, stream: QueriedStream) -> str:
         """Return the reason why no server is asked for a stream of another account than the user's, or ""."""
         if self._server is None or stream.account == paths.DEFAULT_ACCOUNT or self._server.credentials.arguments():
             return ""
         return f"the server is not asked for streams of account {stream.account} without --user or --creds"
 
-    def _with_notice(self, view: View, why: str) -> View:
+    def _with_notice(self, view: StreamView, why: str) -> StreamView:
         """Report once that a view may lack messages which a server could have."""
         parent = paths.staging(self._root, view.stream, "", view.account).rstrip("/")
         if why and why not in self._notified and self._storage.directories(parent):
@@ -181,7 +181,7 @@ class LiveStreams:
             self._notify(f"messages that are not staged yet are missing: {why}")
         return view
 
-    def _live(self, view: View, number: int) -> Live:
+    def _live(self, view: StreamView, number: int) -> Live:
         size = sum(part.size for part in view.parts)
         if size > self._tail_bytes:
             raise UncompactedTooLarge(view.stream, size, self._tail_bytes)

@@ -18,7 +18,7 @@ from lakestream.lake.staging import staging
 from lakestream.lake.staging.staging import StagedStream, StreamIdentity
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
-from lakestream.lake.storage.storage import Entry
+from lakestream.lake.storage.storage import FileEntry
 
 SETTLED_NS = 2_000_000_000
 """A directory that changed less than this before it was listed is listed again: its timestamp may be too coarse to show
@@ -166,7 +166,7 @@ class Scanner:
     # An object store
 
     def _scan_objects(self) -> list[StagedStream]:
-        files: dict[str, list[Entry]] = {}
+        files: dict[str, list[FileEntry]] = {}
         for area in self._areas():
             for entry in self._storage.tree(area):
                 files.setdefault(entry.path.rpartition("/")[0], []).append(entry)

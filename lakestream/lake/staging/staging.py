@@ -20,7 +20,7 @@ import msgspec
 from lakestream.lake.errors import BadIdentity, BadSegment, StagingConflict
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
-from lakestream.lake.storage.storage import Entry, Storage
+from lakestream.lake.storage.storage import FileEntry, Storage
 from lakestream.log.format.errors import CorruptLog
 from lakestream.log.format.segment import Footer, read_footer
 from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
@@ -259,7 +259,7 @@ def refuse(storage: Storage, directory: str, reason: str) -> None:
         storage.write(path, reason.encode())
 
 
-def refusal(storage: Storage, directory: str, entries: list[Entry]) -> str:
+def refusal(storage: Storage, directory: str, entries: list[FileEntry]) -> str:
     """Return what the compactor has noted, or "". `entries`: the content of the directory."""
     if not any(entry.name == REFUSAL_FILE for entry in entries):
         return ""
@@ -281,7 +281,7 @@ def _clear_name(storage: Storage, directory: str) -> None:
             raise
 
 
-def staged_segments(files: list[Entry]) -> list[StagedSegment]:
+def staged_segments(files: list[FileEntry]) -> list[StagedSegment]:
     """Return the segments among the files of a staging directory, in log order."""
     found = []
     for entry in files:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
 from lakestream.lake.storage import paths
-from lakestream.lake.storage.storage import Entries, Entry, Names, Storage
+from lakestream.lake.storage.storage import Entries, FileEntry, Names, Storage
 from lakestream.log.format.files import Files
 
 COPY_BYTES = 1 << 20
@@ -42,7 +42,7 @@ class LocalStorage(Storage):
         with open(path, "rb") as file:
             return file.read()
 
-    def read_entry(self, path: str) -> tuple[bytes, Entry]:
+    def read_entry(self, path: str) -> tuple[bytes, FileEntry]:
         with open(path, "rb") as file:
             return file.read(), _entry(path, os.fstat(file.fileno()))
 
@@ -57,7 +57,7 @@ class LocalStorage(Storage):
             file.seek(start)
             return file.read(size)
 
-    def stat(self, path: str) -> Entry | None:
+    def stat(self, path: str) -> FileEntry | None:
         try:
             return _entry(path, os.stat(path))
         except _ABSENT:
@@ -283,8 +283,8 @@ def sync_path(path: str) -> None:
         os.close(descriptor)
 
 
-def _entry(path: str, status: os.stat_result) -> Entry:
-    return Entry(path, status.st_size, f"{status.st_ino}-{status.st_mtime_ns}", status.st_mtime_ns)
+def _entry(path: str, status: os.stat_result) -> FileEntry:
+    return FileEntry(path, status.st_size, f"{status.st_ino}-{status.st_mtime_ns}", status.st_mtime_ns)
 
 
 def _partial(path: str) -> str:

@@ -25,7 +25,7 @@ from obstore.store import ObjectStore
 from lakestream.lake.errors import LakeError, StorageFailed
 from lakestream.lake.storage.clouds.cloud import Cloud
 from lakestream.lake.storage.clouds.known import cloud_of
-from lakestream.lake.storage.storage import SINGLE_PUT_BYTES, Entries, Entry, Names, Storage
+from lakestream.lake.storage.storage import SINGLE_PUT_BYTES, Entries, FileEntry, Names, Storage
 
 T = TypeVar("T")
 
@@ -81,9 +81,9 @@ class ObjectStorage(Storage):
     def read(self, path: str) -> bytes:
         return self.read_entry(path)[0]
 
-    def read_entry(self, path: str) -> tuple[bytes, Entry]:
+    def read_entry(self, path: str) -> tuple[bytes, FileEntry]:
 
-        def ask(store: ObjectStore, key: str) -> tuple[bytes, Entry]:
+        def ask(store: ObjectStore, key: str) -> tuple[bytes, FileEntry]:
             found = obstore.get(store, key)
             return found.bytes().to_bytes(), self._entry(found.meta)
 
@@ -107,7 +107,7 @@ class ObjectStorage(Storage):
             "read", path, lambda store, key: obstore.get_range(store, key, start=start, length=size).to_bytes()
         )
 
-    def stat(self, path: str) -> Entry | None:
+    def stat(self, path: str) -> FileEntry | None:
 
         try:
             return self._do("look up", path, lambda store, key: self._entry(obstore.head(store, key)))
@@ -297,14 +297,14 @@ class ObjectStorage(Storage):
 
         return self._do("list", directory, ask)
 
-    def _is_marker(self, entry: Entry, directory: str) -> bool:
+    def _is_marker(self, entry: FileEntry, directory: str) -> bool:
         """Return True for the empty objects with which some clients, Hadoop's too, represent directories."""
         return entry.size == 0 and entry.path == directory.rstrip("/")
 
-    def _entry(self, meta: Any) -> Entry:
+    def _entry(self, meta: Any) -> FileEntry:
         modified: datetime = meta["last_modified"]
         modified_ns = int(modified.timestamp()) * 1_000_000_000 + modified.microsecond * 1000
-        return Entry(f"{self._start}{meta['path']}", meta["size"], _tag(meta), modified_ns)
+        return FileEntry(f"{self._start}{meta['path']}", meta["size"], _tag(meta), modified_ns)
 
     def _key(self, path: str) -> str:
         if not path.startswith(self._start):

@@ -23,7 +23,7 @@ SINGLE_PUT_BYTES = 64 * 1024 * 1024
 segment is smaller."""
 
 
-class Entry(msgspec.Struct, frozen=True, order=True):
+class FileEntry(msgspec.Struct, frozen=True, order=True):
     """A file: path, size in bytes, `tag` (identifies this content of the path), and modification time."""
 
     path: str
@@ -37,7 +37,7 @@ class Entry(msgspec.Struct, frozen=True, order=True):
         return self.path.rpartition("/")[2]
 
 
-Entries: TypeAlias = list[Entry]
+Entries: TypeAlias = list[FileEntry]
 Names: TypeAlias = list[str]
 
 
@@ -58,7 +58,7 @@ class Storage(ABC):
         """Return a file's content."""
 
     @abstractmethod
-    def read_entry(self, path: str) -> tuple[bytes, Entry]:
+    def read_entry(self, path: str) -> tuple[bytes, FileEntry]:
         """Return a file's content with the entry of that very content."""
 
     @abstractmethod
@@ -70,7 +70,7 @@ class Storage(ABC):
         """Return `size` bytes of a file from an offset on, fewer at its end."""
 
     @abstractmethod
-    def stat(self, path: str) -> Entry | None:
+    def stat(self, path: str) -> FileEntry | None:
         """Return a file's entry without reading it; None when there is no such file."""
 
     @abstractmethod

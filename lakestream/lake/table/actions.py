@@ -48,7 +48,7 @@ class DeletionVector(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, 
         return f"{self.storage_type}{self.path_or_inline_dv}@{self.offset}"
 
 
-class Add(msgspec.Struct, frozen=True, rename="camel"):
+class AddFile(msgspec.Struct, frozen=True, rename="camel"):
     """A data file of the table. `path` is spelled as in the log; see `locate`."""
 
     path: str
@@ -61,7 +61,7 @@ class Add(msgspec.Struct, frozen=True, rename="camel"):
     data_change: bool = True
 
 
-class Remove(msgspec.Struct, frozen=True, rename="camel"):
+class RemoveFile(msgspec.Struct, frozen=True, rename="camel"):
     """A data file that left the table; in a checkpoint, a tombstone."""
 
     path: str
@@ -117,8 +117,8 @@ class CommitInfo(msgspec.Struct, frozen=True, rename="camel"):
 class Action(msgspec.Struct, frozen=True, rename="camel"):
     """One line of a commit, or one row of a checkpoint: at most one field is set."""
 
-    add: Add | None = None
-    remove: Remove | None = None
+    add: AddFile | None = None
+    remove: RemoveFile | None = None
     cdc: AddCdc | None = None
     meta_data: MetaData | None = None
     protocol: TableProtocol | None = None
@@ -126,7 +126,7 @@ class Action(msgspec.Struct, frozen=True, rename="camel"):
     commit_info: CommitInfo | None = None
 
 
-class Bounds(msgspec.Struct, frozen=True, gc=False):
+class ColumnBounds(msgspec.Struct, frozen=True, gc=False):
     """Bounds of the columns by which messages are found, as far as a file's statistics have them."""
 
     seq: int | None = None
@@ -134,12 +134,12 @@ class Bounds(msgspec.Struct, frozen=True, gc=False):
     subject: str | None = None
 
 
-class Statistics(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class AddStatistics(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """Statistics of a data file. `rows`, `min_seq` and `max_seq` are 0 where the statistics lack them."""
 
     num_records: int | None = None
-    min_values: Bounds = Bounds()
-    max_values: Bounds = Bounds()
+    min_values: ColumnBounds = ColumnBounds()
+    max_values: ColumnBounds = ColumnBounds()
 
     @property
     def rows(self) -> int:
@@ -157,15 +157,15 @@ class Statistics(msgspec.Struct, frozen=True, gc=False, rename="camel"):
         return self.max_values.seq or 0
 
 
-_STATISTICS = JsonDecoder(Statistics)
+_STATISTICS = JsonDecoder(AddStatistics)
 
 
-def statistics(add: Add | Remove) -> Statistics:
+def statistics(add: AddFile | RemoveFile) -> AddStatistics:
     """Decode the statistics of a data file; empty ones where they are missing or of another table's kind."""
     try:
-        return _STATISTICS.decode(add.stats) if add.stats else Statistics()
+        return _STATISTICS.decode(add.stats) if add.stats else AddStatistics()
     except DECODE_ERRORS:
-        return Statistics()
+        return AddStatistics()
 
 
 class TableFile(msgspec.Struct, frozen=True, gc=False):
@@ -197,7 +197,7 @@ class TableFile(msgspec.Struct, frozen=True, gc=False):
         return bool(self.rows and self.min_seq and self.min_time) and self.max_seq < END and self.max_time < END
 
 
-def table_file(add: Add, added: int = 0, texts: dict[str, str] | None = None) -> TableFile:
+def table_file(add: AddFile, added: int = 0, texts: dict[str, str] | None = None) -> TableFile:
     """Return the file of an action. `texts` has one object for each subject that bounds several files; None: the file
     comes without bounds of times and subjects."""
     stats = statistics(add)
@@ -227,7 +227,7 @@ def table_file(add: Add, added: int = 0, texts: dict[str, str] | None = None) ->
     )
 
 
-def key_of(action: Add | Remove) -> Key:
+def key_of(action: AddFile | RemoveFile) -> Key:
     """Return the key of a file within a table version."""
     vector = action.deletion_vector
     return action.path, "" if vector is None else vector.key
@@ -260,7 +260,7 @@ def vector_file(table: str, vector: DeletionVector) -> str | None:
     return f"{table}/{prefix}/{name}" if prefix else f"{table}/{name}"
 
 
-def located(table: str, action: Add | Remove) -> list[str]:
+def located(table: str, action: AddFile | RemoveFile) -> list[str]:
     """Return the paths of the files of an action: the data file and its deletion vector's."""
     found = [locate(table, action.path)]
     if action.deletion_vector is not None and (path := vector_file(table, action.deletion_vector)) is not None:

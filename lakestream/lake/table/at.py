@@ -19,8 +19,8 @@ import msgspec
 
 from lakestream.lake.errors import LakeError
 from lakestream.lake.storage.lake import open_storage
-from lakestream.lake.table.log import Log
-from lakestream.lake.table.progress import Progress
+from lakestream.lake.table.log import TableLog
+from lakestream.lake.table.progress import TableProgress
 from lakestream.log.format.departures import Point
 from lakestream.protocol import instants
 from lakestream.protocol.instants import rfc3339
@@ -46,7 +46,7 @@ class NotATable(TimeTravelError):
         super().__init__(f"{table} is not a Delta table: it has no _delta_log with commits")
 
 
-class AsOf(msgspec.Struct, frozen=True):
+class TableAsOf(msgspec.Struct, frozen=True):
     """Answer of `as_of`: read `version` and keep rows with time_ns <= `at_ns`; of `as_of_sequence`: with seq <= `seq`.
 
     `version` is None when the stream had no message yet. `complete`: no message of that state can be missing, since the
@@ -56,7 +56,7 @@ class AsOf(msgspec.Struct, frozen=True):
     version: int | None
     at_ns: int
     complete: bool
-    progress: Progress | None = None
+    progress: TableProgress | None = None
     """With time travel: the commit whose departures (departures.py) tell which messages had left."""
     seq: int = 0
 
@@ -66,16 +66,16 @@ class AsOf(msgspec.Struct, frozen=True):
         return Point(seq=self.seq) if self.seq else Point(before_ns=self.at_ns + 1)
 
 
-def open_log(table: str | os.PathLike[str]) -> Log:
+def open_log(table: str | os.PathLike[str]) -> TableLog:
     """Return the log of the Delta table at a path or URL. Raises NotATable when it has no commits."""
     path = os.fspath(table).rstrip("/")
-    log = Log(open_storage(path), path)
+    log = TableLog(open_storage(path), path)
     if not log.versions:
         raise NotATable(path)
     return log
 
 
-def latest_progress(table: str | os.PathLike[str]) -> Progress | None:
+def latest_progress(table: str | os.PathLike[str]) -> TableProgress | None:
     """Return the progress of the table; None when there is no table, or no compaction has written it."""
     try:
         log = open_log(table)
@@ -84,7 +84,7 @@ def latest_progress(table: str | os.PathLike[str]) -> Progress | None:
         return None
 
 
-def version_for_commit_time(log: Log, at_ns: int, now_ns: int) -> int:
+def version_for_commit_time(log: TableLog, at_ns: int, now_ns: int) -> int:
     """Return the version that was current at `at_ns`: the last one committed at or before it (TIMESTAMP AS OF).
 
     Commit times are whole milliseconds, as in Delta. A time after the last commit means the latest version (Spark
@@ -112,7 +112,7 @@ def version_for_commit_time(log: Log, at_ns: int, now_ns: int) -> int:
     return log.versions[count - 1]
 
 
-def version_for_message_time(log: Log, at_ns: int) -> AsOf:
+def version_for_message_time(log: TableLog, at_ns: int) -> TableAsOf:
     """Return the version that holds all messages stored at or before `at_ns`, by message time.
 
     It is the first version that reaches the last such message: a later one may already have lost some of them to
@@ -134,7 +134,7 @@ def version_for_message_time(log: Log, at_ns: int) -> AsOf:
     """
     newest = log.progress(log.latest)
     if newest is None:
-        return AsOf(None, at_ns, complete=False)
+        return TableAsOf(None, at_ns, complete=False)
     if (found := _exactly(log, at_ns, newest)) is not None:
         return found
 
@@ -146,7 +146,7 @@ def version_for_message_time(log: Log, at_ns: int) -> AsOf:
     versions = log.course
     count = bisect_right(versions, at_ns, key=lambda version: reached(version)[0])
     if count < len(versions) and _begins_by(log, versions[count], at_ns):
-        return AsOf(versions[count], at_ns, complete=True)
+        return TableAsOf(versions[count], at_ns, complete=True)
     complete = count < len(versions)
     if count == 0 or (seq := reached(versions[count - 1])[1]) == 0:
         oldest = log.progress(log.versions[0])
@@ -156,12 +156,12 @@ def version_for_message_time(log: Log, at_ns: int) -> AsOf:
                 f"the versions of {log.table} that held {rfc3339(at_ns)} are gone; "
                 f"the oldest still known is {log.versions[0]}, committed at {kept}{_gone(log)}"
             )
-        return AsOf(None, at_ns, complete)
+        return TableAsOf(None, at_ns, complete)
     first = bisect_right(versions[:count], seq - 1, key=lambda version: reached(version)[1])
-    return AsOf(versions[first], at_ns, complete)
+    return TableAsOf(versions[first], at_ns, complete)
 
 
-def _exactly(log: Log, at_ns: int, newest: Progress) -> AsOf | None:
+def _exactly(log: TableLog, at_ns: int, newest: TableProgress) -> TableAsOf | None:
     """Return the answer from departures; None where the stream did not record them at that time."""
     try:
         kept = version_of_point(log, Point(before_ns=at_ns + 1))
@@ -174,10 +174,10 @@ def _exactly(log: Log, at_ns: int, newest: Progress) -> AsOf | None:
     if kept.version is None:  # beyond the table's last message or removal
         if newest.departed < 0:
             return None
-        return AsOf(log.latest, at_ns, complete=False, progress=log.uncleared(log.latest))
+        return TableAsOf(log.latest, at_ns, complete=False, progress=log.uncleared(log.latest))
     if kept.before is None and not _begins_by(log, kept.version, at_ns):
-        return AsOf(None, at_ns, complete=True)
-    return AsOf(kept.version, at_ns, complete=True, progress=kept.progress)
+        return TableAsOf(None, at_ns, complete=True)
+    return TableAsOf(kept.version, at_ns, complete=True, progress=kept.progress)
 
 
 class PointVersion(msgspec.Struct, frozen=True):
@@ -189,11 +189,11 @@ class PointVersion(msgspec.Struct, frozen=True):
     """
 
     version: int | None
-    progress: Progress | None
-    before: Progress | None = None
+    progress: TableProgress | None
+    before: TableProgress | None = None
 
 
-def version_of_point(log: Log, point: Point) -> PointVersion:
+def version_of_point(log: TableLog, point: Point) -> PointVersion:
     """Return the version with the messages that a stream with `lakestream.time_travel` held at a point.
 
     Raises:
@@ -245,7 +245,7 @@ def _named(point: Point) -> str:
     return f"sequence {point.seq}" if point.seq else rfc3339(point.before_ns - 1)
 
 
-def _begins_by(log: Log, version: int, at_ns: int) -> bool:
+def _begins_by(log: TableLog, version: int, at_ns: int) -> bool:
     """Return True if a commit may have added messages stored at or before `at_ns`.
 
     A commit without statistics is assumed to: an extra version costs a filter, never a message. The same holds for the
@@ -257,12 +257,12 @@ def _begins_by(log: Log, version: int, at_ns: int) -> bool:
     return commit.adds > 0 and (commit.first_time_ns is None or commit.first_time_ns <= at_ns)
 
 
-def _gone(log: Log) -> str:
+def _gone(log: TableLog) -> str:
     """Return the hint for a table whose older versions are gone, or ""."""
     return f"; {KEEP_MORE}" if log.versions[0] > 0 else ""
 
 
-def as_of(table: str | os.PathLike[str], at: int | datetime | str) -> AsOf:
+def as_of(table: str | os.PathLike[str], at: int | datetime | str) -> TableAsOf:
     """Return `version_for_message_time` of the table at a path or URL.
 
     Args:
@@ -276,7 +276,7 @@ def as_of(table: str | os.PathLike[str], at: int | datetime | str) -> AsOf:
     return version_for_message_time(open_log(table), instant(at))
 
 
-def as_of_sequence(table: str | os.PathLike[str], seq: int) -> AsOf:
+def as_of_sequence(table: str | os.PathLike[str], seq: int) -> TableAsOf:
     """Return the version with the messages that a stream with time travel held right after a sequence was stored.
 
     Raises:
@@ -287,7 +287,7 @@ def as_of_sequence(table: str | os.PathLike[str], seq: int) -> AsOf:
     return _of_sequence(open_log(table), seq)
 
 
-def version_for_sequence(log: Log, seq: int) -> AsOf:
+def version_for_sequence(log: TableLog, seq: int) -> TableAsOf:
     """Return the version with the messages that a stream held right after a sequence was stored. Of a stream that does
     not record departures: the newest one, with those of them that the stream still has.
 
@@ -301,15 +301,15 @@ def version_for_sequence(log: Log, seq: int) -> AsOf:
     return _of_newest(log, seq)
 
 
-def _of_sequence(log: Log, seq: int) -> AsOf:
+def _of_sequence(log: TableLog, seq: int) -> TableAsOf:
     kept = version_of_point(log, Point(seq=seq))
-    return AsOf(kept.version, 0, complete=kept.version is not None, progress=kept.progress, seq=seq)
+    return TableAsOf(kept.version, 0, complete=kept.version is not None, progress=kept.progress, seq=seq)
 
 
-def _of_newest(log: Log, seq: int) -> AsOf:
+def _of_newest(log: TableLog, seq: int) -> TableAsOf:
     newest = log.progress(log.latest)
     complete = newest is not None and seq <= newest.last_seq
-    return AsOf(log.latest, 0, complete=complete, progress=log.uncleared(log.latest), seq=seq)
+    return TableAsOf(log.latest, 0, complete=complete, progress=log.uncleared(log.latest), seq=seq)
 
 
 def version_at(table: str | os.PathLike[str], at: int | datetime | str) -> int:

@@ -24,7 +24,7 @@ from lakestream.lake.table import policy
 from lakestream.lake.table.at import open_log
 from lakestream.lake.table.departures import Dead
 from lakestream.lake.table.policy import StreamPolicy, of_config
-from lakestream.lake.table.progress import Progress
+from lakestream.lake.table.progress import TableProgress
 from lakestream.lake.table.schema import REMOVED_COLUMN
 from lakestream.lake.table.state import TableFollower
 from lakestream.log.format.departures import Departures
@@ -63,7 +63,7 @@ class Part(msgspec.Struct, frozen=True):
     size: int
 
 
-class Batch(msgspec.Struct, frozen=True):
+class CommitBatch(msgspec.Struct, frozen=True):
     """Content of one commit: parts, progress at its end, number of subjects, upper bounds of rows and bytes, and the
     policy.
 
@@ -74,7 +74,7 @@ class Batch(msgspec.Struct, frozen=True):
     """
 
     parts: list[Part]
-    progress: Progress
+    progress: TableProgress
     dead: Dead
     subjects: int
     size: int
@@ -138,7 +138,7 @@ def fitting(footers: Sequence[Footer], limit: int = COMMIT_BYTES) -> int:
     return len(footers)
 
 
-def gather(uid: str, parts: Sequence[Part], footers: Sequence[Footer], before: Progress | None) -> Batch:
+def gather(uid: str, parts: Sequence[Part], footers: Sequence[Footer], before: TableProgress | None) -> CommitBatch:
     """Combine the footers of a commit's segments. `before` is the progress of the table's last commit.
 
     Raises:
@@ -157,7 +157,7 @@ def gather(uid: str, parts: Sequence[Part], footers: Sequence[Footer], before: P
         last_time_ns = max(last_time_ns, footer.last_time)
         floor = max(floor, footer.floor)
         removed.update(footer.removed)
-    progress = Progress(
+    progress = TableProgress(
         uid=uid,
         last_index=parts[-1].last_index,
         last_seq=last_seq,
@@ -181,7 +181,7 @@ def gather(uid: str, parts: Sequence[Part], footers: Sequence[Footer], before: P
         departures = departure_files.of_footers(footers)
     runs = tuple(_schema_runs(footers))
     schemas = runs if any(run.rules for run in runs) else ()
-    batch = Batch(
+    batch = CommitBatch(
         list(parts), progress, dead, footers[-1].subjects, size, rows, policy, endings, shredded, departures, schemas
     )
     return batch if departures is None else _with_past(batch, floor_before=before.floor if before else 0)
@@ -199,7 +199,7 @@ def _schema_runs(footers: Sequence[Footer]) -> Iterator[SchemaRun]:
             yield SchemaRun(max(run.since, footer.first_seq), run.rules, run.latest)
 
 
-def _with_past(batch: Batch, floor_before: int) -> Batch:
+def _with_past(batch: CommitBatch, floor_before: int) -> CommitBatch:
     """Return the batch with the progress fields of its departures."""
     assert batch.departures is not None
     progress = msgspec.structs.replace(
@@ -211,7 +211,7 @@ def _with_past(batch: Batch, floor_before: int) -> Batch:
     return msgspec.structs.replace(batch, progress=progress)
 
 
-def departures_deleted(batch: Batch, floor_before: int) -> list[str]:
+def departures_deleted(batch: CommitBatch, floor_before: int) -> list[str]:
     """Return SQL conditions for the rows to delete behind a commit that wrote all of the batch.
 
     Args:
@@ -222,7 +222,7 @@ def departures_deleted(batch: Batch, floor_before: int) -> list[str]:
     return deletions(batch.progress.last_index, written, batch.dead)
 
 
-def _endings(footers: Sequence[Footer], before: Progress | None) -> Iterator[Ending]:
+def _endings(footers: Sequence[Footer], before: TableProgress | None) -> Iterator[Ending]:
     """Yield the messages that ended by the end of each segment, in order."""
     floor = before.floor if before else 0
     for footer in footers:
@@ -231,7 +231,7 @@ def _endings(footers: Sequence[Footer], before: Progress | None) -> Iterator[End
         floor = max(floor, footer.floor)
 
 
-def deletions(position: int, before: Progress | None, dead: Dead) -> list[str]:
+def deletions(position: int, before: TableProgress | None, dead: Dead) -> list[str]:
     """Return SQL conditions for the rows to delete before the commit; none when no row of the table can be dead.
 
     Args:
@@ -252,7 +252,7 @@ def deletions(position: int, before: Progress | None, dead: Dead) -> list[str]:
     return _conditions(terms, [*stretches(removed), *erased])
 
 
-def erasures(position: int, before: Progress | None, shredded: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+def erasures(position: int, before: TableProgress | None, shredded: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return the runs of sequences that `deletions` takes out of the table and whose bytes must not stay in its files.
 
     Other erased messages never reach the table.
@@ -263,7 +263,7 @@ def erasures(position: int, before: Progress | None, shredded: Sequence[tuple[in
     return [(first, min(last, most)) for first, last in shredded if first <= most]
 
 
-def updates(position: int, before: Progress | None, endings: Sequence[Ending] | None) -> list[Update]:
+def updates(position: int, before: TableProgress | None, endings: Sequence[Ending] | None) -> list[Update]:
     """Return the UPDATEs of an archive before the commit: the time at which the stream no longer had a message."""
     found: list[Update] = []
     if position == 0:

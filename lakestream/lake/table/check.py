@@ -41,7 +41,7 @@ from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table import deletion_vectors
 from lakestream.lake.table.actions import TableFile, locate, table_file, vector_file
 from lakestream.lake.table.foreign_commits import obstacle
-from lakestream.lake.table.log import Log, State
+from lakestream.lake.table.log import TableLog, TableVersion
 from lakestream.lake.table.schema import END
 from lakestream.lake.table.state import Head, TableFollower, TableState, kept_table, position_of, table_of
 from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
@@ -167,7 +167,7 @@ class TableCheck:
         state = self._follower.advance()
         if not self._storage.local:  # one request for a thousand files
             self._sizes = {entry.path: entry.size for entry in self._storage.tree(self._table)}
-        log = Log(self._storage, self._table)
+        log = TableLog(self._storage, self._table)
         self._sync_commits(log, log.commits)
         lasting = {path: each for path, each in self.damaged.items() if each.lasting}
         self.damaged = {file.path: lasting[file.path] for file in state.files if file.path in lasting}
@@ -184,7 +184,7 @@ class TableCheck:
             if state.head.epoch != before.head.epoch:
                 self._again = True
                 return
-            log = Log(self._storage, self._table)
+            log = TableLog(self._storage, self._table)
             self._sync_commits(log, range(before.version + 1, state.version + 1))
             files = state.added_after(before.version) if state is not before else []
             if self.damaged:
@@ -210,7 +210,7 @@ class TableCheck:
         if known is None or (known.metadata, known.protocol) != (state.metadata, state.protocol):
             self.obstacle = obstacle(self._table, state.version, state.metadata, state.protocol)
 
-    def _sync_commits(self, log: Log, versions: Sequence[int]) -> None:
+    def _sync_commits(self, log: TableLog, versions: Sequence[int]) -> None:
         if not self._storage.local or not versions:
             return
         for version in versions:
@@ -304,13 +304,13 @@ def lacking(storage: Storage, table: str, files: Iterable[TableFile]) -> list[Da
     return found
 
 
-def require(storage: Storage, table: str, state: State) -> None:
+def require(storage: Storage, table: str, state: TableVersion) -> None:
     """Raise LacksFiles if a file is missing that a version of a table names."""
     if damaged := lacking(storage, table, map(table_file, state.files.values())):
         raise LacksFiles(table, describe(table, damaged))
 
 
-def require_whole(storage: Storage, table: str) -> State:
+def require_whole(storage: Storage, table: str) -> TableVersion:
     """Return the newest version of a table. To be called under its lock before anything is deleted from it.
 
     The name of the version is synced: its writer may have been killed before it did that, and what the version has
@@ -320,7 +320,7 @@ def require_whole(storage: Storage, table: str) -> State:
         LacksFiles: a file that the version names is missing.
         FileNotFoundError: there is no table.
     """
-    log = Log(storage, table)
+    log = TableLog(storage, table)
     state = log.state()
     require(storage, table, state)
     if state.version in log.commits:
@@ -535,7 +535,7 @@ def damaged(storage: Storage, stream: StreamIdentity) -> list[Damage]:
 REQUEST_FILE = paths.DAMAGED_FILE
 
 
-class Request(msgspec.Struct, frozen=True):
+class RepairRequest(msgspec.Struct, frozen=True):
     """Damaged files by path with reasons, as found by a server. `lasting` are those that a check does not show: the
     disk refused to write them (`Damage.lasting`)."""
 
@@ -543,7 +543,7 @@ class Request(msgspec.Struct, frozen=True):
     lasting: list[str] = []
 
 
-_REQUEST = JsonDecoder(Request)
+_REQUEST = JsonDecoder(RepairRequest)
 
 
 # ---------------------------------------------------------------------- the server's side
@@ -552,7 +552,7 @@ def ask(lake: str, stream: StreamIdentity, damaged: Sequence[Damage]) -> None:
     storage = open_storage(lake)
     directory = staging.directory_of(lake, stream)
     files = {each.path: each.reason for each in damaged}
-    request = Request(files, sorted({each.path for each in damaged if each.lasting}))
+    request = RepairRequest(files, sorted({each.path for each in damaged if each.lasting}))
     if asked(storage, directory) != request:
         staging.introduce(storage, directory, stream)
         storage.write(f"{directory}/{REQUEST_FILE}", msgspec.json.encode(request))
@@ -563,7 +563,7 @@ def settle(storage: Storage, directory: str) -> None:
     storage.delete(f"{directory}/{REQUEST_FILE}")
 
 
-def asked(storage: Storage, directory: str) -> Request | None:
+def asked(storage: Storage, directory: str) -> RepairRequest | None:
     """Return the request in a staging directory; None when there is none."""
     try:
         content = storage.read(f"{directory}/{REQUEST_FILE}")
@@ -572,7 +572,7 @@ def asked(storage: Storage, directory: str) -> Request | None:
     try:
         return _REQUEST.decode(content)
     except DECODE_ERRORS:  # cut by a power loss; the server writes it again
-        return Request()
+        return RepairRequest()
 
 
 def is_asked(storage: Storage, directory: str) -> bool:

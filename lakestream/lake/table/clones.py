@@ -30,7 +30,7 @@ from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table.actions import located
-from lakestream.lake.table.log import LOG_DIRECTORY, Log, State, log_directory
+from lakestream.lake.table.log import LOG_DIRECTORY, TableLog, TableVersion, log_directory
 
 FRESH_NS = 3_600_000_000_000
 """An entry younger than this may belong to a clone that is still being created."""
@@ -74,7 +74,7 @@ def forget(storage: Storage, target: str) -> None:
     storage.delete(entry_path(storage, target))
 
 
-def lacks_files(storage: Storage, table: str, state: State) -> bool:
+def lacks_files(storage: Storage, table: str, state: TableVersion) -> bool:
     """Return True if files of the table's directory that a version references are gone: the log outlives the files."""
     there = {entry.path for entry in storage.tree(table)}
     named = {path for add in state.files.values() for path in located(table, add)}
@@ -163,7 +163,7 @@ class References:
                 raise CloneUnreadable(entry_path(self._storage, entry.target), entry.target)
             return frozenset()
         try:
-            adds = Log(self._storage, entry.origin).state(entry.version).files.values()
+            adds = TableLog(self._storage, entry.origin).state(entry.version).files.values()
         except FileNotFoundError:
             return frozenset()
         return frozenset(path for add in adds for path in located(entry.origin, add))
@@ -191,7 +191,7 @@ class References:
         """Return the files outside of its own directory that a table references in any version; None without a
         table."""
         storage = self._storage if table.startswith(self._storage.root + "/") else open_storage(table)
-        log = Log(storage, table)
+        log = TableLog(storage, table)
         versions = log.commits + log.checkpoints
         if not versions:
             return None

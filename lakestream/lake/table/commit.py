@@ -22,10 +22,10 @@ import msgspec
 
 from lakestream.lake.errors import UnwritableTable
 from lakestream.lake.storage.storage import Storage
-from lakestream.lake.table.actions import Add, locate
+from lakestream.lake.table.actions import AddFile, locate
 from lakestream.lake.table.foreign_commits import MAPPING, MARK
-from lakestream.lake.table.log import Log, State
-from lakestream.lake.table.progress import Progress, application
+from lakestream.lake.table.log import TableLog, TableVersion
+from lakestream.lake.table.progress import TableProgress, application
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -64,9 +64,9 @@ class Commit:
         self._actions: list[dict[str, Any]] = []
         self._rows = self._bytes = 0
 
-    def state(self) -> State:
+    def state(self) -> TableVersion:
         """Return the version that the commit is based on."""
-        return Log(self._storage, self.table).state(self.base)
+        return TableLog(self._storage, self.table).state(self.base)
 
     @property
     def stamp_ms(self) -> int:
@@ -106,7 +106,7 @@ class Commit:
             self.describe({**found, "schemaString": schema})
 
     # ------------------------------------------------------------------ its files
-    def rows(self, adds: Iterable[Add]) -> DataFrame:
+    def rows(self, adds: Iterable[AddFile]) -> DataFrame:
         """Return the rows of some of the table's files that are not deleted."""
         from pyspark.sql import DataFrame
 
@@ -121,7 +121,7 @@ class Commit:
         for file in files:
             self._actions.append({"add": msgspec.to_builtins(file)})
 
-    def remove(self, files: Iterable[Add], stamp_ms: int | None = None, *, data_change: bool = True) -> None:
+    def remove(self, files: Iterable[AddFile], stamp_ms: int | None = None, *, data_change: bool = True) -> None:
         """Remove files.
 
         Args:
@@ -138,7 +138,7 @@ class Commit:
         """Commit a `metaData` action as it is, with features that `describe` would check anew."""
         self._actions.append({"metaData": metadata})
 
-    def move(self, progress: Progress) -> str:
+    def move(self, progress: TableProgress) -> str:
         """Move the position of the stream to that of its progress; return the progress as userMetadata."""
         stamp_ms = time.time_ns() // 1_000_000
         txn = {"appId": application(progress.uid), "version": progress.last_index, "lastUpdated": stamp_ms}
@@ -172,7 +172,7 @@ class Commit:
     def is_refused(self, error: Exception) -> bool:
         """Return True if this commit, which raised an error, provably did not happen, and never will."""
         new = {locate(self.table, action["add"]["path"]) for action in self._actions if "add" in action}
-        return is_refused(error, Log(self._storage, self.table), self.base, new)
+        return is_refused(error, TableLog(self._storage, self.table), self.base, new)
 
 
 def own_session(spark: SparkSession) -> SparkSession:
@@ -203,7 +203,7 @@ def write_checkpoint(spark: SparkSession, storage: Storage, table: str) -> None:
     delta.forTable(spark._jsparkSession, storage.spark_path(table)).checkpoint()
 
 
-def plain(add: Add, data_change: bool = False) -> dict[str, Any]:
+def plain(add: AddFile, data_change: bool = False) -> dict[str, Any]:
     """Return a file as an action's JSON without null fields, which Delta would take for values."""
     found = {**msgspec.to_builtins(add), "dataChange": data_change}
     return {name: value for name, value in found.items() if value is not None}
@@ -214,7 +214,7 @@ def is_conflict(error: Exception) -> bool:
     return _CONFLICT.search(f"{type(error).__name__}: {error}") is not None
 
 
-def is_refused(error: Exception, log: Log, read: int, files: Set[str]) -> bool:
+def is_refused(error: Exception, log: TableLog, read: int, files: Set[str]) -> bool:
     """Return True if a commit that raised an error provably did not happen, and never will.
 
     Delta reports a conflict once it has found a version taken, and tries no further one. A taken version refuses also a

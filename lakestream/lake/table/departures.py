@@ -22,7 +22,7 @@ import msgspec
 from lakestream.lake.errors import LakeError
 from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table import erasures
-from lakestream.lake.table.at import AsOf, open_log
+from lakestream.lake.table.at import TableAsOf, open_log
 from lakestream.log.format.departures import Departures, Point
 from lakestream.log.format.segment import Footer
 
@@ -122,7 +122,7 @@ def gone(departures: Departures, point: Point | None = None) -> Dead:
     return Dead(runs=_joined(firsts[order], lasts[order]))
 
 
-def gone_as_of(storage: Storage, table: str, found: AsOf) -> Dead:
+def gone_as_of(storage: Storage, table: str, found: TableAsOf) -> Dead:
     """Return the messages to hide from the version that `as_of` found: those that had left, and those to be erased."""
     dead = erased(storage, table)
     if found.progress is None or found.progress.departed <= 0:

@@ -26,10 +26,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from lakestream.lake.errors import DamagedLog
-from lakestream.lake.storage.storage import Entry, Storage
+from lakestream.lake.storage.storage import FileEntry, Storage
 from lakestream.lake.table import erasures
-from lakestream.lake.table.actions import Add, MetaData, Remove, TableProtocol, statistics
-from lakestream.lake.table.log import Commit, Log
+from lakestream.lake.table.actions import AddFile, MetaData, RemoveFile, TableProtocol, statistics
+from lakestream.lake.table.log import LogCommit, TableLog
 from lakestream.lake.table.progress import APPLICATION, progress_of
 from lakestream.lake.table.schema import (
     END,
@@ -79,7 +79,7 @@ Run = tuple[int, int]
 """First and last sequence, inclusive."""
 
 
-class Change(msgspec.Struct, frozen=True):
+class RowChange(msgspec.Struct, frozen=True):
     """Effect of a foreign commit.
 
     `changed`: sequences whose rows were deleted or changed; `inserted`: those that had no row before. `compared` is
@@ -103,14 +103,14 @@ class ForeignCommit(msgspec.Struct, frozen=True):
     operation: str
     first: int
     last: int
-    change: Change | None = None
+    change: RowChange | None = None
     select: str = ""
 
 
 _FOREIGN = JsonDecoder(ForeignCommit)
 
 
-def foreign(commit: Commit) -> ForeignCommit | None:
+def foreign(commit: LogCommit) -> ForeignCommit | None:
     """Return a commit that changes rows and is not lakestream's; None for any other."""
     info = commit.info
     if any(action.txn is not None and action.txn.app_id.startswith(APPLICATION) for action in commit.actions):
@@ -118,7 +118,7 @@ def foreign(commit: Commit) -> ForeignCommit | None:
     if info.user_metadata == MARK or progress_of(info) is not None:
         return None
     found = (action.add or action.remove for action in commit.actions)
-    files: list[Add | Remove] = [file for file in found if file is not None and file.data_change]
+    files: list[AddFile | RemoveFile] = [file for file in found if file is not None and file.data_change]
     if not files:
         return None
     stats = [statistics(file) for file in files]
@@ -127,7 +127,7 @@ def foreign(commit: Commit) -> ForeignCommit | None:
     return ForeignCommit(commit.version, info.operation or "an unknown operation", first, last)
 
 
-def since_progress(log: Log, application: str, moved: int = -1) -> list[ForeignCommit]:
+def since_progress(log: TableLog, application: str, moved: int = -1) -> list[ForeignCommit]:
     """Return the foreign commits after the last one that moved the position of `application`, ascending.
 
     Args:
@@ -172,12 +172,12 @@ class ForeignCommits:
     def __init__(self, storage: Storage, table: str, directory: str) -> None:
         self._storage, self._table, self._directory = storage, table, directory
         self._known: dict[int, ForeignCommit] = {}
-        self._now: dict[int, Change] = {}
+        self._now: dict[int, RowChange] = {}
         self._version = -1
 
     def look(
-        self, new: Sequence[ForeignCommit], entries: Sequence[Entry], version: int, leads: bool
-    ) -> dict[int, tuple[ForeignCommit, Change]]:
+        self, new: Sequence[ForeignCommit], entries: Sequence[FileEntry], version: int, leads: bool
+    ) -> dict[int, tuple[ForeignCommit, RowChange]]:
         """Return the foreign commits with what is left of their changes, by version, ascending.
 
         Args:
@@ -205,7 +205,7 @@ class ForeignCommits:
             there = sorted(each for each in self._known if each <= version)  # an older copy has not all of them
             self._now = {each: self._left(self._known[each], version) for each in there}
             for each in there:
-                select = self._select(each - 1, version) if self._now[each] != Change() and each < version else ""
+                select = self._select(each - 1, version) if self._now[each] != RowChange() and each < version else ""
                 self._known[each] = msgspec.structs.replace(self._known[each], select=select)
         self._version = version
         return {each: (self._known[each], left) for each, left in self._now.items()}
@@ -226,16 +226,16 @@ class ForeignCommits:
                 self._now.pop(version, None)
                 if leads:
                     self._storage.delete(_note(self._directory, version))
-            elif commit.change != Change():
-                self._known[version] = commit = msgspec.structs.replace(commit, change=Change())
-                self._now[version] = Change()
+            elif commit.change != RowChange():
+                self._known[version] = commit = msgspec.structs.replace(commit, change=RowChange())
+                self._now[version] = RowChange()
                 if leads:
                     self._storage.write(_note(self._directory, version), msgspec.json.encode(commit))
 
-    def _left(self, commit: ForeignCommit, version: int) -> Change:
+    def _left(self, commit: ForeignCommit, version: int) -> RowChange:
         """Return what is left of a commit's change at a version."""
-        made = commit.change or Change()
-        if made == Change() or not made.compared or version <= commit.version:
+        made = commit.change or RowChange()
+        if made == RowChange() or not made.compared or version <= commit.version:
             return made
         try:
             before, then, now = (self._open(each) for each in (commit.version - 1, commit.version, version))
@@ -243,7 +243,7 @@ class ForeignCommits:
             inserted = [run for each in made.inserted for run in _common(then, now, each)]
         except Exception:  # deltalake raises bare Exception for a file that is gone
             return made
-        return Change(joined(changed), joined(inserted))
+        return RowChange(joined(changed), joined(inserted))
 
     def _select(self, before: int, now: int) -> str:
         """Return `ForeignCommit.select` for two versions."""
@@ -266,10 +266,10 @@ class ForeignCommits:
             before, after = self._open(commit.version - 1), self._open(commit.version)
             changed, inserted = map(joined, _differing(before, after, span))
         except Exception:  # as above
-            return msgspec.structs.replace(commit, change=Change([span], compared=False))
+            return msgspec.structs.replace(commit, change=RowChange([span], compared=False))
         earlier = [each.change for each in self._known.values() if each.version < commit.version and each.change]
         known = joined(run for each in earlier for run in (*each.changed, *each.inserted))
-        return msgspec.structs.replace(commit, change=Change(_without(changed, known), _without(inserted, known)))
+        return msgspec.structs.replace(commit, change=RowChange(_without(changed, known), _without(inserted, known)))
 
     def _open(self, version: int) -> _Version:
         from lakestream.lake.table.scan import Scan  # loads pyarrow
@@ -346,7 +346,7 @@ def with_messages(runs: Sequence[Run], missing: Callable[[int, int], Iterable[in
     return left if len(left) <= NAMED_RUNS else runs
 
 
-def described(table: str, commit: ForeignCommit, left: Change, held: Sequence[Run], count: int, newest: int) -> str:
+def described(table: str, commit: ForeignCommit, left: RowChange, held: Sequence[Run], count: int, newest: int) -> str:
     """Describe a change that concerns a stream, with what to do, in one line.
 
     Args:
@@ -371,7 +371,7 @@ def described(table: str, commit: ForeignCommit, left: Change, held: Sequence[Ru
     return f"{said}; {undo}{accept} (docs/lake.md, Changes by other programs)"
 
 
-def _remedy(table: str, commit: ForeignCommit, held: Sequence[Run], left: Change) -> str:
+def _remedy(table: str, commit: ForeignCommit, held: Sequence[Run], left: RowChange) -> str:
     """Return what undoes a change that the compactor's commits have followed.
 
     Args:

@@ -2,8 +2,8 @@
 
 Belongs here: the files of `_delta_log` (commits, classic checkpoints of one or several parts, the checkpoint hint), the
 actions in them, the state of a table at a version, and progress and time of the commits. state.py follows a table: it
-starts from `newest_checkpoint` and then takes one commit after the other; a `State` replays all of it for one version.
-Checkpoints of the V2 kind are not read. No data file is opened, and nothing is judged.
+starts from `newest_checkpoint` and then takes one commit after the other; a `TableVersion` replays all of it for one
+version. Checkpoints of the V2 kind are not read. No data file is opened, and nothing is judged.
 
 Source: Delta protocol, "Delta Log Entries", "Checkpoints", "Action Reconciliation", "In-Commit Timestamps".
 """
@@ -21,16 +21,16 @@ from lakestream.lake.errors import DamagedLog
 from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table.actions import (
     Action,
-    Add,
+    AddFile,
     CommitInfo,
     Key,
     MetaData,
-    Remove,
+    RemoveFile,
     TableProtocol,
     key_of,
     statistics,
 )
-from lakestream.lake.table.progress import Progress, progress_of
+from lakestream.lake.table.progress import TableProgress, progress_of
 from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 
 LOG_DIRECTORY = "_delta_log"
@@ -71,12 +71,12 @@ class CommitSummary(msgspec.Struct, frozen=True):
     version: int
     time_ms: int
     operation: str
-    progress: Progress | None
+    progress: TableProgress | None
     adds: int
     first_time_ns: int | None
 
 
-class Commit(msgspec.Struct, frozen=True):
+class LogCommit(msgspec.Struct, frozen=True):
     """One commit: its actions in the order of the file, and when the file was written (ns since the epoch)."""
 
     version: int
@@ -104,19 +104,19 @@ class Commit(msgspec.Struct, frozen=True):
         return CommitSummary(self.version, self.time_ms, operation, progress, len(oldest), first_time_ns)
 
 
-class State:
+class TableVersion:
     """A table at one version: its files by path and deletion vector, its metadata, and the applications' progress."""
 
     def __init__(self) -> None:
         self.version = -1
         self.metadata = MetaData()
         self.protocol = TableProtocol()
-        self.files: dict[Key, Add] = {}
+        self.files: dict[Key, AddFile] = {}
         self.transactions: dict[str, int] = {}
 
     def apply(self, actions: Iterable[Action]) -> None:
         """Replay one commit, or the actions of a checkpoint."""
-        added: list[Add] = []
+        added: list[AddFile] = []
         for action in actions:
             if action.add is not None:
                 added.append(action.add)
@@ -132,7 +132,7 @@ class State:
         self.files.update((key_of(add), add) for add in added)
 
 
-class Log:
+class TableLog:
     """The transaction log of one table. Reads nothing before it is asked; lists the directory at most once, and
     reads a summary of a commit once (a commit never changes).
 
@@ -209,7 +209,7 @@ class Log:
 
     # ------------------------------------------------------------------ commits
 
-    def commit(self, version: int, lines: tuple[bytes, ...] = (b"",)) -> Commit:
+    def commit(self, version: int, lines: tuple[bytes, ...] = (b"",)) -> LogCommit:
         """Read one commit.
 
         Args:
@@ -227,9 +227,9 @@ class Log:
             actions = [_ACTION.decode(line) for line in content.splitlines() if line.startswith(lines) and line]
         except DECODE_ERRORS as error:
             raise DamagedLog(self.path(version), str(error)) from None
-        return Commit(version, actions, entry.modified_ns)
+        return LogCommit(version, actions, entry.modified_ns)
 
-    def commits_after(self, version: int) -> Iterator[Commit]:
+    def commits_after(self, version: int) -> Iterator[LogCommit]:
         """Read the commits that follow a version, as far as they are there now. Does not list the directory."""
         while True:
             version += 1
@@ -259,7 +259,7 @@ class Log:
             found = self._summaries[version] = self.commit(version).summary
         return found
 
-    def progress(self, version: int) -> Progress | None:
+    def progress(self, version: int) -> TableProgress | None:
         """Return the progress of the table at `version`; None before the first.
 
         Commits without data (OPTIMIZE, DELETE) may not state it; the nearest earlier commit that does counts for them.
@@ -273,9 +273,9 @@ class Log:
         """Return the number of the log's versions committed at or before a time. In-commit timestamps ascend."""
         return bisect_right(self.versions, time_ms, key=lambda version: self.summary(version).time_ms)
 
-    def renewed(self) -> Log:
+    def renewed(self) -> TableLog:
         """Return a new listing of the log that shares the summaries. This object stays as it is for other threads."""
-        found = Log(self._storage, self.table)
+        found = TableLog(self._storage, self.table)
         oldest = found.versions[0] if found.versions else self.latest
         found._summaries = {version: each for version, each in dict(self._summaries).items() if version >= oldest}
         return found
@@ -289,7 +289,7 @@ class Log:
         undone = newest.undone
         return [version for version in self.versions if not any(first <= version <= last for first, last in undone)]
 
-    def uncleared(self, version: int) -> Progress | None:
+    def uncleared(self, version: int) -> TableProgress | None:
         """Return the progress of the last data commit at `version` if rows of removed messages may still be there, else
         None."""
         progress, left = self._clearing(version)
@@ -299,7 +299,7 @@ class Log:
         """Return the number of DELETE commits that were still to follow the last data commit at `version`."""
         return self._clearing(version)[1]
 
-    def _clearing(self, version: int) -> tuple[Progress | None, int]:
+    def _clearing(self, version: int) -> tuple[TableProgress | None, int]:
         deletes = 0
         for earlier in range(version, self.versions[0] - 1, -1):
             commit = self.summary(earlier)
@@ -376,7 +376,7 @@ class Log:
 
     # ------------------------------------------------------------------ states
 
-    def state(self, version: int | None = None) -> State:
+    def state(self, version: int | None = None) -> TableVersion:
         """Return the table at a version, the newest by default.
 
         Raises:
@@ -385,7 +385,7 @@ class Log:
         if version is None:
             version = max(self.commits[-1:] + self.checkpoints[-1:], default=-1)
         base = self._base(version)
-        state = State()
+        state = TableVersion()
         state.apply(self.read_parts(self.parts(base), ("add", "metaData", "protocol", "txn")))
         for number in range(base + 1, version + 1):
             state.apply(self.commit(number).actions)
@@ -416,7 +416,7 @@ class Log:
                     return dict(found)
         return None
 
-    def tombstones(self, version: int) -> Iterator[Remove]:
+    def tombstones(self, version: int) -> Iterator[RemoveFile]:
         """Yield the files that have left the table by a version, as far back as its checkpoint remembers.
 
         They are in no order, and some may be back.
@@ -428,7 +428,7 @@ class Log:
         for number in range(base + 1, version + 1):
             yield from (action.remove for action in self.commit(number).actions if action.remove is not None)
 
-    def ever_added(self) -> Iterator[Add]:
+    def ever_added(self) -> Iterator[AddFile]:
         """Yield every file of any version that the log still has, some of them several times."""
         first = self.checkpoints[0] if self.checkpoints else self.commits[0] if self.commits else 0
         if first in self.checkpoints or first == 0:

@@ -17,7 +17,7 @@ APPLICATION = "lakestream:"
 """Beginning of the `txnAppId` of streams' commits."""
 
 
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
+class TableProgress(msgspec.Struct, frozen=True, kw_only=True):
     """Progress of the table in the stream, stated in a compaction commit's userMetadata.
 
     `last_index` is the log index (it moves with deletes and purges too), `last_seq` and `last_time_ns` belong to the
@@ -43,10 +43,10 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     misfits: int = 0
 
 
-_PROGRESS = JsonDecoder(Progress)
+_PROGRESS = JsonDecoder(TableProgress)
 
 
-def progress_of(info: CommitInfo) -> Progress | None:
+def progress_of(info: CommitInfo) -> TableProgress | None:
     """Return what a commit states about the stream; None when its userMetadata is missing or of another writer."""
     try:
         return _PROGRESS.decode(info.user_metadata or "")

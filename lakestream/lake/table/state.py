@@ -26,8 +26,8 @@ from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table.actions import Action, MetaData, TableFile, TableProtocol, table_file
 from lakestream.lake.table.foreign_commits import ForeignCommit, foreign, since_progress
-from lakestream.lake.table.log import Commit, Log, log_directory
-from lakestream.lake.table.progress import Progress, application, progress_of
+from lakestream.lake.table.log import LogCommit, TableLog, log_directory
+from lakestream.lake.table.progress import TableProgress, application, progress_of
 
 VACUUM = "VACUUM"
 """Beginning of the names of the operations of another program's VACUUM. Those of maintenance make no commits."""
@@ -56,7 +56,7 @@ class Head(msgspec.Struct, frozen=True):
     epoch: int = 0
     version: int = -1
     position: int | None = None
-    progress: Progress | None = None
+    progress: TableProgress | None = None
     moved: int = -1
     rows: int = 0
     committed_ms: int = 0
@@ -109,7 +109,7 @@ class TableFollower:
         """The newest known version with its files, once they were loaded."""
         self._storage = storage or open_storage(table)
         self._app = application(uid) if uid else ""
-        self._log = Log(self._storage, table)
+        self._log = TableLog(self._storage, table)
         self._tag: str | None = None
         self._claims: dict[int, int] = {}
         self._is_stale = False  # a commit after `state` was not applied
@@ -139,7 +139,7 @@ class TableFollower:
             self._follow()
             if self._metadata is None and self.head.version >= 0:
                 try:
-                    found = Log(self._storage, self.table).metadata_of(self.head.version)
+                    found = TableLog(self._storage, self.table).metadata_of(self.head.version)
                 except FileNotFoundError as error:
                     raise self._unread() from error
                 self._metadata = msgspec.convert(found, MetaData)
@@ -191,7 +191,7 @@ class TableFollower:
                 self.state = self._applied(self.state, commit.actions, head, commit)
             self.head, self._tag = head, tag
 
-    def _read(self, version: int) -> Commit:
+    def _read(self, version: int) -> LogCommit:
         """Read a commit, or only its position where the files are not loaded, or it is damaged elsewhere: then they are
         loaded again, which says so."""
         if self.state is not None and not self._is_stale:
@@ -205,7 +205,7 @@ class TableFollower:
         """Read from the newest commit backwards: the table is new, or was removed and created again."""
         head = self.head = Head(self.head.epoch + 1)
         self.state, self._is_stale, self._tag, self._claims, self._metadata = None, False, None, {}, None
-        log = Log(self._storage, self.table)
+        log = TableLog(self._storage, self.table)
         if not (versions := log.commits):
             return
         for version in reversed(versions) if self._app else ():
@@ -223,7 +223,7 @@ class TableFollower:
         self.head = msgspec.structs.replace(head, version=versions[-1])
         self._tag = log.tag(versions[-1])
 
-    def _stated(self, commit: Commit, head: Head) -> Head:
+    def _stated(self, commit: LogCommit, head: Head) -> Head:
         """Return the head at a commit, as it follows from what the commit states.
 
         Raises:
@@ -264,7 +264,7 @@ class TableFollower:
     def _load(self, known: TableState | None) -> TableState:
         """Read the newest checkpoint and the commits after it, through the head. `known` is an earlier state."""
         self._is_stale = True
-        log = Log(self._storage, self.table)
+        log = TableLog(self._storage, self.table)
         base, parts = log.newest_checkpoint()
         if base > self.head.version:
             self._follow()
@@ -297,7 +297,7 @@ class TableFollower:
         )
 
     def _applied(
-        self, state: TableState, actions: Iterable[Action], head: Head, commit: Commit | None = None
+        self, state: TableState, actions: Iterable[Action], head: Head, commit: LogCommit | None = None
     ) -> TableState:
         """Return the state after one commit. Removals come first: a file with a new deletion vector is in both.
 
@@ -349,7 +349,7 @@ class TableFollower:
 def state_at(storage: Storage, table: str, head: Head) -> TableState:
     """Return the version of a head with its files, read from the log. Raises VersionGone if it does not reach back."""
     try:
-        found = Log(storage, table).state(head.version)
+        found = TableLog(storage, table).state(head.version)
     except FileNotFoundError as error:
         raise VersionGone(table, head.version, str(error)) from error
     files = sorted(map(table_file, found.files.values()), key=_min_seq)

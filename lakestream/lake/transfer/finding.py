@@ -36,7 +36,7 @@ class BadSource(LakeError):
     """Raised when a source is missing or cannot be read."""
 
 
-class Files(msgspec.Struct, frozen=True):
+class SourceFiles(msgspec.Struct, frozen=True):
     """A source: its format, and the files in the order of reading; a Delta table has none here.
 
     Attributes:
@@ -70,7 +70,7 @@ class Files(msgspec.Struct, frozen=True):
         return digest.hexdigest()
 
 
-def find(path: str, format: str = "") -> Files:
+def find(path: str, format: str = "") -> SourceFiles:
     """Find a source.
 
     Args:
@@ -84,7 +84,7 @@ def find(path: str, format: str = "") -> Files:
     whole = path if pattern else os.path.abspath(path)
     base = None
     if os.path.isdir(log_directory(whole)) and format in ("", DELTA):
-        return Files(whole, DELTA, (), None)
+        return SourceFiles(whole, DELTA, (), None)
     if pattern:
         names = sorted(found for found in glob.glob(whole, recursive=True) if os.path.isfile(found))
     elif os.path.isdir(whole):
@@ -100,7 +100,7 @@ def find(path: str, format: str = "") -> Files:
         raise BadSource(
             f"{whole}: files of one kind are needed (.parquet, .csv, .json), not {found}; --format names the kind"
         )
-    return Files(whole, kinds.pop(), tuple(names), base)
+    return SourceFiles(whole, kinds.pop(), tuple(names), base)
 
 
 def _is_data(file: Path, base: str) -> bool:

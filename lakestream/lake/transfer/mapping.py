@@ -49,7 +49,7 @@ class BadRow(LakeError):
         super().__init__(f"{where}: {reason}")
 
 
-class Columns(msgspec.Struct, frozen=True, kw_only=True):
+class MappingOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Mapping options.
 
     Attributes:
@@ -85,7 +85,7 @@ class Mapped(msgspec.Struct):
     keys: list[bytes] | None = None
 
 
-def payload_columns(columns: Columns, subjects: Subjects, names: Sequence[str]) -> list[str] | None:
+def payload_columns(columns: MappingOptions, subjects: Subjects, names: Sequence[str]) -> list[str] | None:
     """Return the columns of a JSON payload; None when one column is the payload."""
     data = columns.data or JSON
     if data == JSON:
@@ -96,7 +96,7 @@ def payload_columns(columns: Columns, subjects: Subjects, names: Sequence[str]) 
     return data.partition(":")[2].split(",") if data.startswith(f"{JSON}:") else None
 
 
-def check_header_names(columns: Columns) -> None:
+def check_header_names(columns: MappingOptions) -> None:
     """Raise BadMapping for a name that no header can have."""
     for name, _ in columns.headers:
         if not name or _BAD_NAME.search(name):
@@ -194,10 +194,10 @@ class Mapper:
         BadMapping: a column is missing, or of an unsuitable type.
     """
 
-    def __init__(self, columns: Columns | None, schema: pa.Schema) -> None:
+    def __init__(self, columns: MappingOptions | None, schema: pa.Schema) -> None:
         self._schema = schema
         self._own = columns is None
-        self.columns = columns or Columns(subject="subject", data="data", time="time_ns")
+        self.columns = columns or MappingOptions(subject="subject", data="data", time="time_ns")
         self.sorts = False  # the source does
         self._made = Subjects(self.columns.subject, self.columns.replacement)
         if not self._own:

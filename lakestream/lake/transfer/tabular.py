@@ -31,7 +31,7 @@ from lakestream.lake.storage.local_storage import LocalStorage
 from lakestream.lake.table.log import log_directory
 from lakestream.lake.table.scan import Scan
 from lakestream.lake.table.schema import UID_PROPERTY, doubled, literal
-from lakestream.lake.transfer.finding import DELTA, SUFFIXES, BadSource, Files
+from lakestream.lake.transfer.finding import DELTA, SUFFIXES, BadSource, SourceFiles
 from lakestream.lake.transfer.mapping import Mapped, encode_json, plain_rows
 from lakestream.lake.transfer.text import spell_binary
 from lakestream.log.format.record import Record
@@ -64,7 +64,7 @@ class BadTarget(LakeError):
     """Raised when a target cannot be written."""
 
 
-class Source:
+class TableSource:
     """A table to read: Delta or Parquet.
 
     Args:
@@ -76,7 +76,9 @@ class Source:
         BadSource: it cannot be read.
     """
 
-    def __init__(self, files: Files, version: int | None = None, at: str = "", order_by: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, files: SourceFiles, version: int | None = None, at: str = "", order_by: tuple[str, ...] = ()
+    ) -> None:
         self.path, self._files = files.path, files
         self._order_by = order_by
         self.delta = files.kind == DELTA

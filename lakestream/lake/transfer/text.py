@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from lakestream.lake.transfer.finding import BadSource, Files
+from lakestream.lake.transfer.finding import BadSource, SourceFiles
 from lakestream.protocol.decoding import DECODE_ERRORS
 
 CHUNK_ROWS = 16_384
@@ -57,7 +57,7 @@ class TextSource:
         BadSource: a file cannot be read, or the CSV files have different columns.
     """
 
-    def __init__(self, files: Files, separator: str = "") -> None:
+    def __init__(self, files: SourceFiles, separator: str = "") -> None:
         self.path, self.kind = files.path, files.kind
         self._files = files
         self.rows: int | None = None

@@ -26,8 +26,8 @@ from lakestream.lake.transfer.mapping import (
     TIME_UNITS,
     BadMapping,
     BadRow,
-    Columns,
     Mapped,
+    MappingOptions,
     Subjects,
     check_header_names,
     header_block,
@@ -44,7 +44,7 @@ LATEST_NS = 2**63 - 1
 
 NOT_UTF8 = "it is not UTF-8: convert the file first, as with iconv -f latin1 -t utf-8"
 
-_OWN = Columns(subject="subject", data="data", time="time_ns")
+_OWN = MappingOptions(subject="subject", data="data", time="time_ns")
 _encode = msgspec.json.Encoder().encode
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _any = msgspec.json.Decoder(msgspec.Raw).decode
@@ -73,7 +73,7 @@ class TextMapper:
 
     def __init__(
         self,
-        columns: Columns | None,
+        columns: MappingOptions | None,
         source: TextSource,
         types: Mapping[str, str] | None = None,
         order_by: Sequence[str] = (),

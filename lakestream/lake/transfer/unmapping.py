@@ -31,7 +31,7 @@ _decode = msgspec.json.Decoder(float_hook=Decimal).decode
 _encode = msgspec.json.Encoder(decimal_format="number").encode
 
 
-class BadMessage(LakeError):
+class UnmappableMessage(LakeError):
     """A message that does not fit the requested columns."""
 
     def __init__(self, seq: int, reason: str) -> None:
@@ -75,13 +75,13 @@ class Unmapper:
         self.schema: pa.Schema = pa.schema(named)
         """Schema of the batches."""
 
-    def batch(self, records: Sequence[Record], bad: list[BadMessage]) -> pa.RecordBatch:
+    def batch(self, records: Sequence[Record], bad: list[UnmappableMessage]) -> pa.RecordBatch:
         """Return those messages as rows; messages that do not fit are appended to `bad` instead."""
         rows, kept = [], []
         for record in records:
             try:
                 rows.append(self._parsed(record))
-            except BadMessage as error:
+            except UnmappableMessage as error:
                 bad.append(error)
             else:
                 kept.append(record)
@@ -101,21 +101,21 @@ class Unmapper:
             try:
                 record.data.decode()
             except UnicodeDecodeError:
-                raise BadMessage(record.seq, "its payload is not UTF-8, which column text needs") from None
+                raise UnmappableMessage(record.seq, "its payload is not UTF-8, which column text needs") from None
         if not self._convert:
             return []
         try:
             value = _decode(record.data)
         except (*DECODE_ERRORS, InvalidOperation) as error:
-            raise BadMessage(record.seq, f"its payload is not JSON: {error}") from None
+            raise UnmappableMessage(record.seq, f"its payload is not JSON: {error}") from None
         if not isinstance(value, dict):
-            raise BadMessage(record.seq, "its payload is not a JSON object")
+            raise UnmappableMessage(record.seq, "its payload is not a JSON object")
         row = []
         for name, convert in self._convert:
             try:
                 row.append(None if (found := value.get(name)) is None else convert(found))
             except (ValueError, TypeError, ArithmeticError) as error:
-                raise BadMessage(record.seq, f"field {name}: {error}") from None
+                raise UnmappableMessage(record.seq, f"field {name}: {error}") from None
         return row
 
 

@@ -42,9 +42,9 @@ from lakestream.lake.table.clones import Clone, CloneRefused, lacks_files
 from lakestream.lake.table.commit import Commit
 from lakestream.lake.table.conditions import MATCHES, Condition
 from lakestream.lake.table.departures import Dead
-from lakestream.lake.table.log import Log, log_directory
+from lakestream.lake.table.log import TableLog, log_directory
 from lakestream.lake.table.policy import CLONED_PROPERTY, MANAGED_PROPERTIES, StreamPolicy
-from lakestream.lake.table.progress import Progress
+from lakestream.lake.table.progress import TableProgress
 from lakestream.lake.table.schema import (
     CREATED_PROPERTY,
     END,
@@ -61,8 +61,8 @@ from lakestream.lake.table.schema import (
     subject_text,
 )
 from lakestream.lake.table.state import Head, position_of, state_at
-from lakestream.lake.view import View
-from lakestream.lake.write.clone_point import Point, find_point, rows_at
+from lakestream.lake.view import StreamView
+from lakestream.lake.write.clone_point import ClonePoint, find_point, rows_at
 from lakestream.lake.write.detach import Detacher
 from lakestream.lake.write.table import SET_PROPERTY, StreamTable, wanted_properties
 from lakestream.protocol.subjects import matches
@@ -176,7 +176,7 @@ class CloneMaker:
         wanted = policy.of_config(self._identity.config)
         before = {name: value for name, value in action["configuration"].items() if name != CLONED_PROPERTY}
         action["configuration"] = self._properties(before, wanted)
-        progress = Progress(
+        progress = TableProgress(
             uid=self._identity.uid,
             last_index=asked.index,
             last_seq=0,
@@ -203,7 +203,7 @@ class CloneMaker:
 
     # All rows
 
-    def _clone(self, point: Point, wanted: StreamPolicy, replace: bool) -> None:
+    def _clone(self, point: ClonePoint, wanted: StreamPolicy, replace: bool) -> None:
         """Share the files, and delete rows that the stream did not hold."""
         # Delta's own properties may need protocol features, which SQL enables.
         properties = {name: value for name, value in wanted_properties(wanted).items() if name.startswith("delta.")}
@@ -230,10 +230,10 @@ class CloneMaker:
 
     # Some rows
 
-    def _copy(self, asked: CloneRequest, point: Point, wanted: StreamPolicy, replace: bool) -> None:
+    def _copy(self, asked: CloneRequest, point: ClonePoint, wanted: StreamPolicy, replace: bool) -> None:
         """Copy the rows that the request selects, under the subjects that it gives them."""
         state = state_at(self._storage, point.table, Head(version=point.version))
-        origin = View(
+        origin = StreamView(
             lake=self._storage.root,
             stream=asked.origin,
             account=asked.origin_account,
@@ -271,7 +271,7 @@ class CloneMaker:
 
     # The last commit
 
-    def _adopt(self, asked: CloneRequest, point: Point, wanted: StreamPolicy, seconds: float) -> CloneAnswer:
+    def _adopt(self, asked: CloneRequest, point: ClonePoint, wanted: StreamPolicy, seconds: float) -> CloneAnswer:
         """Make the table the mirror's, in one commit that changes no row."""
         first, last, messages = rows_at(self._storage, self._table.path)
         # Messages to be erased are not among the rows, but may be in shared files.
@@ -298,7 +298,7 @@ class CloneMaker:
         said = {CLONED_PROPERTY: msgspec.json.encode(answer).decode()}
         action["configuration"] = self._properties(action["configuration"], wanted, answer.copied) | said
         keeps_past = _keeps_past(wanted)
-        progress = Progress(
+        progress = TableProgress(
             uid=self._identity.uid,
             last_index=asked.index,
             last_seq=answer.last_seq,
@@ -384,7 +384,7 @@ class _Copy:
     """Spark task: ranges of sequences of a table in, selected rows out, with their payloads: the copy has no typed
     columns. Pickled, so it holds nothing of Spark."""
 
-    def __init__(self, origin: View, where: str, picker: _Picker) -> None:
+    def __init__(self, origin: StreamView, where: str, picker: _Picker) -> None:
         self._origin, self._where, self._picker = origin, where, picker
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -437,7 +437,7 @@ def clone(
         raise CloneRefused(f"{there.root} is a table already; clone to another place, or remove it")
     with locks.held(spark, storage.root, origin, LOCK_SECONDS):
         try:
-            state = Log(storage, origin).state(version)
+            state = TableLog(storage, origin).state(version)
         except FileNotFoundError:
             raise CloneRefused(f"{origin} has no version {version}; versions that are gone cannot be cloned") from None
         version = state.version

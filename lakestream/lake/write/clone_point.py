@@ -27,8 +27,8 @@ from lakestream.lake.table.at import (
 )
 from lakestream.lake.table.batches import Update
 from lakestream.lake.table.clones import CloneRefused
-from lakestream.lake.table.log import Log
-from lakestream.lake.table.progress import Progress
+from lakestream.lake.table.log import TableLog
+from lakestream.lake.table.progress import TableProgress
 from lakestream.lake.table.scan import Scan
 from lakestream.lake.table.schema import REMOVED_COLUMN, UID_PROPERTY
 from lakestream.lake.table.state import position_of
@@ -36,7 +36,7 @@ from lakestream.log.format.departures import Point as StreamPoint
 from lakestream.protocol.instants import rfc3339
 
 
-class Point(msgspec.Struct, frozen=True, kw_only=True):
+class ClonePoint(msgspec.Struct, frozen=True, kw_only=True):
     """A version of a table, and the messages that its stream held at a point of it.
 
     `conditions` (SQL) and `dead` (runs of sequences) name rows to leave out, `updates` rows to change. `index` is the
@@ -55,7 +55,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     updates: list[Update] = []
 
 
-def find_point(storage: Storage, asked: CloneRequest) -> Point | None:
+def find_point(storage: Storage, asked: CloneRequest) -> ClonePoint | None:
     """Return the point that a request asks for; None while the origin's table does not reach it.
 
     Raises:
@@ -97,14 +97,14 @@ def rows_at(storage: Storage, table: str) -> tuple[int, int, int]:
     return int(found["low"] or 0), int(found["high"] or 0), int(found["rows"])
 
 
-def _newest(storage: Storage, log: Log, newest: Progress) -> Point:
+def _newest(storage: Storage, log: TableLog, newest: TableProgress) -> ClonePoint:
     """Return all that the table holds now."""
     state = log.state(log.latest)
     _check_owner(log, state.metadata.configuration.get(UID_PROPERTY), newest.uid)
     dead: list[tuple[int, int]] = []
     if (uncleared := log.uncleared(log.latest)) is not None:
         dead = list(departure_files.gone(departure_files.read(storage, log.table, uncleared.last_index)).runs)
-    return Point(
+    return ClonePoint(
         table=log.table,
         version=log.latest,
         index=newest.last_index,
@@ -116,7 +116,9 @@ def _newest(storage: Storage, log: Log, newest: Progress) -> Point:
     )
 
 
-def _at_sequence(storage: Storage, log: Log, asked: CloneRequest, newest: Progress, reached: bool) -> Point | None:
+def _at_sequence(
+    storage: Storage, log: TableLog, asked: CloneRequest, newest: TableProgress, reached: bool
+) -> ClonePoint | None:
     """Return the stream after a sequence: exactly with time travel, else as the first version that has the sequence."""
     seq = asked.as_of_seq
     if seq > newest.last_seq:
@@ -140,7 +142,7 @@ def _at_sequence(storage: Storage, log: Log, asked: CloneRequest, newest: Progre
     return _before(storage, log, version, newest.uid, f"seq > {seq}", list(dead), seq)
 
 
-def _first_with(log: Log, uid: str, seq: int) -> int:
+def _first_with(log: TableLog, uid: str, seq: int) -> int:
     """Return the first version whose commit reached a sequence."""
     for version in log.course:
         progress = log.progress(version)
@@ -151,7 +153,9 @@ def _first_with(log: Log, uid: str, seq: int) -> int:
     raise TimeTravelError(f"the versions of {log.table} that reached sequence {seq} first are gone")
 
 
-def _at_moment(storage: Storage, log: Log, asked: CloneRequest, newest: Progress, reached: bool) -> Point | None:
+def _at_moment(
+    storage: Storage, log: TableLog, asked: CloneRequest, newest: TableProgress, reached: bool
+) -> ClonePoint | None:
     """Return the stream at a time, by message time."""
     at_ns = asked.as_of_ns
     found = version_for_message_time(log, at_ns)
@@ -174,15 +178,15 @@ def _at_moment(storage: Storage, log: Log, asked: CloneRequest, newest: Progress
 
 
 def _before(
-    storage: Storage, log: Log, version: int, uid: str, later: str, dead: list[tuple[int, int]], last_seq: int
-) -> Point:
+    storage: Storage, log: TableLog, version: int, uid: str, later: str, dead: list[tuple[int, int]], last_seq: int
+) -> ClonePoint:
     """Return a point within the batch of a version's commit."""
     state = log.state(version)
     _check_owner(log, state.metadata.configuration.get(UID_PROPERTY), uid)
     by_then = "SELECT min(seq) AS low, max(seq) AS high, max(time_ns) AS time_ns FROM t WHERE NOT "
     found = _query(storage, log.table, version, f"{by_then}({later})")
     last_seq = last_seq or int(found["high"] or 0)
-    return Point(
+    return ClonePoint(
         table=log.table,
         version=version,
         index=0,
@@ -194,14 +198,14 @@ def _before(
     )
 
 
-def _from(point: Point, asked: CloneRequest) -> Point:
+def _from(point: ClonePoint, asked: CloneRequest) -> ClonePoint:
     """Return the point without messages stored before the request's start."""
     more = [f"seq < {asked.start_seq}"] if asked.start_seq > 1 else []
     more += [f"time_ns < {asked.start_ns}"] if asked.start_ns else []
     return msgspec.structs.replace(point, conditions=[*point.conditions, *more]) if more else point
 
 
-def _check_owner(log: Log, owner: str | None, uid: str) -> None:
+def _check_owner(log: TableLog, owner: str | None, uid: str) -> None:
     """Check that a version is not of an earlier stream, nor of an unfinished table."""
     if owner != uid:
         raise TimeTravelError(f"the versions of {log.table} that are still there do not reach back so far")

@@ -27,12 +27,12 @@ from lakestream.lake.write.lake_compaction import (
     PLAN_SECONDS,
     WORKER_LATE,
     BatchReport,
+    BatchTally,
     LakeCompaction,
-    Tally,
     is_worker_late,
 )
 from lakestream.lake.write.source import NAME, Offset, SegmentsSource, offset_of
-from lakestream.lake.write.stream_compaction import Options, clear_removed
+from lakestream.lake.write.stream_compaction import CompactionOptions, clear_removed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -137,7 +137,7 @@ class Compactor:
         checkpoint: str | None = None,
         *,
         parallel: int = DEFAULT_PARALLEL,
-        options: Options | None = None,
+        options: CompactionOptions | None = None,
         stopping: threading.Event | None = None,
         report: Callable[[BatchReport], None] = lambda report: None,
         tell: Callable[[str], None] = lambda line: None,
@@ -147,7 +147,7 @@ class Compactor:
         self._lake = open_storage(lake).root
         self._complain = complain
         self._checkpoint = Checkpoint(checkpoint or paths.checkpoint(self._lake))
-        self._options = options or Options()
+        self._options = options or CompactionOptions()
         self._progress = QueryProgress()
         self._told = -1  # the batch of the progress that was written
         self._stopping = stopping or threading.Event()
@@ -192,7 +192,7 @@ class Compactor:
 
     def once(self) -> BatchReport:
         """Compact everything that is staged now. Failures are in the report."""
-        began, total, tries = time.monotonic(), Tally(), _Tries(self._stopping, self._complain)
+        began, total, tries = time.monotonic(), BatchTally(), _Tries(self._stopping, self._complain)
         self._work.failures.clear()
         with self._work.busy:
             self._work.clones.look(self._work.scan()[0], at_once=True)
@@ -266,7 +266,7 @@ class Compactor:
     def _serve(self) -> None:
         self._begin({"processingTime": "0 seconds"}, self._interval)
 
-    def _begin(self, trigger: dict[str, Any], wait_seconds: float, total: Tally | None = None) -> None:
+    def _begin(self, trigger: dict[str, Any], wait_seconds: float, total: BatchTally | None = None) -> None:
         """Start the query; with a total, wait until it has ended, and add its batches there."""
         while True:
             self._began = time.monotonic()
@@ -279,7 +279,7 @@ class Compactor:
                 if not self._is_checkpoint(error):
                     raise
 
-    def _start(self, trigger: dict[str, Any], wait_seconds: float, total: Tally | None = None) -> StreamingQuery:
+    def _start(self, trigger: dict[str, Any], wait_seconds: float, total: BatchTally | None = None) -> StreamingQuery:
         self._spark.dataSource.register(SegmentsSource)
         staged = self._spark.readStream.format(NAME).option("lake", self._lake).option("wait", f"{wait_seconds:g}")
         staged = staged.option("tasks", str(self._spark.sparkContext.defaultParallelism))
@@ -324,7 +324,7 @@ class Compactor:
                     return
                 raise LakeError(f"the streaming query has ended: {WORKER_LATE}")
 
-    def batch(self, rows: DataFrame, offered: Mapping[str, int], total: Tally | None = None) -> None:
+    def batch(self, rows: DataFrame, offered: Mapping[str, int], total: BatchTally | None = None) -> None:
         """Compact the streams that a batch offers; see `LakeCompaction.batch`."""
         self._work.batch(rows, offered, total)
 

@@ -23,9 +23,9 @@ import msgspec
 from lakestream.lake.errors import LakeError
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.storage.storage import Storage
-from lakestream.lake.table.actions import Add, located, to_z85, vector_file
+from lakestream.lake.table.actions import AddFile, located, to_z85, vector_file
 from lakestream.lake.table.commit import Commit, plain
-from lakestream.lake.table.log import Log
+from lakestream.lake.table.log import TableLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,7 +52,7 @@ class Detached(msgspec.Struct, frozen=True):
     size: int = 0
 
 
-def foreign(table: str, adds: Iterable[Add], only: Set[str] | None = None) -> list[Add]:
+def foreign(table: str, adds: Iterable[AddFile], only: Set[str] | None = None) -> list[AddFile]:
     """Return the data files that are outside of the table's directory, or whose deletion vectors are.
 
     Args:
@@ -68,7 +68,7 @@ def foreign(table: str, adds: Iterable[Add], only: Set[str] | None = None) -> li
 
 def of_others(storage: Storage, table: str) -> bool:
     """Return True if any version of a table in its log references files of others."""
-    log = Log(storage, table)
+    log = TableLog(storage, table)
     return bool(foreign(table, log.state().files.values()) or foreign(table, log.ever_added()))
 
 
@@ -110,7 +110,7 @@ class Detacher:
             DetachStopped: `stopping` was true.
         """
         there = open_storage(table)
-        self._bring(there, table, foreign(table, Log(there, table).state().files.values(), only))
+        self._bring(there, table, foreign(table, TableLog(there, table).state().files.values(), only))
         commit = Commit(self._spark, there, table)
         adds = foreign(table, commit.state().files.values(), only)
         done = self._bring(there, table, adds)  # files added since
@@ -122,7 +122,7 @@ class Detacher:
             commit.run("optimize", metadata())
         return done
 
-    def _bring(self, there: Storage, table: str, adds: list[Add]) -> Detached:
+    def _bring(self, there: Storage, table: str, adds: list[AddFile]) -> Detached:
         """Copy every file into the table's directory, if it is not there."""
         pairs = sorted({pair for add in adds for pair in _pairs(table, add)})
         sizes = {entry.path: entry.size for entry in there.tree(f"{table}/{DIRECTORY}")}
@@ -146,7 +146,7 @@ class Detacher:
         return done
 
 
-def _pairs(table: str, add: Add) -> Iterator[tuple[str, str]]:
+def _pairs(table: str, add: AddFile) -> Iterator[tuple[str, str]]:
     """Yield (source, copy) for each file of a data file's action."""
     for source in located(table, add):
         if not source.startswith(table + "/"):
@@ -158,7 +158,7 @@ def _target(table: str, source: str) -> str:
     return f"{table}/{DIRECTORY}/{name}"
 
 
-def _own(table: str, add: Add) -> dict[str, Any]:
+def _own(table: str, add: AddFile) -> dict[str, Any]:
     """Return the action that references a file's copy."""
     found = plain(add)
     source = located(table, add)[0]

@@ -36,7 +36,7 @@ from lakestream.lake.storage.locks import COMPACTOR_LOCK, mark
 from lakestream.lake.table.commit import own_session
 from lakestream.lake.write.clone_worker import CloneWorker
 from lakestream.lake.write.refusals import with_remedy
-from lakestream.lake.write.stream_compaction import Options, Outcome, Plan, StreamCompaction
+from lakestream.lake.write.stream_compaction import CommitPlan, CompactionOptions, Outcome, StreamCompaction
 from lakestream.lake.write.tasks import Output, written
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class BatchReport(msgspec.Struct, frozen=True):
     removed: list[str] = []
 
 
-class Tally:
+class BatchTally:
     """Counters of a running batch, by stream."""
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class Tally:
         self.failures: dict[str, str] = {}
         self.removed: list[str] = []
 
-    def add(self, more: Tally) -> None:
+    def add(self, more: BatchTally) -> None:
         """Add another batch; failures are those of the last one."""
         self.rows += more.rows
         self.commits += more.commits
@@ -102,7 +102,7 @@ class LakeCompaction:
         self,
         spark: SparkSession,
         lake: str,
-        options: Options,
+        options: CompactionOptions,
         parallel: int,
         halted: Callable[[], bool],
         stopping: threading.Event,
@@ -117,7 +117,9 @@ class LakeCompaction:
         self._report, self._complain = report, complain
         self._pool = ThreadPoolExecutor(parallel, thread_name_prefix="compact")
         self._streams: dict[str, StreamCompaction] = {}
-        self._plans: dict[str, Future[Plan | None]] = {}  # of streams that have been offered, until they are committed
+        self._plans: dict[
+            str, Future[CommitPlan | None]
+        ] = {}  # of streams that have been offered, until they are committed
         self._clearing: dict[str, Future[None]] = {}  # deletions behind commits
         self._noted: dict[str, str] = {}
         self._reported: dict[str, str] = {}  # errors of the last scan
@@ -140,7 +142,7 @@ class LakeCompaction:
 
     # A batch
 
-    def batch(self, rows: DataFrame, offered: Mapping[str, int], total: Tally | None = None) -> None:
+    def batch(self, rows: DataFrame, offered: Mapping[str, int], total: BatchTally | None = None) -> None:
         """Compact the streams that a batch offers (foreachBatch).
 
         Args:
@@ -149,7 +151,7 @@ class LakeCompaction:
             total: gets the counts, too.
         """
         with self.busy:
-            began, tally = time.monotonic(), Tally()
+            began, tally = time.monotonic(), BatchTally()
             live, gone = self.scan()
             self.clones.look(live)
             known = {each.directory: each for each in [*live, *gone]}
@@ -173,7 +175,7 @@ class LakeCompaction:
         wanted: list[StagedStream],
         offered: Mapping[str, int],
         deleted: set[str],
-        tally: Tally,
+        tally: BatchTally,
     ) -> None:
         """Plan, write and commit streams; remove what is left of deleted ones."""
         plans = self._planned(wanted, offered, deleted, tally)
@@ -194,8 +196,8 @@ class LakeCompaction:
                 self._noted.setdefault(directory, "by an earlier compactor")
 
     def _planned(
-        self, wanted: list[StagedStream], offered: Mapping[str, int], deleted: set[str], tally: Tally
-    ) -> dict[str, Plan]:
+        self, wanted: list[StagedStream], offered: Mapping[str, int], deleted: set[str], tally: BatchTally
+    ) -> dict[str, CommitPlan]:
         """Return the plans of those streams that have something to commit, and are planned in time."""
         for stream in wanted:
             directory = stream.directory
@@ -213,7 +215,7 @@ class LakeCompaction:
                 self._plans[directory] = self._pool.submit(compaction.plan, through)
         mine = {each.directory: self._plans[each.directory] for each in wanted if each.directory in self._plans}
         wait(mine.values(), self.patience)
-        found: dict[str, Plan] = {}
+        found: dict[str, CommitPlan] = {}
         for directory, planned in mine.items():
             if not planned.done():
                 continue
@@ -227,7 +229,7 @@ class LakeCompaction:
                 self._succeed(directory)
         return found
 
-    def _is_clear(self, directory: str, tally: Tally) -> bool:
+    def _is_clear(self, directory: str, tally: BatchTally) -> bool:
         """Return True unless the deletions behind a stream's last commit go on; report an error of theirs."""
         clearing = self._clearing.get(directory)
         if clearing is None:
@@ -239,15 +241,15 @@ class LakeCompaction:
             self._fail(directory, error, tally)
         return error is None
 
-    def _written(self, rows: DataFrame, plans: dict[str, Plan], tally: Tally) -> dict[str, Output]:
+    def _written(self, rows: DataFrame, plans: dict[str, CommitPlan], tally: BatchTally) -> dict[str, Output]:
         """Write the files of all plans in one Spark job, and those again for which the table had to change.
 
         Invariant: `plans` has the final ones.
         """
         outputs: dict[str, Output] = {}
-        tried: Mapping[str, Plan] = dict(plans)
+        tried: Mapping[str, CommitPlan] = dict(plans)
         while tried:
-            again: dict[str, Plan] = {}
+            again: dict[str, CommitPlan] = {}
             for directory, output in self._job(rows, tried, tally).items():
                 plan = tried[directory]
                 try:
@@ -263,7 +265,7 @@ class LakeCompaction:
             tried = again
         return outputs
 
-    def _job(self, rows: DataFrame, plans: Mapping[str, Plan], tally: Tally) -> dict[str, Output]:
+    def _job(self, rows: DataFrame, plans: Mapping[str, CommitPlan], tally: BatchTally) -> dict[str, Output]:
         """Run the job. If it fails as a whole, run one for each stream, so that only one of them fails."""
         names = {directory: directory.removeprefix(f"{self._lake}/") for directory in plans}
         try:
@@ -278,7 +280,7 @@ class LakeCompaction:
             return {directory: output for outputs in each for directory, output in outputs.items()}
         return {directory: found[names[directory]] for directory in plans}
 
-    def _commit(self, plans: Mapping[str, Plan], outputs: Mapping[str, Output], tally: Tally) -> None:
+    def _commit(self, plans: Mapping[str, CommitPlan], outputs: Mapping[str, Output], tally: BatchTally) -> None:
         """Commit the files of streams, in parallel."""
         commits = {
             directory: self._pool.submit(self._commit_one, directory, plans[directory], output)
@@ -301,7 +303,7 @@ class LakeCompaction:
         if self.patience is None:
             wait(self._clearing.values())
 
-    def _commit_one(self, directory: str, plan: Plan, output: Output) -> Outcome | None:
+    def _commit_one(self, directory: str, plan: CommitPlan, output: Output) -> Outcome | None:
         compaction = self._streams[directory]
         if self._halted():
             compaction.release()
@@ -321,7 +323,7 @@ class LakeCompaction:
         self._streams[stream.directory] = known
         return known if not deleted or known.lacks_segments() else None
 
-    def _forget(self, stream: StagedStream, tally: Tally) -> None:
+    def _forget(self, stream: StagedStream, tally: BatchTally) -> None:
         """Remove a deleted stream's table unless it is retained, then its staging directory. Do nothing while the
         retained table still lacks staged segments."""
         directory = stream.directory
@@ -354,7 +356,7 @@ class LakeCompaction:
         self._reported = self.scanner.troubles
         return found
 
-    def _fail(self, directory: str, error: BaseException, tally: Tally) -> None:
+    def _fail(self, directory: str, error: BaseException, tally: BatchTally) -> None:
         """Report an error of one stream; the source offers it again. Errors while stopping are those of Spark's end."""
         if self._stopping.is_set():
             return

@@ -7,7 +7,7 @@ by itself, so after a kill the next run does the rest.
 Nothing here adds or removes a row, or moves a table's position:
 
 - OPTIMIZE commits no `txn` and no userMetadata. The progress of an older commit holds for it as well (see
-  `Log.progress`); a copy of it could be out of date by the time of the commit.
+  `TableLog.progress`); a copy of it could be out of date by the time of the commit.
 - Log clean-up keeps the newest commit with progress at or before the beginning of the retention, and the checkpoint
   before it, so that every time within the retention finds its version.
 - VACUUM makes no commit, so maintenance adds no version to an idle table.
@@ -42,7 +42,7 @@ from lakestream.lake.table.actions import Key, located, statistics, table_file
 from lakestream.lake.table.at import NotATable, open_log
 from lakestream.lake.table.clones import CloneUnreadable, References
 from lakestream.lake.table.commit import forget, is_conflict, write_checkpoint
-from lakestream.lake.table.log import Log, State, has_log
+from lakestream.lake.table.log import TableLog, TableVersion, has_log
 from lakestream.lake.table.policy import LOG_RETENTION_PROPERTY, TIME_TRAVEL_PROPERTY
 from lakestream.lake.table.schema import STREAM_PROPERTY, UID_PROPERTY
 from lakestream.lake.write import vacuum
@@ -52,7 +52,7 @@ from lakestream.lake.write.maintenance_plan import (
     LEAST_RETAIN_HOURS,
     DataFile,
     Facts,
-    Plan,
+    MaintenancePlan,
     Policy,
     decide,
     decide_bins,
@@ -149,9 +149,9 @@ def look(
         return None
 
 
-def read(storage: Storage, table: str, version: int | None = None) -> tuple[Log, State] | None:
+def read(storage: Storage, table: str, version: int | None = None) -> tuple[TableLog, TableVersion] | None:
     """Return a stream's table at a version, the newest by default; None when there is none."""
-    log = Log(storage, table)
+    log = TableLog(storage, table)
     if not log.commits:
         return None
     try:
@@ -182,7 +182,7 @@ def expire(storage: Storage, table: str, keep_from: int) -> int:
         LacksFiles: the newest version is damaged, and may be repaired from these.
     """
     check.require_whole(storage, table)
-    log = Log(storage, table)
+    log = TableLog(storage, table)
     assert keep_from in log.checkpoints
     # Sync the checkpoint, whichever program wrote it, before deleting what it replaces.
     storage.sync_files(log.parts(keep_from))
@@ -193,7 +193,7 @@ def expire(storage: Storage, table: str, keep_from: int) -> int:
     return sum(version < keep_from for version in log.commits)
 
 
-def data_files(state: State, to_rewrite: Set[Key] = frozenset()) -> list[DataFile]:
+def data_files(state: TableVersion, to_rewrite: Set[Key] = frozenset()) -> list[DataFile]:
     """Return the files of a state for the plan; files in `to_rewrite` hold rows to be erased."""
     columns = state.metadata.partition_columns
     found = []
@@ -208,8 +208,8 @@ def data_files(state: State, to_rewrite: Set[Key] = frozenset()) -> list[DataFil
 
 def _stale(
     storage: Storage,
-    log: Log,
-    state: State,
+    log: TableLog,
+    state: TableVersion,
     retain_ns: int,
     now_ns: int,
     references: References | None,
@@ -232,7 +232,7 @@ class Done(msgspec.Struct, frozen=True):
     an error in one line."""
 
     stream: str
-    plan: Plan
+    plan: MaintenancePlan
     removed: int = 0
     added: int = 0
     mended: int = 0
@@ -326,7 +326,7 @@ class Maintainer:
         began = time.monotonic()
         try:
             if (rest := self._resting(table)) is not None:
-                return Done(rest.stream, Plan()) if stream in (None, rest.stream) else None
+                return Done(rest.stream, MaintenancePlan()) if stream in (None, rest.stream) else None
             if (found := read(self._storage, table)) is None:
                 return None
             name = found[1].metadata.configuration.get(STREAM_PROPERTY) or name
@@ -340,7 +340,7 @@ class Maintainer:
                 return None
             if self._stopping():  # an interrupted step is no failure
                 return None
-            return Done(name, Plan(), seconds=time.monotonic() - began, failure=first_line(error))
+            return Done(name, MaintenancePlan(), seconds=time.monotonic() - began, failure=first_line(error))
 
     def _ask_for_repair(self, table: str) -> bool:
         """Ask the compactor to repair a damaged table, and the server, which reads the same request, to check it.
@@ -377,7 +377,7 @@ class Maintainer:
         rest = self._at_rest.get(table)
         if rest is None or not 0 <= self._clock() - rest.since_ns < REST_NS:
             return None
-        commits = Log(self._storage, table).commits
+        commits = TableLog(self._storage, table).commits
         return rest if commits and commits[-1] == rest.version else None
 
     def _work(self, table: str) -> Done | None:
@@ -441,7 +441,7 @@ class Maintainer:
                 write_checkpoint(self._spark, self._storage, facts.table)
             return same
 
-    def _expire(self, facts: Facts, plan: Plan) -> int:
+    def _expire(self, facts: Facts, plan: MaintenancePlan) -> int:
         if not plan.expired or self._stopping():
             return 0
         with self._alone(facts.table, facts.incarnation) as same:
@@ -550,12 +550,12 @@ class Maintainer:
             TableInUse: the compactor has it, or has yet to finish a commit.
         """
         there = open_storage(table)
-        if not Log(there, table).commits:
+        if not TableLog(there, table).commits:
             raise NotATable(table)
         if not of_others(there, table):
             clones.forget(self._storage, table)
             return None
-        incarnation = Log(there, table).state().metadata.id
+        incarnation = TableLog(there, table).state().metadata.id
         detacher = Detacher(self._spark, self._stopping, report)
         self._forget(table)
         done = retry(
@@ -564,7 +564,7 @@ class Maintainer:
         with self._alone(table, incarnation) as same:
             if same:
                 write_checkpoint(self._spark, there, table)
-                expire(there, table, Log(there, table).checkpoints[-1])
+                expire(there, table, TableLog(there, table).checkpoints[-1])
         if only is None:
             clones.forget(self._storage, table)
         return done
@@ -606,7 +606,7 @@ class Maintainer:
             except TableBusy:
                 raise TableInUse(f"{table} is being written to; maintenance goes on in the next round") from None
             try:
-                there: str | None = Log(open_storage(table), table).state().metadata.id
+                there: str | None = TableLog(open_storage(table), table).state().metadata.id
             except FileNotFoundError:
                 there = None
             lock.check()

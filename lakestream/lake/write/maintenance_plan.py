@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from lakestream.lake.errors import LakeError
-from lakestream.lake.table.log import Log
+from lakestream.lake.table.log import TableLog
 
 MIB = 1024 * 1024
 HOUR_NS = 3_600_000_000_000
@@ -122,7 +122,7 @@ class Bin(msgspec.Struct, frozen=True):
         return sum(file.size for file in self.files)
 
 
-class Plan(msgspec.Struct, frozen=True):
+class MaintenancePlan(msgspec.Struct, frozen=True):
     """Maintenance of one table: bins to rewrite, a checkpoint, the version with which its log begins (0: unchanged) and
     the number of commits dropped, files that VACUUM deletes, and the number of deleted messages to erase from files."""
 
@@ -176,10 +176,10 @@ def check_retention(hours: float) -> str | None:
     return None
 
 
-def decide(facts: Facts, policy: Policy) -> Plan:
+def decide(facts: Facts, policy: Policy) -> MaintenancePlan:
     """Return the plan for a table. The same facts always give the same plan, and executed plans give an empty one."""
     bins = decide_bins(facts.files, policy)
-    return Plan(
+    return MaintenancePlan(
         bins=bins,
         checkpoint=bool(bins) or facts.since_checkpoint >= policy.checkpoint_commits,
         keep_from=facts.keep_from,
@@ -276,7 +276,7 @@ def first_round(bins: Sequence[Bin], limit: int = ROUND_BYTES) -> list[Bin]:
     return taken
 
 
-def log_floor(log: Log, written: Sequence[int], cutoff_ms: int) -> int:
+def log_floor(log: TableLog, written: Sequence[int], cutoff_ms: int) -> int:
     """Return the version with which the log may begin, so that every time from `cutoff_ms` on finds its version; 0 for
     none.
 

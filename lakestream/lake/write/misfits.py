@@ -29,8 +29,8 @@ from lakestream.lake.table import check, ends
 from lakestream.lake.table.actions import locate, table_file
 from lakestream.lake.table.check import Damage
 from lakestream.lake.table.commit import Commit, forget
-from lakestream.lake.table.log import Log, log_directory
-from lakestream.lake.table.progress import Progress
+from lakestream.lake.table.log import TableLog, log_directory
+from lakestream.lake.table.progress import TableProgress
 from lakestream.lake.table.scan import Scan
 from lakestream.lake.table.schema import MISFITS_PROPERTY
 from lakestream.lake.table.state import TableFollower
@@ -132,13 +132,13 @@ class MisfitTable:
             self._path = path
         return self._path
 
-    def reached(self) -> Progress | None:
+    def reached(self) -> TableProgress | None:
         """Return the progress of the last commit with misfits."""
         watch = TableFollower(self.path, self._identity.uid)
         watch.position()
         return watch.head.progress
 
-    def commit(self, files: Sequence[Written], progress: Progress) -> int:
+    def commit(self, files: Sequence[Written], progress: TableProgress) -> int:
         """Commit the misfits of a batch; return their number.
 
         Raises:
@@ -186,14 +186,14 @@ class MisfitTable:
         """Return the damage of files that are missing, or of another size than the log says."""
         if self._owner(self.path) != self._identity.uid:
             return []
-        state = Log(self._storage, self.path).state()
+        state = TableLog(self._storage, self.path).state()
         return check.lacking(self._storage, self.path, map(table_file, state.files.values()))
 
     def listed(self, without: Sequence[Damage]) -> list[int]:
         """Return the sequences that all files but the damaged ones list."""
         gone = {each.file.path for each in without}
         found: list[int] = []
-        for add in Log(self._storage, self.path).state().files.values():
+        for add in TableLog(self._storage, self.path).state().files.values():
             if add.path not in gone:
                 with self._storage.fetch(locate(self.path, add.path)) as local, pq.ParquetFile(local) as file:
                     found += file.read(columns=["seq"]).column(0).to_pylist()
@@ -206,7 +206,7 @@ class MisfitTable:
             files.add(batch)
         commit.add(files.close())
         gone = {each.file.path for each in damaged}
-        commit.remove(add for add in Log(self._storage, self.path).state().files.values() if add.path in gone)
+        commit.remove(add for add in TableLog(self._storage, self.path).state().files.values() if add.path in gone)
         commit.run("update")
 
     def _begun(self) -> Commit:

@@ -5,8 +5,8 @@ and the server's request for a repair.
 
 The compactor restores the newest version that has no damaged file and behind whose position every segment is staged,
 with its position and progress (as Delta's RESTORE does with files). Lost messages are then compacted again, exactly
-once, as after any commit. The commit records that later versions are undone (`Progress.undone`). Where there is no such
-version nothing is changed.
+once, as after any commit. The commit records that later versions are undone (`TableProgress.undone`). Where there is no
+such version nothing is changed.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from lakestream.lake.staging import staging
 from lakestream.lake.staging.staging import StagedSegment, StreamIdentity
 from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table import check
-from lakestream.lake.table.actions import Add, Key, located, table_file
-from lakestream.lake.table.check import Damage, Request, asked, settle
+from lakestream.lake.table.actions import AddFile, Key, located, table_file
+from lakestream.lake.table.check import Damage, RepairRequest, asked, settle
 from lakestream.lake.table.commit import Commit, plain
-from lakestream.lake.table.log import Log, State
-from lakestream.lake.table.progress import Progress, application
+from lakestream.lake.table.log import TableLog, TableVersion
+from lakestream.lake.table.progress import TableProgress, application
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 class Target(msgspec.Struct, frozen=True):
     """A version to restore: its state, position and progress."""
 
-    state: State
+    state: TableVersion
     position: int
-    progress: Progress | None
+    progress: TableProgress | None
 
 
-class Repair:
+class TableRepair:
     """The repair of one stream's table. `run` requires the table's lock.
 
     Args:
@@ -72,7 +72,7 @@ class Repair:
         if request is None:
             return None
         commit = Commit(self._spark.newSession(), self._storage, self._table)
-        log = Log(self._storage, self._table)
+        log = TableLog(self._storage, self._table)
         now = log.state(commit.base)
         wrong = _Wrong(self._storage, self._table, request)
         damaged = wrong.of(now)
@@ -85,7 +85,7 @@ class Repair:
         settle(self._storage, self._directory)
         return target
 
-    def _target(self, log: Log, now: State, wrong: _Wrong, damaged: Sequence[Damage]) -> Target:
+    def _target(self, log: TableLog, now: TableVersion, wrong: _Wrong, damaged: Sequence[Damage]) -> Target:
         """Return the newest version that can be restored."""
         here = self._position(now)
         begins = staged_from(staging.segments(self._directory), here)
@@ -102,10 +102,10 @@ class Repair:
                 return Target(state, position, log.progress(version) if position else None)
         raise DamagedTable(check.describe(self._table, damaged), begins, *check.span(damaged))
 
-    def _position(self, state: State) -> int:
+    def _position(self, state: TableVersion) -> int:
         return state.transactions.get(application(self._identity.uid), 0)
 
-    def _commit(self, commit: Commit, log: Log, now: State, target: Target) -> None:
+    def _commit(self, commit: Commit, log: TableLog, now: TableVersion, target: Target) -> None:
         """Remove files that the target lacks, and add those that it has."""
         before, after = now.files, target.state.files
         if (metadata := log.metadata_of(target.state.version)) != log.metadata_of(now.version):
@@ -114,11 +114,11 @@ class Repair:
         commit.add(plain(add, data_change=True) for key, add in after.items() if key not in before)
         commit.run("restore", commit.move(self._progress(log, target, now.version)))
 
-    def _progress(self, log: Log, target: Target, version: int) -> Progress:
+    def _progress(self, log: TableLog, target: Target, version: int) -> TableProgress:
         """Return the progress for the repair's commit, based on the restored version's."""
         progress, deletes = target.progress, 0
         if progress is None:  # an empty table
-            progress = Progress(
+            progress = TableProgress(
                 uid=self._identity.uid, last_index=target.position, last_seq=0, last_time_ns=0, departed=0
             )
         else:
@@ -131,11 +131,11 @@ class Repair:
 class _Wrong:
     """Check of the files of several table versions; each file is checked once."""
 
-    def __init__(self, storage: Storage, table: str, request: Request) -> None:
+    def __init__(self, storage: Storage, table: str, request: RepairRequest) -> None:
         self._storage, self._table, self._request = storage, table, request
         self._known: dict[Key, Damage | None] = {}
 
-    def of(self, state: State) -> list[Damage]:
+    def of(self, state: TableVersion) -> list[Damage]:
         """Return the damaged files of a version."""
         new = {key: add for key, add in state.files.items() if key not in self._known}
         found = check.check(self._storage, self._table, map(table_file, new.values()))
@@ -143,7 +143,7 @@ class _Wrong:
             self._known[key] = found.get(add.path) or self._said(add)
         return [damage for key in state.files if (damage := self._known[key]) is not None]
 
-    def _said(self, add: Add) -> Damage | None:
+    def _said(self, add: AddFile) -> Damage | None:
         """Return the damage that only the server has seen (a failed fsync), or None."""
         for path in located(self._table, add):
             if path in self._request.lasting:

@@ -35,7 +35,7 @@ from lakestream.lake.table.typed_columns import of_table, plain
 from lakestream.lake.table.typed_rows import MISFIT_SCHEMA, TypedRows
 from lakestream.lake.write.misfits import MisfitTable
 from lakestream.lake.write.table import ExistingTable, StreamTable
-from lakestream.lake.write.tasks import Columns
+from lakestream.lake.write.tasks import CommitColumns
 from lakestream.log.format.runs import SchemaRun
 from lakestream.schemas.naming import SCHEMA_KEY
 
@@ -159,8 +159,8 @@ class Replay:
         columns = [fit.column("seq"), micros, fit.column("subject"), pa.array(said, pa.string()), *texts]
         return pa.concat_tables([misfits, pa.table(columns, schema=MISFIT_SCHEMA)]).sort_by("seq")
 
-    def _columns(self, rules: str, found: ExistingTable) -> Columns:
-        return Columns(
+    def _columns(self, rules: str, found: ExistingTable) -> CommitColumns:
+        return CommitColumns(
             lake=self._storage.root,
             account=self._identity.account,
             schemas=(SchemaRun(0, rules),),
@@ -216,7 +216,7 @@ class Replay:
             rows = rows.append_column("time_ns", pa.repeat(pa.scalar(self._clock(), pa.int64()), rows.num_rows))
         return rows.select(message_schema().names).cast(message_schema())
 
-    def _typed(self, columns: Columns, rows: pa.Table) -> tuple[Columns, pa.Table, pa.Table]:
+    def _typed(self, columns: CommitColumns, rows: pa.Table) -> tuple[CommitColumns, pa.Table, pa.Table]:
         """Return the columns that the table needs, the messages that fit (seq, schema, and typed columns), and the
         others as misfits."""
         batches: list[pa.RecordBatch] = rows.combine_chunks().to_batches()
@@ -239,7 +239,7 @@ class Replay:
         whole = whole.select(["seq", SCHEMA_COLUMN, *(name for name in own if name in whole.column_names)])
         return columns, whole.filter(whole.column(SCHEMA_COLUMN).is_valid()), misfits
 
-    def _widen(self, columns: Columns) -> None:
+    def _widen(self, columns: CommitColumns) -> None:
         """Add columns to the table, in a commit without rows."""
         commit = Commit(self._spark, self._storage, self._table.path)
         commit.change_schema(columns.widen)

@@ -29,7 +29,7 @@ from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table import ends
 from lakestream.lake.table.actions import locate
 from lakestream.lake.table.commit import Commit
-from lakestream.lake.table.log import State
+from lakestream.lake.table.log import TableVersion
 from lakestream.lake.table.policy import PAGE_SETTING, RUN_ROWS
 from lakestream.lake.write.maintenance_plan import Bin, layers
 
@@ -76,7 +76,7 @@ class Rewriter:
     def rewrite(
         self,
         commit: Commit,
-        state: State,
+        state: TableVersion,
         bins: Sequence[Bin],
         alone: Callable[[], AbstractContextManager[bool]],
         now_ms: int | None = None,

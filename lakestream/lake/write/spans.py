@@ -28,7 +28,7 @@ MAX_COMMIT_SPANS = 1_000
 """Messages of one commit that get a span, the first ones."""
 
 
-class Commit(msgspec.Struct, frozen=True):
+class CommitSpan(msgspec.Struct, frozen=True):
     """A commit to a table. Times in ns since the epoch; `position`: log index that the table holds since then."""
 
     account: str
@@ -68,7 +68,7 @@ class CommitSpans:
         kept = alive(np.array([seq for seq, _ in found], np.int64), dead)
         return [each for each, lives in zip(found, kept, strict=True) if lives]
 
-    def export(self, commit: Commit, found: Sequence[tuple[int, Parent]]) -> None:
+    def export(self, commit: CommitSpan, found: Sequence[tuple[int, Parent]]) -> None:
         """Export a span for each of the messages that `find` returned."""
         for seq, parent in found:
             message = (commit.account, commit.stream, commit.uid, seq)

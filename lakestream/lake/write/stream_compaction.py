@@ -42,10 +42,10 @@ from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.storage.locks import Lock
 from lakestream.lake.table import batches, check, erasures, foreign_commits, policy, segments
 from lakestream.lake.table import departures as departure_files
-from lakestream.lake.table.batches import Batch
-from lakestream.lake.table.log import Log
+from lakestream.lake.table.batches import CommitBatch
+from lakestream.lake.table.log import TableLog
 from lakestream.lake.table.policy import DEFAULT_BUCKETS, Partition
-from lakestream.lake.table.progress import Progress, application
+from lakestream.lake.table.progress import TableProgress, application
 from lakestream.lake.table.schema import (
     REMOVED_COLUMN,
     SUBJECT_LIMIT,
@@ -59,9 +59,9 @@ from lakestream.lake.write import file_statistics, repair
 from lakestream.lake.write.data_files import Values, partition_values
 from lakestream.lake.write.misfits import MisfitTable
 from lakestream.lake.write.replay import Replay
-from lakestream.lake.write.spans import Commit, CommitSpans
+from lakestream.lake.write.spans import CommitSpan, CommitSpans
 from lakestream.lake.write.table import RANDOM_PREFIXES, ExistingTable, StreamTable
-from lakestream.lake.write.tasks import Columns, Output, StreamTask
+from lakestream.lake.write.tasks import CommitColumns, Output, StreamTask
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -74,7 +74,7 @@ SAMPLED_SEGMENTS = 8
 """Number of segments of which the subjects are looked at for bounds of buckets."""
 
 
-class Options(msgspec.Struct, frozen=True):
+class CompactionOptions(msgspec.Struct, frozen=True):
     """Options of compaction.
 
     `subject_limit`: a table of partition rule `auto` with more distinct subjects is partitioned by bucket;
@@ -87,10 +87,10 @@ class Options(msgspec.Struct, frozen=True):
     """Exports the spans of traced messages."""
 
 
-class Plan(msgspec.Struct, frozen=True):
+class CommitPlan(msgspec.Struct, frozen=True):
     """A commit to be made: its batch, the position that it follows on, and how its files are written."""
 
-    batch: Batch
+    batch: CommitBatch
     position: int
     task: StreamTask
     began_ns: int
@@ -122,7 +122,7 @@ class StreamCompaction:
         spark: SparkSession,
         lake: str,
         stream: StagedStream,
-        options: Options | None = None,
+        options: CompactionOptions | None = None,
         table: str | None = None,
     ) -> None:
         self._spark = spark
@@ -130,7 +130,7 @@ class StreamCompaction:
         self._directory = stream.directory
         self._identity = stream.identity
         self._deleted = stream.deleted
-        self._options = options or Options()
+        self._options = options or CompactionOptions()
         self._table = StreamTable(spark, self._storage, stream.identity, table)
         self.table = self._table.path
         self._watch = self._table.follower
@@ -141,7 +141,7 @@ class StreamCompaction:
 
     @classmethod
     def of_deleted(
-        cls, spark: SparkSession, lake: str, stream: StagedStream, options: Options | None = None
+        cls, spark: SparkSession, lake: str, stream: StagedStream, options: CompactionOptions | None = None
     ) -> StreamCompaction:
         """Return the compaction of a deleted stream. If another stream has its name, its table is moved aside, or
         created there.
@@ -193,7 +193,7 @@ class StreamCompaction:
             return True
         return quarantine.find(self._directory, position) is not None
 
-    def plan(self, through: int) -> Plan | None:
+    def plan(self, through: int) -> CommitPlan | None:
         """Prepare the next commit, up to a log index; None if there is nothing to commit. A plan holds the table's lock
         until `commit` or `release`.
 
@@ -218,7 +218,7 @@ class StreamCompaction:
             if found is None:
                 self.release()
 
-    def _planned(self, through: int) -> Plan | None:
+    def _planned(self, through: int) -> CommitPlan | None:
         reached = self._watch.position() or 0
         if (quarantined := quarantine.find(self._directory, reached)) is not None:
             raise quarantined
@@ -234,7 +234,7 @@ class StreamCompaction:
         batch = batches.gather(self._identity.uid, parts[:count], footers[:count], self._watch.head.progress)
         return self._prepared(batch, reached, began_ns)
 
-    def revise(self, plan: Plan, output: Output) -> Plan | None:
+    def revise(self, plan: CommitPlan, output: Output) -> CommitPlan | None:
         """Return the plan with which the segments have to be written again, after tasks that have found that the table
         lacks columns or partitions by bucket; None if `commit` can follow.
 
@@ -260,7 +260,7 @@ class StreamCompaction:
             raise TableBusy(self.table)  # it was restored since the batch was offered; the next one has its segments
         return None
 
-    def commit(self, plan: Plan, output: Output) -> Outcome:
+    def commit(self, plan: CommitPlan, output: Output) -> Outcome:
         """Commit the files of a plan, and release the lock. Unless `is_cleared`, rows have to be deleted next."""
         try:
             batch, spans, before = plan.batch, self._options.spans, self._watch.head.progress
@@ -276,7 +276,7 @@ class StreamCompaction:
                 self._owed = batches.departures_deleted(batch, before.floor if before else 0)
             if spans is not None:
                 label = (self._identity.account, self._identity.name, self._identity.uid)
-                spans.export(Commit(*label, reached, plan.began_ns, time.time_ns()), traced)
+                spans.export(CommitSpan(*label, reached, plan.began_ns, time.time_ns()), traced)
             return Outcome(1, len(batch.parts), self._watch.head.rows, reached, misfits)
         finally:
             self.release()
@@ -316,7 +316,7 @@ class StreamCompaction:
         if found is None or found.uid != self._identity.uid:
             check.settle(self._storage, self._directory)
             return None
-        mending = repair.Repair(self._spark, self._storage, self._identity, self.table, self._directory)
+        mending = repair.TableRepair(self._spark, self._storage, self._identity, self.table, self._directory)
         try:
             if mending.run(self._check) is not None:
                 self._cleared = False
@@ -390,13 +390,13 @@ class StreamCompaction:
 
     # One commit
 
-    def _prepared(self, batch: Batch, reached: int, began_ns: int) -> Plan | None:
+    def _prepared(self, batch: CommitBatch, reached: int, began_ns: int) -> CommitPlan | None:
         """Bring the table into the state that the batch's rows need; None if it belongs to a younger stream of this
         name."""
         found = self._table.find()
         if found is not None and found.uid == self._identity.uid:
             # This commit hides those of other programs from a server that is started later.
-            log, app = Log(self._storage, self.table), application(self._identity.uid)
+            log, app = TableLog(self._storage, self.table), application(self._identity.uid)
             foreign = foreign_commits.since_progress(log, app, self._watch.head.moved)
             foreign_commits.leave_notes(self._storage, self._directory, foreign)
         if found is not None and found.uid != self._identity.uid:
@@ -423,9 +423,9 @@ class StreamCompaction:
             random=random or (layout.kind != "bucket" and (found is None or layout != found.layout)),
             columns=self._columns(batch, found.schema if found is not None else None),
         )
-        return Plan(batch, reached, task, began_ns)
+        return CommitPlan(batch, reached, task, began_ns)
 
-    def _end_rows(self, batch: Batch, position: int, found: ExistingTable) -> None:
+    def _end_rows(self, batch: CommitBatch, position: int, found: ExistingTable) -> None:
         """Delete rows of removed messages; in an archive, mark them."""
         before = self._watch.head.progress
         gone = batches.deletions(position, before, batch.unwritten)
@@ -443,7 +443,7 @@ class StreamCompaction:
         for update in batches.updates(position, before, batch.endings):
             self._table.delta().update(update.condition, {update.column: update.value})
 
-    def _append(self, plan: Plan, output: Output) -> int:
+    def _append(self, plan: CommitPlan, output: Output) -> int:
         """Commit the batch's rows, unless the table's position is another one by now; return the number of misfits."""
         batch, columns = plan.batch, plan.task.columns
         self._check()
@@ -461,12 +461,12 @@ class StreamCompaction:
             commit.append(plan.task.layout.columns, stated)
         return misfits
 
-    def _columns(self, batch: Batch, schema: str | None) -> Columns | None:
+    def _columns(self, batch: CommitBatch, schema: str | None) -> CommitColumns | None:
         """Return the typed columns of the table as they are; None for a stream without schemas."""
         if not batch.schemas:
             return None
         reached = self._misfits.reached()
-        return Columns(
+        return CommitColumns(
             lake=self._storage.root,
             account=self._identity.account,
             schemas=batch.schemas,
@@ -479,7 +479,7 @@ class StreamCompaction:
 
     # The layout
 
-    def _layout(self, batch: Batch, found: ExistingTable | None) -> Layout:
+    def _layout(self, batch: CommitBatch, found: ExistingTable | None) -> Layout:
         """Return the layout that the table should have for this batch."""
         asked = batch.policy.partition
         current, decided_for = (found.layout, found.decided_for) if found else (None, None)
@@ -492,7 +492,7 @@ class StreamCompaction:
             return Layout(want.kind, tokens=want.tokens)
         return Layout("bucket", bounds=self._bounds(batch, want.buckets, found is not None))
 
-    def _too_many(self, batch: Batch, want: Partition, current: Layout | None) -> bool:
+    def _too_many(self, batch: CommitBatch, want: Partition, current: Layout | None) -> bool:
         """Return True if partitions by tokens would exceed SUBJECT_MOST, in the table or in this batch alone."""
         if batch.subjects <= SUBJECT_MOST:
             return False
@@ -509,7 +509,7 @@ class StreamCompaction:
                     return True
         return False
 
-    def _bounds(self, batch: Batch, buckets: int, in_table: bool) -> tuple[str, ...]:
+    def _bounds(self, batch: CommitBatch, buckets: int, in_table: bool) -> tuple[str, ...]:
         """Return bounds of buckets with about equal numbers of subjects."""
         step = -(-len(batch.parts) // SAMPLED_SEGMENTS)
         some = batch.parts[::step]
@@ -527,7 +527,7 @@ def clear_removed(lake: str) -> None:
     storage.delete_tree(f"{storage.root}/{paths.REMOVED}")
 
 
-def _stated(progress: Progress, began_ms: int) -> str:
+def _stated(progress: TableProgress, began_ms: int) -> str:
     """Return the userMetadata of a commit: its progress, and when its rows began to be written."""
     return msgspec.json.encode(msgspec.structs.asdict(progress) | {"began_ms": began_ms}).decode()
 

@@ -24,7 +24,7 @@ from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table.actions import MetaData
 from lakestream.lake.table.clones import References
 from lakestream.lake.table.commit import Commit, forget, jvm
-from lakestream.lake.table.log import Log, log_directory
+from lakestream.lake.table.log import TableLog, log_directory
 from lakestream.lake.table.policy import (
     LOG_CLEANUP_PROPERTY,
     MANAGED_PROPERTIES,
@@ -183,7 +183,7 @@ class StreamTable:
         Raises:
             DamagedLog: a commit is missing, so that Delta cannot read the table either.
         """
-        log = Log(self._storage, self.path)
+        log = TableLog(self._storage, self.path)
         base, since = max(log.checkpoints, default=-1), -1
         if base == self._readable:
             since = base
@@ -202,7 +202,7 @@ class StreamTable:
 
     def _declared_since(self, is_so: Callable[[MetaData], bool]) -> int:
         """Return the version since which all metaData actions of the log are so; 0: since its beginning."""
-        log, since = Log(self._storage, self.path), 0
+        log, since = TableLog(self._storage, self.path), 0
         for version in reversed(log.commits):
             stated = [action.meta_data for action in log.commit(version).actions if action.meta_data is not None]
             if stated and not is_so(stated[-1]):
@@ -323,7 +323,7 @@ class StreamTable:
 
     def partitions(self) -> int:
         """Return the number of the table's partitions."""
-        files = Log(self._storage, self.path).state().files.values()
+        files = TableLog(self._storage, self.path).state().files.values()
         return len({tuple(sorted(file.partition_values.items())) for file in files})
 
     def frame(self) -> DataFrame:

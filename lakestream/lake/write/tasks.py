@@ -76,7 +76,7 @@ class Output(msgspec.Struct, frozen=True):
 _OUTPUT = msgspec.json.Decoder(Output)
 
 
-class Columns(msgspec.Struct, frozen=True, kw_only=True):
+class CommitColumns(msgspec.Struct, frozen=True, kw_only=True):
     """The typed columns of a commit.
 
     Attributes: `lake`, `account`: of the schemas; `schemas`: runs of messages with the same ones; `table`: the columns;
@@ -97,7 +97,7 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
         """Return the schemas."""
         return SchemaCatalog(open_storage(self.lake), self.account)
 
-    def extended(self, needed: Mapping[str, str]) -> Columns:
+    def extended(self, needed: Mapping[str, str]) -> CommitColumns:
         """Return the columns with those of further schema versions (`Output.needed`)."""
         table = self.table
         for reference in sorted(needed, key=_by_version):
@@ -138,7 +138,7 @@ class StreamTask(msgspec.Struct, frozen=True, kw_only=True):
     table: str
     layout: Layout
     random: bool
-    columns: Columns | None = None
+    columns: CommitColumns | None = None
 
     def write(self, paths: Sequence[str]) -> Output:
         """Write the messages of some of the segments into files."""

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 
 from lakestream.lake.write.maintainer import Done, Maintainer
-from lakestream.lake.write.maintenance_plan import Plan
+from lakestream.lake.write.maintenance_plan import MaintenancePlan
 
 DEFAULT_EVERY_SECONDS = 600.0
 DEFAULT_COMMITS = 100
@@ -79,7 +79,7 @@ class Upkeep:
                 self._round(full)
             except Exception as error:  # the lake cannot be listed, or Spark has ended; the compactor reports it
                 if not self._stopping:
-                    self._report(Done("all tables", Plan(), failure=str(error).partition("\n")[0]))
+                    self._report(Done("all tables", MaintenancePlan(), failure=str(error).partition("\n")[0]))
             if full:
                 self._full_at = time.monotonic() + self._every
 

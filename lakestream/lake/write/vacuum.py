@@ -20,10 +20,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Set
 
-from lakestream.lake.storage.storage import Entry, Storage
-from lakestream.lake.table.actions import Key, Statistics, locate, located, statistics
+from lakestream.lake.storage.storage import FileEntry, Storage
+from lakestream.lake.table.actions import AddStatistics, Key, locate, located, statistics
 from lakestream.lake.table.erasures import Runs, joined
-from lakestream.lake.table.log import Log, State
+from lakestream.lake.table.log import TableLog, TableVersion
 from lakestream.lake.write.maintenance_plan import MARGIN_NS, interval_ns
 
 CHANGE_DATA = "_change_data"
@@ -31,7 +31,9 @@ TOMBSTONES_PROPERTY = "delta.deletedFileRetentionDuration"
 DEFAULT_TOMBSTONES = "interval 1 week"
 
 
-def dead_files(storage: Storage, log: Log, state: State, retain_ns: int, now_ns: int, kept: Set[str]) -> list[str]:
+def dead_files(
+    storage: Storage, log: TableLog, state: TableVersion, retain_ns: int, now_ns: int, kept: Set[str]
+) -> list[str]:
     """Return the paths that can be deleted, ascending.
 
     Args:
@@ -58,13 +60,13 @@ def dead_files(storage: Storage, log: Log, state: State, retain_ns: int, now_ns:
     return sorted(candidates)
 
 
-def visible(table: str, entry: Entry) -> bool:
+def visible(table: str, entry: FileEntry) -> bool:
     """Return True if a file in a table's directory is data, not hidden from readers."""
     parts = entry.path[len(table) + 1 :].split("/")
     return not any(part.startswith(("_", ".")) and part != CHANGE_DATA for part in parts)
 
 
-def _removed_since(log: Log, cutoff_ms: int) -> set[str]:
+def _removed_since(log: TableLog, cutoff_ms: int) -> set[str]:
     """Return the files removed by commits after a time: checkpoints no longer have all tombstones of so long ago."""
     found: set[str] = set()
     for version in log.versions[log.count_until(cutoff_ms) :]:
@@ -96,7 +98,7 @@ def within(storage: Storage, files: Iterable[str], runs: Runs) -> list[tuple[int
     return joined((seq, seq) for seq in found)
 
 
-def to_rewrite(storage: Storage, table: str, state: State, runs: Runs) -> set[Key]:
+def to_rewrite(storage: Storage, table: str, state: TableVersion, runs: Runs) -> set[Key]:
     """Return the files of a version that hold rows to be erased. Only files with a deletion vector can."""
     found: set[Key] = set()
     for key, add in state.files.items():
@@ -106,7 +108,7 @@ def to_rewrite(storage: Storage, table: str, state: State, runs: Runs) -> set[Ke
     return found
 
 
-def left_behind(storage: Storage, log: Log, state: State, runs: Runs) -> tuple[list[str], bool]:
+def left_behind(storage: Storage, log: TableLog, state: TableVersion, runs: Runs) -> tuple[list[str], bool]:
     """Return the files of the table's directory that hold such rows and do not belong to the newest version, and True
     if a commit that the log does not have may name one of them.
 
@@ -126,7 +128,7 @@ def left_behind(storage: Storage, log: Log, state: State, runs: Runs) -> tuple[l
     return found, unknown
 
 
-def _may_hold(said: Statistics, runs: Runs) -> bool:
+def _may_hold(said: AddStatistics, runs: Runs) -> bool:
     """Return True if a file may have one of the sequences by its statistics, or has no statistics."""
     at = bisect_right(runs, (said.max_seq, 1 << 63)) - 1
     return not said.rows or (at >= 0 and runs[at][1] >= said.min_seq)

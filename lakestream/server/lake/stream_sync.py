@@ -23,13 +23,13 @@ from lakestream.lake.staging import quarantine, staging
 from lakestream.lake.staging.staging import StagedSegment
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
-from lakestream.lake.storage.storage import Entry, Storage
+from lakestream.lake.storage.storage import FileEntry, Storage
 from lakestream.lake.table import check
 from lakestream.lake.table.check import Budget, TableCheck
 from lakestream.lake.table.foreign_commits import (
-    Change,
     ForeignCommit,
     ForeignCommits,
+    RowChange,
     Run,
     described,
     joined,
@@ -65,7 +65,7 @@ class LookResult(msgspec.Struct, frozen=True):
     held: int | None = None
     trouble: str = ""
     damaged: bool = False
-    changes: list[tuple[ForeignCommit, Change]] | None = None
+    changes: list[tuple[ForeignCommit, RowChange]] | None = None
 
 
 class StreamSync:
@@ -344,7 +344,9 @@ class StreamSync:
         self._looked_up = mark
         return True
 
-    def _changes(self, state: TableState, entries: Sequence[Entry], leads: bool) -> list[tuple[ForeignCommit, Change]]:
+    def _changes(
+        self, state: TableState, entries: Sequence[FileEntry], leads: bool
+    ) -> list[tuple[ForeignCommit, RowChange]]:
         """Return what other programs have changed in the table, as far as it is not undone."""
         epoch, seen = self._seen
         new = [each for each in state.foreign if epoch != state.head.epoch or each.version > seen]
@@ -355,7 +357,7 @@ class StreamSync:
         self._seen = state.head.epoch, state.version
         return found
 
-    def told(self, changes: Sequence[tuple[ForeignCommit, Change]] | None) -> str:
+    def told(self, changes: Sequence[tuple[ForeignCommit, RowChange]] | None) -> str:
         """Return the text for changes by other programs that concern messages of the stream; note those that do not.
 
         To be called by the event loop: messages may have been removed meanwhile, which settles a change.

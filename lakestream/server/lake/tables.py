@@ -13,7 +13,7 @@ import msgspec
 
 from lakestream.lake.errors import LakeError
 from lakestream.lake.storage.lake import open_storage
-from lakestream.lake.table.log import Commit, Log
+from lakestream.lake.table.log import LogCommit, TableLog
 from lakestream.lake.table.state import TableFollower, TableState
 from lakestream.lake.write.maintenance_plan import Policy
 from lakestream.ops.monitoring.monitored import MAX_COMMITS
@@ -94,7 +94,7 @@ def _figures(follower: TableFollower, now_ns: int, known: ReadFigures | None) ->
     at = state.head.epoch, state.version
     if known is not None and known.at == at:
         return msgspec.structs.replace(known, read_ns=now_ns)
-    log = Log(open_storage(follower.table), follower.table)
+    log = TableLog(open_storage(follower.table), follower.table)
     commits = []
     for version in range(state.version, max(state.version - MAX_COMMITS, -1), -1):
         try:
@@ -118,7 +118,7 @@ def _sizes(state: TableState) -> dict[str, Any]:
     }
 
 
-def _commit(commit: Commit) -> dict[str, Any]:
+def _commit(commit: LogCommit) -> dict[str, Any]:
     info = commit.info
     metrics = info.operation_metrics
     page = {

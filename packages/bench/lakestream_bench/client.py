@@ -24,7 +24,7 @@ import msgspec
 from lakestream.cli.link import connect_once
 from lakestream.cli.server_options import Server
 from lakestream.cli.terminal import quiet_asyncio
-from lakestream.lake.flush import Credentials
+from lakestream.lake.flush import ServerCredentials
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -55,7 +55,7 @@ class BenchPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     workload: str
     url: str
-    login: Credentials
+    login: ServerCredentials
     size: int
     seconds: float
     count: int

@@ -16,7 +16,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from lakestream.lake.catalogs.address import CatalogAddress
 from lakestream.lake.catalogs.catalog import REQUEST_SECONDS, Catalog, CatalogAway, CatalogRefused
-from lakestream.lake.catalogs.entries import Entry, Field, Table, cut
+from lakestream.lake.catalogs.entries import CatalogEntry, CatalogField, Table, cut
 from lakestream_catalogs.types import hive_fields
 
 MAX_COMMENT = 255
@@ -76,23 +76,23 @@ class GlueCatalog(Catalog):
             made = {"Name": database, "Description": comment}
             self._client.create_database(DatabaseInput=made, **self._scope)
 
-    def entries(self, database: str) -> list[Entry]:
+    def entries(self, database: str) -> list[CatalogEntry]:
         """Return all entries of a database."""
         with self._errors(f"list database {database}"):
             return [_entry(each) for each in self._all("get_tables", "TableList", DatabaseName=database)]
 
-    def render(self, table: Table, name: str) -> Entry:
+    def render(self, table: Table, name: str) -> CatalogEntry:
         """Return the entry that a table should have."""
         location = f"file:{table.path}" if "://" not in table.path else table.path
         comment, columns = cut(table.comment, MAX_DESCRIPTION), hive_fields(table.columns, MAX_COMMENT)
-        return Entry(name, location, comment, columns, {**_SHOWN, **table.properties})
+        return CatalogEntry(name, location, comment, columns, {**_SHOWN, **table.properties})
 
-    def create(self, database: str, entry: Entry, table: Table) -> None:
+    def create(self, database: str, entry: CatalogEntry, table: Table) -> None:
         """Create an entry."""
         with self._errors(f"create {database}.{entry.name}"):
             self._client.create_table(DatabaseName=database, TableInput=_input(entry), **self._scope)
 
-    def alter(self, database: str, entry: Entry, table: Table) -> None:
+    def alter(self, database: str, entry: CatalogEntry, table: Table) -> None:
         """Change an entry. Glue keeps no version of the old one."""
         with self._errors(f"alter {database}.{entry.name}"):
             changed = _input(entry)
@@ -130,16 +130,18 @@ class GlueCatalog(Catalog):
             raise CatalogAway(self._address, str(error).splitlines()[0], remedy) from None
 
 
-def _entry(table: dict[str, Any]) -> Entry:
+def _entry(table: dict[str, Any]) -> CatalogEntry:
     descriptor = table.get("StorageDescriptor") or {}
     serde = descriptor.get("SerdeInfo") or {}
     location = (serde.get("Parameters") or {}).get("path") or descriptor.get("Location") or ""
     columns = [*descriptor.get("Columns", ()), *table.get("PartitionKeys", ())]
-    fields = tuple(Field(each["Name"], each.get("Type", ""), each.get("Comment", "")) for each in columns)
-    return Entry(table["Name"], location, table.get("Description", ""), fields, dict(table.get("Parameters") or {}))
+    fields = tuple(CatalogField(each["Name"], each.get("Type", ""), each.get("Comment", "")) for each in columns)
+    return CatalogEntry(
+        table["Name"], location, table.get("Description", ""), fields, dict(table.get("Parameters") or {})
+    )
 
 
-def _input(entry: Entry) -> dict[str, Any]:
+def _input(entry: CatalogEntry) -> dict[str, Any]:
     columns = [{"Name": each.name, "Type": each.type, "Comment": each.comment} for each in entry.columns or ()]
     return {
         "Name": entry.name,

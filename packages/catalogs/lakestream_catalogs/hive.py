@@ -21,7 +21,7 @@ from thrift.transport.TTransport import TBufferedTransport, TTransportException
 
 from lakestream.lake.catalogs.address import CatalogAddress
 from lakestream.lake.catalogs.catalog import REQUEST_SECONDS, Catalog, CatalogAway, CatalogRefused
-from lakestream.lake.catalogs.entries import Entry, Field, Table, cut, own
+from lakestream.lake.catalogs.entries import CatalogEntry, CatalogField, Table, cut, own
 from lakestream.lake.storage.clouds.known import cloud_of
 from lakestream_catalogs.types import hive_fields
 
@@ -65,29 +65,29 @@ class HiveCatalog(Catalog):
         with self._errors(f"create database {database}"), suppress(ttypes.AlreadyExistsException):
             self._client.create_database(ttypes.Database(database, comment, None, {}))
 
-    def entries(self, database: str) -> list[Entry]:
+    def entries(self, database: str) -> list[CatalogEntry]:
         """Return all entries of a database."""
         with self._errors(f"list database {database}"):
             names = self._client.get_all_tables(database)
-            found: list[Entry] = []
+            found: list[CatalogEntry] = []
             for first in range(0, len(names), BATCH):
                 tables = self._client.get_table_objects_by_name(database, names[first : first + BATCH])
                 found += map(_entry, tables)
             return found
 
-    def render(self, table: Table, name: str) -> Entry:
+    def render(self, table: Table, name: str) -> CatalogEntry:
         """Return the entry that a table should have."""
         columns = hive_fields(table.columns, MAX_COMMENT)
         properties = {**_SHOWN, **table.properties}
-        return Entry(name, _location(table.path), cut(table.comment, MAX_DESCRIPTION), columns, properties)
+        return CatalogEntry(name, _location(table.path), cut(table.comment, MAX_DESCRIPTION), columns, properties)
 
-    def create(self, database: str, entry: Entry, table: Table) -> None:
+    def create(self, database: str, entry: CatalogEntry, table: Table) -> None:
         """Create an entry."""
         with self._errors(f"create {database}.{entry.name}"):
             made = _filled(ttypes.Table(entry.name, database, partitionKeys=[]), entry)
             self._client.create_table_with_environment_context(made, _context())
 
-    def alter(self, database: str, entry: Entry, table: Table) -> None:
+    def alter(self, database: str, entry: CatalogEntry, table: Table) -> None:
         """Change an entry. A metastore that refuses other types of columns gets the entry anew."""
         with self._errors(f"alter {database}.{entry.name}"):
             there = self._client.get_table(database, entry.name)
@@ -161,7 +161,7 @@ def _location(path: str) -> str:
     return f"file:{path}" if cloud is None else cloud.spark_path(path)
 
 
-def _entry(table: Any) -> Entry:
+def _entry(table: Any) -> CatalogEntry:
     properties = dict(table.parameters or {})
     descriptor = table.sd
     location, columns = "", list[Any]()
@@ -169,11 +169,11 @@ def _entry(table: Any) -> Entry:
         options = (descriptor.serdeInfo.parameters or {}) if descriptor.serdeInfo is not None else {}
         location, columns = options.get("path") or descriptor.location or "", descriptor.cols or []
     comment = properties.pop("comment", "")
-    fields = tuple(Field(each.name, each.type, each.comment or "") for each in columns)
-    return Entry(table.tableName, location, comment, fields, properties)
+    fields = tuple(CatalogField(each.name, each.type, each.comment or "") for each in columns)
+    return CatalogEntry(table.tableName, location, comment, fields, properties)
 
 
-def _filled(table: Any, entry: Entry) -> Any:
+def _filled(table: Any, entry: CatalogEntry) -> Any:
     """Write an entry into a table of Thrift; what it does not know stays."""
     kept = {name: value for name, value in (table.parameters or {}).items() if name not in own(table.parameters or {})}
     table.parameters = {**kept, **entry.properties, "comment": entry.comment}

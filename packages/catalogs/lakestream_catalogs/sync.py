@@ -14,7 +14,7 @@ import msgspec
 from lakestream.lake.catalogs.address import CatalogAddress
 from lakestream.lake.catalogs.catalog import Catalog, CatalogRefused
 from lakestream.lake.catalogs.entries import Table, database_of, is_below
-from lakestream.lake.catalogs.plan import CREATE, DROP, FOREIGN, NONE, Change, Placed, Synced, plan
+from lakestream.lake.catalogs.plan import CREATE, DROP, FOREIGN, NONE, EntryChange, Placed, Synced, plan
 from lakestream.lake.catalogs.tables import Tables
 
 SYNC_SECONDS = 60.0
@@ -26,7 +26,7 @@ class Planned(msgspec.Struct, frozen=True):
 
     database: str
     exists: bool
-    changes: list[Change]
+    changes: list[EntryChange]
 
 
 def plans(catalog: Catalog, address: CatalogAddress, found: Tables) -> Iterator[Planned]:
@@ -77,7 +77,7 @@ def sync(
     return Synced(str(address), tuple(done), complete, seconds=time.monotonic() - began)
 
 
-def _apply(catalog: Catalog, database: str, change: Change) -> Placed:
+def _apply(catalog: Catalog, database: str, change: EntryChange) -> Placed:
     try:
         if change.kind == DROP:
             catalog.drop(database, change.entry.name)

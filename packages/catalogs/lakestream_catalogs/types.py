@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from lakestream.lake.catalogs.entries import Column, Field, cut
+from lakestream.lake.catalogs.entries import CatalogField, Column, cut
 
 MAX_TYPE = 4000
 """Maximum length of a column's type in characters; metastores before Hive 2.3 keep no longer one."""
@@ -66,7 +66,7 @@ def hive_type(of: Any) -> str:
     return text
 
 
-def hive_fields(columns: tuple[Column, ...], max_comment: int) -> tuple[Field, ...]:
+def hive_fields(columns: tuple[Column, ...], max_comment: int) -> tuple[CatalogField, ...]:
     """Return columns as Hive and Glue have them: names in lower case, comments of limited length.
 
     A column without a Hive type is left out: engines read the columns from the table's log.
@@ -77,7 +77,7 @@ def hive_fields(columns: tuple[Column, ...], max_comment: int) -> tuple[Field, .
             kind = hive_type(column.type)
         except NoType:
             continue
-        found.append(Field(column.name.lower(), kind, cut(column.comment, max_comment)))
+        found.append(CatalogField(column.name.lower(), kind, cut(column.comment, max_comment)))
     return tuple(found)
 
 

@@ -21,7 +21,7 @@ import msgspec
 
 from lakestream.lake.catalogs.address import CatalogAddress
 from lakestream.lake.catalogs.catalog import REQUEST_SECONDS, Catalog, CatalogAway, CatalogRefused
-from lakestream.lake.catalogs.entries import Entry, Field, Table, cut
+from lakestream.lake.catalogs.entries import CatalogEntry, CatalogField, Table, cut
 from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream_catalogs.types import NoType, sql_type, unity_name
 
@@ -63,18 +63,20 @@ class UnityCatalog(Catalog):
         made = {"name": database, "catalog_name": self._catalog, "comment": comment}
         self._ask("POST", "/schemas", made, f"create schema {database}", "ALREADY_EXISTS")
 
-    def entries(self, database: str) -> list[Entry]:
+    def entries(self, database: str) -> list[CatalogEntry]:
         """Return all entries of a schema."""
         found = self._all("tables", catalog_name=self._catalog, schema_name=database, max_results=str(PAGE))
         return [_entry(each) for each in found]
 
-    def render(self, table: Table, name: str) -> Entry:
+    def render(self, table: Table, name: str) -> CatalogEntry:
         """Return the entry that a table should have."""
         location = f"file://{quote(table.path)}" if "://" not in table.path else table.path
-        columns = tuple(Field(each["name"], each["type_text"], each.get("comment", "")) for each in _columns(table))
-        return Entry(name, location, cut(table.comment, MAX_COMMENT), columns, dict(table.properties))
+        columns = tuple(
+            CatalogField(each["name"], each["type_text"], each.get("comment", "")) for each in _columns(table)
+        )
+        return CatalogEntry(name, location, cut(table.comment, MAX_COMMENT), columns, dict(table.properties))
 
-    def create(self, database: str, entry: Entry, table: Table) -> None:
+    def create(self, database: str, entry: CatalogEntry, table: Table) -> None:
         """Create an entry."""
         made = {
             "name": entry.name,
@@ -89,7 +91,7 @@ class UnityCatalog(Catalog):
         }
         self._ask("POST", "/tables", made, f"create {database}.{entry.name}")
 
-    def alter(self, database: str, entry: Entry, table: Table) -> None:
+    def alter(self, database: str, entry: CatalogEntry, table: Table) -> None:
         """Replace an entry."""
         self.drop(database, entry.name)
         self.create(database, entry, table)
@@ -197,8 +199,8 @@ def _columns(table: Table) -> list[dict[str, Any]]:
     return found
 
 
-def _entry(table: dict[str, Any]) -> Entry:
+def _entry(table: dict[str, Any]) -> CatalogEntry:
     columns = sorted(table.get("columns") or (), key=lambda each: each.get("position", 0))
-    fields = tuple(Field(each["name"], each.get("type_text", ""), each.get("comment") or "") for each in columns)
+    fields = tuple(CatalogField(each["name"], each.get("type_text", ""), each.get("comment") or "") for each in columns)
     location, comment = table.get("storage_location") or "", table.get("comment") or ""
-    return Entry(table["name"], location, comment, fields, dict(table.get("properties") or {}))
+    return CatalogEntry(table["name"], location, comment, fields, dict(table.get("properties") or {}))

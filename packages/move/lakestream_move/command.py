@@ -25,7 +25,7 @@ from lakestream.cli.server_options import (
     UserOption,
 )
 from lakestream.cli.terminal import JsonOption
-from lakestream.lake.flush import Credentials
+from lakestream.lake.flush import ServerCredentials
 from lakestream.protocol.durations import parse_duration
 from lakestream_move.compare import Verify
 from lakestream_move.output import MoveOutput
@@ -139,9 +139,12 @@ def move(
         take_consumers=take_consumers,
     )
     there = Server(
-        old, Credentials(from_user, from_password, "", from_creds, from_nkey, from_tls_cert, from_tls_key, from_tls_ca)
+        old,
+        ServerCredentials(
+            from_user, from_password, "", from_creds, from_nkey, from_tls_cert, from_tls_key, from_tls_ca
+        ),
     )
-    here = Server(new, Credentials(user, password, "", creds, nkey, tls_cert, tls_key, tls_ca))
+    here = Server(new, ServerCredentials(user, password, "", creds, nkey, tls_cert, tls_key, tls_ca))
     stopped = "interrupted; nothing was changed" if dry_run else INTERRUPTED
     with exits(stopped, Blocked):
         found = asyncio.run(_run(there, here, options, dry_run, undo, as_json))

@@ -15,7 +15,15 @@ from typing import Any
 
 import msgspec
 
-from lakestream.lake.table.actions import Add, AddCdc, DeletionVector, MetaData, Remove, TableProtocol, vector_file
+from lakestream.lake.table.actions import (
+    AddCdc,
+    AddFile,
+    DeletionVector,
+    MetaData,
+    RemoveFile,
+    TableProtocol,
+    vector_file,
+)
 from lakestream_sharing.errors import Unsupported
 from lakestream_sharing.requests import DELTA, PARQUET, Capabilities
 
@@ -26,7 +34,7 @@ _OF_THE_LOG = frozenset(("v2Checkpoint", "vacuumProtocolCheck", "inCommitTimesta
 _PASSED = ("delta.enableDeletionVectors", "delta.columnMapping.mode", "delta.columnMapping.maxColumnId")
 CHANGE_FEED = "delta.enableChangeDataFeed"
 
-FileAction = Add | Remove | AddCdc
+FileAction = AddFile | RemoveFile | AddCdc
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -111,7 +119,7 @@ class Lines:
         return {"protocol": {"deltaProtocol": _delta_protocol(protocol, is_enabled(metadata, CHANGE_FEED))}}
 
     def metadata(
-        self, metadata: MetaData, files: Iterable[Add] | None = None, version: int | None = None
+        self, metadata: MetaData, files: Iterable[AddFile] | None = None, version: int | None = None
     ) -> dict[str, Any]:
         """Return the line of a table's metadata. `files`: of the version, for their number and size."""
         shared: dict[str, Any] = {
@@ -135,7 +143,7 @@ class Lines:
         }
         return {"metaData": {"deltaMetadata": shared, **more}}
 
-    def file(self, add: Add, version: int | None = None, time_ms: int | None = None) -> dict[str, Any]:
+    def file(self, add: AddFile, version: int | None = None, time_ms: int | None = None) -> dict[str, Any]:
         """Return the line of a file of a version. Version and time are given where a request names a point."""
         if self._form == PARQUET:
             return {"file": self._plain(add, version, time_ms)}
@@ -145,7 +153,7 @@ class Lines:
         """Return the line of a file that a commit added, removed, or wrote for the change data feed."""
         action = change.action
         if self._form == PARQUET:
-            kind = "add" if isinstance(action, Add) else "cdf" if isinstance(action, AddCdc) else "remove"
+            kind = "add" if isinstance(action, AddFile) else "cdf" if isinstance(action, AddCdc) else "remove"
             return {kind: self._plain(action, change.version, change.time_ms)}
         return {"file": self._wrapped(action, change.version, change.time_ms)}
 
@@ -161,7 +169,7 @@ class Lines:
             "size": action.size or 0,
             "expirationTimestamp": self._expires,
         }
-        if isinstance(action, Add) and action.stats:
+        if isinstance(action, AddFile) and action.stats:
             found["stats"] = action.stats
         return found | _at(version, time_ms)
 
@@ -182,12 +190,12 @@ class Lines:
             inner["deletionVector"], file_id = self._shown_vector(vector)
             if file_id:
                 found["deletionVectorFileId"] = file_id
-        if isinstance(action, Add):
+        if isinstance(action, AddFile):
             kind = "add"
             inner |= {"modificationTime": action.modification_time, "dataChange": action.data_change}
             if action.stats:
                 inner["stats"] = action.stats
-        elif isinstance(action, Remove):
+        elif isinstance(action, RemoveFile):
             kind = "remove"
             inner |= {"deletionTimestamp": action.deletion_timestamp or time_ms or 0, "dataChange": action.data_change}
             inner["extendedFileMetadata"] = True
@@ -213,11 +221,11 @@ def end_of_stream(expires_ms: int, refresh_token: str = "") -> dict[str, Any]:
     return {"endStreamAction": found}
 
 
-def limited(files: Iterable[Add], rows: Callable[[Add], int | None], limit: int | None) -> list[Add]:
+def limited(files: Iterable[AddFile], rows: Callable[[AddFile], int | None], limit: int | None) -> list[AddFile]:
     """Return the first files that have `limit` rows together; all of them if statistics do not tell."""
     if limit is None:
         return list(files)
-    found: list[Add] = []
+    found: list[AddFile] = []
     for add in files:
         if limit <= 0:
             break

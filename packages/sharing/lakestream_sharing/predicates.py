@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from lakestream.lake.table.actions import Add
+from lakestream.lake.table.actions import AddFile
 from lakestream.protocol.decoding import DECODE_ERRORS
 
 MAX_DEPTH = 50
@@ -80,14 +80,14 @@ def parsed(text: str | None) -> Node | None:
         return None
 
 
-def selected(files: Iterable[Add], condition: Node | None) -> list[Add]:
+def selected(files: Iterable[AddFile], condition: Node | None) -> list[AddFile]:
     """Return the files that may have rows for which the condition holds."""
     if condition is None:
         return list(files)
     return [add for add in files if _holds(condition, _File(add), 0) is not False]
 
 
-def rows_of(add: Add) -> int | None:
+def rows_of(add: AddFile) -> int | None:
     """Return the number of rows of a file, without deleted ones; None if its statistics lack it."""
     count = _statistics(add).num_records
     if count is None:
@@ -98,7 +98,7 @@ def rows_of(add: Add) -> int | None:
 class _File:
     """A file for conditions. Its statistics are decoded when they are needed."""
 
-    def __init__(self, add: Add) -> None:
+    def __init__(self, add: AddFile) -> None:
         self._add = add
         self._known: Statistics | None = None
 
@@ -202,7 +202,7 @@ def _value(text: str | None, kind: str) -> Any:
     return text if kind == "string" else None
 
 
-def _statistics(add: Add) -> Statistics:
+def _statistics(add: AddFile) -> Statistics:
     try:
         return _STATISTICS.decode(add.stats) if add.stats else Statistics()
     except DECODE_ERRORS:

@@ -17,7 +17,7 @@ import msgspec
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table.actions import MetaData, locate
-from lakestream.lake.table.log import Commit, Log, State
+from lakestream.lake.table.log import LogCommit, TableLog, TableVersion
 from lakestream.lake.write.maintenance_plan import interval_ns
 from lakestream.lake.write.vacuum import DEFAULT_TOMBSTONES, TOMBSTONES_PROPERTY
 from lakestream_sharing import actions, predicates
@@ -90,7 +90,7 @@ class Table:
 
     def __init__(self, storage: Storage, path: str, stream: str, tables: Tables) -> None:
         self._storage, self._path, self._stream, self._tables = storage, path, stream, tables
-        self._log = Log(storage, path)
+        self._log = TableLog(storage, path)
         if not self._log.versions:
             raise NotFound(f"table {stream} does not exist")
 
@@ -190,7 +190,15 @@ class Table:
         return first, last
 
     def _answer_changes(
-        self, asked: Capabilities, state: State, first: int, last: int, urls: Urls, with_metadata: bool, *, feed: bool
+        self,
+        asked: Capabilities,
+        state: TableVersion,
+        first: int,
+        last: int,
+        urls: Urls,
+        with_metadata: bool,
+        *,
+        feed: bool,
     ) -> Answer:
         changed: list[Change] = []
         metadata: list[tuple[int, MetaData]] = []
@@ -213,7 +221,7 @@ class Table:
         found += [lines.change(each) for each in changed]
         return Answer(form, first, found, state.metadata.id)
 
-    def _state(self, version: int) -> State:
+    def _state(self, version: int) -> TableVersion:
         """Return the table at a version. Raises BadRequest when the log does not have it any more, or not yet."""
         if version > self.latest:
             raise BadRequest(f"version {version} does not exist: the newest is {self.latest}")
@@ -223,7 +231,7 @@ class Table:
             self._check_there()
             raise BadRequest(f"version {version} is not kept any more") from None
 
-    def _commit(self, version: int) -> Commit:
+    def _commit(self, version: int) -> LogCommit:
         try:
             return self._log.commit(version)
         except FileNotFoundError:
@@ -266,7 +274,7 @@ class Table:
         return dict(zip(found, urls.of(found), strict=True))
 
 
-def _changed(commit: Commit, feed: bool) -> Iterator[FileAction]:
+def _changed(commit: LogCommit, feed: bool) -> Iterator[FileAction]:
     """Yield the files by which a commit changed rows: of the feed those that it wrote for it, if there are any."""
     if feed and (written := [each.cdc for each in commit.actions if each.cdc is not None]):
         yield from written

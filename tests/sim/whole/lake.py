@@ -23,7 +23,7 @@ from unittest.mock import patch
 import msgspec
 
 from lakestream.lake.errors import StorageFailed
-from lakestream.lake.storage.storage import Entries, Entry, Names, Storage
+from lakestream.lake.storage.storage import Entries, FileEntry, Names, Storage
 from lakestream.log.format.files import Files
 from tests.sim.events import EPOCH, MS, Events, S
 from tests.sim.whole.fibers import Fibers, InlineExecutor, Threading
@@ -106,12 +106,12 @@ class Lake:
         if self.objects.pop(path, None) is not None:
             self.note(f"lake: {path} is deleted")
 
-    def entry(self, path: str) -> Entry:
+    def entry(self, path: str) -> FileEntry:
         """Return the entry of an object. Raise FileNotFoundError."""
         found = self.objects.get(path)
         if found is None:
             raise FileNotFoundError(path)
-        return Entry(path, len(found.data), found.tag, found.modified_ns)
+        return FileEntry(path, len(found.data), found.tag, found.modified_ns)
 
 
 class SimStorage(Storage):
@@ -129,7 +129,7 @@ class SimStorage(Storage):
     def read(self, path: str) -> bytes:
         return self.read_entry(path)[0]
 
-    def read_entry(self, path: str) -> tuple[bytes, Entry]:
+    def read_entry(self, path: str) -> tuple[bytes, FileEntry]:
         self._request("read", path)
         entry = self._lake.entry(path)
         return self._lake.objects[path].data, entry
@@ -141,7 +141,7 @@ class SimStorage(Storage):
     def read_range(self, path: str, start: int, size: int) -> bytes:
         return self.read(path)[start : start + size]
 
-    def stat(self, path: str) -> Entry | None:
+    def stat(self, path: str) -> FileEntry | None:
         self._request("look up", path)
         return self._lake.entry(path) if path in self._lake.objects else None
 

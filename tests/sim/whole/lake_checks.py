@@ -14,7 +14,7 @@ from unittest.mock import patch
 from lakestream.lake.read.history.rows import records
 from lakestream.lake.storage import paths
 from lakestream.lake.table.actions import locate
-from lakestream.lake.table.log import Log, State
+from lakestream.lake.table.log import TableLog, TableVersion
 from lakestream.lake.table.progress import application
 from lakestream.log.format.segment import SealedSegment
 from lakestream.log.store.segment_store import SegmentStore
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from tests.sim.whole.world import World
 
 
-def state_of(lake: Lake, name: str) -> State | None:
+def state_of(lake: Lake, name: str) -> TableVersion | None:
     """Return a stream's table as it is now; None: there is none."""
     table = paths.table(ROOT, name)
     try:
-        return Log(Observer(lake), table).state()
+        return TableLog(Observer(lake), table).state()
     except FileNotFoundError:
         return None
 

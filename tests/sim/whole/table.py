@@ -24,10 +24,10 @@ from lakestream.lake.errors import LakeError
 from lakestream.lake.staging.staging import StreamIdentity
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.storage import Storage
-from lakestream.lake.table.actions import Add, MetaData, locate
+from lakestream.lake.table.actions import AddFile, MetaData, locate
 from lakestream.lake.table.commit import Commit
 from lakestream.lake.table.foreign_commits import MARK
-from lakestream.lake.table.log import Log, log_directory
+from lakestream.lake.table.log import TableLog, log_directory
 from lakestream.lake.table.policy import StreamPolicy
 from lakestream.lake.table.schema import (
     CREATED_PROPERTY,
@@ -71,10 +71,10 @@ class Transactions:
         content = b"\n".join(map(msgspec.json.encode, actions)) + b"\n"
         version = read + 1
         while True:
-            path = Log(self._storage, self._table).path(version)
+            path = TableLog(self._storage, self._table).path(version)
             if self._storage.create(path, content) or self._storage.read(path) == content:
                 return version
-            winner = Log(self._storage, self._table).commit(version)
+            winner = TableLog(self._storage, self._table).commit(version)
             for action in winner.actions:
                 moved = action.txn is not None and action.txn.app_id == application
                 if moved or action.meta_data is not None or (changes_files and (action.add or action.remove)):
@@ -110,7 +110,7 @@ class SimTable(StreamTable):
     def adapt(self, found: ExistingTable, policy: StreamPolicy) -> None:
         want = wanted_properties(policy)
         if any(found.properties.get(name) != value for name, value in want.items()):
-            state = Log(self._storage, self.path).state()
+            state = TableLog(self._storage, self.path).state()
             changed = msgspec.structs.replace(state.metadata, configuration={**state.metadata.configuration, **want})
             self.commit(state.version, "SET TBLPROPERTIES", [_metadata(changed)])
 
@@ -118,14 +118,14 @@ class SimTable(StreamTable):
         raise NotImplementedError("other layouts are not simulated")
 
     def begin(self, application: str) -> Any:
-        return SimCommit(self, Log(self._storage, self.path).state().version, application)
+        return SimCommit(self, TableLog(self._storage, self.path).state().version, application)
 
     def delta(self) -> Any:
         return self
 
     def delete(self, condition: str) -> None:
         """Delete rows, as Delta does without deletion vectors: files that have some are written anew."""
-        log = Log(self._storage, self.path)
+        log = TableLog(self._storage, self.path)
         state = log.state()
         doomed = matcher(condition)
         actions: list[dict[str, Any]] = []
@@ -193,7 +193,7 @@ def matcher(condition: str) -> Callable[[int], bool]:
     return lambda seq: any(low <= seq <= high and (only is None or seq in only) for low, high, only in terms)
 
 
-def read_rows(storage: Storage, table: str, add: Add) -> pa.Table:
+def read_rows(storage: Storage, table: str, add: AddFile) -> pa.Table:
     """Return the rows of a data file, with its subject."""
     rows = pq.ParquetFile(pa.BufferReader(storage.read(locate(table, add.path)))).read()
     if "subject" not in rows.column_names:

@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 
 from lakestream.lake.staging.staging import StreamIdentity
 from lakestream.lake.table.policy import StreamPolicy
-from lakestream.lake.table.progress import Progress
+from lakestream.lake.table.progress import TableProgress
 from lakestream.lake.table.schema import Layout, message_schema
 from lakestream.lake.write.data_files import DataFiles
 from tests.sim.events import Events
@@ -38,7 +38,7 @@ def test_tables_of_the_simulation_are_delta_tables(tmp_path: Path) -> None:
             files = DataFiles(table.path, Layout()).write([pa.RecordBatch.from_pylist(rows, message_schema())])
             commit = table.begin("lakestream:U1")
             commit.add(files)
-            commit.move(Progress(uid="U1", last_index=first, last_seq=first, last_time_ns=first))
+            commit.move(TableProgress(uid="U1", last_index=first, last_seq=first, last_time_ns=first))
             commit.append(Layout().columns, "{}")
         table.delete("seq < 3 OR seq BETWEEN 5 AND 7 AND seq IN (5, 7)")
     for path, content in lake.objects.items():

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lakestream.lake.catalogs.entries import Column, Field
+from lakestream.lake.catalogs.entries import CatalogField, Column
 from lakestream_catalogs.types import NoType, hive_fields, hive_type, sql_type, unity_name
 
 STRUCT = {"type": "struct", "fields": [{"name": "zip", "type": "string"}, {"name": "n", "type": "decimal(20, 0)"}]}
@@ -52,4 +52,4 @@ def test_odd_names_in_structs_are_quoted_in_sql_and_not_written_for_hive() -> No
 def test_columns_without_a_type_there_are_left_out() -> None:
     wide = {"type": "struct", "fields": [{"name": f"field_{number}", "type": "string"} for number in range(400)]}
     columns = (Column("Seq", "long", "the\nsequence"), Column("v", "variant"), Column("wide", wide))
-    assert hive_fields(columns, 6) == (Field("seq", "bigint", "the s…"),)
+    assert hive_fields(columns, 6) == (CatalogField("seq", "bigint", "the s…"),)

@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 from lakestream.cli import importing, link, transfer
 from lakestream.cli.app import app
 from lakestream.lake.transfer.finding import find
-from lakestream.lake.transfer.mapping import Columns
+from lakestream.lake.transfer.mapping import MappingOptions
 from lakestream.lake.transfer.text import TextSource
 from lakestream.lake.transfer.text_mapping import TextMapper
 from lakestream.log.format.record import Record, iter_records
@@ -275,7 +275,7 @@ def attempt(streams: Streams, source: Path) -> Exception | None:
     """Run an import with --append, without a command line. Return its error."""
     streams.refuses = False
     text = TextSource(find(str(source)))
-    rows = importing.ImportRows(text, TextMapper(Columns(subject="r.{k}"), text), False, False)
+    rows = importing.ImportRows(text, TextMapper(MappingOptions(subject="r.{k}"), text), False, False)
     target = importing.ImportTarget("R", False, True, False, [], {}, "", "r.{k}")
     try:
         importing.ImportRun(streams, rows, target).run()  # type: ignore[arg-type]

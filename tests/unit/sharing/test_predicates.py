@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.lake.table.actions import Add
+from lakestream.lake.table.actions import AddFile
 from lakestream_sharing.predicates import MAX_DEPTH, parsed, rows_of, selected
 
 VALUES = st.one_of(st.none(), st.integers(-3, 3))
@@ -73,7 +73,7 @@ def holds(node: dict[str, Any], row: tuple[int | None, str]) -> bool | None:
     return decisive if decisive in found else None if None in found else not decisive
 
 
-def file(rows: list[tuple[int | None, str]], partitioned: bool) -> Add:
+def file(rows: list[tuple[int | None, str]], partitioned: bool) -> AddFile:
     numbers = [number for number, _ in rows if number is not None]
     texts = [text for _, text in rows]
     stats: dict[str, Any] = {"numRecords": len(rows), "nullCount": {"n": len(rows) - len(numbers), "s": 0}}
@@ -81,8 +81,8 @@ def file(rows: list[tuple[int | None, str]], partitioned: bool) -> Add:
     if numbers:
         stats["minValues"]["n"], stats["maxValues"]["n"] = min(numbers), max(numbers)
     if partitioned:
-        return Add("f", {"n": None if rows[0][0] is None else str(rows[0][0])}, stats=json.dumps(stats))
-    return Add("f", stats=json.dumps(stats))
+        return AddFile("f", {"n": None if rows[0][0] is None else str(rows[0][0])}, stats=json.dumps(stats))
+    return AddFile("f", stats=json.dumps(stats))
 
 
 @given(ROWS, CONDITIONS, st.booleans())
@@ -122,5 +122,5 @@ def test_a_condition_that_is_not_understood_leaves_nothing_out() -> None:
         '{"op": "not", "children": []}',
     ):
         assert selected([some], parsed(text)) == [some]
-    assert rows_of(Add("f")) is None
+    assert rows_of(AddFile("f")) is None
     assert rows_of(some) == 1

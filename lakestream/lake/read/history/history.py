@@ -25,7 +25,7 @@ import numpy as np
 
 from lakestream.lake.errors import HistoryUnavailable
 from lakestream.lake.read.history.cache import RECORD_OVERHEAD, Block, BlockCache, Slab
-from lakestream.lake.read.history.index import MAX_SUBJECTS, Choice, Snapshot, TableIndex
+from lakestream.lake.read.history.index import MAX_SUBJECTS, Choice, TableIndex, TableSnapshot
 from lakestream.lake.read.history.index import wanted as wanted_of
 from lakestream.lake.read.history.rows import content_bytes, records
 from lakestream.lake.read.history.scan import (
@@ -169,7 +169,7 @@ class TableHistory:
             HistoryUnavailable: the table could not be read.
         """
 
-        def ask(snapshot: Snapshot) -> int:
+        def ask(snapshot: TableSnapshot) -> int:
             return self._scan.first_at(snapshot, int(time_ns))
 
         # Times ascend with sequences: newer commits matter only if no known message is late enough.
@@ -329,7 +329,7 @@ class TableHistory:
             extent = self._strides.pop((narrow.owner, first), None) or Extent(max(limit, 1))
             rows = max(LOOK_ROWS, min(extent.rows * narrow.looked, LOOK_MOST))
 
-            def ask(snapshot: Snapshot) -> tuple[Any, int] | None:
+            def ask(snapshot: TableSnapshot) -> tuple[Any, int] | None:
                 until = min(last, snapshot.max_seq)
                 return self._scan.of_subjects(snapshot, first, until, narrow.choice.wanted, extent, rows)
 
@@ -357,7 +357,7 @@ class TableHistory:
         return known
 
     # ------------------------------------------------------------------ snapshots
-    def _ask(self, ask: Callable[[Snapshot], T], seq: int) -> T:
+    def _ask(self, ask: Callable[[TableSnapshot], T], seq: int) -> T:
         """Ask the known snapshot if it reaches `seq`, else the newest; repeat on a newer one after a failure."""
         for attempt in range(ATTEMPTS):
             try:
@@ -374,7 +374,7 @@ class TableHistory:
                     raise HistoryUnavailable(f"{self.table} could not be read: {error}") from error
         raise AssertionError("unreachable")
 
-    def _within(self, snapshot: Snapshot) -> Snapshot:
+    def _within(self, snapshot: TableSnapshot) -> TableSnapshot:
         """Return the part of a snapshot below `self.below`."""
         if self.below == END:
             return snapshot

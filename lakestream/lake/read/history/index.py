@@ -43,7 +43,7 @@ MAX_SUBJECTS = 512
 """Above this many subjects, all messages are read and filtered instead of naming the subjects in a query."""
 
 
-class Shape(msgspec.Struct, frozen=True):
+class TableShape(msgspec.Struct, frozen=True):
     """Properties of the table as a whole. `direct`: its files can be read directly; `archive`: it has an archive's
     column; `schema`: the JSON of its columns if rows may lack their payload, else ""."""
 
@@ -52,7 +52,7 @@ class Shape(msgspec.Struct, frozen=True):
     schema: str = ""
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class TableSnapshot(msgspec.Struct, frozen=True):
     """One version of a table. `files` are sorted by `min_seq`; `mins` and `maxs` are their ranges as arrays."""
 
     version: int
@@ -60,7 +60,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     mins: np.ndarray[Any, Any]
     maxs: np.ndarray[Any, Any]
     max_seq: int
-    shape: Shape
+    shape: TableShape
 
     def overlapping(self, first: int, last: int, wanted: SubjectRange | None = None) -> list[TableFile]:
         """Return the files that may hold a message with first ≤ seq ≤ last, sorted by their lowest sequence."""
@@ -91,14 +91,14 @@ class TableIndex:
     def __init__(self, follower: TableFollower, storage: Storage) -> None:
         self.follower = follower
         self._storage = storage
-        self._known: tuple[TableState, Snapshot] | None = None
+        self._known: tuple[TableState, TableSnapshot] | None = None
         self._footers: dict[str, TableFile] = {}
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> TableSnapshot:
         """Return the known snapshot without refreshing it; the newest version when there is none."""
         return self.refresh() if self._known is None else self._known[1]
 
-    def refresh(self, from_scratch: bool = False, seq: int = END) -> Snapshot:
+    def refresh(self, from_scratch: bool = False, seq: int = END) -> TableSnapshot:
         """Return the newest version; while another thread looks at the table, the last one if it reaches `seq`.
 
         Args:
@@ -122,7 +122,7 @@ class TableIndex:
             maxs = np.fromiter((file.max_seq for file in files), np.int64, len(files))
         same = known is not None and (known[0].metadata, known[0].protocol) == (state.metadata, state.protocol)
         shape = known[1].shape if known is not None and same else _shape(state.metadata, state.protocol)
-        snapshot = Snapshot(state.version, files, mins, maxs, int(maxs.max()) if len(maxs) else 0, shape)
+        snapshot = TableSnapshot(state.version, files, mins, maxs, int(maxs.max()) if len(maxs) else 0, shape)
         self._known = state, snapshot
         return snapshot
 
@@ -156,11 +156,11 @@ class TableIndex:
         return found
 
 
-def _shape(data: MetaData, protocol: TableProtocol) -> Shape:
+def _shape(data: MetaData, protocol: TableProtocol) -> TableShape:
     names = column_names(data.schema_string)
     mapped = data.configuration.get("delta.columnMapping.mode", "none") != "none"
     readable = protocol.min_reader_version in (1, 3) and _DIRECT_FEATURES.issuperset(protocol.reader_features or [])
-    return Shape(
+    return TableShape(
         readable and not mapped,
         REMOVED_COLUMN in names,
         data.schema_string if FORMAT_COLUMN in names else "",

@@ -19,16 +19,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakestream.lake.errors import LakeError
-from lakestream.lake.flush import Credentials, Flushed
+from lakestream.lake.flush import Flushed, ServerCredentials
 from lakestream.lake.read.history.rows import COLUMNS, records
 from lakestream.lake.staging import staging
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import departures as departure_files
-from lakestream.lake.table.at import AsOf, NotATable, TimeTravelError, as_of, as_of_sequence, open_log
+from lakestream.lake.table.at import NotATable, TableAsOf, TimeTravelError, as_of, as_of_sequence, open_log
 from lakestream.lake.table.conditions import Condition, bounds
 from lakestream.lake.table.schema import REMOVED_COLUMN
-from lakestream.lake.view import View, completed, open_view
+from lakestream.lake.view import StreamView, completed, open_view
 from lakestream.log.format.record import Record
 from lakestream.protocol.instants import rfc3339
 
@@ -40,7 +40,7 @@ class NothingThen(LakeError):
         super().__init__(f"stream {stream} held no message at {rfc3339(at_ns)}, as far as the lake knows")
 
 
-class Past(msgspec.Struct, frozen=True):
+class StreamPast(msgspec.Struct, frozen=True):
     """A stream at a time, or right after sequence `seq` was stored. `note`: a warning for the reader, or ""."""
 
     stream: str
@@ -48,7 +48,7 @@ class Past(msgspec.Struct, frozen=True):
     config: bytes
     """The stream's configuration as JSON, as far as the lake knows it: `{}` for a deleted stream."""
     note: str
-    view: View
+    view: StreamView
     last_seq: int
     """No message of that time has a higher sequence."""
     seq: int = 0
@@ -111,10 +111,10 @@ def open_past(
     account: str = paths.DEFAULT_ACCOUNT,
     *,
     server: str | None = None,
-    credentials: Credentials | None = None,
+    credentials: ServerCredentials | None = None,
     answer: Flushed | None = None,
     seq: int = 0,
-) -> Past:
+) -> StreamPast:
     """Return the messages that a stream held at a time, by message time, or right after a sequence was stored.
 
     Args:
@@ -138,7 +138,7 @@ def open_past(
     try:
         found = as_of_sequence(table, seq) if seq else as_of(table, at_ns)
     except NotATable:
-        found = AsOf(None, at_ns, complete=False, seq=seq)
+        found = TableAsOf(None, at_ns, complete=False, seq=seq)
     if found.complete and found.version is None:
         raise NothingThen(stream, at_ns)
     # A table that reaches the time needs no flush; the view has the columns and paths.
@@ -157,9 +157,9 @@ def open_past(
         view = view.at(found.point)
     if not (found.complete or view.flushed):
         note = f"what the server has not staged yet is missing: {view.note}"
-    return Past(stream, at_ns, _config(view), note, view, min(last_seq, seq or last_seq), seq)
+    return StreamPast(stream, at_ns, _config(view), note, view, min(last_seq, seq or last_seq), seq)
 
 
-def _config(view: View) -> bytes:
+def _config(view: StreamView) -> bytes:
     identity = staging.read_identity(paths.staging(view.lake, view.stream, view.uid, view.account))
     return bytes(identity.config) if identity is not None else b"{}"

@@ -35,7 +35,7 @@ from lakestream.lake.table.at import (
 )
 from lakestream.lake.table.departures import Dead
 from lakestream.lake.table.ends import stated
-from lakestream.lake.table.log import Log
+from lakestream.lake.table.log import TableLog
 from lakestream.lake.table.scan import Scan, typed
 from lakestream.lake.table.segments import alive
 from lakestream.log.format.departures import Point
@@ -58,7 +58,7 @@ _LISTED = 50
 """Maximum number of subjects listed in a query; more are given as a range."""
 
 
-class Answer:
+class PastAnswer:
     """Result of a question about a point; see `lakestream.ports.Was`."""
 
     def __init__(self, kept: PointVersion, through: int, newest: list[int] | None) -> None:
@@ -76,13 +76,13 @@ class TablePast:
         self._uid = uid
         self._storage = open_storage(table)
         self._lock = threading.Lock()
-        self._log: Log | None = None
+        self._log: TableLog | None = None
         self._open: OrderedDict[int, Scan] = OrderedDict()
         self._left: OrderedDict[tuple[int, Point], Any] = OrderedDict()
 
     def was(
         self, patterns: Sequence[bytes], point: Point, limit: int, without: Sequence[tuple[int, int]] = ()
-    ) -> Answer:
+    ) -> PastAnswer:
         """Return the last message of each subject that one of `patterns` is or matches, as the stream was at a point.
 
         Args:
@@ -97,7 +97,7 @@ class TablePast:
         erased = self._erased(without)
         kept = self._find(point)
         if kept.version is None or kept.progress is None:
-            return Answer(kept, kept.progress.last_seq if kept.progress is not None else 0, [])
+            return PastAnswer(kept, kept.progress.last_seq if kept.progress is not None else 0, [])
         wanted = Choice(patterns)
         where = wanted.wanted.sql(_LISTED)
         by_text: dict[tuple[str, bytes | None], int] = {}
@@ -107,8 +107,8 @@ class TablePast:
                 if seq > known and (known or wanted.has(raw if raw is not None else subject.encode())):
                     by_text[subject, raw] = seq
             if len(by_text) > limit:
-                return Answer(kept, kept.progress.last_seq, None)
-        return Answer(kept, self._through(kept, point), sorted(by_text.values()))
+                return PastAnswer(kept, kept.progress.last_seq, None)
+        return PastAnswer(kept, self._through(kept, point), sorted(by_text.values()))
 
     def rows(self, seqs: Sequence[int], point: Point, max_bytes: int) -> list[Record]:
         """Return the first of these messages (ascending), as many as fit into `max_bytes`, at least one.
@@ -165,14 +165,14 @@ class TablePast:
         except NotATable:
             return PointVersion(None, None)
 
-    def _found(self, log: Log, point: Point) -> PointVersion:
+    def _found(self, log: TableLog, point: Point) -> PointVersion:
         newest = log.progress(log.latest)
         if newest is not None and newest.uid != self._uid:
             self.close()  # it is being replaced by another table, whose versions begin at 0 again
             return PointVersion(None, None)
         return version_of_point(log, point)
 
-    def _commits(self) -> Log:
+    def _commits(self) -> TableLog:
         with self._lock:
             log = self._log = open_log(self._table) if self._log is None else self._log.renewed()
             if not log.versions:
@@ -256,7 +256,7 @@ class TablePast:
         if not self._storage.local or scan.file_count > CHECKED_FILES:
             return
         with contextlib.suppress(FileNotFoundError):  # VACUUM: the query tells
-            for add in Log(self._storage, self._table).state(version).files.values():
+            for add in TableLog(self._storage, self._table).state(version).files.values():
                 if (end := stated(add.tags)) is not None:
                     end.check_in(self._storage, locate(self._table, add.path))
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lakestream.lake.read.history.cache import Slab
-from lakestream.lake.read.history.index import Snapshot
+from lakestream.lake.read.history.index import TableSnapshot
 from lakestream.lake.read.history.rows import COLUMNS, LIGHT, joined
 from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table.actions import TableFile, locate
@@ -89,7 +89,7 @@ class TableScan:
         self._sql.close()
 
     # ------------------------------------------------------------------ by sequence
-    def slab(self, snapshot: Snapshot, first: int, room: tuple[int, int], extent: Extent) -> Slab | None:
+    def slab(self, snapshot: TableSnapshot, first: int, room: tuple[int, int], extent: Extent) -> Slab | None:
         """Return the messages around `first`, or after it where no file covers it, within `room`; None beyond the
         table.
 
@@ -115,7 +115,7 @@ class TableScan:
                 return self._measured(Slab(low, high, rows, rows.nbytes))
         return self._slab_by_query(snapshot, first, start, room, extent)
 
-    def _group(self, snapshot: Snapshot, places: Any, start: int, wanted: int) -> tuple[list[TableFile], int]:
+    def _group(self, snapshot: TableSnapshot, places: Any, start: int, wanted: int) -> tuple[list[TableFile], int]:
         """Return (small files that hold all messages from `start` on, the last sequence); no files when there are none
         such."""
         group: list[TableFile] = []
@@ -133,7 +133,9 @@ class TableScan:
             reach = max(reach, file.max_seq)
         return group, snapshot.max_seq
 
-    def _slab_by_query(self, snapshot: Snapshot, first: int, start: int, room: tuple[int, int], extent: Extent) -> Slab:
+    def _slab_by_query(
+        self, snapshot: TableSnapshot, first: int, start: int, room: tuple[int, int], extent: Extent
+    ) -> Slab:
         most, size = extent
         near = snapshot.overlapping(start, start + most)
         limit = max(1, min(most, size // self._row_size(near)))
@@ -157,7 +159,7 @@ class TableScan:
             self._row_bytes = max(found, self._row_bytes * 7 // 8)
         return slab
 
-    def of_seqs(self, snapshot: Snapshot, seqs: Sequence[int], wanted: SubjectRange | None) -> Any:
+    def of_seqs(self, snapshot: TableSnapshot, seqs: Sequence[int], wanted: SubjectRange | None) -> Any:
         """Return the existing messages with exactly these sequences (ascending)."""
         pick = Pick(seqs[0], seqs[-1], wanted, seqs)
         files = snapshot.holding(seqs, wanted)
@@ -172,7 +174,7 @@ class TableScan:
 
     # ------------------------------------------------------------------ by subject
     def of_subjects(
-        self, snapshot: Snapshot, first: int, last: int, wanted: SubjectRange, extent: Extent, rows: int
+        self, snapshot: TableSnapshot, first: int, last: int, wanted: SubjectRange, extent: Extent, rows: int
     ) -> tuple[Any, int] | None:
         """Return (messages of some subjects from `first` on, the sequence through which they are complete); None beyond
         `last`.
@@ -210,7 +212,7 @@ class TableScan:
         return found, through
 
     # ------------------------------------------------------------------ by time
-    def first_at(self, snapshot: Snapshot, time_ns: int) -> int:
+    def first_at(self, snapshot: TableSnapshot, time_ns: int) -> int:
         """Return the lowest sequence whose time is at or after `time_ns`; 0: there is none."""
         best = 0
         for file in snapshot.files:
@@ -229,11 +231,11 @@ class TableScan:
         return best
 
     # ------------------------------------------------------------------ files
-    def _readable(self, snapshot: Snapshot, files: Sequence[TableFile]) -> bool:
+    def _readable(self, snapshot: TableSnapshot, files: Sequence[TableFile]) -> bool:
         """Return True if these files should be read directly for few rows of each."""
         return snapshot.shape.direct and len(files) <= MOST_FILES and all(map(_small, files))
 
-    def _direct(self, snapshot: Snapshot, files: Sequence[TableFile], pick: Pick, columns: Sequence[str]) -> Any:
+    def _direct(self, snapshot: TableSnapshot, files: Sequence[TableFile], pick: Pick, columns: Sequence[str]) -> Any:
         """Return rows of whole small files. Raises FileNotFoundError and TooLarge."""
         archive, schema = snapshot.shape.archive, snapshot.shape.schema
 
@@ -276,11 +278,11 @@ class SqlTable:
         self._checked: set[str] = set()
         self._scan: Scan | None = None
 
-    def rows(self, snapshot: Snapshot, pick: Pick, columns: Sequence[str], limit: int = 0) -> Any:
+    def rows(self, snapshot: TableSnapshot, pick: Pick, columns: Sequence[str], limit: int = 0) -> Any:
         """Return the wanted rows in sequence order, as a pyarrow Table; at most `limit`, 0 for all."""
         return self._ask(snapshot, pick, lambda scan: scan.ordered(columns, _condition(snapshot, pick), limit))
 
-    def lowest_since(self, snapshot: Snapshot, first: int, last: int, time_ns: int) -> int:
+    def lowest_since(self, snapshot: TableSnapshot, first: int, last: int, time_ns: int) -> int:
         """Return the lowest sequence of a range whose time is at or after `time_ns`; 0: none."""
         pick = Pick(first, last)
         sql = f"SELECT min(seq) AS seq FROM t WHERE {_condition(snapshot, pick)} AND time_ns >= {time_ns}"
@@ -291,14 +293,14 @@ class SqlTable:
         with self._lock:
             self._scan = None
 
-    def _ask(self, snapshot: Snapshot, pick: Pick, ask: Callable[[Scan], Any]) -> Any:
+    def _ask(self, snapshot: TableSnapshot, pick: Pick, ask: Callable[[Scan], Any]) -> Any:
         self._check(snapshot, pick)
         found = ask(self._opened(snapshot.version))
         if len(snapshot.files) > KEEP_FILES:
             self.close()
         return found
 
-    def _check(self, snapshot: Snapshot, pick: Pick) -> None:
+    def _check(self, snapshot: TableSnapshot, pick: Pick) -> None:
         """Check the ends of large files before their first use. DataFusion verifies no checksum, neither of footers nor
         of pages.
 
@@ -322,7 +324,7 @@ class SqlTable:
             return self._scan
 
 
-def _condition(snapshot: Snapshot, pick: Pick) -> str:
+def _condition(snapshot: TableSnapshot, pick: Pick) -> str:
     parts = [f"seq >= {pick.first}", f"seq <= {pick.last}"]
     if pick.seqs is not None:
         lists = [pick.seqs[at : at + IN_MOST] for at in range(0, len(pick.seqs), IN_MOST)]

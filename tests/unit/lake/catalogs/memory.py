@@ -5,14 +5,14 @@ from __future__ import annotations
 import msgspec
 
 from lakestream.lake.catalogs.catalog import Catalog, CatalogAway, CatalogRefused
-from lakestream.lake.catalogs.entries import Entry, Field, Table
+from lakestream.lake.catalogs.entries import CatalogEntry, CatalogField, Table
 
 
 class MemoryCatalog(Catalog):
     """Entries by database and name. `away`: every request fails. `refused`: names whose changes are refused."""
 
     def __init__(self) -> None:
-        self.kept: dict[str, dict[str, Entry]] = {}
+        self.kept: dict[str, dict[str, CatalogEntry]] = {}
         self.away = ""
         self.refused: set[str] = set()
         self.requests: list[str] = []
@@ -25,20 +25,20 @@ class MemoryCatalog(Catalog):
         self._ask(f"create {database}")
         self.kept.setdefault(database, {})
 
-    def entries(self, database: str) -> list[Entry]:
+    def entries(self, database: str) -> list[CatalogEntry]:
         self._ask(f"list {database}")
         return list(self.kept[database].values())
 
-    def render(self, table: Table, name: str) -> Entry:
-        columns = tuple(Field(each.name, str(each.type), each.comment) for each in table.columns)
-        return Entry(name, table.path, table.comment, columns, dict(table.properties))
+    def render(self, table: Table, name: str) -> CatalogEntry:
+        columns = tuple(CatalogField(each.name, str(each.type), each.comment) for each in table.columns)
+        return CatalogEntry(name, table.path, table.comment, columns, dict(table.properties))
 
-    def create(self, database: str, entry: Entry, table: Table) -> None:
+    def create(self, database: str, entry: CatalogEntry, table: Table) -> None:
         self._ask(f"create {database}.{entry.name}", entry.name)
         assert entry.name not in self.kept[database]
         self.kept[database][entry.name] = entry
 
-    def alter(self, database: str, entry: Entry, table: Table) -> None:
+    def alter(self, database: str, entry: CatalogEntry, table: Table) -> None:
         self._ask(f"alter {database}.{entry.name}", entry.name)
         assert entry.name in self.kept[database]
         self.kept[database][entry.name] = entry

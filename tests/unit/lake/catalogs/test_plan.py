@@ -11,14 +11,14 @@ from lakestream.lake.catalogs.entries import (
     LAKE_PROPERTY,
     MAX_NAME,
     TABLE_PROPERTY,
+    CatalogEntry,
     Column,
-    Entry,
     Table,
     database_of,
     plain_location,
     table_name,
 )
-from lakestream.lake.catalogs.plan import ALTER, CREATE, DROP, FOREIGN, NONE, Change, plan
+from lakestream.lake.catalogs.plan import ALTER, CREATE, DROP, FOREIGN, NONE, EntryChange, plan
 from tests.unit.lake.catalogs.memory import MemoryCatalog
 
 LAKE = "a1b2"
@@ -31,11 +31,11 @@ def table(stream: str, *columns: str, **properties: str) -> Table:
     return Table(key, f"/lake/{key}", "$G", stream, f"Stream {stream}", made, (), {TABLE_PROPERTY: key, **properties})
 
 
-def kinds(changes: list[Change]) -> dict[str, str]:
+def kinds(changes: list[EntryChange]) -> dict[str, str]:
     return {change.entry.name: change.kind for change in changes}
 
 
-def applied(changes: list[Change], entries: dict[str, Entry]) -> None:
+def applied(changes: list[EntryChange], entries: dict[str, CatalogEntry]) -> None:
     """Make the changes."""
     for change in changes:
         if change.kind == DROP:
@@ -46,7 +46,7 @@ def applied(changes: list[Change], entries: dict[str, Entry]) -> None:
 
 
 def test_new_tables_are_created_changed_ones_altered_and_those_that_are_gone_dropped() -> None:
-    entries: dict[str, Entry] = {}
+    entries: dict[str, CatalogEntry] = {}
     applied(plan([table("ORDERS"), table("OLD")], [], LAKE, RENDER), entries)
     assert sorted(entries) == ["old", "orders"]
     changes = plan([table("ORDERS", "price"), table("NEW")], list(entries.values()), LAKE, RENDER)
@@ -58,9 +58,9 @@ def test_new_tables_are_created_changed_ones_altered_and_those_that_are_gone_dro
 
 
 def test_entries_of_others_stay_and_keep_their_names_and_places() -> None:
-    taken = Entry("orders", "/elsewhere")
-    same_place = Entry("by_hand", "file:/lake/streams/EVENTS")
-    other_lake = Entry("audit", "/other", properties={LAKE_PROPERTY: "ffff", TABLE_PROPERTY: "streams/AUDIT"})
+    taken = CatalogEntry("orders", "/elsewhere")
+    same_place = CatalogEntry("by_hand", "file:/lake/streams/EVENTS")
+    other_lake = CatalogEntry("audit", "/other", properties={LAKE_PROPERTY: "ffff", TABLE_PROPERTY: "streams/AUDIT"})
     tables = [table("ORDERS"), table("EVENTS"), table("AUDIT")]
     changes = plan(tables, [taken, same_place, other_lake], LAKE, RENDER)
     names = {change.table.stream: (change.kind, change.entry.name) for change in changes if change.table is not None}
@@ -96,7 +96,7 @@ def test_an_entry_follows_a_lake_that_moves() -> None:
 
 
 def test_of_two_streams_with_one_name_each_keeps_its_own() -> None:
-    entries: dict[str, Entry] = {}
+    entries: dict[str, CatalogEntry] = {}
     applied(plan([table("a-b"), table("a_b")], [], LAKE, RENDER), entries)
     second = next(name for name in entries if name != "a_b")
     assert second.startswith("a_b_")
@@ -117,7 +117,7 @@ OTHERS = st.dictionaries(
 def test_any_course_of_tables_ends_with_one_entry_for_each(
     course: list[dict[str, object]], others: dict[str, str]
 ) -> None:
-    theirs = {name: Entry(name, place, properties={"x": "y"}) for name, place in others.items()}
+    theirs = {name: CatalogEntry(name, place, properties={"x": "y"}) for name, place in others.items()}
     entries = dict(theirs)
     for state in course:
         tables = [

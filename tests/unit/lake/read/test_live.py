@@ -31,7 +31,7 @@ from lakestream.lake.table.schema import (
     table_schema,
 )
 from lakestream.lake.table.state import TableFollower
-from lakestream.lake.view import SegmentGone, View, open_view
+from lakestream.lake.view import SegmentGone, StreamView, open_view
 from lakestream.server.lake.stream_sync import Grace
 from tests.lake.model import StreamModel, flights, unstage_through
 
@@ -99,7 +99,7 @@ class Table:
         )
 
 
-def rows(view: View) -> dict[int, tuple[Any, ...]]:
+def rows(view: StreamView) -> dict[int, tuple[Any, ...]]:
     """Return the view's messages; assert that two engines agree."""
     table: list[pa.RecordBatch] = []
     if view.version is not None:
@@ -189,7 +189,7 @@ def test_an_archive_keeps_what_expired_and_says_when(tmp_path: Path, lake: Path)
     model.stage(lake, second)
     ended = {1: first, 2: first, 30: first, 3: second, 77: second}
 
-    def check() -> View:
+    def check() -> StreamView:
         view = open_view(str(lake), "ORDERS", flush=False)
         found = rows(view)
         assert set(found) == set(range(1, 101)) - {31}

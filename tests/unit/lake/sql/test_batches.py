@@ -9,7 +9,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from lakestream.lake.sql.batches import Counted, RowTooLarge, batches, schema_of
+from lakestream.lake.sql.batches import CountedRows, RowTooLarge, batches, schema_of
 from lakestream.lake.sql.session import Result
 
 pytestmark = pytest.mark.unit
@@ -25,7 +25,7 @@ def result(query: str) -> Result:
 @pytest.mark.parametrize("most", [0, 1, 4096, 9999, 10_000])
 def test_all_rows_are_in_batches_of_limited_size(most: int) -> None:
     for form in FORMS:
-        counted = Counted(most)
+        counted = CountedRows(most)
         found = list(batches(result("SELECT range AS a FROM range(10000)"), form, counted, 4000, 9000))
         whole = b"".join(found)
         rows = (
@@ -42,16 +42,16 @@ def test_all_rows_are_in_batches_of_limited_size(most: int) -> None:
 def test_a_row_that_is_too_large_is_an_error() -> None:
     for form in FORMS:
         with pytest.raises(RowTooLarge):
-            list(batches(result("SELECT repeat('x', 10000) AS a"), form, Counted(0), 4000, 9000))
+            list(batches(result("SELECT repeat('x', 10000) AS a"), form, CountedRows(0), 4000, 9000))
 
 
 def test_columns_of_one_name_are_told_apart() -> None:
-    (found,) = batches(result("SELECT 1 AS a, 2 AS a"), "json", Counted(0), 4000, 9000)
+    (found,) = batches(result("SELECT 1 AS a, 2 AS a"), "json", CountedRows(0), 4000, 9000)
     assert json.loads(found) == {"a": 1, "a_2": 2}
 
 
 def test_a_stream_has_no_dictionaries() -> None:
     query = "SELECT 'x'::ENUM('x', 'y') AS a"
-    found = pa.ipc.open_stream(b"".join(batches(result(query), "arrow", Counted(0), 4000, 9000))).read_all()
+    found = pa.ipc.open_stream(b"".join(batches(result(query), "arrow", CountedRows(0), 4000, 9000))).read_all()
     assert found.to_pylist() == [{"a": "x"}]
     assert pa.ipc.read_schema(pa.py_buffer(schema_of(result(query)))) == found.schema

@@ -26,8 +26,8 @@ from lakestream.cli.app import app
 from lakestream.lake.errors import UnsupportedLake
 from lakestream.lake.sql.connection import ExtensionMissing, extension_path
 from lakestream.lake.sql.dialect import BadSql
-from lakestream.lake.sql.session import LakeNotFound, Session, SqlError, UnknownStream
-from lakestream.lake.table.progress import Progress
+from lakestream.lake.sql.session import NoLakeHere, Session, SqlError, UnknownStream
+from lakestream.lake.table.progress import TableProgress
 from lakestream.protocol.instants import rfc3339
 
 pytestmark = pytest.mark.unit
@@ -65,7 +65,9 @@ def row(seq: int) -> dict[str, Any]:
 
 
 def write(table: Path, version: int, rows: list[dict[str, Any]]) -> None:
-    progress = Progress(uid="u", last_index=rows[-1]["seq"], last_seq=rows[-1]["seq"], last_time_ns=rows[-1]["time_ns"])
+    progress = TableProgress(
+        uid="u", last_index=rows[-1]["seq"], last_seq=rows[-1]["seq"], last_time_ns=rows[-1]["time_ns"]
+    )
     write_deltalake(
         table,
         pa.Table.from_pylist(rows, schema=SCHEMA),
@@ -192,7 +194,7 @@ def test_as_of_leaves_out_what_an_archive_kept(tmp_path: Path) -> None:
     rows = pa.Table.from_pylist([row(1), row(2), row(3)], schema=SCHEMA)
     ended = pa.array([at(2, 5), None, None], pa.int64())
     write(tmp_path / "streams" / "OTHER", 0, [row(1)])
-    progress = Progress(uid="u", last_index=3, last_seq=3, last_time_ns=at(3))
+    progress = TableProgress(uid="u", last_index=3, last_seq=3, last_time_ns=at(3))
     metadata = {"userMetadata": msgspec.json.encode(progress).decode()}
     write_deltalake(
         tmp_path / "streams" / "ORDERS",
@@ -344,7 +346,7 @@ def test_a_file_that_goes_is_looked_for_in_a_newer_version(tmp_path: Path, monke
 
 
 def test_no_lake(tmp_path: Path) -> None:
-    with pytest.raises(LakeNotFound, match="there is no lake at"):
+    with pytest.raises(NoLakeHere, match="there is no lake at"):
         Session(tmp_path / "none")
     with pytest.raises(UnsupportedLake):
         Session("ftp://bucket/lake")

@@ -14,15 +14,15 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from lakestream.lake import view as views
-from lakestream.lake.sql.catalog import Snapshot
+from lakestream.lake.sql.catalog import StatementSnapshot
 from lakestream.lake.sql.dialect import parse, rewrite
 from lakestream.lake.sql.session import Session, SqlError, UnknownStream
-from lakestream.lake.sql.uncompacted import MANY_REMOVED, Server
+from lakestream.lake.sql.uncompacted import MANY_REMOVED, FlushServer
 from lakestream.lake.staging import staging
 from lakestream.lake.storage import lake as lakes
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import schema_files as schemas
-from lakestream.lake.table.progress import Progress
+from lakestream.lake.table.progress import TableProgress
 from lakestream.lake.table.schema import table_schema
 from lakestream.protocol.instants import rfc3339
 from lakestream.schemas.schema import Schema
@@ -62,7 +62,7 @@ class Lake:
         view = views.open_view(self.root, "ORDERS", flush=False)
         rows = pa.Table.from_batches(view.tail_batches(), table_schema(view.columns))
         times = rows.column("time_ns").to_pylist()
-        progress = Progress(uid="UID1", last_index=view.last_index, last_seq=view.last_seq, last_time_ns=times[-1])
+        progress = TableProgress(uid="UID1", last_index=view.last_index, last_seq=view.last_seq, last_time_ns=times[-1])
         if "token3" in self.partitions:
             tokens = [(subject.split(".") + [None] * 3)[2] for subject in rows.column("subject").to_pylist()]
             rows = rows.append_column("token3", pa.array(tokens, pa.string())) if view.version is None else rows
@@ -239,12 +239,12 @@ def test_no_server_is_said_once(lake: Lake) -> None:
     lake.publish(5)
     lake.stage()
     said: list[str] = []
-    with Session(lake.root, server=Server(), notify=said.append) as session:
+    with Session(lake.root, server=FlushServer(), notify=said.append) as session:
         assert seqs(session) == seqs(session) == [1, 2, 3, 4, 5]
     [line] = said
     assert line.startswith("messages that are not staged yet are missing: ")
     said.clear()
-    nobody = Server("nats://127.0.0.1:1", timeout=2)
+    nobody = FlushServer("nats://127.0.0.1:1", timeout=2)
     with Session(lake.root, server=nobody, notify=said.append) as session:
         assert seqs(session) == [1, 2, 3, 4, 5]
     assert len(said) == 1
@@ -325,7 +325,7 @@ def test_a_bucket_with_a_schema_has_typed_values(tmp_path: Path) -> None:
 
 def files_read(session: Session, query: str) -> int:
     """Return the number of the table's files that the query reads, from DuckDB's statistics."""
-    snapshot = Snapshot(session._catalog, query)
+    snapshot = StatementSnapshot(session._catalog, query)
     [statement] = parse(query)
     sql = rewrite(statement, snapshot.locate)
     [(_, plan)] = session._interruptible(f"EXPLAIN ANALYZE {sql}", snapshot.arrow).fetchall()

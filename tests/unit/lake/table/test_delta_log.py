@@ -19,13 +19,13 @@ from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.storage.local_storage import LocalStorage
 from lakestream.lake.table.actions import CommitInfo, locate
 from lakestream.lake.table.actions import Transaction as Txn
-from lakestream.lake.table.log import Log
+from lakestream.lake.table.log import TableLog
 
 pytestmark = pytest.mark.unit
 
 
-def log(table: Path) -> Log:
-    return Log(open_storage(table), str(table))
+def log(table: Path) -> TableLog:
+    return TableLog(open_storage(table), str(table))
 
 
 def append(table: Path, first: int) -> None:
@@ -117,5 +117,5 @@ def test_logs_of_two_tables_are_listed_at_the_same_time(tmp_path: Path) -> None:
             return super().names(directory)
 
     with ThreadPoolExecutor(2) as pool:
-        logs = [Log(Waiting(str(tmp_path)), str(tmp_path / name)) for name in ("one", "other")]
+        logs = [TableLog(Waiting(str(tmp_path)), str(tmp_path / name)) for name in ("one", "other")]
         assert list(pool.map(lambda each: each.commits, logs)) == [[], []]

@@ -18,8 +18,8 @@ from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table import foreign_commits
 from lakestream.lake.table.actions import MetaData, TableProtocol
 from lakestream.lake.table.check import Budget, TableCheck
-from lakestream.lake.table.foreign_commits import MARK, Change, ForeignCommit, ForeignCommits
-from lakestream.lake.table.log import Log
+from lakestream.lake.table.foreign_commits import MARK, ForeignCommit, ForeignCommits, RowChange
+from lakestream.lake.table.log import TableLog
 from lakestream.lake.table.progress import application
 from lakestream.lake.table.schema import UID_PROPERTY, table_schema
 from lakestream.lake.table.state import TableFollower
@@ -59,9 +59,9 @@ class Table:
     def theirs(self, seqs: Sequence[int]) -> None:
         write_deltalake(self.path, rows(seqs, b"of another program"), mode="append")
 
-    def look(self) -> list[tuple[int, Change]]:
+    def look(self) -> list[tuple[int, RowChange]]:
         """Return what is left of other programs' changes, by version."""
-        log = Log(self.storage, self.path)
+        log = TableLog(self.storage, self.path)
         commits = [foreign_commits.foreign(log.commit(each)) for each in range(self._seen + 1, self.version + 1)]
         self._seen = self.version
         found = self.foreign.look(
@@ -81,24 +81,24 @@ def update(table: Table) -> None:
 
 
 FEED = {"delta.enableChangeDataFeed": "true"}
-DELETED = Change([(5, 5), (9, 12)])
-CHANGES: dict[str, tuple[Callable[[Table], Any], Change]] = {
-    "nothing": (lambda table: None, Change()),
-    "ours": (lambda table: table.ours([31, 32]), Change()),
-    "OPTIMIZE": (lambda table: DeltaTable(table.path).optimize.compact(), Change()),
-    "Z-order": (lambda table: DeltaTable(table.path).optimize.z_order(["time_ns"]), Change()),
+DELETED = RowChange([(5, 5), (9, 12)])
+CHANGES: dict[str, tuple[Callable[[Table], Any], RowChange]] = {
+    "nothing": (lambda table: None, RowChange()),
+    "ours": (lambda table: table.ours([31, 32]), RowChange()),
+    "OPTIMIZE": (lambda table: DeltaTable(table.path).optimize.compact(), RowChange()),
+    "Z-order": (lambda table: DeltaTable(table.path).optimize.z_order(["time_ns"]), RowChange()),
     "DELETE": (
         lambda table: DeltaTable(table.path).delete("seq = 5 OR seq BETWEEN 9 AND 12"),
         DELETED,
     ),
-    "DELETE of all": (lambda table: DeltaTable(table.path).delete(), Change([(1, 30)])),
-    "UPDATE": (update, Change([(5, 5)])),
-    "INSERT of others": (lambda table: table.theirs([40, 41]), Change([], [(40, 41)])),
-    "INSERT of the same sequence": (lambda table: table.theirs([7]), Change([(7, 7)])),
-    "RESTORE": (lambda table: DeltaTable(table.path).restore(0), Change([(11, 30)])),
+    "DELETE of all": (lambda table: DeltaTable(table.path).delete(), RowChange([(1, 30)])),
+    "UPDATE": (update, RowChange([(5, 5)])),
+    "INSERT of others": (lambda table: table.theirs([40, 41]), RowChange([], [(40, 41)])),
+    "INSERT of the same sequence": (lambda table: table.theirs([7]), RowChange([(7, 7)])),
+    "RESTORE": (lambda table: DeltaTable(table.path).restore(0), RowChange([(11, 30)])),
     "properties": (
         lambda table: DeltaTable(table.path).alter.set_table_properties(FEED),
-        Change(),
+        RowChange(),
     ),
 }
 
@@ -107,7 +107,7 @@ CHANGES: dict[str, tuple[Callable[[Table], Any], Change]] = {
 def test_each_kind_of_change_is_found_with_its_sequences(table: Table, name: str) -> None:
     change, wanted = CHANGES[name]
     change(table)
-    assert table.look() == ([(3, wanted)] if wanted != Change() else [])
+    assert table.look() == ([(3, wanted)] if wanted != RowChange() else [])
 
 
 @pytest.mark.parametrize("name", ["DELETE", "DELETE of all", "UPDATE", "INSERT of others", "RESTORE"])
@@ -116,9 +116,9 @@ def test_restoring_the_version_before_leaves_nothing_of_a_change(table: Table, n
     assert table.look()
     DeltaTable(table.path).restore(2)
     left = table.look()
-    assert [each for each in left if each[1] != Change()] == []
+    assert [each for each in left if each[1] != RowChange()] == []
     table.foreign.settle([version for version, _ in left], 2, leads=True)
-    assert [change for _, change in table.look()] == [Change(), Change()]
+    assert [change for _, change in table.look()] == [RowChange(), RowChange()]
     assert len(list(Path(table.staging).iterdir())) == 2, "the compactor may still find them"
     table.ours([31])
     table.foreign.settle([version for version, _ in left], table.version, leads=True)
@@ -141,9 +141,9 @@ def test_rows_of_one_change_may_be_put_back_one_by_one(table: Table) -> None:
     CHANGES["DELETE"][0](table)
     assert table.look() == [(3, DELETED)]
     write_deltalake(table.path, rows([5, 9]), mode="append")
-    assert table.look()[0] == (3, Change([(10, 12)]))
+    assert table.look()[0] == (3, RowChange([(10, 12)]))
     write_deltalake(table.path, rows([10, 11], b"other"), mode="append")
-    assert table.look()[0] == (3, Change([(10, 12)])), "these are not the rows that were deleted"
+    assert table.look()[0] == (3, RowChange([(10, 12)])), "these are not the rows that were deleted"
 
 
 def test_versions_that_cannot_be_compared_doubt_every_row_of_the_files(table: Table) -> None:
@@ -157,11 +157,11 @@ def test_versions_that_cannot_be_compared_doubt_every_row_of_the_files(table: Ta
 
 
 def test_the_compactor_finds_commits_since_its_own_last_one(table: Table) -> None:
-    log = Log(table.storage, table.path)
+    log = TableLog(table.storage, table.path)
     assert foreign_commits.since_progress(log, application("uid")) == []
     CHANGES["DELETE"][0](table)
     table.theirs([40])
-    log = Log(table.storage, table.path)
+    log = TableLog(table.storage, table.path)
     found = foreign_commits.since_progress(log, application("uid"))
     assert [(each.version, each.operation) for each in found] == [(3, "DELETE"), (4, "WRITE")]
     assert foreign_commits.since_progress(log, application("uid"), 2) == found
@@ -176,10 +176,10 @@ def test_a_change_that_was_undone_is_not_found_again_by_the_compactor(table: Tab
     DeltaTable(table.path).restore(2)
     left = table.look()
     table.foreign.settle([version for version, _ in left], 2, leads=True)
-    found = foreign_commits.since_progress(Log(table.storage, table.path), application("uid"))
+    found = foreign_commits.since_progress(TableLog(table.storage, table.path), application("uid"))
     for each in found:  # one at a time: the server may look in between
         foreign_commits.leave_notes(table.storage, table.staging, [each])
-        assert [change for _, change in table.look()] == [Change(), Change()]
+        assert [change for _, change in table.look()] == [RowChange(), RowChange()]
 
 
 def test_a_note_of_a_table_that_was_there_before_does_not_count(table: Table) -> None:
@@ -195,7 +195,7 @@ def test_runs_are_joined_and_limited() -> None:
     assert (found[0][0], found[-1][1]) == (many[0][0], many[-1][1])
 
 
-def undo(commit: ForeignCommit, left: Change, newest: int) -> str:
+def undo(commit: ForeignCommit, left: RowChange, newest: int) -> str:
     """Return the description of a change whose sequences all have messages."""
     commit = msgspec.structs.replace(commit, select="`seq`, NULL AS `n`")
     held = left.changed
@@ -203,12 +203,12 @@ def undo(commit: ForeignCommit, left: Change, newest: int) -> str:
 
 
 def test_a_change_that_no_commit_has_followed_is_undone_by_restoring_the_version_before() -> None:
-    said = undo(ForeignCommit(7, "WRITE", 1, 30), Change([(5, 5)], [(40, 41)]), 7)
+    said = undo(ForeignCommit(7, "WRITE", 1, 30), RowChange([(5, 5)], [(40, 41)]), 7)
     assert "in Spark SQL with RESTORE TABLE delta.`t` TO VERSION AS OF 6; or accept it" in said
 
 
 def test_rows_that_were_doubled_or_changed_are_all_replaced_once_the_compactor_has_committed() -> None:
-    said = undo(ForeignCommit(7, "WRITE", 1, 30), Change([(5, 5), (8, 9)]), 9)
+    said = undo(ForeignCommit(7, "WRITE", 1, 30), RowChange([(5, 5), (8, 9)]), 9)
     where = "seq BETWEEN 5 AND 5 OR seq BETWEEN 8 AND 9"
     command = f"INSERT INTO delta.`t` REPLACE WHERE {where} SELECT `seq`, NULL AS `n` FROM delta.`t` VERSION AS OF 6"
     command += f" WHERE {where}; or"
@@ -217,16 +217,16 @@ def test_rows_that_were_doubled_or_changed_are_all_replaced_once_the_compactor_h
 
 
 def test_inserted_rows_are_deleted_once_the_compactor_has_committed() -> None:
-    said = undo(ForeignCommit(7, "WRITE", 1, 30), Change([], [(40, 41)]), 9)
+    said = undo(ForeignCommit(7, "WRITE", 1, 30), RowChange([], [(40, 41)]), 9)
     assert "in Spark SQL with MERGE INTO delta.`t` t USING" in said
     assert "VERSION AS OF 7 WHERE seq BETWEEN 40 AND 41) o" in said
     assert "WHEN MATCHED THEN DELETE (docs/" in said
-    both = undo(ForeignCommit(7, "WRITE", 1, 30), Change([(5, 5)], [(40, 41)]), 9)
+    both = undo(ForeignCommit(7, "WRITE", 1, 30), RowChange([(5, 5)], [(40, 41)]), 9)
     assert [each.count("MERGE") for each in both.split(foreign_commits.AND_WITH)] == [0, 1]
 
 
 def test_rows_that_may_have_changed_are_not_deleted_by_the_undo() -> None:
-    said = undo(ForeignCommit(7, "WRITE", 1, 30), Change([(1, 30)], compared=False), 9)
+    said = undo(ForeignCommit(7, "WRITE", 1, 30), RowChange([(1, 30)], compared=False), 9)
     assert "REPLACE WHERE" not in said
     assert "WHEN NOT MATCHED THEN INSERT *" in said
 
@@ -245,8 +245,8 @@ def test_rows_of_deleted_messages_are_not_put_back_by_the_undo() -> None:
 
 def test_a_change_of_many_runs_has_no_command_once_the_compactor_has_committed() -> None:
     many = [(seq, seq) for seq in range(0, 3 * foreign_commits.NAMED_RUNS, 2)]
-    assert "put the rows of VERSION AS OF 6 back" in undo(ForeignCommit(7, "WRITE", 1, 30), Change(many), 9)
-    said = undo(ForeignCommit(7, "WRITE", 1, 30), Change([], many), 9)
+    assert "put the rows of VERSION AS OF 6 back" in undo(ForeignCommit(7, "WRITE", 1, 30), RowChange(many), 9)
+    said = undo(ForeignCommit(7, "WRITE", 1, 30), RowChange([], many), 9)
     assert "delete the rows that are in VERSION AS OF 7 and not in 6" in said
 
 

@@ -14,7 +14,7 @@ from deltalake import write_deltalake
 
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import clones, erasures
-from lakestream.lake.table.actions import Add, DeletionVector
+from lakestream.lake.table.actions import AddFile, DeletionVector
 from lakestream.lake.table.clones import Clone, References
 from lakestream.lake.write.detach import foreign
 
@@ -70,7 +70,11 @@ def test_messages_that_a_clone_has_not_are_found_among_those_to_be_erased(tmp_pa
 
 def test_a_file_is_foreign_by_its_path_or_its_deletion_vector() -> None:
     vector = DeletionVector("p", "file:/lake/origin/deletion_vector_1.bin", 1, 1)
-    own = Add("part.parquet", {}, 1)
-    adds = [own, Add("file:/lake/origin/part.parquet", {}, 1), Add("other.parquet", {}, 1, deletion_vector=vector)]
+    own = AddFile("part.parquet", {}, 1)
+    adds = [
+        own,
+        AddFile("file:/lake/origin/part.parquet", {}, 1),
+        AddFile("other.parquet", {}, 1, deletion_vector=vector),
+    ]
     assert foreign("/lake/clone", adds) == adds[1:]
     assert foreign("/lake/clone", adds, {"/lake/origin/part.parquet"}) == adds[1:2]

@@ -18,7 +18,7 @@ from lakestream.lake.table import at, batches
 from lakestream.lake.table import departures as departure_files
 from lakestream.lake.table.at import NotRecorded, TimeTravelError, as_of, open_log, version_of_point
 from lakestream.lake.table.departures import Dead, DeparturesGone
-from lakestream.lake.table.progress import Progress
+from lakestream.lake.table.progress import TableProgress
 from lakestream.log.format.departures import Departures, Point
 from lakestream.log.format.segment import Footer
 
@@ -33,7 +33,9 @@ def left() -> Departures:
     return departures
 
 
-def commit(table: Path, version: int, progress: Progress | None, operation: str = "WRITE", first_ns: int = 0) -> None:
+def commit(
+    table: Path, version: int, progress: TableProgress | None, operation: str = "WRITE", first_ns: int = 0
+) -> None:
     """Write a commit with the fields of the compactor's that times depend on."""
     log = table / "_delta_log"
     log.mkdir(parents=True, exist_ok=True)
@@ -46,8 +48,8 @@ def commit(table: Path, version: int, progress: Progress | None, operation: str 
     (log / f"{version:020d}.json").write_text("\n".join(map(json.dumps, lines)))
 
 
-def reached(last_seq: int, moment_ns: int, departed_: int = 0, deletes: int = 0) -> Progress:
-    return Progress(
+def reached(last_seq: int, moment_ns: int, departed_: int = 0, deletes: int = 0) -> TableProgress:
+    return TableProgress(
         uid="U",
         last_index=last_seq * 10,
         last_seq=last_seq,
@@ -97,7 +99,7 @@ def test_a_point_is_in_the_first_commit_that_reaches_it(tmp_path: Path) -> None:
 
 def test_a_past_that_is_gone_or_was_not_kept_is_an_error(tmp_path: Path) -> None:
     commit(tmp_path, 7, reached(10, 1000))
-    commit(tmp_path, 8, Progress(uid="U", last_index=200, last_seq=20, last_time_ns=2000))
+    commit(tmp_path, 8, TableProgress(uid="U", last_index=200, last_seq=20, last_time_ns=2000))
     commit(tmp_path, 9, reached(30, 3000))
     log = open_log(tmp_path)
     with pytest.raises(TimeTravelError, match=r"sequence 10 is before the versions .*lakestream\.time_travel"):
@@ -120,9 +122,9 @@ def test_files_go_with_the_commits_that_log_cleanup_takes(tmp_path: Path) -> Non
     assert len(departure_files.read(storage, str(tmp_path), 200)) == 3
 
 
-def unkept(last_seq: int, last_time_ns: int, moment_ns: int = 0) -> Progress:
+def unkept(last_seq: int, last_time_ns: int, moment_ns: int = 0) -> TableProgress:
     """Return the progress that a commit stores for a stream without time travel."""
-    return Progress(
+    return TableProgress(
         uid="U", last_index=last_seq * 10 + 5, last_seq=last_seq, last_time_ns=last_time_ns, moment_ns=moment_ns
     )
 
@@ -239,7 +241,7 @@ def test_moments_ascend_over_the_commits_of_a_stream(tmp_path: Path) -> None:
         segment_footer(2, 1400, None, {}),
         segment_footer(3, 1500, later, travels),
     ]
-    before: Progress | None = None
+    before: TableProgress | None = None
     for version, footer in enumerate(footers):
         batch = batches.gather("U", [batches.Part("x", version, footer.last_index, 1)], [footer], before)
         assert batch.progress.moment_ns == 2000
@@ -257,6 +259,6 @@ def test_the_table_of_another_stream_of_that_name_has_no_past(tmp_path: Path) ->
     assert (found.within, found.position) == (False, 0), "the log alone can know"
     shutil.rmtree(table)
     commit(table, 0, None, "CREATE TABLE")
-    mine = Progress(uid="V", last_index=999, last_seq=99, last_time_ns=9000, moment_ns=9000, departed=0)
+    mine = TableProgress(uid="V", last_index=999, last_seq=99, last_time_ns=9000, moment_ns=9000, departed=0)
     commit(table, 1, mine, first_ns=8000)
     assert past._find(Point(seq=3)).progress == mine, "not what was read of the table before"

@@ -11,7 +11,7 @@ from lakestream.lake.staging.staging import StagedSegment
 from lakestream.lake.table import batches
 from lakestream.lake.table.batches import Ending, Part
 from lakestream.lake.table.departures import Dead
-from lakestream.lake.table.progress import Progress
+from lakestream.lake.table.progress import TableProgress
 from lakestream.log.format.segment import Footer
 
 pytestmark = pytest.mark.unit
@@ -65,7 +65,7 @@ def test_a_commit_is_bounded_by_what_compressed_segments_hold() -> None:
 
 
 def test_only_what_the_table_has_is_to_be_erased_from_it() -> None:
-    progress = Progress(uid="U", last_index=5, last_seq=20, last_time_ns=0)
+    progress = TableProgress(uid="U", last_index=5, last_seq=20, last_time_ns=0)
     runs = [(3, 3), (18, 25), (30, 31)]
     assert batches.erasures(0, None, runs) == []
     assert batches.erasures(5, progress, runs) == [(3, 3), (18, 20)]
@@ -82,8 +82,10 @@ def test_footers_add_up() -> None:
         footer(10, last_seq=100, last_time=7, floor=5, removed=[8, 40]),
         footer(20, last_seq=120, last_time=0, floor=20, removed=[30], subjects=9),
     ]
-    batch = batches.gather("U", parts, footers, Progress(uid="U", last_index=0, last_seq=4, last_time_ns=6, floor=1))
-    assert batch.progress == Progress(uid="U", last_index=20, last_seq=120, last_time_ns=7, floor=20)
+    batch = batches.gather(
+        "U", parts, footers, TableProgress(uid="U", last_index=0, last_seq=4, last_time_ns=6, floor=1)
+    )
+    assert batch.progress == TableProgress(uid="U", last_index=20, last_seq=120, last_time_ns=7, floor=20)
     assert (batch.dead.floor, list(batch.dead.removed)) == (20, [30, 40])
     assert (batch.subjects, batch.size) == (9, 150)
 
@@ -95,8 +97,8 @@ def test_a_segment_of_another_stream_or_name_is_refused() -> None:
         batches.gather("U", [Part("a", 0, 10, 1)], [footer(9)], None)
 
 
-def progress(last_seq: int, floor: int) -> Progress:
-    return Progress(uid="U", last_index=1, last_seq=last_seq, last_time_ns=1, floor=floor)
+def progress(last_seq: int, floor: int) -> TableProgress:
+    return TableProgress(uid="U", last_index=1, last_seq=last_seq, last_time_ns=1, floor=floor)
 
 
 def test_an_empty_table_loses_nothing() -> None:

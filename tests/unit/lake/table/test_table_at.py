@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from lakestream import lake
 from lakestream.lake.table.at import (
-    AsOf,
     NotATable,
+    TableAsOf,
     TimeTravelError,
     as_of,
     instant,
@@ -27,8 +27,8 @@ from lakestream.lake.table.at import (
     version_for_commit_time,
     version_for_message_time,
 )
-from lakestream.lake.table.log import Log
-from lakestream.lake.table.progress import Progress
+from lakestream.lake.table.log import TableLog
+from lakestream.lake.table.progress import TableProgress
 from lakestream.protocol.instants import rfc3339
 
 pytestmark = pytest.mark.unit
@@ -63,7 +63,7 @@ class Table:
         self.last_seq += len(times)
         if uid is not None:
             last = times[-1] if times else last_time or 0
-            progress = Progress(uid=uid, last_index=self.version, last_seq=self.last_seq, last_time_ns=last)
+            progress = TableProgress(uid=uid, last_index=self.version, last_seq=self.last_seq, last_time_ns=last)
             progress = msgspec.structs.replace(progress, undone=self.undone)
             info["userMetadata"] = msgspec.json.encode(progress).decode()
         actions: list[dict[str, Any]] = [{"commitInfo": info}]
@@ -77,7 +77,7 @@ class Table:
         return self.version - 1
 
     @property
-    def log(self) -> Log:
+    def log(self) -> TableLog:
         return open_log(self.path)
 
 
@@ -161,16 +161,16 @@ def test_message_time_at_the_boundaries(table: Table) -> None:
     table.commit(100, 110, 120)
     table.commit(200, 210)
     expected = {
-        0: AsOf(None, 0, complete=True),
-        99: AsOf(None, 99, complete=True),
-        100: AsOf(1, 100, complete=True),
-        110: AsOf(1, 110, complete=True),
-        120: AsOf(1, 120, complete=True),
-        199: AsOf(1, 199, complete=True),
-        200: AsOf(2, 200, complete=True),
-        209: AsOf(2, 209, complete=True),
-        210: AsOf(2, 210, complete=False),
-        999: AsOf(2, 999, complete=False),
+        0: TableAsOf(None, 0, complete=True),
+        99: TableAsOf(None, 99, complete=True),
+        100: TableAsOf(1, 100, complete=True),
+        110: TableAsOf(1, 110, complete=True),
+        120: TableAsOf(1, 120, complete=True),
+        199: TableAsOf(1, 199, complete=True),
+        200: TableAsOf(2, 200, complete=True),
+        209: TableAsOf(2, 209, complete=True),
+        210: TableAsOf(2, 210, complete=False),
+        999: TableAsOf(2, 999, complete=False),
     }
     assert {at_ns: as_of(table.path, at_ns) for at_ns in expected} == expected
 
@@ -201,7 +201,7 @@ def test_message_time_takes_the_first_version_that_reaches_the_message(table: Ta
 def test_message_time_when_later_messages_died_before_they_were_written(table: Table) -> None:
     table.commit(100)
     table.commit(last_time=200)
-    assert as_of(table.path, 150) == AsOf(0, 150, complete=True)
+    assert as_of(table.path, 150) == TableAsOf(0, 150, complete=True)
 
 
 def test_message_time_without_statistics_errs_on_the_side_of_more(table: Table) -> None:
@@ -215,13 +215,13 @@ def test_message_time_counts_only_the_present_stream_of_that_name(table: Table) 
     table.commit(100, uid="old")
     table.last_seq = 0
     table.commit(500, uid="new")
-    assert as_of(table.path, 300) == AsOf(None, 300, complete=True)
+    assert as_of(table.path, 300) == TableAsOf(None, 300, complete=True)
     assert as_of(table.path, 500).version == 1
 
 
 def test_message_time_of_a_table_that_says_nothing(table: Table) -> None:
     table.commit(100, uid=None)
-    assert as_of(table.path, 100) == AsOf(None, 100, complete=False)
+    assert as_of(table.path, 100) == TableAsOf(None, 100, complete=False)
 
 
 def test_message_time_whose_version_log_clean_up_has_taken(table: Table) -> None:
@@ -306,14 +306,14 @@ def test_message_time_reads_few_of_many_commits(table: Table, monkeypatch: pytes
     for number in range(2000):
         table.commit(number * 10)
     reads = 0
-    real = Log.commit
+    real = TableLog.commit
 
-    def counted(self: Log, version: int) -> Any:
+    def counted(self: TableLog, version: int) -> Any:
         nonlocal reads
         reads += 1
         return real(self, version)
 
-    monkeypatch.setattr(Log, "commit", counted)
+    monkeypatch.setattr(TableLog, "commit", counted)
     assert as_of(table.path, 12_345).version == 1234
     assert version_for_commit_time(table.log, 0, now_ns=LATER) == 1999
     assert reads < 50
@@ -324,7 +324,7 @@ def test_real_tables_carry_what_is_needed(tmp_path: Path) -> None:
     path = tmp_path / "real"
     for first in (1, 4):
         seqs = list(range(first, first + 3))
-        progress = Progress(uid="u", last_index=seqs[-1], last_seq=seqs[-1], last_time_ns=seqs[-1] * 100)
+        progress = TableProgress(uid="u", last_index=seqs[-1], last_seq=seqs[-1], last_time_ns=seqs[-1] * 100)
         write_deltalake(
             path,
             pa.table({"seq": seqs, "time_ns": [seq * 100 for seq in seqs]}),
@@ -374,7 +374,7 @@ def test_what_programs_ask(table: Table) -> None:
     """The functions have the names that lakestream.lake exports."""
     table.commit(100, at_ms=1000)
     table.commit(200, at_ms=2000)
-    assert lake.as_of(table.path, 150) == AsOf(0, 150, complete=True)
+    assert lake.as_of(table.path, 150) == TableAsOf(0, 150, complete=True)
     assert lake.version_at(table.path, "1970-01-01 00:00:01.999") == 0
     assert lake.version_at(table.path, datetime(1970, 1, 1, 0, 0, 2, tzinfo=UTC)) == 1
     assert lake.table_path("/lake/", "A:B", "ACME") == "/lake/accounts/ACME/streams/A~3AB"

@@ -21,11 +21,11 @@ from lakestream.lake.errors import DamagedLog, StorageFailed
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.storage.locks import COMPACTOR_LOCK, Lease, is_held
 from lakestream.lake.storage.object_storage import ObjectStorage
-from lakestream.lake.storage.storage import Entry, Storage
+from lakestream.lake.storage.storage import FileEntry, Storage
 from lakestream.lake.table import check as table_check
-from lakestream.lake.table.actions import Add, table_file, to_z85
+from lakestream.lake.table.actions import AddFile, table_file, to_z85
 from lakestream.lake.table.check import Budget, TableCheck, check, describe, span
-from lakestream.lake.table.log import Log
+from lakestream.lake.table.log import TableLog
 from lakestream.lake.table.state import TableFollower
 from tests.s3_server import S3Server
 
@@ -253,7 +253,7 @@ def test_a_missing_or_cut_deletion_vector_is_found_without_reading_it(table: Pat
     content = file.read_bytes()
     for harm, says in ((lambda: file.write_bytes(content[:-1]), "up to 32"), (file.unlink, "it is missing")):
         harm()
-        state = Log(open_storage(table), str(table)).state()
+        state = TableLog(open_storage(table), str(table)).state()
         (damage,) = table_check.lacking(open_storage(table), str(table), map(table_file, state.files.values()))
         assert damage.path == str(file)
         assert says in damage.reason
@@ -308,7 +308,7 @@ def test_no_footer_hangs_or_escapes_the_check(tmp_path_factory: pytest.TempPathF
     path = tmp_path_factory.mktemp("footer") / "x.parquet"
     content = b"PAR1" + footer + struct.pack("<I", len(footer)) + b"PAR1"
     path.write_bytes(content)
-    add = Add(path=str(path), partition_values={}, size=len(content), stats='{"numRecords":7}')
+    add = AddFile(path=str(path), partition_values={}, size=len(content), stats='{"numRecords":7}')
     check(open_storage(path.parent), str(path.parent), [table_file(add)])
 
 
@@ -338,12 +338,14 @@ def test_objects_are_checked_by_a_listing_and_new_ones_by_their_footers(
         patch.setattr(ObjectStorage, "stat", lambda *_: pytest.fail("a request for a single file"))
         real = ObjectStorage.tree
 
-        def counted(self: ObjectStorage, directory: str) -> list[Entry]:
+        def counted(self: ObjectStorage, directory: str) -> list[FileEntry]:
             listed.append(directory)
             return real(self, directory)
 
         patch.setattr(ObjectStorage, "tree", counted)
-        (damage,) = table_check.lacking(storage, table, map(table_file, Log(storage, table).state().files.values()))
+        (damage,) = table_check.lacking(
+            storage, table, map(table_file, TableLog(storage, table).state().files.values())
+        )
     assert (damage.path, listed) == (new.path, [table])
     storage.write(old.path, b"short")
     other = Checks(storage, table)

@@ -15,10 +15,10 @@ from lakestream.lake.errors import DamagedLog
 from lakestream.lake.read.history.index import TableIndex
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.storage.local_storage import LocalStorage
-from lakestream.lake.storage.storage import Entry
+from lakestream.lake.storage.storage import FileEntry
 from lakestream.lake.table.check import Budget, TableCheck
-from lakestream.lake.table.log import Log
-from lakestream.lake.table.progress import Progress
+from lakestream.lake.table.log import TableLog
+from lakestream.lake.table.progress import TableProgress
 from lakestream.lake.table.state import TableFollower, position_of
 
 pytestmark = pytest.mark.unit
@@ -50,7 +50,7 @@ def test_the_position_moves_with_the_commits(tmp_path: Path) -> None:
     progress = '{"uid":"U","last_index":7,"last_seq":5,"last_time_ns":4,"floor":1}'
     commit(tmp_path, 1, 7, text=progress)
     assert watch.position() == 7
-    assert watch.head.progress == Progress(uid="U", last_index=7, last_seq=5, last_time_ns=4, floor=1)
+    assert watch.head.progress == TableProgress(uid="U", last_index=7, last_seq=5, last_time_ns=4, floor=1)
     assert watch.head.rows == 12
     commit(tmp_path, 2)
     assert watch.position() == 7
@@ -127,13 +127,13 @@ def test_each_commit_is_read_once_for_checks_and_history(tmp_path: Path, monkeyp
     assert check.look(follower.newest(), Budget())
     assert len(index.snapshot().files) == 1
     read: list[int] = []
-    real = Log.commit
+    real = TableLog.commit
 
-    def counted(log: Log, version: int, *lines: Any) -> Any:
+    def counted(log: TableLog, version: int, *lines: Any) -> Any:
         read.append(version)
         return real(log, version, *lines)
 
-    monkeypatch.setattr(Log, "commit", counted)
+    monkeypatch.setattr(TableLog, "commit", counted)
     write_deltalake(table, rows, mode="append")
     assert len(index.refresh().files) == 2
     write_deltalake(table, rows, mode="append")
@@ -153,7 +153,7 @@ def test_a_look_at_a_checked_table_that_has_not_moved_asks_twice_for_its_log(
     asked: list[str] = []
     real = LocalStorage.stat
 
-    def stat(storage: LocalStorage, path: str) -> Entry | None:
+    def stat(storage: LocalStorage, path: str) -> FileEntry | None:
         asked.append(path)
         return real(storage, path)
 
@@ -188,5 +188,5 @@ def test_a_table_whose_stream_does_not_matter_is_not_searched_for_a_position(
 ) -> None:
     for version in range(20):
         commit(tmp_path, version, version)
-    monkeypatch.setattr(Log, "commit", lambda *_: pytest.fail("read a commit"))
+    monkeypatch.setattr(TableLog, "commit", lambda *_: pytest.fail("read a commit"))
     assert TableFollower(str(tmp_path)).newest().version == 19

@@ -10,18 +10,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakestream.lake.transfer.mapping import BadMapping, Columns, Mapped, Mapper, is_own, subjects_of
-from lakestream.lake.transfer.unmapping import EXACT, BadMessage, Fields, Unmapper, parse_ddl
+from lakestream.lake.transfer.mapping import BadMapping, Mapped, Mapper, MappingOptions, is_own, subjects_of
+from lakestream.lake.transfer.unmapping import EXACT, Fields, UnmappableMessage, Unmapper, parse_ddl
 from lakestream.log.format.record import Record
 
 
-def mapped(columns: Columns | None, **values: Any) -> Mapped:
+def mapped(columns: MappingOptions | None, **values: Any) -> Mapped:
     batch = pa.RecordBatch.from_pydict(values)
     return Mapper(columns, batch.schema).map(batch, 1)
 
 
 def test_a_template_makes_subjects_of_columns() -> None:
-    found = mapped(Columns(subject="orders.{country}.n{id}"), country=["de", "fr"], id=[1, 2], price=[1.5, None])
+    found = mapped(MappingOptions(subject="orders.{country}.n{id}"), country=["de", "fr"], id=[1, 2], price=[1.5, None])
     assert [message.subject for message in found.messages] == [b"orders.de.n1", b"orders.fr.n2"]
     assert [message.data for message in found.messages] == [b'{"price":1.5}', b'{"price":null}']
     assert [message.seq for message in found.messages] == [1, 2]
@@ -33,7 +33,7 @@ def test_a_template_makes_subjects_of_columns() -> None:
 
 @pytest.mark.parametrize("value", ["", "a b", "a.b", "*", ">", "a\tb", "x\n", None])
 def test_a_value_that_is_no_token_is_refused_with_row_and_column(value: str | None) -> None:
-    found = mapped(Columns(subject="orders.{name}"), name=["good", value])
+    found = mapped(MappingOptions(subject="orders.{name}"), name=["good", value])
     assert [message.subject for message in found.messages] == [b"orders.good"]
     (bad,) = found.bad
     assert (bad.row, bad.column) == (2, "name")
@@ -41,17 +41,17 @@ def test_a_value_that_is_no_token_is_refused_with_row_and_column(value: str | No
 
 
 def test_a_replacement_mends_tokens() -> None:
-    found = mapped(Columns(subject="o.{name}", replacement="_"), name=["a b", "x.y*", None, ""])
+    found = mapped(MappingOptions(subject="o.{name}", replacement="_"), name=["a b", "x.y*", None, ""])
     assert [message.subject for message in found.messages] == [b"o.a_b", b"o.x_y_", b"o._", b"o._"]
-    found = mapped(Columns(subject="name", replacement="_"), name=["a b.c", "x..y"])
+    found = mapped(MappingOptions(subject="name", replacement="_"), name=["a b.c", "x..y"])
     assert [message.subject for message in found.messages] == [b"a_b.c", b"x._.y"]
 
 
 def test_a_column_or_a_constant_can_be_the_whole_subject() -> None:
-    found = mapped(Columns(subject="where", data="what"), where=["a.b", "a b"], what=["x", "y"])
+    found = mapped(MappingOptions(subject="where", data="what"), where=["a.b", "a b"], what=["x", "y"])
     assert [(message.subject, message.data) for message in found.messages] == [(b"a.b", b"x")]
     assert found.bad[0].column == "where"
-    assert mapped(Columns(subject="=a.b", data="x"), x=[b"\x00\xff", None]).messages[0].data == b"\x00\xff"
+    assert mapped(MappingOptions(subject="=a.b", data="x"), x=[b"\x00\xff", None]).messages[0].data == b"\x00\xff"
 
 
 def test_json_keeps_what_types_can_say() -> None:
@@ -69,7 +69,7 @@ def test_json_keeps_what_types_can_say() -> None:
         ],
         names=["decimal", "date", "instant", "local", "bytes", "nested", "map", "nan", "big"],
     )
-    (message,) = Mapper(Columns(subject="=x"), batch.schema).map(batch, 1).messages
+    (message,) = Mapper(MappingOptions(subject="=x"), batch.schema).map(batch, 1).messages
     assert b'"decimal":12.50,' in message.data
     assert json.loads(message.data) == {
         "decimal": 12.5,
@@ -86,20 +86,20 @@ def test_json_keeps_what_types_can_say() -> None:
 
 def test_json_takes_the_columns_asked_for() -> None:
     rows = {"a": [1], "b": [2], "c": [3]}
-    assert mapped(Columns(subject="x.{a}"), **rows).messages[0].data == b'{"b":2,"c":3}'
-    assert mapped(Columns(subject="x.{a}", data="json:*"), **rows).messages[0].data == b'{"a":1,"b":2,"c":3}'
-    assert mapped(Columns(subject="x.{a}", data="json:c,a"), **rows).messages[0].data == b'{"c":3,"a":1}'
-    assert mapped(Columns(subject="x.{a}", data="b"), **rows).messages[0].data == b"2"
+    assert mapped(MappingOptions(subject="x.{a}"), **rows).messages[0].data == b'{"b":2,"c":3}'
+    assert mapped(MappingOptions(subject="x.{a}", data="json:*"), **rows).messages[0].data == b'{"a":1,"b":2,"c":3}'
+    assert mapped(MappingOptions(subject="x.{a}", data="json:c,a"), **rows).messages[0].data == b'{"c":3,"a":1}'
+    assert mapped(MappingOptions(subject="x.{a}", data="b"), **rows).messages[0].data == b"2"
 
 
 def test_headers_come_from_columns_and_maps() -> None:
-    columns = Columns(subject="=x", data="d", headers=(("A", "a"), ("B", "b")))
+    columns = MappingOptions(subject="=x", data="d", headers=(("A", "a"), ("B", "b")))
     found = mapped(columns, d=["", "", ""], a=["1", None, "x\r\ny"], b=[[1, 2], None, [3]])
     assert found.messages[0].header == b"NATS/1.0\r\nA: 1\r\nB: 1\r\nB: 2\r\n\r\n"
     assert found.messages[1].header == b""
     assert "line break" in str(found.bad[0])
     maps = pa.array([[("K", ["v", "w"])], None], pa.map_(pa.string(), pa.list_(pa.string())))
-    found = mapped(Columns(subject="=x", data="d", headers_column="h"), d=["", ""], h=maps)
+    found = mapped(MappingOptions(subject="=x", data="d", headers_column="h"), d=["", ""], h=maps)
     assert [message.header for message in found.messages] == [b"NATS/1.0\r\nK: v\r\nK: w\r\n\r\n", b""]
 
 
@@ -118,37 +118,37 @@ def test_headers_come_from_columns_and_maps() -> None:
 )
 def test_times_are_exact(column: pa.Array, unit: str, expected: int) -> None:
     batch = pa.RecordBatch.from_arrays([column, pa.array([1])], names=["t", "n"])
-    columns = Columns(subject="=x", time="t", time_unit=unit)
+    columns = MappingOptions(subject="=x", time="t", time_unit=unit)
     (message,) = Mapper(columns, batch.schema).map(batch, 1).messages
     assert message.time_ns == expected
     assert message.data == b'{"n":1}'
 
 
 def test_a_row_without_a_time_is_bad() -> None:
-    found = mapped(Columns(subject="=x", time="t"), t=[1, None, -5], n=[1, 2, 3])
+    found = mapped(MappingOptions(subject="=x", time="t"), t=[1, None, -5], n=[1, 2, 3])
     assert [str(bad) for bad in found.bad] == [
         "row 2, column t: there is no time",
         "row 3, column t: its time is before 1970",
     ]
     with pytest.raises(BadMapping, match="column t"):
-        mapped(Columns(subject="=x", time="t"), t=["yesterday"], n=[1])
+        mapped(MappingOptions(subject="=x", time="t"), t=["yesterday"], n=[1])
 
 
 @pytest.mark.parametrize(
     ("columns", "reason"),
     [
-        (Columns(subject="orders.{nothing}"), "no column 'nothing'"),
-        (Columns(subject="nothing"), "no column 'nothing'"),
-        (Columns(subject="n"), "int64, not text"),
-        (Columns(subject="orders..{n}"), "makes no subjects"),
-        (Columns(subject="= bad"), "no subject"),
-        (Columns(subject="x.{n}", data="nothing"), "--data"),
-        (Columns(subject="x.{n}", time="f"), "not a timestamp"),
-        (Columns(subject="x.{n}", headers=(("a b", "n"),)), "header's name"),
-        (Columns(subject="x.{n}", headers_column="n"), "not a map"),
+        (MappingOptions(subject="orders.{nothing}"), "no column 'nothing'"),
+        (MappingOptions(subject="nothing"), "no column 'nothing'"),
+        (MappingOptions(subject="n"), "int64, not text"),
+        (MappingOptions(subject="orders..{n}"), "makes no subjects"),
+        (MappingOptions(subject="= bad"), "no subject"),
+        (MappingOptions(subject="x.{n}", data="nothing"), "--data"),
+        (MappingOptions(subject="x.{n}", time="f"), "not a timestamp"),
+        (MappingOptions(subject="x.{n}", headers=(("a b", "n"),)), "header's name"),
+        (MappingOptions(subject="x.{n}", headers_column="n"), "not a map"),
     ],
 )
-def test_a_mapping_that_cannot_be_is_refused_before_any_row(columns: Columns, reason: str) -> None:
+def test_a_mapping_that_cannot_be_is_refused_before_any_row(columns: MappingOptions, reason: str) -> None:
     with pytest.raises(BadMapping, match=reason):
         mapped(columns, n=[1], f=[1.5])
 
@@ -181,7 +181,7 @@ def test_tokens_headers_and_fields_become_columns() -> None:
         headers=(("a", "A"),),
         json_schema="price DECIMAL(10,2), tags ARRAY<STRING>",
     )
-    bad: list[BadMessage] = []
+    bad: list[UnmappableMessage] = []
     batch = Unmapper(fields).batch(RECORDS, bad)
     assert batch.to_pylist() == [
         {"seq": 1, "country": "de", "id": "1", "a": None, "price": Decimal("1.25"), "tags": ["a"]},
@@ -228,7 +228,7 @@ def test_a_field_is_read_in_its_type(ddl: str, payload: str, expected: Any) -> N
     ],
 )
 def test_a_field_that_does_not_fit_is_reported(ddl: str, payload: str) -> None:
-    bad: list[BadMessage] = []
+    bad: list[UnmappableMessage] = []
     batch = Unmapper(Fields(own=(), json_schema=ddl)).batch(
         [Record(9, 1, b"x", b"", f'{{"x": {payload}}}'.encode())], bad
     )

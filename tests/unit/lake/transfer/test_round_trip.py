@@ -58,7 +58,7 @@ def imported(target: Path) -> list[Record]:
         mapper = TextMapper(None, text, order_by=("seq",))
         ordered = tabular.sorted_messages(mapper.map(chunk, 1) for chunk in text.batches())
         return [each for some in ordered for each in some]
-    table = tabular.Source(files, order_by=("seq",))
+    table = tabular.TableSource(files, order_by=("seq",))
     own = Mapper(None, table.schema)
     found = []
     for batch in table.batches():

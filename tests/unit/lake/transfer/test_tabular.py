@@ -51,7 +51,7 @@ def test_messages_beyond_the_memory_of_a_sort_are_merged_from_a_file(monkeypatch
 def test_rows_that_are_equal_in_the_order_asked_for_come_as_in_the_file(tmp_path: Path) -> None:
     file = str(tmp_path / "rows.parquet")
     pq.write_table(pa.table({"k": [each % 3 for each in range(60_000)], "n": list(range(60_000))}), file)
-    source = tabular.Source(find(file), order_by=("k",))
+    source = tabular.TableSource(find(file), order_by=("k",))
     found = [value for batch in source.batches() for value in batch.column("n").to_pylist()]
     assert found == sorted(range(60_000), key=lambda each: each % 3)
 

@@ -8,7 +8,7 @@ import pytest
 
 from lakestream.lake.transfer import csv_types
 from lakestream.lake.transfer.finding import BadSource, find
-from lakestream.lake.transfer.mapping import BadMapping, Columns, Mapped
+from lakestream.lake.transfer.mapping import BadMapping, Mapped, MappingOptions
 from lakestream.lake.transfer.tabular import sorted_messages
 from lakestream.lake.transfer.text import TextSource
 from lakestream.lake.transfer.text_mapping import TextMapper
@@ -24,7 +24,7 @@ def mapped(made: TextSource, types: str = "", order_by: str = "", **columns: str
     options = {"subject": "=x", **columns}
     header = tuple((name[2:], options.pop(name)) for name in list(options) if name.startswith("h_"))
     order = tuple(order_by.split(",")) if order_by else ()
-    mapper = TextMapper(Columns(**options, headers=header), made, csv_types.parse(types), order)  # type: ignore[arg-type]
+    mapper = TextMapper(MappingOptions(**options, headers=header), made, csv_types.parse(types), order)  # type: ignore[arg-type]
     (chunk,) = made.batches()
     return mapper.map(chunk, 1)
 
@@ -105,7 +105,7 @@ def test_files_of_a_directory_have_the_same_columns_in_any_order(tmp_path: Path)
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_text(content)
     made = TextSource(find(str(tmp_path)))
-    mapper = TextMapper(Columns(subject="x.{country}"), made)
+    mapper = TextMapper(MappingOptions(subject="x.{country}"), made)
     found = [message for chunk in made.batches() for message in mapper.map(chunk, 1).messages]
     assert [(message.subject, message.data) for message in found] == [
         (b"x.de", b'{"a":"1","b":"2"}'),

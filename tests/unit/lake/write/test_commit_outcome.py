@@ -9,7 +9,7 @@ import pytest
 
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table.commit import is_refused
-from lakestream.lake.table.log import Log
+from lakestream.lake.table.log import TableLog
 
 pytestmark = pytest.mark.unit
 
@@ -17,14 +17,14 @@ CONFLICT = Exception("[DELTA_CONCURRENT_DELETE_READ] a concurrent commit removed
 OURS = "part-1 of us.parquet"
 
 
-def log(lake: Path, *commits: str) -> Log:
+def log(lake: Path, *commits: str) -> TableLog:
     """Return the log of a table whose commits add one file each."""
     table = lake / "streams" / "S"
     (table / "_delta_log").mkdir(parents=True)
     for version, name in enumerate(commits):
         line = json.dumps({"add": {"path": name.replace(" ", "%20"), "size": 1}}, separators=(",", ":"))
         (table / "_delta_log" / f"{version:020d}.json").write_text(line)
-    return Log(open_storage(lake), str(table))
+    return TableLog(open_storage(lake), str(table))
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from lakestream.lake.catalogs.address import parse
-from lakestream.lake.catalogs.entries import Entry
-from lakestream.lake.catalogs.plan import CREATE, Change, Placed, Synced
+from lakestream.lake.catalogs.entries import CatalogEntry
+from lakestream.lake.catalogs.plan import CREATE, EntryChange, Placed, Synced
 from lakestream.lake.spark import job
 from lakestream.lake.storage import paths
 from lakestream.lake.write import metrics
 from lakestream.lake.write.lake_compaction import BatchReport
 from lakestream.lake.write.maintainer import Done
-from lakestream.lake.write.maintenance_plan import Plan
+from lakestream.lake.write.maintenance_plan import MaintenancePlan
 from lakestream.lake.write.metrics import COMPACTOR_STREAMS, CompactorMetrics
 from lakestream.metrics.family import Sheet
 from lakestream.metrics.histogram import Buckets
@@ -68,7 +68,11 @@ def test_streams_beyond_the_limit_are_counted_together() -> None:
 
 def test_maintenance_counts_tables_that_needed_some() -> None:
     counted = CompactorMetrics(LAKE)
-    for done in (Done("A", Plan()), Done("A", Plan(checkpoint=True)), Done("B", Plan(), failure="no")):
+    for done in (
+        Done("A", MaintenancePlan()),
+        Done("A", MaintenancePlan(checkpoint=True)),
+        Done("B", MaintenancePlan(), failure="no"),
+    ):
         counted.note_maintained(done)
     found = _values(counted)
     assert found["lakestream_maintenance_tables_total", "ok"] == 1
@@ -79,7 +83,7 @@ def test_catalogs_are_up_after_a_pass_without_errors() -> None:
     hive = parse("hive://a")
     counted = CompactorMetrics(LAKE, [hive])
     assert _values(counted)["lakestream_catalog_up", "hive://a"] == 0
-    made = Placed("lakestream", Change(CREATE, Entry("orders", "/lake/streams/ORDERS")))
+    made = Placed("lakestream", EntryChange(CREATE, CatalogEntry("orders", "/lake/streams/ORDERS")))
     counted.note_catalog(Synced("hive://a", (made,)))
     found = _values(counted)
     assert found["lakestream_catalog_up", "hive://a"] == found["lakestream_catalog_entries", "hive://a"] == 1

@@ -18,7 +18,7 @@ from lakestream.lake.errors import BadSegment, DamagedFile
 from lakestream.lake.read.history.rows import COLUMNS
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import check, ends
-from lakestream.lake.table.actions import Add, TableFile, table_file
+from lakestream.lake.table.actions import AddFile, TableFile, table_file
 from lakestream.lake.table.policy import RUN_SEQS
 from lakestream.lake.table.scan import FileReader, Pick
 from lakestream.lake.table.schema import REMOVED_COLUMN, Layout, bucket_of, escaped, message_schema
@@ -191,7 +191,7 @@ def test_the_bytes_of_a_file_have_checksums(tmp_path: Path) -> None:
 
 def test_a_damaged_end_of_a_file_is_found_when_the_table_is_verified(tmp_path: Path) -> None:
     [file] = DataFiles(str(tmp_path), Layout()).write([batch([("s", 1, 1, b"x", None)], False)])
-    add = msgspec.convert(msgspec.to_builtins(file), Add)
+    add = msgspec.convert(msgspec.to_builtins(file), AddFile)
     storage, path = open_storage(tmp_path), tmp_path / file.path
     assert check.check(storage, str(tmp_path), [table_file(add)]) == {}
     content = path.read_bytes()

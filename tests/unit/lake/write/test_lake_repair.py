@@ -13,9 +13,9 @@ from lakestream.lake.staging.staging import StagedSegment, StreamIdentity
 from lakestream.lake.storage import lake as lakes
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import check
-from lakestream.lake.table.actions import Add
+from lakestream.lake.table.actions import AddFile
 from lakestream.lake.table.check import Damage
-from lakestream.lake.table.log import Log
+from lakestream.lake.table.log import TableLog
 from lakestream.lake.write.repair import staged_from
 
 pytestmark = pytest.mark.unit
@@ -55,13 +55,13 @@ def test_a_version_has_its_own_position_and_metadata_also_behind_a_checkpoint(tm
             mode="append",
             commit_properties=CommitProperties(app_transactions=[Transaction("lakestream:U", number * 10)]),
         )
-    log = Log(open_storage(tmp_path), str(table))
+    log = TableLog(open_storage(tmp_path), str(table))
     expected = log.metadata_of(3)
     assert [log.state(version).transactions["lakestream:U"] for version in range(4)] == [10, 20, 30, 40]
     DeltaTable(table).create_checkpoint()
     for commit in (table / "_delta_log").glob("*.json"):
         commit.unlink()
-    log = Log(open_storage(tmp_path), str(table))
+    log = TableLog(open_storage(tmp_path), str(table))
     assert log.state().transactions == {"lakestream:U": 40}
     found = log.metadata_of(3)
     assert {name: found[name] for name in ("id", "schemaString", "partitionColumns", "configuration")} == {
@@ -74,7 +74,10 @@ def test_a_request_is_written_once_and_one_that_was_cut_counts(tmp_path: Path) -
     lakes.require(lake, create=True)
     storage, directory = open_storage(lake), staging.directory_of(lake, stream)
     assert check.asked(storage, directory) is None
-    damaged = [Damage("/t/a", "it is missing", Add("a", {}, 1)), Damage("/t/b", "no", Add("b", {}, 1), lasting=True)]
+    damaged = [
+        Damage("/t/a", "it is missing", AddFile("a", {}, 1)),
+        Damage("/t/b", "no", AddFile("b", {}, 1), lasting=True),
+    ]
     check.ask(lake, stream, damaged)
     file = Path(directory, check.REQUEST_FILE)
     written = file.stat().st_mtime_ns
@@ -84,6 +87,6 @@ def test_a_request_is_written_once_and_one_that_was_cut_counts(tmp_path: Path) -
     assert said is not None
     assert said.lasting == ["/t/b"]
     file.write_bytes(b"")
-    assert check.asked(storage, directory) == check.Request()
+    assert check.asked(storage, directory) == check.RepairRequest()
     check.settle(storage, directory)
     assert not check.is_asked(storage, directory)

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import check
 from lakestream.lake.table.at import open_log
-from lakestream.lake.table.log import Log
+from lakestream.lake.table.log import TableLog
 from lakestream.lake.write import maintainer, maintenance_plan
-from lakestream.lake.write.maintenance_plan import MIB, DataFile, Facts, Plan, Policy, decide
+from lakestream.lake.write.maintenance_plan import MIB, DataFile, Facts, MaintenancePlan, Policy, decide
 
 pytestmark = pytest.mark.unit
 
@@ -87,7 +87,7 @@ def test_a_file_from_which_rows_are_to_be_erased_is_rewritten_whatever_is_delete
 def test_checkpoint_log_and_vacuum() -> None:
     assert not decide(facts(since_checkpoint=19), POLICY)
     plan = decide(facts(since_checkpoint=20, oldest=50, keep_from=100, stale=["a", "b"]), POLICY)
-    assert plan == Plan(checkpoint=True, keep_from=100, expired=50, stale=["a", "b"])
+    assert plan == MaintenancePlan(checkpoint=True, keep_from=100, expired=50, stale=["a", "b"])
     assert plan.describe() == "checkpoint, drop 50 commits from the log, vacuum 2 files"
     assert decide(facts(oldest=50, keep_from=0), POLICY).expired == 0
 
@@ -193,7 +193,7 @@ def test_only_conflicts_are_tried_again_and_not_for_ever() -> None:
     assert len(tried) == 1
 
 
-def write_log(table: Path, commits: int, checkpoints: list[int], speaking: set[int] | None = None) -> Log:
+def write_log(table: Path, commits: int, checkpoints: list[int], speaking: set[int] | None = None) -> TableLog:
     """Write a log with a commit each second; those in `speaking` contain the table's position."""
     log = table / "_delta_log"
     log.mkdir(parents=True)
@@ -215,7 +215,7 @@ def names(table: Path) -> list[str]:
 
 def test_the_log_keeps_the_version_of_every_time_within_the_retention(tmp_path: Path) -> None:
     log = write_log(tmp_path, 30, [10, 20], speaking={*range(18), 25})
-    written = Log(open_storage(tmp_path), str(tmp_path)).checkpoints
+    written = TableLog(open_storage(tmp_path), str(tmp_path)).checkpoints
     assert written == [10, 20]
 
     def floor(second: float) -> int:
@@ -234,9 +234,9 @@ def test_half_a_checkpoint_is_none(tmp_path: Path) -> None:
     write_log(tmp_path, 3, [])
     log = tmp_path / "_delta_log"
     (log / f"{1:020d}.checkpoint.0000000001.0000000002.parquet").touch()
-    assert Log(open_storage(tmp_path), str(tmp_path)).checkpoints == []
+    assert TableLog(open_storage(tmp_path), str(tmp_path)).checkpoints == []
     (log / f"{1:020d}.checkpoint.0000000002.0000000002.parquet").touch()
-    assert Log(open_storage(tmp_path), str(tmp_path)).checkpoints == [1]
+    assert TableLog(open_storage(tmp_path), str(tmp_path)).checkpoints == [1]
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from lakestream.lake.read.history.cache import BlockCache
 from lakestream.lake.read.history.history import READERS, TableHistory
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import scan, schema
-from lakestream.lake.table.log import Log
+from lakestream.lake.table.log import TableLog
 from lakestream.lake.table.schema import END
 from lakestream.lake.table.state import TableFollower
 from lakestream.log.format.record import Record
@@ -463,14 +463,14 @@ def test_a_look_at_a_lake_that_does_not_answer_holds_up_no_read_that_needs_none(
     assert history.read(1, END, 1000) == stored[:100]
     write(tmp_path / "t", stored[100:])
     follower.newest()  # the last look that ended
-    hangs, released, real = threading.Event(), threading.Event(), Log.tag
+    hangs, released, real = threading.Event(), threading.Event(), TableLog.tag
 
-    def tag(log: Log, version: int) -> str | None:
+    def tag(log: TableLog, version: int) -> str | None:
         hangs.set()
         assert released.wait(60)
         return real(log, version)
 
-    monkeypatch.setattr(Log, "tag", tag)
+    monkeypatch.setattr(TableLog, "tag", tag)
     with ThreadPoolExecutor(2) as threads:
         look = threads.submit(follower.newest)
         assert hangs.wait(60)

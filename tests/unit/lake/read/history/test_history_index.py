@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from lakestream.lake.errors import HistoryUnavailable
 from lakestream.lake.read.history.index import END, TableIndex
 from lakestream.lake.storage.local_storage import LocalStorage
-from lakestream.lake.storage.storage import Entry
+from lakestream.lake.storage.storage import FileEntry
 from lakestream.lake.table.actions import TableFile, locate
 from lakestream.lake.table.conditions import SubjectRange
 from lakestream.lake.table.state import TableFollower
@@ -38,11 +38,11 @@ class Counting(LocalStorage):
         self.read_files.append(path.rpartition("/")[2])
         return super().read(path)
 
-    def read_entry(self, path: str) -> tuple[bytes, Entry]:
+    def read_entry(self, path: str) -> tuple[bytes, FileEntry]:
         self.read_files.append(path.rpartition("/")[2])
         return super().read_entry(path)
 
-    def list(self, directory: str) -> list[Entry]:
+    def list(self, directory: str) -> list[FileEntry]:
         self.lists += 1
         return super().list(directory)
 

@@ -21,7 +21,7 @@ from lakestream.lake.table import erasures
 from lakestream.lake.table.at import as_of
 from lakestream.lake.table.departures import Dead
 from lakestream.lake.table.schema import table_schema
-from lakestream.lake.view import View
+from lakestream.lake.view import StreamView
 from lakestream.log.format.departures import Departures, Point
 
 pytestmark = pytest.mark.unit
@@ -68,7 +68,7 @@ def test_what_was_deleted_securely_beyond_the_table_is_no_part_of_sqls_past() ->
     departures = Departures()
     departures.note((1, 2), 4, 4)
     names = {"lake": "", "stream": "S", "account": "$G", "uid": "U", "table": ""}
-    view = View(**names, hidden=Dead(runs=[(1, 2)]), departures=departures, shredded=((2, 2),))
+    view = StreamView(**names, hidden=Dead(runs=[(1, 2)]), departures=departures, shredded=((2, 2),))
     assert view.at(Point(seq=3)).hidden == Dead(runs=[(2, 2)])
     assert view.at(Point(seq=4)).hidden == Dead(runs=[(1, 2)])
 
