@@ -23,7 +23,7 @@ from lakestream.lake.sql.session import Session
 from lakestream.lake.staging import clone_request, scan
 from lakestream.lake.staging.clone_request import Picked
 from lakestream.lake.staging.staging import StagedStream
-from lakestream.lake.storage.lake import open_storage
+from lakestream.lake.storage.lake import identify, open_storage
 from lakestream.lake.table import actions, typed_columns
 from lakestream.lake.table import schema_files as schemas
 from lakestream.lake.table.log import TableLog
@@ -112,7 +112,7 @@ def test_a_crash_between_misfits_and_rows_lists_no_misfit_twice(
 
     stream.publish({"n": 1}, {"n": "x"})
     with monkeypatch.context() as broken:
-        broken.setattr(StreamTable, "append", crash)
+        broken.setattr(StreamTable, "begin", crash)
         with pytest.raises(Crash):
             stream.compact()
     assert stream.misfits() == [(2, "orders@1", "type")]
@@ -246,13 +246,13 @@ def test_a_stream_that_takes_the_place_of_misfits_keeps_its_table(
     stream.publish({"n": 1})
     stream.model.stage(lake)
     compaction = StreamCompaction(spark, str(lake), stream.staged())
-    through = stream.staged().last_index
-    compacting.run(spark, compaction, through)  # without misfits, so their table is not there yet
+    compacting.run(spark, compaction, stream.staged().last_index)  # without misfits, so their table is not there yet
     other = Stream(spark, lake, tmp_path / "other", {}, "ORDERS_misfits")
     other.publish({"a": 1})
     other.compact()
     stream.publish({"n": "x"})
     stream.model.stage(lake)
+    through = stream.staged().last_index
     with pytest.raises(TableBusy):
         compacting.run(spark, compaction, through)
     assert compacting.run(spark, compaction, through).misfits == 1
@@ -455,6 +455,7 @@ def test_a_table_is_what_a_decoder_of_single_messages_gives(
     """Random versions and payloads, a commit of the compactor for each version, and decoders that are not ours."""
     place = tmp_path_factory.mktemp("random")
     (place / "lake").mkdir()
+    identify(open_storage(place / "lake"))
     dropped = data.draw(st.booleans())
     stream = Stream(spark, place / "lake", place / "log", DROP if dropped else {"lakestream.schema": "orders"})
     sent: list[tuple[Schema, bytes, dict[str, Any] | None]] = []
