@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from lakestream.lake.catalogs.catalog import Keeper
-    from lakestream.lake.catalogs.plan import Synced
+    from lakestream.lake.catalogs.plan import SyncResult
     from lakestream.lake.spark.session import Rest
     from lakestream.lake.write.compactor import Compactor
     from lakestream.lake.write.lake_compaction import BatchReport
-    from lakestream.lake.write.maintainer import Done
+    from lakestream.lake.write.maintainer import MaintenanceResult
 
 DEFAULT_INTERVAL = 1.0
 DEFAULT_PARALLEL = 4
@@ -236,7 +236,7 @@ def _keeper(lake: str, catalogs: Sequence[CatalogAddress], metrics: CompactorMet
         complain(f"{error}. Compaction goes on")
         return None
 
-    def report(result: Synced) -> None:
+    def report(result: SyncResult) -> None:
         metrics.note_catalog(result)
         if any(result.count(kind) for kind in ("create", "alter", "drop")):
             say(f"catalog {result.catalog}: {result.describe()}")
@@ -260,7 +260,7 @@ def _upkeep(
 ) -> Upkeep:
     from lakestream.lake.write.maintainer import Maintainer
 
-    def done(result: Done) -> None:
+    def done(result: MaintenanceResult) -> None:
         _say_done(result)
         metrics.note_maintained(result)
 
@@ -317,7 +317,7 @@ def _say_batch(as_json: bool, report: BatchReport) -> None:
         complain(f"{directory}: {reason}")
 
 
-def _say_done(done: Done) -> None:
+def _say_done(done: MaintenanceResult) -> None:
     if done.failure is not None:
         complain(f"maintenance of {done.describe()}")
     elif done.plan:

@@ -27,8 +27,8 @@ from lakestream.lake.write import maintenance_plan  # noqa: E402
 from lakestream.lake.write.maintenance_plan import Policy  # noqa: E402
 
 if TYPE_CHECKING:
-    from lakestream.lake.write.detach import Detached
-    from lakestream.lake.write.maintainer import Done, Maintainer
+    from lakestream.lake.write.detach import DetachResult
+    from lakestream.lake.write.maintainer import Maintainer, MaintenanceResult
 
 DEFAULT_EVERY = 3600.0
 PROGRESS_SECONDS = 1.0
@@ -141,7 +141,7 @@ def _rounds(maintainer: Maintainer, options: argparse.Namespace, lake: str, stop
         began = time.monotonic()
         with progress("maintain", len(tables(open_storage(lake)))) as advance:
 
-            def report(done: Done, advance: Advance = advance) -> None:
+            def report(done: MaintenanceResult, advance: Advance = advance) -> None:
                 _say(done, options.json)
                 advance(1)
 
@@ -172,7 +172,7 @@ def _detach(maintainer: Maintainer, lake: str, name: str, account: str) -> int:
     table = paths.normalise(name) if "/" in name else paths.table(lake, name, account)
     said = began = time.monotonic()
 
-    def tell(done: Detached) -> None:
+    def tell(done: DetachResult) -> None:
         nonlocal said
         if time.monotonic() - said >= PROGRESS_SECONDS:
             said = time.monotonic()
@@ -214,7 +214,7 @@ def _dry_run(lake: str, policy: Policy, stream: str | None, as_json: bool) -> in
     return code
 
 
-def _say(done: Done, as_json: bool) -> None:
+def _say(done: MaintenanceResult, as_json: bool) -> None:
     if done.failure is not None:
         complain(done.describe())
     elif done.plan:

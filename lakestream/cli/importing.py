@@ -182,7 +182,7 @@ class ImportRows:
             return tabular.sorted_messages(self._mapped())
         return (mapped.messages for mapped in self._mapped())
 
-    def _mapped(self) -> Iterator[mapping.Mapped]:
+    def _mapped(self) -> Iterator[mapping.MappedRows]:
         row = 1
         for batch in self.source.batches():
             mapped = self._mapper.map(batch, row)

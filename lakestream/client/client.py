@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from nats.aio.client import Client as Nats
     from nats.js import JetStreamContext
 
-    from lakestream.lake.flush import Flushed
+    from lakestream.lake.flush import FlushAnswer
     from lakestream.lake.read.history.past import StreamPast
     from lakestream.lake.view import StreamView
 
@@ -358,7 +358,7 @@ class Client:
             return await _of_lake(lambda: _view(lake, answer))
         return await _of_lake(lambda: _past(lake, answer, point))
 
-    async def _flush(self, stream: str) -> Flushed | str:
+    async def _flush(self, stream: str) -> FlushAnswer | str:
         """Have the server stage what it has; return its answer, or the reason why there is none."""
         from nats.errors import NoRespondersError
 
@@ -404,13 +404,13 @@ def _why_unreadable(lake: str, lake_id: str) -> str:
     return "" if found == lake_id or not lake_id else f"the lake at {lake} is another one than the server's"
 
 
-def _view(lake: str, answer: Flushed) -> StreamView:
+def _view(lake: str, answer: FlushAnswer) -> StreamView:
     from lakestream.lake.view import open_view
 
     return open_view(lake, answer.stream, answer.account or DEFAULT_ACCOUNT, answer=answer)
 
 
-def _past(lake: str, answer: Flushed, point: PastPoint) -> StreamPast:
+def _past(lake: str, answer: FlushAnswer, point: PastPoint) -> StreamPast:
     from lakestream.lake.read.history.past import open_past
     from lakestream.lake.table.at import TimeTravelError
 

@@ -127,7 +127,7 @@ class _Error(msgspec.Struct):
     description: str = ""
 
 
-class Flushed(msgspec.Struct, frozen=True):
+class FlushAnswer(msgspec.Struct, frozen=True):
     """Answer of a server: everything of stream `uid` through `last_index` (`last_seq`) is staged or in the table.
 
     `account`: the stream's account, which is the asking user's; "": the server is older than accounts. `lake_id`: the
@@ -150,7 +150,7 @@ class Flushed(msgspec.Struct, frozen=True):
         return self.error is not None and self.error.code in (400, 404)
 
 
-FLUSHED = JsonDecoder(Flushed)
+FLUSHED = JsonDecoder(FlushAnswer)
 
 
 def named_servers(storage: Storage) -> list[ServerFile]:
@@ -210,7 +210,7 @@ def asked(
     timeout: float,
     credentials: ServerCredentials | None,
     flusher: Flusher | None = None,
-) -> tuple[Flushed | None, str]:
+) -> tuple[FlushAnswer | None, str]:
     """Have a server stage what it has of a stream; return (its answer, the reason why there is none).
 
     Args:
@@ -253,7 +253,7 @@ def lake_flusher(storage: Storage, account: str, credentials: ServerCredentials 
     lake_id = lakes.read_id(storage)
     known = {server.server_id for server in servers}
 
-    def judge(answer: Flushed) -> str:
+    def judge(answer: FlushAnswer) -> str:
         if other := other_account(account, answer):
             return other
         if lake_id and answer.lake_id:
@@ -264,7 +264,7 @@ def lake_flusher(storage: Storage, account: str, credentials: ServerCredentials 
     return Flusher([server.urls for server in servers], credentials, judge)
 
 
-def other_account(account: str, answer: Flushed) -> str:
+def other_account(account: str, answer: FlushAnswer) -> str:
     """Return the reason why an answer is not about a stream of `account`, or "".
 
     A server that is asked by a user of another account answers for that account's stream of the name.
@@ -288,7 +288,7 @@ class Flusher:
         self,
         servers: Sequence[Sequence[str]],
         credentials: ServerCredentials | None = None,
-        judge: Callable[[Flushed], str] = lambda answer: "",
+        judge: Callable[[FlushAnswer], str] = lambda answer: "",
     ) -> None:
         self._servers = [[url if "://" in url else f"nats://{url}" for url in urls] for urls in servers]
         self._credentials = credentials or ServerCredentials()
@@ -297,7 +297,7 @@ class Flusher:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
-    def flush(self, stream: str, timeout: float = DEFAULT_TIMEOUT_S) -> Flushed:
+    def flush(self, stream: str, timeout: float = DEFAULT_TIMEOUT_S) -> FlushAnswer:
         """Have the server stage what it has of a stream; the answer may be an error of the server.
 
         Raises:
@@ -337,7 +337,7 @@ class Flusher:
         # A little longer than the inner timeout, which gives the better reason.
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout + 1)
 
-    async def _flush(self, stream: str, timeout: float) -> Flushed:
+    async def _flush(self, stream: str, timeout: float) -> FlushAnswer:
         """Ask the server of the last answer, then all of them. Raises FlushFailed."""
         async with asyncio.timeout(timeout):
             if self._client is not None and self._client.is_connected:
@@ -346,11 +346,11 @@ class Flusher:
             await self._disconnect()
             return await self._first(stream, timeout)
 
-    async def _first(self, stream: str, timeout: float) -> Flushed:
+    async def _first(self, stream: str, timeout: float) -> FlushAnswer:
         """Return the first usable answer, and keep its connection."""
         waiting = list(self._servers)
-        running: set[asyncio.Task[tuple[Client, Flushed]]] = set()
-        answers: list[tuple[Client, Flushed]] = []
+        running: set[asyncio.Task[tuple[Client, FlushAnswer]]] = set()
+        answers: list[tuple[Client, FlushAnswer]] = []
         failures: list[str] = []
         try:
             while waiting or running:
@@ -376,7 +376,7 @@ class Flusher:
                 with contextlib.suppress(Exception):
                     await client.close()
 
-    async def _try(self, urls: Sequence[str], stream: str, timeout: float) -> tuple[Client, Flushed]:
+    async def _try(self, urls: Sequence[str], stream: str, timeout: float) -> tuple[Client, FlushAnswer]:
         """Connect to one server and ask it. Raises FlushFailed."""
         from nats.aio.client import Client
 
@@ -391,7 +391,7 @@ class Flusher:
                 raise
             raise self._failed(urls, stream, error) from None
 
-    async def _ask(self, client: Client, stream: str, timeout: float) -> Flushed:
+    async def _ask(self, client: Client, stream: str, timeout: float) -> FlushAnswer:
         """Ask over a connection. Raises FlushFailed also for an answer that cannot be used."""
         where = [client.connected_url.geturl() if client.connected_url else "?"]
         try:

@@ -23,16 +23,23 @@ import pyarrow.compute as pc
 
 from lakestream.lake import flush as flushing
 from lakestream.lake.errors import LakeError, SegmentGap, VersionGone
-from lakestream.lake.flush import DEFAULT_TIMEOUT_S, Flushed, Flusher, FlushFailed, ServerCredentials, StreamNotFound
+from lakestream.lake.flush import (
+    DEFAULT_TIMEOUT_S,
+    FlushAnswer,
+    Flusher,
+    FlushFailed,
+    ServerCredentials,
+    StreamNotFound,
+)
 from lakestream.lake.staging import quarantine, staging
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table import batches, segments, typed_columns
 from lakestream.lake.table import departures as departure_files
-from lakestream.lake.table.batches import CommitBatch, Ending
+from lakestream.lake.table.batches import CommitBatch, Removal
 from lakestream.lake.table.conditions import MAX_CONDITIONS, Condition
-from lakestream.lake.table.departures import Dead
+from lakestream.lake.table.departures import DeletedMessages
 from lakestream.lake.table.log import TableLog
 from lakestream.lake.table.policy import ON_DELETE_PROPERTY, RETENTION_PROPERTY, of_config
 from lakestream.lake.table.progress import TableProgress
@@ -95,10 +102,10 @@ class StreamView(msgspec.Struct, frozen=True, kw_only=True):
 
     `state` is None while there is no table. `table_last_seq` is the stream's last sequence there, `last_seq` its last
     one. `columns` are the view's, in the table's order, without typed ones. `hidden` are the messages removed since,
-    `endings` the same for archives. `uncleared` are those removed by its position that may still be in the table, and
-    `departures` tells when the rest of `hidden` was removed; None without time travel. `shredded` are runs of `hidden`
-    that no past may show (secure delete). `schemas` are runs of the staged messages with the same ones. `flushed`: the
-    server has staged everything that was acked before; else `note` says why not.
+    `removals` the same for archives. `pending_deletes` are those removed by its position that may still be in the
+    table, and `departures` tells when the rest of `hidden` was removed; None without time travel. `shredded` are runs
+    of `hidden` that no past may show (secure delete). `schemas` are runs of the staged messages with the same ones.
+    `flushed`: the server has staged everything that was acked before; else `note` says why not.
     """
 
     lake: str
@@ -114,12 +121,12 @@ class StreamView(msgspec.Struct, frozen=True, kw_only=True):
     columns: tuple[str, ...] = ()
     archive: bool = False
     drops_ended: bool = False
-    hidden: Dead = Dead()
-    endings: tuple[Ending, ...] | None = None
+    hidden: DeletedMessages = DeletedMessages()
+    removals: tuple[Removal, ...] | None = None
     parts: tuple[StagedPart, ...] = ()
     flushed: bool = False
     note: str = ""
-    uncleared: Dead = Dead()
+    pending_deletes: DeletedMessages = DeletedMessages()
     departures: Departures | None = None
     shredded: tuple[tuple[int, int], ...] = ()
     schemas: tuple[SchemaRun, ...] = ()
@@ -170,10 +177,10 @@ class StreamView(msgspec.Struct, frozen=True, kw_only=True):
         """
         if self.departures is None:
             return self
-        hidden = departure_files.both(self.uncleared, departure_files.gone(self.departures, point))
-        return msgspec.structs.replace(self, hidden=departure_files.both(hidden, Dead(runs=self.shredded)))
+        hidden = departure_files.both(self.pending_deletes, departure_files.gone(self.departures, point))
+        return msgspec.structs.replace(self, hidden=departure_files.both(hidden, DeletedMessages(runs=self.shredded)))
 
-    def at_version(self, version: int, hidden: Dead) -> StreamView:
+    def at_version(self, version: int, hidden: DeletedMessages) -> StreamView:
         """Return the table alone, at an earlier version, without the hidden messages."""
         assert self.state is not None
         head = msgspec.structs.replace(self.state.head, version=version, progress=None)
@@ -184,8 +191,8 @@ class StreamView(msgspec.Struct, frozen=True, kw_only=True):
             state=state,
             columns=tuple(column for column in self.columns if column in had),
             drops_ended=False,
-            hidden=departure_files.both(hidden, Dead(runs=self.shredded)),
-            endings=None,
+            hidden=departure_files.both(hidden, DeletedMessages(runs=self.shredded)),
+            removals=None,
             parts=(),
         )
 
@@ -196,7 +203,9 @@ class StreamView(msgspec.Struct, frozen=True, kw_only=True):
         runs = tuple(run for run in dead.runs if run[0] <= last and run[1] >= first)
         if state is not None:
             state = TableState(state.head, state.metadata)
-        return msgspec.structs.replace(self, state=state, parts=tuple(parts), hidden=Dead(dead.floor, removed, runs))
+        return msgspec.structs.replace(
+            self, state=state, parts=tuple(parts), hidden=DeletedMessages(dead.floor, removed, runs)
+        )
 
     # ------------------------------------------------------------------ as SQL
     def hidden_conditions(self) -> list[str]:
@@ -220,7 +229,7 @@ class StreamView(msgspec.Struct, frozen=True, kw_only=True):
         has = self.has_removed
         sql = REMOVED_COLUMN if has else "CAST(NULL AS BIGINT)"
         cases = []
-        for update in batches.updates(self.position, self.before, self.endings):
+        for update in batches.updates(self.position, self.before, self.removals):
             condition = update.condition if has else update.condition.replace(f"{REMOVED_COLUMN} IS NULL", "TRUE")
             cases.append(f"WHEN {condition} THEN {update.value}")
         return f"CASE {' '.join(cases)} ELSE {sql} END" if cases else sql
@@ -248,12 +257,12 @@ class StreamView(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             SegmentGone: the view is too old.
         """
-        endings, layout = self.endings if self.archive else None, self.layout
+        removals, layout = self.removals if self.archive else None, self.layout
         for part in self.parts:
             if part.first_seq > last or part.last_seq < first:
                 continue
             try:
-                for batch in segments.decode(part.path, part.after, self.hidden, endings=endings):
+                for batch in segments.decode(part.path, part.after, self.hidden, removals=removals):
                     yield from shaped(batch, self.columns, layout, first, last)
             except FileNotFoundError:
                 raise SegmentGone(part.path) from None
@@ -361,9 +370,9 @@ class StreamView(msgspec.Struct, frozen=True, kw_only=True):
         """Return the batch without removed rows. They are filtered here, since a long list in SQL is slow: the query
         engine overflows its stack, and the process dies, on conditions of some thousand terms."""
         seqs = batch.column("seq").to_numpy()
-        if self.endings and REMOVED_COLUMN in batch.schema.names:
+        if self.removals and REMOVED_COLUMN in batch.schema.names:
             at = batch.schema.names.index(REMOVED_COLUMN)
-            batch = batch.set_column(at, batch.schema.field(at), _ended(batch.column(at), seqs, self.endings))
+            batch = batch.set_column(at, batch.schema.field(at), _ended(batch.column(at), seqs, self.removals))
         mask = alive(seqs, self.hidden)
         return batch if mask.all() else batch.filter(pa.array(mask))
 
@@ -379,7 +388,7 @@ def open_view(
     timeout: float = DEFAULT_TIMEOUT_S,
     credentials: ServerCredentials | None = None,
     flusher: Flusher | None = None,
-    answer: Flushed | None = None,
+    answer: FlushAnswer | None = None,
 ) -> StreamView:
     """Return a stream of a lake as it is now.
 
@@ -423,7 +432,7 @@ def open_view(
     raise failure
 
 
-def _plan(storage: Storage, stream: str, account: str, answer: Flushed | None) -> StreamView:
+def _plan(storage: Storage, stream: str, account: str, answer: FlushAnswer | None) -> StreamView:
     """Plan a view once. The staging area is read first: segments that have left it by then are in the table read next.
 
     Raises:
@@ -457,7 +466,7 @@ def _plan(storage: Storage, stream: str, account: str, answer: Flushed | None) -
     elif state is None and identity is not None:
         archive = of_config(bytes(identity.config)).archive
     reached = before.last_seq if before is not None else _last_seq(storage, view)
-    uncleared = _uncleared(storage, view)
+    pending_deletes = _pending_deletes(storage, view)
     return msgspec.structs.replace(
         view,
         table_last_seq=reached,
@@ -467,14 +476,14 @@ def _plan(storage: Storage, stream: str, account: str, answer: Flushed | None) -
         columns=_columns(view, archive),
         archive=archive,
         drops_ended=drops_ended,
-        hidden=departure_files.both(batch.dead if batch is not None else Dead(), uncleared),
-        endings=tuple(batch.endings or ()) if batch is not None and archive else () if archive else None,
+        hidden=departure_files.both(batch.dead if batch is not None else DeletedMessages(), pending_deletes),
+        removals=tuple(batch.removals or ()) if batch is not None and archive else () if archive else None,
         parts=tuple(
             StagedPart(part.path, part.after, part.size, footer.first_seq, footer.last_seq)
             for part, footer in zip(chosen, footers, strict=True)
             if footer.count
         ),
-        uncleared=uncleared,
+        pending_deletes=pending_deletes,
         departures=_departures(batch, before),
         shredded=tuple(batch.shredded) if batch is not None else (),
         schemas=batch.schemas if batch is not None else (),
@@ -505,14 +514,14 @@ def _last_seq(storage: Storage, view: StreamView) -> int:
     return int(found.column("seq")[0].as_py() or 0)
 
 
-def _uncleared(storage: Storage, view: StreamView) -> Dead:
+def _pending_deletes(storage: Storage, view: StreamView) -> DeletedMessages:
     """Return the messages that were removed by the table's position, and may still be in it."""
     if view.before is None or view.before.departed <= 0:
-        return Dead()
+        return DeletedMessages()
     assert view.version is not None
-    progress = TableLog(storage, view.table).uncleared(view.version)
+    progress = TableLog(storage, view.table).pending_deletes(view.version)
     if progress is None:
-        return Dead()
+        return DeletedMessages()
     return departure_files.gone(departure_files.read(storage, view.table, progress.last_index))
 
 
@@ -605,15 +614,15 @@ def _cut(edges: dict[int, float], first: int, last: int) -> list[tuple[int, int]
     return cuts
 
 
-def _ended(column: pa.Array, seqs: Any, endings: Sequence[Ending]) -> pa.Array:
-    """Return an archive's `removed_time_ns` with the endings of staged segments: the earliest one counts."""
+def _ended(column: pa.Array, seqs: Any, removals: Sequence[Removal]) -> pa.Array:
+    """Return an archive's `removed_time_ns` with the removals of staged segments: the earliest one counts."""
     known = pc.fill_null(column, 0).to_numpy()
     times = known.copy()
-    for ending in reversed(endings):
-        gone = (seqs >= ending.floor_before) & (seqs < ending.floor)
-        if len(ending.removed):
-            gone |= np.isin(seqs, np.asarray(ending.removed, np.int64))
-        times[gone] = ending.at_ns
+    for removal in reversed(removals):
+        gone = (seqs >= removal.floor_before) & (seqs < removal.floor)
+        if len(removal.removed):
+            gone |= np.isin(seqs, np.asarray(removal.removed, np.int64))
+        times[gone] = removal.at_ns
     times[known != 0] = known[known != 0]
     return pa.array(times, pa.int64(), mask=times == 0)
 

@@ -33,7 +33,7 @@ from lakestream.lake.staging import scan, staging
 from lakestream.lake.storage import lake as lakes
 from lakestream.lake.storage import paths
 from lakestream.lake.table import batches, segments
-from lakestream.lake.table.departures import Dead
+from lakestream.lake.table.departures import DeletedMessages
 from lakestream.lake.write.compactor import Compactor
 from lakestream.lake.write.data_files import DataFiles
 from lakestream.lake.write.lake_compaction import BatchReport
@@ -165,7 +165,9 @@ def pieces(spark: SparkSession, lake: str, staged: Staged, scratch: Path, whole:
 
     def in_spark() -> None:
         wanted = {part.path: part.after for part in parts}
-        task = StreamTask(parts=wanted, dead=Dead(), endings=None, table=str(scratch), layout=layout, random=True)
+        task = StreamTask(
+            parts=wanted, dead=DeletedMessages(), removals=None, table=str(scratch), layout=layout, random=True
+        )
         rows = [("stream", part.path, part.after, part.last_index, part.size) for part in parts]
         written(spark.createDataFrame(rows, SCHEMA), {"stream": task})
 

@@ -17,7 +17,7 @@ from lakestream.lake.errors import TableBusy
 from lakestream.lake.read.history.history import TableHistory
 from lakestream.lake.sql.session import Session
 from lakestream.lake.staging import clone_request, scan, staging
-from lakestream.lake.staging.clone_request import CloneAnswer, CloneRequest, Picked
+from lakestream.lake.staging.clone_request import CloneAnswer, CloneRequest, SubjectSelection
 from lakestream.lake.staging.staging import StagedStream
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import erasures
@@ -32,7 +32,7 @@ from lakestream.lake.write import maintainer as maintainer_module
 from lakestream.lake.write import stream_compaction as compaction
 from lakestream.lake.write.clone_maker import CloneMaker
 from lakestream.lake.write.compactor import Compactor
-from lakestream.lake.write.detach import Detached, DetachStopped
+from lakestream.lake.write.detach import DetachResult, DetachStopped
 from lakestream.lake.write.maintainer import Maintainer
 from lakestream.lake.write.stream_compaction import StreamCompaction
 from lakestream.log.format.record import Record
@@ -142,7 +142,12 @@ def test_only_matching_rows_are_copied_under_their_new_subjects(
     origin.stage(lake)
     compact(spark, lake, origin)
     answer = make(
-        spark, lake, mirror, origin, selections=[Picked("a.1.*", "one.{{wildcard(1)}}"), Picked("b.>")], start_seq=3
+        spark,
+        lake,
+        mirror,
+        origin,
+        selections=[SubjectSelection("a.1.*", "one.{{wildcard(1)}}"), SubjectSelection("b.>")],
+        start_seq=3,
     )
     named = {b"a.1.x": b"one.x", b"b.\xff": b"b.\xff", b"b.plain": b"b.plain"}
     held = [
@@ -357,7 +362,7 @@ def test_detaching_that_is_killed_goes_on_where_it_was(
     spark: Any, lake: Path, origin: StreamModel, cloned: MirrorModel
 ) -> None:
     table = cloned.table(lake)
-    seen: list[Detached] = []
+    seen: list[DetachResult] = []
     before = TableLog(open_storage(lake), table).commits[-1]
     stopped = Maintainer(spark, str(lake), stopping=lambda: len(seen) >= 2)
     with pytest.raises(DetachStopped):

@@ -14,7 +14,7 @@ import pytest
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import erasures
 from lakestream.lake.write import clone_maker, maintainer
-from lakestream.lake.write.maintainer import Done, Maintainer
+from lakestream.lake.write.maintainer import Maintainer, MaintenanceResult
 from lakestream.lake.write.maintenance_plan import Policy, decide
 from lakestream.lake.write.stream_compaction import StreamCompaction
 from tests.lake.model import StreamModel
@@ -139,7 +139,7 @@ def test_a_clone_keeps_its_files_and_the_note(spark: Any, lake: Path, tmp_path: 
     model.stage(lake)
     compact(spark, lake, model)
 
-    def once() -> Done:
+    def once() -> MaintenanceResult:
         (done,) = Maintainer(spark, str(lake), WEEK).once("ORDERS")
         return done
 

@@ -11,7 +11,7 @@ import pytest
 
 from lakestream.lake.catalogs.address import CatalogAddress, parse
 from lakestream.lake.catalogs.catalog import CatalogAway
-from lakestream.lake.catalogs.plan import Synced
+from lakestream.lake.catalogs.plan import SyncResult
 from lakestream.lake.catalogs.tables import LakeTables
 from lakestream_catalogs.opening import open_catalog
 from lakestream_catalogs.sync import sync
@@ -32,7 +32,7 @@ def glue(address: CatalogAddress) -> Any:
     return boto3.client("glue", region_name="us-east-1", endpoint_url=address.endpoint)
 
 
-def synced(made: CatalogLake, address: CatalogAddress) -> Synced:
+def synced(made: CatalogLake, address: CatalogAddress) -> SyncResult:
     with open_catalog(address) as catalog:
         return sync(catalog, address, LakeTables(made.root).read())
 

@@ -27,7 +27,7 @@ from lakestream.lake.table.actions import locate
 from lakestream.lake.table.log import TableLog
 from lakestream.lake.table.state import TableFollower, position_of
 from lakestream.lake.write import maintainer
-from lakestream.lake.write.maintainer import Done, Maintainer
+from lakestream.lake.write.maintainer import Maintainer, MaintenanceResult
 from lakestream.lake.write.maintenance_plan import HOUR_NS, Policy
 from lakestream.lake.write.rewrite import Rewriter
 from lakestream.lake.write.stream_compaction import CompactionOptions
@@ -58,7 +58,7 @@ def grow(spark: Any, lake: Path, model: StreamModel, commits: int, **options: in
     compact(spark, lake, model, commit_bytes=1, **options)
 
 
-def maintain(spark: Any, lake: Path, policy: Policy, later_ns: int = 0) -> Done:
+def maintain(spark: Any, lake: Path, policy: Policy, later_ns: int = 0) -> MaintenanceResult:
     (done,) = Maintainer(spark, str(lake), policy, clock=lambda: time.time_ns() + later_ns).once()
     assert done.failure is None
     return done
@@ -223,7 +223,7 @@ def test_a_table_may_say_how_long_its_versions_stay(spark: Any, lake: Path, tmp_
 def test_compactor_and_maintainer_at_the_same_table(spark: Any, lake: Path, tmp_path: Path) -> None:
     model = StreamModel(tmp_path / "log")
     grow(spark, lake, model, 2)
-    outcomes: list[Done] = []
+    outcomes: list[MaintenanceResult] = []
     over = threading.Event()
 
     def look_after() -> None:

@@ -21,14 +21,14 @@ from lakestream.lake.read.history.history import TableHistory
 from lakestream.lake.read.history.past import open_past
 from lakestream.lake.sql.session import Session
 from lakestream.lake.staging import clone_request, scan
-from lakestream.lake.staging.clone_request import Picked
+from lakestream.lake.staging.clone_request import SubjectSelection
 from lakestream.lake.staging.staging import StagedStream
 from lakestream.lake.storage.lake import identify, open_storage
 from lakestream.lake.table import actions, typed_columns
 from lakestream.lake.table import schema_files as schemas
 from lakestream.lake.table.log import TableLog
 from lakestream.lake.write.maintainer import Maintainer
-from lakestream.lake.write.replay import NoReplay, Replay, Replayed
+from lakestream.lake.write.replay import NoReplay, Replay, ReplayResult
 from lakestream.lake.write.stream_compaction import CompactionOptions, StreamCompaction
 from lakestream.lake.write.table import StreamTable
 from lakestream.log.format.record import Record
@@ -285,11 +285,11 @@ def test_misfits_are_replayed_when_the_schema_is_mended(stream: Stream) -> None:
     stream.model.remove([6], erase=True)
     stream.compact()
     replay = Replay(stream.spark, str(stream.lake), stream.staged().identity)
-    assert replay.run() == Replayed(4, 0, 1)
+    assert replay.run() == ReplayResult(4, 0, 1)
     stream.register(2, {"n": {"type": ["string", "array"]}, "more": {"type": "string"}})
     text = json.dumps({"properties": {"n": {"anyOf": [{"type": "string"}, {"type": "integer"}]}}})
     schemas.write_schema(stream.storage, "$G", Schema("orders", 3, "json", text, created_ns=3))
-    assert replay.run() == Replayed(3, 1, 0)
+    assert replay.run() == ReplayResult(3, 1, 0)
     assert stream.rows("schema, n, n_string") == [
         (1, None, None, None),
         (2, "orders@1", 1, None),
@@ -298,7 +298,7 @@ def test_misfits_are_replayed_when_the_schema_is_mended(stream: Stream) -> None:
         (5, None, None, None),
     ]
     assert stream.misfits() == [(4, "orders@1", "type"), (5, "orders@1", "json")]
-    assert replay.run() == Replayed(2, 0, 0)
+    assert replay.run() == ReplayResult(2, 0, 0)
     stream.check()
     stream.publish({"n": "z"})
     stream.compact()
@@ -312,7 +312,7 @@ def test_a_mirror_gets_payloads_that_are_not_kept(spark: Any, lake: Path, tmp_pa
     stream.publish({"n": 3}, subject=b"b.1")
     stream.compact()
     assert [data is None for _, data in stream.rows("data")] == [True, True, False, True]
-    for name, more in (("ALL", {}), ("SOME", {"selections": [Picked("a.>")]})):
+    for name, more in (("ALL", {}), ("SOME", {"selections": [SubjectSelection("a.>")]})):
         mirror = MirrorModel(tmp_path / name, name, f"UID{name}")
         answer = make(spark, lake, mirror, stream.model, **more)
         assert answer.state == "made", answer.reason

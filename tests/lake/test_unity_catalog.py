@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from lakestream.cli.app import app
 from lakestream.lake.catalogs.address import CatalogAddress, parse
 from lakestream.lake.catalogs.catalog import CatalogAway
-from lakestream.lake.catalogs.plan import Synced
+from lakestream.lake.catalogs.plan import SyncResult
 from lakestream.lake.catalogs.tables import LakeTables
 from lakestream.lake.sql.connection import extension_path
 from lakestream_catalogs.opening import open_catalog
@@ -45,7 +45,7 @@ def at(unity: UnityServer, path: str = "/unity/events") -> CatalogAddress:
     return parse(f"unity+http://{unity.address}{path}")
 
 
-def synced(made: CatalogLake, address: CatalogAddress) -> Synced:
+def synced(made: CatalogLake, address: CatalogAddress) -> SyncResult:
     with open_catalog(address) as catalog:
         return sync(catalog, address, LakeTables(made.root).read())
 

@@ -16,7 +16,7 @@ from lakestream.lake.table.at import open_log
 from lakestream.lake.table.state import position_of
 from lakestream.lake.write.compactor import Compactor
 from lakestream.lake.write.lake_compaction import BatchReport
-from lakestream.lake.write.maintainer import Done, Maintainer
+from lakestream.lake.write.maintainer import Maintainer, MaintenanceResult
 from lakestream.lake.write.maintenance_plan import Policy
 from lakestream.lake.write.upkeep import Upkeep
 from tests.lake.conftest import job
@@ -47,7 +47,7 @@ class Compacting:
     """Compactor with upkeep beside it, and their reports."""
 
     def __init__(self, spark: Any, lake: Path, commits: int) -> None:
-        self.done: list[Done] = []
+        self.done: list[MaintenanceResult] = []
         self.batches: list[BatchReport] = []
         self._news = threading.Condition()
         stopping = threading.Event()

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Protocol
 
 from lakestream.lake.catalogs.entries import CatalogEntry, Table
-from lakestream.lake.catalogs.plan import Synced
+from lakestream.lake.catalogs.plan import SyncResult
 from lakestream.lake.errors import LakeError
 
 KEEPERS = "lakestream.keepers"
@@ -94,7 +94,7 @@ class Keeper(Protocol):
     def note(self, tables: Collection[str]) -> None:
         """Announce commits to tables, or their removal, by their paths. Returns at once."""
 
-    def once(self) -> list[Synced]:
+    def once(self) -> list[SyncResult]:
         """Make a pass over each catalog that is due; return the results."""
 
     def stop(self) -> None:

@@ -44,7 +44,7 @@ class EntryChange(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-class Placed(msgspec.Struct, frozen=True):
+class EntryPlace(msgspec.Struct, frozen=True):
     """Decision on an entry, and the database that the entry is in. `error`: the change has failed."""
 
     database: str
@@ -52,11 +52,11 @@ class Placed(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-class Synced(msgspec.Struct, frozen=True):
+class SyncResult(msgspec.Struct, frozen=True):
     """Result of a pass. `complete`: nothing is left to do but what has failed. `error`: the reason for an early end."""
 
     catalog: str
-    changes: tuple[Placed, ...] = ()
+    changes: tuple[EntryPlace, ...] = ()
     complete: bool = True
     error: str = ""
     seconds: float = 0.0

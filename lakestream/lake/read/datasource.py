@@ -35,7 +35,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from lakestream.lake import flush
 from lakestream.lake.errors import LakeError
-from lakestream.lake.flush import DEFAULT_TIMEOUT_S, Flushed, Flusher, FlushFailed, ServerCredentials
+from lakestream.lake.flush import DEFAULT_TIMEOUT_S, FlushAnswer, Flusher, FlushFailed, ServerCredentials
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table.conditions import Condition, bounds
@@ -71,7 +71,7 @@ class StreamReplaced(LakeError):
         )
 
 
-class Asked(msgspec.Struct, frozen=True):
+class SourceOptions(msgspec.Struct, frozen=True):
     """Parsed options. `start_seq` None: the latest message; `most`: maximum number of messages in a micro-batch, 0: no
     limit."""
 
@@ -87,7 +87,7 @@ class Asked(msgspec.Struct, frozen=True):
     credentials: ServerCredentials = ServerCredentials()
 
     @classmethod
-    def of(cls, options: Mapping[str, str], lake: str | None) -> Asked:
+    def of(cls, options: Mapping[str, str], lake: str | None) -> SourceOptions:
         """Parse the options as Spark passes them.
 
         Raises:
@@ -161,8 +161,8 @@ class LakestreamSource(DataSource):
         """Return the stream reader."""
         return StreamReader(self._asked(), schema.fieldNames())
 
-    def _asked(self) -> Asked:
-        return Asked.of(self.options, self.default_lake)
+    def _asked(self) -> SourceOptions:
+        return SourceOptions.of(self.options, self.default_lake)
 
 
 class PushingSource(LakestreamSource):
@@ -174,7 +174,7 @@ class PushingSource(LakestreamSource):
 class ViewReader(DataSourceReader):
     """Reads the stream as of the start of the query."""
 
-    def __init__(self, asked: Asked, columns: Sequence[str]) -> None:
+    def __init__(self, asked: SourceOptions, columns: Sequence[str]) -> None:
         self._asked = asked
         self._columns = list(columns)
         self._conditions: list[Condition] = []
@@ -207,7 +207,7 @@ class FilteringReader(ViewReader):
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads messages as they arrive; an offset is the stream's uid and the last sequence that was read."""
 
-    def __init__(self, asked: Asked, columns: Sequence[str]) -> None:
+    def __init__(self, asked: SourceOptions, columns: Sequence[str]) -> None:
         self._asked = asked
         self._columns = list(columns)
         self._target: int | None = None
@@ -292,7 +292,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         view = asked.open(flush=False)
         return view.uid, view.last_seq
 
-    def _flushed(self) -> Flushed | str:
+    def _flushed(self) -> FlushAnswer | str:
         """Return a server's answer, or the reason why there is none. The connection stays open."""
         asked, storage = self._asked, open_storage(self._asked.lake)
         self._flusher = self._flusher or flush.connect(storage, asked.account, asked.server, asked.credentials)

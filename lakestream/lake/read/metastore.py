@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class Registered(msgspec.Struct, frozen=True):
+class MetastoreEntry(msgspec.Struct, frozen=True):
     """A table in the catalog: stream, name in the catalog, and location as Spark spells it."""
 
     stream: str
@@ -32,7 +32,7 @@ class Registered(msgspec.Struct, frozen=True):
 
 def register(
     spark: SparkSession, lake: str, database: str = "default", account: str = paths.DEFAULT_ACCOUNT
-) -> list[Registered]:
+) -> list[MetastoreEntry]:
     """Create an entry in a database of the session's catalog for each table of an account, and drop the entries of
     tables that are gone.
 
@@ -58,7 +58,7 @@ def register(
         elif change.kind == ALTER:
             catalog.alter(database, change.entry, change.table)
         if change.entry.name:
-            done.append(Registered(change.table.stream, change.entry.name, catalog.location(change.table)))
+            done.append(MetastoreEntry(change.table.stream, change.entry.name, catalog.location(change.table)))
     return done
 
 

@@ -31,7 +31,7 @@ from lakestream.lake.sql.dialect import (
     rows_of,
     scan,
 )
-from lakestream.lake.sql.uncompacted import Live, LiveStreams, QueriedStream
+from lakestream.lake.sql.uncompacted import LiveStreams, QueriedStream, StreamQuery
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import departures as departure_files
@@ -267,7 +267,7 @@ class StatementSnapshot:
         self._catalog = catalog
         self._text = text
         self._found: dict[tuple[str, Travel | None, str | None], TableAt | Selection] = {}
-        self._live: dict[str, Live | None] = {}
+        self._live: dict[str, StreamQuery | None] = {}
         self._logs: dict[str, TableLog] = {}
         self._numbers = itertools.count(1)
         self.arrow: dict[str, Any] = {}
@@ -359,7 +359,7 @@ class StatementSnapshot:
             return found
         return Selection(f"SELECT * FROM {_source(found)} WHERE {partition}")
 
-    def _view(self, mention: Mention) -> Live | None:
+    def _view(self, mention: Mention) -> StreamQuery | None:
         """Return the live view of a stream; None where only a table can be read."""
         live_streams = self._catalog.live_streams
         if live_streams is None:
@@ -372,7 +372,7 @@ class StatementSnapshot:
                 self.arrow.update(live.arrow)
         return self._live[mention.name]
 
-    def _union(self, live: Live) -> TableAt | Selection:
+    def _union(self, live: StreamQuery) -> TableAt | Selection:
         if live.table is not None:
             self.versions.add(live.table)
         if live.sql is not None:
@@ -487,7 +487,7 @@ def _held(point: Point, archive: bool) -> str:
     return f"seq <= {point.seq}" if point.seq else held_sql(point.before_ns - 1, archive)
 
 
-def _reaches(point: Point, live: Live) -> bool:
+def _reaches(point: Point, live: StreamQuery) -> bool:
     """Return True if a point is after the first message that is not in the table yet."""
     if live.table is None:
         return True

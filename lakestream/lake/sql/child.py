@@ -77,7 +77,7 @@ class ChildReady(msgspec.Struct, frozen=True):
     """The process takes queries."""
 
 
-class Mentioned(msgspec.Struct, frozen=True):
+class MentionedStreams(msgspec.Struct, frozen=True):
     """The streams that a query reads; `lists`: it shows the names of all."""
 
     streams: list[str]
@@ -125,7 +125,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 FAILED, UNAVAILABLE = 500, 503
-_KINDS = {ChildReady: b"r", Mentioned: b"m", QueryAnswer: b"a", Failure: b"e", QueryColumns: b"c", Summary: b"s"}
+_KINDS = {ChildReady: b"r", MentionedStreams: b"m", QueryAnswer: b"a", Failure: b"e", QueryColumns: b"c", Summary: b"s"}
 BATCH = b"b"
 """The kind of a batch, whose body is not JSON but lines of JSON or a part of an Arrow stream."""
 _open = msgspec.json.Decoder(Open)
@@ -188,7 +188,7 @@ def _serve(session: Session, ask: Ask, began: float, next_message: Callable[[], 
     from lakestream.lake.sql.dialect import Bindings
 
     bindings = Bindings(ask.parameters, ask.as_of, unbound=ask.describe and not ask.parameters)
-    _send(out, Mentioned(session.streams(ask.query, bindings), session.lists(ask.query)))
+    _send(out, MentionedStreams(session.streams(ask.query, bindings), session.lists(ask.query)))
     if not _judgement.decode(next_message()).go:
         return
     if ask.form == "whole":
@@ -245,12 +245,12 @@ def _send_batches(session: Session, ask: Ask, bindings: Bindings, wanted: _Wante
 def _code(error: LakeError) -> int:
     from lakestream.lake.sql.batches import RowTooLarge
     from lakestream.lake.sql.catalog import UnknownStream
-    from lakestream.lake.sql.confined import Forbidden
+    from lakestream.lake.sql.confined import ForbiddenQuery
 
     return next(
         (
             code
-            for kind, code in ((Forbidden, 403), (UnknownStream, 404), (RowTooLarge, 413))
+            for kind, code in ((ForbiddenQuery, 403), (UnknownStream, 404), (RowTooLarge, 413))
             if isinstance(error, kind)
         ),
         400,
@@ -289,7 +289,9 @@ def _read(stream: BinaryIO, put: Callable[[bytes], None]) -> None:
     os._exit(0)
 
 
-def _send(out: BinaryIO, message: ChildReady | Mentioned | QueryAnswer | Failure | QueryColumns | Summary) -> None:
+def _send(
+    out: BinaryIO, message: ChildReady | MentionedStreams | QueryAnswer | Failure | QueryColumns | Summary
+) -> None:
     _write(out, _KINDS[type(message)], msgspec.json.encode(message))
 
 

@@ -40,7 +40,7 @@ SHOWING = frozenset({"current_query", "current_setting"})
 to others."""
 
 
-class Forbidden(SqlError):
+class ForbiddenQuery(SqlError):
     """Raised for a query that does more than read the streams of its account."""
 
 
@@ -93,7 +93,7 @@ class Checker:
             if node.get("type") == "TABLE_FUNCTION":
                 _check_call(node["function"], selections)
             elif node.get("class") == "FUNCTION" and str(node.get("function_name", "")).lower() in SHOWING:
-                raise Forbidden(
+                raise ForbiddenQuery(
                     f"the function {node['function_name']} is not available here: it shows the server's paths"
                 )
 
@@ -104,7 +104,7 @@ def _check_call(call: dict[str, Any], selections: Collection[str]) -> None:
     plain = not call.get("schema") and not call.get("catalog")
     if plain and (name in FUNCTIONS or (name == "query" and value in selections)):
         return
-    raise Forbidden(f"the function {name} is not available here: a query reads streams, as delta.`streams/ORDERS`")
+    raise ForbiddenQuery(f"the function {name} is not available here: a query reads streams, as delta.`streams/ORDERS`")
 
 
 def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
@@ -121,4 +121,4 @@ def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
             elif isinstance(each, list):
                 deeper += each
         level = deeper
-    raise Forbidden("the query is nested too deeply")
+    raise ForbiddenQuery("the query is nested too deeply")

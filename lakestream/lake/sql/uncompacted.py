@@ -20,7 +20,7 @@ from lakestream.lake.staging import staging
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import departures as departure_files
-from lakestream.lake.table.departures import Dead
+from lakestream.lake.table.departures import DeletedMessages
 from lakestream.lake.table.schema import REMOVED_COLUMN, Layout
 from lakestream.lake.view import StreamView
 
@@ -58,7 +58,7 @@ class UncompactedTooLarge(SqlError):
         )
 
 
-class Live(msgspec.Struct, frozen=True):
+class StreamQuery(msgspec.Struct, frozen=True):
     """A stream's live view for one statement, as SQL for DuckDB.
 
     `sql` is a SELECT that reads the Arrow tables `arrow`, by name; None where the table alone is all. `table` is None
@@ -106,7 +106,7 @@ class LiveStreams:
         """Return True if a directory below segments/ is a live stream's. `base`: the account's root, with a slash."""
         return staging.live_identity(self._storage, f"{base}{paths.SEGMENTS}/{name}") is not None
 
-    def open(self, stream: QueriedStream, number: int) -> Live | None:
+    def open(self, stream: QueriedStream, number: int) -> StreamQuery | None:
         """Return the stream's live view; None where only a table can be read.
 
         Args:
@@ -129,7 +129,7 @@ class LiveStreams:
         except LakeError as error:
             raise SqlError(f"{error}\n  --committed asks the table alone") from error
 
-    def at(self, live: Live, point: Point, number: int) -> Live:
+    def at(self, live: StreamQuery, point: Point, number: int) -> StreamQuery:
         """Return the view as of a point, still with messages stored after it. `number`: as of `open`."""
         return self._live(live.view.at(point), number)
 
@@ -181,7 +181,7 @@ class LiveStreams:
             self._notify(f"messages that are not staged yet are missing: {why}")
         return view
 
-    def _live(self, view: StreamView, number: int) -> Live:
+    def _live(self, view: StreamView, number: int) -> StreamQuery:
         size = sum(part.size for part in view.parts)
         if size > self._tail_bytes:
             raise UncompactedTooLarge(view.stream, size, self._tail_bytes)
@@ -195,7 +195,7 @@ class LiveStreams:
             if len(view.hidden.removed) + len(view.hidden.runs) > MANY_REMOVED:
                 gone = [pa.array(view.hidden.removed, pa.int64()), pa.array(departure_files.sequences(view.hidden))]
                 arrow[f"gone_{number}"] = pa.table({"seq": pa.chunked_array(gone)})
-                dead = Dead(view.hidden.floor)
+                dead = DeletedMessages(view.hidden.floor)
                 view = msgspec.structs.replace(view, hidden=dead)
                 where = f"seq NOT IN (SELECT seq FROM gone_{number})"
             names = [*view.columns, *view.typed_names]
@@ -205,4 +205,4 @@ class LiveStreams:
             selects.append(f"SELECT * FROM tail_{number}")
         sql = " UNION ALL BY NAME ".join(selects) or None
         begins = rows.column("time_ns")[0].as_py() if rows.num_rows else None
-        return Live(table, view.layout, REMOVED_COLUMN in view.columns, sql, arrow, begins, seen)
+        return StreamQuery(table, view.layout, REMOVED_COLUMN in view.columns, sql, arrow, begins, seen)

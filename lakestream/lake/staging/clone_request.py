@@ -34,7 +34,7 @@ REFUSED = "refused"
 WITHDRAWN = "withdrawn"
 
 
-class Picked(msgspec.Struct, frozen=True):
+class SubjectSelection(msgspec.Struct, frozen=True):
     """Subjects that a mirror takes: those that match `filter` (empty: all), transformed by `destination` (empty:
     unchanged)."""
 
@@ -61,7 +61,7 @@ class CloneRequest(msgspec.Struct, frozen=True, kw_only=True):
     start_ns: int = 0
     as_of_seq: int = 0
     as_of_ns: int = 0
-    selections: list[Picked] = []
+    selections: list[SubjectSelection] = []
 
 
 _CLONE_REQUEST = msgspec.json.Decoder(CloneRequest)

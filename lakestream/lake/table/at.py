@@ -143,7 +143,7 @@ def version_for_message_time(log: TableLog, at_ns: int) -> TableAsOf:
         return (progress.last_time_ns, progress.last_seq) if progress and progress.uid == newest.uid else (-1, 0)
 
     # Invariant: times never go backwards in a stream and last_seq only grows, so `reached` ascends over versions.
-    versions = log.course
+    versions = log.stream_versions
     count = bisect_right(versions, at_ns, key=lambda version: reached(version)[0])
     if count < len(versions) and _begins_by(log, versions[count], at_ns):
         return TableAsOf(versions[count], at_ns, complete=True)
@@ -174,7 +174,7 @@ def _exactly(log: TableLog, at_ns: int, newest: TableProgress) -> TableAsOf | No
     if kept.version is None:  # beyond the table's last message or removal
         if newest.departed < 0:
             return None
-        return TableAsOf(log.latest, at_ns, complete=False, progress=log.uncleared(log.latest))
+        return TableAsOf(log.latest, at_ns, complete=False, progress=log.pending_deletes(log.latest))
     if kept.before is None and not _begins_by(log, kept.version, at_ns):
         return TableAsOf(None, at_ns, complete=True)
     return TableAsOf(kept.version, at_ns, complete=True, progress=kept.progress)
@@ -212,7 +212,7 @@ def version_of_point(log: TableLog, point: Point) -> PointVersion:
         return progress.last_seq if point.seq else max(progress.moment_ns, progress.last_time_ns)
 
     # Invariant: sequences and moments ascend over the commits of a stream, also without departures.
-    versions = log.course
+    versions = log.stream_versions
     at = bisect_left(versions, wanted, key=reached)
     if at == len(versions):
         return PointVersion(None, newest)
@@ -309,7 +309,7 @@ def _of_sequence(log: TableLog, seq: int) -> TableAsOf:
 def _of_newest(log: TableLog, seq: int) -> TableAsOf:
     newest = log.progress(log.latest)
     complete = newest is not None and seq <= newest.last_seq
-    return TableAsOf(log.latest, 0, complete=complete, progress=log.uncleared(log.latest), seq=seq)
+    return TableAsOf(log.latest, 0, complete=complete, progress=log.pending_deletes(log.latest), seq=seq)
 
 
 def version_at(table: str | os.PathLike[str], at: int | datetime | str) -> int:

@@ -22,7 +22,7 @@ from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table import departures as departure_files
 from lakestream.lake.table import policy
 from lakestream.lake.table.at import open_log
-from lakestream.lake.table.departures import Dead
+from lakestream.lake.table.departures import DeletedMessages
 from lakestream.lake.table.policy import StreamPolicy, of_config
 from lakestream.lake.table.progress import TableProgress
 from lakestream.lake.table.schema import REMOVED_COLUMN
@@ -42,10 +42,10 @@ CONDITION_TEXT = 100_000
 """Maximum number of characters of UPDATEs that are merged into one."""
 
 
-class Ending(msgspec.Struct, frozen=True):
+class Removal(msgspec.Struct, frozen=True):
     """Messages that the stream no longer had at `at_ns`: all below `floor`, and `removed` (ascending sequences).
 
-    `floor_before` is the floor of the ending before.
+    `floor_before` is that of the removal before.
     """
 
     at_ns: int
@@ -67,7 +67,7 @@ class CommitBatch(msgspec.Struct, frozen=True):
     """Content of one commit: parts, progress at its end, number of subjects, upper bounds of rows and bytes, and the
     policy.
 
-    `dead`: messages that must not be in the table afterwards. `endings`: None except in an archive, where it tells
+    `dead`: messages that must not be in the table afterwards. `removals`: None except in an archive, where it tells
     which messages the stream no longer has. `shredded`: runs of the dead whose bytes must not stay in any file (secure
     delete). `departures`: all removals, None without time travel; with it every row is written before the dead are
     deleted. `schemas`: runs of messages with the same schemas; () without any.
@@ -75,20 +75,20 @@ class CommitBatch(msgspec.Struct, frozen=True):
 
     parts: list[Part]
     progress: TableProgress
-    dead: Dead
+    dead: DeletedMessages
     subjects: int
     size: int
     rows: int = 0
     policy: StreamPolicy = StreamPolicy()
-    endings: list[Ending] | None = None
+    removals: list[Removal] | None = None
     shredded: list[tuple[int, int]] = []
     departures: Departures | None = None
     schemas: tuple[SchemaRun, ...] = ()
 
     @property
-    def unwritten(self) -> Dead:
+    def unwritten(self) -> DeletedMessages:
         """Return the messages that are not written at all."""
-        return self.dead if self.departures is None else Dead(runs=self.shredded)
+        return self.dead if self.departures is None else DeletedMessages(runs=self.shredded)
 
 
 class Update(msgspec.Struct, frozen=True):
@@ -168,11 +168,11 @@ def gather(uid: str, parts: Sequence[Part], footers: Sequence[Footer], before: T
     )
     # The newest segment's configuration, by the order of log entries and not of files.
     policy = of_config(footers[-1].config)
-    endings = None
-    dead = Dead(floor, sorted(seq for seq in removed if seq >= floor))
+    removals = None
+    dead = DeletedMessages(floor, sorted(seq for seq in removed if seq >= floor))
     if policy.archive:
-        dead = Dead(runs=sorted({(first, last) for footer in footers for first, last in footer.erased}))
-        endings = list(_endings(footers, before))
+        dead = DeletedMessages(runs=sorted({(first, last) for footer in footers for first, last in footer.erased}))
+        removals = list(_removals(footers, before))
     size = sum(max(part.size, footer.bytes) for part, footer in zip(parts, footers, strict=True))
     rows = sum(footer.count for footer in footers)
     shredded = sorted({run for footer in footers for run in footer.shredded})
@@ -182,7 +182,7 @@ def gather(uid: str, parts: Sequence[Part], footers: Sequence[Footer], before: T
     runs = tuple(_schema_runs(footers))
     schemas = runs if any(run.rules for run in runs) else ()
     batch = CommitBatch(
-        list(parts), progress, dead, footers[-1].subjects, size, rows, policy, endings, shredded, departures, schemas
+        list(parts), progress, dead, footers[-1].subjects, size, rows, policy, removals, shredded, departures, schemas
     )
     return batch if departures is None else _with_past(batch, floor_before=before.floor if before else 0)
 
@@ -222,16 +222,16 @@ def departures_deleted(batch: CommitBatch, floor_before: int) -> list[str]:
     return deletions(batch.progress.last_index, written, batch.dead)
 
 
-def _endings(footers: Sequence[Footer], before: TableProgress | None) -> Iterator[Ending]:
+def _removals(footers: Sequence[Footer], before: TableProgress | None) -> Iterator[Removal]:
     """Yield the messages that ended by the end of each segment, in order."""
     floor = before.floor if before else 0
     for footer in footers:
         if footer.removed or footer.floor > floor:
-            yield Ending(footer.closed_ns, max(footer.floor, floor), footer.removed, floor)
+            yield Removal(footer.closed_ns, max(footer.floor, floor), footer.removed, floor)
         floor = max(floor, footer.floor)
 
 
-def deletions(position: int, before: TableProgress | None, dead: Dead) -> list[str]:
+def deletions(position: int, before: TableProgress | None, dead: DeletedMessages) -> list[str]:
     """Return SQL conditions for the rows to delete before the commit; none when no row of the table can be dead.
 
     Args:
@@ -263,20 +263,20 @@ def erasures(position: int, before: TableProgress | None, shredded: Sequence[tup
     return [(first, min(last, most)) for first, last in shredded if first <= most]
 
 
-def updates(position: int, before: TableProgress | None, endings: Sequence[Ending] | None) -> list[Update]:
+def updates(position: int, before: TableProgress | None, removals: Sequence[Removal] | None) -> list[Update]:
     """Return the UPDATEs of an archive before the commit: the time at which the stream no longer had a message."""
     found: list[Update] = []
     if position == 0:
         return found
-    for ending in endings or ():
-        removed: Sequence[int] = ending.removed
-        first, last = ending.floor_before, ending.floor - 1
+    for removal in removals or ():
+        removed: Sequence[int] = removal.removed
+        first, last = removal.floor_before, removal.floor - 1
         if before is not None:
             removed = [seq for seq in removed if seq <= before.last_seq]
             last = min(last, before.last_seq)
         terms = [f"seq BETWEEN {first} AND {last}"] if last >= max(first, 1) else []
         for condition in _conditions(terms, list(stretches(removed))):
-            found.append(Update(f"{REMOVED_COLUMN} IS NULL AND ({condition})", str(ending.at_ns)))
+            found.append(Update(f"{REMOVED_COLUMN} IS NULL AND ({condition})", str(removal.at_ns)))
     return _joined(found)
 
 
@@ -376,4 +376,4 @@ def _is_behind(storage: Storage, stream: StagedStream) -> bool:
     if watch.head.progress is None or watch.head.progress.departed <= 0:
         return False
     log = open_log(table)
-    return log.uncleared(log.latest) is not None
+    return log.pending_deletes(log.latest) is not None

@@ -30,7 +30,7 @@ DIRECTORY = "_departures"
 COLUMNS = ("first", "last", "removed_seq", "removed_ns")
 
 
-class Dead(msgspec.Struct, frozen=True):
+class DeletedMessages(msgspec.Struct, frozen=True):
     """Messages to leave out: all below `floor`, `removed` (ascending sequences), and `runs` of them (first, last)."""
 
     floor: int = 0
@@ -110,7 +110,7 @@ def sweep(storage: Storage, table: str) -> int:
     return len(old)
 
 
-def gone(departures: Departures, point: Point | None = None) -> Dead:
+def gone(departures: Departures, point: Point | None = None) -> DeletedMessages:
     """Return the messages that had left by a point; without one, all departures."""
     import numpy as np
 
@@ -119,10 +119,10 @@ def gone(departures: Departures, point: Point | None = None) -> Dead:
     lasts = np.frombuffer(departures.lasts, np.int64)[:stop]
     # No sequence leaves twice: sorted, the runs are apart.
     order = np.argsort(firsts, kind="stable")
-    return Dead(runs=_joined(firsts[order], lasts[order]))
+    return DeletedMessages(runs=_joined(firsts[order], lasts[order]))
 
 
-def gone_as_of(storage: Storage, table: str, found: TableAsOf) -> Dead:
+def gone_as_of(storage: Storage, table: str, found: TableAsOf) -> DeletedMessages:
     """Return the messages to hide from the version that `as_of` found: those that had left, and those to be erased."""
     dead = erased(storage, table)
     if found.progress is None or found.progress.departed <= 0:
@@ -130,24 +130,24 @@ def gone_as_of(storage: Storage, table: str, found: TableAsOf) -> Dead:
     return both(gone(read(storage, table, found.progress.last_index), found.point), dead)
 
 
-def erased(storage: Storage, table: str, more: Sequence[tuple[int, int]] = ()) -> Dead:
+def erased(storage: Storage, table: str, more: Sequence[tuple[int, int]] = ()) -> DeletedMessages:
     """Return the messages to be erased (secure delete) as far as versions may still hold them, and `more` runs of
     such."""
-    return Dead(runs=erasures.joined([*erasures.merged(erasures.notes(storage, table)), *more]))
+    return DeletedMessages(runs=erasures.joined([*erasures.merged(erasures.notes(storage, table)), *more]))
 
 
-def sequences(dead: Dead) -> Any:
+def sequences(dead: DeletedMessages) -> Any:
     """Return the sequences of the runs, one by one, as a numpy array."""
     import numpy as np
 
     return np.concatenate([np.zeros(0, np.int64), *(np.arange(first, last + 1) for first, last in dead.runs)])
 
 
-def both(one: Dead, other: Dead) -> Dead:
+def both(one: DeletedMessages, other: DeletedMessages) -> DeletedMessages:
     """Return the union; of `other` only its runs count."""
     if not other.runs:
         return one
-    return Dead(one.floor, one.removed, erasures.joined([*one.runs, *other.runs]))
+    return DeletedMessages(one.floor, one.removed, erasures.joined([*one.runs, *other.runs]))
 
 
 def _joined(firsts: Any, lasts: Any) -> list[tuple[int, int]]:

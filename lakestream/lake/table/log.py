@@ -281,7 +281,7 @@ class TableLog:
         return found
 
     @property
-    def course(self) -> list[int]:
+    def stream_versions(self) -> list[int]:
         """Return the versions in the order of the stream, without those that a repair of the table undid."""
         newest = self.progress(self.latest)
         if newest is None or not newest.undone:
@@ -289,7 +289,7 @@ class TableLog:
         undone = newest.undone
         return [version for version in self.versions if not any(first <= version <= last for first, last in undone)]
 
-    def uncleared(self, version: int) -> TableProgress | None:
+    def pending_deletes(self, version: int) -> TableProgress | None:
         """Return the progress of the last data commit at `version` if rows of removed messages may still be there, else
         None."""
         progress, left = self._clearing(version)

@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from lakestream.lake.errors import BadSegment, UnfitSubject
 from lakestream.lake.storage.lake import open_storage
-from lakestream.lake.table.batches import Ending
-from lakestream.lake.table.departures import Dead
+from lakestream.lake.table.batches import Removal
+from lakestream.lake.table.departures import DeletedMessages
 from lakestream.lake.table.schema import fits_partition, headers_type, message_schema, split_headers, subject_text
 from lakestream.log.format.errors import CorruptLog
 from lakestream.log.format.files import Files
@@ -38,9 +38,9 @@ BATCH_BYTES = 8 * 1024 * 1024
 def decode(
     path: str,
     after: int = 0,
-    dead: Dead | None = None,
+    dead: DeletedMessages | None = None,
     as_partitions: bool = False,
-    endings: Sequence[Ending] | None = None,
+    removals: Sequence[Removal] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a sealed segment, in sequence order, as batches of `schema.message_schema()`.
 
@@ -49,7 +49,7 @@ def decode(
         after: only messages of entries with a higher log index.
         dead: messages to leave out.
         as_partitions: reject a subject that cannot be a partition value.
-        endings: for archives, ordered by time; adds the column `removed_time_ns`.
+        removals: for archives, ordered by time; adds the column `removed_time_ns`.
 
     Raises:
         BadSegment: the file is damaged; the whole file is checked before the first batch is made.
@@ -68,7 +68,7 @@ def decode(
         if as_partitions:
             _check_partitions(batch)
         if batch.num_rows:
-            yield batch if endings is None else _with_endings(batch, endings)
+            yield batch if removals is None else _with_endings(batch, removals)
 
 
 def _verified(path: str, local: str, buf: bytes, after: int) -> tuple[SegmentPlaces, int]:
@@ -121,7 +121,7 @@ def _fixed() -> Any:
     return kind
 
 
-def _batch(path: str, buf: bytes, offsets: Any, lengths: Any, dead: Dead | None) -> pa.RecordBatch:
+def _batch(path: str, buf: bytes, offsets: Any, lengths: Any, dead: DeletedMessages | None) -> pa.RecordBatch:
     """Decode the records at `offsets`."""
     base = int(offsets[0])
     whole = np.frombuffer(buf, np.uint8, int(offsets[-1] + lengths[-1]) - base, base)
@@ -158,7 +158,7 @@ def _batch(path: str, buf: bytes, offsets: Any, lengths: Any, dead: Dead | None)
     return pa.RecordBatch.from_arrays(columns, schema=message_schema())
 
 
-def alive(seqs: Any, dead: Dead | None) -> Any:
+def alive(seqs: Any, dead: DeletedMessages | None) -> Any:
     """Return a mask of the sequences (a numpy array) that are not dead."""
     if dead is None:
         return np.ones(len(seqs), bool)
@@ -172,14 +172,14 @@ def alive(seqs: Any, dead: Dead | None) -> Any:
     return alive
 
 
-def _with_endings(batch: pa.RecordBatch, endings: Sequence[Ending]) -> pa.RecordBatch:
+def _with_endings(batch: pa.RecordBatch, removals: Sequence[Removal]) -> pa.RecordBatch:
     """Return the batch with a column `removed_time_ns`: when the stream lost the message, null while it has it."""
     seqs = batch.column(1).to_numpy()
     times = np.zeros(len(seqs), np.int64)
-    for ending in reversed(endings):  # the earliest one counts
-        times[seqs < ending.floor] = ending.at_ns
-        if len(ending.removed):
-            times[np.isin(seqs, np.asarray(ending.removed, np.int64))] = ending.at_ns
+    for removal in reversed(removals):  # the earliest one counts
+        times[seqs < removal.floor] = removal.at_ns
+        if len(removal.removed):
+            times[np.isin(seqs, np.asarray(removal.removed, np.int64))] = removal.at_ns
     column = pa.array(times, pa.int64(), mask=times == 0)
     return pa.RecordBatch.from_arrays([*batch.columns, column], schema=message_schema(archive=True))
 

@@ -51,7 +51,7 @@ MISFIT_SCHEMA = pa.schema(
 """Rows of a table of misfits. `schema`: the version that the message should fit; NULL: it is not known."""
 
 
-class Typed(msgspec.Struct, frozen=True):
+class TypedBatch(msgspec.Struct, frozen=True):
     """A batch with its typed columns. `misfits`: as MISFIT_SCHEMA."""
 
     rows: pa.RecordBatch
@@ -130,7 +130,7 @@ class TypedRows:
         self.needed: dict[str, str] = {}
         """Columns (JSON) of the versions that need some which the table does not have, by reference."""
 
-    def add(self, batch: pa.RecordBatch) -> Typed:
+    def add(self, batch: pa.RecordBatch) -> TypedBatch:
         """Return the messages (as schema.message_schema()) with their typed columns."""
         groups = self._groups(batch)
         data = batch.column("data")
@@ -161,7 +161,7 @@ class TypedRows:
             _name(names, rows, version.reference, unfit)
             if self._drop_data and not version.message:
                 formats.append((rows, _formats(version, decoded, payloads, group.prefix)))
-        return Typed(self._whole(batch, columns, names, formats), _misfit_rows(batch, misfits))
+        return TypedBatch(self._whole(batch, columns, names, formats), _misfit_rows(batch, misfits))
 
     def _placed(self, version: Version) -> tuple[Place, ...] | NoColumns | None:
         """Return the places of a version's fields; None if the table needs more columns."""

@@ -125,14 +125,14 @@ def told(types: Mapping[str, str], found: Mapping[str, Misfits]) -> list[str]:
     return [f"column {name} ({types[name]}): {_told(each)}" for name, each in found.items()]
 
 
-class Inferred(msgspec.Struct, frozen=True):
+class InferredTypes(msgspec.Struct, frozen=True):
     """Types found in a file; `notes`: a line for each column that is text because few of its fields fit no type."""
 
     types: dict[str, str]
     notes: list[str]
 
 
-def infer(names: Sequence[str], rows: Iterable[tuple[int, Sequence[str]]]) -> Inferred:
+def infer(names: Sequence[str], rows: Iterable[tuple[int, Sequence[str]]]) -> InferredTypes:
     """Return the narrowest type of each column that holds every field of it, and gives back its spelling as a JSON
     value: `007`, `1e400` and `12:00` stay text. Dates are text, as JSON has none."""
     columns = [_Column(name) for name in names]
@@ -148,7 +148,7 @@ def infer(names: Sequence[str], rows: Iterable[tuple[int, Sequence[str]]]) -> In
             types[column.name] = kind
         elif (near := column.near(count)) is not None:
             notes.append(f"column {column.name} stays text ({near[0]} was near): {_told(near[1])}")
-    return Inferred(types, notes)
+    return InferredTypes(types, notes)
 
 
 class _Column:

@@ -72,7 +72,7 @@ class MappingOptions(msgspec.Struct, frozen=True, kw_only=True):
     replacement: str = ""
 
 
-class Mapped(msgspec.Struct):
+class MappedRows(msgspec.Struct):
     """Result of some rows: messages, whose `seq` is the row's number from 1, and the rows that cannot be messages.
 
     Attributes:
@@ -247,7 +247,7 @@ class Mapper:
             raise BadMapping(f"--time: column {self.columns.time} is {kind}, not a timestamp, date, number or text")
 
     # ------------------------------------------------------------------ rows
-    def map(self, batch: pa.RecordBatch, first_row: int) -> Mapped:
+    def map(self, batch: pa.RecordBatch, first_row: int) -> MappedRows:
         """Return the messages of a batch whose first row has this number."""
         bad: list[BadRow] = []
 
@@ -262,7 +262,7 @@ class Mapper:
                 bad.append(wrong)
             else:
                 messages.append(Record(row, time_ns, subject, header, data))
-        return Mapped(messages, bad, batch.num_rows)
+        return MappedRows(messages, bad, batch.num_rows)
 
     def times(self, batch: pa.RecordBatch) -> list[int]:
         """Return the times of the rows that have one, in ns."""

@@ -32,7 +32,7 @@ from lakestream.lake.table.log import log_directory
 from lakestream.lake.table.scan import Scan
 from lakestream.lake.table.schema import UID_PROPERTY, doubled, literal
 from lakestream.lake.transfer.finding import DELTA, SUFFIXES, BadSource, SourceFiles
-from lakestream.lake.transfer.mapping import Mapped, encode_json, plain_rows
+from lakestream.lake.transfer.mapping import MappedRows, encode_json, plain_rows
 from lakestream.lake.transfer.text import spell_binary
 from lakestream.log.format.record import Record
 from lakestream.protocol.instants import instant
@@ -209,7 +209,7 @@ def _with_memory(query: Callable[[str], Iterator[pa.RecordBatch]]) -> Iterator[p
             skip = max(skip - batch.num_rows, 0)
 
 
-def sorted_messages(messages: Iterable[Mapped]) -> Iterator[list[Record]]:
+def sorted_messages(messages: Iterable[MappedRows]) -> Iterator[list[Record]]:
     """Yield messages by their keys, by time without keys, in their original order where these are equal.
 
     Up to SORT_BYTES are sorted in memory. Beyond that, sorted runs go to a temporary file and are merged, one message

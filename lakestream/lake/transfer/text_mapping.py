@@ -26,7 +26,7 @@ from lakestream.lake.transfer.mapping import (
     TIME_UNITS,
     BadMapping,
     BadRow,
-    Mapped,
+    MappedRows,
     MappingOptions,
     Subjects,
     check_header_names,
@@ -139,7 +139,7 @@ class TextMapper:
                 )
 
     # ------------------------------------------------------------------ rows
-    def map(self, chunk: Chunk, first_row: int) -> Mapped:
+    def map(self, chunk: Chunk, first_row: int) -> MappedRows:
         """Return the messages of some rows, of which the first has this number."""
         messages: list[Record] = []
         keys: list[bytes] | None = [] if self._order_by else None
@@ -157,7 +157,7 @@ class TextMapper:
             except BadRow as error:
                 bad.append(error)
         bad.sort(key=lambda each: each.row)
-        return Mapped(messages, bad, len(chunk.rows), keys)
+        return MappedRows(messages, bad, len(chunk.rows), keys)
 
     def times(self, chunk: Chunk) -> list[int]:
         """Return the times of the rows that have one."""

@@ -30,7 +30,15 @@ import pyarrow as pa
 
 from lakestream.lake.errors import StillCloned
 from lakestream.lake.staging import clone_request
-from lakestream.lake.staging.clone_request import MADE, MAKING, REFUSED, WITHDRAWN, CloneAnswer, CloneRequest, Picked
+from lakestream.lake.staging.clone_request import (
+    MADE,
+    MAKING,
+    REFUSED,
+    WITHDRAWN,
+    CloneAnswer,
+    CloneRequest,
+    SubjectSelection,
+)
 from lakestream.lake.staging.staging import StagedStream
 from lakestream.lake.storage import locks, paths
 from lakestream.lake.storage.lake import open_storage
@@ -41,7 +49,7 @@ from lakestream.lake.table.at import NotATable, TimeTravelError
 from lakestream.lake.table.clones import Clone, CloneRefused, lacks_files
 from lakestream.lake.table.commit import Commit
 from lakestream.lake.table.conditions import MATCHES, Condition
-from lakestream.lake.table.departures import Dead
+from lakestream.lake.table.departures import DeletedMessages
 from lakestream.lake.table.log import TableLog, log_directory
 from lakestream.lake.table.policy import CLONED_PROPERTY, MANAGED_PROPERTIES, StreamPolicy
 from lakestream.lake.table.progress import TableProgress
@@ -213,7 +221,7 @@ class CloneMaker:
             self._storage.delete_tree(self._table.path)  # files of an interrupted removal
         clone(self._spark, self._storage.root, point.table, self._table.path, point.version, properties, replace)
         delta = self._table.delta()
-        conditions = [*point.conditions, *batches.deletions(1, None, Dead(runs=point.dead))]
+        conditions = [*point.conditions, *batches.deletions(1, None, DeletedMessages(runs=point.dead))]
         if len(conditions) > DELETES:
             conditions = point.conditions
             dead = _dead_frame(self._spark, point.dead)
@@ -242,7 +250,7 @@ class CloneMaker:
             state=state,
             table_last_seq=END - 1,
             columns=TABLE_COLUMNS,
-            hidden=Dead(runs=point.dead),
+            hidden=DeletedMessages(runs=point.dead),
         )
         without = [f"NOT coalesce({condition}, false)" for condition in point.conditions]
         where = " AND ".join([_prefilter(asked.selections), *without])
@@ -338,7 +346,7 @@ def _keeps_past(wanted: StreamPolicy) -> bool:
 class _Picker:
     """Spark task: rows in, selected rows out. Pickled, so it holds nothing of Spark."""
 
-    def __init__(self, selections: Sequence[Picked]) -> None:
+    def __init__(self, selections: Sequence[SubjectSelection]) -> None:
         self._selections = list(selections)
         _rules(self._selections)  # an invalid one is rejected here, not in a task
 
@@ -364,7 +372,7 @@ class _Picker:
             yield pa.RecordBatch.from_arrays(columns, schema=rows.schema)
 
 
-def _rules(selections: Sequence[Picked]) -> list[tuple[bytes, Transform | None]]:
+def _rules(selections: Sequence[SubjectSelection]) -> list[tuple[bytes, Transform | None]]:
     """Return each filter with its subject transform. Raises TransformError."""
     found = []
     for each in selections:
@@ -392,7 +400,7 @@ class _Copy:
         yield from self._picker(self._origin.table_batches(spans, TABLE_COLUMNS, self._where))
 
 
-def _prefilter(selections: Sequence[Picked]) -> str:
+def _prefilter(selections: Sequence[SubjectSelection]) -> str:
     """Return a condition that all selected rows meet, as SQL that excludes files and pages."""
     filters = tuple(each.filter or ">" for each in selections)
     return f"(subject_bytes IS NOT NULL OR {Condition('subject', MATCHES, filters).sql()})"

@@ -102,8 +102,8 @@ def _newest(storage: Storage, log: TableLog, newest: TableProgress) -> ClonePoin
     state = log.state(log.latest)
     _check_owner(log, state.metadata.configuration.get(UID_PROPERTY), newest.uid)
     dead: list[tuple[int, int]] = []
-    if (uncleared := log.uncleared(log.latest)) is not None:
-        dead = list(departure_files.gone(departure_files.read(storage, log.table, uncleared.last_index)).runs)
+    if (pending_deletes := log.pending_deletes(log.latest)) is not None:
+        dead = list(departure_files.gone(departure_files.read(storage, log.table, pending_deletes.last_index)).runs)
     return ClonePoint(
         table=log.table,
         version=log.latest,
@@ -144,7 +144,7 @@ def _at_sequence(
 
 def _first_with(log: TableLog, uid: str, seq: int) -> int:
     """Return the first version whose commit reached a sequence."""
-    for version in log.course:
+    for version in log.stream_versions:
         progress = log.progress(version)
         if progress is not None and progress.uid == uid and progress.last_seq >= seq:
             if version == log.versions[0] and version > 0:

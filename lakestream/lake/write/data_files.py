@@ -56,7 +56,7 @@ Values = tuple[str | None, ...]
 """Values of the partition columns, as the log spells them."""
 
 
-class Written(msgspec.Struct, frozen=True, rename="camel"):
+class NewFile(msgspec.Struct, frozen=True, rename="camel"):
     """A data file: the fields of its `add` action."""
 
     path: str
@@ -97,14 +97,14 @@ class _File:
         self._writer.write_table(rows, row_group_size=len(rows))
         self.statistics.add(rows, tuple(self.values))
 
-    def close(self) -> Written:
+    def close(self) -> NewFile:
         """End the file, durably."""
         self._sink.begin_end()
         self._writer.close()
         size, tags = self._content.tell(), self._sink.end.tags()
         self._closing.close()
         path, now_ms = quote(self.relative, safe=_UNQUOTED), time.time_ns() // 1_000_000
-        return Written(path, self.values, size, now_ms, self.statistics.stated(), tags)
+        return NewFile(path, self.values, size, now_ms, self.statistics.stated(), tags)
 
     def abandon(self) -> None:
         """Close the file, whatever was written."""
@@ -152,10 +152,10 @@ class DataFiles:
         self._held: list[pa.RecordBatch] = []
         self._bytes = 0
         self._open: dict[Values, _File] = {}
-        self._written: list[Written] = []
+        self._written: list[NewFile] = []
         self._number = 0
 
-    def write(self, batches: Iterable[pa.RecordBatch]) -> list[Written]:
+    def write(self, batches: Iterable[pa.RecordBatch]) -> list[NewFile]:
         """Write all messages and return the new files.
 
         On an error the files so far stay, which no commit names; VACUUM deletes them.

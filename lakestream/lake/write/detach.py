@@ -43,7 +43,7 @@ class DetachStopped(LakeError):
         super().__init__(f"detaching {table} was stopped; the next attempt goes on from there")
 
 
-class Detached(msgspec.Struct, frozen=True):
+class DetachResult(msgspec.Struct, frozen=True):
     """Progress: files copied (or found), their total number, and bytes."""
 
     table: str
@@ -85,7 +85,7 @@ class Detacher:
         self,
         spark: SparkSession,
         stopping: Callable[[], bool] = lambda: False,
-        report: Callable[[Detached], None] = lambda done: None,
+        report: Callable[[DetachResult], None] = lambda done: None,
     ) -> None:
         self._stopping = stopping
         self._report = report
@@ -97,7 +97,7 @@ class Detacher:
         alone: Callable[[], AbstractContextManager[bool]],
         metadata: Callable[[], str | None],
         only: Set[str] | None = None,
-    ) -> Detached:
+    ) -> DetachResult:
         """Copy the files outside of a clone that its newest version references, and reference the copies.
 
         Args:
@@ -118,15 +118,15 @@ class Detacher:
         commit.remove(adds, data_change=False)
         with alone() as same:
             if not same:
-                return Detached(table)
+                return DetachResult(table)
             commit.run("optimize", metadata())
         return done
 
-    def _bring(self, there: Storage, table: str, adds: list[AddFile]) -> Detached:
+    def _bring(self, there: Storage, table: str, adds: list[AddFile]) -> DetachResult:
         """Copy every file into the table's directory, if it is not there."""
         pairs = sorted({pair for add in adds for pair in _pairs(table, add)})
         sizes = {entry.path: entry.size for entry in there.tree(f"{table}/{DIRECTORY}")}
-        done = Detached(table, of=len(pairs))
+        done = DetachResult(table, of=len(pairs))
 
         def one(pair: tuple[str, str]) -> int:
             source, target = pair
@@ -140,7 +140,7 @@ class Detacher:
 
         with ThreadPoolExecutor(PARALLEL, thread_name_prefix="detach") as pool:
             for size in pool.map(one, pairs):  # the first error cancels the rest
-                done = Detached(table, done.files + 1, done.of, done.size + size)
+                done = DetachResult(table, done.files + 1, done.of, done.size + size)
                 self._report(done)
         assert done.files == done.of  # every referenced file exists
         return done

@@ -46,7 +46,7 @@ from lakestream.lake.table.log import TableLog, TableVersion, has_log
 from lakestream.lake.table.policy import LOG_RETENTION_PROPERTY, TIME_TRAVEL_PROPERTY
 from lakestream.lake.table.schema import STREAM_PROPERTY, UID_PROPERTY
 from lakestream.lake.write import vacuum
-from lakestream.lake.write.detach import Detached, Detacher, of_others
+from lakestream.lake.write.detach import Detacher, DetachResult, of_others
 from lakestream.lake.write.maintenance_plan import (
     HOUR_NS,
     LEAST_RETAIN_HOURS,
@@ -227,7 +227,7 @@ def _stale(
 # Doing
 
 
-class Done(msgspec.Struct, frozen=True):
+class MaintenanceResult(msgspec.Struct, frozen=True):
     """Result for one table: the plan, files before and after OPTIMIZE, missing files of misfits that were replaced, and
     an error in one line."""
 
@@ -302,7 +302,9 @@ class Maintainer:
         """Cancel the running Spark job. For another thread, once `stopping` is true."""
         self._spark.sparkContext.cancelJobGroup(self._group)
 
-    def once(self, stream: str | None = None, report: Callable[[Done], None] = lambda done: None) -> list[Done]:
+    def once(
+        self, stream: str | None = None, report: Callable[[MaintenanceResult], None] = lambda done: None
+    ) -> list[MaintenanceResult]:
         """Maintain every table now. An error of one table stops only that table.
 
         Args:
@@ -320,13 +322,13 @@ class Maintainer:
                 report(done)
         return outcomes
 
-    def maintain(self, table: str, stream: str | None = None) -> Done | None:
+    def maintain(self, table: str, stream: str | None = None) -> MaintenanceResult | None:
         """Maintain one table now; return None when there is no such table, or it is not of `stream`."""
         name = table.rpartition("/")[2]
         began = time.monotonic()
         try:
             if (rest := self._resting(table)) is not None:
-                return Done(rest.stream, MaintenancePlan()) if stream in (None, rest.stream) else None
+                return MaintenanceResult(rest.stream, MaintenancePlan()) if stream in (None, rest.stream) else None
             if (found := read(self._storage, table)) is None:
                 return None
             name = found[1].metadata.configuration.get(STREAM_PROPERTY) or name
@@ -340,7 +342,9 @@ class Maintainer:
                 return None
             if self._stopping():  # an interrupted step is no failure
                 return None
-            return Done(name, MaintenancePlan(), seconds=time.monotonic() - began, failure=first_line(error))
+            return MaintenanceResult(
+                name, MaintenancePlan(), seconds=time.monotonic() - began, failure=first_line(error)
+            )
 
     def _ask_for_repair(self, table: str) -> bool:
         """Ask the compactor to repair a damaged table, and the server, which reads the same request, to check it.
@@ -380,7 +384,7 @@ class Maintainer:
         commits = TableLog(self._storage, table).commits
         return rest if commits and commits[-1] == rest.version else None
 
-    def _work(self, table: str) -> Done | None:
+    def _work(self, table: str) -> MaintenanceResult | None:
         """Do what the table needs; return None when it is gone."""
         facts = look(self._storage, table, self._policy, self._clock(), self._references)
         if facts is None:
@@ -408,7 +412,7 @@ class Maintainer:
         if plan.erase and not self._stopping():
             erased, trouble = self._erase(facts)
             done = msgspec.structs.replace(done, erase=erased)
-        return Done(facts.stream, done, removed, added, mended, failure=facts.trouble or trouble)
+        return MaintenanceResult(facts.stream, done, removed, added, mended, failure=facts.trouble or trouble)
 
     def _optimize(self, seen: Facts) -> tuple[int, int] | None:
         """Rewrite as much of the newest version as one commit takes.
@@ -534,8 +538,8 @@ class Maintainer:
     # Clones
 
     def detach(
-        self, table: str, only: Set[str] | None = None, report: Callable[[Detached], None] = lambda done: None
-    ) -> Detached | None:
+        self, table: str, only: Set[str] | None = None, report: Callable[[DetachResult], None] = lambda done: None
+    ) -> DetachResult | None:
         """Detach a clone; older versions of it become unreadable. Return None when it references no file of others.
 
         May be repeated after a kill, and then continues.
@@ -569,7 +573,7 @@ class Maintainer:
             clones.forget(self._storage, table)
         return done
 
-    def release_clones(self, table: str) -> list[Detached]:
+    def release_clones(self, table: str) -> list[DetachResult]:
         """Detach every clone from the files of a table whose stream is gone.
 
         Raises:
@@ -587,7 +591,7 @@ class Maintainer:
             return None
         if progress is None:
             return None
-        if log.uncleared(log.latest) is not None:
+        if log.pending_deletes(log.latest) is not None:
             raise TableInUse(f"the compactor has yet to finish a commit of {table}")
         return msgspec.json.encode(msgspec.structs.replace(progress, deletes=0)).decode()
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lakestream import __version__
-from lakestream.lake.catalogs.plan import CHANGES, Synced
+from lakestream.lake.catalogs.plan import CHANGES, SyncResult
 from lakestream.lake.staging.query_progress import QueryProgress
 from lakestream.lake.storage import paths
 from lakestream.metrics.family import COUNTER, GAUGE, HISTOGRAM, Family, Sheet
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lakestream.lake.catalogs.address import CatalogAddress
     from lakestream.lake.write.compactor import Compactor
     from lakestream.lake.write.lake_compaction import BatchReport
-    from lakestream.lake.write.maintainer import Done
+    from lakestream.lake.write.maintainer import MaintenanceResult
 
 COMPACTOR_STREAMS = 1_000
 """Streams with commits and failures of their own; those of further ones are counted under empty labels."""
@@ -164,13 +164,13 @@ class CompactorMetrics:
             if batch.commits:
                 self._last = now
 
-    def note_maintained(self, done: Done) -> None:
+    def note_maintained(self, done: MaintenanceResult) -> None:
         """Count the maintenance of a table, unless there was nothing to do."""
         if done.failure is not None or done.plan:
             with self._lock:
                 self._maintained["error" if done.failure is not None else "ok"] += 1
 
-    def note_catalog(self, result: Synced) -> None:
+    def note_catalog(self, result: SyncResult) -> None:
         """Count the changes of a pass over a catalog."""
         with self._lock:
             self._catalog_ok[result.catalog] = not result.reason

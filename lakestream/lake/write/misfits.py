@@ -35,7 +35,7 @@ from lakestream.lake.table.scan import Scan
 from lakestream.lake.table.schema import MISFITS_PROPERTY
 from lakestream.lake.table.state import TableFollower
 from lakestream.lake.table.typed_rows import MISFIT_SCHEMA
-from lakestream.lake.write.data_files import Written
+from lakestream.lake.write.data_files import NewFile
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,7 +66,7 @@ class MisfitFiles:
         self._storage = open_storage(paths.lake_of(table)[0])  # that of the table needs its directory
         self._held: list[pa.RecordBatch] = []
         self._rows = 0
-        self._written: list[Written] = []
+        self._written: list[NewFile] = []
 
     def add(self, misfits: pa.RecordBatch) -> None:
         """Write misfits, in sequence order."""
@@ -78,7 +78,7 @@ class MisfitFiles:
             if self._rows >= FILE_ROWS:
                 self._flush()
 
-    def close(self) -> list[Written]:
+    def close(self) -> list[NewFile]:
         """Return the files, complete and durable."""
         if self._held:
             self._flush()
@@ -103,7 +103,7 @@ class MisfitFiles:
             "nullCount": {field: rows.column(field).null_count for field in rows.column_names},
         }
         now_ms = time.time_ns() // 1_000_000
-        self._written.append(Written(name, {}, size, now_ms, msgspec.json.encode(stats).decode(), tags))
+        self._written.append(NewFile(name, {}, size, now_ms, msgspec.json.encode(stats).decode(), tags))
 
 
 class MisfitTable:
@@ -138,7 +138,7 @@ class MisfitTable:
         watch.position()
         return watch.head.progress
 
-    def commit(self, files: Sequence[Written], progress: TableProgress) -> int:
+    def commit(self, files: Sequence[NewFile], progress: TableProgress) -> int:
         """Commit the misfits of a batch; return their number.
 
         Raises:

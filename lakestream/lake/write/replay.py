@@ -51,7 +51,7 @@ LOST = "lost"
 _LOST_REASON = "the file that said why is missing; the message fits now, and a replay decodes it"
 
 
-class Replayed(msgspec.Struct, frozen=True):
+class ReplayResult(msgspec.Struct, frozen=True):
     """Result of a replay: the misfits that were listed, those that have columns now, and those whose message the table
     has no more."""
 
@@ -90,7 +90,7 @@ class Replay:
         self._table = StreamTable(self._spark, self._storage, identity, table)
         self._misfits = MisfitTable(self._spark, self._storage, identity, self._table.path)
 
-    def run(self) -> Replayed:
+    def run(self) -> ReplayResult:
         """Replay all misfits.
 
         Raises:
@@ -100,14 +100,14 @@ class Replay:
         rules = policy.of_config(bytes(self._identity.config)).schema
         if rules is None:
             raise NoReplay(f"stream {self._identity.name} has no schemas: set {SCHEMA_KEY} in its metadata")
-        done = Replayed()
+        done = ReplayResult()
         with locks.held(self._spark, self._storage.root, self._table.path, LOCK_SECONDS) as lock:
             self.repair(lock.check)
         listed = self._listed()
         for at in range(0, len(listed), REPLAY_ROWS):
             with locks.held(self._spark, self._storage.root, self._table.path, LOCK_SECONDS) as lock:
                 found = self._replay(rules, listed[at : at + REPLAY_ROWS], lock)
-            done = Replayed(done.misfits + found.misfits, done.mended + found.mended, done.gone + found.gone)
+            done = ReplayResult(done.misfits + found.misfits, done.mended + found.mended, done.gone + found.gone)
         return done
 
     def repair(self, check: Callable[[], None] = lambda: None) -> int:
@@ -177,13 +177,13 @@ class Replay:
         seqs: list[int] = found.column("seq").to_pylist()
         return seqs
 
-    def _replay(self, rules: str, seqs: Sequence[int], lock: locks.Lock) -> Replayed:
+    def _replay(self, rules: str, seqs: Sequence[int], lock: locks.Lock) -> ReplayResult:
         """Replay some misfits, with the table's lock held."""
         found = self._table.find()
         if found is None or found.uid != self._identity.uid:
             raise NoReplay(f"stream {self._identity.name} has no table")
         log = open_log(self._table.path)
-        if log.uncleared(log.latest) is not None:
+        if log.pending_deletes(log.latest) is not None:
             raise NoReplay("the compaction of the stream is not complete; try again when it is")
         present = column_names(found.schema)
         rows = self._messages(seqs, present)
@@ -198,7 +198,7 @@ class Replay:
         settled = {*fitting.column("seq").to_pylist(), *(seq for seq in seqs if seq not in there)}
         if settled:
             self._misfits.delete([f"seq IN ({', '.join(map(str, sorted(settled)))})"])
-        return Replayed(len(seqs), fitting.num_rows, len(settled) - fitting.num_rows)
+        return ReplayResult(len(seqs), fitting.num_rows, len(settled) - fitting.num_rows)
 
     def _messages(self, seqs: Sequence[int], present: Sequence[str], then: bool = False) -> pa.Table:
         """Return the messages with these sequences that have no schema, as the typed rows of today take them.

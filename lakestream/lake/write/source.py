@@ -270,7 +270,7 @@ class SegmentsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return False
         try:
             log = open_log(watch.table)
-            return log.uncleared(log.latest) is not None
+            return log.pending_deletes(log.latest) is not None
         except (LakeError, OSError):
             return True  # the batch reports it
 

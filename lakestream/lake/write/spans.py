@@ -14,7 +14,7 @@ import msgspec
 from lakestream.lake.errors import LakeError
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table.batches import Part
-from lakestream.lake.table.departures import Dead
+from lakestream.lake.table.departures import DeletedMessages
 from lakestream.lake.table.segments import alive
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.files import Files
@@ -49,7 +49,7 @@ class CommitSpans:
     def __init__(self, spans: Spans) -> None:
         self._spans = spans
 
-    def find(self, parts: Sequence[Part], dead: Dead | None) -> list[tuple[int, Parent]]:
+    def find(self, parts: Sequence[Part], dead: DeletedMessages | None) -> list[tuple[int, Parent]]:
         """Return (sequence, parent) of up to MAX_COMMIT_SPANS traced messages of these segments.
 
         Call it before the commit: the server may remove them afterwards.

@@ -417,7 +417,7 @@ class StreamCompaction:
         task = StreamTask(
             parts={part.path: part.after for part in batch.parts},
             dead=batch.unwritten,
-            endings=batch.endings,
+            removals=batch.removals,
             table=self.table,
             layout=layout,
             random=random or (layout.kind != "bucket" and (found is None or layout != found.layout)),
@@ -440,7 +440,7 @@ class StreamCompaction:
             self._table.delta().delete(f"{REMOVED_COLUMN} IS NOT NULL")
         if batch.policy.archive and not found.archive_column:
             self._table.become_archive()
-        for update in batches.updates(position, before, batch.endings):
+        for update in batches.updates(position, before, batch.removals):
             self._table.delta().update(update.condition, {update.column: update.value})
 
     def _append(self, plan: CommitPlan, output: Output) -> int:

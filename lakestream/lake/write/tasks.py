@@ -19,14 +19,14 @@ import pyarrow as pa
 from lakestream.lake.errors import BadSegment, LakeError, UnfitSubject
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import segments, typed_columns
-from lakestream.lake.table.batches import Ending
-from lakestream.lake.table.departures import Dead
+from lakestream.lake.table.batches import Removal
+from lakestream.lake.table.departures import DeletedMessages
 from lakestream.lake.table.schema import FORMAT_COLUMN, SCHEMA_COLUMN, TABLE_COLUMNS, Layout
 from lakestream.lake.table.schema_catalog import SchemaCatalog
 from lakestream.lake.table.typed_columns import NoColumns
 from lakestream.lake.table.typed_rows import TypedRows
 from lakestream.lake.write import file_statistics
-from lakestream.lake.write.data_files import DataFiles, Written
+from lakestream.lake.write.data_files import DataFiles, NewFile
 from lakestream.lake.write.file_statistics import INDEXED, Path
 from lakestream.lake.write.misfits import MisfitFiles
 from lakestream.log.format.runs import SchemaRun
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-class Damaged(msgspec.Struct, frozen=True):
+class DamagedSegment(msgspec.Struct, frozen=True):
     """A segment that does not decode (`BadSegment`)."""
 
     path: str
@@ -53,11 +53,11 @@ class Output(msgspec.Struct, frozen=True):
     """
 
     parts: list[str] = []
-    files: list[Written] = []
-    misfits: list[Written] = []
+    files: list[NewFile] = []
+    misfits: list[NewFile] = []
     needed: dict[str, str] = {}
     unfit: bool = False
-    damaged: Damaged | None = None
+    damaged: DamagedSegment | None = None
     failure: str = ""
 
     def joined(self, more: Output) -> Output:
@@ -128,13 +128,13 @@ class StreamTask(msgspec.Struct, frozen=True, kw_only=True):
     """Instructions for writing a stream's segments into files.
 
     Attributes: `parts`: the path of each segment, and the log index after which its entries are wanted; `dead`:
-    messages that are not written; `endings`: of an archive, else None; `table`, `layout`, `random`: see DataFiles;
+    messages that are not written; `removals`: of an archive, else None; `table`, `layout`, `random`: see DataFiles;
     `columns`: the typed columns, None for a stream without schemas.
     """
 
     parts: dict[str, int]
-    dead: Dead
-    endings: list[Ending] | None
+    dead: DeletedMessages
+    removals: list[Removal] | None
     table: str
     layout: Layout
     random: bool
@@ -147,14 +147,14 @@ class StreamTask(msgspec.Struct, frozen=True, kw_only=True):
         except UnfitSubject:
             return Output(unfit=True)
         except BadSegment as error:
-            return Output(damaged=Damaged(error.path, error.offset, error.reason))
+            return Output(damaged=DamagedSegment(error.path, error.offset, error.reason))
         except (LakeError, OSError) as error:
             return Output(failure=str(error))
         except Exception as error:
             return Output(failure=f"{type(error).__name__}: {error}")
 
     def _written(self, paths: Sequence[str]) -> Output:
-        archive, columns = self.endings is not None, self.columns
+        archive, columns = self.removals is not None, self.columns
         rows = (batch for path in paths for batch in self._decoded(path))
         if columns is None:
             return Output(list(paths), DataFiles(self.table, self.layout, archive, self.random).write(rows))
@@ -169,7 +169,7 @@ class StreamTask(msgspec.Struct, frozen=True, kw_only=True):
 
     def _decoded(self, path: str) -> Iterator[pa.RecordBatch]:
         as_partitions = self.layout.kind != "bucket"
-        return segments.decode(path, self.parts[path], self.dead, as_partitions, self.endings)
+        return segments.decode(path, self.parts[path], self.dead, as_partitions, self.removals)
 
 
 class WriteTask:

@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 
-from lakestream.lake.write.maintainer import Done, Maintainer
+from lakestream.lake.write.maintainer import Maintainer, MaintenanceResult
 from lakestream.lake.write.maintenance_plan import MaintenancePlan
 
 DEFAULT_EVERY_SECONDS = 600.0
@@ -33,7 +33,11 @@ class Upkeep:
     """
 
     def __init__(
-        self, maintainer: Maintainer, every: float, report: Callable[[Done], None], commits: int = DEFAULT_COMMITS
+        self,
+        maintainer: Maintainer,
+        every: float,
+        report: Callable[[MaintenanceResult], None],
+        commits: int = DEFAULT_COMMITS,
     ) -> None:
         self._maintainer = maintainer
         self._every = every
@@ -79,7 +83,9 @@ class Upkeep:
                 self._round(full)
             except Exception as error:  # the lake cannot be listed, or Spark has ended; the compactor reports it
                 if not self._stopping:
-                    self._report(Done("all tables", MaintenancePlan(), failure=str(error).partition("\n")[0]))
+                    self._report(
+                        MaintenanceResult("all tables", MaintenancePlan(), failure=str(error).partition("\n")[0])
+                    )
             if full:
                 self._full_at = time.monotonic() + self._every
 

@@ -19,7 +19,7 @@ import msgspec
 from lakestream.lake.errors import HistoryUnavailable
 from lakestream.lake.flush import FLUSH
 from lakestream.lake.staging import clone_request, staging
-from lakestream.lake.staging.clone_request import CloneAnswer, CloneRequest, Picked
+from lakestream.lake.staging.clone_request import CloneAnswer, CloneRequest, SubjectSelection
 from lakestream.lake.staging.staging import StreamIdentity
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.locks import COMPACTOR_LOCK, is_held
@@ -432,5 +432,7 @@ def _request(source: StreamSource, origin: StreamIdentity, wanted: StreamPolicy,
         through=index,
         as_of_seq=as_of.seq if as_of is not None else 0,
         as_of_ns=as_of.time_ns if as_of is not None else 0,
-        selections=[] if pairs == [(">", ">")] else [Picked(src, "" if dest == ">" else dest) for src, dest in pairs],
+        selections=[]
+        if pairs == [(">", ">")]
+        else [SubjectSelection(src, "" if dest == ">" else dest) for src, dest in pairs],
     )

@@ -38,7 +38,7 @@ THREADS = 4
 """Maximum number of parallel reads from the lake in a server; further ones queue."""
 FORGET_SECONDS = 1.0
 """Time (1 s) within which the cache of a table is not dropped again: reading its log takes some time."""
-DOUBT_SECONDS = 30.0
+RECHECK_SECONDS = 30.0
 """Time (30 s) within which failed reads of a table have its files checked once."""
 PER_STREAM = 3
 """Maximum number of them for one stream, so that a slow table leaves room for others."""
@@ -129,14 +129,14 @@ class ThreadHistory:
         self._closed = False
         self._refusal = ""
         self._damaged = False
-        self._doubted: list[Run] = []
+        self._excluded: list[Run] = []
         self._firsts: list[int] = []
         self._forgotten = 0.0
         self.is_suspect = False
         """True from a read that failed until the table's files are checked again."""
         self.on_failure: Callable[[], None] = lambda: None
         """Called when a read has failed."""
-        self._doubted_at = -DOUBT_SECONDS
+        self._rechecked_at = -RECHECK_SECONDS
         self._guard = threading.Lock()
         self._staged: StagedRows | None = None
         self._below: TableHistory | None = None
@@ -159,30 +159,30 @@ class ThreadHistory:
 
     @property
     def has_failed(self) -> bool:
-        """Return True if a read has failed, and the table's files were not checked in the last DOUBT_SECONDS."""
-        return self.is_suspect and time.monotonic() - self._doubted_at >= DOUBT_SECONDS
+        """Return True if a read has failed, and the table's files were not checked in the last RECHECK_SECONDS."""
+        return self.is_suspect and time.monotonic() - self._rechecked_at >= RECHECK_SECONDS
 
     def take_failure(self) -> bool:
         """Return True if the table's files are to be checked again now, since a read has failed."""
         failed = self.has_failed
         if failed:
-            self.is_suspect, self._doubted_at = False, time.monotonic()
+            self.is_suspect, self._rechecked_at = False, time.monotonic()
         return failed
 
-    def doubt(self, runs: list[Run]) -> None:
+    def exclude(self, runs: list[Run]) -> None:
         """Set the sequences (ascending runs) whose rows another program has changed; they are not read."""
-        if runs != self._doubted:
-            self._doubted = runs
+        if runs != self._excluded:
+            self._excluded = runs
             self._firsts = [first for first, _ in runs]
             if self._table is not None:
                 self._forget(self._table)
 
-    def _is_doubted(self, seq: int) -> bool:
+    def _is_excluded(self, seq: int) -> bool:
         at = bisect_right(self._firsts, seq) - 1
-        return at >= 0 and seq <= self._doubted[at][1]
+        return at >= 0 and seq <= self._excluded[at][1]
 
     def _trusted(self, rows: list[Record]) -> list[Record]:
-        return [row for row in rows if not self._is_doubted(row.seq)] if self._doubted else rows
+        return [row for row in rows if not self._is_excluded(row.seq)] if self._excluded else rows
 
     def note_damage(self, damaged: bool) -> None:
         """Note whether the table lacks messages that have left the log; they are read from staged segments."""

@@ -365,7 +365,7 @@ class StreamSync:
         if changes is None:
             return self._told
         live = self.stream.store.live
-        doubted: list[Run] = []
+        changed: list[Run] = []
         texts = []
         newest = self._files.version + 1
         while any(commit.version == newest - 1 for commit, _ in changes):
@@ -375,11 +375,11 @@ class StreamSync:
             if not held and not left.inserted:
                 self.undone.add(commit.version)
                 continue
-            doubted += held
+            changed += held
             count = sum(live.count(*run) for run in held)
             texts.append(described(self.table, commit, left, held, count, newest))
         if self.history is not None:
-            self.history.doubt(joined(doubted))
+            self.history.exclude(joined(changed))
         self._told = "; ".join(texts)
         return self._told
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from lakestream.lake.catalogs.address import CatalogAddress
     from lakestream.lake.catalogs.catalog import Catalog
-    from lakestream.lake.catalogs.plan import Placed, Synced
+    from lakestream.lake.catalogs.plan import EntryPlace, SyncResult
     from lakestream.lake.catalogs.tables import Tables
 
 catalog = typer.Typer()
@@ -38,7 +38,7 @@ def sync(lake: LakeOption = None, urls: CatalogOption = None, as_json: JsonOptio
     from lakestream_catalogs.sync import SYNC_SECONDS
     from lakestream_catalogs.sync import sync as pass_over
 
-    def work(connected: Catalog, address: CatalogAddress, found: Tables) -> Synced:
+    def work(connected: Catalog, address: CatalogAddress, found: Tables) -> SyncResult:
         return pass_over(connected, address, found, seconds=10 * SYNC_SECONDS)
 
     _visit(lake, urls, work, _DONE, as_json, only_changes=True)
@@ -47,12 +47,14 @@ def sync(lake: LakeOption = None, urls: CatalogOption = None, as_json: JsonOptio
 @catalog.command("ls")
 def list_(lake: LakeOption = None, urls: CatalogOption = None, as_json: JsonOption = False) -> None:
     """List the entries and their state, and change nothing. Exit code 1: a catalog has failed."""
-    from lakestream.lake.catalogs.plan import Placed, Synced
+    from lakestream.lake.catalogs.plan import EntryPlace, SyncResult
     from lakestream_catalogs.sync import plans
 
-    def work(connected: Catalog, address: CatalogAddress, found: Tables) -> Synced:
+    def work(connected: Catalog, address: CatalogAddress, found: Tables) -> SyncResult:
         decided = plans(connected, address, found)
-        return Synced(str(address), tuple(Placed(each.database, change) for each in decided for change in each.changes))
+        return SyncResult(
+            str(address), tuple(EntryPlace(each.database, change) for each in decided for change in each.changes)
+        )
 
     _visit(lake, urls, work, _STATES, as_json, only_changes=False)
 
@@ -60,14 +62,14 @@ def list_(lake: LakeOption = None, urls: CatalogOption = None, as_json: JsonOpti
 def _visit(
     lake: str | None,
     urls: list[str] | None,
-    work: Callable[[Catalog, CatalogAddress, Tables], Synced],
+    work: Callable[[Catalog, CatalogAddress, Tables], SyncResult],
     words: dict[str, str],
     as_json: bool,
     only_changes: bool,
 ) -> None:
     """Do work on each catalog and print the results. Exits with 1 after an error, 2 without catalogs."""
     from lakestream.lake.catalogs.address import BadCatalog, parse_all
-    from lakestream.lake.catalogs.plan import Synced
+    from lakestream.lake.catalogs.plan import SyncResult
     from lakestream.lake.catalogs.tables import LakeTables
     from lakestream_catalogs.opening import open_catalog
 
@@ -90,7 +92,7 @@ def _visit(
             with open_catalog(address) as connected:
                 results.append(work(connected, address, found))
         except (LakeError, ImportError) as error:
-            results.append(Synced(str(address), complete=False, error=str(error)))
+            results.append(SyncResult(str(address), complete=False, error=str(error)))
     errors = [*found.troubles.values(), *(each.reason for each in results if each.reason)]
     errors += [
         f"catalog {each.catalog}: not all is done; run it again"
@@ -107,7 +109,7 @@ def _visit(
         raise typer.Exit(1)
 
 
-def _record(result: Synced, words: dict[str, str]) -> dict[str, object]:
+def _record(result: SyncResult, words: dict[str, str]) -> dict[str, object]:
     entries = [
         {
             "database": each.database,
@@ -123,11 +125,11 @@ def _record(result: Synced, words: dict[str, str]) -> dict[str, object]:
     return {"catalog": result.catalog, "error": result.error, "entries": entries}
 
 
-def _state(placed: Placed, words: dict[str, str]) -> str:
+def _state(placed: EntryPlace, words: dict[str, str]) -> str:
     return "failed" if placed.error else words.get(placed.change.kind, placed.change.kind)
 
 
-def _print(results: list[Synced], words: dict[str, str], only_changes: bool) -> None:
+def _print(results: list[SyncResult], words: dict[str, str], only_changes: bool) -> None:
     from rich.table import Table
     from rich.text import Text
 

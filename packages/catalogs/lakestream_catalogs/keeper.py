@@ -16,7 +16,7 @@ import msgspec
 from lakestream.lake.catalogs.address import CatalogAddress
 from lakestream.lake.catalogs.catalog import REQUEST_SECONDS, Catalog
 from lakestream.lake.catalogs.entries import Table
-from lakestream.lake.catalogs.plan import Synced
+from lakestream.lake.catalogs.plan import SyncResult
 from lakestream.lake.catalogs.tables import LakeTables, Tables
 from lakestream.lake.errors import LakeError
 from lakestream_catalogs.opening import open_catalog
@@ -58,7 +58,7 @@ class CatalogKeeper:
         self,
         lake: str,
         catalogs: Sequence[CatalogAddress],
-        report: Callable[[Synced], None],
+        report: Callable[[SyncResult], None],
         complain: Callable[[str], None],
         *,
         active: Callable[[], bool] = lambda: True,
@@ -96,7 +96,7 @@ class CatalogKeeper:
         if self._thread.ident is not None:
             self._thread.join(REQUEST_SECONDS + LEAST_SECONDS)
 
-    def once(self) -> list[Synced]:
+    def once(self) -> list[SyncResult]:
         """Look at the tables and make a pass over each catalog that is due; return the results of these passes."""
         now = time.monotonic()
         full = now >= self._full_at
@@ -141,20 +141,20 @@ class CatalogKeeper:
     def _is_due(self, target: _Target, found: Tables, now: float) -> bool:
         return now >= target.due and target.done != (found.lake, found.tables)
 
-    def _pass(self, target: _Target, found: Tables) -> Synced:
+    def _pass(self, target: _Target, found: Tables) -> SyncResult:
         try:
             with self._connect(target.address) as catalog:
                 result = sync(catalog, target.address, found, self._stop.is_set)
         except (LakeError, ImportError) as error:
-            result = Synced(str(target.address), complete=False, error=str(error))
+            result = SyncResult(str(target.address), complete=False, error=str(error))
         except Exception as error:  # of a client's library: the other catalogs and the compactor go on
             text = f"catalog {target.address}: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
-            result = Synced(str(target.address), complete=False, error=text)
+            result = SyncResult(str(target.address), complete=False, error=text)
         self._settle(target, result, found)
         self._report(result)
         return result
 
-    def _settle(self, target: _Target, result: Synced, found: Tables) -> None:
+    def _settle(self, target: _Target, result: SyncResult, found: Tables) -> None:
         if reason := result.reason:
             target.done = None
             target.pause = min(max(target.pause * 2, FIRST_RETRY_SECONDS), LONGEST_RETRY_SECONDS)

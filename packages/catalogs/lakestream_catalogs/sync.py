@@ -14,7 +14,7 @@ import msgspec
 from lakestream.lake.catalogs.address import CatalogAddress
 from lakestream.lake.catalogs.catalog import Catalog, CatalogRefused
 from lakestream.lake.catalogs.entries import Table, database_of, is_below
-from lakestream.lake.catalogs.plan import CREATE, DROP, FOREIGN, NONE, EntryChange, Placed, Synced, plan
+from lakestream.lake.catalogs.plan import CREATE, DROP, FOREIGN, NONE, EntryChange, EntryPlace, SyncResult, plan
 from lakestream.lake.catalogs.tables import Tables
 
 SYNC_SECONDS = 60.0
@@ -51,7 +51,7 @@ def sync(
     found: Tables,
     stopped: Callable[[], bool] = lambda: False,
     seconds: float = SYNC_SECONDS,
-) -> Synced:
+) -> SyncResult:
     """Make the entries of a catalog those of the lake.
 
     A refused change is in the result, and the others are made.
@@ -61,7 +61,7 @@ def sync(
         CatalogRefused: its entries cannot be read, or a database cannot be created.
     """
     began = time.monotonic()
-    done: list[Placed] = []
+    done: list[EntryPlace] = []
     complete = True
     for planned in plans(catalog, address, found):
         database = planned.database
@@ -69,15 +69,15 @@ def sync(
             catalog.create_database(database, "Tables of streams, kept by lakestream")
         for change in planned.changes:
             if change.kind in (NONE, FOREIGN):
-                done.append(Placed(database, change))
+                done.append(EntryPlace(database, change))
             elif stopped() or time.monotonic() - began > seconds:
                 complete = False
             else:
                 done.append(_apply(catalog, database, change))
-    return Synced(str(address), tuple(done), complete, seconds=time.monotonic() - began)
+    return SyncResult(str(address), tuple(done), complete, seconds=time.monotonic() - began)
 
 
-def _apply(catalog: Catalog, database: str, change: EntryChange) -> Placed:
+def _apply(catalog: Catalog, database: str, change: EntryChange) -> EntryPlace:
     try:
         if change.kind == DROP:
             catalog.drop(database, change.entry.name)
@@ -86,5 +86,5 @@ def _apply(catalog: Catalog, database: str, change: EntryChange) -> Placed:
             make = catalog.create if change.kind == CREATE else catalog.alter
             make(database, change.entry, change.table)
     except CatalogRefused as error:
-        return Placed(database, change, str(error))
-    return Placed(database, change)
+        return EntryPlace(database, change, str(error))
+    return EntryPlace(database, change)

@@ -10,7 +10,7 @@ import pytest
 from deltalake import write_deltalake
 
 from lakestream.lake.catalogs.address import parse
-from lakestream.lake.catalogs.plan import Synced
+from lakestream.lake.catalogs.plan import SyncResult
 from lakestream.lake.storage import lake as lakes
 from lakestream.lake.storage import paths
 from lakestream_catalogs import keeper as keeping
@@ -27,7 +27,7 @@ class World:
         self.lake = str(base / "lake")
         lakes.require(self.lake, create=True)
         self.catalogs = {ADDRESS: MemoryCatalog(), SECOND: MemoryCatalog()}
-        self.results: list[Synced] = []
+        self.results: list[SyncResult] = []
         self.complaints: list[str] = []
         self.now = 1000.0
         monkeypatch.setattr(keeping.time, "monotonic", lambda: self.now)

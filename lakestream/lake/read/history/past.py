@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakestream.lake.errors import LakeError
-from lakestream.lake.flush import Flushed, ServerCredentials
+from lakestream.lake.flush import FlushAnswer, ServerCredentials
 from lakestream.lake.read.history.rows import COLUMNS, records
 from lakestream.lake.staging import staging
 from lakestream.lake.storage import paths
@@ -112,7 +112,7 @@ def open_past(
     *,
     server: str | None = None,
     credentials: ServerCredentials | None = None,
-    answer: Flushed | None = None,
+    answer: FlushAnswer | None = None,
     seq: int = 0,
 ) -> StreamPast:
     """Return the messages that a stream held at a time, by message time, or right after a sequence was stored.

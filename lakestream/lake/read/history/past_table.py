@@ -33,7 +33,7 @@ from lakestream.lake.table.at import (
     open_log,
     version_of_point,
 )
-from lakestream.lake.table.departures import Dead
+from lakestream.lake.table.departures import DeletedMessages
 from lakestream.lake.table.ends import stated
 from lakestream.lake.table.log import TableLog
 from lakestream.lake.table.scan import Scan, typed
@@ -138,7 +138,7 @@ class TablePast:
             step = min(4 * step, max(1, (max_bytes - size) * max(len(found), 1) // max(size, 1)))
         return found
 
-    def _exactly(self, version: int, seqs: Sequence[int], erased: Dead) -> list[Record]:
+    def _exactly(self, version: int, seqs: Sequence[int], erased: DeletedMessages) -> list[Record]:
         """Return the messages with these sequences (ascending)."""
         listed = " OR ".join(f"seq IN ({', '.join(map(str, seqs[at : at + 20]))})" for at in range(0, len(seqs), 20))
         where = f"seq >= {seqs[0]} AND seq <= {seqs[-1]} AND ({listed})"
@@ -152,7 +152,7 @@ class TablePast:
             self._open.clear()
             self._left.clear()
 
-    def _erased(self, without: Sequence[tuple[int, int]] = ()) -> Dead:
+    def _erased(self, without: Sequence[tuple[int, int]] = ()) -> DeletedMessages:
         """Return the messages to leave out of every version. Read it before the version: see table/erasures.py."""
         return departure_files.erased(self._storage, self._table, without)
 
@@ -197,31 +197,31 @@ class TablePast:
         )
 
     def _rows(
-        self, kept: PointVersion, point: Point, columns: Sequence[str], where: str, erased: Dead
+        self, kept: PointVersion, point: Point, columns: Sequence[str], where: str, erased: DeletedMessages
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of messages that the stream held at a point within its table; `seq` is one of `columns`."""
         assert kept.version is not None
         assert kept.progress is not None
         stored = f"seq <= {point.seq}" if point.seq else f"time_ns < {point.before_ns}"
-        gone = self._gone(kept.progress.last_index, point) if kept.progress.departed else Dead()
+        gone = self._gone(kept.progress.last_index, point) if kept.progress.departed else DeletedMessages()
         for batch in self._query(kept.version, columns, f"{stored} AND {where}" if where else stored):
             yield _without(_without(batch, gone), erased)
 
-    def _gone(self, last_index: int, point: Point) -> Dead:
+    def _gone(self, last_index: int, point: Point) -> DeletedMessages:
         """Return the messages that had left by a point of a batch, as an array that is built once for all batches of
         rows."""
         runs: Any
         with self._lock:
             if (runs := self._left.get((last_index, point))) is not None:
                 self._left.move_to_end((last_index, point))
-                return Dead(runs=runs)
+                return DeletedMessages(runs=runs)
         found = departure_files.gone(departure_files.read(self._storage, self._table, last_index), point)
         runs = np.asarray(found.runs, np.int64).reshape(-1, 2)
         with self._lock:
             self._left[last_index, point] = runs
             while len(self._left) > 1 and sum(map(len, self._left.values())) > MAX_LEFT:
                 self._left.popitem(last=False)
-        return Dead(runs=runs)
+        return DeletedMessages(runs=runs)
 
     def _query(self, version: int, columns: Sequence[str], where: str) -> Iterator[pa.RecordBatch]:
         try:
@@ -261,7 +261,7 @@ class TablePast:
                     end.check_in(self._storage, locate(self._table, add.path))
 
 
-def _without(batch: pa.RecordBatch, dead: Dead) -> pa.RecordBatch:
+def _without(batch: pa.RecordBatch, dead: DeletedMessages) -> pa.RecordBatch:
     if not len(dead.runs):
         return batch
     mask = alive(batch["seq"].to_numpy(), dead)

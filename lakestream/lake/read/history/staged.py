@@ -20,7 +20,7 @@ from lakestream.lake.read.history.index import Choice
 from lakestream.lake.read.history.rows import COLUMNS, records
 from lakestream.lake.staging import staging
 from lakestream.lake.table import segments
-from lakestream.lake.table.departures import Dead
+from lakestream.lake.table.departures import DeletedMessages
 from lakestream.lake.table.schema import message_schema
 from lakestream.log.format.record import Record
 from lakestream.log.format.segment import Footer
@@ -99,7 +99,7 @@ class StagedRows:
         """Yield the messages with first ≤ seq ≤ last that no staged segment records as removed, ascending."""
         parts = self._parts()
         floor = max((part.footer.floor for part in parts), default=0)
-        dead = Dead(floor, sorted({seq for part in parts for seq in part.footer.removed if seq >= floor}))
+        dead = DeletedMessages(floor, sorted({seq for part in parts for seq in part.footer.removed if seq >= floor}))
         for part in parts:
             if not part.footer.count or part.footer.last_seq < first or part.footer.first_seq > last:
                 continue
@@ -112,7 +112,7 @@ class StagedRows:
                         yield record
                         first = record.seq + 1  # segments of several replicas may overlap
 
-    def _rows(self, path: str, dead: Dead) -> Any:
+    def _rows(self, path: str, dead: DeletedMessages) -> Any:
         """Return all messages of a segment except the dead; those of the segment read last are cached."""
         state = hash((dead.floor, tuple(dead.removed)))
         with self._lock:

@@ -60,12 +60,12 @@ class Table:
             self._create(columns, batch.policy.archive)
         for condition in batches.deletions(position, self.watch.head.progress, batch.dead):
             DeltaTable(self.path).delete(condition)
-        for update in batches.updates(position, self.watch.head.progress, batch.endings):
+        for update in batches.updates(position, self.watch.head.progress, batch.removals):
             DeltaTable(self.path).update({update.column: update.value}, predicate=update.condition)
         rows = [
             shaped
             for part in parts
-            for decoded in segments.decode(part.path, part.after, batch.dead, endings=batch.endings)
+            for decoded in segments.decode(part.path, part.after, batch.dead, removals=batch.removals)
             for shaped in views.shaped(decoded, columns, self.layout, 1, END)
         ]
         write_deltalake(

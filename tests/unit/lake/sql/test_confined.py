@@ -13,7 +13,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from lakestream.lake.sql.confined import Forbidden, confine
+from lakestream.lake.sql.confined import ForbiddenQuery, confine
 from lakestream.lake.sql.connection import connect
 from lakestream.lake.sql.dialect import SqlError
 from lakestream.lake.sql.session import EngineFailed, Session, UnknownStream
@@ -113,7 +113,7 @@ def test_as_of_stays_in_the_account(session: Session) -> None:
     ],
 )
 def test_functions_that_read_something_else(session: Session, query: str) -> None:
-    with pytest.raises(Forbidden, match="is not available here"):
+    with pytest.raises(ForbiddenQuery, match="is not available here"):
         session.query(query)
 
 

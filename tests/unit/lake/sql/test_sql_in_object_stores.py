@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from lakestream.lake.sql.confined import Forbidden
+from lakestream.lake.sql.confined import ForbiddenQuery
 from lakestream.lake.sql.connection import connect
 from lakestream.lake.sql.file_views import FileViews
 from lakestream.lake.sql.session import Session, SqlError
@@ -67,7 +67,7 @@ def test_a_confined_session_reads_nothing_else_and_knows_no_credentials(lake: st
             "SELECT * FROM duckdb_settings()",
             f"SELECT * FROM delta_scan('{lake}/streams/ORDERS')",
         ):
-            with pytest.raises((Forbidden, SqlError)):
+            with pytest.raises((ForbiddenQuery, SqlError)):
                 session.query(text).fetchall()
         with pytest.raises(SqlError):
             session.query("SELECT getenv('PATH')").fetchall()

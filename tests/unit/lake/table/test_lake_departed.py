@@ -17,7 +17,7 @@ from lakestream.lake.storage.lake import identify, open_storage
 from lakestream.lake.table import at, batches
 from lakestream.lake.table import departures as departure_files
 from lakestream.lake.table.at import NotRecorded, TimeTravelError, as_of, open_log, version_of_point
-from lakestream.lake.table.departures import Dead, DeparturesGone
+from lakestream.lake.table.departures import DeletedMessages, DeparturesGone
 from lakestream.lake.table.progress import TableProgress
 from lakestream.log.format.departures import Departures, Point
 from lakestream.log.format.segment import Footer
@@ -65,10 +65,12 @@ def test_what_was_gone_at_a_point_is_in_the_file(tmp_path: Path) -> None:
     identify(storage)
     departure_files.write(storage, table, 77, left())
     again = departure_files.read(storage, table, 77)
-    assert departure_files.gone(again, Point(seq=8)) == Dead(runs=[])
-    assert departure_files.gone(again, Point(seq=9)) == Dead(runs=[(4, 4)])
-    assert departure_files.gone(again, Point(before_ns=201)) == Dead(runs=[(1, 4)]), "neighbours are one run, ascending"
-    assert departure_files.gone(again) == Dead(runs=[(1, 4), (9, 9)])
+    assert departure_files.gone(again, Point(seq=8)) == DeletedMessages(runs=[])
+    assert departure_files.gone(again, Point(seq=9)) == DeletedMessages(runs=[(4, 4)])
+    assert departure_files.gone(again, Point(before_ns=201)) == DeletedMessages(runs=[(1, 4)]), (
+        "neighbours are one run, ascending"
+    )
+    assert departure_files.gone(again) == DeletedMessages(runs=[(1, 4), (9, 9)])
     assert departure_files.sequences(departure_files.gone(again)).tolist() == [1, 2, 3, 4, 9]
     with pytest.raises(DeparturesGone, match="00078"):
         departure_files.read(storage, table, 78)
@@ -91,8 +93,8 @@ def test_a_point_is_in_the_first_commit_that_reaches_it(tmp_path: Path) -> None:
     assert [version(Point(before_ns=ns)) for ns in (1, 1000, 1001, 2000, 2001, 3000)] == [1, 1, 2, 2, 5, 5]
     beyond = version_of_point(log, Point(before_ns=3001))
     assert (beyond.version, beyond.progress) == (None, log.summary(5).progress)
-    assert log.uncleared(5) == log.summary(5).progress, "its deletes have not been seen"
-    assert log.uncleared(4) is None
+    assert log.pending_deletes(5) == log.summary(5).progress, "its deletes have not been seen"
+    assert log.pending_deletes(4) is None
     assert as_of(tmp_path, 499).version is None, "before the first message"
     assert as_of(tmp_path, 1500).version == 2
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from lakestream.lake.errors import BadSegment, SegmentGap
 from lakestream.lake.staging.staging import StagedSegment
 from lakestream.lake.table import batches
-from lakestream.lake.table.batches import Ending, Part
-from lakestream.lake.table.departures import Dead
+from lakestream.lake.table.batches import Part, Removal
+from lakestream.lake.table.departures import DeletedMessages
 from lakestream.lake.table.progress import TableProgress
 from lakestream.log.format.segment import Footer
 
@@ -102,26 +102,26 @@ def progress(last_seq: int, floor: int) -> TableProgress:
 
 
 def test_an_empty_table_loses_nothing() -> None:
-    assert batches.deletions(0, None, Dead(50, [60])) == []
+    assert batches.deletions(0, None, DeletedMessages(50, [60])) == []
 
 
 def test_rows_that_the_table_cannot_hold_are_not_deleted() -> None:
-    assert batches.deletions(5, progress(100, 1), Dead(1, [101, 102])) == []
-    assert batches.deletions(5, progress(100, 40), Dead(40, [])) == []
-    assert batches.deletions(5, progress(100, 101), Dead(500, [])) == []
+    assert batches.deletions(5, progress(100, 1), DeletedMessages(1, [101, 102])) == []
+    assert batches.deletions(5, progress(100, 40), DeletedMessages(40, [])) == []
+    assert batches.deletions(5, progress(100, 101), DeletedMessages(500, [])) == []
 
 
 def test_conditions_name_the_floor_runs_and_single_messages() -> None:
-    assert batches.deletions(5, progress(100, 1), Dead(40, [])) == ["seq < 40"]
-    conditions = batches.deletions(5, progress(100, 1), Dead(10, [20, 30, 31, 50, 51, 52, 53]))
+    assert batches.deletions(5, progress(100, 1), DeletedMessages(40, [])) == ["seq < 40"]
+    conditions = batches.deletions(5, progress(100, 1), DeletedMessages(10, [20, 30, 31, 50, 51, 52, 53]))
     assert conditions == ["seq < 10 OR seq BETWEEN 50 AND 53", "seq BETWEEN 20 AND 31 AND seq IN (20, 30, 31)"]
-    assert batches.deletions(5, None, Dead(2, [7])) == ["seq < 2", "seq BETWEEN 7 AND 7 AND seq IN (7)"]
+    assert batches.deletions(5, None, DeletedMessages(2, [7])) == ["seq < 2", "seq BETWEEN 7 AND 7 AND seq IN (7)"]
 
 
 def test_spark_is_never_given_more_ranges_than_it_can_compile() -> None:
     # 1,000 `BETWEEN` in one DELETE took minutes, 5,000 the compactor's heap.
     removed = [seq for seq in range(1, 40_001) if seq % 4] + [seq for seq in range(50_001, 90_001) if seq % 200]
-    conditions = batches.deletions(5, progress(100_000, 1), Dead(1, removed))
+    conditions = batches.deletions(5, progress(100_000, 1), DeletedMessages(1, removed))
     assert max(condition.count(" BETWEEN ") for condition in conditions) <= batches.CONDITION_RANGES
     assert len(conditions) == 30_000 // batches.CONDITION_TERMS + 200 // batches.CONDITION_RANGES
     named: set[int] = set()
@@ -137,8 +137,8 @@ def test_spark_is_never_given_more_ranges_than_it_can_compile() -> None:
 
 
 def test_endings_of_many_segments_make_updates_of_bounded_size() -> None:
-    endings = [Ending(at, 0, [3 * at], 0) for at in range(1, 1_001)]
-    found = batches.updates(5, progress(5_000, 1), endings)
+    removals = [Removal(at, 0, [3 * at], 0) for at in range(1, 1_001)]
+    found = batches.updates(5, progress(5_000, 1), removals)
     assert len(found) == 1_000 // batches.CONDITION_RANGES
     assert max(update.condition.count(" BETWEEN ") for update in found) <= batches.CONDITION_RANGES
 
@@ -159,7 +159,7 @@ def _term(term: str, seq: int) -> bool:
 @given(st.integers(1, 60), st.sets(st.integers(1, 120)), st.integers(0, 100), st.integers(1, 60))
 def test_conditions_hit_the_dead_rows_and_no_others(floor: int, removed: set[int], last_seq: int, before: int) -> None:
     before = min(before, floor)
-    dead = Dead(floor, sorted(seq for seq in removed if seq >= floor))
+    dead = DeletedMessages(floor, sorted(seq for seq in removed if seq >= floor))
     conditions = batches.deletions(5, progress(last_seq, before), dead)
     for seq in range(before, last_seq + 1):
         expected = seq < floor or seq in dead.removed

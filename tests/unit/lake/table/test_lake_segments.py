@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lakestream.lake.errors import BadSegment, UnfitSubject
 from lakestream.lake.staging import staging
 from lakestream.lake.table import segments
-from lakestream.lake.table.departures import Dead
+from lakestream.lake.table.departures import DeletedMessages
 from lakestream.lake.table.schema import join_headers
 from lakestream.log.format.record import Record
 from tests.lake.model import Message, StreamModel, flights
@@ -21,7 +21,9 @@ from tests.lake.model import Message, StreamModel, flights
 pytestmark = pytest.mark.unit
 
 
-def decoded(path: str, after: int = 0, dead: Dead | None = None, as_partitions: bool = False) -> list[Record]:
+def decoded(
+    path: str, after: int = 0, dead: DeletedMessages | None = None, as_partitions: bool = False
+) -> list[Record]:
     """Return the rows of the decoder's batches as the records that they represent."""
     found = []
     for batch in segments.decode(path, after, dead, as_partitions):
@@ -63,7 +65,7 @@ def test_the_decoder_gives_what_the_records_say(steps: list[tuple[list[Message],
         sealed = model.seal()
         assert decoded(sealed.path) == stored
         footer = staging.footer(sealed.path)
-        dead = Dead(footer.floor, footer.removed)
+        dead = DeletedMessages(footer.floor, footer.removed)
         assert decoded(sealed.path, dead=dead) == model.expected()
         middle = (sealed.first_index + sealed.last_index) // 2
         skipped = len(stored) - len(decoded(sealed.path, after=middle))
@@ -88,7 +90,7 @@ def test_sequences_may_jump(tmp_path: Path) -> None:
     sealed = model.seal()
     assert [record.seq for record in stored] == [1, 2, 3, 4, 5, *range(1_000_000, 1_000_005)]
     assert decoded(sealed.path) == stored
-    assert decoded(sealed.path, dead=Dead(staging.footer(sealed.path).floor)) == stored[5:]
+    assert decoded(sealed.path, dead=DeletedMessages(staging.footer(sealed.path).floor)) == stored[5:]
 
 
 def test_batches_are_cut_by_rows_and_by_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -401,13 +401,13 @@ def test_versions_that_a_repair_took_back_are_no_part_of_how_the_stream_went(tmp
     table = Table(tmp_path / "t")
     for number in range(1, 6):
         table.commit(number * 100, at_ms=number)
-    assert table.log.course == [0, 1, 2, 3, 4]
+    assert table.log.stream_versions == [0, 1, 2, 3, 4]
     table.last_seq, table.undone = 2, [(2, 4)]
     repair = table.commit(last_time=200, at_ms=6)
     assert repair == 5
     table.commit(300, at_ms=7)
     table.commit(400, 500, at_ms=8)
-    assert table.log.course == [0, 1, 5, 6, 7]
+    assert table.log.stream_versions == [0, 1, 5, 6, 7]
     found = {
         at: version_for_message_time(table.log, at).version for at in (100, 199, 200, 299, 300, 399, 400, 500, 600)
     }

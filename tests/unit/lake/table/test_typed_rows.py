@@ -18,7 +18,7 @@ from lakestream.lake.table import typed_columns, typed_rows
 from lakestream.lake.table.schema import message_schema, split_headers
 from lakestream.lake.table.schema_catalog import SchemaCatalog
 from lakestream.lake.table.typed_columns import EMPTY
-from lakestream.lake.table.typed_rows import Typed, TypedRows
+from lakestream.lake.table.typed_rows import TypedBatch, TypedRows
 from lakestream.log.format.runs import SchemaRun
 from lakestream.schemas import framing
 from lakestream.schemas.codec import codec_of
@@ -69,7 +69,7 @@ class Lake:
         schemas.write_schema(self.storage, "$G", found)
         return found
 
-    def add(self, rules: str | list[SchemaRun], rows: pa.RecordBatch, drop_data: bool = False) -> Typed:
+    def add(self, rules: str | list[SchemaRun], rows: pa.RecordBatch, drop_data: bool = False) -> TypedBatch:
         runs = [SchemaRun(0, rules)] if isinstance(rules, str) else rules
         while True:
             typed = TypedRows(self.catalog(), runs, self.table, drop_data)
@@ -88,12 +88,12 @@ def lake(tmp_path: Path) -> Lake:
     return Lake(tmp_path)
 
 
-def references(typed: Typed) -> list[str | None]:
+def references(typed: TypedBatch) -> list[str | None]:
     found: list[str | None] = typed.rows.column("schema").to_pylist()
     return found
 
 
-def rules_broken(typed: Typed) -> list[tuple[int, str | None, str]]:
+def rules_broken(typed: TypedBatch) -> list[tuple[int, str | None, str]]:
     return [(row["seq"], row["schema"], row["rule"]) for row in typed.misfits.to_pylist()]
 
 
@@ -268,7 +268,7 @@ def test_every_row_is_what_its_message_alone_decodes_to(
 ) -> None:
     lake = Lake(tmp_path_factory.mktemp("lake"))
     drop_data = data.draw(st.booleans())
-    batches: list[tuple[pa.RecordBatch, Typed]] = []
+    batches: list[tuple[pa.RecordBatch, TypedBatch]] = []
     versions = data.draw(st.lists(schemas_world.schemas(), min_size=1, max_size=4))
     for number, schema in enumerate(versions, 1):
         lake.register(number, schema)
@@ -290,7 +290,7 @@ def test_every_row_is_what_its_message_alone_decodes_to(
         assert made.to_pylist() == rows.column("data").to_pylist()
 
 
-def _check_row(lake: Lake, schema: dict[str, Any], reference: str, payload: bytes, typed: Typed, row: int) -> None:
+def _check_row(lake: Lake, schema: dict[str, Any], reference: str, payload: bytes, typed: TypedBatch, row: int) -> None:
     """Assert that a row has the values that its payload alone decodes to, and NULLs in other columns."""
     codec = codec_of(Schema("orders", 1, "json", json.dumps(schema)))
     alone = codec.decode([payload])

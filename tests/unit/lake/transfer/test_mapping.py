@@ -10,12 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakestream.lake.transfer.mapping import BadMapping, Mapped, Mapper, MappingOptions, is_own, subjects_of
+from lakestream.lake.transfer.mapping import BadMapping, MappedRows, Mapper, MappingOptions, is_own, subjects_of
 from lakestream.lake.transfer.unmapping import EXACT, Fields, UnmappableMessage, Unmapper, parse_ddl
 from lakestream.log.format.record import Record
 
 
-def mapped(columns: MappingOptions | None, **values: Any) -> Mapped:
+def mapped(columns: MappingOptions | None, **values: Any) -> MappedRows:
     batch = pa.RecordBatch.from_pydict(values)
     return Mapper(columns, batch.schema).map(batch, 1)
 

@@ -15,7 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 from lakestream.lake.table.schema import UID_PROPERTY
 from lakestream.lake.transfer import tabular
 from lakestream.lake.transfer.finding import find
-from lakestream.lake.transfer.mapping import Mapped
+from lakestream.lake.transfer.mapping import MappedRows
 from lakestream.log.format.record import Record
 
 
@@ -39,11 +39,13 @@ def test_messages_beyond_the_memory_of_a_sort_are_merged_from_a_file(monkeypatch
     monkeypatch.setattr(tabular, "BATCH_BYTES", 50)
     times = [(each * 7) % 50 + 1 for each in range(100)]
     records = [Record(row, time, b"s.%d" % row, b"h", b"d" * row) for row, time in enumerate(times, 1)]
-    by_time = tabular.sorted_messages(Mapped(records[at : at + 3], [], 3) for at in range(0, 100, 3))
+    by_time = tabular.sorted_messages(MappedRows(records[at : at + 3], [], 3) for at in range(0, 100, 3))
     expected = sorted(records, key=lambda each: (each.time_ns, each.seq))
     assert [each for some in by_time for each in some] == expected
     keys = [b"%03d" % (1000 - each.time_ns) for each in records]
-    by_key = tabular.sorted_messages(Mapped(records[at : at + 3], [], 3, keys[at : at + 3]) for at in range(0, 100, 3))
+    by_key = tabular.sorted_messages(
+        MappedRows(records[at : at + 3], [], 3, keys[at : at + 3]) for at in range(0, 100, 3)
+    )
     expected = sorted(records, key=lambda each: (-each.time_ns, each.seq))
     assert [each for some in by_key for each in some] == expected
 

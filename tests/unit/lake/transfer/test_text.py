@@ -8,7 +8,7 @@ import pytest
 
 from lakestream.lake.transfer import csv_types
 from lakestream.lake.transfer.finding import BadSource, find
-from lakestream.lake.transfer.mapping import BadMapping, Mapped, MappingOptions
+from lakestream.lake.transfer.mapping import BadMapping, MappedRows, MappingOptions
 from lakestream.lake.transfer.tabular import sorted_messages
 from lakestream.lake.transfer.text import TextSource
 from lakestream.lake.transfer.text_mapping import TextMapper
@@ -20,7 +20,7 @@ def source(tmp_path: Path, content: bytes | str, name: str = "a.csv", separator:
     return TextSource(find(str(path)), separator)
 
 
-def mapped(made: TextSource, types: str = "", order_by: str = "", **columns: str) -> Mapped:
+def mapped(made: TextSource, types: str = "", order_by: str = "", **columns: str) -> MappedRows:
     options = {"subject": "=x", **columns}
     header = tuple((name[2:], options.pop(name)) for name in list(options) if name.startswith("h_"))
     order = tuple(order_by.split(",")) if order_by else ()

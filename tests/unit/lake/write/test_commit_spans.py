@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from lakestream.lake.table.batches import Part
-from lakestream.lake.table.departures import Dead
+from lakestream.lake.table.departures import DeletedMessages
 from lakestream.lake.write.spans import CommitSpan, CommitSpans, traced
 from lakestream.log.format.files import Files
 from lakestream.log.format.packed import pack
@@ -59,7 +59,7 @@ def test_messages_that_are_not_in_the_table_have_no_span(tmp_path: Path) -> None
     exporter = InMemorySpanExporter()
     commits = CommitSpans(Spans(SimpleSpanProcessor(exporter), Resource.get_empty()))
     parts = [Part(path, 0, index + 1, 1), Part(str(tmp_path / "gone.seg"), 0, index + 2, 1)]
-    found = commits.find(parts, Dead(3, [6], []))
+    found = commits.find(parts, DeletedMessages(3, [6], []))
     commits.export(CommitSpan("$G", "ORDERS", "UID1", 9, 1000, 3000), found)
     (span,) = exporter.get_finished_spans()
     assert span.name == "table ORDERS"

@@ -9,12 +9,12 @@ import pytest
 
 from lakestream.lake.catalogs.address import parse
 from lakestream.lake.catalogs.entries import CatalogEntry
-from lakestream.lake.catalogs.plan import CREATE, EntryChange, Placed, Synced
+from lakestream.lake.catalogs.plan import CREATE, EntryChange, EntryPlace, SyncResult
 from lakestream.lake.spark import job
 from lakestream.lake.storage import paths
 from lakestream.lake.write import metrics
 from lakestream.lake.write.lake_compaction import BatchReport
-from lakestream.lake.write.maintainer import Done
+from lakestream.lake.write.maintainer import MaintenanceResult
 from lakestream.lake.write.maintenance_plan import MaintenancePlan
 from lakestream.lake.write.metrics import COMPACTOR_STREAMS, CompactorMetrics
 from lakestream.metrics.family import Sheet
@@ -69,9 +69,9 @@ def test_streams_beyond_the_limit_are_counted_together() -> None:
 def test_maintenance_counts_tables_that_needed_some() -> None:
     counted = CompactorMetrics(LAKE)
     for done in (
-        Done("A", MaintenancePlan()),
-        Done("A", MaintenancePlan(checkpoint=True)),
-        Done("B", MaintenancePlan(), failure="no"),
+        MaintenanceResult("A", MaintenancePlan()),
+        MaintenanceResult("A", MaintenancePlan(checkpoint=True)),
+        MaintenanceResult("B", MaintenancePlan(), failure="no"),
     ):
         counted.note_maintained(done)
     found = _values(counted)
@@ -83,12 +83,12 @@ def test_catalogs_are_up_after_a_pass_without_errors() -> None:
     hive = parse("hive://a")
     counted = CompactorMetrics(LAKE, [hive])
     assert _values(counted)["lakestream_catalog_up", "hive://a"] == 0
-    made = Placed("lakestream", EntryChange(CREATE, CatalogEntry("orders", "/lake/streams/ORDERS")))
-    counted.note_catalog(Synced("hive://a", (made,)))
+    made = EntryPlace("lakestream", EntryChange(CREATE, CatalogEntry("orders", "/lake/streams/ORDERS")))
+    counted.note_catalog(SyncResult("hive://a", (made,)))
     found = _values(counted)
     assert found["lakestream_catalog_up", "hive://a"] == found["lakestream_catalog_entries", "hive://a"] == 1
     assert found["lakestream_catalog_changes_total", "hive://a", "create"] == 1
-    counted.note_catalog(Synced("hive://a", complete=False, error="away"))
+    counted.note_catalog(SyncResult("hive://a", complete=False, error="away"))
     found = _values(counted)
     assert found["lakestream_catalog_up", "hive://a"] == 0
     assert (

@@ -23,7 +23,7 @@ from lakestream.lake.table.policy import RUN_SEQS
 from lakestream.lake.table.scan import FileReader, Pick
 from lakestream.lake.table.schema import REMOVED_COLUMN, Layout, bucket_of, escaped, message_schema
 from lakestream.lake.write import file_statistics
-from lakestream.lake.write.data_files import DataFiles, Written
+from lakestream.lake.write.data_files import DataFiles, NewFile
 
 BUCKETS = Layout("bucket", bounds=("b", "m.1", "é"))
 LAYOUTS = (Layout(), BUCKETS, Layout("tokens", tokens=(1, 3)))
@@ -48,7 +48,7 @@ def batch(rows: list[Row], archive: bool) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array(columns[f.name], f.type) for f in schema], schema=schema)
 
 
-def read(table: Path, file: Written) -> list[dict[str, Any]]:
+def read(table: Path, file: NewFile) -> list[dict[str, Any]]:
     found = pq.ParquetFile(table / unquote(file.path)).read()
     for column, value in file.partition_values.items():
         if "=" in file.path:
@@ -118,7 +118,7 @@ def test_files_hold_every_message_once_in_order_and_say_so(
             assert keys == sorted(keys) or layout.kind == "subject"
 
 
-def _check_statistics(file: Written, rows: list[dict[str, Any]], layout: Layout) -> None:
+def _check_statistics(file: NewFile, rows: list[dict[str, Any]], layout: Layout) -> None:
     stats = msgspec.json.decode(file.stats)
     assert stats["numRecords"] == len(rows)
     assert stats["tightBounds"] is True

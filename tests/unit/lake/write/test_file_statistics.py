@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from lakestream.lake.sql.connection import connect
 from lakestream.lake.table import typed_columns
 from lakestream.lake.table.schema import TABLE_COLUMNS, Layout, message_schema, table_schema
-from lakestream.lake.write.data_files import DataFiles, Written
+from lakestream.lake.write.data_files import DataFiles, NewFile
 from lakestream.lake.write.file_statistics import MOST, TEXT_CHARS, indexed
 from lakestream.schemas.columns import (
     BOOLEAN,
@@ -74,7 +74,7 @@ def rows(draw: st.DrawFn) -> Row:
     return found | {"in": draw(st.none() | st.fixed_dictionaries({n: st.none() | VALUES[n][1] for n in INNER}))}
 
 
-def written(table: Path, parts: list[list[Row]], paths: Any, spool: int = 1 << 25, first: int = 1) -> list[Written]:
+def written(table: Path, parts: list[list[Row]], paths: Any, spool: int = 1 << 25, first: int = 1) -> list[NewFile]:
     """Write rows as messages with typed columns: a batch for each part."""
     batches, seq = [], first - 1
     for part in parts:
@@ -88,13 +88,13 @@ def written(table: Path, parts: list[list[Row]], paths: Any, spool: int = 1 << 2
     return DataFiles(str(table), BUCKET, random=False, spool_bytes=spool, indexed=paths).write(batches)
 
 
-def separate(table: Path, rows: list[Row]) -> Iterator[Written]:
+def separate(table: Path, rows: list[Row]) -> Iterator[NewFile]:
     """Write a file for each row."""
     for number, row in enumerate(rows, 1):
         yield from written(table, [[row]], indexed(TABLE, 0, -1), first=number)
 
 
-def committed(table: Path, files: list[Written]) -> None:
+def committed(table: Path, files: list[NewFile]) -> None:
     """Make a Delta table of files."""
     columns = [*TABLE_COLUMNS, "bucket"]
     plain = pa.schema([*table_schema(columns), pa.field("schema", pa.string())])

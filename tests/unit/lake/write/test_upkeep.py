@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from lakestream.lake.write import upkeep
-from lakestream.lake.write.maintainer import Done, Maintainer
+from lakestream.lake.write.maintainer import Maintainer, MaintenanceResult
 
 pytestmark = pytest.mark.unit
 
@@ -53,7 +53,7 @@ class Recorded:
         else:
             self.upkeep.note({table: 10})
 
-    def once(self, report: Callable[[Done], None]) -> None:
+    def once(self, report: Callable[[MaintenanceResult], None]) -> None:
         self.rounds.append(self._clock.now)
         self.upkeep.note({"busy": 10})
         if len(self.rounds) == 3:

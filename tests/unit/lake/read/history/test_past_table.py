@@ -19,7 +19,7 @@ from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import departures as departure_files
 from lakestream.lake.table import erasures
 from lakestream.lake.table.at import as_of
-from lakestream.lake.table.departures import Dead
+from lakestream.lake.table.departures import DeletedMessages
 from lakestream.lake.table.schema import table_schema
 from lakestream.lake.view import StreamView
 from lakestream.log.format.departures import Departures, Point
@@ -61,16 +61,18 @@ def test_what_is_to_be_erased_is_no_part_of_the_past(tmp_path: Path) -> None:
     assert [record.seq for record in past.rows([1, 2, 3], Point(seq=3), 1 << 20)] == [1, 3]
     assert past.was([b"K.>"], Point(seq=3), 9, [(1, 1)]).newest == [3], "the log knows of another one"
     found = as_of(table, 3)
-    assert departure_files.gone_as_of(open_storage(tmp_path), table, found) == Dead(runs=[(2, 2)]), "nor of SQL's"
+    assert departure_files.gone_as_of(open_storage(tmp_path), table, found) == DeletedMessages(runs=[(2, 2)]), (
+        "nor of SQL's"
+    )
 
 
 def test_what_was_deleted_securely_beyond_the_table_is_no_part_of_sqls_past() -> None:
     departures = Departures()
     departures.note((1, 2), 4, 4)
     names = {"lake": "", "stream": "S", "account": "$G", "uid": "U", "table": ""}
-    view = StreamView(**names, hidden=Dead(runs=[(1, 2)]), departures=departures, shredded=((2, 2),))
-    assert view.at(Point(seq=3)).hidden == Dead(runs=[(2, 2)])
-    assert view.at(Point(seq=4)).hidden == Dead(runs=[(1, 2)])
+    view = StreamView(**names, hidden=DeletedMessages(runs=[(1, 2)]), departures=departures, shredded=((2, 2),))
+    assert view.at(Point(seq=3)).hidden == DeletedMessages(runs=[(2, 2)])
+    assert view.at(Point(seq=4)).hidden == DeletedMessages(runs=[(1, 2)])
 
 
 def test_a_read_stops_where_its_bytes_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
