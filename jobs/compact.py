@@ -37,8 +37,7 @@ from lakestream.spans import Spans, configured, open_spans  # noqa: E402
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from lakestream.lake.catalogs.catalog import Keeper
-    from lakestream.lake.catalogs.plan import SyncResult
+    from lakestream.lake.catalogs.keeper import Keeper, PassResult
     from lakestream.lake.spark.session import Rest
     from lakestream.lake.write.compactor import Compactor
     from lakestream.lake.write.lake_compaction import BatchReport
@@ -228,7 +227,7 @@ def _keeper(lake: str, catalogs: Sequence[CatalogAddress], metrics: CompactorMet
     """Return the keeper of the catalogs' entries, if there are any; without its package, None after a line."""
     if not catalogs:
         return None
-    from lakestream.lake.catalogs.catalog import KEEPERS
+    from lakestream.lake.catalogs.keeper import KEEPERS
 
     try:
         keeper = load(KEEPERS, "catalogs", "catalogs", f"the catalog {catalogs[0]}")
@@ -236,7 +235,7 @@ def _keeper(lake: str, catalogs: Sequence[CatalogAddress], metrics: CompactorMet
         complain(f"{error}. Compaction goes on")
         return None
 
-    def report(result: SyncResult) -> None:
+    def report(result: PassResult) -> None:
         metrics.note_catalog(result)
         if any(result.count(kind) for kind in ("create", "alter", "drop")):
             say(f"catalog {result.catalog}: {result.describe()}")

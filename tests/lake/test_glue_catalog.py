@@ -10,11 +10,11 @@ import boto3
 import pytest
 
 from lakestream.lake.catalogs.address import CatalogAddress, parse
-from lakestream.lake.catalogs.catalog import CatalogAway
-from lakestream.lake.catalogs.plan import SyncResult
-from lakestream.lake.catalogs.tables import LakeTables
+from lakestream_catalogs.catalog import CatalogAway
 from lakestream_catalogs.opening import open_catalog
+from lakestream_catalogs.plan import SyncResult
 from lakestream_catalogs.sync import sync
+from lakestream_catalogs.tables import LakeTables
 from tests.lake.catalog_lake import ORDERS, CatalogLake
 from tests.s3_server import S3Server
 

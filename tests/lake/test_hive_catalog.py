@@ -16,13 +16,13 @@ import pytest
 from pymetastore.metastore import HMS
 
 from lakestream.lake.catalogs.address import CatalogAddress, parse
-from lakestream.lake.catalogs.entries import CatalogEntry
 from lakestream.lake.staging import staging
 from lakestream.lake.storage import lake as lakes
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import schema_files as schemas
 from lakestream.schemas.schema import Schema
+from lakestream_catalogs.entries import CatalogEntry
 from lakestream_catalogs.hive import INPUT_FORMAT, OUTPUT_FORMAT, SERDE, HiveCatalog
 from tests.hive_server import HiveServer
 from tests.lake.conftest import job

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lakestream import __version__
-from lakestream.lake.catalogs.plan import CHANGES, SyncResult
+from lakestream.lake.catalogs.keeper import CHANGES, PassResult
 from lakestream.lake.staging.query_progress import QueryProgress
 from lakestream.lake.storage import paths
 from lakestream.metrics.family import COUNTER, GAUGE, HISTOGRAM, Family, Sheet
@@ -170,7 +170,7 @@ class CompactorMetrics:
             with self._lock:
                 self._maintained["error" if done.failure is not None else "ok"] += 1
 
-    def note_catalog(self, result: SyncResult) -> None:
+    def note_catalog(self, result: PassResult) -> None:
         """Count the changes of a pass over a catalog."""
         with self._lock:
             self._catalog_ok[result.catalog] = not result.reason

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lakestream.lake.catalogs.address import CatalogAddress
-    from lakestream.lake.catalogs.catalog import Catalog
-    from lakestream.lake.catalogs.plan import EntryPlace, SyncResult
-    from lakestream.lake.catalogs.tables import Tables
+    from lakestream_catalogs.catalog import Catalog
+    from lakestream_catalogs.plan import EntryPlace, SyncResult
+    from lakestream_catalogs.tables import Tables
 
 catalog = typer.Typer()
 
@@ -47,7 +47,7 @@ def sync(lake: LakeOption = None, urls: CatalogOption = None, as_json: JsonOptio
 @catalog.command("ls")
 def list_(lake: LakeOption = None, urls: CatalogOption = None, as_json: JsonOption = False) -> None:
     """List the entries and their state, and change nothing. Exit code 1: a catalog has failed."""
-    from lakestream.lake.catalogs.plan import EntryPlace, SyncResult
+    from lakestream_catalogs.plan import EntryPlace, SyncResult
     from lakestream_catalogs.sync import plans
 
     def work(connected: Catalog, address: CatalogAddress, found: Tables) -> SyncResult:
@@ -69,9 +69,9 @@ def _visit(
 ) -> None:
     """Do work on each catalog and print the results. Exits with 1 after an error, 2 without catalogs."""
     from lakestream.lake.catalogs.address import BadCatalog, parse_all
-    from lakestream.lake.catalogs.plan import SyncResult
-    from lakestream.lake.catalogs.tables import LakeTables
     from lakestream_catalogs.opening import open_catalog
+    from lakestream_catalogs.plan import SyncResult
+    from lakestream_catalogs.tables import LakeTables
 
     try:
         addresses = parse_all(urls or ())

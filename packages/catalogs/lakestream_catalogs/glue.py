@@ -15,8 +15,8 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from lakestream.lake.catalogs.address import CatalogAddress
-from lakestream.lake.catalogs.catalog import REQUEST_SECONDS, Catalog, CatalogAway, CatalogRefused
-from lakestream.lake.catalogs.entries import CatalogEntry, CatalogField, Table, cut
+from lakestream_catalogs.catalog import REQUEST_SECONDS, Catalog, CatalogAway, CatalogRefused
+from lakestream_catalogs.entries import CatalogEntry, CatalogField, Table, cut
 from lakestream_catalogs.types import hive_fields
 
 MAX_COMMENT = 255

@@ -20,9 +20,9 @@ from thrift.transport.TSocket import TSocket
 from thrift.transport.TTransport import TBufferedTransport, TTransportException
 
 from lakestream.lake.catalogs.address import CatalogAddress
-from lakestream.lake.catalogs.catalog import REQUEST_SECONDS, Catalog, CatalogAway, CatalogRefused
-from lakestream.lake.catalogs.entries import CatalogEntry, CatalogField, Table, cut, own
 from lakestream.lake.storage.clouds.known import cloud_of
+from lakestream_catalogs.catalog import REQUEST_SECONDS, Catalog, CatalogAway, CatalogRefused
+from lakestream_catalogs.entries import CatalogEntry, CatalogField, Table, cut, own
 from lakestream_catalogs.types import hive_fields
 
 MAX_COMMENT = 255

@@ -14,13 +14,13 @@ from collections.abc import Callable, Collection, Sequence
 import msgspec
 
 from lakestream.lake.catalogs.address import CatalogAddress
-from lakestream.lake.catalogs.catalog import REQUEST_SECONDS, Catalog
-from lakestream.lake.catalogs.entries import Table
-from lakestream.lake.catalogs.plan import SyncResult
-from lakestream.lake.catalogs.tables import LakeTables, Tables
 from lakestream.lake.errors import LakeError
+from lakestream_catalogs.catalog import REQUEST_SECONDS, Catalog
+from lakestream_catalogs.entries import Table
 from lakestream_catalogs.opening import open_catalog
+from lakestream_catalogs.plan import SyncResult
 from lakestream_catalogs.sync import sync
+from lakestream_catalogs.tables import LakeTables, Tables
 
 LOOK_SECONDS = 30.0
 """Interval of looks for new and deleted tables when no commit is announced."""

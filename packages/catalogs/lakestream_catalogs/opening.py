@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from lakestream import extras
 from lakestream.lake.catalogs.address import CatalogAddress
-from lakestream.lake.catalogs.catalog import Catalog
+from lakestream_catalogs.catalog import Catalog
 
 
 def open_catalog(address: CatalogAddress) -> Catalog:

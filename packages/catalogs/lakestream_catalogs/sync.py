@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from lakestream.lake.catalogs.address import CatalogAddress
-from lakestream.lake.catalogs.catalog import Catalog, CatalogRefused
-from lakestream.lake.catalogs.entries import Table, database_of, is_below
-from lakestream.lake.catalogs.plan import CREATE, DROP, FOREIGN, NONE, EntryChange, EntryPlace, SyncResult, plan
-from lakestream.lake.catalogs.tables import Tables
+from lakestream.lake.catalogs.keeper import CREATE, DROP
+from lakestream_catalogs.catalog import Catalog, CatalogRefused
+from lakestream_catalogs.entries import Table, database_of, is_below
+from lakestream_catalogs.plan import FOREIGN, NONE, EntryChange, EntryPlace, SyncResult, plan
+from lakestream_catalogs.tables import Tables
 
 SYNC_SECONDS = 60.0
 """Time after which a pass begins no further change; the next one goes on."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from lakestream.lake.catalogs.entries import CatalogField, Column, cut
+from lakestream_catalogs.entries import CatalogField, Column, cut
 
 MAX_TYPE = 4000
 """Maximum length of a column's type in characters; metastores before Hive 2.3 keep no longer one."""

@@ -20,9 +20,9 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from lakestream.lake.catalogs.address import CatalogAddress
-from lakestream.lake.catalogs.catalog import REQUEST_SECONDS, Catalog, CatalogAway, CatalogRefused
-from lakestream.lake.catalogs.entries import CatalogEntry, CatalogField, Table, cut
 from lakestream.protocol.decoding import DECODE_ERRORS
+from lakestream_catalogs.catalog import REQUEST_SECONDS, Catalog, CatalogAway, CatalogRefused
+from lakestream_catalogs.entries import CatalogEntry, CatalogField, Table, cut
 from lakestream_catalogs.types import NoType, sql_type, unity_name
 
 BASE = "/api/2.1/unity-catalog"

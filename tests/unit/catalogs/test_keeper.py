@@ -10,12 +10,12 @@ import pytest
 from deltalake import write_deltalake
 
 from lakestream.lake.catalogs.address import parse
-from lakestream.lake.catalogs.plan import SyncResult
 from lakestream.lake.storage import lake as lakes
 from lakestream.lake.storage import paths
 from lakestream_catalogs import keeper as keeping
 from lakestream_catalogs.keeper import CatalogKeeper
-from tests.unit.lake.catalogs.memory import MemoryCatalog
+from lakestream_catalogs.plan import SyncResult
+from tests.unit.catalogs.memory import MemoryCatalog
 
 ADDRESS, SECOND = parse("hive://one/db"), parse("hive://two/db")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lakestream.lake.catalogs.entries import CatalogField, Column
+from lakestream_catalogs.entries import CatalogField, Column
 from lakestream_catalogs.types import NoType, hive_fields, hive_type, sql_type, unity_name
 
 STRUCT = {"type": "struct", "fields": [{"name": "zip", "type": "string"}, {"name": "n", "type": "decimal(20, 0)"}]}

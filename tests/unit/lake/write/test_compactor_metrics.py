@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from lakestream.lake.catalogs.address import parse
-from lakestream.lake.catalogs.entries import CatalogEntry
-from lakestream.lake.catalogs.plan import CREATE, EntryChange, EntryPlace, SyncResult
+from lakestream.lake.catalogs.keeper import CREATE
 from lakestream.lake.spark import job
 from lakestream.lake.storage import paths
 from lakestream.lake.write import metrics
@@ -19,6 +18,8 @@ from lakestream.lake.write.maintenance_plan import MaintenancePlan
 from lakestream.lake.write.metrics import COMPACTOR_STREAMS, CompactorMetrics
 from lakestream.metrics.family import Sheet
 from lakestream.metrics.histogram import Buckets
+from lakestream_catalogs.entries import CatalogEntry
+from lakestream_catalogs.plan import EntryChange, EntryPlace, SyncResult
 
 pytestmark = pytest.mark.unit
 

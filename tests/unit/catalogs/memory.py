@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from lakestream.lake.catalogs.catalog import Catalog, CatalogAway, CatalogRefused
-from lakestream.lake.catalogs.entries import CatalogEntry, CatalogField, Table
+from lakestream_catalogs.catalog import Catalog, CatalogAway, CatalogRefused
+from lakestream_catalogs.entries import CatalogEntry, CatalogField, Table
 
 
 class MemoryCatalog(Catalog):

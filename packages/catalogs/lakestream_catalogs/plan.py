@@ -10,7 +10,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 import msgspec
 
-from lakestream.lake.catalogs.entries import (
+from lakestream.lake.catalogs.keeper import ALTER, CREATE, DROP
+from lakestream_catalogs.entries import (
     LAKE_PROPERTY,
     TABLE_PROPERTY,
     CatalogEntry,
@@ -20,10 +21,8 @@ from lakestream.lake.catalogs.entries import (
     plain_location,
 )
 
-NONE, CREATE, ALTER, DROP, FOREIGN = "registered", "create", "alter", "drop", "foreign"
-"""Kinds of changes. NONE: the entry is as it should be. FOREIGN: another program has registered the table."""
-
-CHANGES = (CREATE, ALTER, DROP)
+NONE, FOREIGN = "registered", "foreign"
+"""Further kinds of decisions. NONE: the entry is as it should be. FOREIGN: another program has registered the table."""
 
 MAX_SHOWN = 3
 """Maximum number of refused changes in the text of a result."""

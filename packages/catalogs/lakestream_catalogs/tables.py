@@ -12,7 +12,14 @@ from typing import Any
 
 import msgspec
 
-from lakestream.lake.catalogs.entries import (
+from lakestream.lake.errors import LakeError, NotALake
+from lakestream.lake.staging.scan import Scanner
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import identify, is_lake, open_storage, read_id
+from lakestream.lake.table.log import TableLog, has_log
+from lakestream.lake.table.schema import MISFITS_PROPERTY, STREAM_PROPERTY, UID_PROPERTY
+from lakestream.protocol.decoding import DECODE_ERRORS
+from lakestream_catalogs.entries import (
     ACCOUNT_PROPERTY,
     SEQUENCE_PROPERTY,
     TABLE_PROPERTY,
@@ -21,13 +28,6 @@ from lakestream.lake.catalogs.entries import (
     Column,
     Table,
 )
-from lakestream.lake.errors import LakeError, NotALake
-from lakestream.lake.staging.scan import Scanner
-from lakestream.lake.storage import paths
-from lakestream.lake.storage.lake import identify, is_lake, open_storage, read_id
-from lakestream.lake.table.log import TableLog, has_log
-from lakestream.lake.table.schema import MISFITS_PROPERTY, STREAM_PROPERTY, UID_PROPERTY
-from lakestream.protocol.decoding import DECODE_ERRORS
 
 MAX_TABLES = 10_000
 """Maximum number of tables of a lake that are registered; further ones, by path, are not."""

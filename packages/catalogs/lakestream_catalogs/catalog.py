@@ -1,22 +1,15 @@
-"""The interfaces of a catalog and of the keeper of its entries.
+"""The interface of a catalog.
 
-Belongs here: the operations that every kind of catalog has, their errors, and those of a keeper, which the compactor
-finds as the entry point `catalogs` of `KEEPERS` (packages/catalogs).
+Belongs here: the operations that every kind of catalog has, and their errors.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
 from types import TracebackType
-from typing import Protocol
 
-from lakestream.lake.catalogs.entries import CatalogEntry, Table
-from lakestream.lake.catalogs.plan import SyncResult
 from lakestream.lake.errors import LakeError
-
-KEEPERS = "lakestream.keepers"
-"""Group of entry points; the object is called as `CatalogKeeper` of packages/catalogs is."""
+from lakestream_catalogs.entries import CatalogEntry, Table
 
 REQUEST_SECONDS = 10.0
 """Time limit of a connection to a catalog, and of each request to it."""
@@ -83,19 +76,3 @@ class Catalog(ABC):
     @abstractmethod
     def close(self) -> None:
         """End the connection."""
-
-
-class Keeper(Protocol):
-    """Keeps the entries of a lake's tables in catalogs, beside a compactor."""
-
-    def start(self) -> None:
-        """Start, unless it is running."""
-
-    def note(self, tables: Collection[str]) -> None:
-        """Announce commits to tables, or their removal, by their paths. Returns at once."""
-
-    def once(self) -> list[SyncResult]:
-        """Make a pass over each catalog that is due; return the results."""
-
-    def stop(self) -> None:
-        """Stop after the request that is under way."""

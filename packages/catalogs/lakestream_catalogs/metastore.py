@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakestream.lake.catalogs.catalog import Catalog
-from lakestream.lake.catalogs.entries import CatalogEntry, Table, own
-from lakestream.lake.catalogs.plan import ALTER, CREATE, DROP, plan
-from lakestream.lake.catalogs.tables import LakeTables
+from lakestream.lake.catalogs.keeper import ALTER, CREATE, DROP
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table.schema import quoted, ticked
+from lakestream_catalogs.catalog import Catalog
+from lakestream_catalogs.entries import CatalogEntry, Table, own
+from lakestream_catalogs.plan import plan
+from lakestream_catalogs.tables import LakeTables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

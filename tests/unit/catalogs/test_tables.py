@@ -9,13 +9,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lakestream.lake.catalogs.tables import LakeTables
 from lakestream.lake.errors import NotALake
 from lakestream.lake.staging import staging
 from lakestream.lake.staging.staging import StreamIdentity
 from lakestream.lake.storage import lake as lakes
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage, read_id
+from lakestream_catalogs.tables import LakeTables
 
 
 @pytest.fixture

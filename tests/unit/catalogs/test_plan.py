@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestream.lake.catalogs.entries import (
+from lakestream.lake.catalogs.keeper import ALTER, CREATE, DROP
+from lakestream_catalogs.entries import (
     LAKE_PROPERTY,
     MAX_NAME,
     TABLE_PROPERTY,
@@ -18,8 +19,8 @@ from lakestream.lake.catalogs.entries import (
     plain_location,
     table_name,
 )
-from lakestream.lake.catalogs.plan import ALTER, CREATE, DROP, FOREIGN, NONE, EntryChange, plan
-from tests.unit.lake.catalogs.memory import MemoryCatalog
+from lakestream_catalogs.plan import FOREIGN, NONE, EntryChange, plan
+from tests.unit.catalogs.memory import MemoryCatalog
 
 LAKE = "a1b2"
 RENDER = MemoryCatalog().render
