@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from msgspec.structs import replace
@@ -54,9 +54,6 @@ CLOSE_WAIT_NS = 2_000_000_000
 
 FIRST_PING_NS = 2_000_000_000
 """Time of the first PING after the connection is made (2 s): it measures the round trip."""
-
-ENDED_AT_ONCE = 100
-"""Subscriptions of a closed connection that end in one go (100, 0.4 ms), before others get their turn if it is over."""
 
 TOO_MANY_SUBS = "maximum subscriptions exceeded"
 """Text of -ERR for a SUB beyond max_subscriptions."""
@@ -312,19 +309,16 @@ class Connection(Outbox, Arrival):
                 timer.cancel()
         self._timer = self._auth_timer = None
         subs, self.subs = self.subs, {}
-        self._end_subscriptions(self.hub, list(subs.values()))
+        self.hub.turn.run_in_steps(self._ends(self.hub, list(subs.values())))
         self.account.forget(self)
         self.release()
 
-    def _end_subscriptions(self, hub: Hub, subs: list[Subscription]) -> None:
-        """End the subscriptions of a connection that is over; those that the turn has no time for in later ones."""
+    @staticmethod
+    def _ends(hub: Hub, subs: list[Subscription]) -> Iterator[None]:
+        """End the subscriptions of a connection that is over."""
         while subs:
-            if hub.turn.is_over():
-                hub.turn.wait(lambda: self._end_subscriptions(hub, subs))
-                return
-            for sub in subs[-ENDED_AT_ONCE:]:
-                hub.leave(sub)
-            del subs[-ENDED_AT_ONCE:]
+            hub.leave(subs.pop())
+            yield
 
     # ------------------------------------------------------------------ ends and announcements
     def send_info(self, *, lame_duck: bool = False) -> None:

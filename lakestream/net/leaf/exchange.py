@@ -7,7 +7,7 @@ connection (accepted.py, dialled.py); what may cross is decided in rights.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NoReturn, Protocol
 
@@ -30,9 +30,6 @@ MAX_SUBJECTS = 262_144
 
 ANNOUNCED_IN_A_WRITE = 1000
 """Subscriptions announced in one write."""
-
-FORGOTTEN_IN_A_TURN = 1000
-"""Subscriptions of a lost connection that are removed in one turn (about 10 ms)."""
 
 LOOP_PAUSE_S = 30
 """Time that the text about a loop gives for the next attempt."""
@@ -430,13 +427,12 @@ class Exchange:
         self._out, self._last = [], None
         gone, self.subscriptions = self.subscriptions, {}
         # Queue groups first: messages to a lost member could reach another one.
-        self._forget(sorted(gone.values(), key=lambda sub: not sub.queue))
+        self._hub.turn.run_apart(self._forget(sorted(gone.values(), key=lambda sub: not sub.queue)))
 
-    def _forget(self, subs: Sequence[Subscription]) -> None:
-        for sub in subs[:FORGOTTEN_IN_A_TURN]:
+    def _forget(self, subs: list[Subscription]) -> Iterator[None]:
+        for sub in subs:
             self._hub.leave(sub)
-        if len(subs) > FORGOTTEN_IN_A_TURN:
-            self._hub.soon(lambda: self._forget(subs[FORGOTTEN_IN_A_TURN:]))
+            yield
 
 
 def _violation(what: str, subject: bytes) -> NoReturn:

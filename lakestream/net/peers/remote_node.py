@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from lakestream.native import frame_acks
 from lakestream.net.hub import Hub
@@ -36,9 +36,6 @@ MARK_EVERY = 1 << 20
 MAX_MARKS = 8
 """Unacknowledged marks that count as congestion: at most some 8 MiB are on their way to a node, whatever the sockets
 take, so that a node that sends `Hold` gets no more than that for its slow client."""
-
-FORGOTTEN_IN_A_TURN = 1000
-"""Subscriptions of a lost node that are removed in one turn (about 10 ms), so that heartbeats go on."""
 
 _numbers = itertools.count(1)
 
@@ -357,13 +354,14 @@ class RemoteNode:
         for part in self._parts.values():
             part.subscriptions = {}
         # Queue groups first: messages to a lost member could reach another one.
-        self._forget(sorted(subscriptions, key=lambda one: not one[1].queue))
+        subscriptions.sort(key=lambda one: not one[1].queue)
+        self._turn.run_apart(self._forget(subscriptions))
         for part in self._parts.values():
             part.release()
         self._go_on()
 
-    def _forget(self, subscriptions: Sequence[tuple[Hub, Subscription]]) -> None:
-        for hub, sub in subscriptions[:FORGOTTEN_IN_A_TURN]:
+    @staticmethod
+    def _forget(subscriptions: list[tuple[Hub, Subscription]]) -> Iterator[None]:
+        for hub, sub in subscriptions:
             hub.interest_graph.remove(sub)
-        if len(subscriptions) > FORGOTTEN_IN_A_TURN:
-            self._turn.soon(lambda: self._forget(subscriptions[FORGOTTEN_IN_A_TURN:]))
+            yield
