@@ -29,12 +29,12 @@ from lakestream.net.accounts.auth import (
 )
 from lakestream.net.accounts.guard import RESERVED_SUBJECT, Guard
 from lakestream.net.accounts.permissions import PermissionViolation
+from lakestream.net.client_outbox import ClientOutbox
 from lakestream.net.hub import TRACED, Hub, MessageTracing
 from lakestream.net.inbox import COMMANDS, Inbox
 from lakestream.net.incomplete import Incomplete
 from lakestream.net.interest.subscription import Subscription
 from lakestream.net.listener import HANDSHAKE_FAILED, Arrival, SetupError, peer_of
-from lakestream.net.outbox import HIGH_WATER, Outbox
 from lakestream.net.tracer import Tracer
 from lakestream.net.unsent import Unsent
 from lakestream.net.websocket.upgrade import Upgrade
@@ -117,7 +117,7 @@ class ConnectionOwner(Protocol):
 TOO_MANY = "maximum connections exceeded"
 
 
-class Connection(Outbox, Arrival):
+class Connection(ClientOutbox, Arrival):
     """One accepted client. Runs in the event loop.
 
     Args:
@@ -210,19 +210,19 @@ class Connection(Outbox, Arrival):
 
     # ------------------------------------------------------------------ asyncio.Protocol
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)
-        self.transport.set_write_buffer_limits(high=HIGH_WATER)
+        made = cast(asyncio.Transport, transport)
+        self.use(made)
         if not self._registered:
             self._come(*peer_of(transport.get_extra_info("peername")))
             if not self.owner.opened(self):
                 self.send(self.owner.info(self))
-                self.write()  # over WebSocket the error is a frame of its own
+                self.write_gathered()  # over WebSocket the error is a frame of its own
                 self.owner.log.error(f"{self.label} - {TOO_MANY}")
                 self._fail(TOO_MANY, "Maximum Connections Exceeded")
                 return
         encrypted = transport.get_extra_info("ssl_object")
         if self.close_reason or not self._secured(encrypted):
-            self.transport.abort()
+            made.abort()
             return
         if not self.greeted:
             self.send(self.owner.info(self))
@@ -734,7 +734,7 @@ class Connection(Outbox, Arrival):
         if self.close_reason:
             return
         self.close_reason = reason
-        self.write()
+        self.write_gathered()
         self._leave()
         if self.transport is not None:
             self.transport.close()

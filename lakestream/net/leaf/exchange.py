@@ -15,15 +15,13 @@ from lakestream.net.hub import TRACED
 from lakestream.net.interest.subscription import MAX_WEIGHT, Congested, Subscription
 from lakestream.net.leaf.account import REPLY_PATHS, Key, LeafAccount
 from lakestream.net.leaf.rights import Rights
+from lakestream.net.outbox import Outbox
 from lakestream.ports import ClientInfo, Clock, Delivery
 from lakestream.protocol import frames
 from lakestream.protocol.commands import Ping, Pong
 from lakestream.protocol.delivered import ErrorLine
 from lakestream.protocol.leaf_wire import ACK, Event, InterestBegins, InterestEnds, LeafConnect, LeafInfo, LeafMessage
 from lakestream.protocol.subjects import subscribable
-
-HIGH_WATER = 1 << 20
-"""Gathered bytes (1 MiB) that are written before the end of the turn."""
 
 MAX_SUBJECTS = 262_144
 """Subjects of the other side's interest that are kept; the connection is closed beyond that."""
@@ -84,7 +82,7 @@ class Line(Congested, Protocol):
         """Note an -ERR."""
 
 
-class Exchange:
+class Exchange(Outbox[bytes]):
     """The exchange of one connection; a sink in the account's hub.
 
     Args:
@@ -118,6 +116,7 @@ class Exchange:
         isolated: bool = False,
         strict: bool = True,
     ) -> None:
+        super().__init__(account.hub.dirty)
         self.id, self.name = line.id, line.name
         self.cluster, self.isolated = cluster, isolated
         self.over = False
@@ -128,11 +127,9 @@ class Exchange:
         self._headers, self._strict = headers, strict
         self._near: Container[object] = {self}
         self._told: dict[Key, int] = {}
-        self._out: list[bytes] = []
         self._last: tuple[bytes, bytes, bytes, bytes, list[bytes]] | None = None
         """A message that more queue groups of the other side may still get."""
-        self._gathered = 0
-        self._dirty = self._acks_told = False
+        self._acks_told = False
 
     # ------------------------------------------------------------------ announcing
     def open(self, always: Iterable[bytes]) -> None:
@@ -282,24 +279,13 @@ class Exchange:
     def _count(self, messages: int, size: int) -> None:
         self.out_msgs += messages
         self.out_bytes += size
-        self._gathered += size
-        if not self._dirty:
-            self._dirty = True
-            self._hub.dirty(self)
-        if self._gathered > HIGH_WATER:
-            self._write()
+        self.count(size)
 
-    def flush(self) -> None:
-        """Write what this turn gathered."""
-        self._dirty = False
-        self._write()
-
-    def _write(self) -> None:
+    def write_gathered(self) -> None:
         if self.over:
             return
         self._settle()
-        out, self._out = self._out, []
-        self._gathered = 0
+        out = self.taken()
         # Ahead of the messages, so that whoever answers knows the inbox.
         self._account.announce_changes()
         if out:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from lakestream.native import frame_acks
 from lakestream.net.hub import Hub
 from lakestream.net.interest.subscription import MAX_WEIGHT, Remote, Subscription
+from lakestream.net.outbox import HIGH_WATER, Outbox
 from lakestream.net.peers.peers import Peers
 from lakestream.net.turn import Turn
 from lakestream.ports import ClientInfo, Delivery
@@ -26,9 +27,6 @@ from lakestream.protocol.peer_wire import NodeInfo
 from lakestream.protocol.publishes import Publishes
 from lakestream.protocol.route_wire import FlowMark, Record, RouteBatch, Routed, RoutedRun, Stored, Within, encode
 from lakestream.raft.group.ports import Channel
-
-HIGH_WATER = 1 << 20
-"""Gathered bytes for one node (1 MiB) that are sent before the end of the turn."""
 
 MARK_EVERY = 1 << 20
 """Bytes to a node (1 MiB) after which a `FlowMark` asks it to acknowledge that it handed them on."""
@@ -213,7 +211,7 @@ class RemoteAccount(Remote):
             self.hold(to, False)
 
 
-class RemoteNode:
+class RemoteNode(Outbox[Record]):
     """A connected node, for all accounts.
 
     Args:
@@ -237,6 +235,7 @@ class RemoteNode:
     def __init__(
         self, info: NodeInfo, links: Peers, turn: Turn, hub: Callable[[str], Hub], announce: Callable[[], None]
     ) -> None:
+        super().__init__(turn.dirty)
         self.id = next(_numbers)
         self.name = info.name
         self.accounts, self.runs, self.stored = info.accounts, info.runs, info.stored
@@ -246,10 +245,7 @@ class RemoteNode:
         self._links, self._turn, self._hub, self._announce = links, turn, hub, announce
         self.default = RemoteAccount(self, hub(GLOBAL_ACCOUNT))
         self._parts = {self.default.account: self.default}
-        self._out: list[Record] = []
         self._within = self.default
-        self._gathered = 0
-        self._dirty = False
         self._clogged = False
         self._unmarked = self._marks = 0
         self._waiting: list[Callable[[], None]] = []
@@ -295,25 +291,15 @@ class RemoteNode:
         self._out.append(record)
         self.out_msgs += messages
         self.out_bytes += size
-        self._gathered += size
         if self._clogged:
             self._turn.overrun = part
-        if not self._dirty:
-            self._dirty = True
-            self._turn.dirty(self)
-        if self._gathered > HIGH_WATER:
-            self._write()
+        self.count(size)
 
     def tell(self, record: Record) -> None:
         """Send a record of no account in particular."""
         self.gather(self._within, record, 0, 0)
 
-    def flush(self) -> None:
-        """Send what is gathered; also possible before the turn ends."""
-        self._dirty = False
-        self._write()
-
-    def _write(self) -> None:
+    def write_gathered(self) -> None:
         if self._out and not self.gone:
             self._announce()
             self._unmarked += self._gathered
@@ -326,9 +312,8 @@ class RemoteNode:
             if not self._clogged and self.congested:
                 self._clogged = True
                 self.on_drain(self._unclog)
-        self._out = []
+        self.taken()
         self._within = self.default  # every buffer begins there
-        self._gathered = 0
 
     def _unclog(self) -> None:
         self._clogged = False

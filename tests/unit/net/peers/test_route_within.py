@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from lakestream.config.account_options import AccountOptions, ServiceExport, ServiceImport
+from lakestream.net.outbox import HIGH_WATER
 from lakestream.net.peers.api_relay import ApiRelay
-from lakestream.net.peers.remote_node import HIGH_WATER, MARK_EVERY, MAX_MARKS
+from lakestream.net.peers.remote_node import MARK_EVERY, MAX_MARKS
 from lakestream.net.peers.routes import CHANGES_IN_A_BUFFER, buffers
 from lakestream.net.turn import SLICE_NS
 from lakestream.ports import ClientInfo
