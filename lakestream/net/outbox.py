@@ -135,7 +135,7 @@ class Drain:
             self.transport.resume_reading()
 
 
-class Accepted(Receiver, Drain, ABC):
+class Accepted(Drain, Receiver, ABC):
     """An accepted connection.
 
     Attributes:
