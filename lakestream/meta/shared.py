@@ -14,7 +14,7 @@ import msgspec
 
 from lakestream.log.format.errors import LogError
 from lakestream.logging import Logger
-from lakestream.meta.changes import RequestArrivals, ChangeQueues
+from lakestream.meta.changes import ChangeQueues, RequestArrivals
 from lakestream.meta.stores import FileStores
 from lakestream.metrics.histogram import SECONDS, Histogram
 from lakestream.ports import Bus, Clock, Io, Share
