@@ -6,7 +6,7 @@ JetStream imports none of the implementations; the node passes them in, and test
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -137,13 +137,20 @@ class Clock(Protocol):
 
 
 class Share(Protocol):
-    """The time of a turn of the event loop that all clients' requests may take together."""
+    """The time of a turn of the event loop that all clients' requests may take together. `Turn` in net/turn.py."""
 
     def is_over(self) -> bool:
         """Return True if it is used up."""
 
     def wait(self, callback: Callable[[], None]) -> None:
         """Call back in a later turn that has time left, in order."""
+
+    def run_in_steps(self, steps: Iterator[None]) -> None:
+        """Do steps while this turn has time for them, at least one, and the others in later turns."""
+        for _ in steps:
+            if self.is_over():
+                self.wait(lambda: self.run_in_steps(steps))
+                return
 
 
 class History(Protocol):

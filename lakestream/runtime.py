@@ -46,8 +46,9 @@ _UPTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _clock = time.clock_gettime_ns
 
 
-class Turns:
-    """End of each turn of the event loop, after the reads: batches are closed, and output is written before and after.
+class Phases:
+    """End of each turn of the event loop, after the reads, in phases: batches are closed, and output is written before
+    and after.
 
     All of it is one callback of the loop. A lone publish is thus written, synced and acked without another look at the
     sockets in between, and what the reads gathered for clients does not wait for a disk.
@@ -137,14 +138,14 @@ class LoopClock:
     """`Clock` over the running event loop.
 
     Attributes:
-        call_soon, call_with_output: see `Turns`.
+        call_soon, call_with_output: see `Phases`.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, log: Logger, turns: Turns | None = None) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, log: Logger, phases: Phases | None = None) -> None:
         self._loop = loop
         self._log = log
-        turns = turns or Turns(loop, log)
-        self.call_soon, self.call_with_output = turns.call_soon, turns.call_with_output
+        phases = phases or Phases(loop, log)
+        self.call_soon, self.call_with_output = phases.call_soon, phases.call_with_output
         self._tasks: set[asyncio.Task[Any]] = set()
         self._began = self.now() - _clock(_UPTIME)
         self._difference = 0

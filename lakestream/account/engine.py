@@ -45,7 +45,7 @@ class Engine:
     def __init__(self, account: str, shared: Shared, bus: Bus, limits: JetStreamLimits = UNLIMITED) -> None:
         self.account, self.shared, self.bus, self.limits = account, shared, bus, limits
         self.clock, self.io = shared.clock, shared.io
-        self.options, self.log, self.turns = shared.options, shared.log, shared.turns
+        self.options, self.log, self.changes = shared.options, shared.log, shared.changes
         self.server_name, self.server_id = self.options.server_name, self.options.server_id
         self.domain = self.options.domain
         self.use = AccountUse(shared.use, shared.clock.now, shared.log.warn)

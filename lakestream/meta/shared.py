@@ -14,8 +14,8 @@ import msgspec
 
 from lakestream.log.format.errors import LogError
 from lakestream.logging import Logger
+from lakestream.meta.changes import ChangeQueues, RequestArrivals
 from lakestream.meta.stores import FileStores
-from lakestream.meta.turns import RequestArrivals, Turns
 from lakestream.metrics.histogram import SECONDS, Histogram
 from lakestream.ports import Bus, Clock, Io, Share
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
@@ -129,7 +129,7 @@ class _Lakeless:
         done()
 
 
-class _Unlimited:
+class _Unlimited(Share):
     """`Share` of a process without clients."""
 
     def is_over(self) -> bool:
@@ -197,7 +197,7 @@ class Shared:
         self.restores = RestoreRoom()
         self.share: Share = share or _Unlimited()
         limit = options.request_queue_limit
-        self.turns = Turns(limit, clock.call_soon, self._too_many_requests, self.share)
+        self.changes = ChangeQueues(limit, self._too_many_requests, self.share)
         self.requests = RequestArrivals(limit, clock.call_soon, self._too_many_requests)
         self.infos = RequestArrivals(options.info_queue_limit, clock.call_soon, self._too_many_infos)
         self.use = StorageUse(options.max_memory, options.max_file)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from msgspec.structs import replace
@@ -29,12 +29,12 @@ from lakestream.net.accounts.auth import (
 )
 from lakestream.net.accounts.guard import RESERVED_SUBJECT, Guard
 from lakestream.net.accounts.permissions import PermissionViolation
+from lakestream.net.client_outbox import ClientOutbox
 from lakestream.net.hub import TRACED, Hub, MessageTracing
 from lakestream.net.inbox import COMMANDS, Inbox
 from lakestream.net.incomplete import Incomplete
 from lakestream.net.interest.subscription import Subscription
 from lakestream.net.listener import HANDSHAKE_FAILED, Arrival, SetupError, peer_of
-from lakestream.net.outbox import HIGH_WATER, Outbox
 from lakestream.net.tracer import Tracer
 from lakestream.net.unsent import Unsent
 from lakestream.net.websocket.upgrade import Upgrade
@@ -54,9 +54,6 @@ CLOSE_WAIT_NS = 2_000_000_000
 
 FIRST_PING_NS = 2_000_000_000
 """Time of the first PING after the connection is made (2 s): it measures the round trip."""
-
-ENDED_AT_ONCE = 100
-"""Subscriptions of a closed connection that end in one go (100, 0.4 ms), before others get their turn if it is over."""
 
 TOO_MANY_SUBS = "maximum subscriptions exceeded"
 """Text of -ERR for a SUB beyond max_subscriptions."""
@@ -120,7 +117,7 @@ class ConnectionOwner(Protocol):
 TOO_MANY = "maximum connections exceeded"
 
 
-class Connection(Outbox, Arrival):
+class Connection(ClientOutbox, Arrival):
     """One accepted client. Runs in the event loop.
 
     Args:
@@ -213,19 +210,19 @@ class Connection(Outbox, Arrival):
 
     # ------------------------------------------------------------------ asyncio.Protocol
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)
-        self.transport.set_write_buffer_limits(high=HIGH_WATER)
+        made = cast(asyncio.Transport, transport)
+        self.use(made)
         if not self._registered:
             self._come(*peer_of(transport.get_extra_info("peername")))
             if not self.owner.opened(self):
                 self.send(self.owner.info(self))
-                self.write()  # over WebSocket the error is a frame of its own
+                self.write_gathered()  # over WebSocket the error is a frame of its own
                 self.owner.log.error(f"{self.label} - {TOO_MANY}")
                 self._fail(TOO_MANY, "Maximum Connections Exceeded")
                 return
         encrypted = transport.get_extra_info("ssl_object")
         if self.close_reason or not self._secured(encrypted):
-            self.transport.abort()
+            made.abort()
             return
         if not self.greeted:
             self.send(self.owner.info(self))
@@ -312,19 +309,16 @@ class Connection(Outbox, Arrival):
                 timer.cancel()
         self._timer = self._auth_timer = None
         subs, self.subs = self.subs, {}
-        self._end_subscriptions(self.hub, list(subs.values()))
+        self.hub.turn.run_in_steps(self._ends(self.hub, list(subs.values())))
         self.account.forget(self)
         self.release()
 
-    def _end_subscriptions(self, hub: Hub, subs: list[Subscription]) -> None:
-        """End the subscriptions of a connection that is over; those that the turn has no time for in later ones."""
+    @staticmethod
+    def _ends(hub: Hub, subs: list[Subscription]) -> Iterator[None]:
+        """End the subscriptions of a connection that is over."""
         while subs:
-            if hub.turn.is_over():
-                hub.turn.wait(lambda: self._end_subscriptions(hub, subs))
-                return
-            for sub in subs[-ENDED_AT_ONCE:]:
-                hub.leave(sub)
-            del subs[-ENDED_AT_ONCE:]
+            hub.leave(subs.pop())
+            yield
 
     # ------------------------------------------------------------------ ends and announcements
     def send_info(self, *, lame_duck: bool = False) -> None:
@@ -740,7 +734,7 @@ class Connection(Outbox, Arrival):
         if self.close_reason:
             return
         self.close_reason = reason
-        self.write()
+        self.write_gathered()
         self._leave()
         if self.transport is not None:
             self.transport.close()

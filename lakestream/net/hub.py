@@ -191,7 +191,7 @@ class Hub:
         imports: follows subscriptions; None without imports.
         mappings: subject mappings; None without any.
         responses: reply paths into other accounts; None without any.
-        dirty, soon: see `Turn`.
+        dirty: see `Turn`.
         stopped: the message behind those that `route_run` has routed.
     """
 
@@ -205,7 +205,7 @@ class Hub:
         self.imports: Imports | None = None
         self.mappings: Mappings | None = None
         self.responses: ReplyPaths | None = None
-        self.dirty, self.soon = turn.dirty, turn.soon
+        self.dirty = turn.dirty
         self.stopped = 0
         self._choice = random.Random().choice
 

@@ -18,7 +18,7 @@ from lakestream.protocol.commands import Command, Publish
 from lakestream.protocol.parser import Parser
 from lakestream.protocol.publishes import Publishes, single
 
-AT_ONCE_BYTES = 1024
+SMALL_READ_BYTES = 1024
 """Reads up to this size (1 KiB) never wait for another turn: they are not those of a flood."""
 
 COMMANDS = 4
@@ -92,7 +92,7 @@ class Inbox:
         self._turn.entered(reader)
         if self._late is not None or self._held is not None or self._unread:
             self._unread.append(data)
-        elif len(data) > AT_ONCE_BYTES and self._turn.is_over():
+        elif len(data) > SMALL_READ_BYTES and self._turn.is_over():
             self._unread.append(data)
             self._wait_for_turn(reader, [])
         else:
@@ -101,7 +101,7 @@ class Inbox:
                 return
             if self._unread:
                 self._wait_for_turn(reader, [])
-            elif not whole and len(data) <= AT_ONCE_BYTES and not self._begun:
+            elif not whole and len(data) <= SMALL_READ_BYTES and not self._begun:
                 self._begin(reader)
 
     def end(self, reader: Reader) -> None:

@@ -1,101 +1,157 @@
-"""The output of a client connection, and the back-pressure of every accepted one.
+"""Output of one turn, and back-pressure.
 
-Belongs here: messages as frames, gathered over one turn of the event loop and written at its end, and the high-water
-mark above which deliveries wait. What a client asks for, and when its connection ends, is connection.py's.
+Belongs here: what every connection that carries messages has: output that is gathered over a turn of the event loop and
+written at its end (`Outbox`), and whoever waits until a transport has sent it (`Drain`), accepted connections with the
+server's limits of unsent bytes (`Accepted`). Forms of output are the connections'.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import Generic, TypeVar
 
-from lakestream.native import frame_acks, frame_run
-from lakestream.net.accounts.guard import Guard
-from lakestream.net.hub import Hub
-from lakestream.net.interest.subscription import Congested, Subscription
-from lakestream.net.tracer import Tracer
+from lakestream.net.interest.subscription import Congested
+from lakestream.net.turn import Flushable
 from lakestream.net.unsent import Receiver, Unsent
-from lakestream.ports import ClientInfo, Delivery, Framed
-from lakestream.protocol.frames import HMSG, MSG, MSG_REPLY
-from lakestream.protocol.publishes import Publishes
+
+T = TypeVar("T")
 
 HIGH_WATER = 1 << 20
 """Unsent bytes (default 1 MiB) above which a connection counts as congested and JetStream holds its deliveries.
 A turn's output is written early at this size, so that this limit and max_pending also hold within a turn."""
 
 
-APART_BYTES = 64 << 10
-"""Payloads above this size (64 KiB) are handed to the transport as they are: each copy of 64 MiB takes 10 to 40 ms."""
+class Outbox(Generic[T]):
+    """Output that is gathered over one turn and written at its end, or early above HIGH_WATER.
 
-_END = b"\r\n"
-
-
-class Accepted(Receiver, ABC):
-    """The back-pressure of an accepted connection.
-
-    Attributes:
-        abandon: ends the set-up before there is a transport; None: there is none under way.
-        close_reason: why it ended; "" while it is open.
-        transport: None before the connection is made.
+    Args:
+        dirty: calls `flush` at the end of the turn, such as `Turn.dirty`.
     """
 
-    abandon: Callable[[], object] | None = None
+    def __init__(self, dirty: Callable[[Flushable], object]) -> None:
+        self._out: list[T] = []
+        self._gathered = 0
+        self._dirty = False  # `flush` will be called
+        self._ask = dirty
 
-    def __init__(self, unsent: Unsent) -> None:
-        self._unsent = unsent
-        self.close_reason = ""
+    def count(self, size: int) -> None:
+        """Note that output of `size` bytes was added to `_out`."""
+        self._gathered += size
+        if not self._dirty:
+            self.await_flush()
+        if self._gathered > HIGH_WATER:
+            self.write_gathered()
+
+    def await_flush(self) -> None:
+        """Have `flush` called at the end of the turn."""
+        self._dirty = True
+        self._ask(self)
+
+    def flush(self) -> None:
+        """Write what this turn gathered; also possible before it ends."""
+        self._dirty = False
+        self.write_gathered()
+
+    def taken(self) -> list[T]:
+        """Return what is gathered, to be written now."""
+        out, self._out = self._out, []
+        self._gathered = 0
+        return out
+
+    def write_gathered(self) -> None:
+        """Write what is gathered now."""
+        raise NotImplementedError
+
+
+class Drain:
+    """The back-pressure of a transport, in both directions.
+
+    Attributes:
+        transport: None before the connection is made.
+        congested: more than HIGH_WATER is unsent.
+    """
+
+    def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
-        self._paused = False
+        self.congested = False
         self._stalled = False
         self._waiting: list[Callable[[], None]] = []
 
-    @property
-    def congested(self) -> bool:
-        return self._paused and not self.close_reason
+    def use(self, transport: asyncio.Transport) -> None:
+        """Use this transport from now on."""
+        self.transport = transport
+        transport.set_write_buffer_limits(high=HIGH_WATER)
 
     @property
     def pending_bytes(self) -> int:
+        """Return the bytes handed to the transport and not yet sent."""
         return self.transport.get_write_buffer_size() if self.transport is not None else 0
 
     def on_drain(self, callback: Callable[[], None]) -> None:
+        """Call back once when it is not congested any more, or is gone; at once if it is not congested now."""
         if self.congested:
             self._waiting.append(callback)
         else:
             callback()
 
     def pause_writing(self) -> None:
-        self._paused = True
+        self.congested = True
 
     def resume_writing(self) -> None:
-        self._paused = False
+        self.congested = False
         self.release()
 
     def release(self) -> None:
-        """Call everything that waits for this connection to drain."""
+        """Call everything that waits: nothing is congested, or the connection is over."""
+        self.congested = False
         waiting, self._waiting = self._waiting, []
         for callback in waiting:
             callback()
 
+    # ------------------------------------------------------------------ reading
     def stall(self, receiver: Congested) -> None:
-        """Stop reading until the receivers of its messages have drained or are gone, or the turn ends."""
+        """Stop reading until the receiver of what came has drained or is gone, or the turn ends."""
         transport = self.transport
         if self._stalled or transport is None or transport.is_closing():
             return
         self._stalled = True
-        self._unsent.stalled += 1
+        self.reads(False)
         transport.pause_reading()
         receiver.on_drain(self._go_on)
 
     def _go_on(self) -> None:
         self._stalled = False
+        self.reads(True)
         self.resume()
+
+    def reads(self, on: bool) -> None:
+        """Note that reading stops for a receiver, or goes on."""
 
     def resume(self) -> None:
         """Read again, unless something else holds the connection up."""
         if not self._stalled and self.transport is not None and not self.transport.is_closing():
             self.transport.resume_reading()
+
+
+class Accepted(Drain, Receiver, ABC):
+    """An accepted connection.
+
+    Attributes:
+        abandon: ends the set-up before there is a transport; None: there is none under way.
+        close_reason: why it ended; "" while it is open.
+    """
+
+    abandon: Callable[[], object] | None = None
+
+    def __init__(self, unsent: Unsent) -> None:
+        super().__init__()
+        self._unsent = unsent
+        self.close_reason = ""
+
+    def reads(self, on: bool) -> None:
+        self._unsent.stalled += not on
 
     def cut(self, reason: str, detail: str) -> None:
         if not self.close_reason:
@@ -109,206 +165,3 @@ class Accepted(Receiver, ABC):
     @abstractmethod
     def _leave(self) -> None:
         """Take no more part in the account."""
-
-
-class Outbox(Accepted):
-    """The sink of a client connection: gathers frames and writes them once per turn.
-
-    Args:
-        unsent: counts the unsent bytes of all connections.
-
-    Attributes:
-        client: the client, as the sender of its messages.
-        guard: the permissions of the user and the mappings of its account; None: neither.
-        headers: the client understands HMSG.
-        hub: of the client's account.
-        subs: live subscriptions by sid.
-    """
-
-    def __init__(self, hub: Hub, client: ClientInfo, unsent: Unsent) -> None:
-        super().__init__(unsent)
-        self.hub = hub
-        self.client = client
-        self.out_msgs = self.out_bytes = 0
-        self.guard: Guard | None = None
-        self.headers = False
-        self.tracer: Tracer | None = None
-        self.subs: dict[bytes, Subscription] = {}
-        self._out: list[bytes] = []
-        self._gathered = 0
-        self._apart = False  # `_out` has payloads that are not to be copied
-        self._dirty = False
-        self._reading = False  # commands of this client are being handled: what they bring it is written after them
-        self._descriptor = -1  # of a plain TCP socket
-
-    # ------------------------------------------------------------------ messages
-    def receive(
-        self, sub: Subscription, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
-    ) -> None:
-        if self.close_reason:
-            return
-        if self.guard is not None and not self.guard.admits(subject, reply):
-            self.guard.pass_on(self.hub, sub, (subject, reply, header, payload), client)
-            return
-        size = len(payload)
-        apart = size > APART_BYTES and self.tracer is None
-        data = b"" if apart else payload
-        if header and self.headers:
-            n = len(header)
-            frame = HMSG % (subject, sub.sid, reply + b" " if reply else b"", n, n + size, header, data)
-            self.out_bytes += n
-        elif reply:
-            frame = MSG_REPLY % (subject, sub.sid, reply, size, data)
-        else:
-            frame = MSG % (subject, sub.sid, size, data)
-        if apart:
-            self._apart = True
-            self._out += (frame[: -len(_END)], payload, _END)
-            self._gathered += size
-        else:
-            self._out.append(frame)
-        self.out_msgs += 1
-        self.out_bytes += size
-        self._gathered += len(frame)
-        if not self._dirty:
-            self._await_flush()
-        if self._gathered > HIGH_WATER:
-            self.write()
-        sub.delivered += 1
-        if sub.maximum and sub.delivered >= sub.maximum:
-            self.unsubscribe(sub)
-
-    def receive_many(self, sub: Subscription, messages: Sequence[Delivery]) -> None:
-        if self.close_reason:
-            return
-        if sub.maximum or not self.headers:
-            for subject, reply, header, payload in messages:
-                if sub.maximum and sub.delivered >= sub.maximum:
-                    return
-                if self.guard is None or not self.guard.hides(subject):
-                    self.receive(sub, subject, reply, header, payload, self.client)
-            return
-        if self.guard is not None:
-            messages = self.guard.admitted(messages)
-        if type(messages) is not list and isinstance(messages, Framed) and self.tracer is None:
-            frames, size = messages.frames(sub.sid)
-            self._gather(sub, frames, len(messages), size)
-            return
-        size = self._frame(messages, sub.sid)
-        sub.delivered += len(messages)
-        self.out_msgs += len(messages)
-        self.out_bytes += size
-        self._gathered += size
-        if not self._dirty:
-            self._await_flush()
-        if self._gathered > HIGH_WATER:
-            self.write()
-
-    def _frame(self, messages: Sequence[Delivery], sid: bytes) -> int:
-        """Gather the frames of a batch. Return the bytes of header blocks and payloads."""
-        append, size, headers = self._out.append, 0, 0
-        for subject, reply, header, payload in messages:
-            length = len(payload)
-            size += length
-            if header:
-                n = len(header)
-                headers += n
-                append(HMSG % (subject, sid, reply + b" " if reply else b"", n, n + length, header, payload))
-            elif reply:
-                append(MSG_REPLY % (subject, sid, reply, length, payload))
-            else:
-                append(MSG % (subject, sid, length, payload))
-        return size + headers
-
-    def receive_run(self, sub: Subscription, run: Publishes, begin: int, end: int, client: ClientInfo) -> int:
-        guard = self.guard
-        if self.tracer is not None or (guard is not None and guard.filtering):
-            for each in run.messages(begin, end):
-                self.receive(sub, each.subject, each.reply, b"", each.payload, client)
-            return end
-        if not self.close_reason:
-            if guard is not None and guard.answering:
-                guard.received(run.replies(begin, end))
-            frames = frame_run(run.buf, run.subjects, run.places, begin, end, sub.sid)
-            self._gather(sub, frames, end - begin, run.bytes_of(begin, end))
-        return end
-
-    @property
-    def takes_acks(self) -> bool:
-        return self.tracer is None and (self.guard is None or not self.guard.filtering)
-
-    def receive_acks(
-        self, sub: Subscription, run: Publishes, begin: int, end: int, head: bytes, prefix: bytes, seq: int
-    ) -> int:
-        frames, number, size, stop = frame_acks(run.buf, run.places, begin, end, head, prefix, seq, sub.sid)
-        if not self.close_reason:
-            self._gather(sub, frames, number, size)
-        return stop
-
-    def _gather(self, sub: Subscription, frames: bytes, number: int, size: int) -> None:
-        """Gather the frames of several messages, whose payloads have `size` bytes in total."""
-        self._out.append(frames)
-        sub.delivered += number
-        self.out_msgs += number
-        self.out_bytes += size
-        self._gathered += len(frames)
-        if not self._dirty:
-            self._await_flush()
-        if self._gathered > HIGH_WATER:
-            self.write()
-
-    def hides(self, subject: bytes) -> bool:
-        """Return True if the user's permissions deny messages with this subject."""
-        return self.guard is not None and self.guard.hides(subject)
-
-    def unsubscribe(self, sub: Subscription) -> None:
-        """End a subscription."""
-        if self.subs.pop(sub.sid, None) is not None:
-            self.hub.leave(sub)
-
-    # ------------------------------------------------------------------ writing
-    def send(self, frame: bytes) -> None:
-        """Write a frame at the end of the turn."""
-        self._out.append(frame)
-        if not self._dirty:
-            self._await_flush()
-
-    def _await_flush(self) -> None:
-        """Have `flush` called: after the client's commands if they are being handled, else at the end of the turn."""
-        self._dirty = True
-        if not self._reading:
-            self.hub.dirty(self)
-
-    def flush(self) -> None:
-        """Write what this turn gathered."""
-        self._dirty = False
-        self.write()
-
-    def write(self) -> None:
-        """Write what is gathered now. `Unsent` closes a receiver beyond max_pending or max_pending_total."""
-        out, self._out = self._out, []
-        self._gathered = 0
-        transport = self.transport
-        if not out or transport is None or transport.is_closing():
-            return
-        if self.tracer is not None:
-            self.tracer.outbound(out)
-        if self._apart:
-            self._apart = False
-            transport.writelines(out)
-            self._unsent.wrote(self, sum(map(len, out)), transport.get_write_buffer_size())
-            return
-        data = b"".join(out)
-        size = len(data)
-        unsent = transport.get_write_buffer_size()
-        if self._descriptor >= 0 and not unsent:
-            # At once: uvloop's transport would send it once the present callbacks of the event loop have returned.
-            try:
-                sent = os.write(self._descriptor, data)
-            except OSError:  # full, or broken: the transport finds the same and deals with it
-                sent = 0
-            data = data[sent:]
-        if data:
-            transport.write(data)
-            unsent = transport.get_write_buffer_size()
-        self._unsent.wrote(self, size, unsent)

@@ -8,10 +8,11 @@ between commands, hub.py between messages.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from lakestream.net.interest.subscription import Congested
+from lakestream.ports import Share
 
 TURN_BYTES = 16 << 20
 """Bytes for subscribers in one turn (16 MiB) above which publishers wait for the next turn, so that large messages with
@@ -43,7 +44,7 @@ class Flushable(Protocol):
         """Write everything gathered."""
 
 
-class Turn:
+class Turn(Share):
     """The current turn of the event loop.
 
     Args:
@@ -56,7 +57,7 @@ class Turn:
     Attributes:
         overrun: the receiver for which the current publisher has to wait: a congested node or remote server, or the
             next turn.
-        soon: runs a callback in the next turn, so that nothing holds the event loop for long.
+        soon: runs a callback in the next turn.
     """
 
     def __init__(
@@ -119,6 +120,15 @@ class Turn:
     def on_drain(self, callback: Callable[[], None]) -> None:
         """Call back in the next turn."""
         self.soon(callback)
+
+    def run_apart(self, steps: Iterator[None]) -> None:
+        """Do steps in this turn and the following ones, SLICE_NS in each, whatever time clients take: the others wait
+        for the outcome, such as the end of a lost node's interest."""
+        until = self._steady() + SLICE_NS if self._steady is not None else 0
+        for _ in steps:
+            if until and self._steady is not None and self._steady() > until:
+                self.soon(lambda: self.run_apart(steps))
+                return
 
     def is_over(self) -> bool:
         """Return True if clients have taken their time of this turn. The first call begins it."""

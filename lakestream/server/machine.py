@@ -13,7 +13,7 @@ from collections.abc import Callable
 from lakestream.log.format.files import Files
 from lakestream.logging import Logger
 from lakestream.net.listener import bind
-from lakestream.runtime import LoopClock, ThreadIo, Turns
+from lakestream.runtime import LoopClock, Phases, ThreadIo
 from lakestream.server import heap
 
 
@@ -27,9 +27,9 @@ class Machine:
     def __init__(self) -> None:
         self.files = Files()
 
-    def clock(self, loop: asyncio.AbstractEventLoop, log: Logger, turns: Turns) -> LoopClock:
+    def clock(self, loop: asyncio.AbstractEventLoop, log: Logger, phases: Phases) -> LoopClock:
         """Return the clock of a server."""
-        return LoopClock(loop, log, turns)
+        return LoopClock(loop, log, phases)
 
     def io(self, loop: asyncio.AbstractEventLoop, call_last: Callable[[Callable[[], None]], object]) -> ThreadIo:
         """Return the threads of a server."""

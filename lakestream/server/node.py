@@ -36,7 +36,7 @@ from lakestream.net.unsent import Unsent
 from lakestream.net.websocket.upgrade import Upgrade
 from lakestream.ops.system.system import System
 from lakestream.protocol.api.request import NATS_VERSION
-from lakestream.runtime import Turns
+from lakestream.runtime import Phases
 from lakestream.server.collector import Collector
 from lakestream.server.early_signals import EARLY
 from lakestream.server.heap import Trimmer, trim
@@ -133,14 +133,14 @@ class Node:
         self._stopped = asyncio.Event()
         self.log.quiet = self._worker is not None and not self._worker.first
         options = self.options
-        turns = Turns(loop, self.log)
-        self.clock = self._machine.clock(loop, self.log, turns)
-        self.io = self._machine.io(loop, turns.call_last)
+        phases = Phases(loop, self.log)
+        self.clock = self._machine.clock(loop, self.log, phases)
+        self.io = self._machine.io(loop, phases.call_last)
         self.unsent = Unsent(lambda: self.options, self.clock, lambda: self.io.submit(trim, lambda _, __: None))
         self.incomplete = Incomplete(lambda: self.options)
         Trimmer(self.clock, self.io, self._machine.resident).start()
         clock = self.clock
-        turn = Turn(loop.call_soon, turns.call_last, turns.call_next, clock.steady, clock.call_later)
+        turn = Turn(loop.call_soon, phases.call_last, phases.call_next, clock.steady, clock.call_later)
         self.accounts = Accounts(options, turn, self.log)
         self.hub = self.accounts.default.hub
         worker = self._worker

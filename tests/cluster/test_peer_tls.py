@@ -18,6 +18,7 @@ import pytest
 
 from lakestream.config.errors import StartError
 from lakestream.config.options import SECOND, RouteUrl, TlsOptions
+from lakestream.net.outbox import HIGH_WATER
 from lakestream.net.peers import link as peer_link
 from lakestream.net.tls import key_of
 from lakestream.raft.group.ports import Channel
@@ -252,5 +253,5 @@ async def test_processes_find_each_other_and_notice_who_is_stopped_killed_and_ba
 
 
 def test_the_limits_of_a_connection_are_as_documented() -> None:
-    assert (peer_link.MAX_PENDING_BYTES, peer_link.HIGH_WATER) == (64 << 20, 1 << 20)
+    assert (peer_link.MAX_PENDING_BYTES, HIGH_WATER) == (64 << 20, 1 << 20)
     assert (peer_link.ALIVE_NS, peer_link.STALE_NS) == (SECOND, 5 * SECOND)

@@ -42,13 +42,13 @@ async def test_buffers_arrive_in_order_whatever_their_size(world: World) -> None
     assert b.got == [("a", buffer) for buffer in buffers]
 
 
-async def test_what_one_turn_sends_leaves_in_one_write(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_one_turn_sends_leaves_in_onewrite_gathered(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     a = await world.node("a")
     b = await world.node("b", a)
     await world.together(a, b)
     writes: list[int] = []
-    real = Link._write
-    monkeypatch.setattr(Link, "_write", lambda self: (writes.append(len(self._out)), real(self))[1])
+    real = Link.write_gathered
+    monkeypatch.setattr(Link, "write_gathered", lambda self: (writes.append(len(self._out)), real(self))[1])
     for number in range(100):
         a.peers.send("b", Channel.RAFT, b"%d" % number)
     await world.until(lambda: len(b.got) == 100)

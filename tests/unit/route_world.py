@@ -124,7 +124,10 @@ class Node:
         self.info = NodeInfo(name=name, server_id=name, accounts=knows_accounts, runs=runs, stored=runs)
         self.soon: deque[Callable[[], None]] = deque()
         self.clock = ManualClock()
-        self.accounts = Accounts(Options(accounts=tuple(accounts)), Turn(self.soon.append), Logger())
+        self.look_ns = 0
+        """Time that passes with each look at the clock."""
+        self._now = 1
+        self.accounts = Accounts(Options(accounts=tuple(accounts)), Turn(self.soon.append, steady=self._look), Logger())
         self.hub = self.accounts.default.hub
         self.full: set[str] = set()
         self.breaking: set[str] = set()
@@ -138,6 +141,10 @@ class Node:
         self.imports = AccountImports(self.accounts, self.clock, Logger(), lambda: ServerNames(name))
         self.accounts.follow(self.imports.changed)
         self.imports.changed(list(self.accounts))
+
+    def _look(self) -> int:
+        self._now += self.look_ns
+        return self._now
 
     def turn(self) -> None:
         """End the event loop's turn."""

@@ -13,7 +13,7 @@ import pytest
 from lakestream.log.format import files
 from lakestream.log.format.files import Brief
 from lakestream.logging import Logger
-from lakestream.runtime import BRIEF_NS, SLOW_NS, Lane, ThreadIo, Turns
+from lakestream.runtime import BRIEF_NS, SLOW_NS, Lane, Phases, ThreadIo
 
 
 class Failures(Logger):
@@ -207,11 +207,11 @@ async def test_an_error_of_brief_work_reaches_its_caller(io: Io) -> None:
         await io.run(fail, Brief.NOW)
 
 
-async def turns_order(begin: Callable[[Turns, list[str]], None], log: Logger | None = None) -> list[str]:
+async def turns_order(begin: Callable[[Phases, list[str]], None], log: Logger | None = None) -> list[str]:
     """Return what was called in the turn that `begin` fills and, after "next", in the next one."""
     loop = asyncio.get_running_loop()
     seen: list[str] = []
-    begin(Turns(loop, log or Logger()), seen)
+    begin(Phases(loop, log or Logger()), seen)
     loop.call_soon(seen.append, "next")
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -219,13 +219,13 @@ async def turns_order(begin: Callable[[Turns, list[str]], None], log: Logger | N
 
 
 async def test_output_is_written_before_batches_are_closed_and_after() -> None:
-    def begin(turns: Turns, seen: list[str]) -> None:
+    def begin(phases: Phases, seen: list[str]) -> None:
         def close() -> None:
             seen.append("batch")
-            turns.call_last(lambda: seen.append("its acks"))
+            phases.call_last(lambda: seen.append("its acks"))
 
-        turns.call_soon(close)
-        turns.call_last(lambda: seen.append("answers"))
+        phases.call_soon(close)
+        phases.call_last(lambda: seen.append("answers"))
 
     assert await turns_order(begin) == ["answers", "batch", "its acks", "next"]
 
@@ -233,37 +233,37 @@ async def test_output_is_written_before_batches_are_closed_and_after() -> None:
 async def test_deliveries_leave_with_the_acks_of_their_messages() -> None:
     """Those of a write that a thread has done, and of one that ends with its batch."""
 
-    def begin(turns: Turns, seen: list[str]) -> None:
+    def begin(phases: Phases, seen: list[str]) -> None:
         def close() -> None:
             seen.append("batch")
-            turns.call_last(lambda: seen.append("its acks"))
-            turns.call_with_output(lambda: seen.append("its deliveries"))
+            phases.call_last(lambda: seen.append("its acks"))
+            phases.call_with_output(lambda: seen.append("its deliveries"))
 
-        turns.call_soon(close)
-        turns.call_last(lambda: seen.append("acks"))
-        turns.call_with_output(lambda: seen.append("deliveries"))
+        phases.call_soon(close)
+        phases.call_last(lambda: seen.append("acks"))
+        phases.call_with_output(lambda: seen.append("deliveries"))
 
     assert await turns_order(begin) == ["deliveries", "acks", "batch", "its deliveries", "its acks", "next"]
 
 
 async def test_what_a_delivery_leaves_over_comes_in_the_next_turn() -> None:
-    def begin(turns: Turns, seen: list[str]) -> None:
-        turns.call_with_output(lambda: turns.call_soon(lambda: seen.append("the rest")))
+    def begin(phases: Phases, seen: list[str]) -> None:
+        phases.call_with_output(lambda: phases.call_soon(lambda: seen.append("the rest")))
 
     assert await turns_order(begin) == ["next", "the rest"]
 
 
 async def test_what_a_batch_asks_for_comes_in_the_next_turn() -> None:
-    def begin(turns: Turns, seen: list[str]) -> None:
-        turns.call_soon(lambda: turns.call_soon(lambda: seen.append("later")))
+    def begin(phases: Phases, seen: list[str]) -> None:
+        phases.call_soon(lambda: phases.call_soon(lambda: seen.append("later")))
 
     assert await turns_order(begin) == ["next", "later"]
 
 
 async def test_the_next_turn_begins_behind_the_end_of_this_one() -> None:
-    def begin(turns: Turns, seen: list[str]) -> None:
-        turns.call_next(lambda: seen.append("a flood"))
-        turns.call_last(lambda: seen.append("output"))
+    def begin(phases: Phases, seen: list[str]) -> None:
+        phases.call_next(lambda: seen.append("a flood"))
+        phases.call_last(lambda: seen.append("output"))
 
     assert await turns_order(begin) == ["output", "next", "a flood"]
 
@@ -271,15 +271,15 @@ async def test_the_next_turn_begins_behind_the_end_of_this_one() -> None:
 async def test_the_next_turn_waits_for_one_end_only() -> None:
     """Clients that ask again and again do not keep others waiting for good."""
     loop = asyncio.get_running_loop()
-    turns, seen = Turns(loop, Logger()), list[str]()
+    phases, seen = Phases(loop, Logger()), list[str]()
 
     def read() -> None:
         seen.append("read")
-        turns.call_last(lambda: seen.append("output"))
+        phases.call_last(lambda: seen.append("output"))
         if len(seen) < 20:
             loop.call_soon(read)
 
-    turns.call_next(lambda: seen.append("a flood"))
+    phases.call_next(lambda: seen.append("a flood"))
     read()
     while len(seen) < 20:
         await asyncio.sleep(0)
@@ -290,10 +290,10 @@ async def test_a_failure_at_the_end_of_a_turn_is_logged_and_stops_nothing_else()
     def fail() -> None:
         raise ValueError("of one stream")
 
-    def begin(turns: Turns, seen: list[str]) -> None:
-        turns.call_soon(fail)
-        turns.call_soon(lambda: seen.append("of another"))
-        turns.call_last(lambda: seen.append("output"))
+    def begin(phases: Phases, seen: list[str]) -> None:
+        phases.call_soon(fail)
+        phases.call_soon(lambda: seen.append("of another"))
+        phases.call_last(lambda: seen.append("output"))
 
     log = Failures()
     assert await turns_order(begin, log) == ["output", "of another", "next"]
@@ -301,10 +301,10 @@ async def test_a_failure_at_the_end_of_a_turn_is_logged_and_stops_nothing_else()
 
 
 async def test_output_that_comes_while_the_last_output_is_written_is_written_in_the_next_turn() -> None:
-    def begin(turns: Turns, seen: list[str]) -> None:
+    def begin(phases: Phases, seen: list[str]) -> None:
         def write() -> None:
-            turns.call_last(lambda: seen.append("told to others"))
+            phases.call_last(lambda: seen.append("told to others"))
 
-        turns.call_soon(lambda: turns.call_last(write))
+        phases.call_soon(lambda: phases.call_last(write))
 
     assert await turns_order(begin) == ["next", "told to others"]

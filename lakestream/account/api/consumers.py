@@ -17,8 +17,8 @@ from msgspec.structs import replace
 
 from lakestream.account.api.find import find
 from lakestream.account.engine import Engine
+from lakestream.meta.changes import Finished, Work
 from lakestream.meta.info import consumer_shown
-from lakestream.meta.turns import Finished, Work
 from lakestream.protocol.api.errors import ApiError, api_error, for_clients
 from lakestream.protocol.api.jsonio import Int, Time, Uint64
 from lakestream.protocol.api.request import Request, level_refused
@@ -128,7 +128,7 @@ class ConsumerApi:
                 raise api_error(10059)
             return change(finished)
 
-        self._engine.turns.take(f"C {stream.uid}", request, run)
+        self._engine.changes.take(f"C {stream.uid}", request, run)
 
     # ------------------------------------------------------------------ create and update
     def create_legacy(self, request: Request) -> None:

@@ -433,8 +433,8 @@ class StreamApi:
         self._in_turn(name, request, delete)
 
     def _in_turn(self, name: str, request: Request, work: Callable[[Callable[[], None]], None]) -> None:
-        """Run `work(finished)` when no other change of this stream is in progress; see `Turns.take`."""
-        self._engine.turns.take(f"S {self._engine.account} {name}", request, work)
+        """Run `work(finished)` when no other change of this stream is in progress; see `ChangeQueues.take`."""
+        self._engine.changes.take(f"S {self._engine.account} {name}", request, work)
 
     # ------------------------------------------------------------------ info
     def info(self, request: Request) -> None:

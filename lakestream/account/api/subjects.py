@@ -19,8 +19,8 @@ from lakestream.account.api.operator_requests import ClusterRequests
 from lakestream.account.api.peers import ClusterApi, NoPeersApi
 from lakestream.account.engine import Engine
 from lakestream.log.format.errors import LogError
+from lakestream.meta.changes import RequestArrivals
 from lakestream.meta.requests import Forwarded
-from lakestream.meta.turns import RequestArrivals
 from lakestream.ports import Bus, ClientInfo, Subscribed
 from lakestream.ports import Handler as Listener
 from lakestream.protocol.api.advisory import advise

@@ -35,12 +35,11 @@ from lakestream.net.accounts.auth import (
     new_nonce,
 )
 from lakestream.net.client_hello import NOT_TLS
-from lakestream.net.interest.subscription import Congested
 from lakestream.net.keep_alive import KeepAlive, unconfirmed
 from lakestream.net.leaf.exchange import Exchange, LeafEnded
 from lakestream.net.leaf.packing import LeafPacking, agreed
 from lakestream.net.listener import Arrival, SetupError, peer_of
-from lakestream.net.outbox import HIGH_WATER, Accepted
+from lakestream.net.outbox import Accepted
 from lakestream.net.tls import PeerCertificate, TlsState
 from lakestream.net.unsent import Unsent
 from lakestream.ports import Clock, Timer
@@ -217,8 +216,7 @@ class AcceptedLeaf(Accepted, Arrival):
 
     # ------------------------------------------------------------------ asyncio.Protocol
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)
-        self.transport.set_write_buffer_limits(high=HIGH_WATER)
+        self.use(cast(asyncio.Transport, transport))
         if not self._registered:
             self.arrived(*peer_of(transport.get_extra_info("peername")))
         connection = transport.get_extra_info("ssl_object")
@@ -434,12 +432,11 @@ class AcceptedLeaf(Accepted, Arrival):
     def complain(self, text: str) -> None:
         self.write(frames.error(text))
 
-    def stall(self, receiver: Congested) -> None:
-        super().stall(receiver)
-        self._alive.reads(not self._stalled)
+    def reads(self, on: bool) -> None:
+        super().reads(on)
+        self._alive.reads(on)
 
     def resume(self) -> None:
-        self._alive.reads(not self._stalled)
         if self._held is None:
             super().resume()
 

@@ -7,7 +7,7 @@ connection (accepted.py, dialled.py); what may cross is decided in rights.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NoReturn, Protocol
 
@@ -15,6 +15,7 @@ from lakestream.net.hub import TRACED
 from lakestream.net.interest.subscription import MAX_WEIGHT, Congested, Subscription
 from lakestream.net.leaf.account import REPLY_PATHS, Key, LeafAccount
 from lakestream.net.leaf.rights import Rights
+from lakestream.net.outbox import Outbox
 from lakestream.ports import ClientInfo, Clock, Delivery
 from lakestream.protocol import frames
 from lakestream.protocol.commands import Ping, Pong
@@ -22,17 +23,11 @@ from lakestream.protocol.delivered import ErrorLine
 from lakestream.protocol.leaf_wire import ACK, Event, InterestBegins, InterestEnds, LeafConnect, LeafInfo, LeafMessage
 from lakestream.protocol.subjects import subscribable
 
-HIGH_WATER = 1 << 20
-"""Gathered bytes (1 MiB) that are written before the end of the turn."""
-
 MAX_SUBJECTS = 262_144
 """Subjects of the other side's interest that are kept; the connection is closed beyond that."""
 
 ANNOUNCED_IN_A_WRITE = 1000
 """Subscriptions announced in one write."""
-
-FORGOTTEN_IN_A_TURN = 1000
-"""Subscriptions of a lost connection that are removed in one turn (about 10 ms)."""
 
 LOOP_PAUSE_S = 30
 """Time that the text about a loop gives for the next attempt."""
@@ -87,7 +82,7 @@ class Line(Congested, Protocol):
         """Note an -ERR."""
 
 
-class Exchange:
+class Exchange(Outbox[bytes]):
     """The exchange of one connection; a sink in the account's hub.
 
     Args:
@@ -121,6 +116,7 @@ class Exchange:
         isolated: bool = False,
         strict: bool = True,
     ) -> None:
+        super().__init__(account.hub.dirty)
         self.id, self.name = line.id, line.name
         self.cluster, self.isolated = cluster, isolated
         self.over = False
@@ -131,11 +127,9 @@ class Exchange:
         self._headers, self._strict = headers, strict
         self._near: Container[object] = {self}
         self._told: dict[Key, int] = {}
-        self._out: list[bytes] = []
         self._last: tuple[bytes, bytes, bytes, bytes, list[bytes]] | None = None
         """A message that more queue groups of the other side may still get."""
-        self._gathered = 0
-        self._dirty = self._acks_told = False
+        self._acks_told = False
 
     # ------------------------------------------------------------------ announcing
     def open(self, always: Iterable[bytes]) -> None:
@@ -285,24 +279,13 @@ class Exchange:
     def _count(self, messages: int, size: int) -> None:
         self.out_msgs += messages
         self.out_bytes += size
-        self._gathered += size
-        if not self._dirty:
-            self._dirty = True
-            self._hub.dirty(self)
-        if self._gathered > HIGH_WATER:
-            self._write()
+        self.count(size)
 
-    def flush(self) -> None:
-        """Write what this turn gathered."""
-        self._dirty = False
-        self._write()
-
-    def _write(self) -> None:
+    def write_gathered(self) -> None:
         if self.over:
             return
         self._settle()
-        out, self._out = self._out, []
-        self._gathered = 0
+        out = self.taken()
         # Ahead of the messages, so that whoever answers knows the inbox.
         self._account.announce_changes()
         if out:
@@ -430,13 +413,12 @@ class Exchange:
         self._out, self._last = [], None
         gone, self.subscriptions = self.subscriptions, {}
         # Queue groups first: messages to a lost member could reach another one.
-        self._forget(sorted(gone.values(), key=lambda sub: not sub.queue))
+        self._hub.turn.run_apart(self._forget(sorted(gone.values(), key=lambda sub: not sub.queue)))
 
-    def _forget(self, subs: Sequence[Subscription]) -> None:
-        for sub in subs[:FORGOTTEN_IN_A_TURN]:
+    def _forget(self, subs: list[Subscription]) -> Iterator[None]:
+        for sub in subs:
             self._hub.leave(sub)
-        if len(subs) > FORGOTTEN_IN_A_TURN:
-            self._hub.soon(lambda: self._forget(subs[FORGOTTEN_IN_A_TURN:]))
+            yield
 
 
 def _violation(what: str, subject: bytes) -> NoReturn:

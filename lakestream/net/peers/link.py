@@ -10,11 +10,11 @@ import asyncio
 import secrets
 import socket
 import time
-from collections.abc import Callable
 from typing import Protocol, cast
 
 from lakestream.config.options import RouteUrl
 from lakestream.net.listener import Arrival, SetupError, peer_of
+from lakestream.net.outbox import Drain, Outbox
 from lakestream.net.tls import key_of
 from lakestream.protocol import peer_wire as wire
 from lakestream.protocol.peer_wire import Control, FrameReader, NodeInfo, PeerWireError
@@ -22,9 +22,6 @@ from lakestream.protocol.peer_wire import Control, FrameReader, NodeInfo, PeerWi
 MAX_PENDING_BYTES = 64 << 20
 """Maximum of unsent bytes to one node (64 MiB). A buffer beyond that is dropped and counted; on a route, where none may
 be missing, the connection ends instead."""
-
-HIGH_WATER = 1 << 20
-"""Unsent bytes (1 MiB) above which a node counts as congested. A turn's output is written early at this size."""
 
 JOIN_BELOW = 1 << 16
 """Output of a turn below this size (64 KiB) is copied into one buffer, which is cheaper than passing each part."""
@@ -74,7 +71,7 @@ class LinkOwner(Protocol):
         """Note that TLS failed with a node that dialled this one."""
 
 
-class Link(Arrival):
+class Link(Drain, Outbox[bytes], Arrival):
     """One connection.
 
     Args:
@@ -92,6 +89,8 @@ class Link(Arrival):
     """
 
     def __init__(self, owner: LinkOwner, number: int, handshake_s: float, target: DialPlace | None = None) -> None:
+        Drain.__init__(self)
+        Outbox.__init__(self, lambda outbox: asyncio.get_running_loop().call_soon(outbox.flush))
         self.owner = owner
         self.number = number
         self.target = target
@@ -114,12 +113,6 @@ class Link(Arrival):
         self.max_pending = MAX_PENDING_BYTES
         self._handshake_s = handshake_s
         self._reader = FrameReader()
-        self._transport: asyncio.Transport | None = None
-        self._out: list[bytes] = []
-        self._gathered = 0
-        self._dirty = False
-        self._paused = False
-        self._drained: list[Callable[[], None]] = []
         self._timer: asyncio.TimerHandle | None = None
 
     def __str__(self) -> str:
@@ -128,12 +121,12 @@ class Link(Arrival):
     @property
     def made(self) -> bool:
         """Return True once there was a socket."""
-        return self._transport is not None
+        return self.transport is not None
 
     @property
     def key(self) -> str:
         """Return the digest of the other side's public key, as `pinned_certs` has it; "" without TLS."""
-        tls = self._transport.get_extra_info("ssl_object") if self._transport is not None else None
+        tls = self.transport.get_extra_info("ssl_object") if self.transport is not None else None
         der = tls.getpeercert(binary_form=True) if tls is not None else None
         return key_of(der) if der else ""
 
@@ -162,11 +155,11 @@ class Link(Arrival):
 
     # ------------------------------------------------------------------ asyncio.Protocol
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
+        made = cast(asyncio.Transport, transport)
+        self.use(made)
         if self.reason:
-            self._transport.abort()  # ended before it was made
+            made.abort()  # ended before it was made
             return
-        self._transport.set_write_buffer_limits(high=HIGH_WATER)
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -207,13 +200,6 @@ class Link(Arrival):
         if not self.gone.done():
             self.gone.set_result(None)
 
-    def pause_writing(self) -> None:
-        self._paused = True
-
-    def resume_writing(self) -> None:
-        self._paused = False
-        self._release()
-
     # ------------------------------------------------------------------ handshake
     def rise(self) -> None:
         """End the handshake: the connection is up."""
@@ -233,7 +219,7 @@ class Link(Arrival):
         self._out.append(wire.frame_head(channel, size))
         self._out.append(payload)
         self.out_msgs += 1
-        self._note(size)
+        self._sent(size)
         return True
 
     def tell(self, record: Control) -> None:
@@ -241,42 +227,19 @@ class Link(Arrival):
         if not self.reason:
             frame = wire.encode_control(record)
             self._out.append(frame)
-            self._note(len(frame))
+            self._sent(len(frame))
 
     @property
     def pending_bytes(self) -> int:
         """Return the unsent bytes."""
-        return self._gathered + (self._transport.get_write_buffer_size() if self._transport is not None else 0)
+        return self._gathered + super().pending_bytes
 
-    @property
-    def congested(self) -> bool:
-        """Return True above the high-water mark of unsent bytes."""
-        return self._paused and not self.reason
-
-    def on_drain(self, callback: Callable[[], None]) -> None:
-        """Call back once when no longer congested, or gone; at once if it is not."""
-        if self.congested:
-            self._drained.append(callback)
-        else:
-            callback()
-
-    def _note(self, size: int) -> None:
+    def _sent(self, size: int) -> None:
         self.out_bytes += size
-        self._gathered += size
-        if not self._dirty:
-            self._dirty = True
-            asyncio.get_running_loop().call_soon(self._flush)
-        elif self._gathered > HIGH_WATER:
-            self._write()
+        self.count(size)
 
-    def _flush(self) -> None:
-        self._dirty = False
-        self._write()
-
-    def _write(self) -> None:
-        out, self._out = self._out, []
-        size, self._gathered = self._gathered, 0
-        transport = self._transport
+    def write_gathered(self) -> None:
+        size, out, transport = self._gathered, self.taken(), self.transport
         if not out or transport is None or transport.is_closing():
             return
         if size < JOIN_BELOW:
@@ -284,18 +247,13 @@ class Link(Arrival):
         else:
             transport.writelines(out)
 
-    def _release(self) -> None:
-        drained, self._drained = self._drained, []
-        for callback in drained:
-            callback()
-
     # ------------------------------------------------------------------ end
     def close(self, reason: str) -> None:
         """Write what is queued, then close."""
         if self.reason:
             return
-        self._write()
-        transport = self._transport
+        self.write_gathered()
+        transport = self.transport
         self._end(reason)
         if transport is not None:
             transport.close()
@@ -304,14 +262,14 @@ class Link(Arrival):
 
     def abort(self, reason: str) -> None:
         """Close without another word."""
-        transport = self._transport
+        transport = self.transport
         self._end(reason)
         if transport is not None:
             transport.abort()
 
     def drop(self, reason: str) -> None:
         """End a connection whose socket the event loop has closed: dialling was cancelled or took too long."""
-        self._transport = None
+        self.transport = None
         self._end(reason)
 
     def _end(self, reason: str) -> None:
@@ -324,8 +282,8 @@ class Link(Arrival):
         self._out, self._gathered = [], 0
         self.owner.lost(self)
         self.up = False
-        self._release()
+        self.release()
         if not self.over.done():
             self.over.set_result(None)
-        if self._transport is None and not self.gone.done():
+        if self.transport is None and not self.gone.done():
             self.gone.set_result(None)

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from lakestream.native import frame_acks
 from lakestream.net.hub import Hub
 from lakestream.net.interest.subscription import MAX_WEIGHT, Remote, Subscription
+from lakestream.net.outbox import HIGH_WATER, Outbox
 from lakestream.net.peers.peers import Peers
 from lakestream.net.turn import Turn
 from lakestream.ports import ClientInfo, Delivery
@@ -27,18 +28,12 @@ from lakestream.protocol.publishes import Publishes
 from lakestream.protocol.route_wire import FlowMark, Record, RouteBatch, Routed, RoutedRun, Stored, Within, encode
 from lakestream.raft.group.ports import Channel
 
-HIGH_WATER = 1 << 20
-"""Gathered bytes for one node (1 MiB) that are sent before the end of the turn."""
-
 MARK_EVERY = 1 << 20
 """Bytes to a node (1 MiB) after which a `FlowMark` asks it to acknowledge that it handed them on."""
 
 MAX_MARKS = 8
 """Unacknowledged marks that count as congestion: at most some 8 MiB are on their way to a node, whatever the sockets
 take, so that a node that sends `Hold` gets no more than that for its slow client."""
-
-FORGOTTEN_IN_A_TURN = 1000
-"""Subscriptions of a lost node that are removed in one turn (about 10 ms), so that heartbeats go on."""
 
 _numbers = itertools.count(1)
 
@@ -216,7 +211,7 @@ class RemoteAccount(Remote):
             self.hold(to, False)
 
 
-class RemoteNode:
+class RemoteNode(Outbox[Record]):
     """A connected node, for all accounts.
 
     Args:
@@ -240,6 +235,7 @@ class RemoteNode:
     def __init__(
         self, info: NodeInfo, links: Peers, turn: Turn, hub: Callable[[str], Hub], announce: Callable[[], None]
     ) -> None:
+        super().__init__(turn.dirty)
         self.id = next(_numbers)
         self.name = info.name
         self.accounts, self.runs, self.stored = info.accounts, info.runs, info.stored
@@ -249,10 +245,7 @@ class RemoteNode:
         self._links, self._turn, self._hub, self._announce = links, turn, hub, announce
         self.default = RemoteAccount(self, hub(GLOBAL_ACCOUNT))
         self._parts = {self.default.account: self.default}
-        self._out: list[Record] = []
         self._within = self.default
-        self._gathered = 0
-        self._dirty = False
         self._clogged = False
         self._unmarked = self._marks = 0
         self._waiting: list[Callable[[], None]] = []
@@ -298,25 +291,15 @@ class RemoteNode:
         self._out.append(record)
         self.out_msgs += messages
         self.out_bytes += size
-        self._gathered += size
         if self._clogged:
             self._turn.overrun = part
-        if not self._dirty:
-            self._dirty = True
-            self._turn.dirty(self)
-        if self._gathered > HIGH_WATER:
-            self._write()
+        self.count(size)
 
     def tell(self, record: Record) -> None:
         """Send a record of no account in particular."""
         self.gather(self._within, record, 0, 0)
 
-    def flush(self) -> None:
-        """Send what is gathered; also possible before the turn ends."""
-        self._dirty = False
-        self._write()
-
-    def _write(self) -> None:
+    def write_gathered(self) -> None:
         if self._out and not self.gone:
             self._announce()
             self._unmarked += self._gathered
@@ -329,9 +312,8 @@ class RemoteNode:
             if not self._clogged and self.congested:
                 self._clogged = True
                 self.on_drain(self._unclog)
-        self._out = []
+        self.taken()
         self._within = self.default  # every buffer begins there
-        self._gathered = 0
 
     def _unclog(self) -> None:
         self._clogged = False
@@ -357,13 +339,14 @@ class RemoteNode:
         for part in self._parts.values():
             part.subscriptions = {}
         # Queue groups first: messages to a lost member could reach another one.
-        self._forget(sorted(subscriptions, key=lambda one: not one[1].queue))
+        subscriptions.sort(key=lambda one: not one[1].queue)
+        self._turn.run_apart(self._forget(subscriptions))
         for part in self._parts.values():
             part.release()
         self._go_on()
 
-    def _forget(self, subscriptions: Sequence[tuple[Hub, Subscription]]) -> None:
-        for hub, sub in subscriptions[:FORGOTTEN_IN_A_TURN]:
+    @staticmethod
+    def _forget(subscriptions: list[tuple[Hub, Subscription]]) -> Iterator[None]:
+        for hub, sub in subscriptions:
             hub.interest_graph.remove(sub)
-        if len(subscriptions) > FORGOTTEN_IN_A_TURN:
-            self._turn.soon(lambda: self._forget(subscriptions[FORGOTTEN_IN_A_TURN:]))
+            yield

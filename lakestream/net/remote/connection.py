@@ -14,8 +14,10 @@ import msgspec
 
 from lakestream import __version__
 from lakestream.config.options import RemoteAddress, RemoteOptions
+from lakestream.net.outbox import Outbox
 from lakestream.net.remote.dial import dial, login_fields, read_keys, secure
-from lakestream.net.remote.outgoing import HIGH_WATER, OutgoingConnection
+from lakestream.net.remote.outgoing import OutgoingConnection
+from lakestream.net.turn import Turn
 from lakestream.ports import Clock
 from lakestream.protocol import frames
 from lakestream.protocol.api.jsonio import dumps
@@ -73,7 +75,7 @@ class ConnectionUser(Protocol):
         """Note an -ERR that does not end the connection."""
 
 
-class RemoteConnection(OutgoingConnection):
+class RemoteConnection(OutgoingConnection, Outbox[bytes]):
     """One connection.
 
     Args:
@@ -82,6 +84,7 @@ class RemoteConnection(OutgoingConnection):
         name: the name of this server in CONNECT.
         user: receives what comes.
         clock: timers.
+        turn: of this server.
 
     Attributes:
         server: the last INFO.
@@ -90,9 +93,10 @@ class RemoteConnection(OutgoingConnection):
     """
 
     def __init__(
-        self, options: RemoteOptions, address: RemoteAddress, name: str, user: ConnectionUser, clock: Clock
+        self, options: RemoteOptions, address: RemoteAddress, name: str, user: ConnectionUser, clock: Clock, turn: Turn
     ) -> None:
-        super().__init__(clock, PING_NS)
+        OutgoingConnection.__init__(self, clock, PING_NS)
+        Outbox.__init__(self, turn.dirty)
         self.address = address
         self.server = RemoteServer()
         self.reason = ""
@@ -104,8 +108,6 @@ class RemoteConnection(OutgoingConnection):
         self._informed: asyncio.Future[None] = loop.create_future()
         self._authenticated: asyncio.Future[None] = loop.create_future()
         self._over: asyncio.Future[None] = loop.create_future()
-        self._out: list[bytes] = []
-        self._gathered = 0
         self._last_error = ("", 0)
         """The last -ERR and its time."""
 
@@ -231,20 +233,13 @@ class RemoteConnection(OutgoingConnection):
             self._authenticated.set_result(None)
 
     # ------------------------------------------------------------------ writing
-    def gather(self, frame: bytes) -> bool:
-        """Write this with the rest of the turn. True for the first: `flush` is to be called at its end."""
-        first = not self._out
+    def send(self, frame: bytes) -> None:
+        """Write this with the rest of the turn."""
         self._out.append(frame)
-        self._gathered += len(frame)
-        if self._gathered > HIGH_WATER:
-            self.flush()
-        return first
+        self.count(len(frame))
 
-    def flush(self) -> None:
-        """Write what was gathered."""
-        out, self._out = self._out, []
-        self._gathered = 0
-        if out:
+    def write_gathered(self) -> None:
+        if out := self.taken():
             self.write(b"".join(out))
 
     def end(self, reason: str, *, orderly: bool = False) -> None:

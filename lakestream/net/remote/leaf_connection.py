@@ -16,7 +16,8 @@ import msgspec
 from lakestream.logging import Logger
 from lakestream.net.hub import TRACED, Hub
 from lakestream.net.interest.subscription import MAX_WEIGHT, Subscription
-from lakestream.net.remote.outgoing import HIGH_WATER, OutgoingConnection
+from lakestream.net.outbox import Outbox
+from lakestream.net.remote.outgoing import OutgoingConnection
 from lakestream.ports import ClientInfo, Clock, Delivery
 from lakestream.protocol import frames, leaf_wire
 from lakestream.protocol.commands import Ping, Pong
@@ -150,7 +151,7 @@ class RemoteSubscribers:
         self.carry(b"", reply, ((reply, b"", header, b""),))
 
 
-class LeafConnection(OutgoingConnection):
+class LeafConnection(OutgoingConnection, Outbox[bytes]):
     """One connection.
 
     Args:
@@ -169,7 +170,8 @@ class LeafConnection(OutgoingConnection):
     """
 
     def __init__(self, hub: Hub, names: Names, clock: Clock, log: Logger, label: str) -> None:
-        super().__init__(clock, PING_NS)
+        OutgoingConnection.__init__(self, clock, PING_NS)
+        Outbox.__init__(self, hub.dirty)
         loop = asyncio.get_running_loop()
         self._hub, self._names, self._log, self._label = hub, names, log, label
         self.informed: asyncio.Future[bool] = loop.create_future()
@@ -184,9 +186,7 @@ class LeafConnection(OutgoingConnection):
         self._subjects: tuple[bytes, ...] = ()
         self._client = ClientInfo(id=0, host="", account=hub.account, kind="Leafnode")
         self._parser = LeafParser()
-        self._out: list[bytes] = []
-        self._gathered = 0
-        self._dirty = self._full = False
+        self._full = False
 
     # ------------------------------------------------------------------ asyncio.Protocol
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -314,22 +314,10 @@ class LeafConnection(OutgoingConnection):
         self.out_msgs += messages
         self.out_bytes += size
         self._out.extend(frames)
-        self._gathered += size
-        if not self._dirty:
-            self._dirty = True
-            self._hub.dirty(self)
-        if self._gathered > HIGH_WATER:
-            self._write()
+        self.count(size)
 
-    def flush(self) -> None:
-        """Write what this turn gathered."""
-        self._dirty = False
-        self._write()
-
-    def _write(self) -> None:
-        out, self._out = self._out, []
-        self._gathered = 0
-        if out:
+    def write_gathered(self) -> None:
+        if out := self.taken():
             self.write(b"".join(out))
 
     def end(self, reason: str) -> None:

@@ -185,7 +185,7 @@ class RemoteLink:
         self._redial.went_down(reason)
 
     async def _attempt(self, address: RemoteAddress) -> str:
-        connection = RemoteConnection(self.options, address, self._server_name, self, self._clock)
+        connection = RemoteConnection(self.options, address, self._server_name, self, self._clock, self.hub.turn)
         self._connection = connection
         try:
             return await connection.run(self._call)
@@ -284,9 +284,8 @@ class RemoteLink:
         return True
 
     def _send(self, frame: bytes) -> None:
-        connection = self._connection
-        if connection is not None and connection.gather(frame):
-            self.hub.dirty(connection)
+        if self._connection is not None:
+            self._connection.send(frame)
 
     def inbox(self) -> bytes:
         """Return a new inbox."""

@@ -16,7 +16,7 @@ from typing import Any
 from lakestream.config.options import ClusterOptions, JetStreamOptions, LakeOptions, Options, RouteUrl
 from lakestream.log.format.files import Brief, Io
 from lakestream.logging import Logger
-from lakestream.runtime import LoopClock, ThreadIo, Turns
+from lakestream.runtime import LoopClock, Phases, ThreadIo
 from lakestream.server.machine import Machine
 from lakestream.server.node import Node
 from tests.sim.disk import Disk, PowerCut, SimFiles
@@ -31,9 +31,9 @@ GIB = 1 << 30
 class SimClock(LoopClock):
     """The clock of a process. The system's clock may be wrong by `host.offset_ns`."""
 
-    def __init__(self, host: Host, loop: SimLoop, log: Logger, turns: Turns) -> None:
+    def __init__(self, host: Host, loop: SimLoop, log: Logger, phases: Phases) -> None:
         self._host, self._events = host, loop.events
-        super().__init__(loop, log, turns)
+        super().__init__(loop, log, phases)
 
     def now(self) -> int:  # type: ignore[override]
         return EPOCH + self._events.now + self._host.offset_ns
@@ -149,8 +149,8 @@ class SimMachine(Machine):
         self.files = files
         self._host, self._loop = host, loop
 
-    def clock(self, loop: asyncio.AbstractEventLoop, log: Logger, turns: Turns) -> LoopClock:
-        return SimClock(self._host, self._loop, log, turns)
+    def clock(self, loop: asyncio.AbstractEventLoop, log: Logger, phases: Phases) -> LoopClock:
+        return SimClock(self._host, self._loop, log, phases)
 
     def io(self, loop: asyncio.AbstractEventLoop, call_last: Callable[[Callable[[], None]], object]) -> ThreadIo:
         return SimIo(self._host, self._loop, self.files, call_last)  # type: ignore[arg-type]

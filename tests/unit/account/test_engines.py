@@ -337,7 +337,7 @@ def test_a_change_of_a_stream_does_not_wait_for_the_namesake_in_another_account(
     body = json.dumps({"name": "S", "description": "d"}).encode()
     world.hub("A").route(None, CLIENT, b"$JS.API.STREAM.UPDATE.S", b"", b"", body)
     world.hub("B").route(None, CLIENT, b"$JS.API.STREAM.UPDATE.S", b"", b"", body)
-    assert world.engines.shared.turns.waiting == 0
+    assert world.engines.shared.changes.waiting == 0
     world.settle()
     assert {engine.streams["S"].config.description for engine in world.engines if engine.streams} == {"d"}
     world.stop()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lakestream.config.account_options import User
-from lakestream.net.outbox import APART_BYTES
+from lakestream.net.client_outbox import APART_BYTES
 from tests.unit.net.test_guarded_runs import World
 from tests.wire import pub
 

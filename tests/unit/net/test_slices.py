@@ -10,7 +10,7 @@ import pytest
 from lakestream.config.account_options import User
 from lakestream.net.connection import Connection
 from lakestream.net.hub import SINGLE, Hub
-from lakestream.net.inbox import AT_ONCE_BYTES, Inbox
+from lakestream.net.inbox import SMALL_READ_BYTES, Inbox
 from lakestream.net.interest.subscription import Subscription
 from lakestream.net.turn import LONE_AFTER_NS, LONE_SLICE_NS, PARTS_AT_ONCE, PARTS_NS, SLICE_NS, Turn
 from lakestream.protocol.parser import ONE_BY_ONE, Parser
@@ -79,7 +79,7 @@ def test_a_small_read_does_not_wait_behind_a_flood() -> None:
 def test_large_reads_take_turns_when_a_turn_is_over() -> None:
     world = Slow()
     world.flood.data_received(requests(100))
-    world.quiet.data_received(pub("b.1", bytes(AT_ONCE_BYTES)))
+    world.quiet.data_received(pub("b.1", bytes(SMALL_READ_BYTES)))
     assert b"b.1" not in world.world.sockets[1].written
     served = len(world.served)
     for _ in range(4):
@@ -260,7 +260,7 @@ def test_a_command_that_is_completed_in_a_later_turn_is_complete() -> None:
     turn = world.flood.hub.turn
     world.quiet.data_received(b"PU")
     world.flood.data_received(requests(100))
-    world.quiet.data_received(pub("b.1", bytes(AT_ONCE_BYTES))[2:])
+    world.quiet.data_received(pub("b.1", bytes(SMALL_READ_BYTES))[2:])
     assert b"b.1" not in world.world.sockets[1].written, "the turn is over"
     world.rounds()
     assert b"b.1" in world.world.sockets[1].written

@@ -236,7 +236,7 @@ async def test_an_exception_in_a_turn_lets_the_next_one_begin() -> None:
     world.create("A")
 
     def later(request: Request) -> None:
-        world.engine.turns.take("S $G A", request, lambda over: _escape(request))
+        world.engine.changes.take("S $G A", request, lambda over: _escape(request))
 
     world.api.route("STREAM.BROKEN.*", "stream_broken_response", later)
     sent = [world.send("$JS.API.STREAM.UPDATE.A", {"name": "A"}), world.send("$JS.API.STREAM.BROKEN.A")]

@@ -28,7 +28,7 @@ from tests.unit.direct_world import (
     stream_a,
     time_of,
 )
-from tests.unit.net.test_turns import Hurried
+from tests.unit.net.test_changes import Hurried
 
 pytestmark = pytest.mark.unit
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from lakestream.net.interest.subscription import Subscription
-from lakestream.net.peers.remote_node import HIGH_WATER
+from lakestream.net.outbox import HIGH_WATER
 from lakestream.protocol.subjects import matches
 from tests.unit.route_world import ACCOUNTS, ONE, TWO, A, B, C, Client, Cluster
 

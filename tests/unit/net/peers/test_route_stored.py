@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakestream.log.format.record import encode_record
-from lakestream.net.peers.remote_node import HIGH_WATER
+from lakestream.net.outbox import HIGH_WATER
 from lakestream.protocol.deliveries import FirstDeliveries
 from lakestream.protocol.route_wire import RouteBatch, Stored, encode
 from tests.unit.route_world import A, B, C, Cluster, records

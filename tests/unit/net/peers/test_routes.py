@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from lakestream.net.interest.subscription import MAX_WEIGHT
+from lakestream.net.outbox import HIGH_WATER
 from lakestream.net.peers.api_relay import ApiRelay
-from lakestream.net.peers.remote_node import HIGH_WATER
 from lakestream.ports import ClientInfo
 from lakestream.protocol.peer_wire import NodeInfo
 from lakestream.protocol.route_wire import Routed, RouteInterest

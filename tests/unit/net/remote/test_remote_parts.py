@@ -188,7 +188,7 @@ async def test_what_a_deaf_remote_did_not_take_is_not_kept_for_it(monkeypatch: p
     server = await asyncio.start_server(remote, "127.0.0.1", 0)
     address = RemoteAddress("nats", "127.0.0.1", server.sockets[0].getsockname()[1])
     options = RemoteOptions(urls=(address,), domain="hub")
-    connection = RemoteConnection(options, address, "here", NoResponders(), Loop())  # type: ignore[arg-type]
+    connection = RemoteConnection(options, address, "here", NoResponders(), Loop(), Turn(lambda call: call()))  # type: ignore[arg-type]
 
     async def call(work: Callable[[], Any]) -> Any:
         return work()

@@ -20,10 +20,6 @@ REQUEST_QUEUE_LIMIT = 10_000
 """Default limit of waiting requests. When it is exceeded, all of them are dropped without an answer, as with
 nats-server: their clients have timed out, and later ones are served at once."""
 
-AT_ONCE = 16
-"""Waiting requests that are begun in one go (16), each of which may be refused at once, if the turn of the event loop
-has time for them; then others have a turn."""
-
 Finished = Callable[[], None]
 """Called once a change has been answered."""
 
@@ -38,12 +34,11 @@ class _Change(NamedTuple):
     work: Work
 
 
-class Turns:
+class ChangeQueues:
     """The queues of one server.
 
     Args:
         limit: maximum number of waiting requests; 0: `REQUEST_QUEUE_LIMIT`.
-        call_soon: calls at the end of a turn of the event loop.
         dropped: called with the number of requests that were dropped.
         share: the time that changes may take of a turn, together with other requests of clients.
 
@@ -54,12 +49,11 @@ class Turns:
     def __init__(
         self,
         limit: int,
-        call_soon: Callable[[Callable[[], None]], None],
         dropped: Callable[[int], None],
         share: Share,
     ) -> None:
         self._limit = limit or REQUEST_QUEUE_LIMIT
-        self._call_soon, self._dropped, self._share = call_soon, dropped, share
+        self._dropped, self._share = dropped, share
         self._due: deque[str] = deque()
         """Queues whose first request is to be begun."""
         self._beginning = False
@@ -88,13 +82,15 @@ class Turns:
             queue.append(_Change(key, request, work))
 
     def _run(self, change: _Change) -> None:
-        finished = partial(self._finished, change.key)  # it does not refer to the change, else the two would be a cycle
-        self._guarded(change, finished, lambda: change.work(finished))
+        self._share.run_in_steps(self._steps(change))
 
-    def _guarded(self, change: _Change, finished: Finished, work: Callable[[], Iterator[None] | None]) -> None:
-        """Run a change, or its next steps."""
+    def _steps(self, change: _Change) -> Iterator[None]:
+        """Run a change in its steps."""
+        finished = partial(self._finished, change.key)  # it does not refer to the change, else the two would be a cycle
         try:
-            steps = work()
+            steps = change.work(finished)
+            if steps is not None:
+                yield from steps
         except ApiError as error:
             change.request.fail(error)
             finished()
@@ -102,20 +98,6 @@ class Turns:
             change.request.crash(error)
             if self._queues.get(change.key, (None,))[0] is change:
                 finished()
-        else:
-            if steps is not None:
-                self._go_on(change, finished, steps)
-
-    def _go_on(self, change: _Change, finished: Finished, steps: Iterator[None]) -> None:
-        """Do steps while this turn has time for them, the others in later turns."""
-
-        def some() -> None:
-            for _ in steps:
-                if self._share.is_over():
-                    self._share.wait(lambda: self._go_on(change, finished, steps))
-                    return
-
-        self._guarded(change, finished, some)
 
     def _finished(self, key: str) -> None:
         queue = self._queues[key]
@@ -124,23 +106,18 @@ class Turns:
             self.waiting -= 1
             self._due.append(key)
             if not self._beginning:
-                self._begin()
+                self._share.run_in_steps(self._begin())
         else:
             del self._queues[key]
 
-    def _begin(self) -> None:
+    def _begin(self) -> Iterator[None]:
         """Begin the requests whose turn it is. Those that are refused at once end here, not in one another."""
         self._beginning = True
-        for _ in range(AT_ONCE):
+        while self._due:
+            self._run(self._queues[self._due.popleft()][0])
             if self._due:
-                self._run(self._queues[self._due.popleft()][0])
-            if self._due and self._share.is_over():
-                self._share.wait(self._begin)
-                return
-        if self._due:
-            self._call_soon(self._begin)
-        else:
-            self._beginning = False
+                yield
+        self._beginning = False
 
     def _drop(self) -> None:
         dropped, self.waiting = self.waiting + 1, 0

@@ -9,8 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from lakestream.meta.turns import AT_ONCE, Finished, Turns
+from lakestream.meta.changes import ChangeQueues, Finished
 from lakestream.net.interest.subscription import Subscription
+from lakestream.ports import Share
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.request import Request
 from tests.unit.api_world import ApiWorld, Client
@@ -38,11 +39,11 @@ def test_changes_of_one_stream_are_made_in_order() -> None:
     world = ApiWorld()
     world.create("A")
     replies = [_update(world, n) for n in range(5)]
-    assert world.engine.turns.waiting == 4
+    assert world.engine.changes.waiting == 4
     world.settle()
     shown = [json.loads(world.answers(reply)[0][1])["config"]["description"] for reply in replies]
     assert shown == [f"d{n}" for n in range(5)]
-    assert world.engine.turns.waiting == 0
+    assert world.engine.changes.waiting == 0
 
 
 def test_one_more_than_may_wait_and_all_that_wait_are_dropped() -> None:
@@ -50,12 +51,12 @@ def test_one_more_than_may_wait_and_all_that_wait_are_dropped() -> None:
     world.create("A")
     told = _advised(world)
     under_way: list[Callable[[], None]] = []
-    world.engine.turns.take("S $G A", cast(Request, None), under_way.append)
+    world.engine.changes.take("S $G A", cast(Request, None), under_way.append)
     replies = [_update(world, n) for n in range(3)]
     world.clock.turn()  # no more than three may come in one
-    assert world.engine.turns.waiting == 3
+    assert world.engine.changes.waiting == 3
     replies.append(_update(world, 4))
-    assert world.engine.turns.waiting == 0
+    assert world.engine.changes.waiting == 0
     late = _update(world, 5)
     under_way[0]()
     world.settle()
@@ -110,12 +111,12 @@ def test_requests_in_progress_are_bounded() -> None:
     told = _advised(world)
     under_way: list[Callable[[], None]] = []
     for name in "ABCD":
-        world.engine.turns.take(name, cast(Request, None), under_way.append)
+        world.engine.changes.take(name, cast(Request, None), under_way.append)
     world.settle()
     assert len(under_way) == 3
     assert [event["dropped"] for event in told] == [1]
     under_way[0]()
-    world.engine.turns.take("E", cast(Request, None), under_way.append)
+    world.engine.changes.take("E", cast(Request, None), under_way.append)
     assert len(under_way) == 4
 
 
@@ -123,13 +124,13 @@ def test_thousands_of_waiting_changes_that_are_refused_end_one_after_the_other()
     world = ApiWorld()
     world.create("A")
     under_way: list[Callable[[], None]] = []
-    world.engine.turns.take("S $G A", cast(Request, None), under_way.append)
+    world.engine.changes.take("S $G A", cast(Request, None), under_way.append)
     body = {"name": "A", "storage": "memory"}
     replies = [world.send("$JS.API.STREAM.UPDATE.A", body) for _ in range(3000)]
-    assert world.engine.turns.waiting == 3000
+    assert world.engine.changes.waiting == 3000
     under_way[0]()
     world.settle()
-    assert world.engine.turns.waiting == 0
+    assert world.engine.changes.waiting == 0
     assert all(b"10052" in world.answers(reply)[0][1] for reply in replies[::100])
     assert world.ask("STREAM.INFO.A")["config"]["name"] == "A"
 
@@ -152,7 +153,7 @@ def test_refused_changes_that_waited_leave_no_reference_cycles() -> None:
         gc.enable()
 
 
-class Hurried:
+class Hurried(Share):
     """A `Share` whose turns have time for so many looks at it."""
 
     def __init__(self, looks: int) -> None:
@@ -186,13 +187,13 @@ class Asked:
         self.ended.append(error)
 
 
-def _hurried(looks: int) -> tuple[Hurried, Turns]:
+def _hurried(looks: int) -> tuple[Hurried, ChangeQueues]:
     share = Hurried(looks)
-    return share, Turns(0, lambda callback: share.wait(callback), lambda dropped: None, share)
+    return share, ChangeQueues(0, lambda dropped: None, share)
 
 
 def test_a_long_change_is_made_in_steps_and_the_next_one_waits_for_it() -> None:
-    share, turns = _hurried(looks=3)
+    share, queues = _hurried(looks=3)
     done: list[int] = []
 
     def long(finished: Finished) -> Iterator[None]:
@@ -202,8 +203,8 @@ def test_a_long_change_is_made_in_steps_and_the_next_one_waits_for_it() -> None:
         finished()
 
     request = cast(Request, Asked())
-    turns.take("A", request, long)
-    turns.take("A", request, lambda finished: done.append(100))
+    queues.take("A", request, long)
+    queues.take("A", request, lambda finished: done.append(100))
     numbers = [len(done)]
     while share.waiting:
         share.turn()
@@ -214,15 +215,15 @@ def test_a_long_change_is_made_in_steps_and_the_next_one_waits_for_it() -> None:
 
 @pytest.mark.parametrize("error", [api_error(10138), ValueError("a bug")])
 def test_an_error_in_a_step_is_the_answer_and_ends_the_change(error: Exception) -> None:
-    share, turns = _hurried(looks=0)
+    share, queues = _hurried(looks=0)
     asked, done = Asked(), list[int]()
 
     def long(finished: Finished) -> Iterator[None]:
         yield
         raise error
 
-    turns.take("A", cast(Request, asked), long)
-    turns.take("A", cast(Request, asked), lambda finished: done.append(1))
+    queues.take("A", cast(Request, asked), long)
+    queues.take("A", cast(Request, asked), lambda finished: done.append(1))
     assert not asked.ended
     share.turn()
     assert asked.ended == [error.err_code if isinstance(error, ApiError) else error]
@@ -230,19 +231,19 @@ def test_an_error_in_a_step_is_the_answer_and_ends_the_change(error: Exception) 
 
 
 def test_waiting_changes_are_begun_while_the_turn_has_time() -> None:
-    share, turns = _hurried(looks=2)
+    share, queues = _hurried(looks=2)
     asked, under_way = Asked(), list[Finished]()
-    turns.take("A", cast(Request, asked), under_way.append)
+    queues.take("A", cast(Request, asked), under_way.append)
 
     def refused(finished: Finished) -> None:
         raise api_error(10138)
 
-    for _ in range(AT_ONCE):
-        turns.take("A", cast(Request, asked), refused)
+    for _ in range(16):
+        queues.take("A", cast(Request, asked), refused)
     under_way[0]()
     numbers = [len(asked.ended)]
     while share.waiting:
         share.turn()
         numbers.append(len(asked.ended))
     assert numbers[:3] == [3, 6, 9]
-    assert numbers[-1] == AT_ONCE
+    assert numbers[-1] == 16

@@ -1,0 +1,214 @@
+"""The output of a client connection.
+
+Belongs here: messages as frames, written at the end of the turn of the event loop, or behind the client's own commands.
+What a client asks for, and when its connection ends, is connection.py's.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from lakestream.native import frame_acks, frame_run
+from lakestream.net.accounts.guard import Guard
+from lakestream.net.hub import Hub
+from lakestream.net.interest.subscription import Subscription
+from lakestream.net.outbox import HIGH_WATER, Accepted, Outbox
+from lakestream.net.tracer import Tracer
+from lakestream.net.unsent import Unsent
+from lakestream.ports import ClientInfo, Delivery, Framed
+from lakestream.protocol.frames import HMSG, MSG, MSG_REPLY
+from lakestream.protocol.publishes import Publishes
+
+APART_BYTES = 64 << 10
+"""Payloads above this size (64 KiB) are handed to the transport as they are: each copy of 64 MiB takes 10 to 40 ms."""
+
+_END = b"\r\n"
+
+
+class ClientOutbox(Accepted, Outbox[bytes]):
+    """The sink of a client connection: gathers frames and writes them once per turn.
+
+    Args:
+        unsent: counts the unsent bytes of all connections.
+
+    Attributes:
+        client: the client, as the sender of its messages.
+        guard: the permissions of the user and the mappings of its account; None: neither.
+        headers: the client understands HMSG.
+        hub: of the client's account.
+        subs: live subscriptions by sid.
+    """
+
+    def __init__(self, hub: Hub, client: ClientInfo, unsent: Unsent) -> None:
+        Accepted.__init__(self, unsent)
+        Outbox.__init__(self, hub.dirty)
+        self.hub = hub
+        self.client = client
+        self.out_msgs = self.out_bytes = 0
+        self.guard: Guard | None = None
+        self.headers = False
+        self.tracer: Tracer | None = None
+        self.subs: dict[bytes, Subscription] = {}
+        self._apart = False  # `_out` has payloads that are not to be copied
+        self._reading = False  # commands of this client are being handled: what they bring it is written after them
+        self._descriptor = -1  # of a plain TCP socket
+
+    # ------------------------------------------------------------------ messages
+    def receive(
+        self, sub: Subscription, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
+    ) -> None:
+        if self.close_reason:
+            return
+        if self.guard is not None and not self.guard.admits(subject, reply):
+            self.guard.pass_on(self.hub, sub, (subject, reply, header, payload), client)
+            return
+        size = len(payload)
+        apart = size > APART_BYTES and self.tracer is None
+        data = b"" if apart else payload
+        if header and self.headers:
+            n = len(header)
+            frame = HMSG % (subject, sub.sid, reply + b" " if reply else b"", n, n + size, header, data)
+            self.out_bytes += n
+        elif reply:
+            frame = MSG_REPLY % (subject, sub.sid, reply, size, data)
+        else:
+            frame = MSG % (subject, sub.sid, size, data)
+        if apart:
+            self._apart = True
+            self._out += (frame[: -len(_END)], payload, _END)
+            self._gathered += size
+        else:
+            self._out.append(frame)
+        self.out_msgs += 1
+        self.out_bytes += size
+        self._gathered += len(frame)
+        if not self._dirty:
+            self.await_flush()
+        if self._gathered > HIGH_WATER:
+            self.write_gathered()
+        sub.delivered += 1
+        if sub.maximum and sub.delivered >= sub.maximum:
+            self.unsubscribe(sub)
+
+    def receive_many(self, sub: Subscription, messages: Sequence[Delivery]) -> None:
+        if self.close_reason:
+            return
+        if sub.maximum or not self.headers:
+            for subject, reply, header, payload in messages:
+                if sub.maximum and sub.delivered >= sub.maximum:
+                    return
+                if self.guard is None or not self.guard.hides(subject):
+                    self.receive(sub, subject, reply, header, payload, self.client)
+            return
+        if self.guard is not None:
+            messages = self.guard.admitted(messages)
+        if type(messages) is not list and isinstance(messages, Framed) and self.tracer is None:
+            frames, size = messages.frames(sub.sid)
+            self._gather(sub, frames, len(messages), size)
+            return
+        size = self._frame(messages, sub.sid)
+        sub.delivered += len(messages)
+        self.out_msgs += len(messages)
+        self.out_bytes += size
+        self.count(size)
+
+    def _frame(self, messages: Sequence[Delivery], sid: bytes) -> int:
+        """Gather the frames of a batch. Return the bytes of header blocks and payloads."""
+        append, size, headers = self._out.append, 0, 0
+        for subject, reply, header, payload in messages:
+            length = len(payload)
+            size += length
+            if header:
+                n = len(header)
+                headers += n
+                append(HMSG % (subject, sid, reply + b" " if reply else b"", n, n + length, header, payload))
+            elif reply:
+                append(MSG_REPLY % (subject, sid, reply, length, payload))
+            else:
+                append(MSG % (subject, sid, length, payload))
+        return size + headers
+
+    def receive_run(self, sub: Subscription, run: Publishes, begin: int, end: int, client: ClientInfo) -> int:
+        guard = self.guard
+        if self.tracer is not None or (guard is not None and guard.filtering):
+            for each in run.messages(begin, end):
+                self.receive(sub, each.subject, each.reply, b"", each.payload, client)
+            return end
+        if not self.close_reason:
+            if guard is not None and guard.answering:
+                guard.received(run.replies(begin, end))
+            frames = frame_run(run.buf, run.subjects, run.places, begin, end, sub.sid)
+            self._gather(sub, frames, end - begin, run.bytes_of(begin, end))
+        return end
+
+    @property
+    def takes_acks(self) -> bool:
+        return self.tracer is None and (self.guard is None or not self.guard.filtering)
+
+    def receive_acks(
+        self, sub: Subscription, run: Publishes, begin: int, end: int, head: bytes, prefix: bytes, seq: int
+    ) -> int:
+        frames, number, size, stop = frame_acks(run.buf, run.places, begin, end, head, prefix, seq, sub.sid)
+        if not self.close_reason:
+            self._gather(sub, frames, number, size)
+        return stop
+
+    def _gather(self, sub: Subscription, frames: bytes, number: int, size: int) -> None:
+        """Gather the frames of several messages, whose payloads have `size` bytes in total."""
+        self._out.append(frames)
+        sub.delivered += number
+        self.out_msgs += number
+        self.out_bytes += size
+        self.count(len(frames))
+
+    def hides(self, subject: bytes) -> bool:
+        """Return True if the user's permissions deny messages with this subject."""
+        return self.guard is not None and self.guard.hides(subject)
+
+    def unsubscribe(self, sub: Subscription) -> None:
+        """End a subscription."""
+        if self.subs.pop(sub.sid, None) is not None:
+            self.hub.leave(sub)
+
+    # ------------------------------------------------------------------ writing
+    def send(self, frame: bytes) -> None:
+        """Write a frame at the end of the turn."""
+        self._out.append(frame)
+        if not self._dirty:
+            self.await_flush()
+
+    def await_flush(self) -> None:
+        """Have `flush` called: after the client's commands if they are being handled, else at the end of the turn."""
+        if self._reading:
+            self._dirty = True
+        else:
+            super().await_flush()
+
+    def write_gathered(self) -> None:
+        """Write what is gathered now. `Unsent` closes a receiver beyond max_pending or max_pending_total."""
+        out = self.taken()
+        transport = self.transport
+        if not out or transport is None or transport.is_closing():
+            return
+        if self.tracer is not None:
+            self.tracer.outbound(out)
+        if self._apart:
+            self._apart = False
+            transport.writelines(out)
+            self._unsent.wrote(self, sum(map(len, out)), transport.get_write_buffer_size())
+            return
+        data = b"".join(out)
+        size = len(data)
+        unsent = transport.get_write_buffer_size()
+        if self._descriptor >= 0 and not unsent:
+            # At once: uvloop's transport would send it once the present callbacks of the event loop have returned.
+            try:
+                sent = os.write(self._descriptor, data)
+            except OSError:  # full, or broken: the transport finds the same and deals with it
+                sent = 0
+            data = data[sent:]
+        if data:
+            transport.write(data)
+            unsent = transport.get_write_buffer_size()
+        self._unsent.wrote(self, size, unsent)
