@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from tests.cluster.nodes import free_ports
 from tests.conformance.leaf_peer import LeafPeer
 from tests.conformance.leaf_world import (
+    LINK_S,
     both_ways,
     copied,
     create,
@@ -21,7 +23,8 @@ from tests.conformance.leaf_world import (
     reaches,
     until,
 )
-from tests.conftest import StartServer
+from tests.conformance.test_monitoring_port import ask
+from tests.conftest import Agree, StartServer
 from tests.servers import Kind, Server
 from tests.wire import Wire
 
@@ -243,3 +246,42 @@ def test_secrets_of_leaf_nodes_are_shown_nowhere(start_server: StartServer) -> N
             assert "s3cret" not in json.dumps(page(server, shown))
         printed = [line for line in server.log(2000).splitlines() if not line.startswith("---")]
         assert not [line for line in printed if "s3cret" in line]
+
+
+LACKING = """\
+http: '127.0.0.1:-1'
+accounts { A { users: [{user: a, password: p}] } }
+leafnodes { remotes: [
+  { url: 'nats-leaf://127.0.0.1:1' }
+  { urls: ['nats-leaf://127.0.0.1:2', 'nats-leaf://127.0.0.1:3'], account: A }
+  { url: 'nats-leaf://127.0.0.1:4', disabled: true }
+] }
+"""
+
+
+def test_health_with_remotes_that_are_not_connected(agree: Agree) -> None:
+    asked = ("=1", "=1&details=1", "=1&js-server-only=1", "=0", "=x", "=1&stream=S")
+    agree(lambda server: [ask(server, f"/healthz?leaf-remotes-connected{how}") for how in asked], config=LACKING)
+
+
+def test_health_follows_the_connection_of_a_remote(start_server: StartServer) -> None:
+    hub = hub_of(start_server, more=LAKE)
+    leaf = leaf_of(start_server, hub, more=LAKE, of=Kind.OURS)
+    linked(hub, leaf)
+    asked = "/healthz?leaf-remotes-connected=1"
+    assert ask(leaf, asked)[0] == 200
+    assert ask(hub, asked)[0] == 200
+    hub.stop()
+    until(lambda: ask(leaf, asked)[0] == 503, "the leaf is unhealthy", LINK_S)
+    assert ask(leaf, "/healthz")[0] == 200
+
+
+def test_a_connection_that_closed_a_loop_is_not_shown(start_server: StartServer) -> None:
+    [port] = free_ports(1)
+    remote = f"remotes: [{{ url: 'nats-leaf://127.0.0.1:{port}' }}]"
+    server = start_server(
+        of=Kind.OURS, config=f"http: '127.0.0.1:-1'\nleafnodes {{ listen: '127.0.0.1:{port}'\n{remote} }}", name="self"
+    )
+    until(lambda: "Loop detected" in server.log(2000), "the loop is found", LINK_S)
+    until(lambda: not page(server, "/leafz")["leafs"], "the connection is gone", LINK_S)
+    assert ask(server, "/healthz?leaf-remotes-connected=1")[0] == 503

@@ -223,9 +223,19 @@ class DialledLeaf:
         else:
             self._clock.spawn(self._redial.stop())
 
+    @property
+    def is_connected(self) -> bool:
+        """Return True while this node has the connection, or another one of the cluster holds it and answers for it."""
+        return self._live is not None or self._holder.is_elsewhere
+
+    @property
+    def _live(self) -> LeafConnection | None:
+        leaf = self._connection
+        return None if leaf is None or leaf.over.done() else leaf  # one that closed a loop is kept during the pause
+
     def leafz(self) -> tuple[dict[str, Any], Exchange, str] | None:
         """Return what /leafz shows of the connection, its exchange and compression; None: there is no connection."""
-        leaf, address = self._connection, self._address
+        leaf, address = self._live, self._address
         if leaf is None or leaf.exchange is None or address is None:
             return None
         shown = {

@@ -368,6 +368,16 @@ class LeafNodes:
             self._server.leaf_left(leaf)
 
     # ------------------------------------------------------------------ monitoring
+    def unconnected(self) -> list[str]:
+        """Return a text for each server to join, disabled ones excepted, to which there is no connection."""
+        lacking = []
+        for remote in self._settings.remotes:
+            dialled = self._dialled.get(remote)
+            if not remote.disabled and not (dialled is not None and dialled.is_connected):
+                urls = " ".join(f'"{address.shown}"' for address in remote.dial.urls)
+                lacking.append(f'leafnode remote for account "{remote.dial.account}" (urls=[{urls}]) is not connected')
+        return sorted(lacking)
+
     def in_account(self, account: Account) -> list[AcceptedLeaf]:
         """Return the leaf nodes in an account."""
         return [leaf for leaf in self.leaves.values() if leaf.exchange is not None and leaf.account is account]

@@ -349,7 +349,7 @@ class Together:
         parts = [own]
         for name, body in zip(self._workers.names, others, strict=True):
             if body is None:
-                parts.append(Health(503, f"{name} does not answer", "CONN"))
+                parts.append(Health(503, f"{name} does not answer", "CONNECTION"))
             else:
                 answered = _ANSWERED.decode(body)
                 parts.append(_HEALTH.decode(answered.page))
