@@ -37,6 +37,7 @@ from lakestream.config.values import (
     as_map,
     as_number,
     as_pause,
+    as_ping_interval,
     as_positive_duration,
     as_text,
     converted,
@@ -78,10 +79,14 @@ def _in_order(key: str, item: Item) -> dict[str, Any]:
     return {}
 
 
-def _port(key: str, item: Item) -> int:
+def _whole(key: str, item: Item) -> int:
     if isinstance(item.value, str):
         raise item.error("interface conversion: interface {} is string, not int64")
     return as_number(key, item)
+
+
+def _pings(key: str, item: Item) -> int:
+    return max(_whole(key, item), 0)
 
 
 def _listen(key: str, item: Item) -> dict[str, Any]:
@@ -344,7 +349,7 @@ def _places(remote: LeafRemote) -> tuple[tuple[tuple[str, int], ...], str]:
 
 LEAFNODES: dict[str, Rule] = {
     "listen": ("*", _listen),
-    "port": ("port", _port),
+    "port": ("port", _whole),
     **dict.fromkeys(("host", "net"), ("host", as_text)),
     **dict.fromkeys(("advertise", "leafnode_advertise"), ("advertise", as_text)),
     "no_advertise": ("no_advertise", _flag),
@@ -355,6 +360,8 @@ LEAFNODES: dict[str, Rule] = {
     **dict.fromkeys(_ISOLATE, ("isolate", _flag)),
     **dict.fromkeys(("reconnect", "reconnect_delay", "reconnect_interval"), ("reconnect_ns", _reconnect)),
     "remotes": ("*", _remotes),
+    "ping_interval": ("*", as_ping_interval),
+    "ping_max": ("ping_max", _pings),
 }
 LEAFNODES_HARMLESS = ("write_deadline", "write_timeout", "reconnect_jitter")
 

@@ -378,6 +378,7 @@ class LeafOptions(msgspec.Struct, frozen=True, kw_only=True):
         isolate: no leaf node is told the interest of others.
         reconnect_ns: pause between attempts to join a server.
         remotes: the servers to join.
+        ping_interval_ns, ping_max: of leaf connections in both directions; 0: as elsewhere.
     """
 
     host: str = "0.0.0.0"
@@ -394,6 +395,8 @@ class LeafOptions(msgspec.Struct, frozen=True, kw_only=True):
     isolate: bool = False
     reconnect_ns: int = SECOND
     remotes: tuple[LeafRemote, ...] = ()
+    ping_interval_ns: int = 0
+    ping_max: int = 0
     warnings: tuple[str, ...] = ()
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 import signal
+import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,8 +28,8 @@ from tests.conformance.leaf_world import (
     until,
 )
 from tests.conformance.test_monitoring_port import ask
-from tests.conftest import Agree, StartServer
-from tests.servers import Kind, Server
+from tests.conftest import Agree, Recorded, StartServer
+from tests.servers import Kind, Server, run_to_end
 from tests.wire import Wire
 
 pytestmark = pytest.mark.conformance
@@ -285,3 +289,61 @@ def test_a_connection_that_closed_a_loop_is_not_shown(start_server: StartServer)
     until(lambda: "Loop detected" in server.log(2000), "the loop is found", LINK_S)
     until(lambda: not page(server, "/leafz")["leafs"], "the connection is gone", LINK_S)
     assert ask(server, "/healthz?leaf-remotes-connected=1")[0] == 503
+
+
+PINGS = "ping_interval: '200ms'\nping_max: 3"
+
+
+def _until_closed(other: socket.socket) -> list[str]:
+    """Return the PINGs and errors that come until the other side closes the connection; PINGs are not answered."""
+    got = b""
+    other.settimeout(LINK_S)
+    with contextlib.suppress(ConnectionError):
+        while data := other.recv(65536):
+            got += data
+    return [line.decode() for line in got.split(b"\r\n") if line.startswith((b"PING", b"-ERR"))]
+
+
+def test_a_leaf_node_that_answers_no_ping(agree: Agree) -> None:
+    def see(server: Server) -> Any:
+        with socket.create_connection((server.host, server.leaf_port)) as other:
+            other.sendall(LeafPeer.hello())
+            return _until_closed(other)
+
+    agree(see, config=f"leafnodes {{ listen: '127.0.0.1:-1'\n{PINGS} }}", jetstream=False)
+
+
+def test_a_hub_that_answers_no_ping(agree: Agree) -> None:
+    told = {"server_id": "HUB", "proto": 1, "headers": True, "max_payload": 1 << 20, "client_id": 1}
+    with socket.create_server(("127.0.0.1", 0)) as hub:
+        hub.settimeout(LINK_S)
+
+        def see(server: Server) -> Any:
+            other, _ = hub.accept()
+            with other:
+                other.sendall(b"INFO %b\r\n" % json.dumps(told | {"leafnode_urls": []}).encode())
+                got = b""
+                while b"CONNECT" not in got:
+                    got += other.recv(65536) or pytest.fail(f"closed after {got!r}")
+                joined = told | {"connect_info": True, "remote_account": "$G"}
+                other.sendall(b"INFO %b\r\n" % json.dumps(joined).encode())
+                return _until_closed(other).count("PING") >= 3  # the first one is early here
+
+        remote = f"remotes: [{{ url: 'nats-leaf://127.0.0.1:{hub.getsockname()[1]}' }}]"
+        agree(see, config=f"leafnodes {{ {remote}\n{PINGS} }}", jetstream=False)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    ["ping_interval: '2s'\nping_max: -1", "ping_interval: soon", "ping_max: x", "ping_interval: '-1s'\nping_max: 0"],
+)
+def test_pings_of_leaf_nodes_as_they_are_configured(tmp_path: Path, recorded: Recorded, settings: str) -> None:
+    path = tmp_path / "nats.conf"
+    path.write_text(f"leafnodes {{ port: -1\n{settings} }}")
+
+    def see(kind: Kind) -> Any:
+        ended = run_to_end(kind, "-t", "-c", str(path))
+        said = re.sub(r"^.*?nats.conf", "nats.conf", ended.stderr).strip()
+        return [ended.returncode, said if ended.returncode else ""]
+
+    assert see(Kind.OURS) == recorded(lambda: see(Kind.REAL))

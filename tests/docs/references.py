@@ -137,6 +137,7 @@ KINDS: dict[Callable[..., Any], str] = {
     values.as_duration: "duration",
     values.as_pause: "duration",
     values.as_positive_duration: "duration",
+    values.as_ping_interval: "duration",
 }
 """Kinds of values by their converter."""
 _KINDS_BY_NAME = {

@@ -206,7 +206,7 @@ class LeafNodes:
             server.next_id,
             lambda: self.always(account),
             self.own(account),
-            self._settings.reconnect_ns,
+            self._settings,
             self._others,
             self._ended.add,
         )

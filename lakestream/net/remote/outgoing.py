@@ -22,7 +22,7 @@ MAX_PENDING = 64 << 20
 """Unsent bytes (64 MiB) at which the connection is closed: the remote does not read."""
 
 MAX_PINGS = 2
-"""Unanswered PINGs, while nothing else gets through, after which the connection is closed."""
+"""Unanswered PINGs after which a connection is closed that has no limit of its own."""
 
 
 class OutgoingConnection(asyncio.Protocol):
@@ -30,6 +30,7 @@ class OutgoingConnection(asyncio.Protocol):
 
     Args:
         ping_ns: interval of PINGs.
+        max_pings: unanswered ones, while nothing else gets through, after which the connection is closed.
 
     Attributes:
         transport: None before the connection is made.
@@ -37,7 +38,7 @@ class OutgoingConnection(asyncio.Protocol):
         alive: PINGs and their answers.
     """
 
-    def __init__(self, clock: Clock, ping_ns: int) -> None:
+    def __init__(self, clock: Clock, ping_ns: int, max_pings: int = MAX_PINGS) -> None:
         self.transport: asyncio.Transport | None = None
         self.congested = False
         self._waiting: list[Callable[[], None]] = []
@@ -45,7 +46,7 @@ class OutgoingConnection(asyncio.Protocol):
         self._written = 0
         self.alive = KeepAlive(
             clock,
-            lambda: (ping_ns, MAX_PINGS),
+            lambda: (ping_ns, max_pings),
             lambda: self.write(frames.PING),
             lambda: (self._written, unconfirmed(self.transport)),
             lambda: self.end("Stale Connection"),

@@ -36,7 +36,7 @@ class NotLeading(BadQuery):
 
 
 class Health(NamedTuple):
-    """A health report; status 200 is healthy. `kind` is the error's type with details, `more` has further errors of it."""
+    """A health report; status 200 is healthy. `kind` is the error's type with details, `more` are others of it."""
 
     status: int
     reason: str = ""
