@@ -421,6 +421,7 @@ FLAGS = {
     "tls_with_the_key_of_another": ["--tls", "--tlscert", f"{PLACE}/server.pem", "--tlskey", f"{PLACE}/second.key"],
     "tls_with_an_absent_file": ["--tls", "--tlscert", f"{PLACE}/nowhere.pem", "--tlskey", f"{PLACE}/server.key"],
     "tls_verify_alone": ["--tlsverify"],
+    "tls_verify_of_no_kind": ["--tlsverify=maybe"],
     "tls_authority_alone": ["--tlscacert", f"{PLACE}/ca.pem"],
     "tls_with_an_absent_authority": [
         *("--tlsverify", "--tlscert", f"{PLACE}/server.pem", "--tlskey", f"{PLACE}/server.key"),

@@ -264,7 +264,7 @@ class LeafNodes:
         }
         if settings.tls is not None:
             fields["tls_required"] = True
-            if settings.tls.verify or settings.tls.verify_and_map:
+            if settings.tls.needs_certificates:
                 fields["tls_verify"] = True
         fields["max_payload"] = identity.max_payload
         if identity.jetstream:
@@ -424,7 +424,7 @@ class LeafNodes:
             tls = settings.tls
             page["tls_timeout"] = (tls or TlsOptions()).timeout_ns / SECOND
             if tls is not None:
-                page |= {"tls_required": True, "tls_verify": tls.verify or tls.verify_and_map}
+                page |= {"tls_required": True, "tls_verify": tls.needs_certificates}
         if settings.remotes:
             page["remotes"] = [_remote(remote) for remote in settings.remotes]
         return page
