@@ -50,6 +50,7 @@ from lakestream.protocol.durations import parse_duration
 from lakestream.protocol.goquote import quoted
 from lakestream.protocol.nkeys import USER, BadKeyError, is_public, key_pair
 from lakestream.protocol.subjects import valid_subject
+from lakestream.protocol.transforms import TransformError, hashed
 
 LEAF_PORT = 7422
 """Port of a leaf node listener without one of its own."""
@@ -388,6 +389,15 @@ def check_leafnodes(options: Options) -> None:
     for remote in leaf.remotes:
         if remote.dial.account not in known:
             raise StartError(f"cannot find local account {quoted(remote.dial.account)} specified in leafnode remote")
+        for key, subjects in (("deny_imports", remote.deny_imports), ("deny_exports", remote.deny_exports)):
+            for subject in subjects:
+                try:
+                    hashed(subject, account=remote.dial.account, leaf_remote=None)
+                except TransformError as error:
+                    urls = " ".join(quoted(f"{LEAF}://{host}:{port}") for host, port in _places(remote)[0])
+                    shown = f"urls=[{urls}], account={quoted(remote.dial.account)}"
+                    wrong = f"permission subject {quoted(subject)}: {error}"
+                    raise StartError(f"invalid {key} for remote {shown}: {wrong}") from error
 
 
 _RELOADABLE = frozenset({"tls", "logins", "single_login", "account", "auth_timeout_ns", "remotes", "warnings"})

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from lakestream.protocol.subjects import short_hash
 from tests.cluster.nodes import free_ports
 from tests.conformance.leaf_peer import LeafPeer
 from tests.conformance.leaf_world import (
@@ -72,6 +73,17 @@ def test_messages_and_requests_pass_both_ways(start_server: StartServer, kinds: 
     assert page(leaf, "/varz")["leafnodes"] == 1
 
 
+def _crossed(sender: Wire, receiver: Wire, *subjects: str) -> set[str]:
+    """Publish to subjects; return those that a subscriber to everything hears on the other side."""
+    receiver.ping()
+    for subject in (*subjects, "fence"):
+        sender.publish(subject, b"m")
+    heard: list[str] = []
+    while "fence" not in heard:
+        heard.append(receiver.next().subject)
+    return {*heard} & {*subjects}
+
+
 @pairs
 def test_denied_subjects_do_not_pass(start_server: StartServer, kinds: tuple[Kind, Kind]) -> None:
     hub, leaf = _both(start_server, kinds, "deny_imports: ['in.>'], deny_exports: ['out.>']")
@@ -81,12 +93,26 @@ def test_denied_subjects_do_not_pass(start_server: StartServer, kinds: tuple[Kin
         there.subscribe("in.x")
         there.subscribe(">")
         both_ways(here, there)
-        there.publish("out.x", b"m")
-        here.publish("in.x", b"m")
-        reaches(here, there, "fence.there")
-        reaches(there, here, "fence.here")
-        assert not [frame for frame in here.ping() if frame.subject == "out.x"]
-        assert not [frame for frame in there.ping() if frame.subject == "in.x"]
+        assert "out.x" not in _crossed(there, here, "out.x")
+        assert "in.x" not in _crossed(here, there, "in.x")
+
+
+HUBS = "accounts { THERE { users: [{user: u, password: p}] } }\nno_auth_user: u\n"
+DENIED = "deny_imports: ['in.{{account-hash()}}'], deny_exports: ['out.{{account-hash-leaf-remote()}}']"
+
+
+@pytest.mark.parametrize("hub_kind", [Kind.OURS, Kind.REAL], ids=lambda kind: kind.value)
+def test_denied_subjects_may_name_the_accounts_by_their_hashes(start_server: StartServer, hub_kind: Kind) -> None:
+    hub = hub_of(start_server, more=HUBS + (LAKE if hub_kind is Kind.OURS else ""), of=hub_kind)
+    leaf = leaf_of(start_server, hub, DENIED, LAKE, "u:p@", of=Kind.OURS)
+    linked(hub, leaf)
+    with Wire(hub.address) as far, Wire(leaf.address) as near:
+        far.subscribe(">")
+        near.subscribe(">")
+        both_ways(far, near)
+        here, there = short_hash("$G"), short_hash("THERE")
+        assert _crossed(far, near, f"in.{here}", f"in.{there}") == {f"in.{there}"}
+        assert _crossed(near, far, f"out.{here}", f"out.{there}") == {f"out.{here}"}
 
 
 @pairs

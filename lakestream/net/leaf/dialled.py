@@ -20,7 +20,7 @@ from lakestream.net.identity import Identity
 from lakestream.net.leaf.account import LeafAccount
 from lakestream.net.leaf.exchange import LOOP_PAUSE_S, Exchange, LeafEnded
 from lakestream.net.leaf.packing import LeafPacking, agreed
-from lakestream.net.leaf.rights import as_user
+from lakestream.net.leaf.rights import as_user, denied
 from lakestream.net.remote import dial as remote_dial
 from lakestream.net.remote.leaf_link import WRONG_PORT, Holder
 from lakestream.net.remote.outgoing import MAX_PINGS, OutgoingConnection
@@ -356,12 +356,13 @@ class DialledLeaf:
         own = (*self._own, b"$JS.API.")
         if ours.domain != domain:
             self._log.info(f'JetStream using domains: local "{ours.domain}", remote "{domain}"')
-        rules = rules_of(info)
+        rules, there = rules_of(info), str(info.get("remote_account") or "") or None
+        out, into = (denied(each, remote.dial.account, there) for each in (remote.deny_exports, remote.deny_imports))
         client = ClientInfo(id=connection.id, host="", account=remote.dial.account, kind="Leafnode")
         exchange = Exchange(
             connection,
             self._account,
-            as_user(rules, remote.deny_exports, remote.deny_imports, own),
+            as_user(rules, out, into, own),
             client,
             self._clock,
             cluster=str(info.get("cluster") or ""),

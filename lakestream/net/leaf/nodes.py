@@ -29,7 +29,7 @@ from lakestream.net.leaf.accepted import AcceptedLeaf
 from lakestream.net.leaf.account import LeafAccount
 from lakestream.net.leaf.dialled import DialledLeaf
 from lakestream.net.leaf.exchange import DOMAIN_SUBJECTS, USER_INFO, Exchange, LeafEnded
-from lakestream.net.leaf.rights import of_user
+from lakestream.net.leaf.rights import denied, of_user
 from lakestream.net.listener import Listener, ListenError, RateLimit, TlsEntry, bind
 from lakestream.net.statistics import Traffic
 from lakestream.net.tls import ServerContext
@@ -318,7 +318,9 @@ class LeafNodes:
         return Exchange(
             leaf,
             self.account(account),
-            of_user(account.rules(login.user), peer.deny_pub, self.own(account)),
+            of_user(
+                account.rules(login.user), denied(peer.deny_pub, peer.remote_account, account.name), self.own(account)
+            ),
             client,
             self.clock,
             cluster=peer.cluster,
