@@ -40,6 +40,9 @@ take, so that a node that sends `Hold` gets no more than that for its slow clien
 FORGOTTEN_IN_A_TURN = 1000
 """Subscriptions of a lost node that are removed in one turn (about 10 ms), so that heartbeats go on."""
 
+FAR = 1 << 32
+"""Added to the number of a queue group's members that are all behind leaf nodes of the node."""
+
 _numbers = itertools.count(1)
 
 
@@ -189,13 +192,14 @@ class RemoteAccount(Remote):
             key = subject, queue
             old = self.subscriptions.pop(key, None)
             if count > 0:
+                far, count = divmod(count, FAR)
                 weight = min(count, MAX_WEIGHT) if queue else 1
-                if old is not None and old.weight == weight:
+                if old is not None and (old.far, old.weight) == (bool(far), weight):
                     self.subscriptions[key] = old
                     continue
                 sub = Subscription(self, subject, queue, b"")
                 sub.remote = sub.carrier = self
-                sub.weight = weight
+                sub.far, sub.weight = bool(far), weight
                 self.subscriptions[key] = sub
                 # Insert before removing: watchers must not see a gap in the interest.
                 graph.insert(sub)
