@@ -1,4 +1,4 @@
-"""The keys of nats.conf that nats-server 2.15.1 knows, by the block in which they stand.
+"""The keys of nats.conf that nats-server 2.15.3 knows, by the block in which they stand.
 
 Belongs here: the list that tests compare with the keys of this server. `test_known_keys.py` of the conformance tests
 compares it with nats-server.
@@ -149,7 +149,7 @@ LEVELS: dict[str, Level] = {
         """
         listen port host net authorization remotes reconnect reconnect_delay reconnect_interval tls
         leafnode_advertise advertise no_advertise min_version compression isolate_leafnode_interest isolate
-        write_deadline write_timeout
+        write_deadline write_timeout ping_interval ping_max
         """,
     ),
     "leafnodes_authorization": _level(
@@ -169,7 +169,7 @@ LEVELS: dict[str, Level] = {
         "gateway { %s }",
         """
         name listen port host net authorization tls advertise connect_retries connect_backoff gateways
-        reject_unknown reject_unknown_cluster write_deadline write_timeout
+        reject_unknown reject_unknown_cluster write_deadline write_timeout ping_interval ping_max
         """,
     ),
     "gateways": _level("gateway { gateways: [{ %s }] }", "name tls url urls"),
@@ -183,5 +183,8 @@ LEVELS: dict[str, Level] = {
     ),
     "resolver": _level("resolver { %s }", "dir type hard_delete interval limit timeout allow_delete ttl"),
 }
+
+LATER = {"leafnodes": {"ping_interval", "ping_max"}, "gateway": {"ping_interval", "ping_max"}}
+"""Those of them that 2.15.1 does not know."""
 
 PAIRS = [(name, key) for name, level in LEVELS.items() for key in level.keys]

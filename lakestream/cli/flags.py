@@ -24,6 +24,7 @@ class Flag(msgspec.Struct, frozen=True):
 
     Attributes:
         kind: "text", "number" or "switch".
+        word: what a switch may be beside true and false.
         field: a field of `Flags` or of `CommandLine`; "" for a flag of nats-server without effect here.
         missing: why a flag of nats-server is not supported, shown to the user.
     """
@@ -34,6 +35,7 @@ class Flag(msgspec.Struct, frozen=True):
     value: str = ""
     help: str = ""
     missing: str = ""
+    word: str = ""
 
 
 class CommandLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,8 +56,8 @@ def _number(names: str, field: str, value: str, help: str) -> Flag:
     return Flag(tuple(names.split()), "number", field, value, help)
 
 
-def _switch(names: str, field: str, help: str) -> Flag:
-    return Flag(tuple(names.split()), "switch", field, "", help)
+def _switch(names: str, field: str, help: str, word: str = "") -> Flag:
+    return Flag(tuple(names.split()), "switch", field, "", help, word=word)
 
 
 def _missing(names: str, kind: str, why: str) -> Flag:
@@ -139,7 +141,12 @@ SECTIONS: tuple[tuple[str, tuple[Flag, ...]], ...] = (
             _switch("tls", "tls", "Enable TLS, do not verify clients (default: false)"),
             _text("tlscert", "tls_cert", "file", "Server certificate file"),
             _text("tlskey", "tls_key", "file", "Private key for server certificate"),
-            _switch("tlsverify", "tls_verify", "Enable TLS, verify client certificates"),
+            _switch(
+                "tlsverify",
+                "tls_verify",
+                "Enable TLS, verify client certificates (true, false or optional)",
+                "optional",
+            ),
             _text("tlscacert", "tls_ca", "file", "Client certificate CA for verification"),
         ),
     ),
@@ -221,7 +228,10 @@ def _convert(flag: Flag, name: str, value: str) -> str | int | bool:
             return True
         if value in _FALSE:
             return False
-        raise FlagError(f'invalid boolean value "{value}" for -{name}: parse error')
+        if flag.word and value.lower() == flag.word:
+            return flag.word
+        wrong = f'expected true, false, or {flag.word}: strconv.ParseBool: parsing "{value}": invalid syntax'
+        raise FlagError(f'invalid boolean value "{value}" for -{name}: {wrong if flag.word else "parse error"}')
     try:
         return int(value)
     except ValueError:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from lakestream.config.account_checks import AccountsError, check_accounts, name_error
+from lakestream.config.account_checks import AccountsError, check_accounts, kind_of, name_error
 from lakestream.config.account_options import (
     AccountLimits,
     AccountOptions,
@@ -21,7 +21,8 @@ from lakestream.config.account_options import (
 )
 from lakestream.config.conf import Item
 from lakestream.config.exports import Places, as_exports, as_imports
-from lakestream.config.mappings import Mappings
+from lakestream.config.mappings import Mappings, hashed_mapping
+from lakestream.config.sharing import hashed_entry
 from lakestream.config.users import as_permissions, as_users, check_names
 from lakestream.config.values import (
     INT64,
@@ -34,7 +35,7 @@ from lakestream.config.values import (
     number_in,
     shown,
 )
-from lakestream.protocol.accounts import JetStreamLimits
+from lakestream.protocol.accounts import GLOBAL_ACCOUNT, JetStreamLimits
 from lakestream.protocol.nkeys import ACCOUNT, is_public
 from lakestream.protocol.subjects import valid_subject
 from lakestream.protocol.transforms import TransformError, check_destination
@@ -52,8 +53,8 @@ class Configured(msgspec.Struct):
 # ---------------------------------------------------------------------- mappings
 
 
-def as_mappings(key: str, item: Item) -> tuple[SubjectMapping, ...]:
-    """Convert `mappings { SUBJECT: DESTINATION }`, or several destinations with weights."""
+def as_mappings(key: str, item: Item, account: str = GLOBAL_ACCOUNT) -> tuple[SubjectMapping, ...]:
+    """Convert `mappings { SUBJECT: DESTINATION }` of an account, or several destinations with weights."""
     found = []
     for source, entry in as_map(key, item).items():
         if not valid_subject(source.encode()):
@@ -68,8 +69,8 @@ def as_mappings(key: str, item: Item) -> tuple[SubjectMapping, ...]:
             destinations, where = tuple(_destination(one, entry) for one in value), f'"{source}"'
         else:
             raise entry.error("Expected an entry for the mapping destination")
-        mapping = SubjectMapping(source, destinations)
         try:
+            mapping = hashed_mapping(SubjectMapping(source, destinations), account)
             _check_mapping(mapping)
         except TransformError as error:
             raise entry.error(f"Error adding mapping for {where} : {error}") from error
@@ -80,6 +81,8 @@ def as_mappings(key: str, item: Item) -> tuple[SubjectMapping, ...]:
 
 def _check_mapping(mapping: SubjectMapping) -> None:
     """Raise TransformError, with nats-server's texts, for an invalid mapping."""
+    if not valid_subject(mapping.subject.encode()):
+        raise TransformError("invalid subject")
     for one in mapping.destinations:
         if not one.subject:
             raise TransformError("invalid subject")
@@ -203,9 +206,9 @@ ACCOUNT_KEYS: dict[str, Rule] = {
     "users": ("users", as_users),
     "default_permissions": ("default_permissions", as_permissions),
     "limits": ("*", _limits),
-    **dict.fromkeys(("mappings", "maps"), ("mappings", as_mappings)),
-    # Converted in `_account`, which collects positions and warnings.
-    **{name: (name, lambda key, item: item) for name in ("jetstream", "exports", "imports")},
+    # Converted in `_account`, which has the account's name, and collects positions and warnings.
+    "maps": ("mappings", lambda key, item: item),
+    **{name: (name, lambda key, item: item) for name in ("jetstream", "exports", "imports", "mappings")},
     "nkey": ("nkey", _nkey),
 }
 ACCOUNT_MISSING = dict.fromkeys(
@@ -254,6 +257,8 @@ def _account(name: str, block: dict[str, Item], made: Configured) -> AccountOpti
     made.warnings += values.pop("warnings", ())
     if "users" in values:
         made.users_at[name] = find(block, "users")
+    if "mappings" in values:
+        values["mappings"] = as_mappings("mappings", values["mappings"], name)
     if "jetstream" in values:
         values["jetstream"] = _jetstream(values["jetstream"], made.warnings)
     if "exports" in values:
@@ -273,13 +278,31 @@ def settle(items: dict[str, Item], values: dict[str, Any]) -> None:
         ConfError: they do not fit together.
     """
     made: Configured = values["accounts"]
-    values["accounts"] = made.accounts
+    made.accounts = values["accounts"] = tuple(_hashed(account, made.places) for account in made.accounts)
     values["warnings"] += made.warnings
     _check_logins(items, values, made)
     try:
         check_accounts(made.accounts)
     except AccountsError as error:
         raise made.places[id(error.at)].error(str(error)) from error
+
+
+def _hashed(account: AccountOptions, places: Places) -> AccountOptions:
+    """Replace the functions in subjects of exports and imports that stand for an account."""
+
+    def replaced(one: Any, kind: str) -> Any:
+        try:
+            made = hashed_entry(one, account.name)
+        except TransformError as error:
+            what = f'Error adding {kind_of(one)} {kind} "{one.subject}"'
+            raise places[id(one)].error(f"{what}: {error}") from error
+        places[id(made)] = places[id(one)]
+        return made
+
+    exports = tuple(replaced(one, "export") for one in account.exports)
+    return msgspec.structs.replace(
+        account, exports=exports, imports=tuple(replaced(one, "import") for one in account.imports)
+    )
 
 
 def _check_logins(items: dict[str, Item], values: dict[str, Any], made: Configured) -> None:

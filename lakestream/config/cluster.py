@@ -123,7 +123,7 @@ def _tls(key: str, item: Item) -> dict[str, Any]:
             raise not_served(written, inner, _TLS_MISSING[name])
         if name in _TLS_HARMLESS:
             warnings.append(place)
-        if name == "verify" and inner.value is False:
+        if name == "verify" and inner.value is not True:
             warnings.append(f"{place}: nodes always verify certificates")
     tls = as_tls(key, item)
     if not tls.cert_file:

@@ -37,6 +37,7 @@ from lakestream.config.values import (
     as_map,
     as_number,
     as_pause,
+    as_ping_interval,
     as_positive_duration,
     as_text,
     converted,
@@ -49,6 +50,7 @@ from lakestream.protocol.durations import parse_duration
 from lakestream.protocol.goquote import quoted
 from lakestream.protocol.nkeys import USER, BadKeyError, is_public, key_pair
 from lakestream.protocol.subjects import valid_subject
+from lakestream.protocol.transforms import TransformError, hashed
 
 LEAF_PORT = 7422
 """Port of a leaf node listener without one of its own."""
@@ -78,10 +80,14 @@ def _in_order(key: str, item: Item) -> dict[str, Any]:
     return {}
 
 
-def _port(key: str, item: Item) -> int:
+def _whole(key: str, item: Item) -> int:
     if isinstance(item.value, str):
         raise item.error("interface conversion: interface {} is string, not int64")
     return as_number(key, item)
+
+
+def _pings(key: str, item: Item) -> int:
+    return max(_whole(key, item), 0)
 
 
 def _listen(key: str, item: Item) -> dict[str, Any]:
@@ -344,7 +350,7 @@ def _places(remote: LeafRemote) -> tuple[tuple[tuple[str, int], ...], str]:
 
 LEAFNODES: dict[str, Rule] = {
     "listen": ("*", _listen),
-    "port": ("port", _port),
+    "port": ("port", _whole),
     **dict.fromkeys(("host", "net"), ("host", as_text)),
     **dict.fromkeys(("advertise", "leafnode_advertise"), ("advertise", as_text)),
     "no_advertise": ("no_advertise", _flag),
@@ -355,6 +361,8 @@ LEAFNODES: dict[str, Rule] = {
     **dict.fromkeys(_ISOLATE, ("isolate", _flag)),
     **dict.fromkeys(("reconnect", "reconnect_delay", "reconnect_interval"), ("reconnect_ns", _reconnect)),
     "remotes": ("*", _remotes),
+    "ping_interval": ("*", as_ping_interval),
+    "ping_max": ("ping_max", _pings),
 }
 LEAFNODES_HARMLESS = ("write_deadline", "write_timeout", "reconnect_jitter")
 
@@ -381,6 +389,15 @@ def check_leafnodes(options: Options) -> None:
     for remote in leaf.remotes:
         if remote.dial.account not in known:
             raise StartError(f"cannot find local account {quoted(remote.dial.account)} specified in leafnode remote")
+        for key, subjects in (("deny_imports", remote.deny_imports), ("deny_exports", remote.deny_exports)):
+            for subject in subjects:
+                try:
+                    hashed(subject, account=remote.dial.account, leaf_remote=None)
+                except TransformError as error:
+                    urls = " ".join(quoted(f"{LEAF}://{host}:{port}") for host, port in _places(remote)[0])
+                    shown = f"urls=[{urls}], account={quoted(remote.dial.account)}"
+                    wrong = f"permission subject {quoted(subject)}: {error}"
+                    raise StartError(f"invalid {key} for remote {shown}: {wrong}") from error
 
 
 _RELOADABLE = frozenset({"tls", "logins", "single_login", "account", "auth_timeout_ns", "remotes", "warnings"})

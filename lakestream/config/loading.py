@@ -237,8 +237,14 @@ def _tls(flags: Flags, from_file: TlsOptions | None) -> TlsOptions | None:
 
     cert_file, key_file, ca_file = (name or "" for name in given)
     timeout_ns = from_file.timeout_ns if from_file is not None else TlsOptions().timeout_ns
-    verify = bool(flags.tls_verify)
-    tls = TlsOptions(cert_file=cert_file, key_file=key_file, ca_file=ca_file, verify=verify, timeout_ns=timeout_ns)
+    tls = TlsOptions(
+        cert_file=cert_file,
+        key_file=key_file,
+        ca_file=ca_file,
+        verify=flags.tls_verify is True,
+        verify_optional=flags.tls_verify == "optional",
+        timeout_ns=timeout_ns,
+    )
     try:
         check_files(tls)
     except ValueError as error:

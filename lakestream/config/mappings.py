@@ -13,10 +13,12 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from lakestream.config.account_options import Destination, SubjectMapping
 from lakestream.protocol.goquote import quoted
 from lakestream.protocol.subjects import SubjectFilters, covers, is_literal
-from lakestream.protocol.transforms import MAX_SUBJECT, Transform, TransformError
+from lakestream.protocol.transforms import MAX_SUBJECT, Transform, TransformError, hashed
 
 FULL = 100
 """Maximum sum of the weights of a subject's destinations; the rest stays with the subject itself."""
@@ -81,6 +83,12 @@ def _tokenized(source: bytes) -> bytes:
             number += 1
             tokens[at] = b"$%d" % number
     return b".".join(tokens)
+
+
+def hashed_mapping(mapping: SubjectMapping, account: str) -> SubjectMapping:
+    """Replace `{{account-hash()}}` in a mapping of this account. Raises TransformError."""
+    destinations = [replace(one, subject=hashed(one.subject, account=account)) for one in mapping.destinations]
+    return SubjectMapping(hashed(mapping.subject, account=account), tuple(destinations))
 
 
 class Mappings:

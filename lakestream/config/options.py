@@ -261,6 +261,7 @@ class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
         insecure: a dialling node accepts any certificate (encrypted, but without protection from a man in the middle).
         timeout_ns: of the handshake.
         verify: clients need a certificate; with `verify_and_map` it tells which user they are.
+        verify_optional: they need none, but one that they have must be good.
         first: TLS begins before INFO; after `fallback_ns` (0: never) INFO is sent to a client that sends nothing.
         min_version: `1.2` or `1.3`; "": 1.2.
         cipher_suites: of TLS 1.2, IANA's names; empty: all that are considered secure.
@@ -274,6 +275,7 @@ class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
     ca_file: str = ""
     insecure: bool = False
     verify: bool = False
+    verify_optional: bool = False
     timeout_ns: int = 2 * SECOND
     verify_and_map: bool = False
     first: bool = False
@@ -284,6 +286,11 @@ class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
     pinned_certs: tuple[str, ...] = ()
     rate_limit: int = 0
     certs: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def needs_certificates(self) -> bool:
+        """Return True if each client needs a certificate."""
+        return self.verify or self.verify_and_map
 
 
 class WebSocketOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -378,6 +385,7 @@ class LeafOptions(msgspec.Struct, frozen=True, kw_only=True):
         isolate: no leaf node is told the interest of others.
         reconnect_ns: pause between attempts to join a server.
         remotes: the servers to join.
+        ping_interval_ns, ping_max: of leaf connections in both directions; 0: as elsewhere.
     """
 
     host: str = "0.0.0.0"
@@ -394,6 +402,8 @@ class LeafOptions(msgspec.Struct, frozen=True, kw_only=True):
     isolate: bool = False
     reconnect_ns: int = SECOND
     remotes: tuple[LeafRemote, ...] = ()
+    ping_interval_ns: int = 0
+    ping_max: int = 0
     warnings: tuple[str, ...] = ()
 
 
@@ -507,7 +517,7 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     http_port: int | None = None
     https_port: int | None = None
     tls: bool | None = None
-    tls_verify: bool | None = None
+    tls_verify: bool | str | None = None
     tls_cert: str | None = None
     tls_key: str | None = None
     tls_ca: str | None = None

@@ -13,6 +13,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
+from msgspec.structs import replace
+
 from lakestream.config.account_options import (
     ServiceExport,
     ServiceImport,
@@ -20,7 +22,7 @@ from lakestream.config.account_options import (
     StreamImport,
 )
 from lakestream.protocol.subjects import covers, valid_subject
-from lakestream.protocol.transforms import TransformError
+from lakestream.protocol.transforms import TransformError, hashed
 
 Export = StreamExport | ServiceExport
 Import = StreamImport | ServiceImport
@@ -30,6 +32,16 @@ _CALL = re.compile(rb"\{\{.*\}\}")
 _WILDCARD = re.compile(rb"\{\{\s*[wW]ildcard\s*\(.*\)\s*\}\}")
 _PLACE = re.compile(rb"\$(\d+)|\{\{\s*[wW]ildcard\s*\(\s*(\d+)\s*\)\s*\}\}")
 _MAX_PLACE = 9999
+
+
+Entry = TypeVar("Entry", bound=Export | Import)
+
+
+def hashed_entry(entry: Entry, account: str) -> Entry:
+    """Replace the functions that stand for an account in an export or import of this one. Raises TransformError."""
+    exporter = entry.account if isinstance(entry, StreamImport | ServiceImport) else ""
+    names = [name for name in ("subject", "to", "prefix") if "{{" in getattr(entry, name, "")]
+    return replace(entry, **{name: hashed(getattr(entry, name), account=account, exporter=exporter) for name in names})
 
 
 class ExportIndex(Generic[E]):

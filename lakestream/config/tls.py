@@ -88,6 +88,15 @@ def _boolean(key: str, item: Item) -> bool:
     return item.value
 
 
+def _verify(key: str, item: Item) -> dict[str, bool]:
+    """Convert a boolean, or `optional`: who has no certificate needs none."""
+    if isinstance(item.value, str) and item.value.lower() == "optional":
+        return {"verify_optional": True}
+    if not isinstance(item.value, bool):
+        raise item.error(f"{_ERROR}, expected 'verify' to be a boolean or 'optional'")
+    return {"verify": item.value}
+
+
 def _known_urls(key: str, item: Item) -> bool:
     if _boolean(key, item):
         raise item.error(f"{key} not supported in this context")
@@ -206,7 +215,7 @@ TLS: dict[str, Rule] = {
     "cert_file": ("cert_file", _file),
     "key_file": ("key_file", _file),
     "ca_file": ("ca_file", _file),
-    "verify": ("verify", _boolean),
+    "verify": ("*", _verify),
     "verify_and_map": ("verify_and_map", _boolean),
     "verify_cert_and_check_known_urls": ("known_urls", _known_urls),
     "insecure": ("insecure", _boolean),
@@ -283,6 +292,8 @@ def _values(
             raise item.error(f"missing '{absent}' in TLS configuration")
     if values.get("cert_file") and values.get("certs"):
         raise item.error(f"{_ERROR}, cannot combine 'cert_file' option with 'certs' option")
+    if values.get("verify_optional") and values.get("verify_and_map"):
+        raise item.error(f"{_ERROR}, cannot combine 'verify: optional' with options requiring client certificates")
     return values
 
 

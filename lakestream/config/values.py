@@ -224,6 +224,29 @@ def as_duration(key: str, item: Item) -> int:
     return duration
 
 
+def spelled_duration(prefix: str) -> Callable[[str, Item], int]:
+    """Return the converter of a duration in ns, 0 for a negative one; `prefix` stands before the text of an error."""
+
+    def convert(key: str, item: Item) -> int:
+        if isinstance(item.value, str):
+            try:
+                return max(parse_duration(item.value), 0)
+            except ValueError:
+                raise item.error(f"{prefix}time: invalid duration {quoted(item.value)}") from None
+        return max(as_duration(key, item), 0)
+
+    return convert
+
+
+def as_ping_interval(key: str, item: Item) -> dict[str, Any]:
+    """Convert the interval of PINGs of a block; 0 means that of the server. A number of seconds leaves a warning."""
+    values: dict[str, Any] = {"ping_interval_ns": spelled_duration("error parsing ping_interval: ")(key, item)}
+    if not isinstance(item.value, str):
+        text = f"invalid use of field {quoted(key)}: ping_interval should be converted to a duration"
+        values["warnings"] = [f"{item.file}:{item.line}:{item.column}: {text}"]
+    return values
+
+
 def as_positive_duration(key: str, item: Item) -> int:
     duration = as_duration(key, item)
     if duration <= 0:

@@ -23,16 +23,16 @@ from lakestream.config.values import (
     Rule,
     address,
     as_boolean,
-    as_duration,
     as_map,
     as_number,
+    as_ping_interval,
     as_positive_duration,
     as_text,
     converted,
     go_kind,
     shown,
+    spelled_duration,
 )
-from lakestream.protocol.durations import parse_duration
 from lakestream.protocol.goquote import quoted
 
 _DEFAULT_PORTS = {"http": "80", "https": "443"}
@@ -112,29 +112,6 @@ def _headers(key: str, item: Item) -> tuple[tuple[str, str], ...]:
     return tuple((name, str(entry.value)) for name, entry in item.value.items())
 
 
-def _duration(prefix: str) -> Any:
-    """Return the converter of a duration; `prefix` stands before the text of an error."""
-
-    def convert(key: str, item: Item) -> int:
-        if isinstance(item.value, str):
-            try:
-                return max(parse_duration(item.value), 0)
-            except ValueError:
-                raise item.error(f"{prefix}time: invalid duration {quoted(item.value)}") from None
-        return max(as_duration(key, item), 0)
-
-    return convert
-
-
-def _ping_interval(key: str, item: Item) -> dict[str, Any]:
-    value = _duration("error parsing ping_interval: ")(key, item)
-    values: dict[str, Any] = {"ping_interval_ns": value}
-    if not isinstance(item.value, str):
-        text = f"invalid use of field {quoted(key)}: ping_interval should be converted to a duration"
-        values["warnings"] = [f"{item.file}:{item.line}:{item.column}: {text}"]
-    return values
-
-
 def _no_users(key: str, item: Item) -> None:
     """Reject a list of users, which only the server has; the similar key `user` is no way to give one."""
     raise item.error(f"unknown field {quoted(key)}")
@@ -158,7 +135,7 @@ WEBSOCKET_KEYS: dict[str, Rule] = {
         ("allowed_origins", "allowed_origin", "allow_origins", "allow_origin", "origins", "origin"),
         ("allowed_origins", _origins),
     ),
-    "handshake_timeout": ("handshake_timeout_ns", _duration("")),
+    "handshake_timeout": ("handshake_timeout_ns", spelled_duration("")),
     **dict.fromkeys(("compress", "compression"), ("compression", as_boolean)),
     **dict.fromkeys(("authorization", "authentication"), ("*", lambda key, item: _authorization(key, item))),
     "jwt_cookie": ("jwt_cookie", as_text),
@@ -167,7 +144,7 @@ WEBSOCKET_KEYS: dict[str, Rule] = {
     "token_cookie": ("token_cookie", as_text),
     "no_auth_user": ("no_auth_user", as_text),
     "headers": ("headers", _headers),
-    "ping_interval": ("*", _ping_interval),
+    "ping_interval": ("*", as_ping_interval),
 }
 
 

@@ -393,10 +393,13 @@ class Connection(ClientOutbox, Arrival):
             return
         if self._verbose:
             self.send(frames.OK)
+        client = self.client
+        if self.guard is not None and self.guard.answered:
+            client = replace(client, answers=True)
         if tracing is None:
-            found = self.hub.route(self, self.client, subject, reply, header, payload)
+            found = self.hub.route(self, client, subject, reply, header, payload)
         else:
-            found = tracing.route(self, self.client, (original, reply, header, payload), mapped)
+            found = tracing.route(self, client, (original, reply, header, payload), mapped)
         if not found and reply and self._no_responders:
             self._report_no_responders(subject, reply)
 

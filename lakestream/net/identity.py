@@ -106,7 +106,7 @@ def tls_fields(options: Options, first: bool = False) -> dict[str, bool]:
         return {}
     fields = {
         "tls_required": first or not options.allow_non_tls,
-        "tls_verify": tls.verify or tls.verify_and_map,
+        "tls_verify": tls.needs_certificates,
         "tls_available": options.allow_non_tls,
     }
     return {name: value for name, value in fields.items() if value}

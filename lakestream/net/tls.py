@@ -225,7 +225,7 @@ class ServerContext:
         from cryptography import x509
 
         self.options = tls
-        self._verifies = verify and (tls.verify or tls.verify_and_map)
+        self._verifies = verify and (tls.needs_certificates or tls.verify_optional)
         pairs = ((tls.cert_file, tls.key_file),) if tls.cert_file else tls.certs
         self._by_name: dict[str, ssl.SSLContext] = {}
         self._authorities: dict[x509.Name, x509.Certificate] = {}
@@ -271,7 +271,7 @@ class ServerContext:
         context.num_tickets = 0
         _load(context, cert_file, key_file, tls.ca_file, verifies=self._verifies)
         if self._verifies:
-            context.verify_mode = ssl.CERT_REQUIRED
+            context.verify_mode = ssl.CERT_REQUIRED if tls.needs_certificates else ssl.CERT_OPTIONAL
             context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         _limit(context, tls, curve)
         return context

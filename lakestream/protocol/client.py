@@ -68,6 +68,8 @@ class ClientInfo(msgspec.Struct, frozen=True):
         service: the account whose service import brought the message here; "": the client's own account.
         issuer_key, name_tag, tags, jwt: of the token of a user that an account signed. `jwt` is only shown to accounts
             to which the user's account shares its identity; "" also for bearers, whose tokens are secret.
+        answers: of a message to a subject that somebody else has chosen (an answer, a delivery): JetStream's API under
+            another name does not take it.
     """
 
     id: int
@@ -85,6 +87,7 @@ class ClientInfo(msgspec.Struct, frozen=True):
     name_tag: str = ""
     tags: tuple[str, ...] = ()
     jwt: str = ""
+    answers: bool = False
 
 
 class Trace(Protocol):

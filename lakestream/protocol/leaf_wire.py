@@ -218,7 +218,8 @@ class LeafParser:
 
 
 def _interest(verb: bytes, words: list[bytes], line: bytes) -> InterestBegins | InterestEnds | None:
-    """Return a change of interest as nats-server reads it: a weight that is no number is 1; None: it is ignored."""
+    """Return a change of interest as nats-server reads it: a weight that is no number, or one of more
+    than nine digits, is 1; None: it is ignored."""
     if not words:
         raise LeafWireError(_shown(line), UNKNOWN)
     if verb.endswith(b"-"):
@@ -227,7 +228,7 @@ def _interest(verb: bytes, words: list[bytes], line: bytes) -> InterestBegins | 
         raise LeafWireError(_shown(line))
     if len(words) == 1:
         return InterestBegins(words[0])
-    return InterestBegins(words[0], words[1], int(words[2]) if words[2].isdigit() else 1)
+    return InterestBegins(words[0], words[1], int(words[2]) if words[2].isdigit() and len(words[2]) < 10 else 1)
 
 
 def _shown(line: bytes) -> str:

@@ -91,6 +91,14 @@ def is_reserved(subject: bytes) -> bool:
     return tokens[1] in _REQUESTS or tokens[2:3] == [b"API"]
 
 
+def is_api_request(subject: bytes) -> bool:
+    """Return True if a message at this subject is a request to JetStream's API, perhaps that of another domain."""
+    if not subject.startswith(b"$JS."):
+        return False
+    tokens = subject.split(b".", 3)
+    return tokens[1] == b"API" or (tokens[1] not in _REQUESTS and tokens[2:3] == [b"API"])
+
+
 def matches(pattern: bytes, subject: bytes) -> bool:
     """Return True if the filter `pattern` matches `subject`.
 

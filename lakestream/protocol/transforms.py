@@ -4,16 +4,17 @@ Belongs here: pure functions over subjects as raw bytes, with the functions and 
 (docs/internals/streams.md#transforms-and-republishing). Transforms are used by streams, imports and mappings.
 
 A destination is tokens joined by `.`. A token may refer to the source's wildcards: `$n` or `{{wildcard(n)}}`, and the
-functions below; every other token is literal. A last token `>` is what the source's `>` matches.
+functions below; every other token is literal. A last token `>` is what the source's `>` matches. Functions that stand
+for an account are no part of a transform: they are replaced once, where a mapping, import or export is read (`hashed`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import randrange
 
-from lakestream.protocol.subjects import matches, valid_literal
+from lakestream.protocol.subjects import matches, short_hash, valid_literal
 
 Maker = Callable[[Sequence[bytes]], bytes]
 """Makes a token (or several, joined) of the destination from the tokens of a subject."""
@@ -35,6 +36,10 @@ _NAMES = (
 )
 _CALLS = tuple((name, re.compile(rb"\{\{\s*" + form + rb"\s*\((.*)\)\s*\}\}")) for name, form in _NAMES)
 _RANDOM = dict(_CALLS)["random"]
+_OF_ACCOUNTS = tuple(
+    (name, re.compile(rb"\{\{\s*[aA]ccount-[hH]ash" + form + rb"\s*\((.*)\)\s*\}\}"))
+    for name, form in (("exporter", rb"-[iI]mport"), ("leaf_remote", rb"-[lL]eaf-[rR]emote"), ("account", b""))
+)
 _COMMA = re.compile(rb",\s*")
 _BLANKS = re.compile(rb"[ \t\r\n\f]")
 
@@ -49,6 +54,7 @@ _TOO_MANY = "too many arguments passed to the function"
 _INVALID = "function argument is invalid or in the wrong format"
 _OUT_OF_RANGE = "wildcard index out of range"
 _UNKNOWN = "unknown function"
+_UNAVAILABLE = "function is not available in this context"
 
 _INT32 = range(-(1 << 31), 1 << 31)
 _MAX_DIGITS = 20
@@ -107,6 +113,39 @@ class Transform:
         return b".".join(made)
 
 
+def hashed(subject: str, **accounts: str | None) -> str:
+    """Replace the functions of a subject or filter that stand for an account by the hash of its name.
+
+    Args:
+        accounts: `account` (`{{account-hash()}}`), `exporter` (`{{account-hash-import()}}`) and `leaf_remote`
+            (`{{account-hash-leaf-remote()}}`), as far as they are known there; None: it will be, so the function stays.
+
+    Raises:
+        TransformError: a function with arguments, or whose account is not known.
+    """
+    if "{{" not in subject:
+        return subject
+    return ".".join([_hashed(token, accounts) for token in subject.split(".")])
+
+
+def _hashed(token: str, accounts: Mapping[str, str | None]) -> str:
+    name, arguments = _account_call(token.encode())
+    if not name:
+        return token
+    if arguments.strip():
+        raise _invalid(_TOO_MANY, token.encode())
+    account = accounts.get(name, "")
+    if account == "":
+        raise _invalid(_UNAVAILABLE, token.encode())
+    return token if account is None else short_hash(account)
+
+
+def _account_call(token: bytes) -> tuple[str, bytes]:
+    """Return which account a token stands for, and the arguments; "": none."""
+    found = next(((name, call) for name, form in _OF_ACCOUNTS if (call := form.search(token))), None)
+    return ("", b"") if found is None or not _is_call(token) else (found[0], found[1][1])
+
+
 def check_destination(destination: bytes) -> None:
     """Check a destination by itself, before it is combined with a source. Raises TransformError."""
     ended = False
@@ -114,6 +153,8 @@ def check_destination(destination: bytes) -> None:
         if not token or ended:
             raise _invalid("invalid transform", token)
         if _is_call(token):
+            if _account_call(token)[0]:
+                raise _invalid(_UNAVAILABLE, token)
             if not any(form.search(token) for _, form in _CALLS):
                 raise _invalid(_UNKNOWN, token)
         elif token == b">":
@@ -147,6 +188,8 @@ def _maker(token: bytes, positions: Positions) -> Maker:
         return _wildcard(_position(token, index, positions)) if index is not None else lambda tokens: token
     if not _is_call(token):
         return lambda tokens: token
+    if _account_call(token)[0]:
+        raise _invalid(_UNAVAILABLE, token)
     for name, form in _CALLS:
         found = form.search(token)
         if found is not None:

@@ -49,6 +49,7 @@ from lakestream.server.reloading import (
     check_advertised,
     close_surplus,
     close_unpinned,
+    is_asked_again,
     limit_changes,
     limit_clients,
     reload_clients,
@@ -524,9 +525,10 @@ class Node:
             close_unpinned([each for each in self.connections.values() if each.kind == STANDARD], tls, self.log)
         authenticators = self.logins.reload(options)
         if not AFFECTED_BY.isdisjoint(changed):
-            self.accounts.configure(options)
+            gone = self.accounts.configure(options)
+            undecided = list(self.accounts) if is_asked_again(before, options) else gone
             clients = self.connections.values()
-            reload_clients(clients, authenticators, self.logins.by_kind, self.accounts)
+            reload_clients(clients, authenticators, self.logins.by_kind, self.accounts, undecided)
             self.log.info("Reloaded: accounts")
         elif not LIMITS.isdisjoint(changed):
             limit_clients(self.connections.values())

@@ -6,7 +6,7 @@ JetStream themselves that they changed. What a reload may change at all is in co
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from lakestream.config.errors import StartError
@@ -18,12 +18,12 @@ from lakestream.protocol.durations import format_duration
 
 if TYPE_CHECKING:
     from lakestream.logging import Logger
-    from lakestream.net.accounts.accounts import Accounts
+    from lakestream.net.accounts.accounts import Account, Accounts
     from lakestream.net.connection import Connection
     from lakestream.net.tls import ServerContext
 
-AFFECTED_BY = frozenset({"accounts", "mappings", "users", "token", "tls"})
-"""Options that change who may connect, or what clients may do."""
+AFFECTED_BY = frozenset({"accounts", "mappings", "users", "token", "tls", "server_tags"})
+"""Options that change who may connect, or what clients may do. Services of auth callouts are told the server's tags."""
 
 LIMITS = frozenset({"max_payload", "max_subscriptions", "max_control_line"})
 """Options that change the limits of connected clients."""
@@ -98,27 +98,44 @@ def limit_clients(connections: Iterable[Connection]) -> None:
             connection.limit()
 
 
+def is_asked_again(before: Options, now: Options) -> bool:
+    """Return True if what an auth callout is asked about, or by whom it is passed by, has changed."""
+    return _callout_inputs(before) != _callout_inputs(now)
+
+
+def _callout_inputs(options: Options) -> tuple[object, ...]:
+    tls = options.tls or TlsOptions()
+    listed = [("", options.users), *((account.name, account.users) for account in options.accounts)]
+    users = {(name, each.name, each.password, each.connection_types) for name, users in listed for each in users}
+    return options.server_tags, options.token, tls.verify, tls.verify_and_map, users
+
+
 def reload_clients(
     connections: Iterable[Connection],
     before: Mapping[str, Authenticator],
     after: Mapping[str, Authenticator],
     accounts: Accounts,
+    undecided: Container[Account],
 ) -> None:
     """Close the connections that would not be accepted now; apply limits and permissions to the others.
 
-    As in nats-server: a client whose account changed or whose user is gone is just closed, and one that the service of
-    an auth callout let in, which is asked again when the client comes back; one that would need another password gets
-    -ERR. A client with a token stays. A password counts as changed when it is written differently, for instance hashed
-    anew, also for clients by `no_auth_user`. An account whose max_connections shrinks keeps its oldest clients.
+    As in nats-server: a client whose account changed or whose user is gone is just closed; one that would need another
+    password gets -ERR. A client with a token stays. A password counts as changed when it is written differently, for
+    instance hashed anew, also for clients by `no_auth_user`. An account whose max_connections shrinks keeps its oldest
+    clients.
 
     Args:
         before, after: the checks of credentials by kind of client.
+        undecided: accounts of which those are closed, too, whom the service of an auth callout let in: it is asked
+            again when they come back.
     """
     for connection in list(connections):
         if not connection.ready or connection.close_reason:
             continue
         authenticator = after[connection.kind]
-        login, is_known = _login(connection, authenticator, authenticator.same_token(before[connection.kind]))
+        login, is_known = _login(
+            connection, authenticator, authenticator.same_token(before[connection.kind]), undecided
+        )
         if login is not None and login.account == connection.login.account:
             connection.login = login
             connection.limit()
@@ -133,14 +150,16 @@ def reload_clients(
             client.turn_away("maximum account active connections exceeded", "Maximum Account Connections Exceeded")
 
 
-def _login(connection: Connection, authenticator: Authenticator, same_token: bool) -> tuple[Login | None, bool]:
+def _login(
+    connection: Connection, authenticator: Authenticator, same_token: bool, undecided: Container[Account]
+) -> tuple[Login | None, bool]:
     """Return the new login of a client (None: not allowed any more), and whether it authenticated by itself and gets no
     -ERR."""
     before = connection.login
     if before.token is not None:
         return before, True  # its account and its operators decide, not the configuration
     if before.called_out:
-        return None, True
+        return (None if connection.account in undecided else before), True
     if before.user is None:
         if authenticator.by_token:
             return (ANYBODY if same_token else None), False

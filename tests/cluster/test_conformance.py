@@ -52,7 +52,7 @@ def check(scenario: Scenario, clusters: tuple[Kept, Kept], recordings: Recording
 def _difference(
     scenario: Scenario, clusters: tuple[Kept, Kept], recordings: Recordings, recording: str, *, last: bool
 ) -> str:
-    if not recordings.live:
+    if not recordings.asks(recording):
         return compare(scenario.id, recordings.get(recording), _play(scenario, clusters[1]))
     for _ in range(REAL_TRIES):
         with ThreadPoolExecutor(2) as threads:

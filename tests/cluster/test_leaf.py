@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.cluster.conftest import StartCluster
 from tests.cluster.nodes import Cluster, Node, free_ports, until
+from tests.conformance.leaf_peer import LeafPeer
 from tests.conformance.leaf_world import (
     SOON_S,
     both_ways,
@@ -138,6 +140,50 @@ def test_leaf_nodes_of_a_cluster_reach_every_node_of_it(
     with Wire(leaf.address) as there, cluster.wire(third) as here:
         reaches(there, here, "over.another.node", SOON_S)
         copied(there, "M", publish(cluster, 20), SOON_S)
+
+
+def test_members_behind_leaf_nodes_are_chosen_where_the_cluster_has_none(start_cluster: StartCluster) -> None:
+    first, second, third = start_cluster(config=HUB.replace("lake { enabled: false }\n", "")).nodes
+    port = until(functools.partial(leaf_port, second), "it listens")
+    peers = [LeafPeer(("127.0.0.1", port), {"name": name, "cluster": name}) for name in ("one", "two")]
+    for peer, weight in zip(peers, (1, 3), strict=True):
+        peer.send(f"LS+ fence\r\nLS+ work g {weight}\r\n".encode())
+        peer.heard()
+    with Wire(first.address) as here, Wire(third.address) as there:
+        there.subscribe("fence")
+        there.ping()
+        readers: list[Callable[[], list[str]]] = [
+            *(
+                functools.partial(lambda peer: [frame.words[0] for frame in peer.heard() if frame.words], each)
+                for each in peers
+            ),
+            lambda: [frame.subject for frame in there.ping()],
+        ]
+
+        def shares(count: int) -> list[int]:
+            """Publish on the first node; return how many messages the leaf nodes and the member on the third got."""
+            for _ in range(count):
+                here.publish("work", b"x")
+            got: list[list[str]] = [[], [], []]
+
+            def fenced() -> bool:
+                here.publish("fence")
+                here.ping()
+                for subjects, read in zip(got, readers, strict=True):
+                    subjects += read()
+                return all("fence" in subjects for subjects in got)
+
+            until(fenced, "the fence comes")
+            return [subjects.count("work") for subjects in got]
+
+        until(lambda: sum(shares(4)) == 4, "the members are known")
+        one, two, _ = shares(400)
+        assert abs(one - 100) < 60
+        assert one + two == 400
+        there.subscribe("work", "g")
+        there.ping()
+        until(lambda: shares(4)[2], "the member is known")
+        assert shares(400) == [0, 0, 400]
 
 
 def test_a_cluster_joins_a_hub_by_one_node(start_cluster: StartCluster, start_server: StartServer) -> None:

@@ -20,10 +20,12 @@ StartServer = Callable[..., Server]
 ACCOUNTS = "accounts { AUTH { users: [{user: auth, password: p}] }, APP {} }"
 
 
-def _config(issuer: str = ISSUER.public, more: str = "", password: str = "p", accounts: str = "APP {}") -> str:
+def _config(
+    issuer: str = ISSUER.public, more: str = "", password: str = "p", accounts: str = "APP {}", permissions: str = ""
+) -> str:
     return (
         f"authorization {{ auth_callout {{ issuer: {issuer}, auth_users: [auth], account: AUTH }} }}\n"
-        f"accounts {{ AUTH {{ users: [{{user: auth, password: {password}}}] }}, {accounts} }}\n{more}\n"
+        f"accounts {{ AUTH {{ users: [{{user: auth, password: {password}{permissions}}}] }}, {accounts} }}\n{more}\n"
     )
 
 
@@ -49,13 +51,28 @@ def _service(server: Server) -> Wire:
     [
         pytest.param(_config(more="ping_max: 3"), [], [], id="nothing"),
         pytest.param(_config(accounts="OTHER {}"), ["closed"], [], id="account gone"),
+        pytest.param(_config(accounts="APP {}, OTHER {}"), [], [], id="another account"),
+        pytest.param(_config(accounts="APP { exports: [{stream: x}] }"), [], [], id="an export"),
+        pytest.param(
+            _config(accounts="APP { limits { max_connections: 0 } }"),
+            ["'maximum account active connections exceeded'", "closed"],
+            [],
+            id="no connections",
+        ),
+        pytest.param(_config(accounts="APP { limits { max_connections: 1 } }"), [], [], id="one connection"),
+        pytest.param(_config(accounts="APP { mappings: { a: b } }"), [], [], id="a mapping"),
+        pytest.param(_config(more="server_tags: [new]"), ["closed"], [], id="tags"),
+        pytest.param(_config(accounts="APP { users: [{user: ann, password: p}] }"), ["closed"], [], id="a user"),
+        pytest.param(
+            _config(permissions=", permissions: {publish: {deny: x}}"), [], [], id="permissions of the service"
+        ),
         pytest.param(
             _config(password="q"), ["closed"], ["'Authorization Violation'", "closed"], id="password of the service"
         ),
     ],
 )
 def test_who_stays_after_a_reload(start_server: StartServer, after: str, client: list[str], service: list[str]) -> None:
-    """nats-server closes the clients of a callout even if nothing about logins changes."""
+    """As in nats-server 2.15.3; before, it closed all clients of a callout."""
     server = start_server(config=NAMED + _config(), jetstream=False)
     with _service(server) as asked, _client(server, asked) as bob:
         assert "Reloaded server configuration" in reload(server, after)

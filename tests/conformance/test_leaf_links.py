@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 import signal
+import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lakestream.protocol.subjects import short_hash
+from tests.cluster.nodes import free_ports
 from tests.conformance.leaf_peer import LeafPeer
 from tests.conformance.leaf_world import (
+    LINK_S,
     both_ways,
     copied,
     create,
@@ -21,8 +28,9 @@ from tests.conformance.leaf_world import (
     reaches,
     until,
 )
-from tests.conftest import StartServer
-from tests.servers import Kind, Server
+from tests.conformance.test_monitoring_port import ask
+from tests.conftest import Agree, Recorded, StartServer
+from tests.servers import Kind, Server, run_to_end
 from tests.wire import Wire
 
 pytestmark = pytest.mark.conformance
@@ -65,6 +73,17 @@ def test_messages_and_requests_pass_both_ways(start_server: StartServer, kinds: 
     assert page(leaf, "/varz")["leafnodes"] == 1
 
 
+def _crossed(sender: Wire, receiver: Wire, *subjects: str) -> set[str]:
+    """Publish to subjects; return those that a subscriber to everything hears on the other side."""
+    receiver.ping()
+    for subject in (*subjects, "fence"):
+        sender.publish(subject, b"m")
+    heard: list[str] = []
+    while "fence" not in heard:
+        heard.append(receiver.next().subject)
+    return {*heard} & {*subjects}
+
+
 @pairs
 def test_denied_subjects_do_not_pass(start_server: StartServer, kinds: tuple[Kind, Kind]) -> None:
     hub, leaf = _both(start_server, kinds, "deny_imports: ['in.>'], deny_exports: ['out.>']")
@@ -74,12 +93,26 @@ def test_denied_subjects_do_not_pass(start_server: StartServer, kinds: tuple[Kin
         there.subscribe("in.x")
         there.subscribe(">")
         both_ways(here, there)
-        there.publish("out.x", b"m")
-        here.publish("in.x", b"m")
-        reaches(here, there, "fence.there")
-        reaches(there, here, "fence.here")
-        assert not [frame for frame in here.ping() if frame.subject == "out.x"]
-        assert not [frame for frame in there.ping() if frame.subject == "in.x"]
+        assert "out.x" not in _crossed(there, here, "out.x")
+        assert "in.x" not in _crossed(here, there, "in.x")
+
+
+HUBS = "accounts { THERE { users: [{user: u, password: p}] } }\nno_auth_user: u\n"
+DENIED = "deny_imports: ['in.{{account-hash()}}'], deny_exports: ['out.{{account-hash-leaf-remote()}}']"
+
+
+@pytest.mark.parametrize("hub_kind", [Kind.OURS, Kind.REAL], ids=lambda kind: kind.value)
+def test_denied_subjects_may_name_the_accounts_by_their_hashes(start_server: StartServer, hub_kind: Kind) -> None:
+    hub = hub_of(start_server, more=HUBS + (LAKE if hub_kind is Kind.OURS else ""), of=hub_kind)
+    leaf = leaf_of(start_server, hub, DENIED, LAKE, "u:p@", of=Kind.OURS)
+    linked(hub, leaf)
+    with Wire(hub.address) as far, Wire(leaf.address) as near:
+        far.subscribe(">")
+        near.subscribe(">")
+        both_ways(far, near)
+        here, there = short_hash("$G"), short_hash("THERE")
+        assert _crossed(far, near, f"in.{here}", f"in.{there}") == {f"in.{there}"}
+        assert _crossed(near, far, f"out.{here}", f"out.{there}") == {f"out.{here}"}
 
 
 @pairs
@@ -243,3 +276,100 @@ def test_secrets_of_leaf_nodes_are_shown_nowhere(start_server: StartServer) -> N
             assert "s3cret" not in json.dumps(page(server, shown))
         printed = [line for line in server.log(2000).splitlines() if not line.startswith("---")]
         assert not [line for line in printed if "s3cret" in line]
+
+
+LACKING = """\
+http: '127.0.0.1:-1'
+accounts { A { users: [{user: a, password: p}] } }
+leafnodes { remotes: [
+  { url: 'nats-leaf://127.0.0.1:1' }
+  { urls: ['nats-leaf://127.0.0.1:2', 'nats-leaf://127.0.0.1:3'], account: A }
+  { url: 'nats-leaf://127.0.0.1:4', disabled: true }
+] }
+"""
+
+
+def test_health_with_remotes_that_are_not_connected(agree: Agree) -> None:
+    asked = ("=1", "=1&details=1", "=1&js-server-only=1", "=0", "=x", "=1&stream=S")
+    agree(lambda server: [ask(server, f"/healthz?leaf-remotes-connected{how}") for how in asked], config=LACKING)
+
+
+def test_health_follows_the_connection_of_a_remote(start_server: StartServer) -> None:
+    hub = hub_of(start_server, more=LAKE)
+    leaf = leaf_of(start_server, hub, more=LAKE, of=Kind.OURS)
+    linked(hub, leaf)
+    asked = "/healthz?leaf-remotes-connected=1"
+    assert ask(leaf, asked)[0] == 200
+    assert ask(hub, asked)[0] == 200
+    hub.stop()
+    until(lambda: ask(leaf, asked)[0] == 503, "the leaf is unhealthy", LINK_S)
+    assert ask(leaf, "/healthz")[0] == 200
+
+
+def test_a_connection_that_closed_a_loop_is_not_shown(start_server: StartServer) -> None:
+    [port] = free_ports(1)
+    remote = f"remotes: [{{ url: 'nats-leaf://127.0.0.1:{port}' }}]"
+    server = start_server(
+        of=Kind.OURS, config=f"http: '127.0.0.1:-1'\nleafnodes {{ listen: '127.0.0.1:{port}'\n{remote} }}", name="self"
+    )
+    until(lambda: "Loop detected" in server.log(2000), "the loop is found", LINK_S)
+    until(lambda: not page(server, "/leafz")["leafs"], "the connection is gone", LINK_S)
+    assert ask(server, "/healthz?leaf-remotes-connected=1")[0] == 503
+
+
+PINGS = "ping_interval: '200ms'\nping_max: 3"
+
+
+def _until_closed(other: socket.socket) -> list[str]:
+    """Return the PINGs and errors that come until the other side closes the connection; PINGs are not answered."""
+    got = b""
+    other.settimeout(LINK_S)
+    with contextlib.suppress(ConnectionError):
+        while data := other.recv(65536):
+            got += data
+    return [line.decode() for line in got.split(b"\r\n") if line.startswith((b"PING", b"-ERR"))]
+
+
+def test_a_leaf_node_that_answers_no_ping(agree: Agree) -> None:
+    def see(server: Server) -> Any:
+        with socket.create_connection((server.host, server.leaf_port)) as other:
+            other.sendall(LeafPeer.hello())
+            return _until_closed(other)
+
+    agree(see, config=f"leafnodes {{ listen: '127.0.0.1:-1'\n{PINGS} }}", jetstream=False)
+
+
+def test_a_hub_that_answers_no_ping(agree: Agree) -> None:
+    told = {"server_id": "HUB", "proto": 1, "headers": True, "max_payload": 1 << 20, "client_id": 1}
+    with socket.create_server(("127.0.0.1", 0)) as hub:
+        hub.settimeout(LINK_S)
+
+        def see(server: Server) -> Any:
+            other, _ = hub.accept()
+            with other:
+                other.sendall(b"INFO %b\r\n" % json.dumps(told | {"leafnode_urls": []}).encode())
+                got = b""
+                while b"CONNECT" not in got:
+                    got += other.recv(65536) or pytest.fail(f"closed after {got!r}")
+                joined = told | {"connect_info": True, "remote_account": "$G"}
+                other.sendall(b"INFO %b\r\n" % json.dumps(joined).encode())
+                return _until_closed(other).count("PING") >= 3  # the first one is early here
+
+        remote = f"remotes: [{{ url: 'nats-leaf://127.0.0.1:{hub.getsockname()[1]}' }}]"
+        agree(see, config=f"leafnodes {{ {remote}\n{PINGS} }}", jetstream=False)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    ["ping_interval: '2s'\nping_max: -1", "ping_interval: soon", "ping_max: x", "ping_interval: '-1s'\nping_max: 0"],
+)
+def test_pings_of_leaf_nodes_as_they_are_configured(tmp_path: Path, recorded: Recorded, settings: str) -> None:
+    path = tmp_path / "nats.conf"
+    path.write_text(f"leafnodes {{ port: -1\n{settings} }}")
+
+    def see(kind: Kind) -> Any:
+        ended = run_to_end(kind, "-t", "-c", str(path))
+        said = re.sub(r"^.*?nats.conf", "nats.conf", ended.stderr).strip()
+        return [ended.returncode, said if ended.returncode else ""]
+
+    assert see(Kind.OURS) == recorded(lambda: see(Kind.REAL))

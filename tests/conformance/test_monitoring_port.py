@@ -13,7 +13,7 @@ import pytest
 
 from tests.conformance.scenarios.system import SYSTEM
 from tests.conformance.shapes import order, shape
-from tests.conftest import Recorded
+from tests.conftest import Agree, Recorded
 from tests.recordings import Recordings
 from tests.servers import Kind, Server
 from tests.wire import Wire
@@ -205,6 +205,55 @@ def test_answers_are_the_same(sides: Sides, target: str) -> None:
 
 def test_stacks_are_shown(sides: Sides) -> None:
     sides.agree(lambda server: ask(server, "/stacksz")[:2])
+
+
+# ---------------------------------------------------------------------- order
+def test_pages_of_subscriptions_follow_each_other(agree: Agree) -> None:
+    def see(server: Server) -> Any:
+        with Wire(server.address) as one, Wire(server.address) as two:
+            for wire, subjects in ((one, "gfedcbahijkl"), (two, "cabdefghijkl")):
+                for subject in subjects:
+                    wire.subscribe(f"mine.{subject}")
+            two.ping()
+            one.ping()
+            first = one.info["client_id"]
+            listed = page(server, "/subsz?subs=1&acc=$G&limit=500")["subscriptions_list"]
+            listed = [sub for sub in listed if sub["subject"].startswith("mine.")]
+            return [[sub["cid"] == first, sub["sid"], sub["subject"]] for sub in listed]
+
+    agree(see, args=["-m", "-1"], jetstream=False)
+
+
+SORTS = ["subs", "pending", "msgs_to", "msgs_from", "bytes_to", "bytes_from", "cid", "start", "uptime"]
+
+
+@pytest.mark.parametrize("sort", SORTS)
+def test_clients_that_are_alike_are_shown_in_one_order(agree: Agree, sort: str) -> None:
+    def see(server: Server) -> Any:
+        wires = [Wire(server.address, {"name": name}) for name in "abcdef"]
+        for wire in wires:
+            wire.ping()
+        shown = page(server, f"/connz?sort={sort}")["connections"]
+        for wire in wires:
+            wire.close()
+        return [each["name"] for each in shown]
+
+    agree(see, args=["-m", "-1"], jetstream=False)
+
+
+@pytest.mark.parametrize("sort", ["stop", "reason", "uptime", "cid"])
+def test_clients_that_are_gone_are_shown_in_one_order(agree: Agree, sort: str) -> None:
+    def see(server: Server) -> Any:
+        for name in "abcdef":
+            with Wire(server.address, {"name": name}) as wire:
+                wire.ping()
+        shown: list[Any] = []
+        deadline = time.monotonic() + 10
+        while len(shown) < 6 and time.monotonic() < deadline:
+            shown = page(server, f"/connz?state=closed&sort={sort}")["connections"]
+        return sorted(each["name"] for each in shown) if sort == "uptime" else [each["name"] for each in shown]
+
+    agree(see, args=["-m", "-1"], jetstream=False)
 
 
 # ---------------------------------------------------------------------- with accounts

@@ -29,6 +29,7 @@ pytestmark = pytest.mark.conformance
 
 FILES = f'cert_file: "{PLACE}/server.pem", key_file: "{PLACE}/server.key"'
 VERIFY = f'verify: true, ca_file: "{PLACE}/ca.pem"'
+IF_GIVEN = f'verify: optional, ca_file: "{PLACE}/ca.pem"'
 PAGES = 'server_name: under-test\nhttp: "127.0.0.1:-1"\n'
 
 
@@ -487,6 +488,7 @@ BEFORE = _config()
     [
         _config("timeout: 5"),
         _config(VERIFY),
+        _config(IF_GIVEN),
         _config("handshake_first: true"),
         _config("handshake_first: auto"),
         _config('min_version: "1.3"'),
@@ -500,6 +502,7 @@ BEFORE = _config()
     ids=[
         "timeout",
         "verify",
+        "verify_if_given",
         "first",
         "auto",
         "min_version",
@@ -613,11 +616,12 @@ CA = ["--tlscacert", f"{PLACE}/ca.pem"]
         (CERT, None),
         (["--tls", *CERT, *CA], None),
         (["--tlsverify", *CERT, *CA], None),
+        (["--tlsverify=optional", *CERT, *CA], None),
         (["--tls=false", *CERT], None),
         (["--tls", *OTHER], f"tls {{ {FILES} }}"),
         (["--tls=false"], f"tls {{ {FILES} }}"),
     ],
-    ids=["tls", "files_alone", "authority", "verify", "false", "over_a_file", "false_over_a_file"],
+    ids=["tls", "files_alone", "authority", "verify", "verify_if_given", "false", "over_a_file", "false_over_a_file"],
 )
 def test_flags(agree: Agree, args: list[str], config: str | None) -> None:
     def see(server: Server) -> Any:

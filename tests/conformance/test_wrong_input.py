@@ -308,6 +308,16 @@ BAD = {
     "server_tags_are_a_number": "server_tags: 5",
     "server_metadata_is_a_number": "server_metadata: 5",
     "bad_mapping": "mappings { 'a.*': 'b.$2' }",
+    "hash_with_an_argument": "mappings { a: 'b.{{account-hash(1)}}' }",
+    "hash_with_blanks": "mappings { 'a.{{ account-hash() }}': b }",
+    "hash_of_an_exporter_in_a_mapping": "mappings { a: 'b.{{account-hash-import()}}' }",
+    "hash_of_an_exporter_in_a_mapped_subject": "accounts { A { mappings { 'a.{{account-hash-import()}}': b } } }",
+    "hash_of_an_exporter_that_a_leaf_node_denies": (
+        "leafnodes { remotes: [{url: 'nats-leaf://127.0.0.1:1', deny_imports: ['a.{{account-hash-import()}}']}] }"
+    ),
+    "hash_with_an_argument_that_a_leaf_node_denies": (
+        "leafnodes { remotes: [{url: 'nats-leaf://127.0.0.1:1', deny_exports: ['{{account-hash-leaf-remote(x)}}']}] }"
+    ),
     # users
     "user_and_token": "authorization { user: u, password: p, token: t }",
     "user_and_users": "authorization { users: [{user: u, password: p}], user: x, password: y }",
@@ -421,6 +431,7 @@ FLAGS = {
     "tls_with_the_key_of_another": ["--tls", "--tlscert", f"{PLACE}/server.pem", "--tlskey", f"{PLACE}/second.key"],
     "tls_with_an_absent_file": ["--tls", "--tlscert", f"{PLACE}/nowhere.pem", "--tlskey", f"{PLACE}/server.key"],
     "tls_verify_alone": ["--tlsverify"],
+    "tls_verify_of_no_kind": ["--tlsverify=maybe"],
     "tls_authority_alone": ["--tlscacert", f"{PLACE}/ca.pem"],
     "tls_with_an_absent_authority": [
         *("--tlsverify", "--tlscert", f"{PLACE}/server.pem", "--tlskey", f"{PLACE}/server.key"),

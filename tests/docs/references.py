@@ -137,9 +137,11 @@ KINDS: dict[Callable[..., Any], str] = {
     values.as_duration: "duration",
     values.as_pause: "duration",
     values.as_positive_duration: "duration",
+    values.as_ping_interval: "duration",
 }
 """Kinds of values by their converter."""
 _KINDS_BY_NAME = {
+    "_verify": "boolean or `optional`",
     "address": "host:port",
     "_interval": "duration",
     "number_in": "number",
@@ -501,7 +503,7 @@ def _areas(package: str, played: Sequence[Any], allowed: Sequence[Any]) -> tuple
     for each in played:
         names.setdefault(each.id.partition(".")[0], []).append(each.id)
     rows, exact = [], 0
-    for area, ids in names.items():
+    for area, ids in sorted(names.items()):  # whatever was imported first
         text = importlib.import_module(f"{package}.{area}").__doc__ or ""
         own = [each for each in allowed if each.scenario != "*"]
         other = sum(any(fnmatch.fnmatch(id, each.scenario) for each in own) for id in ids)

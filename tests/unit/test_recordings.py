@@ -104,3 +104,17 @@ def test_lakestream_is_compared_with_the_newest_release_and_nats_server_with_its
         assert live.stale("a.one", [("said", other)], compare)
         assert live.expected("a.one", [("said", said)]) == [("said", 2)]
         assert live.expected("a.two", [("said", 1)]) == [("said", 1)]
+
+
+@pytest.mark.parametrize(
+    ("release", "asked"), [("2.15.1", {"a.one", "a.new"}), ("2.15.10", {"a.one", "a.late", "a.new"})]
+)
+def test_a_release_is_not_asked_for_what_only_later_ones_have_played(
+    recorded: Path, release: str, asked: set[str]
+) -> None:
+    newer = Recordings(recorded, Referee.RECORD, "2.15.10")
+    assert not newer.stale("a.late", [("said", 1)], compare)
+    newer.save()
+    ids = ("a.one", "a.late", "a.new")
+    assert {id for id in ids if Recordings(recorded, Referee.LIVE, release).asks(id)} == asked
+    assert not any(Recordings(recorded, Referee.RECORDED, release).asks(id) for id in ids)

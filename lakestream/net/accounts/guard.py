@@ -33,6 +33,7 @@ class Guard:
 
     Attributes:
         filtering: messages of some subscription may be denied to the connection.
+        answered: the last message that may be published is an answer, and allowed as that alone.
     """
 
     def __init__(self, rules: Rules | None, mappings: Mappings | None, clock: Clock) -> None:
@@ -40,7 +41,7 @@ class Guard:
         self.mappings = mappings
         self._clock = clock
         self._replies = ReplyPermissions(rules.responses) if rules is not None and rules.responses is not None else None
-        self.filtering = False
+        self.filtering = self.answered = False
 
     def is_same(self, rules: Rules | None, mappings: Mappings | None) -> bool:
         """Return True if a guard with these arguments would decide the same."""
@@ -100,9 +101,12 @@ class Guard:
 
     def may_publish(self, subject: bytes, *, answers: bool = True) -> bool:
         """Return True if the user may publish to `subject`. `answers`: also as a reply to a message it received."""
+        self.answered = False
         if self.rules is None or self.rules.may_publish(subject):
             return True
-        return answers and self._replies is not None and self._replies.spend(subject, self._clock.steady())
+        if answers and self._replies is not None:
+            self.answered = self._replies.spend(subject, self._clock.steady())
+        return self.answered
 
     def may_subscribe(self, subject: bytes, queue: bytes) -> bool:
         """Return True if the user may subscribe. Deliveries are filtered from the first subscription on that covers a

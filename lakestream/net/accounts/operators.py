@@ -7,6 +7,7 @@ reasons. Tokens are decoded in protocol/jwt.py and fetched in signed_accounts.py
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import ipaddress
 import itertools
@@ -33,8 +34,9 @@ from lakestream.config.account_options import (
     SubjectRule,
     User,
 )
-from lakestream.config.mappings import Mappings
+from lakestream.config.mappings import Mappings, hashed_mapping
 from lakestream.config.options import MINUTE, SECOND, OperatorOptions
+from lakestream.config.sharing import Entry, hashed_entry
 from lakestream.config.users import CONNECTION_TYPES
 from lakestream.net.accounts.auth import Credentials, Login, Refusal, kept_from_callouts, signature_error
 from lakestream.protocol import jwt, nkeys
@@ -413,12 +415,21 @@ def account_options(token: AccountToken) -> AccountOptions:
             max_payload=claims.limits.payload,
             max_leafnodes=claims.limits.leaf,
         ),
-        exports=tuple(_export(one) for one in claims.exports if valid_subject(one.subject.encode())),
-        imports=tuple(_import(one) for one in claims.imports),
-        mappings=tuple(_mappings(claims)),
+        exports=tuple(_hashed(map(_export, claims.exports), token.sub)),
+        imports=tuple(_hashed(map(_import, claims.imports), token.sub)),
+        mappings=tuple(_mappings(claims, token.sub)),
         default_permissions=permissions_of(claims.default_permissions),
         token=token,
     )
+
+
+def _hashed(entries: Iterable[Entry], account: str) -> Iterator[Entry]:
+    """Yield valid exports or imports with the functions replaced that stand for an account."""
+    for entry in entries:
+        with contextlib.suppress(TransformError):
+            made = hashed_entry(entry, account)
+            if isinstance(made, StreamImport | ServiceImport) or valid_subject(made.subject.encode()):
+                yield made
 
 
 def _export(one: jwt.JwtExport) -> StreamExport | ServiceExport:
@@ -461,18 +472,17 @@ def _import(one: jwt.JwtImport) -> StreamImport | ServiceImport:
     return ServiceImport(account=one.account, subject=theirs, to=ours, share=one.share, activation=activation)
 
 
-def _mappings(claims: jwt.AccountClaims) -> Iterator[SubjectMapping]:
+def _mappings(claims: jwt.AccountClaims, account: str) -> Iterator[SubjectMapping]:
     """Yield the subject mappings that are valid; others have no effect, as in nats-server."""
     for subject, destinations in claims.mappings.items():
         mapping = SubjectMapping(
             subject, tuple(Destination(one.subject, one.weight or 100, one.cluster) for one in destinations)
         )
-        try:
+        with contextlib.suppress(TransformError):
+            mapping = hashed_mapping(mapping, account)
             Mappings((mapping,))
-        except TransformError:
-            continue
-        if destinations and valid_subject(subject.encode()):
-            yield mapping
+            if destinations and valid_subject(mapping.subject.encode()):
+                yield mapping
 
 
 def _jetstream(limits: jwt.Limits) -> JetStreamLimits | None:

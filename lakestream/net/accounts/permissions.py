@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from lakestream.config.account_options import AllowResponses, Permissions, SubjectRule
 from lakestream.protocol.goquote import quoted
-from lakestream.protocol.subjects import SubjectFilters, covers, is_literal, matches, overlaps
+from lakestream.protocol.subjects import SubjectFilters, covers, is_api_request, is_literal, matches, overlaps
 
 
 class PermissionViolation(NamedTuple):
@@ -200,7 +200,9 @@ class ReplyPermissions:
         return len(self._open)
 
     def received(self, reply: bytes, now: int) -> None:
-        """Permit replies to a message that was delivered with this reply subject."""
+        """Permit replies to a message that was delivered with this reply subject, which is no request to JetStream."""
+        if is_api_request(reply):
+            return
         self._close(reply)
         self._forget(now)
         self._open[reply] = (now, 0)

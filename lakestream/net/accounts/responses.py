@@ -13,6 +13,8 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, Protocol
 
+from msgspec.structs import replace
+
 from lakestream.net.accounts.service_latency import REQUESTER_GONE, TIMEOUT, UNAVAILABLE, Measured
 from lakestream.net.hub import Hub
 from lakestream.net.interest.subscription import Subscription
@@ -91,6 +93,8 @@ class Responses:
         self._lines: dict[int, dict[bytes, ReplyPath]] = {}
         self._timer: Timer | None = None
         self._due_ns = 0
+        self._answering = hub.system, replace(hub.system, answers=True)
+        """The last client that answered, and as what its answers are routed."""
         hub.responses = self
         hub.interest_graph.insert(Subscription(self, self.prefix + b"*", b"", b""))
 
@@ -196,7 +200,9 @@ class Responses:
             self._used(name, path)
         if reply:
             reply = self._returned(path, subject, reply)
-        found = path.back.hub.route(None, client, path.reply, reply, header, payload)
+        if client is not self._answering[0]:
+            self._answering = client, replace(client, answers=True)
+        found = path.back.hub.route(None, self._answering[1], path.reply, reply, header, payload)
         if not found and name in self._paths:
             self._close(name)
         if path.measured is not None:

@@ -25,6 +25,11 @@ from lakestream.ports import ClientInfo, Delivery
 from lakestream.protocol import headers
 from lakestream.protocol.api.jsonio import dumps
 from lakestream.protocol.client import TRACE_DESTINATION, TRACE_DISABLED, client_shown
+from lakestream.protocol.subjects import is_reserved
+
+_SERVERS = ("System", "Leafnode")
+"""Kinds of clients whose messages without a reply subject of their own are deliveries: to a subject of the consumer, of
+republishing or of a request."""
 
 MAX_HOPS = 16
 """Accounts that a request may cross (default). A request beyond that is dropped: its imports form a ring."""
@@ -123,6 +128,10 @@ class ServiceImportSink:
         """Forward a request. `trace`: continues there; `traced_to`: the destination of traces there."""
         if self._hops >= MAX_HOPS or (client.service and self.importer is self.exporter):
             return  # an import from the account itself is followed once
+        there = self._exported(subject)
+        answers = client.answers or (client.kind in _SERVERS and (not reply or reply.startswith(b"$JS.")))
+        if answers and is_reserved(there) and not is_reserved(subject):
+            return  # nobody asks JetStream in the name of others, by a name that hides it
         if client is not self._prepared_for:
             self._prepare(client)
         if headers.REQUEST_INFO in header:
@@ -140,13 +149,13 @@ class ServiceImportSink:
         elif measured is not None:
             measured.failed(BAD_REQUEST)
         assert self._client is not None, "prepared together with the header"
-        there = self._exported(subject)
+        sender = replace(self._client, answers=True) if answers else self._client
         self._hops += 1
         try:
             if trace is None:
-                found = exporter.hub.route(None, self._client, there, path, header, payload)
+                found = exporter.hub.route(None, sender, there, path, header, payload)
             else:
-                found = trace.route(exporter.hub, self._client, (there, path, header, payload))
+                found = trace.route(exporter.hub, sender, (there, path, header, payload))
         finally:
             self._hops -= 1
         if not found and reply:
@@ -164,7 +173,10 @@ class ServiceImportSink:
         shown = client_shown(client_there, where.server if known else "", where.cluster if known else "", token=True)
         self._shown, self._info = shown, dumps(shown)
         self._block = headers.build([(headers.REQUEST_INFO, self._info)])
-        self._prepared_for, self._client = client, replace(client_there, service=self.exporter.hub.account)
+        self._prepared_for, self._client = (
+            client,
+            replace(client_there, service=self.exporter.hub.account, answers=False),
+        )
 
     def _measured(self, sampler: Sampler, header: bytes) -> Measured | None:
         traced = sampler.chosen(header)

@@ -13,9 +13,11 @@ from typing import Protocol, runtime_checkable
 from lakestream.protocol.client import ClientInfo, Delivery
 from lakestream.protocol.publishes import Publishes
 
-MAX_WEIGHT = 1000
-"""Members of a queue group that the subscription of one other server counts for (default). With more members the
-server gets no more messages than that."""
+MAX_WEIGHT = 999_999_999
+"""Members of a queue group that the subscription of one other server counts for, as in nats-server."""
+
+MAX_PLACES = 1000
+"""Places of a queue group in a match (1,000). With more members other servers get places in proportion to theirs."""
 
 
 class Congested(Protocol):
@@ -113,11 +115,15 @@ class Subscription:
         delivered: deliveries so far. Kept by the sink.
         local: not announced to other nodes.
         remote: the node whose interest this is; None for a subscription on this node.
+        far: a queue group's members that it stands for are all behind leaf nodes of another node.
         carrier: takes a batch together with its deliver subject; None: the sink reads that from the subscription.
         weight: members of the queue group that it stands for; more than 1 only for another server.
     """
 
-    __slots__ = ("carrier", "delivered", "local", "maximum", "queue", "remote", "sid", "sink", "subject", "weight")
+    __slots__ = (
+        *("carrier", "delivered", "far", "local", "maximum", "queue"),
+        *("remote", "sid", "sink", "subject", "weight"),
+    )
 
     def __init__(self, sink: Sink, subject: bytes, queue: bytes, sid: bytes) -> None:
         self.sink = sink
@@ -126,7 +132,7 @@ class Subscription:
         self.sid = sid
         self.maximum = 0
         self.delivered = 0
-        self.local = False
+        self.local = self.far = False
         self.remote: Remote | None = None
         self.carrier: Carrier | None = None
         self.weight = 1
@@ -137,8 +143,8 @@ class Match:
 
     Attributes:
         plain: subscriptions without a queue group; each receives the message. At most one of each other server.
-        queues: the members of each queue group, one of which receives the message; another node appears once per
-            member there, so that every member in the cluster has the same chance.
+        queues: the members of each queue group, one of which receives the message; another server appears once per
+            member there, so that every member has the same chance, or less often in proportion (`MAX_PLACES`).
         here: the part for messages from another node (subscriptions of this node that are not local); None: all.
     """
 

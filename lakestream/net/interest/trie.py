@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from lakestream.net.interest.subscription import Match, Subscription
+from lakestream.net.interest.subscription import MAX_PLACES, Match, Subscription
 from lakestream.protocol.domain_subjects import LINK_QUEUE
 
 NO_MATCH = Match([], [])
@@ -104,12 +104,21 @@ def _of_cluster(plain: list[Subscription], groups: list[list[Subscription]]) -> 
     nodes = {sub.remote: sub for sub in reversed(plain) if sub.remote is not None}
     here = [sub for sub in own if not sub.local]
     groups_here = [
-        _taking(members)
+        _weighted(members)
         for group in groups
         if (members := [sub for sub in group if sub.remote is None and not sub.local])
     ]
-    weighted = [[sub for sub in _taking(group) for _ in range(sub.weight)] for group in groups]
-    return Match([*own, *nodes.values()], weighted, Match(here, groups_here) if here or groups_here else NO_MATCH)
+    in_all = [_weighted(group) for group in groups]
+    return Match([*own, *nodes.values()], in_all, Match(here, groups_here) if here or groups_here else NO_MATCH)
+
+
+def _weighted(group: list[Subscription]) -> list[Subscription]:
+    """Return the members of a queue group that may be chosen, each as often as it is to be."""
+    taking = _taking(group)
+    total = sum([sub.weight for sub in taking])
+    if total <= MAX_PLACES:
+        return [sub for sub in taking for _ in range(sub.weight)]
+    return [sub for sub in taking for _ in range(max(1, round(sub.weight * MAX_PLACES / total)))]
 
 
 def _taking(group: list[Subscription]) -> list[Subscription]:
@@ -117,7 +126,7 @@ def _taking(group: list[Subscription]) -> list[Subscription]:
     as in nats-server. Of links to another server that is one, preferably of this node, so that the messages of one
     client stay in order."""
     if group[0].queue != LINK_QUEUE:
-        return [sub for sub in group if sub.carrier is None or sub.remote is not None] or group
+        return [sub for sub in group if sub.carrier is None or (sub.remote is not None and not sub.far)] or group
     return [sub for sub in group if sub.remote is None] or [min(group, key=_name_of_node)]
 
 

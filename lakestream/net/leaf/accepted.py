@@ -158,7 +158,7 @@ class AcceptedLeaf(Accepted, Arrival):
         self._registered = False
         self._alive = KeepAlive(
             owner.clock,
-            lambda: (owner.options.ping_interval_ns, owner.options.ping_max),
+            lambda: self._pings,
             lambda: self.write(frames.PING),
             lambda: (self.written, unconfirmed(self.transport)),
             lambda: self.fail("Stale Connection", "Stale Connection"),
@@ -229,6 +229,11 @@ class AcceptedLeaf(Accepted, Arrival):
         if not self.greeted:
             self.write(self.greeting())
         self._auth_timer = self._owner.clock.call_later(self._settings.auth_timeout_ns, self._auth_timeout)
+
+    @property
+    def _pings(self) -> tuple[int, int]:
+        settings, options = self._settings, self._owner.options
+        return settings.ping_interval_ns or options.ping_interval_ns, settings.ping_max or options.ping_max
 
     @property
     def _settings(self) -> LeafOptions:
@@ -377,7 +382,7 @@ class AcceptedLeaf(Accepted, Arrival):
         self.exchange = exchange
         self.limit()
         self._owner.entered(self, exchange)
-        self._alive.begin(min(FIRST_PING_NS, self._owner.options.ping_interval_ns))
+        self._alive.begin(min(FIRST_PING_NS, self._pings[0]))
         self._login_end.watch(self.login, self._login_ended)
         for data in held:
             if not self.close_reason:

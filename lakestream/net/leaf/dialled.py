@@ -13,17 +13,17 @@ from typing import Any
 import msgspec
 
 from lakestream.config.account_options import Permissions, SubjectRule
-from lakestream.config.options import OFF, LeafRemote, RemoteAddress
+from lakestream.config.options import OFF, LeafOptions, LeafRemote, RemoteAddress
 from lakestream.logging import Logger
 from lakestream.net.accounts.permissions import Rules
 from lakestream.net.identity import Identity
 from lakestream.net.leaf.account import LeafAccount
 from lakestream.net.leaf.exchange import LOOP_PAUSE_S, Exchange, LeafEnded
 from lakestream.net.leaf.packing import LeafPacking, agreed
-from lakestream.net.leaf.rights import as_user
+from lakestream.net.leaf.rights import as_user, denied
 from lakestream.net.remote import dial as remote_dial
 from lakestream.net.remote.leaf_link import WRONG_PORT, Holder
-from lakestream.net.remote.outgoing import OutgoingConnection
+from lakestream.net.remote.outgoing import MAX_PINGS, OutgoingConnection
 from lakestream.ports import ClientInfo, Clock
 from lakestream.protocol import frames
 from lakestream.protocol.api.request import NATS_VERSION
@@ -37,7 +37,7 @@ HANDSHAKE_TIMEOUT_S = 5.0
 """Time that the other side may take for its INFO, and again for its answer to CONNECT (5 s)."""
 
 PING_NS = 15_000_000_000
-"""Interval of PINGs (15 s); the first one follows CONNECT."""
+"""Interval of PINGs (15 s) without `ping_interval` of the block; the first one follows CONNECT."""
 
 PROTOCOL = 3
 """Version of the leaf node protocol in CONNECT."""
@@ -51,6 +51,7 @@ class DialledConnection(OutgoingConnection):
 
     Args:
         identifier: its number.
+        pings: their interval in ns, and the unanswered ones after which the other side is dead.
         opened: makes its exchange from the INFO that answers CONNECT.
         log: for errors of the other side.
         label: the connection in the log.
@@ -64,8 +65,10 @@ class DialledConnection(OutgoingConnection):
         connected: CONNECT was sent.
     """
 
-    def __init__(self, identifier: int, opened: Opened, clock: Clock, log: Logger, label: str) -> None:
-        super().__init__(clock, PING_NS)
+    def __init__(
+        self, identifier: int, pings: tuple[int, int], opened: Opened, clock: Clock, log: Logger, label: str
+    ) -> None:
+        super().__init__(clock, *pings)
         loop = asyncio.get_running_loop()
         self.id, self.name = identifier, ""
         self.informed_first: asyncio.Future[bool] = loop.create_future()
@@ -174,7 +177,7 @@ class DialledLeaf:
         number: returns the number of a new connection.
         always: returns the subjects that are announced beside subscriptions.
         own: prefixes of the JetStream requests that this server answers itself.
-        pause_ns: between two attempts.
+        settings: the block of leaf nodes.
         others: returns the names of the connected nodes of the cluster; None: no cluster.
         ended: is told the counters of each exchange that ended.
     """
@@ -191,7 +194,7 @@ class DialledLeaf:
         number: Callable[[], int],
         always: Callable[[], Iterable[bytes]],
         own: tuple[bytes, ...],
-        pause_ns: int,
+        settings: LeafOptions,
         others: Callable[[], Iterable[str]] | None,
         ended: Callable[[Exchange], None],
     ) -> None:
@@ -199,7 +202,8 @@ class DialledLeaf:
         self._remote, self._account, self._identity, self._cluster = remote, account, identity, cluster
         self._clock, self._log, self._call, self._number = clock, log, call, number
         self._always, self._own = always, own
-        self._redial = remote_dial.Redial(remote.dial, self._attempt, log, pause_ns)
+        self._redial = remote_dial.Redial(remote.dial, self._attempt, log, settings.reconnect_ns)
+        self._pings = settings.ping_interval_ns or PING_NS, settings.ping_max or MAX_PINGS
         where = f"{remote.dial.account} {remote.dial.urls[0].shown}"
         self._holder = Holder(
             account.hub, where, identity.server_name, others, clock, self._held, lambda: self._connection is not None
@@ -223,9 +227,19 @@ class DialledLeaf:
         else:
             self._clock.spawn(self._redial.stop())
 
+    @property
+    def is_connected(self) -> bool:
+        """Return True while this node has the connection, or another one of the cluster holds it and answers for it."""
+        return self._live is not None or self._holder.is_elsewhere
+
+    @property
+    def _live(self) -> DialledConnection | None:
+        leaf = self._connection
+        return None if leaf is None or leaf.over.done() else leaf  # one that closed a loop is kept during the pause
+
     def leafz(self) -> tuple[dict[str, Any], Exchange, str] | None:
         """Return what /leafz shows of the connection, its exchange and compression; None: there is no connection."""
-        leaf, address = self._connection, self._address
+        leaf, address = self._live, self._address
         if leaf is None or leaf.exchange is None or address is None:
             return None
         shown = {
@@ -243,7 +257,7 @@ class DialledLeaf:
     async def _attempt(self, address: RemoteAddress) -> str:
         number = self._number()
         label = f"{address.host}:{address.port} - lid:{number}"
-        made = DialledConnection(number, self._opened, self._clock, self._log, label)
+        made = DialledConnection(number, self._pings, self._opened, self._clock, self._log, label)
         try:
             await remote_dial.dial(self._remote.dial, address, made)
             why = await self._greeted(made, address)
@@ -342,12 +356,13 @@ class DialledLeaf:
         own = (*self._own, b"$JS.API.")
         if ours.domain != domain:
             self._log.info(f'JetStream using domains: local "{ours.domain}", remote "{domain}"')
-        rules = rules_of(info)
+        rules, there = rules_of(info), str(info.get("remote_account") or "") or None
+        out, into = (denied(each, remote.dial.account, there) for each in (remote.deny_exports, remote.deny_imports))
         client = ClientInfo(id=connection.id, host="", account=remote.dial.account, kind="Leafnode")
         exchange = Exchange(
             connection,
             self._account,
-            as_user(rules, remote.deny_exports, remote.deny_imports, own),
+            as_user(rules, out, into, own),
             client,
             self._clock,
             cluster=str(info.get("cluster") or ""),

@@ -162,7 +162,7 @@ class Exchange(Outbox[bytes]):
                     lines.append(b"LS- %b %b\r\n" % key if queue else b"LS- %b\r\n" % subject)
             elif queue and number != before:
                 told[key] = number
-                lines.append(b"LS+ %b %b %d\r\n" % (subject, queue, number))
+                lines.append(b"LS+ %b %b %d\r\n" % (subject, queue, min(number, MAX_WEIGHT)))
             elif not queue and not before:
                 told[key] = 1
                 lines.append(b"LS+ %b\r\n" % subject)
@@ -341,7 +341,7 @@ class Exchange(Outbox[bytes]):
         old = self.subscriptions.pop(key, None)
         if old is None and len(self.subscriptions) >= MAX_SUBJECTS:
             raise LeafEnded("maximum subscriptions exceeded", "Maximum Subscriptions Exceeded")
-        weight = min(max(interest.count, 1), MAX_WEIGHT) if queue else 1
+        weight = max(interest.count, 1) if queue else 1
         if old is not None and old.weight == weight:
             self.subscriptions[key] = old
             return

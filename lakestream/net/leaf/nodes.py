@@ -29,7 +29,7 @@ from lakestream.net.leaf.accepted import AcceptedLeaf
 from lakestream.net.leaf.account import LeafAccount
 from lakestream.net.leaf.dialled import DialledLeaf
 from lakestream.net.leaf.exchange import DOMAIN_SUBJECTS, USER_INFO, Exchange, LeafEnded
-from lakestream.net.leaf.rights import of_user
+from lakestream.net.leaf.rights import denied, of_user
 from lakestream.net.listener import Listener, ListenError, RateLimit, TlsEntry, bind
 from lakestream.net.statistics import Traffic
 from lakestream.net.tls import ServerContext
@@ -206,7 +206,7 @@ class LeafNodes:
             server.next_id,
             lambda: self.always(account),
             self.own(account),
-            self._settings.reconnect_ns,
+            self._settings,
             self._others,
             self._ended.add,
         )
@@ -264,7 +264,7 @@ class LeafNodes:
         }
         if settings.tls is not None:
             fields["tls_required"] = True
-            if settings.tls.verify or settings.tls.verify_and_map:
+            if settings.tls.needs_certificates:
                 fields["tls_verify"] = True
         fields["max_payload"] = identity.max_payload
         if identity.jetstream:
@@ -318,7 +318,9 @@ class LeafNodes:
         return Exchange(
             leaf,
             self.account(account),
-            of_user(account.rules(login.user), peer.deny_pub, self.own(account)),
+            of_user(
+                account.rules(login.user), denied(peer.deny_pub, peer.remote_account, account.name), self.own(account)
+            ),
             client,
             self.clock,
             cluster=peer.cluster,
@@ -368,6 +370,16 @@ class LeafNodes:
             self._server.leaf_left(leaf)
 
     # ------------------------------------------------------------------ monitoring
+    def unconnected(self) -> list[str]:
+        """Return a text for each server to join, disabled ones excepted, to which there is no connection."""
+        lacking = []
+        for remote in self._settings.remotes:
+            dialled = self._dialled.get(remote)
+            if not remote.disabled and not (dialled is not None and dialled.is_connected):
+                urls = " ".join(f'"{address.shown}"' for address in remote.dial.urls)
+                lacking.append(f'leafnode remote for account "{remote.dial.account}" (urls=[{urls}]) is not connected')
+        return sorted(lacking)
+
     def in_account(self, account: Account) -> list[AcceptedLeaf]:
         """Return the leaf nodes in an account."""
         return [leaf for leaf in self.leaves.values() if leaf.exchange is not None and leaf.account is account]
@@ -414,7 +426,7 @@ class LeafNodes:
             tls = settings.tls
             page["tls_timeout"] = (tls or TlsOptions()).timeout_ns / SECOND
             if tls is not None:
-                page |= {"tls_required": True, "tls_verify": tls.verify or tls.verify_and_map}
+                page |= {"tls_required": True, "tls_verify": tls.needs_certificates}
         if settings.remotes:
             page["remotes"] = [_remote(remote) for remote in settings.remotes]
         return page

@@ -6,11 +6,13 @@ subjects that either side denies, and JetStream requests, which each side answer
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 
 from lakestream.net.accounts.permissions import MAX_REMEMBERED, MAX_REMEMBERED_SUBJECT, ReplyPermissions, Rules
 from lakestream.net.leaf.account import LOOPS
 from lakestream.protocol.subjects import SubjectFilters
+from lakestream.protocol.transforms import TransformError, hashed
 
 Decide = Callable[[bytes], bool]
 
@@ -83,6 +85,22 @@ class Rights:
     def answers(self, subject: bytes, now: int) -> bool:
         """Return True if this is an answer that the other side may still send, and count it."""
         return self._replies is not None and self._replies.spend(subject, now)
+
+
+def denied(subjects: Iterable[str], account: str, remote: str | None) -> list[str]:
+    """Return subjects that a leaf node denies, with the functions replaced that stand for an account.
+
+    Invalid ones stay as they are: no subject matches them.
+
+    Args:
+        account: of the leaf node.
+        remote: the account that it joins; None: not known.
+    """
+    made = list(subjects)
+    for at, subject in enumerate(made):
+        with contextlib.suppress(TransformError):
+            made[at] = hashed(subject, account=account, leaf_remote=remote)
+    return made
 
 
 def of_user(rules: Rules | None, denied: Iterable[str], own: tuple[bytes, ...]) -> Rights:

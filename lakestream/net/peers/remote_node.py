@@ -35,6 +35,9 @@ MAX_MARKS = 8
 """Unacknowledged marks that count as congestion: at most some 8 MiB are on their way to a node, whatever the sockets
 take, so that a node that sends `Hold` gets no more than that for its slow client."""
 
+FAR = 1 << 32
+"""Added to the number of a queue group's members that are all behind leaf nodes of the node."""
+
 _numbers = itertools.count(1)
 
 
@@ -184,13 +187,14 @@ class RemoteAccount(Remote):
             key = subject, queue
             old = self.subscriptions.pop(key, None)
             if count > 0:
+                far, count = divmod(count, FAR)
                 weight = min(count, MAX_WEIGHT) if queue else 1
-                if old is not None and old.weight == weight:
+                if old is not None and (old.far, old.weight) == (bool(far), weight):
                     self.subscriptions[key] = old
                     continue
                 sub = Subscription(self, subject, queue, b"")
                 sub.remote = sub.carrier = self
-                sub.weight = weight
+                sub.far, sub.weight = bool(far), weight
                 self.subscriptions[key] = sub
                 # Insert before removing: watchers must not see a gap in the interest.
                 graph.insert(sub)

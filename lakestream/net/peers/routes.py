@@ -19,9 +19,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from lakestream.net.accounts.accounts import Accounts
 from lakestream.net.hub import Hub
-from lakestream.net.interest.subscription import Sink, Subscription
+from lakestream.net.interest.subscription import MAX_WEIGHT, Sink, Subscription
 from lakestream.net.peers.peers import Peers
-from lakestream.net.peers.remote_node import RemoteAccount, RemoteNode
+from lakestream.net.peers.remote_node import FAR, RemoteAccount, RemoteNode
 from lakestream.net.turn import Turn
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.deliveries import FirstDeliveries
@@ -67,7 +67,8 @@ class _Account:
         if sub.local or sub.remote is not None:
             return
         key = sub.subject, sub.queue
-        count = self._counts.get(key, 0) + (1 if joined else -1)
+        number = sub.weight * (FAR if sub.queue and sub.carrier is not None else 1)
+        count = self._counts.get(key, 0) + (number if joined else -number)
         assert count >= 0, f"more subscriptions of {key} left than came"
         if count:
             self._counts[key] = count
@@ -80,12 +81,18 @@ class _Account:
             self._changed[key] = None
 
     def all(self) -> list[Change]:
-        return [(subject, queue, count) for (subject, queue), count in self._counts.items()]
+        return [(subject, queue, _announced(count)) for (subject, queue), count in self._counts.items()]
 
     def changes(self) -> list[Change]:
         """Return the changes since the last call."""
         changed, self._changed = self._changed, {}
-        return [(subject, queue, self._counts.get((subject, queue), 0)) for subject, queue in changed]
+        return [(subject, queue, _announced(self._counts.get((subject, queue), 0))) for subject, queue in changed]
+
+
+def _announced(count: int) -> int:
+    """Return the number that other nodes are told: members behind leaf nodes count only where there are no others."""
+    far, near = divmod(count, FAR)
+    return FAR + min(far, MAX_WEIGHT) if far and not near else near
 
 
 class InterestAnnouncer:

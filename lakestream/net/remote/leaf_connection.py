@@ -15,7 +15,7 @@ import msgspec
 
 from lakestream.logging import Logger
 from lakestream.net.hub import TRACED, Hub
-from lakestream.net.interest.subscription import MAX_WEIGHT, Subscription
+from lakestream.net.interest.subscription import Subscription
 from lakestream.net.outbox import Outbox
 from lakestream.net.remote.outgoing import OutgoingConnection
 from lakestream.ports import ClientInfo, Clock, Delivery
@@ -88,7 +88,7 @@ class RemoteSubscribers:
             return False
         sub = Subscription(self, interest.subject, interest.queue, b"")
         sub.carrier = self
-        sub.weight = min(max(interest.count, 1), MAX_WEIGHT) if interest.queue else 1
+        sub.weight = max(interest.count, 1) if interest.queue else 1
         self._subscriptions[key] = sub
         # Insert before removing: watchers must not see a gap in the interest.
         self._hub.join(sub)

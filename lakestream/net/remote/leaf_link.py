@@ -87,6 +87,11 @@ class Holder:
         """Return True if this node is the holder."""
         return self._held is not None
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """Return True if another node is the holder."""
+        return not self.holds and self._others is not None and bool(self._nodes("held", self._others()))
+
     def start(self) -> None:
         """Announce this node as a candidate."""
         if self._others is None:

@@ -18,7 +18,7 @@ MAX_PENDING = 64 << 20
 """Unsent bytes (64 MiB) at which the connection is closed: the remote does not read."""
 
 MAX_PINGS = 2
-"""Unanswered PINGs, while nothing else gets through, after which the connection is closed."""
+"""Unanswered PINGs after which a connection is closed that has no limit of its own."""
 
 
 class OutgoingConnection(Drain, asyncio.Protocol):
@@ -26,17 +26,18 @@ class OutgoingConnection(Drain, asyncio.Protocol):
 
     Args:
         ping_ns: interval of PINGs.
+        max_pings: unanswered ones, while nothing else gets through, after which the connection is closed.
 
     Attributes:
         alive: PINGs and their answers.
     """
 
-    def __init__(self, clock: Clock, ping_ns: int) -> None:
+    def __init__(self, clock: Clock, ping_ns: int, max_pings: int = MAX_PINGS) -> None:
         super().__init__()
         self._written = 0
         self.alive = KeepAlive(
             clock,
-            lambda: (ping_ns, MAX_PINGS),
+            lambda: (ping_ns, max_pings),
             lambda: self.write(frames.PING),
             lambda: (self._written, unconfirmed(self.transport)),
             lambda: self.end("Stale Connection"),

@@ -106,7 +106,7 @@ def tls_refusal(request: HttpRequest, options: Options) -> str:
     tls = options.tls
     if tls is None:
         return ""
-    if (tls.verify or tls.verify_and_map) and not options.console.without_certificate:
+    if tls.needs_certificates and not options.console.without_certificate:
         return (
             "clients of this server show a certificate, which the console cannot ask for: "
             "console.without_certificate in the configuration lets its users do without"

@@ -44,7 +44,7 @@ _SORTS: dict[str, tuple[Key, bool]] = {
     "bytes_from": (lambda one, now: one.in_bytes, True),
     "last": (lambda one, now: one.last_ns, True),
     "idle": (lambda one, now: now - one.last_ns, True),
-    "uptime": (lambda one, now: getattr(one, "stop_ns", now) - one.start_ns, True),
+    "uptime": (lambda one, now: getattr(one, "stop_ns", now) - one.start_ns, False),
     "rtt": (lambda one, now: one.rtt_ns, True),
     "stop": (lambda one, now: getattr(one, "stop_ns", now), True),
     "reason": (lambda one, now: one.close_reason, False),
@@ -66,7 +66,7 @@ def connz(node: Monitored, query: Query) -> dict[str, Any]:
     known = not account or account_of(node, account) is not None
     of_account = _connections(node, account, state) if known else []
     chosen = [one for one in of_account if _wanted(one, cid, query)]
-    chosen.sort(key=lambda one: key(one, now), reverse=descending)
+    chosen.sort(key=lambda one: (key(one, now), one.id), reverse=descending)  # pages follow each other, as in 2.15.3
     shown = [_connection(one, now, subs, auth) for one in chosen[offset : offset + limit]]
     return {
         "server_id": node.identity.server_id if known else "",
@@ -193,6 +193,7 @@ def subsz(node: Monitored, query: Query) -> dict[str, Any]:
             for sub, cid in _held(account)
             if not test or matches(sub.subject, test.encode())
         ]
+        found.sort(key=lambda one: (one["cid"], one["sid"], one["subject"]))
         page["total"] = len(found)
         if shown := found[offset : offset + limit]:
             page["subscriptions_list"] = shown

@@ -36,7 +36,7 @@ class NotLeading(BadQuery):
 
 
 class Health(NamedTuple):
-    """A health report; status 200 is healthy. `kind` is the error's type with details."""
+    """A health report; status 200 is healthy. `kind` is the error's type with details, `more` are others of it."""
 
     status: int
     reason: str = ""
@@ -44,6 +44,7 @@ class Health(NamedTuple):
     account: str = ""
     stream: str = ""
     consumer: str = ""
+    more: tuple[str, ...] = ()
 
 
 class JetStreamPages:
@@ -217,13 +218,16 @@ class JetStreamPages:
         query.flag("details")
         jetstream = self._node.jetstream
         if self._node.lame_duck:
-            return Health(500, "server is in lame duck mode and takes no new connections", "CONN")
+            return Health(500, "server is in lame duck mode and takes no new connections", "CONNECTION")
+        leaves = self._node.leafnodes
+        if query.flag("leaf-remotes-connected") and leaves is not None and (lacking := leaves.unconnected()):
+            return Health(503, lacking[0], "CONNECTION", more=tuple(lacking[1:]))
         flags = [query.flag(name) for name in ("js-enabled-only", "js-enabled", "js-server-only")]
         if any(flags):
             return Health(200)
         if query.flag("js-meta-only") and jetstream is not None and jetstream.node.shown.meta():
-            lacking = jetstream.node.shown.unhealthy_meta()
-            return Health(503, lacking, "JETSTREAM") if lacking else Health(200)
+            wrong = jetstream.node.shown.unhealthy_meta()
+            return Health(503, wrong, "JETSTREAM") if wrong else Health(200)
         serving = jetstream.served.get(account) if jetstream is not None else None
         if account and serving is None:
             return Health(404, f'JetStream account "{account}" not found', "ACCOUNT", account)

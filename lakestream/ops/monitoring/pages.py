@@ -527,7 +527,7 @@ def unhealthy(health: Health, details: bool) -> dict[str, Any]:
     if details:
         error = {"type": health.kind, "account": health.account, "stream": health.stream, "consumer": health.consumer}
         error = {name: value for name, value in error.items() if value}
-        return {"status": "error", "errors": [error | {"error": health.reason}]}
+        return {"status": "error", "errors": [error | {"error": reason} for reason in (health.reason, *health.more)]}
     return {"status": "error" if health.status in (400, 500) else "unavailable", "error": health.reason}
 
 

@@ -55,7 +55,7 @@ _FULL = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: c
 
 def entry(tls: TlsOptions) -> TlsEntry:
     """Return TLS of the monitoring port: the server's certificate; clients need none. Raises TlsError."""
-    for_anybody = replace(tls, verify=False, verify_and_map=False, pinned_certs=(), first=False)
+    for_anybody = replace(tls, verify=False, verify_and_map=False, verify_optional=False, pinned_certs=(), first=False)
     return TlsEntry(server=ServerContext(for_anybody))
 
 

@@ -124,7 +124,7 @@ _SORTS: dict[str, tuple[str, bool]] = {
     "bytes_from": ("in_bytes", True),
     "last": ("last_activity", True),
     "idle": ("last_activity", False),
-    "uptime": ("start", False),
+    "uptime": ("start", True),
     "stop": ("stop", True),
     "reason": ("reason", False),
 }
@@ -134,7 +134,7 @@ _SORTS: dict[str, tuple[str, bool]] = {
 def _connz(page: Part, query: Query, parts: Sequence[Part]) -> None:
     shown = [each for part in parts for each in part["connections"] or ()]
     field, descending = _SORTS.get(query.text("sort"), ("cid", False))
-    shown.sort(key=lambda one: one.get(field, 0 if field.endswith("s") else ""), reverse=descending)
+    shown.sort(key=lambda one: (one.get(field, 0 if field.endswith("s") else ""), one["cid"]), reverse=descending)
     offset, limit = (0, 1) if query.unsigned("cid") else query.page(_PAGED["connz"])
     shown = shown[offset : offset + limit]
     total = sum(part["total"] for part in parts)
@@ -144,7 +144,8 @@ def _connz(page: Part, query: Query, parts: Sequence[Part]) -> None:
 
 def _subsz(page: Part, query: Query, parts: Sequence[Part]) -> None:
     offset, limit = query.page(_PAGED["subsz"])
-    shown = [each for part in parts for each in part.get("subscriptions_list", ())][offset : offset + limit]
+    shown = [each for part in parts for each in part.get("subscriptions_list", ())]
+    shown = sorted(shown, key=lambda one: (one["cid"], one["sid"], one["subject"]))[offset : offset + limit]
     page |= {"total": sum(part["total"] for part in parts), "offset": offset, "limit": limit}
     page["max_fanout"] = max(part["max_fanout"] for part in parts)
     if shown:
@@ -349,7 +350,7 @@ class Together:
         parts = [own]
         for name, body in zip(self._workers.names, others, strict=True):
             if body is None:
-                parts.append(Health(503, f"{name} does not answer", "CONN"))
+                parts.append(Health(503, f"{name} does not answer", "CONNECTION"))
             else:
                 answered = _ANSWERED.decode(body)
                 parts.append(_HEALTH.decode(answered.page))

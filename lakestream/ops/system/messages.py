@@ -163,6 +163,7 @@ OPTIONS: Final[dict[str, Names]] = {
         "js-enabled-only": ("js-enabled-only", bool),
         "js-server-only": ("js-server-only", bool),
         "js-meta-only": ("js-meta-only", bool),
+        "leaf-remotes-connected": ("leaf-remotes-connected", bool),
         "account": ("account", str),
         "stream": ("stream", str),
         "consumer": ("consumer", str),

@@ -327,16 +327,18 @@ class SystemAccount:
 
     # ------------------------------------------------------------------ $SYS.DEBUG
     def _subscribers(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
-        """Reply with the number of subscriptions of this server's clients in the system account that `subject [queue]`
-        reaches; with wildcards in it, of subscriptions that it covers."""
+        """Reply with the number of subscriptions of this server's clients and leaf nodes in the system account that
+        `subject [queue]` reaches; with wildcards in it, of subscriptions that it covers."""
         wanted, _, queue = payload.strip().partition(b" ")
-        connections = self._node.accounts.system.connections.values()
-        held = [sub for connection in connections for sub in connection.subs.values()]
+        system, leaves = self._node.accounts.system, self._node.leafnodes
+        held = [sub for connection in system.connections.values() for sub in connection.subs.values()]
+        for leaf in leaves.in_account(system) if leaves is not None else ():
+            held += leaf.exchange.subscriptions.values() if leaf.exchange is not None else ()
+        held = [sub for sub in held if not queue or sub.queue == queue]
         if not valid_literal(wanted):
-            found = [sub for sub in held if matches(wanted, sub.subject)]
+            count = sum(1 for sub in held if matches(wanted, sub.subject))
         else:
-            found = [sub for sub in held if matches(sub.subject, wanted)]
-        count = sum(1 for sub in found if not queue or sub.queue == queue)
+            count = sum(sub.weight for sub in held if matches(sub.subject, wanted))
         if reply:
             self._send(reply, header, str(count).encode())
 

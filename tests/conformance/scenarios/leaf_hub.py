@@ -291,6 +291,47 @@ def a_request_and_its_answer(t: Script) -> None:
     t.frames("nobody", [wire.request("ask", b"?")])
 
 
+@table(
+    [
+        ("as_many", "1", "1", 1000),
+        ("three_times", "1", "3", 500),
+        ("very_many", "2000", "6000", 500),
+        ("more_than_can_be_told", "999999999", "3000000000", 1000),
+        ("no_number", "x", "1", 1000),
+        ("none", "0", "4", 400),
+    ],
+    OPEN,
+)
+def members_of_a_queue_group_behind_two_leaf_nodes(t: Script, first: str, second: str, share: int) -> None:
+    """Of 2,000 messages the first of them gets about `share`; the third is told of all members together."""
+    wire, peers = _client(t), [_linked(t, name=name, cluster=name) for name in ("one", "two", "three")]
+    for peer, weight in zip(peers, (first, second), strict=False):
+        peer.send(f"LS+ work g {weight}\r\n".encode())
+        peer.heard()
+    t.note("told", shown(peers[2].heard()))
+    for _ in range(2000):
+        wire.publish("work")
+    wire.ping()
+    got = [sum(frame.verb == "LMSG" for frame in peer.heard()) for peer in peers]
+    t.note("shares", [sum(got), abs(got[0] - share) < 100, got[2]])
+
+
+_SYSTEM = "accounts { SYS { users: [{user: sys, password: p}] } }\nsystem_account: SYS\n"
+
+
+@configured(Setup(_SYSTEM + _LISTEN.format(""), ()))
+def subscribers_behind_a_leaf_node_are_counted(t: Script) -> None:
+    wire, peer = _client(t, "sys"), _linked(t, user="sys", **{"pass": "p"})
+    wire.subscribe("foo", "g")
+    wire.subscribe("foo.bar")
+    wire.ping()
+    for told in ("LS+ foo", "LS+ foo g 3", "LS+ foo.*", "LS+ foo.* g 2", "LS- foo g", "LS+ > g 4"):
+        peer.send(f"{told}\r\n".encode())
+        peer.heard()
+        asked = ("foo", "foo g", "foo h", "foo.bar", "foo.bar g", "foo.* g", "> g")
+        t.note(told, [wire.request("$SYS.DEBUG.SUBSCRIBERS", subject.encode()).data.decode() for subject in asked])
+
+
 @configured(OPEN)
 def interest_that_changes(t: Script) -> None:
     """Said twice, taken back once, taken back without being said, and weights."""

@@ -24,6 +24,7 @@ def _setup(inside: str = "", more: str = "") -> Setup:
 
 PLAIN = _setup()
 VERIFIED = _setup(f'verify: true, ca_file: "{PLACE}/ca.pem"')
+IF_GIVEN = _setup(f'verify: optional, ca_file: "{PLACE}/ca.pem"')
 OPTIONAL = _setup("", "allow_non_tls: true")
 OPTIONAL_VERIFIED = _setup(f'verify: true, ca_file: "{PLACE}/ca.pem"', "allow_non_tls: true")
 
@@ -137,19 +138,24 @@ def certificates_are_not_asked_for(t: Script, certificate: str) -> None:
     _connected(t, t.secure(certificate))
 
 
-@table(
-    [
-        ("ann", "ann"),
-        ("nameless", "nameless"),
-        ("none", ""),
-        ("of_an_unknown_authority", "impostor"),
-        ("expired", "late"),
-        ("not_yet_valid", "early"),
-        ("only_for_servers", "only_server"),
-    ],
-    VERIFIED,
-)
+CERTIFICATES = [
+    ("ann", "ann"),
+    ("nameless", "nameless"),
+    ("none", ""),
+    ("of_an_unknown_authority", "impostor"),
+    ("expired", "late"),
+    ("not_yet_valid", "early"),
+    ("only_for_servers", "only_server"),
+]
+
+
+@table(CERTIFICATES, VERIFIED)
 def certificates_are_verified(t: Script, certificate: str) -> None:
+    _connected(t, t.secure(certificate))
+
+
+@table(CERTIFICATES, IF_GIVEN)
+def certificates_are_verified_if_given(t: Script, certificate: str) -> None:
     _connected(t, t.secure(certificate))
 
 

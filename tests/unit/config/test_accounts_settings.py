@@ -57,6 +57,33 @@ def test_what_nats_server_refuses_is_refused_with_its_words(options: Load, tmp_p
     assert case.place in ("", found[1])
 
 
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        (
+            "A { exports: [{stream: 'a.{{account-hash-import()}}'}] }",
+            'Error adding stream export "a.{{account-hash-import()}}": invalid mapping destination: function is not '
+            "available in this context in {{account-hash-import()}}",
+        ),
+        (
+            "A { exports: [{service: a}] }\n"
+            "B { imports: [{service: {account: A, subject: a}, to: '{{account-hash-leaf-remote()}}'}] }",
+            'Error adding service import "a": invalid mapping destination: function is not available in this context '
+            "in {{account-hash-leaf-remote()}}",
+        ),
+        (
+            "A { exports: [{stream: a}] }\n"
+            "B { imports: [{stream: {account: A, subject: a}, prefix: '{{account-hash(1)}}'}] }",
+            'Error adding stream import "a": invalid mapping destination: too many arguments passed to the function in '
+            "{{account-hash(1)}}",
+        ),
+    ],
+)
+def test_hashes_of_accounts_that_are_not_known_are_refused_as_in_2_15_3(options: Load, text: str, error: str) -> None:
+    with pytest.raises(ConfError, match=re.escape(error)):
+        options(f"accounts {{ {text} }}")
+
+
 # ---------------------------------------------------------------------- results
 
 

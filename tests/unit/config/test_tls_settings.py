@@ -69,6 +69,7 @@ def refused(options: Load, block: str) -> str:
         ("pinned_certs: []", {}),
         ("connection_rate_limit: 5", {"rate_limit": 5}),
         ("connection_rate_limit: -5", {}),
+        ("verify: Optional, verify_and_map: false", {"verify_optional": True}),
         ("verify: true, verify_and_map: true", {"verify": True, "verify_and_map": True}),
         ("ocsp_peer: false, insecure: true, certs: []", {"insecure": True}),
     ],
@@ -87,7 +88,12 @@ def test_several_certificates(options: Load, place: Path) -> None:
     ("inside", "text"),
     [
         ("cert_file: 5, key_file: k", "error parsing tls config, expected 'cert_file' to be filename"),
-        ("verify: x", "error parsing tls config, expected 'verify' to be a boolean"),
+        ("verify: x", "error parsing tls config, expected 'verify' to be a boolean or 'optional'"),
+        ("verify: 1", "error parsing tls config, expected 'verify' to be a boolean or 'optional'"),
+        (
+            "verify: optional, verify_and_map: true",
+            "error parsing tls config, cannot combine 'verify: optional' with options requiring client certificates",
+        ),
         (
             "verify_cert_and_check_known_urls: true",
             "verify_cert_and_check_known_urls not supported in this context",

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakestream.protocol.subjects import matches
-from lakestream.protocol.transforms import Transform, TransformError, check_destination, fnv1a
+from lakestream.protocol.transforms import Transform, TransformError, check_destination, fnv1a, hashed
 
 pytestmark = pytest.mark.unit
 
@@ -106,3 +106,31 @@ def test_whatever_is_asked_for_a_transform_is_made_or_refused(
     except TransformError:
         return
     transform.apply(subject)
+
+
+@pytest.mark.parametrize(
+    ("subject", "wanted"),
+    [
+        ("a.b", "a.b"),
+        ("{{account-hash()}}.>", "NUmM6cRx.>"),
+        ("{{ Account-Hash( ) }}.{{account-hash-import()}}", "NUmM6cRx.b2oh2L6w"),
+        ("x{{account-hash()}}.{{wildcard(1)}}.{{}}", "x{{account-hash()}}.{{wildcard(1)}}.{{}}"),
+        ("{{account-hash-leaf-remote()}}", "{{account-hash-leaf-remote()}}"),
+    ],
+)
+def test_a_token_stands_for_the_hash_of_an_account(subject: str, wanted: str) -> None:
+    assert hashed(subject, account="A", exporter="B", leaf_remote=None) == wanted
+
+
+@pytest.mark.parametrize(
+    ("subject", "why"),
+    [
+        ("{{account-hash(1)}}", "too many arguments"),
+        ("{{account-hash(,)}}", "too many arguments"),
+        ("{{account-hash-import()}}", "not available in this context"),
+        ("{{account-hash-leaf-remote()}}", "not available in this context"),
+    ],
+)
+def test_a_token_of_an_account_that_is_not_known_is_refused(subject: str, why: str) -> None:
+    with pytest.raises(TransformError, match=why):
+        hashed(subject, account="A")

@@ -140,6 +140,23 @@ def test_open_reply_subjects_take_no_more_than_so_many_bytes() -> None:
     assert answers.spend(replies[-1], 1)
 
 
+@pytest.mark.parametrize(
+    ("reply", "permitted"),
+    [
+        (b"r", True),
+        (b"$JS.API.STREAM.PURGE.S", False),
+        (b"$JS.hub.API.STREAM.PURGE.S", False),
+        (b"$JS.ACK.API.c.1.1.1.1.0", True),
+        (b"$JS.FC.S.c.x", True),
+        (b"$JSC.R.x", True),
+    ],
+)
+def test_no_answer_is_a_request_to_jetstream(reply: bytes, permitted: bool) -> None:
+    answers = ReplyPermissions(AllowResponses(1, -1))
+    answers.received(reply, 0)
+    assert answers.spend(reply, 1) is permitted
+
+
 EVENT = st.tuples(st.sampled_from(["received", "spend", "wait"]), st.sampled_from([b"r1", b"r2", b"r3", b"r4"]))
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from lakestream.net.interest.subscription import MAX_WEIGHT
+from lakestream.net.interest.subscription import MAX_PLACES, Subscription
 from lakestream.net.outbox import HIGH_WATER
 from lakestream.net.peers.api_relay import ApiRelay
 from lakestream.ports import ClientInfo
@@ -399,14 +399,65 @@ def test_a_message_moves_once_at_most(cluster: Cluster) -> None:
     assert moved[0].moved
 
 
-def test_the_members_of_one_node_count_up_to_a_limit() -> None:
-    cluster = Cluster(A, B)
-    many = cluster.client(B)
-    for number in range(MAX_WEIGHT + 10):
-        many.subscribe(b"work", b"g", b"%d" % number)
+def test_of_very_many_members_each_node_has_its_share() -> None:
+    cluster = Cluster(A, B, C)
+    for node, members in ((B, 2 * MAX_PLACES), (C, MAX_PLACES)):
+        many = cluster.client(node)
+        for number in range(members):
+            many.subscribe(b"work", b"g", b"%d" % number)
     cluster.settle()
     (group,) = cluster[A].hub.interest_graph.match(b"work").queues
-    assert len(group) == MAX_WEIGHT
+    assert sorted(Counter(sub.remote.name for sub in group if sub.remote).values()) == [333, 667]
+
+
+class Behind:
+    """Carrier of members of a queue group behind a leaf node."""
+
+    echo = True
+
+    def __init__(self, cluster: Cluster, node: str) -> None:
+        self._graph = cluster[node].hub.interest_graph
+
+    def have(self, members: int) -> None:
+        """Announce so many members of the group `g`."""
+        sub = Subscription(cast(Any, self), b"work", b"g", b"")
+        sub.carrier, sub.weight = cast(Any, self), members
+        self._graph.insert(sub)
+
+
+def places(cluster: Cluster, node: str) -> list[str]:
+    """Return the places of each node in the group `g` as `node` sees it; "" are its own."""
+    (group,) = cluster[node].hub.interest_graph.match(b"work").queues
+    return sorted(sub.remote.name if sub.remote else "" for sub in group)
+
+
+def test_members_behind_leaf_nodes_are_chosen_only_where_the_cluster_has_none_and_by_their_number() -> None:
+    cluster = Cluster(A, B, C)
+    for node, members in ((A, 1), (B, 3), (B, 1)):
+        Behind(cluster, node).have(members)
+    cluster.settle()
+    assert places(cluster, C) == [A, B, B, B, B]
+    assert places(cluster, A) == ["", B, B, B, B]
+    member = cluster.client(C)
+    sid = member.subscribe(b"work", b"g")
+    cluster.settle()
+    assert [places(cluster, node) for node in (A, B, C)] == [[C], [C], [""]]
+    member.unsubscribe(sid)
+    cluster.settle()
+    near = cluster.client(B)
+    near.subscribe(b"work", b"g")
+    cluster.settle()
+    assert [places(cluster, node) for node in (A, B, C)] == [[B], [""], [B]]
+
+
+def test_of_members_behind_leaf_nodes_a_message_of_another_node_finds_each_as_often_as_they_are() -> None:
+    cluster = Cluster(A, B)
+    for members in (3, 1):
+        Behind(cluster, B).have(members)
+    cluster.settle()
+    here = cluster[B].hub.interest_graph.match(b"work").here
+    assert here is not None
+    assert sorted(Counter(id(sub) for sub in here.queues[0]).values()) == [1, 3]
 
 
 def test_a_change_of_weight_is_not_seen_as_a_change_of_interest(cluster: Cluster) -> None:

@@ -80,10 +80,12 @@ class Cluster:
 def test_one_node_holds_it_and_keeps_it() -> None:
     cluster = Cluster("b", "c")
     assert cluster.look() == ["b"]
+    assert [holder.is_elsewhere for holder in cluster.holders.values()] == [False, True]
     cluster.start("a")  # a node with a lower name does not take over
     assert cluster.look() == ["b"]
     assert cluster.look() == ["b"]
     cluster.kill("b")
+    assert not any(holder.is_elsewhere for holder in cluster.holders.values())
     assert cluster.look() == ["a"]
     assert cluster.said == {"a": [True], "b": [True], "c": []}
 
