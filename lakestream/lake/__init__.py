@@ -9,6 +9,19 @@ Belongs here: the functions that programs outside of lakestream may rely on, eac
     version = version_at(table, "2026-05-01 12:00:00")  # by commit time: TIMESTAMP AS OF
 
 `Session` answers SQL, `LakeError` is what all of them raise. docs/sql.md has more.
+
+In reading order:
+
+- `errors.py`: Errors that the lake package raises for its callers.
+- `files/`: Files of a lake: paths, storages, locks and the staging area.
+- `table/`: A stream's Delta table: its format, its states and its rows.
+- `read/`: Reading streams of a lake, without Spark except for its data source.
+- `write/`: Changing Delta tables, with Spark.
+- `spark/`: Spark for lakestream: Java, JARs, a session, and the common parts of the jobs.
+- `sql/`: SQL over the streams of a lake: Spark's dialect on DuckDB, and the functions and views that Spark gets.
+- `transfer/`: Import and export: any table as messages, and messages as any table.
+- `catalogs/`: Catalogs: entries of the lake's tables in catalogs that other engines read.
+- `progress.py`: Progress bars of long work.
 """
 
 from __future__ import annotations

@@ -1,7 +1,14 @@
 """Catalogs: entries of the lake's tables in catalogs that other engines read.
 
-Belongs here: what is registered (`tables.py`), how it differs from what a catalog has (`plan.py`, without I/O), the
-interface of a catalog and of the keeper of its entries (`catalog.py`), and its address (`address.py`). The kinds of
-catalogs and the keeper are in packages/catalogs. An entry has a name, a location, columns, comments and properties.
-Rows and versions stay in the table.
+Belongs here: the entries that a lake should have in a catalog, and the interfaces of a catalog and of the keeper of its
+entries. Their implementations are in packages/catalogs. An entry has a name, a location, columns, comments and
+properties. Rows and versions stay in the table.
+
+In reading order:
+
+- `address.py`: Addresses of catalogs.
+- `entries.py`: Tables of the lake, and their entries in a catalog.
+- `plan.py`: Differences between the tables of a lake and the entries of a catalog.
+- `catalog.py`: The interfaces of a catalog and of the keeper of its entries.
+- `tables.py`: The tables of a lake that are registered in catalogs.
 """
