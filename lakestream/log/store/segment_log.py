@@ -16,8 +16,8 @@ methods block: the group calls them in an I/O thread, never two at a time. Recor
 #
 # Writes carry their own proof. Each frame has the index of the first entry that shared its sync (`write`). An append
 # begins when the one before is durable, so a frame with a later `write` proves that everything before that write was
-# synced: recovery.py refuses damage in it, and needs no second file that would have to be synced with each entry. At the
-# end of the log nothing follows; there a mark decides that is written now and then (synced.py, or the file `raft`).
+# synced: recovery.py refuses damage in it, and needs no second file that would have to be synced with each entry. At
+# the end of the log nothing follows; there a mark decides that is written now and then (synced.py, or the file `raft`).
 #
 # Invariants:
 #

@@ -41,7 +41,7 @@ all members: in the heartbeats of the clock, in probes, and when it quiesces. Ea
 # back.
 #
 # Why records are not synced. They would cost a sync for each entry, to guard against what happens once in years. They
-# are written with what is written anyway, at the latest every five seconds (raft_group.py), so the newest
+# are written with what is written anyway, at the latest every five seconds (group/hard_state.py), so the newest
 # acknowledgements may be missing: those of the last moments before a leader was lost, or before a crash of the machine.
 # docs/replication.md#disks-that-were-rolled-back says so to operators.
 #
