@@ -145,6 +145,7 @@ chaos: setup jars
 # References and pictures first: they are pages of the site.
 docs: setup
 	@$(BIN)/python -m tests.docs.references
+	@$(BIN)/python -m tests.docs.folders
 	@$(BIN)/python packages/sbom.py --licences
 	@$(BIN)/python -m tests.docs.pictures
 	@NO_MKDOCS_2_WARNING=1 PYTHONPATH=. $(BIN)/mkdocs build --quiet

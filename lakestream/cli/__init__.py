@@ -1,4 +1,38 @@
 """Commands.
 
 Belongs here: command lines, and the processes that a command starts.
+
+In reading order:
+
+- `main.py`: The `lakestream` command.
+- `app.py`: The Typer application with every command of `lakestream`.
+- `optional.py`: Commands of optional packages (`packages/`), which an installation may lack.
+- `flags.py`: The command line of a server, in Go's style.
+- `serve.py`: `lakestream serve`: one server process.
+- `supervisor.py`: Supervision of one child process.
+- `up.py`: `lakestream up`: the server with its compactor.
+- `jobs.py`: The Spark programs as commands.
+- `config_command.py`: `lakestream config`: checking a configuration file, and showing the settings in force.
+- `checks.py`: Checks of a machine and a configuration, for `lakestream doctor`.
+- `doctor.py`: `lakestream doctor`: what is wrong with a machine or a configuration, and what to do.
+- `terminal.py`: Output of commands.
+- `results.py`: Output of query results.
+- `server_options.py`: Options by which commands name a server and log in to it.
+- `link.py`: A connection to a running server, for commands that move messages.
+- `monitor.py`: A running server as its monitoring port shows it, for commands.
+- `status.py`: `lakestream status`: a server on one screen.
+- `top.py`: `lakestream top`: connections, streams and consumers of a running server, live.
+- `sql.py`: `lakestream sql`: SQL on the lake from a terminal, a pipe or a script.
+- `nats_engine.py`: `lakestream sql --url`: SQL that a server answers over NATS.
+- `spark_engine.py`: Queries of the lake with Spark.
+- `transfer.py`: `lakestream import` and `lakestream export`: tables into streams, streams into tables.
+- `importing.py`: One run of an import: the messages of a source, and the stream that takes them, each once.
+- `samples.py`: Samples of a stream's messages.
+- `schema.py`: `lakestream schema`: the schema registry of an account.
+- `verify.py`: `lakestream verify`: everything that is wrong with the files of stores, or of running servers, and their
+  lake.
+- `running.py`: Verification of a running server for `lakestream verify` and `lakestream repair`.
+- `repair.py`: `lakestream repair`: what can be repaired in a store, or in a running cluster, without a loss.
+- `restore.py`: `lakestream restore`: restore a stream from the lake; `lakestream schema restore`: the schemas of an
+  account.
 """

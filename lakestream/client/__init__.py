@@ -9,6 +9,20 @@ states that were recorded and the lake also works with nats-server. docs/python-
         table = await client.to_arrow("ORDERS", ["seq", "data"], subject="orders.de")
 
 `lakestream.client.sync` has the same for programs without an event loop.
+
+In reading order:
+
+- `errors.py`: Errors of the client.
+- `messages.py`: Messages as the client returns them, and their form as Arrow data.
+- `client.py`: The client.
+- `direct_get.py`: Direct gets: stored messages by request, from any JetStream server.
+- `consumer.py`: Reading a stream that does not allow direct gets, through a consumer.
+- `scan.py`: Reading a stream as Arrow data.
+- `past.py`: A stream as it was.
+- `bucket.py`: Key-value buckets as they were.
+- `sql.py`: SQL over NATS: a query and its result.
+- `sync.py`: The client for callers without an event loop.
+- `loop_thread.py`: An event loop in a thread of its own, for synchronous callers of asynchronous code.
 """
 
 from __future__ import annotations

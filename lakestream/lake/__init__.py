@@ -9,6 +9,23 @@ Belongs here: the functions that programs outside of lakestream may rely on, eac
     version = version_at(table, "2026-05-01 12:00:00")  # by commit time: TIMESTAMP AS OF
 
 `Session` answers SQL, `LakeError` is what all of them raise. docs/sql.md has more.
+
+In reading order:
+
+- `errors.py`: Errors that the lake package raises for its callers.
+- `table/`: A stream's Delta table: its format, its states and its rows.
+- `read/`: Reading streams of a lake, without Spark except for its data source.
+- `write/`: Changing Delta tables, with Spark.
+- `spark/`: Spark for lakestream: Java, JARs, a session, and the common parts of the jobs.
+- `sql/`: SQL over the streams of a lake: Spark's dialect on DuckDB, and the functions and views that Spark gets.
+- `transfer/`: Import and export: any table as messages, and messages as any table.
+- `catalogs/`: Catalogs: entries of the lake's tables in catalogs that other engines read.
+- `progress.py`: Progress bars of long work.
+- `flush.py`: Client of the flush request: have the server stage what it has.
+- `staging/`: The staging area: sealed segments that wait for compaction, and the notes of server and compactor beside
+  them.
+- `storage/`: Storages of a lake: directories and buckets, their paths, locks, and the identity of a lake.
+- `view.py`: A stream as it is now: its table at one version, and the segments that are staged beyond it.
 """
 
 from __future__ import annotations

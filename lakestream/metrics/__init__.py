@@ -2,4 +2,11 @@
 
 Belongs here: histograms that the code observes into, descriptions of metrics, and the text page. It knows no part of
 the server. The server's metrics are in ops/metrics/, the compactor's in lake/write/metrics.py.
+
+In reading order:
+
+- `histogram.py`: Histograms with fixed buckets.
+- `family.py`: Descriptions of metrics, and values of them at one moment.
+- `page.py`: The page of a scrape, in the text formats of Prometheus and OpenMetrics.
+- `serving.py`: The page of a program without an event loop, over HTTP.
 """

@@ -60,7 +60,7 @@ SINGLE = 4
 
 
 @runtime_checkable
-class Inbox(Protocol):
+class AckSink(Protocol):
     """A client connection, or another node with one, which is sent pub acks in columns."""
 
     @property
@@ -532,12 +532,12 @@ class Hub:
             at, seq = stop, seq + stop - at
 
     @staticmethod
-    def _inbox(match: Match) -> Inbox | None:
+    def _inbox(match: Match) -> AckSink | None:
         """Return the client or node that alone gets the messages of a match, if it takes acks in columns."""
         if len(match.plain) != 1 or match.queues or match.plain[0].maximum:
             return None
         sink = match.plain[0].sink
-        return sink if isinstance(sink, Inbox) and sink.takes_acks else None
+        return sink if isinstance(sink, AckSink) and sink.takes_acks else None
 
     def _reply_to(self, match: Match, run: Sequence[Delivery]) -> None:
         """Send a run of replies that the same subscriptions get. Mostly it is one, of the inbox of one client."""

@@ -25,7 +25,7 @@ COMMANDS = 4
 """Commands that are handled between two looks at the time; a run of publishes is one."""
 
 
-class Reader(Protocol):
+class InputReader(Protocol):
     """A client connection, as its input uses it."""
 
     close_reason: str
@@ -87,7 +87,7 @@ class Inbox:
         """Return True while commands wait: the client is not to be read."""
         return self._held is not None or self._late is not None or self._partly
 
-    def feed(self, reader: Reader, data: bytes) -> None:
+    def feed(self, reader: InputReader, data: bytes) -> None:
         """Handle the commands that these bytes complete, or keep the bytes."""
         self._turn.entered(reader)
         if self._late is not None or self._held is not None or self._unread:
@@ -104,7 +104,7 @@ class Inbox:
             elif not whole and len(data) <= SMALL_READ_BYTES and not self._begun:
                 self._begin(reader)
 
-    def end(self, reader: Reader) -> None:
+    def end(self, reader: InputReader) -> None:
         """Forget an incomplete message: the connection is over. Idempotent."""
         self._complete()
         if not self._ended:
@@ -116,7 +116,7 @@ class Inbox:
             self._parser.end()
 
     # ------------------------------------------------------------------ parts of commands
-    def _begin(self, reader: Reader) -> None:
+    def _begin(self, reader: InputReader) -> None:
         """Read the rest of a command on, or in a later turn."""
         self._begun = self._turn.begin()
         if not self._begun:
@@ -129,18 +129,18 @@ class Inbox:
             self._begun = False
             self._turn.complete()
 
-    def _read_on(self, reader: Reader) -> None:
+    def _read_on(self, reader: InputReader) -> None:
         self._partly = False
         if not reader.close_reason:
             reader.resume()
 
     # ------------------------------------------------------------------ decisions
-    def hold(self, reader: Reader) -> None:
+    def hold(self, reader: InputReader) -> None:
         """Keep the commands that follow until `decided`."""
         self._held = []
         reader.pause()
 
-    def decided(self, reader: Reader, decide: Callable[[], None]) -> None:
+    def decided(self, reader: InputReader, decide: Callable[[], None]) -> None:
         """Call `decide`, then handle what was kept, unless another decision is awaited now."""
         held, self._held = self._held or [], None
         if reader.close_reason:
@@ -155,7 +155,7 @@ class Inbox:
             reader.resume()
 
     # ------------------------------------------------------------------ commands
-    def _take(self, reader: Reader, data: bytes) -> bool:
+    def _take(self, reader: InputReader, data: bytes) -> bool:
         """Handle the commands that these bytes complete; return False if there are none."""
         commands, rest = self._parser.feed(data), self._parser.rest
         if commands:
@@ -171,7 +171,7 @@ class Inbox:
             reader.holds(held if self._counted else 0)
         return bool(commands)
 
-    def _work(self, reader: Reader, commands: Sequence[Command | Publishes], size: int) -> None:
+    def _work(self, reader: InputReader, commands: Sequence[Command | Publishes], size: int) -> None:
         """Handle commands, then write what they bring the client."""
         reader.begin_reading()
         try:
@@ -179,7 +179,7 @@ class Inbox:
         finally:
             reader.end_reading()
 
-    def _handle(self, reader: Reader, commands: Sequence[Command | Publishes], size: int) -> None:
+    def _handle(self, reader: InputReader, commands: Sequence[Command | Publishes], size: int) -> None:
         """Handle commands. Those for which this turn has no time are kept for later ones."""
         turn = self._turn
         turn.overrun = None
@@ -204,13 +204,13 @@ class Inbox:
         if turn.overrun is not None:
             reader.stall(turn.overrun)
 
-    def _wait_for_turn(self, reader: Reader, commands: list[Command | Publishes]) -> None:
+    def _wait_for_turn(self, reader: InputReader, commands: list[Command | Publishes]) -> None:
         """Read no more until a later turn has handled these commands, and what was read behind them."""
         reader.pause()
         self._late = commands
         self._turn.wait(lambda: self._go_on(reader))
 
-    def _go_on(self, reader: Reader) -> None:
+    def _go_on(self, reader: InputReader) -> None:
         """Handle what has waited for this turn."""
         commands, self._late = self._late, None
         if reader.close_reason or commands is None:

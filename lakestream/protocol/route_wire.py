@@ -74,7 +74,7 @@ class RouteBatch(msgspec.Struct, array_like=True, tag="b", gc=False):
     moved: bool = False
 
 
-class Stored(msgspec.Struct, array_like=True, tag="s", gc=False):
+class StoredBatch(msgspec.Struct, array_like=True, tag="s", gc=False):
     """Stored messages for the subscribers of one subject, each shown under its own with its ack subject: a `RouteBatch`
     as columns (protocol/deliveries.py).
 
@@ -118,7 +118,7 @@ class NoResponders(msgspec.Struct, array_like=True, tag="u", frozen=True):
     reply: bytes
 
 
-Record = Within | RouteInterest | Routed | RoutedRun | RouteBatch | Stored | Hold | FlowMark | Took | NoResponders
+Record = Within | RouteInterest | Routed | RoutedRun | RouteBatch | StoredBatch | Hold | FlowMark | Took | NoResponders
 
 encode: Callable[[Sequence[Record]], bytes] = msgspec.msgpack.Encoder().encode
 """Encode records as a buffer."""

@@ -3,4 +3,21 @@
 Belongs here: reading JSON Schema, Avro and Protobuf within limits, their mapping to columns, checking and decoding of
 payloads, giving payloads back from columns byte for byte, compatibility of versions, inference, and the names by which
 messages refer to schemas. Nothing here does I/O, except for the compiler of `.proto` texts (protobuf/protoc.py).
+
+In reading order:
+
+- `errors.py`: Errors of schemas, and the reason why a payload does not fit one.
+- `columns.py`: Type tree of a schema, and its mapping to columns of Arrow and Delta.
+- `arrow.py`: Arrow columns from decoded rows.
+- `differences.py`: Differences of two versions of a schema.
+- `scalars.py`: Rules of single values that all typed columns share.
+- `avro/`: Avro: its columns, its codec, and the comparison of versions.
+- `json_schema/`: JSON Schema: its columns, its codec, and the comparison of versions.
+- `protobuf/`: Protobuf: its columns, its codec, and the comparison of versions.
+- `framing.py`: Prefixes by which payloads name their schema, and the `data_format` of rows that had one.
+- `schema.py`: Schemas as the registry stores them.
+- `codec.py`: Codecs of all formats behind one interface.
+- `compatibility.py`: Compatibility of versions of a schema, by the modes and rules of Confluent's Schema Registry.
+- `infer.py`: Proposal of a JSON Schema from a sample of payloads.
+- `naming.py`: Names of schemas in streams and messages.
 """

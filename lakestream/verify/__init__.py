@@ -1,5 +1,18 @@
-"""Verification and repair of a store that no server uses.
+"""Verification and repair of stores: of one that no server uses, or of a running server's streams.
 
-`recovered.py` recovers streams as a start would, without changing a file; `streams.py` verifies one stream, `meta.py`
-the assignments of a cluster, `stores.py` all of a store.
+Belongs here: comparing a stream's files with their replay, with the lake, and with its other replicas, and deciding
+which findings can be repaired. The files of a single log are verified in log/verify.
+
+In reading order:
+
+- `streams.py`: Verification of the files of one stream.
+- `recovered.py`: Streams recovered from their files outside a server.
+- `lake.py`: Verification of a stream's part of the lake.
+- `meta.py`: Verification of the meta group's files.
+- `stores.py`: Verification of a store directory.
+- `copies.py`: Comparison of the replicas in several stores that no server uses.
+- `repair.py`: Repair of a stream's files where that is safe.
+- `digests.py`: Comparison of replicas by digests.
+- `running.py`: Verification of this node's replicas while the server runs.
+- `verification.py`: Verification of a stream of a running server, by the node that leads it.
 """

@@ -13,8 +13,10 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 
-LANGUAGES = frozenset({"sh", "python", "sql", "conf", "json", "yaml", "properties", "text"})
-"""Languages of blocks; `text` is output or a sketch, which nothing runs."""
+DIFF = "diff"
+LANGUAGES = frozenset({"sh", "python", "sql", "conf", "json", "yaml", "properties", "text", DIFF})
+"""Languages of blocks; `text` is output or a sketch, which nothing runs, and `diff` a change of this repository
+(test_contributing.py)."""
 
 COMMANDS = re.compile(
     r"^\s*(\$ |(lakestream (?!is up)|nats|curl|make|python|pip|uv|spark-\w+|nsc|docker) )", re.MULTILINE

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.blocks import ROOT, blocks, pages
+from tests.docs.blocks import DIFF, ROOT, blocks, pages
 from tests.docs.page import run_in_namespaces
 
 pytestmark = [pytest.mark.conformance, pytest.mark.heavy, pytest.mark.timeout(1800)]
 
-RUN = [path for path in pages() if any(block.language != "text" and not block.reason for block in blocks(path))]
+RUN = [
+    path for path in pages() if any(block.language not in ("text", DIFF) and not block.reason for block in blocks(path))
+]
 
 
 @pytest.mark.parametrize("path", RUN, ids=[str(path.relative_to(ROOT)) for path in RUN])

@@ -172,7 +172,7 @@ class TransferApi:
             bound = f"earlier than {before}" if record.time_ns <= now else "in the future"
             raise RecordRefused(f"its time ({record.time_ns} ns) is {bound}")
         effect = self._effect(stream, record) if record.header or stream.proposer.guarded else None
-        message = publish.Publish(record.subject, reply, record.header, record.data)
+        message = publish.IncomingMessage(record.subject, reply, record.header, record.data)
         if not stream.proposer.take(message, effect, record.time_ns) and not reply:
             raise RecordRefused(stream.failed or api_error(10167), again=stream.failed is None)
 
@@ -181,7 +181,7 @@ class TransferApi:
         """Apply the stream's rules to a record. Raise RecordRefused."""
         header = record.header
         try:
-            asked = publish.Publish(record.subject, b"", headers.remove(header, _NOT_CHECKED), record.data)
+            asked = publish.IncomingMessage(record.subject, b"", headers.remove(header, _NOT_CHECKED), record.data)
             outcome = stream.proposer.rules.check(stream.proposer.view, asked)
             assert isinstance(outcome, Effect)
             length = limits.accounted(stream.config, record.subject, header, record.data)

@@ -2,4 +2,9 @@
 
 Belongs here: the addresses of catalogs (`address.py`), and the interface of what keeps the entries (`keeper.py`).
 Catalogs, their entries and the keeper are in packages/catalogs.
+
+In reading order:
+
+- `address.py`: Addresses of catalogs.
+- `keeper.py`: The keeper of entries in catalogs, as the compactor knows it.
 """

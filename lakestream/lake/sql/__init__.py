@@ -1,4 +1,25 @@
-"""SQL over the streams of a lake: Spark's dialect on DuckDB, and the functions and views that Spark gets."""
+"""SQL over the streams of a lake: Spark's dialect on DuckDB, and the functions and views that Spark gets.
+
+Belongs here: turning the names of a query into tables and versions, and running it in this process or a child. Each
+engine gets queries in its own language: only references to tables and time travel are translated.
+
+In reading order:
+
+- `session.py`: SQL on the streams of a lake, by DuckDB, inside this process.
+- `dialect.py`: Spark's SQL on stream tables, translated for DuckDB.
+- `catalog.py`: Catalog of the tables that queries name.
+- `connection.py`: Connections to DuckDB that can read the lake's Delta tables.
+- `uncompacted.py`: Uncompacted segments in SQL: messages that are staged, and not in the table yet.
+- `file_views.py`: Tables in SQL that DuckDB's Delta extension cannot read.
+- `stored_files.py`: Files of an object store for DuckDB, read by this process.
+- `buckets.py`: Key-value buckets and object stores as tables: kv.conf, kv_history.conf and obj.files.
+- `typed.py`: Typed views of JSON payloads: `<STREAM>_json` and `<STREAM>_json_misfits`.
+- `confined.py`: Confinement of queries to the tables of one account.
+- `child.py`: The program that answers queries for the server: `python -m lakestream.lake.sql.child`.
+- `batches.py`: Results in batches of limited size.
+- `values.py`: Values of queries as JSON.
+- `spark_functions.py`: Functions and views of lakestream in Spark: as_of, and the typed views of JSON payloads.
+"""
 
 TAIL_BYTES = 1 << 30
 """Default maximum size of one stream's uncompacted segments that are read into memory, in bytes. With a running

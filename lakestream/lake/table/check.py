@@ -1,18 +1,9 @@
 """Verification that the files of a table match its Delta log and are on stable storage.
 
 Belongs here: the check of a data file and its deletion vector against the action that names them, of the files that
-each state of a table brings (state.py), so that each is checked once, and the request for a repair. A commit does not
-prove that its files were synced: after a power loss they may be empty, short or full of zeros. Checked are the size,
-the Parquet footer with its checksum (ends.py) and number of rows; place, length and checksum of a deletion vector.
-
-A VACUUM by another program deletes files that are in no version yet, and a commit may name them while it runs. Delta
-logs its start and its end: all files are checked again after each, and what is checked in between proves nothing.
-
-Whatever deletes files of a table, versions of its log, or segments that it holds first looks if every file that the
-newest version names is there with its size (`lacking`, invariant 13). That opens no file.
-
-In a directory every checked file is synced, with its directories and the commit that names it: size and footer may be
-in the page cache alone. In an object store a successful PUT is durable (S3's promise), so size and footer are enough.
+each state of a table brings (state.py), so that each is checked once, and the request for a repair. Checked are
+the size, the Parquet footer with its checksum (ends.py) and number of rows; place, length and checksum of a deletion
+vector. In an object store a successful PUT is durable (S3's promise), so nothing has to be synced there.
 
     damaged.json    in the stream's staging directory: the request. The server that found the damage writes it, once it
                     has staged all that its log has of the stream. While it is there, no staged segment is deleted. The
@@ -20,6 +11,43 @@ in the page cache alone. In an object store a successful PUT is durable (S3's pr
 
 Source: Parquet format, "File format", "FileMetaData"; Delta protocol, "Deletion Vector Format".
 """
+
+# The problem. A segment leaves the log when its table has its messages, so this is the last moment at which a mistake
+# can be undone. That a commit names files proves little. Another program may have written it without a sync; the
+# machine may have lost power between a write and its sync; a VACUUM may have taken a file that a commit was about to
+# name; a disk may return an error when it is too late. Deleting the only other copy on the word of a log is how data is
+# lost.
+#
+# What is checked for each file: its size, the footer (with its own checksum, where the commit states one) and the
+# number of rows in it, the bytes of its deletion vector. Not the pages: all data would be read twice. What power losses
+# and cut uploads leave is a missing, short or zeroed end, which size and footer show. A read that fails has all files
+# checked again (`recheck`).
+#
+# How often. A file is checked once for each state that brings it, and cheaply again before anything is deleted:
+#
+#     first look      `_begin`: all files of the table, in steps within a budget, so that a start with a thousand tables
+#                     delays nothing; `look` returns False until it is through
+#     later looks     `_check_new`: the files that came with new states, and the damaged ones once more
+#     before deleting `are_there`, `require`: existence and size of every file, without opening one (invariant 13)
+#
+#     back to the first look: a new `epoch` (the table was made anew, or its log was cut), a file that was found missing
+#     (`_again`), the begin and the end of another program's VACUUM
+#
+# While a VACUUM runs nothing is proved, since it may delete files that were found a moment ago (`is_vacuumed`). One
+# that never states its end counts as ended after an hour, and everything is checked.
+#
+# Races with commits. A file may be missing because a newer version has replaced it. So damage counts only in the newest
+# state: `_check_new` follows the table until the state in which it found damage is still the head.
+#
+# Syncing what others wrote. In a directory a check reads the page cache, which shows what a power loss would take. So
+# each file is synced as well, with its directories, the commit that names it, and the log's directory: afterwards the
+# answer holds for the disk. If that sync fails the damage is `lasting`: the kernel has dropped the dirty pages and
+# marks them clean, so that a second sync would succeed, and a second read come from memory (invariant 4 is the same
+# rule for the log).
+#
+# Who acts on damage. This module only finds it, and holds the request (`damaged.json`). The server stages what its log
+# still has and writes the request; the compactor restores a version and compacts again (write/repair.py). Neither
+# deletes a staged segment while the request is there.
 
 from __future__ import annotations
 

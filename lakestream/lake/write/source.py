@@ -4,18 +4,48 @@ Belongs here: which streams a micro-batch offers, and through which log index. A
 directory through which log index its segments were offered, and how often it was offered for another reason. A row is
 one segment's part of one stream; the rows of a stream follow on the position of its table.
 
-The table decides what is done, and the offset only what is looked at. So a checkpoint that is lost, stale or ahead of
-the tables neither loses nor repeats a row: a stream whose table has a segment already is offered for nothing, and a
-stream whose table lacks one is *open*, and offered again:
-
-- at the first look after a start, when the table is behind the checkpoint (it was restored, or the last batch failed);
-- after a batch that has not brought its table there. A stream that makes progress comes again at once, one that waits
-  (for maintenance, or for its deletions to end) after a second, a failing one with growing pauses;
-- while it is deleted, or a repair of its table is requested.
-
 Spark asks all of this in one Python process on the driver's machine, and has the rows read in the tasks, so this module
 is on the path of Python workers (lake/spark/session.py).
 """
+
+# The problem. Spark wants a source whose offsets say what is done: a batch is [start, end), and a checkpoint restarts
+# where it ended. Here the tables say what is done. Each holds its position in the same commit as its rows, so it is
+# right after any crash, and the checkpoint may be older, newer or lost. Two truths about one thing are one too many.
+#
+# So the offset is made to mean less: what was *offered*. It makes batches reproducible for Spark (the same offsets give
+# the same rows, or fewer, as the tables have moved on), and it lets a restart skip streams in which nothing is new.
+# Whether a row is needed is decided by the position, three times: here (`partitions`), in the plan
+# (stream_compaction.py), and in the commit itself.
+#
+# The life of a stream in this module:
+#
+#     unseen   at a start. The first look compares its table with what is staged: behind → offered, and open
+#     open     may lack something. Offered again when due:
+#                  progress since the last offer       at once
+#                  none: it waits for something        after WAIT_SECONDS
+#                  refused or deleted, no progress     after pauses that double, up to LONGEST_PAUSE_SECONDS
+#              its table is no longer behind → settled
+#     settled  nothing to do. A new segment → offered, and open again
+#
+# An offer without a new segment must change the offset, or Spark would not run a batch: `again` counts those.
+#
+# Why a stream that failed is offered here, and not kept in a list by the compactor. There is one way into a batch then:
+# deletions, late repairs, failed streams and new segments all come as offers, and whoever wants to know why a table
+# does not follow reads one state.
+#
+# Waiting is inside `latestOffset`. Spark's own trigger would ask at intervals, and a fresh segment would wait for the
+# next one. Here a server that touches the staging area (`News`) ends the wait at once.
+#
+# Fairness. A batch takes BATCH_BYTES, the smallest backlogs first, so that a stream with a long backlog delays no
+# other; one stream gets at most `commit_bytes`. The rest stays beyond the offset, for the next batch. `balanced` then
+# cuts the rows into tasks of about equal bytes, and splits a stream only where one part fills a task: each part becomes
+# files of its own.
+#
+# With a target (`--once`) the heads of all streams are fixed at the start: what is staged meanwhile is not waited for,
+# and a stream that makes no progress is not offered again, so the run ends.
+#
+# What is ugly: Spark calls `latestOffset` and `partitions` in one Python process, and `read` in others that get a
+# pickled copy. State in this object is therefore the first process's alone, and rows must carry all that a task needs.
 
 from __future__ import annotations
 

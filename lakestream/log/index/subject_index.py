@@ -6,6 +6,44 @@ wildcard, or above a number of subjects, they are also kept in order (subject_le
 were not written to for a while may be moved to a file, if all of them exceed the memory limit (memory_limit.py).
 """
 
+# The problem. Every publish of a KV bucket, every direct get and every limit by subject asks for the last sequence of
+# one subject, and a stream may have ten million of them. Consumers and purges ask for all subjects that match a
+# wildcard. Recovery must not take minutes, and memory is bounded for the whole server. No single structure does all
+# four.
+#
+# So a subject has one of three forms, and moves between them:
+#
+#     integer     up to 16 sequences packed into one Python int, the newest in the low 64 bits. `last` is a mask, adding
+#                 is a shift, and there is no object of ours for a subject: 10 M subjects are 10 M dict entries
+#     Ascending   an array of sequences, for long histories (histories.py)
+#     cold        a row in an immutable block on disk, in the order of subjects (cold_rows.py)
+#
+# and the subjects are found in two ways:
+#
+#     `_held`     dict from subject to its form: everything in memory. Hot, and all there is in most streams
+#     `_leaves`   ranges of subjects in order, with the names in memory and at most one block each (subject_leaves.py).
+#                 Made when a wildcard is asked for the first time, or above ORDERED_SUBJECTS: a stream that is only
+#                 published to never pays for the order
+#
+# Memory overrides disk. A cold subject that gets a message is read into `_held` (`_warm`), and its row in the block is
+# obsolete from then on; one whose last message goes gets the integer 0 in `_held`, which means "not there, whatever the
+# block says". So blocks never change, checkpoints copy them as they are, and a start opens them without reading them.
+#
+#     Invariant: a subject is listed iff it has a live message. `len` is therefore exact: the held ones without zeros
+#     (`gone`), and the rows that nothing overrides (`cold`).
+#
+# New names are not sorted in one by one. They gather in `_fresh` and are put into leaves when 1,024 have come
+# (`_settle`), also between the batches of a long answer: so whoever walks the leaves must expect names that came
+# meanwhile, and `some_matching` promises no more than that.
+#
+# Snapshots. A checkpoint, or a long answer, reads the index in a thread while it changes. Copying ten million entries
+# would stop the server for seconds. A snapshot only copies references; ints cannot change, blocks do not, and an
+# Ascending that is shared with a snapshot is copied before it is changed in any other way than by appending (`_epoch`,
+# `_own`).
+#
+# What is ugly: 0 as a value means something, so `if value` is wrong nearly everywhere; and `add_run` and `trim` repeat
+# what `last` and `remove` do, inline, because a call for each message is what they would cost otherwise.
+
 from __future__ import annotations
 
 import logging

@@ -2,17 +2,49 @@
 
 Belongs here: everything that changes segment files, and the rule that one failed write or sync ends it for good. Its
 methods block: the group calls them in an I/O thread, never two at a time. Records are read through segment_rows.py.
-
-A group of one seals when its segment is due, and every entry in it is committed. In a group of several members a
-SEAL entry says where a segment ends, on every replica alike: each seals through that entry once it is applied
-(`seal_through`). Entries behind it may have been written already, when the leader changed in between: they move to
-the new segment. Entries behind the last applied one are in no table, so that they can be truncated.
-
-An append that makes a file longer, or takes a block of the disk that the file did not have, makes the file system
-write its metadata in every fdatasync as well. So a small append that needs more room also writes zeros behind itself,
-and the following ones overwrite them. Zeros, because room that was only reserved (posix_fallocate, ftruncate) still
-changes metadata with every new block. A seal and a clean stop cut what is left of them.
 """
+
+# The problem. One file has to be three things: the Raft log (entries by index, may be cut at the end), the storage of
+# messages (read by offset, for days), and, once sealed, what the lake gets. And after any crash it must be told apart
+# whether the end of it is a write that was torn, which nobody was told of, or damage to what was acknowledged.
+#
+# The life of a segment:
+#
+#     open      the last one of `segments`: takes appends; may be cut behind the last applied entry
+#     sealed    has a footer; its content never changes, but its file may be replaced: packed, repaired, shredded
+#     gone      the lake holds it: an outline stays in its place (segment_store.py)
+#
+# Writes carry their own proof. Each frame has the index of the first entry that shared its sync (`write`). An append
+# begins when the one before is durable, so a frame with a later `write` proves that everything before that write was
+# synced: recovery.py refuses damage in it, and needs no second file that would have to be synced with each entry. At
+# the end of the log nothing follows; there a mark decides that is written now and then (synced.py, or the file `raft`).
+#
+# Invariants:
+#
+#     1. The first failed write or sync freezes the log for good (`_freeze`). Trying again may succeed and still have
+#        lost data: after a failed fsync Linux marks the pages clean, so the next fsync reports success.
+#     2. `segment.tables` has applied entries only. What is behind the last applied one can be cut without looking into
+#        tables, and a checkpoint never names what may be cut.
+#     3. What is sealed was committed. `truncate` refuses to reach into a sealed segment.
+#     4. A footer is written when the frames before it are durable, and the next segment exists, durably, when `seal`
+#        returns. Recovery takes either file as it finds it after a crash in between.
+#     5. `segments` is replaced by a new list, never changed: the event loop reads the list that it holds while a thread
+#        seals.
+#
+# Who may write. One thread at a time, which `busy` arranges in the event loop. `_lock` is for what may come at any
+# time: `close`, and readers that find a segment changing under them. So an append does not wait for a reader.
+#
+# SEAL entries and `_split`. With several members the leader says where a segment ends. When leaders change, entries of
+# the new leader may be in the file behind that SEAL before it is applied. They are copied to the next segment and
+# synced there before they are cut from the old one. In between, both files have them; recovery knows that case.
+#
+# Room. fdatasync also writes the metadata of a file that grew, which on ext4 is a commit of the journal for each ack.
+# Small appends therefore overwrite zeros that an earlier one wrote. Room that is only reserved (posix_fallocate,
+# ftruncate) does not help: the first write into each block still changes metadata.
+# docs/internals/durability.md#room-behind-the-entries
+#
+# Relaxed logs (`sync_always` off) write without a sync; `_write` then keeps the mark of all appends since the last
+# sync, so that the proof above still holds.
 
 from __future__ import annotations
 

@@ -8,11 +8,46 @@ Three structures hold the subscriptions, by the form of their subject:
 - literal subjects: a dict;
 - `head.*` with a literal head, the form of request inboxes, which come and go by the thousand: a dict by head;
 - every other filter: a trie by token.
-
-Caches stand before them (cache.py): by subject for subjects that repeat, and by the head or the first few tokens of a
-subject wherever no subscription depends on more. Subjects that never repeat (inboxes, acks, keys, device numbers) are
-served from the latter and are not cached themselves.
 """
+
+# The problem. Each message asks who wants its subject. Walking a trie for each is the most expensive part of routing. A
+# cache by subject is the obvious answer, and nats-server's. It fails where subjects never repeat, and those are the
+# busiest: an inbox for each request, an ack subject for each delivery, a key or a device number in the subject. Such a
+# cache only turns over.
+#
+# The idea. A match may be cached by a *prefix* of the subject if no subscription could tell two subjects with this
+# prefix apart. From the most to the least general:
+#
+#     firsts    the first token decides: nothing below it has more than `>` or nothing at all
+#     seconds   the first two tokens decide: `_INBOX.abc.>`, or a stream's `orders.>`
+#     deeps     up to five tokens: `$JS.ACK.<stream>.<consumer>.>`
+#     inboxes   all but the last token: `head.*`, with no literal subject below that head
+#     heads     the same for wildcards alone; whether a literal subject exists is looked up as well
+#     subjects  the whole subject, for those that do repeat
+#
+# `_resolve` walks the trie once and makes the most general entry that is right. `_prefix` is the prefix of the last
+# answer, tried before all caches: a read buffer full of acks is one comparison each.
+#
+#     Invariant: an entry is complete for every valid subject with its key. So each subscription that appears must drop
+#     the entries that it could change, before the next match: one subject (literal), one head (`head.*`), else all
+#     entries that share its first two literal tokens. `_below` and `_literals_under` count what lies below a prefix,
+#     so that this is known without a search.
+#
+# Which subjects repeat? Caching each subject that the prefixes answered would fill `subjects` with those that never
+# come again. So one in eight is sampled, and one that is sampled twice gets its place: frequent subjects get there
+# soon, and unique ones never.
+#
+# Cost under attack. Caches have a limit each; keys are bounded in length. A change drops at most what matches have
+# filled in, so no sequence of SUB, UNSUB and PUB costs more than the publishes in it.
+#
+# Inboxes come and go by the thousand, so `head.*` with a literal head is a dict entry (`_stars`) and no path of the
+# trie, and neither are literal subjects. Only filters with other wildcards pay for it.
+#
+# A Match is never changed, only replaced. Whoever routes by it holds it for one delivery, so a SUB or UNSUB in the
+# middle breaks no iteration.
+#
+# What is ugly: three places (here, cache.py, trie.py) know the rule which subscriptions depend on which tokens, and it
+# has to be the same rule. The property tests compare every answer with a naive search.
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.deliveries import FirstDeliveries
 from lakestream.protocol.peer_wire import NodeInfo
 from lakestream.protocol.publishes import Publishes
-from lakestream.protocol.route_wire import FlowMark, Record, RouteBatch, Routed, RoutedRun, Stored, Within, encode
+from lakestream.protocol.route_wire import FlowMark, Record, RouteBatch, Routed, RoutedRun, StoredBatch, Within, encode
 from lakestream.raft.group.ports import Channel
 
 MARK_EVERY = 1 << 20
@@ -133,7 +133,7 @@ class RemoteAccount(Remote):
         if self.node.stored and isinstance(messages, FirstDeliveries):
             for part in messages.parts(HIGH_WATER):
                 size = part.content()
-                self.node.gather(self, Stored(to, queue, size, *part.columns()), size, len(part))
+                self.node.gather(self, StoredBatch(to, queue, size, *part.columns()), size, len(part))
             return
         messages = list(messages)  # the batch belongs to the caller
         size = begin = 0
@@ -153,7 +153,7 @@ class RemoteAccount(Remote):
             moved: Record = Routed(record.subject, record.reply, record.header, record.payload, [queue], True)
             self.node.gather(self, moved, len(record.header) + len(record.payload))
         elif type(record) is RouteBatch:
-            messages = list(record.messages)  # of a `Stored`, too
+            messages = list(record.messages)  # of a `StoredBatch`, too
             size = sum(len(header) + len(payload) for _, _, header, payload in messages)
             self.node.gather(self, RouteBatch(record.to, queue, messages, True), size, len(messages))
 

@@ -36,7 +36,7 @@ from lakestream.protocol.route_wire import (
     Routed,
     RoutedRun,
     RouteInterest,
-    Stored,
+    StoredBatch,
     Took,
     Within,
     decode,
@@ -257,7 +257,7 @@ class Routes:
             elif type(record) is RouteBatch:
                 size = sum(len(header) + len(payload) for _, _, header, payload in record.messages)
                 self._deliver(part, record, size)
-            elif type(record) is Stored:
+            elif type(record) is StoredBatch:
                 columns = record.records, record.lengths, record.head, record.consumer, record.left
                 batch = RouteBatch(record.to, record.queue, FirstDeliveries.of_columns(*columns))
                 self._deliver(part, batch, record.size)

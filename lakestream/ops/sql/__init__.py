@@ -1,4 +1,16 @@
 """SQL for clients, in processes of their own: the processes, and the service over NATS.
 
-lake/sql answers the queries, in those processes only: no query can hold up the server.
+Belongs here: requests, limits and processes. lake/sql answers the queries, in those processes only: no query can hold
+up the server.
+
+In reading order:
+
+- `service.py`: SQL over NATS: `$LAKE.API.SQL` in each account.
+- `query.py`: One query over NATS, from the request to its last response.
+- `window.py`: Flow control of one query: batches that may be under way.
+- `pool.py`: The processes of the service.
+- `processes.py`: One process that answers queries (lake/sql/child.py).
+- `micro.py`: Discovery of the service (ADR-32): `$SRV.PING`, `$SRV.INFO` and `$SRV.STATS`.
+- `figures.py`: Figures of the service, for metrics and for discovery.
+- `flight.py`: The listener for Flight SQL, in a process of its own.
 """

@@ -3,17 +3,53 @@
 Belongs here: the record of confirmed entries, its exchange between members, and the stop of a member whose committed
 entries differ from its leader's.
 
-A member that restarts with an old copy of its disk cannot detect it: its log and its hard state are consistent. The
-other members can. The leader knows for every member the newest committed entry that it acknowledged as durable, and
-sends this record to all members: in the heartbeats of the clock, in probes, and when it quiesces. Each of them keeps
-and uses it:
+The leader knows for every member the newest committed entry that it acknowledged as durable, and sends this record to
+all members: in the heartbeats of the clock, in probes, and when it quiesces. Each of them keeps and uses it:
 
 - the leader's word reaches the member concerned with the first probe after its return;
 - a candidate tells each voter what it knows of the voter, before the voter decides;
 - a voter refuses a candidate whose log ends before what the candidate had confirmed, and tells it.
-
-Only committed entries count: a member may rightly lose one that it acknowledged and that was never committed.
 """
+
+# The problem. Raft's proof needs disks that keep what they acknowledged. A volume that is restored from a snapshot does
+# not: log and hard state are consistent, only old. With three members a, b and c, where a and b have confirmed entry 9:
+#
+#     b is restored to entry 5, and a is lost. b and c both end at 5, so each may elect the other. Both are correct by
+#     their own files. Entry 9, which was committed, is gone, and nobody has noticed.
+#
+# Checksums do not help, since nothing is damaged, and no file beside the log helps, since it is restored with the log.
+# Only the other members can know. So each of them remembers how far each member was.
+#
+# What is remembered: (member, index, term) of the newest entry that the member confirmed *and* that was committed. An
+# entry that a member confirmed and that was never committed may rightly be replaced by the next leader, so a record of
+# it would accuse members that did nothing wrong.
+#
+# What is done with a record (`_fits`), by what the member's own log has at that index:
+#
+#     the same term, durable, or the entry has left the log   all is well
+#     another term, and this member has committed it          two histories: from the leader, stop for good (`stop`);
+#                                                             from another member, warn (`warn_of_conflict`)
+#     nothing, or something that is not committed             rolled back: recover like a member that lost its log
+#
+# A rolled back member neither votes nor campaigns until it holds what its leader had when it asked. Its term and vote
+# are old as well: it may have promised something that it does not know. So it believes no leader until a majority
+# without it has confirmed it (`forgetful`). In a group of two there is no such majority, and none is needed: every
+# leader there was elected with the other member's vote.
+#
+# Why the claim of a mere member is ignored while a leader is there (`on_claim`): if that leader has the entry it says
+# so itself, and if it has not, the entry is lost already. Stopping the only members that still serve would not bring it
+# back.
+#
+# Why records are not synced. They would cost a sync for each entry, to guard against what happens once in years. They
+# are written with what is written anyway, at the latest every five seconds (group/hard_state.py), so the newest
+# acknowledgements may be missing: those of the last moments before a leader was lost, or before a crash of the machine.
+# docs/replication.md#disks-that-were-rolled-back says so to operators.
+#
+# What this cannot find: all members restored to the same moment (then nothing contradicts), and a rollback while no
+# other member that remembers is alive.
+#
+# Invariant: a record never names an entry beyond what its member had durable when it was made, so it accuses nobody
+# whose disk is in order.
 
 from __future__ import annotations
 

@@ -2,11 +2,53 @@
 
 Belongs here: replication to the other members, commitment, membership changes, check-quorum and lease, reads, leader
 transfer, quiescence. A `Leader` lives from one election to the end of that leadership.
-
-**Rounds.** A heartbeat carries a number that its receiver echoes. The number holds the tick at which it left, so one
-echo from a quorum tells three things: that no newer leader was elected before the round began (reads), until when
-those members vote for no other member (lease), and that they are alive (check-quorum).
 """
+
+# The problem. One member decides the order of entries while others stop, come back, or are cut off, and while messages
+# are lost, doubled and late. Three things must never happen: two members commit different entries at one index, a
+# committed entry is lost, a read misses what was acknowledged before it was asked.
+#
+# Commitment (`count`). An entry is committed once a quorum has it durable. This member counts as one of them with what
+# is durable on its own disk, not with what it appended: it sends entries while it writes them, and a quorum of others
+# may commit what its disk does not have yet. Only entries of its own term are counted, those from `first` on. An older
+# one may be on a quorum and still be replaced (Raft, figure 8); it is committed by a newer one behind it. So that there
+# is one, each leadership begins with an empty entry, and reads and membership changes wait until it is committed
+# (`established`).
+#
+# Replication. Each other member is at one pace (progress.py):
+#
+#     PROBE      asks if the logs agree before `next`, one question at a time, without entries
+#                agrees: REPLICATE; refused: PROBE further back, by whole terms (`_rejected`)
+#     REPLICATE  streams entries, at most `max_inflight` messages ahead of the answers
+#                refused, node lost, or entries that cannot be read: PROBE
+#     INSTALL    the entry before `next` has left the log, so the member fetches a state; meanwhile only signs of life
+#                has the state: REPLICATE, or INSTALL again if the log has moved on; failed: PROBE
+#
+#     Invariant: match < next. Entries through `match` are durable there, and `match` never falls, except when the
+#     member itself says, or proves by a refusal, that its disk has lost entries (`on_recover`, `_rejected`).
+#
+# Streaming at once, and going back on refusal, would send a member that is far behind whole streams of entries that it
+# cannot append. A probe costs one round trip for each change of leaders.
+#
+# Rounds instead of timestamps. A heartbeat has a number that grows and holds the tick at which it was sent. An echo
+# from a quorum proves that no other leader had been elected by that tick, whenever the echo arrives: no clock of
+# another member is compared. One number serves reads (answer those that were asked before the round), check-quorum (a
+# leader without echoes steps down) and the lease. The lease is exact, but the shell does not answer reads by it: they
+# would depend on clocks that run at the same speed, and one round for all reads of a turn costs little.
+#
+# Membership changes by one voter at a time, and a change counts from the moment at which it is appended. Then any two
+# quorums, of the old and the new voters, have a member in common, so no joint phase is needed. The price: a change
+# waits for the one before (`ChangePending`).
+#
+# Sleep. Heartbeats of a thousand idle streams would fill the network, so a group where all logs are equal stops its
+# clocks (`_quiet`, `_quiesce`). Then silence says nothing: waking up adds an election timeout to `now`, so that no
+# round of before gives a lease and nobody counts as silent. A lost node is told by the connection between nodes
+# instead.
+#
+# What is ugly. `asked`, `nonce` and `_doubters` are for disks that forget. The paper assumes that they never do, so
+# there is no section to cite. confirmed.py and the recovery of members in follower.py are the other half. And after a
+# transfer has begun the lease is broken for the rest of the term, even if the transfer is given up: the member that was
+# asked to campaign may do so much later.
 
 from __future__ import annotations
 

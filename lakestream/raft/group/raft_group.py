@@ -3,11 +3,46 @@
 Belongs here: carrying out each Ready of the core in the order that it demands: term and vote before messages, the log
 before acknowledgements, committed entries handed out in order, seals where the log says. The core decides all rules of
 Raft; disk.py does the work in the I/O thread.
-
-Seals. The leader proposes a SEAL by itself when the open segment is due, and nothing else until it has sealed. Every
-member seals through that entry once it has handed it out, and hands out nothing else before that is done. So sealed
-ranges are the same on every member; entries that another leader put behind a SEAL move to the next segment.
 """
+
+# The problem. The core says what to do and in which order (`Ready` in raft/core/ready.py). Disk, network and owner take
+# their time, and the next Ready comes before the last one is carried out. This shell keeps the order without ever
+# blocking the event loop, and without knowing a rule of Raft.
+#
+# Everything is one loop, `_pump`. It takes one step that is possible, of the first kind that has one, until there is
+# none. Every event (a message, a tick, the end of disk work, a call of the owner) changes a field and pumps. Calls from
+# inside, by the owner in the middle of a callback, leave the work to the loop that runs already. If each event carried
+# out what it causes, calls would nest in any order: an owner proposes while entries are handed to it, say.
+#
+#     1. take a Ready           entries go to `_unstable` and `_writes`, messages to `_out`, a cut to `_truncate`
+#     2. begin disk work        at most one piece at a time (`_busy`): whatever is due by then, as one `Work`
+#     3. hand entries out       those that are committed and on this disk, in order, at most through the next SEAL
+#     4. call the owner         a change of role, answers to reads, room for proposals that were held
+#
+# What has to hold, and what keeps it:
+#
+#     - No message leaves before the term and vote it depends on are durable. `_out.unsynced` holds everything back from
+#       the moment a hard state is due until the work that syncs it has ended.
+#     - Entries are sent before they are written, but acknowledged only afterwards: the core hears of them by
+#       `persisted`, with the epoch of the Ready, so that a write that was cut meanwhile acknowledges nothing (`_cut`).
+#     - The owner applies an entry only if it is committed *and* durable here: `min(commit, placed)`. A leader whose
+#       disk is slow lets others commit and applies later.
+#     - A cut is noted in the file `raft` before the log is cut, or the shorter log would look like damage.
+#     - Sealed ranges are equal on all members. A SEAL is an entry; behind a committed one nothing is written
+#       (`_must_seal`) and nothing handed out until the segment is sealed through it. Entries that another leader put
+#       behind it move to the next segment. Between proposing one and having sealed, the leader proposes nothing.
+#     - After a failure nothing is written and nothing promised (`fail`, invariant 4), yet the leadership is given
+#       away: messages that promise nothing still leave.
+#
+# Two delays are on purpose. A follower that gets entries writes them first and hands out the earlier ones that they
+# commit with the next `announce`, once in 2 ms (`_behind`): otherwise each entry would be applied before the next is
+# written, and the leader waits for the latter. And a small segment that is merely old waits for its turn among all
+# groups of the node (`seal_old`): a thousand quiet streams would otherwise seal in the same moment.
+#
+# What is ugly: the state of the disk is in a dozen fields. As one state machine it would be larger, since almost any
+# combination happens: a cut while a write is under way, a state that is fetched while a seal waits. They are grouped by
+# who owns them (`Unstable` entries in memory, `Outgoing` messages, `OwnerState` callbacks), and a thread gets its
+# `Work` as a value, so that it reads none of them.
 
 from __future__ import annotations
 

@@ -1,4 +1,12 @@
 """Avro: its columns, its codec, and the comparison of versions.
 
 Belongs here: all that knows this format. Nothing here knows another one.
+
+In reading order:
+
+- `model.py`: Avro schemas as a tree of types.
+- `binary.py`: Avro's binary encoding of one value, read and written by functions that are put together from the schema.
+- `codec.py`: Codec of Avro payloads: one binary value of the schema, without framing.
+- `compatibility.py`: Comparison of two Avro schemas by "Schema Resolution" of the specification: can the reader read
+  what was written?
 """

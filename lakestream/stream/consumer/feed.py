@@ -5,6 +5,42 @@ which run of messages is to be read from the lake. How far ahead that is read is
 are not known here.
 """
 
+# The problem. Thousands of consumers may stand at any point of a stream of a billion messages, each with filters of its
+# own. Each must deliver its next match at once, must know exactly how many are left (each delivery states it), must not
+# look at messages of others, and must not hold up the event loop while it finds out.
+#
+# The obvious way is a queue of matching messages for each consumer. It costs memory for what nobody reads, and every
+# delete and purge has to visit it. So a feed keeps a position (`ledger.next_seq`) and asks the stream's indexes what is
+# next. Removals need no bookkeeping, since the indexes have only what is live.
+#
+# Where the next messages come from, in this order (`peek`):
+#
+#     `_ahead`    a run that was read from the lake ahead of time (read_ahead.py)
+#     `_picked`   sequences that were chosen at creation (deliver policy last_per_subject): the only list there is
+#     selection   a scan or the subject index, from the log (selection.py); if the lake alone has the next candidate,
+#                 a read begins and `peek` returns nothing until it has ended
+#
+# The count. `pending` is `_left` + `_picked_left`, and `_left` is the number of matches from `ledger.next_seq` through
+# `_counted`. It is brought up to date when it is asked for, not with each publish: only what came behind `_counted` is
+# counted. From the first count on removals have to be reported (`holds`, `removed`), because a message that was counted
+# may leave.
+#
+#     Invariant: _left = matches that are live, in ledger.next_seq … _counted. Whatever moves the position by a jump
+#     starts the count anew (`rewind`); what cannot be told message by message does too (`swept`).
+#
+# Not looking. The filter index notifies the consumers whose filters match a batch (`notify`). What was announced and
+# not notified cannot match, so a consumer that wakes up after a million messages for others does not count or scan
+# them: `_unseen` is the first that may match, and `_look_from` where the scan begins. This holds only for the range
+# that was announced (`Announced`); before, after a jump, or on a new leader the feed looks for itself.
+#
+# Surveys. Among a million subjects, counting or planning takes a second. Above SURVEY_MSGS it is a generator of steps
+# with pauses between them. Everything that needs the result waits: deliveries (`fetching`), requests (`when_counted`).
+# Messages may be removed meanwhile, some of them counted already: `_changes` tells, and the survey begins again. After
+# three times the count is made in one go: a slow answer is better than none.
+#
+# What is ugly: three positions (`_counted`, `_unseen`, `_look_from`) describe one thing, how far the feed has looked,
+# because counting, being notified and scanning advance separately.
+
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right

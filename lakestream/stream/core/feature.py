@@ -42,7 +42,7 @@ from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.effect import Effect, EffectReader, Effects
 from lakestream.stream.core.limits import Removed
 from lakestream.stream.core.operations import ConsumerProgress, Operation, Removing
-from lakestream.stream.core.publish import Publish, PublishRule, PublishRules
+from lakestream.stream.core.publish import IncomingMessage, PublishRule, PublishRules
 
 T = TypeVar("T")
 
@@ -100,14 +100,14 @@ class Feature:
         return False
 
     # ------------------------------------------------------------------ messages are decided (on the leader)
-    def arrived(self, message: Publish) -> None:
+    def arrived(self, message: IncomingMessage) -> None:
         """Look at a message before every rule; may rewrite its header, or set its `observer`."""
 
     def renamed(self, subject: bytes) -> bytes:
         """Return the subject under which the stream keeps a message."""
         return subject
 
-    def takes_over(self, message: Publish) -> bool:
+    def takes_over(self, message: IncomingMessage) -> bool:
         """Return True if this feature decides on the message and answers for it, as batches do for their members."""
         return False
 

@@ -5,6 +5,41 @@ the group, and the numbers that the next message gets. While a write is under wa
 Deciding on messages is in proposer.py, applying committed entries in applier.py.
 """
 
+# The problem. A message gets its sequence and its time when it is decided on, long before it is durable, and the rules
+# for the next message must see it: a duplicate, an expected last sequence, a limit. Yet only what is committed exists.
+# So a stream is at two places at once: where the store ends, and where its proposals end. This module has what lies
+# between.
+#
+#     decided                              handed over                      committed
+#     `_open`: gathers for the next write  `_flying`: the group has it      the store: applied, gone from here
+#        add_batch, propose, log_progress     flush                            landed
+#
+# Order. Proposals are committed in the order in which they were decided, so a decision may rely on all earlier ones.
+# Messages are added to the newest proposal as long as that is a batch; anything else that is proposed closes it (`batch
+# = None`), or a later message would come before an earlier operation.
+#
+#     Invariant: next_seq is the store's last sequence + 1 + the messages in _flying and _open. An operation that may
+#     move sequences or change the rules (`on_change`) breaks that, so publishes wait until it is applied (proposer.py).
+#
+# Group commit. While the group writes, `_open` gathers; when it has written, all that has gathered is one write. An
+# idle stream proposes at the end of the turn of the event loop, so one publish waits for no timer, and those of many
+# clients that were read in one turn share a sync. A timer would be worse at both ends: it delays the lone publish, and
+# under load the sync itself is the better clock.
+#
+# Bounds. A slow disk lets much gather, and applying it all at once would hold up other streams. So one write takes 1
+# MiB, or 4 MiB behind a slow write, where fewer syncs matter more (`_next_write`). Not in a replicated stream: each of
+# its writes must end with the positions of open fast batches, which are proposed last. And all streams of the server
+# together may hold `Uncommitted.limit` bytes, except that each may have a little (`SPARED_BYTES`), so that a stream
+# with a good disk is not refused for one with a bad disk.
+#
+# Losing leadership. What flies may still be committed, by the next leader. So its proposers are not told that it
+# failed: publishers get no answer and ask again (with a message id that is safe), callers of the API get 10008
+# (temporarily unavailable). `rewind` lets the next leadership go on after what is stored; decisions beyond are
+# forgotten, also by the features (`rewound`).
+#
+# Failing. A failed write freezes the group, and `failed` is the answer to everything from then on. Nothing here is
+# retried: the kernel may have dropped the pages (invariant 4).
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence

@@ -25,7 +25,7 @@ from lakestream.stream.core.effect import Effect
 from lakestream.stream.core.feature import Feature, Hooks
 from lakestream.stream.core.operations import Purge, UpdateStream
 from lakestream.stream.core.pipeline import Pipeline, nothing_left
-from lakestream.stream.core.publish import Duplicate, NotHere, NotReady, Postponed, Publish, PublishRules
+from lakestream.stream.core.publish import Duplicate, NotHere, NotReady, Postponed, IncomingMessage, PublishRules
 from lakestream.stream.core.reader import Reader
 from lakestream.stream.core.view import ProposedView
 
@@ -224,12 +224,12 @@ class Proposer:
         header = headers.without_status(header)
         if headers.REQUEST_INFO in header:
             header = headers.remove(header, [headers.REQUEST_INFO])
-        message = Publish(subject, reply, header, payload, client)
+        message = IncomingMessage(subject, reply, header, payload, client)
         for each in self._hooks.arrived:
             each.arrived(message)
         self._judge(message)
 
-    def _judge(self, message: Publish) -> None:
+    def _judge(self, message: IncomingMessage) -> None:
         """Give a message its subject, and find out who decides on it."""
         if self._pipeline.operations and self._changing():
             self.defer(lambda: self._judge(message), message.reply, message.size)
@@ -250,7 +250,7 @@ class Proposer:
             subject = each.renamed(subject)
         return subject
 
-    def decide(self, message: Publish) -> None:
+    def decide(self, message: IncomingMessage) -> None:
         """Judge one message and store it, or answer why not; later, where that depends on something in flight."""
         if self._deferred or self._pipeline.operations or self.view.unsettled(message.subject, message.header):
             # A rule may depend on what a purge or delete in flight will leave, and order among publishes stays.
@@ -292,7 +292,7 @@ class Proposer:
             return
         self.take(message, outcome)
 
-    def take(self, message: Publish, effect: Effect | None, time_ns: int = 0) -> int:
+    def take(self, message: IncomingMessage, effect: Effect | None, time_ns: int = 0) -> int:
         """Store a message that passed every rule; return its sequence, 0 if refused. `time_ns`: see `_append`."""
         seq = self._append(message.subject, message.reply, message.header, message.payload, time_ns)
         pipeline = self._pipeline
@@ -318,7 +318,7 @@ class Proposer:
                 pipeline.batch = None
         return seq
 
-    def take_whole(self, accepted: Sequence[tuple[Publish, Effect]]) -> int:
+    def take_whole(self, accepted: Sequence[tuple[IncomingMessage, Effect]]) -> int:
         """Store messages that passed every rule as one entry: all of them or none, whatever happens.
 
         Returns the sequence of the last one; 0 when refused, the publisher of the last one then gets the error. Only
@@ -430,7 +430,7 @@ class Proposer:
         """Store a message of the server itself, which no rule refuses; return its sequence, 0 where not `settled`."""
         if not self.settled:
             return 0
-        message = Publish(self.renamed(subject), b"", header, payload, None, b"", after)
+        message = IncomingMessage(self.renamed(subject), b"", header, payload, None, b"", after)
         return self.take(message, self.effect_of(header))
 
     @property
@@ -455,7 +455,7 @@ class Proposer:
         """Let every message pass the rules: an operation in flight may move the sequence or change them."""
         self.guarded, self._settled_rules = True, False
 
-    def _defer(self, message: Publish) -> None:
+    def _defer(self, message: IncomingMessage) -> None:
         self.defer(lambda: self.decide(message), message.reply, message.size)
 
     def defer(self, again: Callable[[], None], reply: bytes, size: int) -> bool:
@@ -566,7 +566,7 @@ class Proposer:
                 return
         self._bus.reply_many([(reply, answer)])
 
-    def reject(self, message: Publish, error: ApiError) -> None:
+    def reject(self, message: IncomingMessage, error: ApiError) -> None:
         """Answer a publish that a rule refuses, and tell its observer."""
         if message.observer is not None and not message.observer.refused(message, error):
             return

@@ -67,20 +67,20 @@ class Observer(Protocol):
     def only(self) -> bool:
         """Return True if the message is judged but not stored."""
 
-    def refused(self, message: Publish, error: ApiError) -> bool:
+    def refused(self, message: IncomingMessage, error: ApiError) -> bool:
         """Note that a rule refused the message. Return False if its publisher gets no answer."""
 
     def duplicate(self) -> None:
         """Note that the message was stored before."""
 
-    def passed(self, message: Publish) -> None:
+    def passed(self, message: IncomingMessage) -> None:
         """Note that the message passed every rule and, with `only`, goes no further."""
 
-    def storing(self, message: Publish) -> After | None:
+    def storing(self, message: IncomingMessage) -> After | None:
         """Return what to call once the message is stored, None for nothing."""
 
 
-class Publish(msgspec.Struct):
+class IncomingMessage(msgspec.Struct):
     """A message that is being judged. Rules may rewrite its header and payload; what they leave is stored."""
 
     subject: bytes
@@ -139,7 +139,7 @@ class PublishRule(msgspec.Struct, frozen=True):
     before the rules of replicated streams. A rule has a place in each order that it is part of; lower ones come first.
     """
 
-    check: Callable[[View, Publish, Given], Duplicate | None]
+    check: Callable[[View, IncomingMessage, Given], Duplicate | None]
     """Raises ApiError to refuse the message, Postponed to be asked again. May rewrite header and payload. `Given`:
     values of the header block as it came."""
     headers: frozenset[bytes] | None = None
@@ -160,7 +160,7 @@ class PublishRules:
         self.member = _ordered((each.member, each) for each in rules)
         self._for_every_message = tuple(each for each in rules if each.headers is None)
 
-    def check(self, view: View, message: Publish, member: bool = False) -> Effect | Duplicate:
+    def check(self, view: View, message: IncomingMessage, member: bool = False) -> Effect | Duplicate:
         """Apply every rule. Raise ApiError with the code of the first that fails, Postponed.
 
         `member`: of a batch, which nats-server judges in the order of rules of replicated streams.
@@ -186,7 +186,7 @@ class PublishRules:
             given = headers.given(message.header)
         return self.effects.read(given, message.header, config, subject=subject)
 
-    def check_member(self, view: View, message: Publish) -> Duplicate | None:
+    def check_member(self, view: View, message: IncomingMessage) -> Duplicate | None:
         """Apply what is judged otherwise, or earlier, in a member of an atomic batch. Raise ApiError."""
         given = headers.given(message.header)
         return _apply(self.member, view, message, given) if MARK in message.header else None
@@ -197,7 +197,7 @@ def _ordered(placed: Iterable[tuple[int | None, PublishRule]]) -> tuple[PublishR
     return tuple(rule for _, rule in sorted(found, key=lambda one: one[0]))
 
 
-def _apply(rules: tuple[PublishRule, ...], view: View, message: Publish, given: Given) -> Duplicate | None:
+def _apply(rules: tuple[PublishRule, ...], view: View, message: IncomingMessage, given: Given) -> Duplicate | None:
     names = given.keys()
     for rule in rules:
         if not rule.headers or not rule.headers.isdisjoint(names):

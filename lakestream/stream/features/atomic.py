@@ -20,7 +20,7 @@ from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.effect import Effect, Given
 from lakestream.stream.core.pipeline import Pipeline
 from lakestream.stream.core.proposer import Proposer
-from lakestream.stream.core.publish import MAX_HEADER_BYTES, Duplicate, Postponed, Publish, PublishRule, View
+from lakestream.stream.core.publish import MAX_HEADER_BYTES, Duplicate, Postponed, IncomingMessage, PublishRule, View
 from lakestream.stream.features.batches import (
     MAX_ID_CHARS,
     MAX_STAGED_BYTES,
@@ -45,7 +45,7 @@ class _Staged(msgspec.Struct):
     """An open batch: its members as they came."""
 
     id: bytes
-    members: list[Publish] = []
+    members: list[IncomingMessage] = []
     size: int = 0
     touched_ns: int = 0
 
@@ -54,11 +54,11 @@ class _Later(Exception):
     """Raised when messages in flight may yet make room for the batch: it is judged again once they are stored."""
 
 
-def _refuse_last_id(view: View, message: Publish, given: Given) -> None:
+def _refuse_last_id(view: View, message: IncomingMessage, given: Given) -> None:
     raise api_error(10177, header="Nats-Expected-Last-Msg-Id")
 
 
-def _check_last(view: View, message: Publish, given: Given) -> None:
+def _check_last(view: View, message: IncomingMessage, given: Given) -> None:
     """Let only the first member expect the last sequence; other members get nats-server's errors."""
     assert isinstance(view, OverlayView), "only members are checked"
     if len(view):
@@ -66,7 +66,7 @@ def _check_last(view: View, message: Publish, given: Given) -> None:
         raise api_error(10164) if number(given[_LAST]) == last else api_error(10071, seq=last)
 
 
-def _check_of_subject(view: View, message: Publish, given: Given) -> None:
+def _check_of_subject(view: View, message: IncomingMessage, given: Given) -> None:
     """Refuse an expectation about the last sequence of a subject that an earlier member has."""
     assert isinstance(view, OverlayView), "only members are checked"
     if view.holds(given.get(_SUBJECT) or message.subject):
@@ -106,7 +106,7 @@ class Atomic(Batches[_Staged]):
             self.follow()
 
     # ------------------------------------------------------------------ members
-    def takes_over(self, message: Publish) -> bool:
+    def takes_over(self, message: IncomingMessage) -> bool:
         """Take a message over if it belongs to a batch."""
         batch_id = headers.get(message.header, ID)
         if not batch_id or is_no_member(self._config, message):
@@ -119,7 +119,7 @@ class Atomic(Batches[_Staged]):
             self._proposer.reject(message, error)
         return True
 
-    def _member(self, batch_id: bytes, message: Publish) -> None:
+    def _member(self, batch_id: bytes, message: IncomingMessage) -> None:
         """Take one member, in the order of nats-server's checks: some end the batch, others leave it as it was."""
         config = self._config
         check_size(config, message)
@@ -169,7 +169,7 @@ class Atomic(Batches[_Staged]):
         self._touch(batch)
         return batch
 
-    def _stage(self, batch: _Staged, message: Publish) -> None:
+    def _stage(self, batch: _Staged, message: IncomingMessage) -> None:
         max_msgs = self._room.max_msgs
         size = message.size
         if len(batch.members) >= max_msgs or batch.size + size > MAX_ATOMIC_BYTES:
@@ -199,7 +199,7 @@ class Atomic(Batches[_Staged]):
         self._advise("BATCH_ABANDONED", "stream_batch_abandoned", fields)
 
     # ------------------------------------------------------------------ commit
-    def _commit(self, batch: _Staged, commit: Publish) -> None:
+    def _commit(self, batch: _Staged, commit: IncomingMessage) -> None:
         """Judge all members as they are stored one after the other, and store all or none."""
         reply, proposer = commit.reply, self._proposer
 
@@ -226,7 +226,7 @@ class Atomic(Batches[_Staged]):
             last.tail = b',"batch":%b,"count":%d' % (shown, len(accepted))
             proposer.take_whole(accepted)
 
-    def _judge(self, batch: _Staged) -> list[tuple[Publish, Effect]]:
+    def _judge(self, batch: _Staged) -> list[tuple[IncomingMessage, Effect]]:
         """Return every member with its effect. Raise ApiError with the first that fails, Postponed, _Later."""
         config, proposed = self._config, self._proposer.view
         if config.sealed:
@@ -249,7 +249,7 @@ class Atomic(Batches[_Staged]):
             accepted.append((message, effect))
         return accepted
 
-    def _check(self, view: OverlayView, message: Publish) -> Effect:
+    def _check(self, view: OverlayView, message: IncomingMessage) -> Effect:
         rules = self._proposer.rules
         effect = rules.check_member(view, message) or rules.check(view, message, member=True)
         if isinstance(effect, Duplicate):
@@ -265,7 +265,7 @@ def _unconditional(config: StreamConfig, header: bytes) -> bool:
     return header.count(b"\r\nNats-") == header.count(b"\r\nNats-Batch-")
 
 
-def _check_rollup(view: OverlayView, message: Publish, effect: Effect) -> None:
+def _check_rollup(view: OverlayView, message: IncomingMessage, effect: Effect) -> None:
     """Refuse a rollup that would remove messages of its own batch."""
     if effect.rollup == b"all" and len(view):
         raise api_error(10111, err="batch rollup all invalid")

@@ -20,7 +20,7 @@ from lakestream.stream.core.effect import Effect, EffectKey
 from lakestream.stream.core.feature import Feature
 from lakestream.stream.core.pipeline import Pipeline
 from lakestream.stream.core.proposer import Proposer
-from lakestream.stream.core.publish import MAX_RECORD_BYTES, Publish
+from lakestream.stream.core.publish import MAX_RECORD_BYTES, IncomingMessage
 from lakestream.stream.core.view import ProposedView
 
 MAX_ID_CHARS = 64
@@ -143,13 +143,13 @@ class Batches(Feature, Generic[T]):
             self._idle(batch)
 
 
-def is_no_member(config: StreamConfig, message: Publish) -> bool:
+def is_no_member(config: StreamConfig, message: IncomingMessage) -> bool:
     """Return True for a message that is judged but not stored where batches are on: it is part of no batch."""
     judged_only = message.observer is not None and message.observer.only
     return judged_only and (config.allow_atomic or config.allow_batched)
 
 
-def check_size(config: StreamConfig, message: Publish) -> None:
+def check_size(config: StreamConfig, message: IncomingMessage) -> None:
     """Raise ApiError if a message is refused before it is looked at as part of a batch."""
     if config.sealed:
         raise api_error(10109)
@@ -196,7 +196,7 @@ class OverlayView(ProposedView):
         self.config = msgspec.structs.replace(view.config, max_msg_size=-1)
         self._max_msg_size = view.max_msg_size
         self._first = super().last_seq() + 1
-        self._members: list[Publish] = []
+        self._members: list[IncomingMessage] = []
         self._last: dict[bytes, int] = {}
         self._counts: dict[bytes, int] = {}
         self._values: dict[tuple[str, object], int] = {}
@@ -215,7 +215,7 @@ class OverlayView(ProposedView):
     def max_msg_size(self) -> int:
         return self._max_msg_size
 
-    def add(self, member: Publish, length: int, effect: Effect) -> None:
+    def add(self, member: IncomingMessage, length: int, effect: Effect) -> None:
         """Note that a member of this accounted length, with this effect, passed every rule."""
         seq, subject = self._first + len(self._members), member.subject
         self._members.append(member)

@@ -20,7 +20,7 @@ from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.effect import MARK, Given
 from lakestream.stream.core.feature import Feature
-from lakestream.stream.core.publish import ANY, Publish, PublishRule, View
+from lakestream.stream.core.publish import ANY, IncomingMessage, PublishRule, View
 
 INCREMENT = b"Nats-Incr"
 SOURCES = b"Nats-Counter-Sources"
@@ -58,7 +58,7 @@ class CounterValue(msgspec.Struct, frozen=True):
 _value = msgspec.json.Decoder(CounterValue)
 
 
-def count(view: View, message: Publish) -> None:
+def count(view: View, message: IncomingMessage) -> None:
     """Give a message of a counter stream the value that its subject has with it. Raise ApiError, NotHere."""
     increment = headers.get(message.header, INCREMENT)
     if not increment:
@@ -112,7 +112,7 @@ def _shown_sources(sources: Sources) -> bytes:
     return dumps(ordered)
 
 
-def merge(last: Record | None, message: Publish, origin: str, subject: bytes) -> None:
+def merge(last: Record | None, message: IncomingMessage, origin: str, subject: bytes) -> None:
     """Give a message that came from the counter `subject` of stream `origin` the value that it has here with it.
 
     A counter of an origin counts with its newest value; the one before is part of the sum already. `last`: the last
@@ -137,7 +137,7 @@ def merge(last: Record | None, message: Publish, origin: str, subject: bytes) ->
     message.header = headers.replaced(header, SOURCES, _shown_sources(sources))
 
 
-def _check(view: View, message: Publish, given: Given) -> None:
+def _check(view: View, message: IncomingMessage, given: Given) -> None:
     if message.client is None:  # messages that the server itself stores were counted before
         return
     if not _NUMBER.fullmatch(given[INCREMENT]):
@@ -150,12 +150,12 @@ def _check(view: View, message: Publish, given: Given) -> None:
         raise api_error(10171)
 
 
-def _check_member(view: View, message: Publish, given: Given) -> None:
+def _check_member(view: View, message: IncomingMessage, given: Given) -> None:
     if view.config.allow_msg_counter and INCREMENT not in given:
         raise api_error(10169)
 
 
-def _count(view: View, message: Publish, given: Given) -> None:
+def _count(view: View, message: IncomingMessage, given: Given) -> None:
     if not view.config.allow_msg_counter:
         return
     if MARK not in message.header:

@@ -21,7 +21,7 @@ from lakestream.protocol.decoding import PackDecoder
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.effect import Effect, EffectKey, Given
 from lakestream.stream.core.feature import Feature, Stored
-from lakestream.stream.core.publish import Duplicate, Publish, PublishRule, View
+from lakestream.stream.core.publish import Duplicate, IncomingMessage, PublishRule, View
 from lakestream.stream.features.ages import Ages
 
 MAX_IDS = 4_000_000
@@ -243,12 +243,12 @@ class _State(msgspec.Struct):
 _STATE = PackDecoder(_State)
 
 
-def _check_id(view: View, message: Publish, given: Given) -> Duplicate | None:
+def _check_id(view: View, message: IncomingMessage, given: Given) -> Duplicate | None:
     seq = view.staged(MSG_ID, given[_HEADER]) or view.feature(Dedupe).seen(given[_HEADER])
     return Duplicate(seq) if seq else None
 
 
-def _check_last(view: View, message: Publish, given: Given) -> None:
+def _check_last(view: View, message: IncomingMessage, given: Given) -> None:
     ids = view.feature(Dedupe).ids
     last_id = ids.last_id if ids.last_seq == view.last_seq() else b""
     if given[_EXPECTED] != last_id:

@@ -10,7 +10,7 @@ from lakestream.protocol import headers
 from lakestream.protocol.api.errors import api_error
 from lakestream.stream.core.effect import Given
 from lakestream.stream.core.feature import Feature
-from lakestream.stream.core.publish import Publish, PublishRule, View
+from lakestream.stream.core.publish import IncomingMessage, PublishRule, View
 
 STREAM = b"Nats-Expected-Stream"
 LAST = b"Nats-Expected-Last-Sequence"
@@ -22,13 +22,13 @@ MAX_DIGITS = 20
 _MAX = (1 << 64) - 1
 
 
-def check_stream(view: View, message: Publish, given: Given) -> None:
+def check_stream(view: View, message: IncomingMessage, given: Given) -> None:
     """Refuse a message that was meant for another stream."""
     if given[STREAM] != view.config.name.encode():
         raise api_error(10060)
 
 
-def check_of_subject(view: View, message: Publish, given: Given) -> None:
+def check_of_subject(view: View, message: IncomingMessage, given: Given) -> None:
     """Refuse a message whose subject has another last sequence."""
     expected, other = given.get(OF_SUBJECT), given.get(SUBJECT)
     if expected is None:
@@ -38,7 +38,7 @@ def check_of_subject(view: View, message: Publish, given: Given) -> None:
         raise api_error(10071, seq=last).called(_mismatch(expected, last, "sequence by subject"))
 
 
-def check_last(view: View, message: Publish, given: Given) -> None:
+def check_last(view: View, message: IncomingMessage, given: Given) -> None:
     """Refuse a message if the stream has another last sequence."""
     last = view.last_seq()
     if not _is(given[LAST], last):

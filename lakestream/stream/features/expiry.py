@@ -36,7 +36,7 @@ from lakestream.stream.core.operations import (
 )
 from lakestream.stream.core.pipeline import Pipeline
 from lakestream.stream.core.proposer import Proposer
-from lakestream.stream.core.publish import Publish
+from lakestream.stream.core.publish import IncomingMessage
 from lakestream.stream.core.reader import Reader
 from lakestream.stream.features.ages import Ages
 from lakestream.stream.features.ttl import SECOND, TTL
@@ -366,7 +366,7 @@ class Expiry(Feature):
             # Asked again in the turn in which the marker is stored: a new message may be on its way.
             if left and subject in marked and self._ends(subject, left):
                 # Under the subject as it is stored, and past the rules: none refuses it.
-                stored.append((Publish(subject, b"", block, b""), copy.copy(effect)))
+                stored.append((IncomingMessage(subject, b"", block, b""), copy.copy(effect)))
             else:
                 doomed += left
         if stored:

@@ -21,7 +21,7 @@ from lakestream.stream.core.effect import Effect
 from lakestream.stream.core.operations import ConsumerProgress
 from lakestream.stream.core.pipeline import Pipeline
 from lakestream.stream.core.proposer import Proposer
-from lakestream.stream.core.publish import Duplicate, Postponed, Publish
+from lakestream.stream.core.publish import Duplicate, Postponed, IncomingMessage
 from lakestream.stream.features.batches import (
     MAX_ID_CHARS,
     Batches,
@@ -172,14 +172,14 @@ class Fast(Batches[_Fast]):
         self._changed[batch.id] = None
 
     # ------------------------------------------------------------------ members
-    def takes_over(self, message: Publish) -> bool:
+    def takes_over(self, message: IncomingMessage) -> bool:
         """Take a message over if it belongs to a batch."""
         if not message.reply.endswith(self.reply_suffix) or is_no_member(self._config, message):
             return False
         self._take(message)
         return True
 
-    def _take(self, message: Publish) -> None:
+    def _take(self, message: IncomingMessage) -> None:
         proposer = self._proposer
         if proposer.waiting or self._pipeline.operations:  # what comes in order is answered in order
             proposer.defer(lambda: self._take(message), message.reply, message.size)
@@ -204,7 +204,7 @@ class Fast(Batches[_Fast]):
                     self._say(message.reply, b'{"type":"ack","seq":0,"msgs":%d}' % batch.interval)
                 self._judge(batch, member, message)
 
-    def _find(self, message: Publish) -> tuple[FastReply, _Fast]:
+    def _find(self, message: IncomingMessage) -> tuple[FastReply, _Fast]:
         """Return the batch that a message belongs to, or begins. Raise ApiError if it belongs to none."""
         config = self._config
         check_size(config, message)
@@ -253,7 +253,7 @@ class Fast(Batches[_Fast]):
         self._ack(batch, reply)
 
     # ------------------------------------------------------------------ one message
-    def _judge(self, batch: _Fast, member: FastReply, message: Publish) -> None:
+    def _judge(self, batch: _Fast, member: FastReply, message: IncomingMessage) -> None:
         """Store a message, or say why not; later, where that depends on something in flight."""
         proposer = self._proposer
 
@@ -289,7 +289,7 @@ class Fast(Batches[_Fast]):
             else:
                 self._store(batch, member, message, judged, outcome)
 
-    def _store(self, batch: _Fast, member: FastReply, message: Publish, judged: Publish, effect: Effect | None) -> None:
+    def _store(self, batch: _Fast, member: FastReply, message: IncomingMessage, judged: IncomingMessage, effect: Effect | None) -> None:
         reply, judged.reply, judged.tail = message.reply, b"", b""
         seq = self._proposer.take(judged, effect)
         message.reply = reply
@@ -313,7 +313,7 @@ class Fast(Batches[_Fast]):
         elif member.operation == COMMIT:
             self._finish(batch, reply, member.seq)
 
-    def _refused(self, batch: _Fast, member: FastReply, message: Publish, error: ApiError) -> None:
+    def _refused(self, batch: _Fast, member: FastReply, message: IncomingMessage, error: ApiError) -> None:
         # A gap is judged by what the batch began with, a refusal by what this message says.
         if member.begins and not member.keeps_going:
             self._end(batch)
@@ -355,7 +355,7 @@ class Fast(Batches[_Fast]):
         ack = self._proposer.ack
         self._say(reply, b'%b%d%b,"batch":%b,"count":%d}' % (ack, batch.stored, tail, shown, count))
 
-    def _reject(self, message: Publish, error: ApiError) -> None:
+    def _reject(self, message: IncomingMessage, error: ApiError) -> None:
         """Refuse a message that belongs to no batch."""
         if error.err_code == 10167:
             self._proposer.reject(message, error)

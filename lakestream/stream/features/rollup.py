@@ -10,7 +10,7 @@ from lakestream.protocol.api.errors import api_error
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.effect import STREAM_SOURCE, Effect, Given
 from lakestream.stream.core.feature import Feature
-from lakestream.stream.core.publish import ANY, Publish, PublishRule, View
+from lakestream.stream.core.publish import ANY, IncomingMessage, PublishRule, View
 
 HEADER = b"Nats-Rollup"
 SCOPES = (b"sub", b"all")
@@ -20,7 +20,7 @@ def _allowed(config: StreamConfig) -> bool:
     return config.allow_rollup_hdrs and not config.deny_purge
 
 
-def _check(view: View, message: Publish, given: Given) -> None:
+def _check(view: View, message: IncomingMessage, given: Given) -> None:
     value = given.get(HEADER)
     if not value:
         return
@@ -31,7 +31,7 @@ def _check(view: View, message: Publish, given: Given) -> None:
         raise api_error(10111, err=f'rollup value invalid: "{shown}"')
 
 
-def _check_rewritten(view: View, message: Publish, given: Given) -> None:
+def _check_rewritten(view: View, message: IncomingMessage, given: Given) -> None:
     """Check the header as other rules left it: they may have made the message a rollup."""
     _check(view, message, headers.given(message.header) if HEADER in message.header else given)
 

@@ -20,7 +20,7 @@ from lakestream.protocol.durations import parse_duration
 from lakestream.protocol.subjects import matches, publishable, valid_subject
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.effect import Given
-from lakestream.stream.core.publish import Publish, View
+from lakestream.stream.core.publish import IncomingMessage, View
 from lakestream.stream.features import cron
 from lakestream.stream.features.ttl import parse_ttl
 
@@ -156,7 +156,7 @@ def _interval(text: str) -> int:
 
 
 # ------------------------------------------------------------------------------------------------ allowed requests
-def check(view: View, message: Publish, given: Given) -> None:
+def check(view: View, message: IncomingMessage, given: Given) -> None:
     """Refuse what a message must not say about schedules; give a schedule the rollup that makes it its subject's only.
 
     Raise ApiError with the code of the first rule that fails, NotHere.
@@ -167,7 +167,7 @@ def check(view: View, message: Publish, given: Given) -> None:
     _check_end(view, message)
 
 
-def _check_schedule(config: StreamConfig, message: Publish) -> None:
+def _check_schedule(config: StreamConfig, message: IncomingMessage) -> None:
     header, subject = message.header, message.subject
     try:
         when = timing(header)
@@ -207,7 +207,7 @@ def _holds(config: StreamConfig, subject: bytes) -> bool:
     return any(matches(own.encode(), subject) for own in config.subjects)
 
 
-def _check_end(view: View, message: Publish) -> None:
+def _check_end(view: View, message: IncomingMessage) -> None:
     """Refuse all that a client may say about schedulers, except that the schedule of another subject is over."""
     end, scheduler = headers.get(message.header, NEXT), headers.get(message.header, SCHEDULER)
     if not end and not scheduler:

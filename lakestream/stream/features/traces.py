@@ -13,7 +13,7 @@ from lakestream.protocol.api.errors import ApiError
 from lakestream.protocol.client import TRACE_DESTINATION, TRACE_DISABLED, Trace, TracedClient
 from lakestream.stream.core.batch import After
 from lakestream.stream.core.feature import Feature
-from lakestream.stream.core.publish import Publish
+from lakestream.stream.core.publish import IncomingMessage
 
 _BATCH, _COMMIT = b"Nats-Batch-Id", b"Nats-Batch-Commit"
 _BARE = frozenset({10060, 10070, 10071, 10077, 10111})
@@ -49,7 +49,7 @@ class Traces(Feature):
     def __init__(self, name: str, unwanted: Callable[[int, Sequence[bytes]], Sequence[tuple[int, bytes]]]) -> None:
         self._name, self._unwanted = name, unwanted
 
-    def arrived(self, message: Publish) -> None:
+    def arrived(self, message: IncomingMessage) -> None:
         if type(message.client) is TracedClient:
             trace = message.client.trace
             trace.reached(self._name)
@@ -67,7 +67,7 @@ class _Observer:
     def only(self) -> bool:
         return self._trace.only
 
-    def refused(self, message: Publish, error: ApiError) -> bool:
+    def refused(self, message: IncomingMessage, error: ApiError) -> bool:
         """Add a refusal to the trace. Return False if the publisher gets no answer: the rule concerns storing alone."""
         if self._trace.only and error.err_code in _WITH_SUBJECT:
             self.passed(message)
@@ -81,10 +81,10 @@ class _Observer:
     def duplicate(self) -> None:
         self._trace.settled(error="msgid is duplicate")
 
-    def passed(self, message: Publish) -> None:
+    def passed(self, message: IncomingMessage) -> None:
         self._trace.settled(message.subject, unwanted=bool(self._unwanted(0, [message.subject])))
 
-    def storing(self, message: Publish) -> After | None:
+    def storing(self, message: IncomingMessage) -> After | None:
         """Return the callback that adds the stored message to the trace; of an atomic batch only the commit's."""
         if headers.get(message.header, _BATCH) and not headers.get(message.header, _COMMIT):
             return None

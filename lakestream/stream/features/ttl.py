@@ -12,7 +12,7 @@ from lakestream.protocol.durations import parse_duration
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.effect import Effect, EffectKey, Given
 from lakestream.stream.core.feature import Feature
-from lakestream.stream.core.publish import Publish, PublishRule, View
+from lakestream.stream.core.publish import IncomingMessage, PublishRule, View
 
 HEADER = b"Nats-TTL"
 SECOND = 1_000_000_000
@@ -66,23 +66,23 @@ TTL: EffectKey[int] = EffectKey("ttl")
 """Lifetime in ns; -1: the message never expires, not even by max_age."""
 
 
-def _check_enabled(view: View, message: Publish, given: Given) -> None:
+def _check_enabled(view: View, message: IncomingMessage, given: Given) -> None:
     if not view.config.allow_msg_ttl:
         raise api_error(10166)
 
 
-def _check_enabled_single(view: View, message: Publish, given: Given) -> None:
+def _check_enabled_single(view: View, message: IncomingMessage, given: Given) -> None:
     """Leave an invalid value to the last rule, as nats-server does for streams with one replica."""
     if not view.config.allow_msg_ttl and parse_ttl(given[HEADER]):
         raise api_error(10166)
 
 
-def _check_value(view: View, message: Publish, given: Given) -> None:
+def _check_value(view: View, message: IncomingMessage, given: Given) -> None:
     if parse_ttl(given[HEADER]) == 0:
         raise api_error(10165)
 
 
-def _raise(view: View, message: Publish, given: Given) -> None:
+def _raise(view: View, message: IncomingMessage, given: Given) -> None:
     message.header = raised(message.header, view.config)
 
 

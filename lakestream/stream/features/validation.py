@@ -38,7 +38,7 @@ from lakestream.stream.core.effect import Given
 from lakestream.stream.core.feature import Feature
 from lakestream.stream.core.operations import ConsumerProgress, CreateStream, Operation
 from lakestream.stream.core.pipeline import Pipeline
-from lakestream.stream.core.publish import MAX_HEADER_BYTES, NotReady, Publish, PublishRule, View
+from lakestream.stream.core.publish import MAX_HEADER_BYTES, NotReady, IncomingMessage, PublishRule, View
 
 TAG = b"Lakestream-Misfit"
 """Header of a stored message that does not fit: `<field>: <rule>`."""
@@ -99,7 +99,7 @@ class NoDefinitions:
         raise NotReady(wait)
 
 
-def _check(view: View, message: Publish, given: Given) -> None:
+def _check(view: View, message: IncomingMessage, given: Given) -> None:
     # Asked of every message with headers of the protocol, also where nothing is validated.
     if VALIDATE_KEY in view.config.metadata:
         view.feature(Validation).check(view, message)
@@ -206,7 +206,7 @@ class Validation(Feature):
             return False
         return True
 
-    def check(self, view: View, message: Publish) -> None:
+    def check(self, view: View, message: IncomingMessage) -> None:
         """Refuse a publish that does not fit, or tag it. Raise ApiError, NotReady."""
         if self._mode == OFF or message.client is None or _is_marker(message):
             return
@@ -218,11 +218,11 @@ class Validation(Feature):
             raise api_error(20006, misfit=f"{misfit.field or 'payload'}: {misfit.rule}: {misfit.text}")
 
 
-def _is_marker(message: Publish) -> bool:
+def _is_marker(message: IncomingMessage) -> bool:
     return not message.payload and any(name in message.header for name in _MARKERS)
 
 
-def _tag(view: View, message: Publish, misfit: Misfit | None) -> None:
+def _tag(view: View, message: IncomingMessage, misfit: Misfit | None) -> None:
     """Give a message the header that it deserves. Raise ApiError if there is no room for it."""
     header = message.header
     if TAG in header:  # a publisher's own

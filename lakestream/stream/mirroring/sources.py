@@ -24,7 +24,7 @@ from lakestream.stream.core.batch import Run
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.effect import STREAM_SOURCE, Effect, EffectKey, Given
 from lakestream.stream.core.proposer import NOT_NOW, Proposer
-from lakestream.stream.core.publish import NotHere, Publish
+from lakestream.stream.core.publish import NotHere, IncomingMessage
 from lakestream.stream.core.reader import Reader
 from lakestream.stream.mirroring.origin import Origin, OriginStart, stored_header
 from lakestream.stream.mirroring.session import OriginSession, Received
@@ -38,7 +38,7 @@ MAX_DIGITS = 18
 SOURCE: EffectKey[bytes] = EffectKey("source")
 """Value of the header `Nats-Stream-Source`, from which the position follows."""
 
-Merge = Callable[[Record | None, Publish, str, bytes], None]
+Merge = Callable[[Record | None, IncomingMessage, str, bytes], None]
 """Function that gives a counter's message the value that it has here: (last message of its subject, message, origin's
 name, subject in the origin). Raises ApiError."""
 
@@ -112,7 +112,7 @@ def read_source(effect: Effect, header: bytes, given: Given, config: StreamConfi
     SOURCE.put(effect, given[STREAM_SOURCE])
 
 
-def refuse_source(view: object, message: Publish, given: Given) -> None:
+def refuse_source(view: object, message: IncomingMessage, given: Given) -> None:
     """Refuse a publish with the header: only sources set it."""
     raise api_error(10227)
 
@@ -174,7 +174,7 @@ class Source:
         if not plain:
             header = stored_header(header)
         subject = self._proposer.renamed(self._origin.renamed(message.subject))
-        taken = Publish(subject, b"", with_source(header, where), message.payload)
+        taken = IncomingMessage(subject, b"", with_source(header, where), message.payload)
         # Without other headers of the protocol this is the only effect.
         effect = _at(where) if plain else self._proposer.effect_of(taken.header)
         try:
@@ -203,7 +203,7 @@ class Source:
         self.seq = fresh.seqs[-1]
         return len(run)
 
-    def _store(self, message: Publish, effect: Effect, origin_subject: bytes) -> ApiError | None:
+    def _store(self, message: IncomingMessage, effect: Effect, origin_subject: bytes) -> ApiError | None:
         """Store a message that had `origin_subject` in the origin; return why not."""
         view, config = self._proposer.view, self._proposer.view.config
         if self._proposer.duplicate_of(effect):
@@ -225,7 +225,7 @@ class Source:
                 return refused
         return None if self._proposer.take(message, effect) else NOT_NOW
 
-    def _last(self, message: Publish) -> Record | None:
+    def _last(self, message: IncomingMessage) -> Record | None:
         """Return the last message of its subject. Raise NotHere if only the lake has it."""
         seq = self._proposer.view.last_of(message.subject)
         if self._fetched is not None and self._fetched.seq == seq:

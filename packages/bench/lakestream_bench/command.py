@@ -1,7 +1,7 @@
 """`lakestream bench`: workloads against a running NATS server.
 
 Belongs here: the command, the streams and buckets that a run needs (made before it, removed after it, also after
-Ctrl-C), its processes, and the result as table, plot and JSON. The clients are in bench_client.py.
+Ctrl-C), its processes, and the result as table, plot and JSON. The clients are in client.py.
 """
 
 from __future__ import annotations

@@ -1,5 +1,11 @@
 """Flight SQL: SQL over NATS for clients of ADBC, JDBC and Arrow.
 
-Belongs here: the few messages of Protocol Buffers (`messages.py`), logins (`logins.py`), and the program
-(`program.py`), which a server with `sql { flight: … }` starts, and which is one of its clients.
+Belongs here: the few messages of Protocol Buffers, logins, and the program, which a server with `sql { flight: … }`
+starts, and which is one of its clients.
+
+In reading order:
+
+- `messages.py`: Commands and actions of Flight SQL.
+- `logins.py`: Logins of Flight SQL: connections to the server, kept by tokens.
+- `program.py`: The program that serves Flight SQL: `python -m lakestream_flight.program`.
 """

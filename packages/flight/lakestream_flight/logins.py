@@ -1,6 +1,6 @@
 """Logins of Flight SQL: connections to the server, kept by tokens.
 
-Belongs here: the field `authorization` of calls, what it means for NATS, and the connections of the users. flight.py
+Belongs here: the field `authorization` of calls, what it means for NATS, and the connections of the users. program.py
 answers the calls.
 
     Basic <user>:<password>          a user with a password

@@ -86,7 +86,7 @@ def _records(payload: bytes) -> None:
             with contextlib.suppress(AssertionError, ValueError):
                 run = run_of(record.commands, APART)
                 assert len(list(run.messages())) == len(run)
-        elif isinstance(record, route_wire.Stored):
+        elif isinstance(record, route_wire.StoredBatch):
             with contextlib.suppress(ValueError, IndexError, OverflowError):  # the connection ends with any
                 stored = FirstDeliveries.of_columns(
                     record.records, record.lengths, record.head, record.consumer, record.left
@@ -112,7 +112,7 @@ ROUTED = (
     route_wire.Routed(b"a", b"r", b"NATS/1.0\r\n\r\n", b"x", [b"", b"q"], False, True),
     route_wire.RoutedRun(b"PUB a 1\r\nx\r\nPUB a r 0\r\n\r\n", [b""]),
     route_wire.RouteBatch(b"a", b"q", [(b"a", b"", b"", b"x")], True),
-    route_wire.Stored(b"i", b"", 1, RECORD, [len(RECORD)], b"$JS.ACK.S.C.1.", 5, 0),
+    route_wire.StoredBatch(b"i", b"", 1, RECORD, [len(RECORD)], b"$JS.ACK.S.C.1.", 5, 0),
     route_wire.Hold(b"a", True),
     route_wire.FlowMark(),
     route_wire.Took(),

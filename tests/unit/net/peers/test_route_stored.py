@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lakestream.log.format.record import encode_record
 from lakestream.net.outbox import HIGH_WATER
 from lakestream.protocol.deliveries import FirstDeliveries
-from lakestream.protocol.route_wire import RouteBatch, Stored, encode
+from lakestream.protocol.route_wire import RouteBatch, StoredBatch, encode
 from tests.unit.route_world import A, B, C, Cluster, records
 
 pytestmark = pytest.mark.unit
@@ -34,7 +34,7 @@ def stored(messages: list[Message], junk: bytes = b"", first: int = 5, step: int
 
 
 def kinds(cluster: Cluster, sender: str, receiver: str) -> list[type]:
-    return [type(one) for one in records(cluster, sender, receiver) if isinstance(one, Stored | RouteBatch)]
+    return [type(one) for one in records(cluster, sender, receiver) if isinstance(one, StoredBatch | RouteBatch)]
 
 
 def test_a_delivery_to_another_node_is_its_records() -> None:
@@ -44,7 +44,7 @@ def test_a_delivery_to_another_node_is_its_records() -> None:
     cluster.settle()
     assert cluster[A].hub.deliver(b"inbox", stored(SOME, step=2))
     cluster.settle()
-    assert kinds(cluster, A, B) == [Stored]
+    assert kinds(cluster, A, B) == [StoredBatch]
     assert there.got == [
         (b"7", (subject, HEAD + b"%d.%d.%d.%d" % (5 + 2 * at, 11 + at, 1000 + at, 100 - at), header, data))
         for at, (subject, header, data) in enumerate(SOME)
@@ -73,7 +73,7 @@ def test_much_goes_in_several_records() -> None:
     large = [(b"s", b"", b"x" * (HIGH_WATER // 3)) for _ in range(10)]
     cluster[A].hub.deliver(b"inbox", stored(large))
     cluster.settle()
-    assert kinds(cluster, A, B) == [Stored] * 4
+    assert kinds(cluster, A, B) == [StoredBatch] * 4
     assert [message for _, message in there.got] == list(stored(large))
 
 
@@ -84,7 +84,7 @@ def test_a_queue_group_on_another_node_shares_the_messages() -> None:
         member.subscribe(b"to", b"g")
     cluster.settle()
     # The members of a group get single messages: each may be for another one.
-    cluster[B].arrived(A, encode([Stored(b"to", b"g", 0, *stored(SOME * 20).columns())]))
+    cluster[B].arrived(A, encode([StoredBatch(b"to", b"g", 0, *stored(SOME * 20).columns())]))
     assert sorted(message for each in members for _, message in each.got) == sorted(stored(SOME * 20))
     assert all(member.got for member in members)
 
@@ -114,7 +114,7 @@ def test_columns_that_are_none_are_refused_or_empty(lengths: list[int]) -> None:
     there = cluster.client(B)
     there.subscribe(b"to")
     cluster.settle()
-    buffer = encode([Stored(b"to", b"", 0, b"x" * 70, lengths, HEAD, 1, 1)])
+    buffer = encode([StoredBatch(b"to", b"", 0, b"x" * 70, lengths, HEAD, 1, 1)])
     if lengths:
         with pytest.raises((ValueError, OverflowError)):
             cluster[B].arrived(A, buffer)

@@ -18,7 +18,7 @@ from lakestream.stream.core.effect import Effect, EffectKey, Given
 from lakestream.stream.core.feature import Feature, Stored
 from lakestream.stream.core.limits import Removed
 from lakestream.stream.core.operations import ConsumerProgress, DeleteMessage, Near, Operation, Purge, UpdateStream
-from lakestream.stream.core.publish import Publish, PublishRule, View
+from lakestream.stream.core.publish import IncomingMessage, PublishRule, View
 from lakestream.stream.features.expected import Expected
 from lakestream.stream.info import info_shown
 from tests.unit.stream_world import World
@@ -26,7 +26,7 @@ from tests.unit.stream_world import World
 COLOUR: EffectKey[bytes] = EffectKey("colour")
 
 
-def _only_colours(view: View, message: Publish, given: Given) -> None:
+def _only_colours(view: View, message: IncomingMessage, given: Given) -> None:
     if given[b"Nats-Colour"] not in (b"red", b"blue"):
         raise api_error(10111, err="no such colour")
 
@@ -48,7 +48,7 @@ class Colours(Feature):
     def configure(self, config: StreamConfig) -> None:
         self.called.append(f"configure {config.max_msgs}")
 
-    def arrived(self, message: Publish) -> None:
+    def arrived(self, message: IncomingMessage) -> None:
         self.called.append("arrived")
 
     def taken(self, effect: Effect) -> None:

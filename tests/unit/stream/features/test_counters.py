@@ -130,7 +130,7 @@ class OneRecord:
 
 def _counted(world: World, before: str, increment: str) -> str:
     view: Any = OneRecord(world.stream.config, b'{"val":"%b"}' % before.encode())
-    message = publish.Publish(b"s", b"", b"NATS/1.0\r\nNats-Incr: %b\r\n\r\n" % increment.encode(), b"")
+    message = publish.IncomingMessage(b"s", b"", b"NATS/1.0\r\nNats-Incr: %b\r\n\r\n" % increment.encode(), b"")
     counters.count(view, message)
     value: str = msgspec.json.decode(message.payload)["val"]
     assert message.tail == b',"val":"%b"' % value.encode()

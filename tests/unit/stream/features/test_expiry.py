@@ -161,7 +161,7 @@ def test_a_lifetime_counts_from_the_messages_own_time(make: MakeWorld) -> None:
     now, block = world.clock.time, b"NATS/1.0\r\nNats-TTL: 3600\r\n\r\n"
     for hours, subject in ((30, b"s.a"), (2, b"s.b"), (0, b"s.c")):
         effect = world.stream.proposer.effect_of(block)
-        message = publish.Publish(subject, b"", block, b"")
+        message = publish.IncomingMessage(subject, b"", block, b"")
         world.stream.proposer.take(message, effect, now - hours * 3600 * SECOND)
     world.settle()
     pass_time(world, SECOND)
