@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import grimp
 import pytest
@@ -28,9 +30,39 @@ def _name(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-def _trees() -> Iterator[tuple[Path, ast.Module]]:
-    for path in MODULES:
-        yield path, ast.parse(path.read_text(encoding="utf-8"))
+class _Facts(NamedTuple):
+    """Facts about a module that the rules ask for. The trees of all modules would take 300 MB of each test process."""
+
+    documented: bool
+    riddles: list[int]
+    globals: list[int]
+    texts: list[tuple[int, str]]
+    """Line and text of the strings that mention a transaction log."""
+    called: frozenset[str]
+    """Names of the classes and functions that it calls, and of methods (`.name`)."""
+    imported: list[tuple[int, str]]
+    """Line and module of the imports `from module`."""
+    classes: list[str]
+    """Public classes, inner ones included."""
+
+
+@functools.cache
+def _facts(path: Path) -> _Facts:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    found = _Facts(not tree.body or bool(ast.get_docstring(tree)), _riddles(tree), [], [], frozenset(), [], [])
+    called = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            called.add(f".{node.func.attr}" if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", ""))
+        elif isinstance(node, ast.Global):
+            found.globals.append(node.lineno)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and "_delta_log" in node.value:
+            found.texts.append((node.lineno, node.value))
+        elif isinstance(node, ast.ImportFrom):
+            found.imported.append((node.lineno, node.module or ""))
+        elif isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            found.classes.append(node.name)
+    return found._replace(called=frozenset(called))
 
 
 def test_there_are_modules() -> None:
@@ -49,8 +81,7 @@ def test_imports_point_one_way() -> None:
 
 
 def test_every_module_says_what_belongs_in_it() -> None:
-    silent = [_name(path) for path, tree in _trees() if tree.body and not ast.get_docstring(tree)]
-    assert silent == []
+    assert [_name(path) for path in MODULES if not _facts(path).documented] == []
 
 
 def _docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -68,7 +99,7 @@ def _riddles(tree: ast.Module) -> list[int]:
 def test_no_docstring_opens_with_a_clause() -> None:
     """The subject of a docstring is a verb or a noun (PEP 257), see CONTRIBUTING.md."""
     paths = [*MODULES, *sorted(ROOT.glob("tests/**/*.py"))]
-    found = {_name(path): _riddles(ast.parse(path.read_text(encoding="utf-8"))) for path in paths}
+    found = {_name(path): _facts(path).riddles for path in paths}
     assert {name: lines for name, lines in found.items() if lines} == {}
 
 
@@ -93,13 +124,17 @@ def test_a_docstring_that_opens_with_a_clause_is_found() -> None:
 
 def test_no_module_keeps_global_state_that_changes() -> None:
     """No module has a `global` statement, with which module-level state is changed."""
-    found = [
-        f"{_name(path)}:{node.lineno}"
-        for path, tree in _trees()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Global)
-    ]
-    assert found == []
+    assert [f"{_name(path)}:{line}" for path in MODULES for line in _facts(path).globals] == []
+
+
+def test_a_public_class_name_stands_for_one_thing() -> None:
+    """A reader who meets a name knows which class it is, without looking at the imports."""
+    places: dict[str, list[str]] = {}
+    for path in MODULES:
+        if path.is_relative_to(ROOT / "lakestream"):
+            for name in _facts(path).classes:
+                places.setdefault(name, []).append(_name(path))
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
 def test_every_folder_with_tests_is_run_by_make_test() -> None:
@@ -112,26 +147,14 @@ def test_transaction_logs_have_one_reader() -> None:
     """Only lake/table/log.py contains paths within `_delta_log`; all other code calls it."""
     path_in_log = re.compile(r"(^|/)_delta_log(/|$)")
     found = [
-        f"{_name(path)}:{node.lineno}"
-        for path, tree in _trees()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and path_in_log.search(node.value)
+        f"{_name(path)}:{line}" for path in MODULES for line, text in _facts(path).texts if path_in_log.search(text)
     ]
     assert {place.partition(":")[0] for place in found} == {"lakestream/lake/table/log.py"}, found
 
 
 def _called_in(*names: str) -> set[str]:
     """Return the modules that call one of these classes or functions, or one of these methods (`.name`)."""
-    found = set()
-    for path, tree in _trees():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call):
-                called = node.func.id if isinstance(node.func, ast.Name) else ""
-                if isinstance(node.func, ast.Attribute):
-                    called = f".{node.func.attr}"
-                if called in names:
-                    found.add(_name(path))
-    return found
+    return {_name(path) for path in MODULES if not _facts(path).called.isdisjoint(names)}
 
 
 def test_rows_of_tables_have_one_reader() -> None:
@@ -162,12 +185,11 @@ def test_spark_programs_use_the_lake_and_never_the_server() -> None:
     below = ("extras", "log", "metrics", "protocol", "spans")
     allowed = ("lakestream.lake", *(f"lakestream.{each}" for each in below))
     found = [
-        f"{_name(path)}:{node.lineno}"
-        for path, tree in _trees()
+        f"{_name(path)}:{line}"
+        for path in MODULES
         if path.parent.name == "jobs"
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lakestream")
-        if not (node.module or "").startswith(allowed)
+        for line, module in _facts(path).imported
+        if module.startswith("lakestream") and not module.startswith(allowed)
     ]
     assert found == []
 
