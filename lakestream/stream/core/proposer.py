@@ -25,7 +25,7 @@ from lakestream.stream.core.effect import Effect
 from lakestream.stream.core.feature import Feature, Hooks
 from lakestream.stream.core.operations import Purge, UpdateStream
 from lakestream.stream.core.pipeline import Pipeline, nothing_left
-from lakestream.stream.core.publish import Duplicate, NotHere, NotReady, Postponed, IncomingMessage, PublishRules
+from lakestream.stream.core.publish import Duplicate, IncomingMessage, NotHere, NotReady, Postponed, PublishRules
 from lakestream.stream.core.reader import Reader
 from lakestream.stream.core.view import ProposedView
 

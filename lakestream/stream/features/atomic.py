@@ -20,7 +20,7 @@ from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.effect import Effect, Given
 from lakestream.stream.core.pipeline import Pipeline
 from lakestream.stream.core.proposer import Proposer
-from lakestream.stream.core.publish import MAX_HEADER_BYTES, Duplicate, Postponed, IncomingMessage, PublishRule, View
+from lakestream.stream.core.publish import MAX_HEADER_BYTES, Duplicate, IncomingMessage, Postponed, PublishRule, View
 from lakestream.stream.features.batches import (
     MAX_ID_CHARS,
     MAX_STAGED_BYTES,

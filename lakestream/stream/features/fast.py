@@ -21,7 +21,7 @@ from lakestream.stream.core.effect import Effect
 from lakestream.stream.core.operations import ConsumerProgress
 from lakestream.stream.core.pipeline import Pipeline
 from lakestream.stream.core.proposer import Proposer
-from lakestream.stream.core.publish import Duplicate, Postponed, IncomingMessage
+from lakestream.stream.core.publish import Duplicate, IncomingMessage, Postponed
 from lakestream.stream.features.batches import (
     MAX_ID_CHARS,
     Batches,
@@ -289,7 +289,9 @@ class Fast(Batches[_Fast]):
             else:
                 self._store(batch, member, message, judged, outcome)
 
-    def _store(self, batch: _Fast, member: FastReply, message: IncomingMessage, judged: IncomingMessage, effect: Effect | None) -> None:
+    def _store(
+        self, batch: _Fast, member: FastReply, message: IncomingMessage, judged: IncomingMessage, effect: Effect | None
+    ) -> None:
         reply, judged.reply, judged.tail = message.reply, b"", b""
         seq = self._proposer.take(judged, effect)
         message.reply = reply

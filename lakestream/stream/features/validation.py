@@ -38,7 +38,7 @@ from lakestream.stream.core.effect import Given
 from lakestream.stream.core.feature import Feature
 from lakestream.stream.core.operations import ConsumerProgress, CreateStream, Operation
 from lakestream.stream.core.pipeline import Pipeline
-from lakestream.stream.core.publish import MAX_HEADER_BYTES, NotReady, IncomingMessage, PublishRule, View
+from lakestream.stream.core.publish import MAX_HEADER_BYTES, IncomingMessage, NotReady, PublishRule, View
 
 TAG = b"Lakestream-Misfit"
 """Header of a stored message that does not fit: `<field>: <rule>`."""

@@ -24,7 +24,7 @@ from lakestream.stream.core.batch import Run
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.effect import STREAM_SOURCE, Effect, EffectKey, Given
 from lakestream.stream.core.proposer import NOT_NOW, Proposer
-from lakestream.stream.core.publish import NotHere, IncomingMessage
+from lakestream.stream.core.publish import IncomingMessage, NotHere
 from lakestream.stream.core.reader import Reader
 from lakestream.stream.mirroring.origin import Origin, OriginStart, stored_header
 from lakestream.stream.mirroring.session import OriginSession, Received

@@ -16,6 +16,7 @@ from deltalake import CommitProperties, write_deltalake
 from rich.console import Console
 
 from lakestream.lake.sql.session import Session
+from lakestream.lake.table.progress import TableProgress
 from lakestream_demo import command as demo
 from lakestream_demo import flights
 
@@ -36,7 +37,7 @@ def lake(data: flights.DataSet, tmp_path_factory: pytest.TempPathFactory) -> Pat
     airports = [(f"$KV.airports.{key}", value) for key, value in flights.airport_entries(data)]
     airports.append(("$KV.airports.JFK", b'{"name": "Idlewild"}'))
     for stream, messages in (("FLIGHTS", list(flights.flight_messages(data))), ("KV_airports", airports)):
-        progress = Progress(uid="u", last_index=1, last_seq=len(messages), last_time_ns=1)
+        progress = TableProgress(uid="u", last_index=1, last_seq=len(messages), last_time_ns=1)
         write_deltalake(
             root / "streams" / stream,
             pa.table(
