@@ -16,7 +16,7 @@ from deltalake import CommitProperties, write_deltalake
 from rich.console import Console
 
 from lakestream.lake.sql.session import Session
-from lakestream.lake.table.progress import Progress
+from lakestream.lake.table.progress import TableProgress
 from lakestream_demo import command as demo
 from lakestream_demo import flights
 

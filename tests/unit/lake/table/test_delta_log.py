@@ -58,7 +58,8 @@ def test_a_log_without_a_checkpoint_is_read_without_pyarrow(tmp_path: Path) -> N
     """Servers follow their tables' logs all the time; pyarrow would take 50 MiB of each."""
     append(tmp_path, 1)
     code = (
-        "import sys; from lakestream.lake.table.log import TableLog; from lakestream.lake.storage.lake import open_storage; "
+        "import sys; from lakestream.lake.table.log import TableLog; "
+        "from lakestream.lake.storage.lake import open_storage; "
         "state = TableLog(open_storage(sys.argv[1]), sys.argv[1]).state(); assert state.files; "
         "print(sorted({'pyarrow', 'deltalake', 'numpy'} & sys.modules.keys()))"
     )
