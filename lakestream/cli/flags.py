@@ -88,7 +88,7 @@ SECTIONS: tuple[tuple[str, tuple[Flag, ...]], ...] = (
                 "test_reload",
                 "test_reload",
                 "file",
-                "With -t, test whether this configuration file can be reloaded (exit code 3 if a restart is required)",
+                "With -t, test if this file can be reloaded (exit code 3: a restart is required)",
             ),
             _text(
                 "sl signal", "signal", "signal[=pid]", "Send signal to a server (ldm, stop, quit, term, reopen, reload)"
