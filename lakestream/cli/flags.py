@@ -45,6 +45,7 @@ class CommandLine(msgspec.Struct, frozen=True, kw_only=True):
     show_help: bool = False
     show_version: bool = False
     test_config: bool = False
+    test_reload: str = ""
     signal: str = ""
 
 
@@ -83,6 +84,12 @@ SECTIONS: tuple[tuple[str, tuple[Flag, ...]], ...] = (
             _switch("no_console no-console", "no_console", "Serve no web console on the monitoring port"),
             _text("c config", "config", "file", "Configuration file"),
             _switch("t", "test_config", "Test configuration and exit"),
+            _text(
+                "test_reload",
+                "test_reload",
+                "file",
+                "With -t, test if this file can be reloaded (exit code 3: a restart is required)",
+            ),
             _text(
                 "sl signal", "signal", "signal[=pid]", "Send signal to a server (ldm, stop, quit, term, reopen, reload)"
             ),
@@ -208,7 +215,8 @@ def parse(arguments: Sequence[str]) -> CommandLine:
             value = arguments[position]
             position += 1
         _set(flag, name, _convert(flag, name, value if given or flag.kind != "switch" else "true"), found, warnings)
-    own = {name: found.pop(name) for name in ("show_help", "show_version", "test_config", "signal") if name in found}
+    actions = ("show_help", "show_version", "test_config", "test_reload", "signal")
+    own = {name: found.pop(name) for name in actions if name in found}
     return CommandLine(flags=Flags(warnings=tuple(warnings), **found), **own)
 
 

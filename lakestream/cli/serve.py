@@ -14,10 +14,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from lakestream import __version__
 from lakestream.cli.flags import CommandLine, FlagError, parse, usage
 from lakestream.config.errors import SettingsError, StartError, reason_in_words
-from lakestream.config.loading import load
+from lakestream.config.loading import load, reloadable
 from lakestream.config.options import Flags, Options
 from lakestream.logging import Logger
 from lakestream.server.early_signals import EARLY
@@ -65,8 +67,7 @@ def start(
         for notice in options.notices:
             print(notice, file=sys.stderr)
         if command.test_config:
-            _say(f"configuration file {options.config_file} is valid ({options.config_digest})")
-            return 0
+            return _tested(options, command.test_reload, settle)
         log = _logger(options)
     except FlagError as error:
         print(error, file=sys.stderr)
@@ -79,6 +80,29 @@ def start(
         print(time.strftime("%Y/%m/%d %H:%M:%S"), error, file=sys.stderr)
         return 1
     return run(options, log)
+
+
+NOT_RELOADABLE = 3
+"""Exit code of `-t --test_reload` for a file that a running server takes at a restart only, as of nats-server."""
+
+
+def _tested(options: Options, reloaded: str, settle: Callable[[Flags], Options]) -> int:
+    """Say that the configuration is valid, and that a server with it can reload another file; returns the exit code.
+
+    Raises:
+        StartError: the other file is invalid.
+    """
+    if reloaded:
+        new = settle(replace(options.flags, config=reloaded))
+        try:
+            reloadable(options, new)
+        except StartError as error:
+            _say(str(error))
+            return NOT_RELOADABLE
+    _say(f"configuration file {options.config_file} is valid ({options.config_digest})")
+    if reloaded:
+        _say(f"configuration file {reloaded} can be reloaded")
+    return 0
 
 
 class LogFileError(Exception):
@@ -210,6 +234,8 @@ def _instead(command: CommandLine, program: str) -> int | None:
         send_signal(command.signal)
     elif command.test_config and not command.flags.config:
         raise StartError("must specify [-c, --config] option to check configuration file syntax")
+    elif command.test_reload and not command.test_config:
+        raise StartError("--test_reload can only be used together with -t")
     else:
         return None
     return 0

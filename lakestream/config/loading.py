@@ -145,8 +145,16 @@ def reload(
     if not options.config_file:
         raise StartError("there is no configuration file to reload; start with -c FILE")
     new = load(options.flags)
-    if share is not None:
-        new = share(new)
+    return reloadable(options, share(new) if share is not None else new, bound)
+
+
+def reloadable(options: Options, new: Options, bound: BoundPorts = NOT_BOUND) -> tuple[Options, list[str]]:
+    """Return `new` as a server with `options` takes it, perhaps of another file, and the names of those that change.
+
+    Raises:
+        StartError: it changes what only a restart can change.
+    """
+    new = msgspec.structs.replace(new, flags=options.flags, config_file=options.config_file)
     # Default size limits of JetStream follow the machine's free memory and disk: not a change.
     if new.jetstream is not None and options.jetstream is not None:
         same = msgspec.structs.replace(

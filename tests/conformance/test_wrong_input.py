@@ -509,3 +509,37 @@ def test_a_port_that_is_taken(tmp_path: Path, kind: Kind, recorded: Recorded, ta
 
     expected = recorded(lambda: made_by(Kind.REAL))
     assert made_by(kind) == expected
+
+
+BEFORE = "port: -1\naccounts { A { users: [{user: a, password: p}] } }\n"
+RELOADED = {
+    "the_same": BEFORE,
+    "other_users": BEFORE.replace("user: a", "user: b"),
+    "another_interval": f"{BEFORE}ping_interval: '5s'",
+    "another_host": f"{BEFORE}host: 127.0.0.2",
+    "another_name": f"{BEFORE}server_name: x",
+    "a_websocket": f"{BEFORE}websocket {{ port: -1, no_tls: true }}",
+    "a_cluster": f"{BEFORE}cluster {{ name: c, listen: '127.0.0.1:-1' }}",
+    "plain_text": f"{BEFORE}allow_non_tls: true",
+    "wrong": f"{BEFORE}shoe_size: 44",
+    "absent": None,
+}
+
+
+@pytest.mark.parametrize("reloaded", RELOADED.values(), ids=RELOADED.keys())
+def test_files_that_a_server_may_reload(tmp_path: Path, kind: Kind, recorded: Recorded, reloaded: str | None) -> None:
+    if reloaded is not None:
+        (tmp_path / "new.conf").write_text(reloaded)
+
+    def see(of: Kind) -> list[Any]:
+        (tmp_path / "old.conf").write_text(BEFORE)
+        done = run_to_end(of, "-t", "-c", str(tmp_path / "old.conf"), "--test_reload", str(tmp_path / "new.conf"))
+        lines = done.stderr.replace(str(tmp_path), "HERE").splitlines()
+        said = [line.partition(": ")[2] for line in lines if "can be reloaded" in line]
+        return [done.returncode, [re.sub(r"sha256:[0-9a-f]{64}", "<digest>", line) for line in said]]
+
+    assert see(kind) == recorded(lambda: see(Kind.REAL))
+
+
+def test_a_reload_is_tested_with_a_configuration_alone(tmp_path: Path, kind: Kind, recorded: Recorded) -> None:
+    _compare(tmp_path, kind, recorded, BEFORE, "--test_reload", "@here@/new.conf")

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
+
+import msgspec
 
 from lakestream.net.hub import TRACED
 from lakestream.net.interest.subscription import MAX_WEIGHT, Congested, Subscription
@@ -17,8 +19,10 @@ from lakestream.net.leaf.account import REPLY_PATHS, Key, LeafAccount
 from lakestream.net.leaf.rights import Rights
 from lakestream.net.outbox import Outbox
 from lakestream.ports import ClientInfo, Clock, Delivery
-from lakestream.protocol import frames
+from lakestream.protocol import frames, headers
+from lakestream.protocol.api.jsonio import dumps
 from lakestream.protocol.commands import Ping, Pong
+from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.protocol.delivered import ErrorLine
 from lakestream.protocol.leaf_wire import ACK, Event, InterestBegins, InterestEnds, LeafConnect, LeafInfo, LeafMessage
 from lakestream.protocol.subjects import subscribable
@@ -371,6 +375,8 @@ class Exchange(Outbox[bytes]):
             if self._strict:
                 _violation("Publish", subject)
             return
+        if header and reply and headers.REQUEST_INFO in header and not self._account.is_system:
+            header = _bound(header, hub.account)
         if subject.startswith(_JETSTREAM):
             subject = self._names.to_ours(subject)
         elif hub.mappings is not None and (mapped := hub.mappings.mapped(subject)) is not None:
@@ -419,6 +425,25 @@ class Exchange(Outbox[bytes]):
         for sub in subs:
             self._hub.leave(sub)
             yield
+
+
+class _Requester(msgspec.Struct):
+    """The account in the header that names a requester."""
+
+    acc: str = ""
+
+
+def _bound(header: bytes, account: str) -> bytes:
+    """Return a header block that names no other account than this one as the requester's: a leaf node speaks for the
+    account that it has joined alone (as in nats-server 2.15.3). What is no JSON of a requester stays."""
+    value = headers.get(header, headers.REQUEST_INFO) or b""
+    try:
+        if msgspec.json.decode(value, type=_Requester).acc == account:
+            return header
+        info = dumps(msgspec.json.decode(value, type=dict[str, Any]) | {"acc": account})
+    except DECODE_ERRORS:
+        return header
+    return headers.append(headers.remove(header, [headers.REQUEST_INFO]), [(headers.REQUEST_INFO, info)])
 
 
 def _violation(what: str, subject: bytes) -> NoReturn:

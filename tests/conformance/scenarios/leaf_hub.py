@@ -316,6 +316,27 @@ def members_of_a_queue_group_behind_two_leaf_nodes(t: Script, first: str, second
     t.note("shares", [sum(got), abs(got[0] - share) < 100, got[2]])
 
 
+@table(
+    [
+        ("another", '{"acc":"OTHER","svc":"S","id":5}', "r"),
+        ("its_own", '{"acc":"$G","user":"ann"}', "r"),
+        ("none", '{"user":"ann"}', "r"),
+        ("of_a_wrong_type", '{"acc":5}', "r"),
+        ("without_a_reply", '{"acc":"OTHER"}', ""),
+    ],
+    OPEN,
+)
+def a_leaf_node_names_an_account(t: Script, info: str, reply: str) -> None:
+    """A leaf node speaks for the account that it has joined alone."""
+    wire, peer = _client(t), _linked(t)
+    wire.subscribe("a")
+    wire.ping()
+    peer.heard()
+    peer.send(lmsg(f"a {reply}".strip(), b"x", {"Before": "b", "Nats-Request-Info": info, "After": "a"}))
+    peer.heard()
+    t.frames("a client hears", wire.ping())
+
+
 _SYSTEM = "accounts { SYS { users: [{user: sys, password: p}] } }\nsystem_account: SYS\n"
 
 

@@ -18,6 +18,7 @@ from lakestream.net.leaf.rights import Rights, as_user, of_user
 from lakestream.net.turn import Turn
 from lakestream.ports import ClientInfo
 from lakestream.protocol.delivered import ErrorLine
+from lakestream.protocol.headers import REQUEST_INFO, build, get
 from lakestream.protocol.leaf_wire import LeafInfo, LeafParser
 from tests.unit.stream_world import ManualClock
 
@@ -210,6 +211,24 @@ def test_this_side_keeps_to_the_rights_of_its_user_there() -> None:
     rights = as_user(rules, ["up.secret"], ["down.spam"], ())
     assert [rights.sends(one) for one in (b"up.x", b"up.secret", b"down.x")] == [True, False, False]
     assert [rights.tells(one) for one in (b"down.x", b"down.spam", b"up.x", b"$LDS.x")] == [True, False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("info", "heard"),
+    [
+        (b'{"acc":"OTHER","x":1}', b'{"acc":"$G","x":1}'),
+        (b"{}", b'{"acc":"$G"}'),
+        (b'{"acc":"$G"}', b'{"acc":"$G"}'),
+        *((odd, odd) for odd in (b"OTHER", b'["OTHER"]', b'{"acc":5}', b"\xff", b"[" * 5000, b"")),
+    ],
+)
+def test_a_leaf_node_speaks_for_its_own_account(world: World, info: bytes, heard: bytes) -> None:
+    exchange, _ = world.leaf()
+    seen: list[bytes] = []
+    world.hub.subscribe(b"a", lambda subject, reply, header, payload, client: seen.append(header))
+    block = build([(REQUEST_INFO, info)])
+    world.takes(exchange, b"HMSG a r %d %d\r\n%bx\r\n" % (len(block), len(block) + 1, block))
+    assert get(seen[0], REQUEST_INFO) == heard
 
 
 def test_a_loop_ends_the_connection(world: World) -> None:
