@@ -141,7 +141,7 @@ def test_a_row_without_a_time_is_bad() -> None:
         (Columns(subject="nothing"), "no column 'nothing'"),
         (Columns(subject="n"), "int64, not text"),
         (Columns(subject="orders..{n}"), "makes no subjects"),
-        (Columns(subject="= bad"), "no subject"),
+        (Columns(subject="= bad"), "not a subject"),
         (Columns(subject="x.{n}", data="nothing"), "--data"),
         (Columns(subject="x.{n}", time="f"), "not a timestamp"),
         (Columns(subject="x.{n}", headers=(("a b", "n"),)), "header's name"),
