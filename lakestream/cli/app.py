@@ -31,7 +31,7 @@ RUN, DATA, LOOK, LAKE = "Run a server", "Query and move messages", "Look and mea
 
 app = typer.Typer(
     name="lakestream",
-    help="A JetStream server whose stream store is a lakehouse.",
+    help="A NATS JetStream server that keeps every stream as a Delta table.",
     epilog=(
         "Web console and metrics: run `lakestream up -m 8222`, then open http://localhost:8222/console and /metrics. "
         "Python: `from lakestream.client import connect`."
@@ -83,7 +83,7 @@ def main(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """A JetStream server whose stream store is a lakehouse."""
+    """A NATS JetStream server that keeps every stream as a Delta table."""
     quiet_asyncio()
 
 

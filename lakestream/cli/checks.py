@@ -323,7 +323,7 @@ def server(monitor: Monitor, required: bool) -> Iterator[CheckFinding]:
         return
     if "server_id" not in page.body:
         if required:
-            yield _fail("server", f"{monitor.url} is no monitoring port of a NATS server", "name the right port")
+            yield _fail("server", f"{monitor.url} is not the monitoring port of a NATS server", "name the right port")
         return
     name = page.body.get("server_name")
     if health.status == 200:

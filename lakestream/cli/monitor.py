@@ -91,7 +91,7 @@ class Monitor:
         if not isinstance(found, dict):
             if status == 404:
                 return MonitoringPage(status, {})
-            raise MonitorFailed(f"{self.url} is no monitoring port of a NATS server: it answers {body[:60]!r}")
+            raise MonitorFailed(f"{self.url} is not the monitoring port of a NATS server: it answers {body[:60]!r}")
         return MonitoringPage(status, found, parsedate_to_datetime(date).timestamp() if date else None)
 
 
@@ -180,7 +180,7 @@ def snapshot(monitor: Monitor, *, with_connections: bool = True) -> MonitoredSer
     """Return the server's state now. Raises MonitorFailed."""
     varz = monitor.page("varz")
     if "server_id" not in varz.body:
-        raise MonitorFailed(f"{monitor.url} is no monitoring port of a NATS server")
+        raise MonitorFailed(f"{monitor.url} is not the monitoring port of a NATS server")
     health = monitor.page("healthz")
     streams: tuple[MonitoredStream, ...] = ()
     if varz.body.get("jetstream"):

@@ -255,7 +255,7 @@ def _ask(server: Server, subject: str, body: dict[str, Any] | None) -> dict[str,
 
 def _answer(link: ClientLink, subject: str, body: dict[str, Any] | None) -> dict[str, Any]:
     if " " in subject or subject.endswith("."):
-        raise TransferFailed(f"{subject.partition('.')[2]!r} is no name of a schema")
+        raise TransferFailed(f"{subject.partition('.')[2]!r} is not a valid schema name")
     answer: dict[str, Any] = json.loads(
         link.request(PREFIX + subject, b"" if body is None else json.dumps(body).encode())
     )

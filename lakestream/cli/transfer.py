@@ -297,7 +297,7 @@ def _pair(option: str, text: str) -> tuple[str, str]:
 
 def _position(text: str) -> int:
     if not text.isdigit() or not int(text):
-        raise BadImportOption(f"--token: {text} is no position of a token; the first is 1")
+        raise BadImportOption(f"--token: {text} is not a token position; the first is 1")
     return int(text)
 
 

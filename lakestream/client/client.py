@@ -214,7 +214,7 @@ class Client:
             return "it does not record the messages that are removed"
         if self._is_lakestream is None:
             await self._flush(stream)
-        return "" if self._is_lakestream else "the server is no lakestream"
+        return "" if self._is_lakestream else "the server is not lakestream"
 
     async def _last_in_lake(self, stream: str, point: PastPoint, subjects: Sequence[str]) -> list[Message]:
         import pyarrow as pa
@@ -365,13 +365,13 @@ class Client:
         from lakestream.lake.flush import FLUSH, FLUSHED, NOT_FOUND
 
         if self._is_lakestream is False:
-            return "the server is no lakestream"
+            return "the server is not lakestream"
         try:
             body = (await self.nats.request(f"{FLUSH}{stream}", b"", timeout=self._timeout)).data
             answer = FLUSHED.decode(body)
         except NoRespondersError:
             self._is_lakestream = False
-            return "the server is no lakestream, or has no lake"
+            return "the server is not lakestream, or has no lake"
         except TimeoutError:
             return f"no answer to {FLUSH}{stream}; the user needs the permission to publish there"
         except DECODE_ERRORS as error:

@@ -154,8 +154,8 @@ def _condition(given: Any) -> Condition:
         values = tuple(value) if found in ("IN", "NOT IN") and not isinstance(value, str) else (value,)
     except (KeyError, TypeError, ValueError):
         raise BadFilter(
-            f"{given!r} is no comparison: (column, operator, value) with a column of {', '.join(_WHERE_TYPES)} and an "
-            f"operator of {' '.join(_OPERATORS)}; filter by other columns after reading"
+            f"{given!r} is not a comparison: (column, operator, value) with a column of {', '.join(_WHERE_TYPES)} and "
+            f"an operator of {' '.join(_OPERATORS)}; filter by other columns after reading"
         ) from None
     if not all(type(each) is kind and (not isinstance(each, int) or -END - 1 <= each <= END) for each in values):
         raise BadFilter(f"{given!r}: {column} is compared with values of type {kind.__name__} (of 64 bits)")

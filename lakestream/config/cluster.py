@@ -108,7 +108,7 @@ def _authorization(key: str, item: Item) -> dict[str, Any]:
 
 _TLS_HARMLESS = ("handshake_first", "first", "immediate", "connection_rate_limit")
 _TLS_MISSING = {
-    "verify_and_map": "nodes of a cluster are no users; a certificate of ca_file makes a node",
+    "verify_and_map": "nodes of a cluster are not users; a certificate of ca_file makes a node",
     "verify_cert_and_check_known_urls": "set pinned_certs, or a ca_file that signs nodes only",
     **dict.fromkeys(("certs", "certificates"), "use cert_file and key_file"),
 }

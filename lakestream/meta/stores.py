@@ -177,7 +177,7 @@ class FileStores:
                 figures=self.figures,
             )
         assert isinstance(store, SegmentStore)  # Invariant: memory streams are not opened
-        store.notes.extend(f"{os.path.join(directory, each)} is no part of a stream: {UNKNOWN}" for each in unknown)
+        store.notes.extend(f"{os.path.join(directory, each)} is not part of a stream: {UNKNOWN}" for each in unknown)
         return self._watched(directory, store)
 
     def _watched(self, directory: str, store: SegmentStore) -> Store:

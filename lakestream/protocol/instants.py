@@ -54,10 +54,11 @@ def rfc3339(at_ns: int) -> str:
 def _parsed(text: str) -> int:
     match = _INSTANT.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"{text!r} is no time; write 2026-05-01 12:30:00 (UTC) or 2026-05-01T12:30:00+02:00")
+        forms = "2026-05-01 12:30:00 (UTC) or 2026-05-01T12:30:00+02:00"
+        raise ValueError(f"cannot read {text!r} as a time; write {forms}")
     day, clock, seconds, fraction, _, hours, minutes = match.groups()
     zone = f"{hours}:{minutes or '00'}" if hours else "Z"
     try:
         return gotime.time_ns(f"{day}T{clock or '00:00'}{seconds or ':00'}{fraction or ''}{zone}")
     except ValueError as error:
-        raise ValueError(f"{text!r} is no time: {str(error).rpartition(': ')[2]}") from None
+        raise ValueError(f"cannot read {text!r} as a time: {str(error).rpartition(': ')[2]}") from None

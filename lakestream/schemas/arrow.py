@@ -143,7 +143,7 @@ def where_format(encoded: list[bytes | None], formats: pa.Array, name: str) -> p
     """
     kept = formats.to_pylist()
     for other in set(kept) - {name, None}:
-        raise ValueError(f"{other[:80]!r} is no format of this schema")
+        raise ValueError(f"{other[:80]!r} is not a format of this schema")
     return pa.array(
         [None if row is None else part for row, part in zip(kept, encoded, strict=True)],
         pa.binary(),

@@ -112,7 +112,7 @@ def split_format(text: str) -> tuple[bytes, str]:
         return b"", text
     prefix, mark, rest = text[1:].partition(_MARK)
     if not mark:
-        raise ValueError(f"{text[:80]!r} is no data_format")
+        raise ValueError(f"{text[:80]!r} is not a data_format")
     return bytes.fromhex(prefix), rest
 
 

@@ -103,7 +103,7 @@ def parse(text: str) -> Naming:
         raise BadSchema(f"{len(rules)} patterns", remedy=f"1 to {MAX_RULES} are possible")
     for pattern in rules:
         if not subjects.valid_subject(pattern.encode(errors="surrogatepass")):
-            raise BadSchema(f"{pattern[:80]!r} is no subject", remedy="like orders.eu.>")
+            raise BadSchema(f"{pattern[:80]!r} is not a subject", remedy="like orders.eu.>")
     return Naming(tuple((pattern.encode(), _rule(rule)) for pattern, rule in rules.items()))
 
 

@@ -83,7 +83,7 @@ def parse_document(raw: bytes) -> Schema:
     try:
         found = _DOCUMENT.decode(raw)
     except DECODE_ERRORS as error:
-        raise BadSchema(f"it is no document of a schema: {error}") from None
+        raise BadSchema(f"it is not a schema document: {error}") from None
     check(found)
     return found
 
@@ -115,7 +115,9 @@ def check_name(name: str) -> None:
     """
     if len(name) > MAX_NAME or _NAME.fullmatch(name) is None:
         raise BadSchema(
-            f"{name[:40]!r} is no name of a schema", "name", f"use up to {MAX_NAME} letters, digits, '_', '-' and '.'"
+            f"{name[:40]!r} is not a valid schema name",
+            "name",
+            f"use up to {MAX_NAME} letters, digits, '_', '-' and '.'",
         )
 
 

@@ -178,7 +178,7 @@ class StreamCheck:
         for name in self._files.names(self._directory):
             if not name.startswith(PARTS):
                 yield self._harmless(
-                    "it is no part of a stream", os.path.join(self._directory, name), FindingKind.UNKNOWN
+                    "it is not part of a stream", os.path.join(self._directory, name), FindingKind.UNKNOWN
                 )
 
     def _harmless(self, what: str, path: str = "", kind: FindingKind = FindingKind.TORN) -> Finding:

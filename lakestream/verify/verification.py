@@ -297,7 +297,7 @@ class Verification:
         if comparison.unclear or len(odd) != 1:
             why = "several replicas differ, or no majority agrees: nothing is done; compare them with a backup"
         elif 2 * len(agreeing) <= len(voters):
-            why = "the replicas that agree are no majority without damage: nothing is done"
+            why = "the replicas that agree are not a majority without damage: nothing is done"
         if why:
             self._repairs.append({"node": ", ".join(odd), "refused": why})
             self._finish()

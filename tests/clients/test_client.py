@@ -293,9 +293,9 @@ async def test_a_server_that_does_not_record_the_past_says_so(real: Server) -> N
     async with await connect(real.url) as client:
         await stream(client, "Y", metadata=TRAVEL)
         await publish(client, [("Y.a", b"")])
-        with pytest.raises(NoTimeTravel, match=r"no lakestream"):
+        with pytest.raises(NoTimeTravel, match=r"not lakestream"):
             await client.as_of("Y", seq=1).get("Y.a")
-        with pytest.raises(LakeNotReachable, match=r"no lakestream.*`lake` of connect"):
+        with pytest.raises(LakeNotReachable, match=r"not lakestream.*`lake` of connect"):
             await client.to_arrow("Y", as_of=time.time_ns())
 
 

@@ -66,7 +66,7 @@ def test_versions_are_added_checked_compared_and_deleted(server: Server, tmp_pat
     assert json.loads(schema("diff", "orders", "1", "2", "--json"))["new"]["version"] == 2
     assert schema("rm", "orders") == "orders deleted\n"
     assert schema("show", "orders", code=1) == "lakestream: schema not found: orders@latest\n"
-    assert "no name of a schema" in schema("show", "", code=1)
+    assert "not a valid schema name" in schema("show", "", code=1)
     assert "No such file" in schema("add", "orders", str(tmp_path / "absent"), code=1)
 
 

@@ -142,7 +142,7 @@ def test_streams_move_into_a_cluster_and_out_of_it(start_cluster: StartCluster, 
         assert "error" not in here.api("STREAM.UPDATE.S0", {**config, "num_replicas": 3})
     back = Move(urls, last.url, "S0", "--by", "backup", "--quiet", "1s")
     assert back.end() == 0, back.report()
-    assert "3 replicas become 1: the new server is no cluster" in [note["what"] for note in back.named("obstacle")]
+    assert "3 replicas become 1: the new server is not a cluster" in [note["what"] for note in back.named("obstacle")]
     with Wire(last.address) as here:
         assert messages(here, "S0") == origin
 

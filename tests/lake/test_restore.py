@@ -117,7 +117,7 @@ def test_what_can_not_be_restored_is_refused_with_the_reason(server: Server) -> 
         for arguments, reason in (
             (("--stream", "S", "--as-of", "2026-01-01"), "exists; name another with --to"),
             (("--stream", "S", "--as-of", "1990-01-01", "--to", "OLD"), "held no message at 1990"),
-            (("--stream", "S", "--as-of", "someday", "--to", "OLD"), "'someday' is no time"),
+            (("--stream", "S", "--as-of", "someday", "--to", "OLD"), "cannot read 'someday' as a time"),
             (("--stream", "NONE", "--as-of", "2026-01-01", "--to", "OLD"), "there is no stream NONE"),
             (("--stream", "S", "--as-of", "2100-01-01", "--to", "OLD", "--subject", "s.1"), "overlap"),
         ):

@@ -202,7 +202,7 @@ def test_spark_reads_as_of_as_a_table(past: Past) -> None:
     ("call", "message"),
     [
         ("as_of('NONE', 0)", "there is no stream NONE"),
-        ("as_of('TIME', 'soon')", "'soon' is no time"),
+        ("as_of('TIME', 'soon')", "cannot read 'soon' as a time"),
         ("as_of('TIME')", "as_of takes a stream's name and a moment"),
         ("as_of('TIME', NULL)", "as_of takes a stream's name and a moment"),
         ("as_of('TIME', 99999999999999999999)", "as_of takes a stream's name and a moment"),

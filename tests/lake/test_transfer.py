@@ -488,7 +488,7 @@ def test_a_format_that_is_unknown_is_refused(server: Server, tmp_path: Path) -> 
         wire.api("STREAM.CREATE.T", {"name": "T", "subjects": ["t.>"]})
         wire.request("t.1", b"x")
     said = refused(server, "export", "T", "--to", str(tmp_path / "o.xlsx"))
-    assert ".xlsx is no format of an export; there are .parquet, .csv, .json, .jsonl, .ndjson, .delta" in said
+    assert ".xlsx is not a format of an export; there are .parquet, .csv, .json, .jsonl, .ndjson, .delta" in said
     assert list(tmp_path.glob("o.*")) == []
     done(server, "export", "T", "--to", str(tmp_path / "o.txt"), "--format", "csv")
     shown = run(server, "import", str(tmp_path / "o.txt"), "--format", "csv", "--stream", "U", "--dry-run")

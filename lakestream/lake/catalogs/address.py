@@ -75,7 +75,7 @@ def parse(text: str) -> CatalogAddress:
     except ValueError as error:
         raise BadCatalog(text, str(error)) from None
     if parts.scheme not in _OPTIONS or parts.fragment:
-        raise BadCatalog(text, f"{parts.scheme or text!r} is no kind of catalog")
+        raise BadCatalog(text, f"{parts.scheme or text!r} is not a kind of catalog")
     options = dict(given)
     if len(options) < len(given) or options.keys() - set(_OPTIONS[parts.scheme]) or not all(options.values()):
         allowed = " and ".join(_OPTIONS[parts.scheme]) or "none"
@@ -111,24 +111,24 @@ def _hive(text: str, parts: SplitResult, names: list[str]) -> CatalogAddress:
     for each in parts.netloc.split(","):
         match = _HOST.fullmatch(each)
         if match is None:
-            raise BadCatalog(text, f"{each!r} is no host")
+            raise BadCatalog(text, f"{each!r} is not a host")
         hosts.append(each if match[2] else f"{each}:{HIVE_PORT}")
     return CatalogAddress(text, "hive", tuple(hosts), _database(text, names))
 
 
 def _glue(text: str, parts: SplitResult, names: list[str], options: dict[str, str]) -> CatalogAddress:
     if not _REGION.fullmatch(parts.netloc):
-        raise BadCatalog(text, f"{parts.netloc!r} is no region")
+        raise BadCatalog(text, f"{parts.netloc!r} is not a region")
     endpoint = options.get("endpoint", "")
     if endpoint and ("@" in endpoint or urlsplit(endpoint).scheme not in ("http", "https")):
-        raise BadCatalog(text, "its endpoint is no http:// or https:// URL without credentials")
+        raise BadCatalog(text, "its endpoint is not an http:// or https:// URL without credentials")
     database, account = _database(text, names), options.get("catalog_id", "")
     return CatalogAddress(text, "glue", (parts.netloc,), database, account, endpoint)
 
 
 def _unity(text: str, parts: SplitResult, names: list[str], options: dict[str, str]) -> CatalogAddress:
     if not _HOST.fullmatch(parts.netloc):
-        raise BadCatalog(text, f"{parts.netloc!r} is no host")
+        raise BadCatalog(text, f"{parts.netloc!r} is not a host")
     if not names or not _CATALOG.fullmatch(names[0]):
         raise BadCatalog(text, "the name of the catalog is missing or wrong")
     secure = parts.scheme == "unity"
@@ -138,5 +138,5 @@ def _unity(text: str, parts: SplitResult, names: list[str], options: dict[str, s
 
 def _database(text: str, names: list[str]) -> str:
     if len(names) > 1 or (names and not _NAME.fullmatch(names[0])):
-        raise BadCatalog(text, "its database is no name of lower case letters, digits and _ (at most 64)")
+        raise BadCatalog(text, "its database name must consist of lower-case letters, digits and _ (at most 64)")
     return names[0] if names else DEFAULT_DATABASE

@@ -174,7 +174,9 @@ class StreamCatalog:
         own = f"{paths.ACCOUNTS}/{paths.directory_name(account)}/{paths.STREAMS}"
         encoded = _encoded(last) if directory in (paths.STREAMS, own) else ""
         if not encoded:
-            raise UnknownStream(f"delta.`{name}` is no stream of account {account}: write delta.`{paths.STREAMS}/NAME`")
+            raise UnknownStream(
+                f"delta.`{name}` is not a stream of account {account}: write delta.`{paths.STREAMS}/NAME`"
+            )
         return QueriedStream(account, paths.name_of(encoded), paths.table(self.root, "", account) + encoded, name)
 
     def means_messages(self, name: str) -> bool:

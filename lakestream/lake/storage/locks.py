@@ -353,7 +353,7 @@ def lease_seconds() -> float:
     try:
         return max(LEAST_LEASE_SECONDS, float(text)) if text else LEASE_SECONDS
     except ValueError:
-        raise UnsupportedLake("LAKESTREAM_LEASE_SECONDS", f"{text!r} is no number of seconds") from None
+        raise UnsupportedLake("LAKESTREAM_LEASE_SECONDS", f"{text!r} is not a number of seconds") from None
 
 
 def table_lock(lake: str, table: str) -> str:

@@ -204,7 +204,7 @@ def _struct(node: exp.DataType) -> _Type:
     keys: list[Any] = []
     for column in node.expressions:
         if not isinstance(column, exp.ColumnDef) or not isinstance(column.args.get("kind"), exp.DataType):
-            raise BadJsonSchema(f"{column.sql(dialect='spark')!r} is no name with a type")
+            raise BadJsonSchema(f"{column.sql(dialect='spark')!r} is not a name with a type")
         name, of = column.name, _type(column.args["kind"])
         if not name or name.lower() in (other.lower() for other in fields):
             raise BadJsonSchema(f"the name {name!r} is empty or comes twice (upper and lower case are the same)")

@@ -276,7 +276,7 @@ def _within(text: str, most: int) -> bool:
 def _duration(text: str) -> int:
     match = _DURATION.fullmatch(text)
     if match is None:
-        raise BadPolicy(TIME_TRAVEL_PROPERTY, f"{text!r} is no duration like 90m, 12h, 30d or 4w, nor off")
+        raise BadPolicy(TIME_TRAVEL_PROPERTY, f"{text!r} is not a duration like 90m, 12h, 30d or 4w, nor off")
     duration = int(match[1]) * _UNITS[match[2]] * 1_000_000_000
     if duration < LEAST_TIME_TRAVEL_NS:
         raise BadPolicy(TIME_TRAVEL_PROPERTY, f"{text} is below 1h: VACUUM would take files that are in use")
@@ -289,7 +289,7 @@ def _as_of(text: str) -> AsOfAsked:
     if text.isdecimal():
         if len(text) <= 19 and 1 <= int(text) < 1 << 63:
             return AsOfAsked(seq=int(text))
-        raise BadPolicy(CLONE_AS_OF_KEY, f"{text[:40]} is no sequence that a message can have")
+        raise BadPolicy(CLONE_AS_OF_KEY, f"{text[:40]} is not a possible sequence")
     try:
         return AsOfAsked(time_ns=instant(text))
     except TimeTravelError as error:

@@ -136,7 +136,7 @@ class Subjects:
         self._literals = _PLACE.split(subject)[::2]
         self._texts: dict[Any, str] = {}
         if self.fixed is not None and not publishable(self.fixed):
-            raise BadMapping(f"--subject: {subject.removeprefix(FIXED)!r} is no subject to publish to")
+            raise BadMapping(f"--subject: {subject.removeprefix(FIXED)!r} is not a subject to publish to")
         if self.places and not publishable(_PLACE.sub("x", subject).encode()):
             raise BadMapping(f"--subject: {subject!r} makes no subjects: tokens with dots between, none of them empty")
 
@@ -152,7 +152,7 @@ class Subjects:
             value = ".".join(_BAD_IN_SUBJECT.sub(replacement, token) or replacement for token in value.split("."))
         subject = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
         if subject is None or not publishable(subject):
-            return BadRow(row, self._column, f"{value!r} is no subject to publish to")
+            return BadRow(row, self._column, f"{value!r} is not a subject to publish to")
         return subject
 
     def filled(self, row: int, values: Sequence[Any]) -> bytes | BadRow:

@@ -282,7 +282,7 @@ def format_of(target: str) -> str:
         return DELTA
     if suffix not in EXPORTS:
         raise BadTarget(
-            f"{target}: {suffix} is no format of an export; there are {', '.join(EXPORTS)}, and a name without a "
+            f"{target}: {suffix} is not a format of an export; there are {', '.join(EXPORTS)}, and a name without a "
             "suffix is the directory of a Delta table; --format names the format of any other name"
         )
     return EXPORTS[suffix]

@@ -344,7 +344,7 @@ class TextMapper:
         if subject is None:
             subject = (self._spelled(number, "subject", fields) or "").encode("utf-8", "surrogateescape")
         if not publishable(subject):
-            raise BadRow(number, "subject", f"{subject!r} is no subject to publish to")
+            raise BadRow(number, "subject", f"{subject!r} is not a subject to publish to")
         header = self._binary(number, "header_block", fields)
         if header is None:
             text = self._spelled(number, "headers", fields)

@@ -175,11 +175,11 @@ def parse_ddl(ddl: str) -> list[pa.Field]:
     try:
         tree = sqlglot.parse_one(f"CREATE TABLE t ({ddl})", read="spark")
     except SqlglotError as error:
-        raise BadMapping(f"--json-schema: {ddl!r} is no column list: {str(error).splitlines()[0]}") from None
+        raise BadMapping(f"--json-schema: {ddl!r} is not a column list: {str(error).splitlines()[0]}") from None
     shape = tree.this if isinstance(tree, exp.Create) else None
     columns = shape.expressions if isinstance(shape, exp.Schema) else []
     if not columns or not all(isinstance(column, exp.ColumnDef) and column.kind for column in columns):
-        raise BadMapping(f"--json-schema: {ddl!r} is no column list; write price DOUBLE, quantity INT")
+        raise BadMapping(f"--json-schema: {ddl!r} is not a column list; write price DOUBLE, quantity INT")
     return [pa.field(column.name, _arrow(column.kind)) for column in columns]
 
 

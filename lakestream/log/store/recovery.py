@@ -193,7 +193,7 @@ def _segment_names(directory: str, files: Files, outlined: int, notes: list[str]
             else:
                 kept.append(name)
         elif not name.endswith(OUTLINE_SUFFIX):
-            notes.append(f"{os.path.join(directory, name)} is no part of the log and is left alone")
+            notes.append(f"{os.path.join(directory, name)} is not part of the log and is left alone")
     return kept
 
 

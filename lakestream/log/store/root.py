@@ -163,7 +163,7 @@ class StoreRoot:
                     self._look(account_of(name), base, files, found, foreign, tell)
                     for each in inside:
                         if each not in (STREAMS, ASIDE):
-                            tell(f"{os.path.join(os.path.dirname(base), each)} is no part of a store: {UNKNOWN}")
+                            tell(f"{os.path.join(os.path.dirname(base), each)} is not part of a store: {UNKNOWN}")
                 elif inside or not files.is_directory(os.path.dirname(base)):
                     tell(f"{os.path.join(self.path, name)} has no directory `{STREAMS}`: {UNKNOWN}")
             except OSError as error:

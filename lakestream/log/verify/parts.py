@@ -54,7 +54,7 @@ def check_log(files: Files, directory: str, durable_through: int, step: Step) ->
         if name.endswith((SUFFIX, OUTLINE_SUFFIX)) and (is_segment_name(name) or name.endswith(OUTLINE_SUFFIX)):
             continue
         path = os.path.join(log, name)
-        yield Finding(kind=FindingKind.UNKNOWN, file=path, what="it is no part of a log", harmless=True)
+        yield Finding(kind=FindingKind.UNKNOWN, file=path, what="it is not part of a log", harmless=True)
 
 
 def _size(files: Files, path: str) -> int:

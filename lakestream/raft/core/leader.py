@@ -547,7 +547,7 @@ class Leader:
         if not to or to == self.state.me:
             return ""
         if to not in self.log.membership.voters:
-            raise ValueError(f"{to!r} is no voter of this group ({', '.join(self.log.membership.voters)})")
+            raise ValueError(f"{to!r} is not a voter of this group ({', '.join(self.log.membership.voters)})")
         if to == self.transfer_to:
             return to
         self.busy()

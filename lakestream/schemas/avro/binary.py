@@ -220,7 +220,7 @@ def _json_number(value: float) -> float | str:
 
 def _boolean(buf: bytes, at: int, depth: int) -> tuple[Any, int]:
     if buf[at] > 1:
-        raise Unfit("", "encoding", f"{buf[at]} is no boolean")
+        raise Unfit("", "encoding", f"{buf[at]} is not a boolean")
     return buf[at] == 1, at + 1
 
 

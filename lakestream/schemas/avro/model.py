@@ -173,7 +173,7 @@ class _Reader:
 
 def _check_name(name: str, where: str) -> None:
     if not all(_NAME.fullmatch(part) for part in name.split(".")):
-        raise BadSchema(f"{name[:40]!r} is no name", where[:80], "use letters, digits and '_', no digit in front")
+        raise BadSchema(f"{name[:40]!r} is not a name", where[:80], "use letters, digits and '_', no digit in front")
 
 
 def _logical(node: AvroType, schema: Any) -> None:

@@ -309,7 +309,7 @@ def read(skeleton: str, record: RecordType) -> tuple[str, str, Object]:
             raise ValueError("no skeleton")
         return skeleton[0], skeleton[1], _Reader(skeleton[2:]).whole(record)
     except (Unspellable, IndexError, msgspec.DecodeError, RecursionError):
-        raise ValueError(f"{skeleton[:80]!r} is no skeleton of this schema") from None
+        raise ValueError(f"{skeleton[:80]!r} is not a skeleton of this schema") from None
 
 
 class _Reader(_Maker):

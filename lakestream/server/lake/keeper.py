@@ -398,7 +398,7 @@ class LakeKeeper:
         """Stage everything sealed of a stream by now, then call `done("")`, or with the error."""
         sync = self._syncs.get((stream.account, stream.name))
         if sync is None or sync.stream.closed:
-            done(f"stream {stream.name} is not sync in the lake")
+            done(f"stream {stream.name} is not in this server's lake")
             return
         if not sync.stream.leading:
             done(f"another server leads stream {stream.name} now")

@@ -263,7 +263,7 @@ def _number(text: str, names: dict[str, int]) -> int:
         return named
     digits = text[1:] if text[:1] == "+" else text
     if not (digits.isascii() and digits.isdigit()) or int(digits) > _MAX_INT:
-        raise ValueError(f"{text!r} is no number")
+        raise ValueError(f"{text!r} is not a number")
     return int(digits)
 
 

@@ -96,7 +96,7 @@ def unity_name(of: Any) -> tuple[str, int, int]:
         return "DECIMAL", int(decimal[1]), int(decimal[2])
     name = _UNITY.get(of if isinstance(of, str) else of["type"])
     if name is None:
-        raise NoType(f"{of} is no type of Unity Catalog")
+        raise NoType(f"{of} is not a type of Unity Catalog")
     return name, 0, 0
 
 

@@ -90,7 +90,7 @@ def unpack(body: bytes) -> tuple[str, bytes]:
         elif number == 2 and isinstance(each, bytes):
             value = each
     if not url.startswith(TYPE_URL):
-        raise BadFlightMessage("this is no command of Flight SQL")
+        raise BadFlightMessage("this is not a Flight SQL command")
     return url.removeprefix(TYPE_URL), value
 
 

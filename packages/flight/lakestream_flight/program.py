@@ -251,7 +251,7 @@ def _query(name: str, body: bytes) -> PreparedStatement | None:
     try:
         return _PREPARED.decode(text)
     except DECODE_ERRORS:
-        raise pa.ArrowInvalid("this is no handle of a prepared statement") from None
+        raise pa.ArrowInvalid("this is not the handle of a prepared statement") from None
 
 
 def _schema(head: sql.ResultHead) -> Any:

@@ -1,6 +1,6 @@
 """`lakestream move`: the command line.
 
-Belongs here: options and exit codes (0 moved, or nothing stands in the way; 1 failed, or something does; 2 usage; 130
+Belongs here: options and exit codes (0 moved, or ready to move; 1 failed, or there are obstacles; 2 usage; 130
 after Ctrl-C).
 """
 
@@ -71,7 +71,7 @@ def move(
         str, typer.Option("--to", "--server", "-s", envvar="NATS_URL", metavar="URL", help="The new server.")
     ] = DEFAULT_SERVER,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would move and what stands in the way; change nothing.")
+        bool, typer.Option("--dry-run", help="Show what would move and what would prevent it; change nothing.")
     ] = False,
     undo: Annotated[
         bool, typer.Option("--undo", help="Delete the copies on the new server that are not cut over.")

@@ -1,7 +1,7 @@
 """The plan of a move, without I/O.
 
 Belongs here: the next step for a stream from what both servers show of it, the configurations and consumers that a step
-creates, and what stands in the way before anything has changed.
+creates, and the obstacles before anything has changed.
 
 The new stream carries a mark in its metadata: which stream it was made of, and how far the move has come. Nothing else
 is remembered, so a command that is run again continues where the last one ended.
@@ -359,7 +359,7 @@ def is_durable(info: Mapping[str, Any]) -> bool:
     return bool(config.get("durable_name")) and config.get("ack_policy") != "flow_control"
 
 
-# ---------------------------------------------------------------------------- what stands in the way
+# ---------------------------------------------------------------------------- obstacles
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
@@ -448,7 +448,7 @@ def obstacles(
     take: bool,
     missing: Sequence[Reference] = (),
 ) -> list[Obstacle]:
-    """Return what stands in the way of one stream.
+    """Return the obstacles of one stream.
 
     Args:
         missing: schemas that the stream names, and the new server will not have.
@@ -491,7 +491,7 @@ def obstacles(
             "is larger"
         )
     if (replicas := int(config.get("num_replicas") or 1)) > new.most_replicas:
-        notes.append(f"{replicas} replicas become {new.most_replicas}: the new server is no cluster")
+        notes.append(f"{replicas} replicas become {new.most_replicas}: the new server is not a cluster")
     if config.get("placement"):
         notes.append("its placement is not taken over")
     if way is MoveWay.BACKUP and (durables or origin.is_queue):

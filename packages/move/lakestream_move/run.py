@@ -60,7 +60,7 @@ class MoveOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MoveObstacles(TransferFailed):
-    """Raised when obstacles stand in the way; they were reported."""
+    """Raised when there are obstacles; they were reported."""
 
 
 class _Quiet:
@@ -110,7 +110,7 @@ class Mover:
 
     # ------------------------------------------------------------------ the rehearsal
     async def rehearse(self) -> list[Obstacle]:
-        """Find out what would move and what stands in the way; change nothing. Raise TransferFailed."""
+        """Find out what would move and what would prevent it; change nothing. Raise TransferFailed."""
         links = await self._new.links()
         self._old_side, self._new_side = await self._old.facts(None), await self._new.facts(links)
         self._names = plan.selected(await self._old.names(), self._options.patterns)
@@ -159,7 +159,7 @@ class Mover:
         if self._needs_link:
             found += await self._old_api.obstacles()
         for one in found:
-            word = "stands in the way" if one.stops else "note"
+            word = "obstacle" if one.stops else "note"
             prefix = f"{one.stream}: " if one.stream else ""
             self._output.say(
                 "obstacle", f"{word}: {prefix}{one.text}", stream=one.stream, stops=one.stops, what=one.text
@@ -168,7 +168,7 @@ class Mover:
         self._output.say(
             "rehearsed",
             f"{_counted(len(self._names), 'stream')}, about {seconds(total)}"
-            + (f"; {_counted(stops, 'obstacle')}" if stops else "; nothing stands in the way"),
+            + (f"; {_counted(stops, 'obstacle')}" if stops else "; ready to move"),
             streams=len(self._names),
             obstacles=stops,
             estimate_s=round(total, 1),
@@ -194,7 +194,7 @@ class Mover:
     async def run(self) -> None:
         """Move the streams. Raise MoveObstacles, TransferFailed."""
         if any(one.stops for one in await self.rehearse()):
-            raise MoveObstacles("nothing was changed; remove what stands in the way and run the command again")
+            raise MoveObstacles("nothing was changed; remove the obstacles and run the command again")
         if self._needs_link:
             await self._old_api.open()
         quiet = _Quiet(self._options.quiet_s)

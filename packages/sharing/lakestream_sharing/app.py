@@ -408,7 +408,7 @@ def _origin(request: web.Request) -> str:
     try:
         return str(request.url.origin())
     except ValueError:
-        raise BadRequest("the header Host is no name of a host") from None
+        raise BadRequest("the header Host is not a valid host name") from None
 
 
 def _is_past(query: Query) -> bool:

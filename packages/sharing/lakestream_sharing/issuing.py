@@ -136,7 +136,7 @@ class Issuer:
         if stream == EVERY:
             return
         if not stream or any(char in stream for char in ". *>/\\\t\r\n"):
-            raise IssueFailed(f"{stream!r} is no name of a stream")
+            raise IssueFailed(f"{stream!r} is not a valid stream name")
         try:
             await self._gets.stream(stream)
         except NoSuchStream as error:

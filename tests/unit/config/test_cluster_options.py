@@ -138,7 +138,7 @@ def test_keys_without_effect_warn_with_file_and_line(options: Load) -> None:
         ("tls { cert_file: x, key_file: y }", "error parsing X509 certificate/key pair: open x: no such file"),
         ("tls { insecure: true }", "missing 'cert_file' in TLS configuration"),
         ("tls { pinned_certs: [a] }", "'pinned_certs' key a does not look like"),
-        ("tls { verify_and_map: true }", '"verify_and_map" is not supported: nodes of a cluster are no users'),
+        ("tls { verify_and_map: true }", '"verify_and_map" is not supported: nodes of a cluster are not users'),
         ("tls { verify_cert_and_check_known_urls: true }", "is not supported: set pinned_certs"),
         ("tls { certs: [{cert_file: a, key_file: b}] }", '"certs" is not supported: use cert_file and key_file'),
         ("advertise: 'h:x'", "the port must be"),

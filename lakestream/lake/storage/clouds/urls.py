@@ -102,7 +102,7 @@ def check_authority(url: str) -> None:
         raise _credentials(scheme)
     if not (_CONTAINER if scheme == AZURE else _BUCKET).match(name):
         kind = "container" if scheme == AZURE else "bucket"
-        raise UnsupportedLake(url, f"{name!r} is no name of a {kind}")
+        raise UnsupportedLake(url, f"{name!r} is not a valid {kind} name")
 
 
 def account_of(authority: str) -> tuple[str, str, str]:

@@ -23,14 +23,14 @@ def test_addresses_of_each_kind() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("thrift://host", "no kind"),
-        ("host:9083", "no kind"),
+        ("thrift://host", "not a kind"),
+        ("host:9083", "not a kind"),
         ("hive://" + "user:secret" + "@host/db", "credentials"),
-        ("hive:///db", "no host"),
+        ("hive:///db", "not a host"),
         ("hive://host/a/b", "database"),
         ("hive://host/Events", "database"),
         ("hive://host?x=1", "options"),
-        ("glue://", "no region"),
+        ("glue://", "not a region"),
         ("glue://r/db?endpoint=ftp://x", "endpoint"),
         ("glue://r/db?endpoint=http://" + "a:b" + "@x", "endpoint"),
         ("unity://host", "catalog is missing"),

@@ -57,7 +57,7 @@ def test_every_setting_is_understood() -> None:
         ("lakestream.partition", "bucket:0", "from 1 to 64"),
         ("lakestream.partition", "bucket:65", "from 1 to 64"),
         ("lakestream.partition", "bucket:²", "from 1 to 64"),
-        ("lakestream.time_travel", "30 days", "no duration"),
+        ("lakestream.time_travel", "30 days", "not a duration"),
         ("lakestream.time_travel", "30m", "below 1h"),
         ("lakestream.time_travel", "99999999w", "292 years"),
         ("lakestream.on_delete", "move", "not one of drop, keep"),

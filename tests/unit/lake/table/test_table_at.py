@@ -366,7 +366,7 @@ def test_moments(at: int | str | datetime, at_ns: int) -> None:
     "at", ["", "soon", "1970-13-01", "1970-01-01 25:00", "12:00", "3000-01-01", 2**64, "1970-01-01T"]
 )
 def test_what_is_no_moment_is_said(at: int | str) -> None:
-    with pytest.raises(TimeTravelError, match=r"is no time|is outside of the times"):
+    with pytest.raises(TimeTravelError, match=r"cannot read .* as a time|is outside of the times"):
         instant(at)
 
 

@@ -85,7 +85,7 @@ def test_transfer_to_self_has_no_effect() -> None:
 def test_transfer_to_a_nonvoter_is_refused(to: str) -> None:
     net = Net("a", "b", "c", learners=["d"])
     net.elect("a")
-    with pytest.raises(ValueError, match="no voter"):
+    with pytest.raises(ValueError, match="not a voter"):
         net["a"].transfer(to)
     assert net["a"].transferring == ""
 

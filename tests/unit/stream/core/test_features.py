@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -339,24 +338,3 @@ def test_the_orders_of_publish_rules_are_those_of_nats_server(tmp_path: Path) ->
             "atomic.check_of_subject",
         ],
     )
-
-
-def test_the_worked_example_of_contributing_works(tmp_path: Path) -> None:
-    """The feature and the test in CONTRIBUTING.md run as printed, with the line for the list."""
-    page = (Path(__file__).parents[4] / "CONTRIBUTING.md").read_text()
-    blocks = ["\n".join(_added(block)) for block in page.split("```diff\n")[1:]]
-    feature_file, line, test_file = blocks[:3]
-    module: dict[str, Any] = {}
-    exec(feature_file, module)
-    make = eval(line.strip().rstrip(","), module)
-    tests: dict[str, Any] = {}
-    exec(test_file, tests)
-    tests["World"] = functools.partial(World, features=(*FEATURES, make))
-    for name, test in list(tests.items()):
-        if name.startswith("test_"):
-            test(tmp_path)
-
-
-def _added(block: str) -> list[str]:
-    lines = [line.strip() for line in block.partition("```")[0].splitlines()]
-    return [line[1:] for line in lines if line.startswith("+")]

@@ -32,7 +32,7 @@ final class Instants {
     Matcher found = TEXT.matcher(text.strip());
     if (!found.matches()) {
       throw new IllegalArgumentException(
-          "'" + text + "' is no time; write 2026-05-01 12:30:00 (UTC) or 2026-05-01T12:30:00+02:00");
+          "cannot read '" + text + "' as a time; write 2026-05-01 12:30:00 (UTC) or 2026-05-01T12:30:00+02:00");
     }
     String clock = found.group(2) == null ? "00:00" : found.group(2);
     String seconds = found.group(3) == null ? ":00" : found.group(3);
@@ -46,7 +46,7 @@ final class Instants {
       }
       return ns;
     } catch (DateTimeException noDate) {
-      throw new IllegalArgumentException("'" + text + "' is no time: a part of it is out of range");
+      throw new IllegalArgumentException("cannot read '" + text + "' as a time: a part of it is out of range");
     } catch (ArithmeticException far) {
       throw new IllegalArgumentException(
           "'" + text + "' is outside of the times that a message can have (1678 to 2261)");
