@@ -136,7 +136,12 @@ def test_a_failed_start_is_seen_on_stderr_when_the_log_goes_to_a_file(
     ],
 )
 def test_signals_reach_the_process(name: str, number: int, tmp_path: Path) -> None:
-    with subprocess.Popen(["sleep", "60"]) as process:
+    def heed() -> None:
+        """Heed the signal, which a shell without job control (SIGINT) or nohup (SIGHUP) lets children ignore."""
+        if number != signal.SIGKILL:
+            signal.signal(number, signal.SIG_DFL)
+
+    with subprocess.Popen(["sleep", "60"], preexec_fn=heed) as process:
         (tmp_path / "x.pid").write_text(f"{process.pid}\n")
         target = str(tmp_path / "x.pid") if name == "term" else str(process.pid)
         assert serve(["-sl", f"{name}={target}"]) == 0
