@@ -21,7 +21,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakestream.lake import flush as flushing
 from lakestream.lake.errors import LakeError, SegmentGap, VersionGone
 from lakestream.lake.flush import (
     DEFAULT_TIMEOUT_S,
@@ -30,6 +29,7 @@ from lakestream.lake.flush import (
     FlushFailed,
     ServerCredentials,
     StreamNotFound,
+    asked,
 )
 from lakestream.lake.staging import quarantine, staging
 from lakestream.lake.storage import paths
@@ -410,7 +410,7 @@ def open_view(
     storage = open_storage(lake)
     note, made = "flushing was not asked for", answer is not None
     if flush and answer is None:
-        answer, note = flushing.asked(storage, stream, account, server, timeout, credentials, flusher)
+        answer, note = asked(storage, stream, account, server, timeout, credentials, flusher)
     failure: Exception | None = None
     for attempt in range(ATTEMPTS):
         if attempt:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
-from lakestream.lake import view as views
 from lakestream.lake.errors import LakeError, StorageFailed
 from lakestream.lake.flush import DEFAULT_TIMEOUT_S, FlushFailed, ServerCredentials, StreamNotFound
 from lakestream.lake.sql.dialect import SqlError, TableAt, scan
@@ -22,7 +21,7 @@ from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import departures as departure_files
 from lakestream.lake.table.departures import DeletedMessages
 from lakestream.lake.table.schema import REMOVED_COLUMN, Layout
-from lakestream.lake.view import StreamView
+from lakestream.lake.view import StreamView, open_view
 
 if TYPE_CHECKING:
     from lakestream.log.format.departures import Point
@@ -140,7 +139,7 @@ class LiveStreams:
         if not any(staging.segments(f"{parent}/{uid}") for uid in self._storage.directories(parent)):
             return 0
         try:
-            view = views.open_view(self._root, stream.stream, stream.account, flush=False)
+            view = open_view(self._root, stream.stream, stream.account, flush=False)
             return sum(batch.num_rows for batch in view.tail_batches())
         except LakeError:
             return 0
@@ -149,7 +148,7 @@ class LiveStreams:
         why = self._cannot_ask(stream)
         if self._server is not None and not why:
             try:
-                view = views.open_view(
+                view = open_view(
                     self._root,
                     stream.stream,
                     stream.account,
@@ -162,7 +161,7 @@ class LiveStreams:
             except (FlushFailed, StreamNotFound) as error:
                 why = str(error)
         try:
-            view = views.open_view(self._root, stream.stream, stream.account, flush=False)
+            view = open_view(self._root, stream.stream, stream.account, flush=False)
         except StreamNotFound:
             return None
         return self._with_notice(view, why)

@@ -433,14 +433,18 @@ class _Requester(msgspec.Struct):
     acc: str = ""
 
 
+_requester = msgspec.json.Decoder(_Requester)
+_fields = msgspec.json.Decoder(dict[str, Any])
+
+
 def _bound(header: bytes, account: str) -> bytes:
     """Return a header block that names no other account than this one as the requester's: a leaf node speaks for the
-    account that it has joined alone (as in nats-server 2.15.3). What is no JSON of a requester stays."""
+    account that it has joined alone (as in nats-server 2.15.3). A value that is not a requester's JSON stays."""
     value = headers.get(header, headers.REQUEST_INFO) or b""
     try:
-        if msgspec.json.decode(value, type=_Requester).acc == account:
+        if _requester.decode(value).acc == account:
             return header
-        info = dumps(msgspec.json.decode(value, type=dict[str, Any]) | {"acc": account})
+        info = dumps(_fields.decode(value) | {"acc": account})
     except DECODE_ERRORS:
         return header
     return headers.append(headers.remove(header, [headers.REQUEST_INFO]), [(headers.REQUEST_INFO, info)])

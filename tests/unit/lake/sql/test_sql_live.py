@@ -14,6 +14,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from lakestream.lake import view as views
+from lakestream.lake.sql import uncompacted
 from lakestream.lake.sql.catalog import StatementSnapshot
 from lakestream.lake.sql.dialect import parse, rewrite
 from lakestream.lake.sql.session import Session, SqlError, UnknownStream
@@ -182,11 +183,11 @@ def test_as_of_while_the_tail_is_committed(lake: Lake, session: Session, monkeyp
     real = views.open_view
 
     def opened(*arguments: Any, **named: Any) -> Any:
-        monkeypatch.setattr(views, "open_view", real)
+        monkeypatch.setattr(uncompacted, "open_view", real)
         lake.commit()
         return real(*arguments, **named)
 
-    monkeypatch.setattr(views, "open_view", opened)
+    monkeypatch.setattr(uncompacted, "open_view", opened)
     assert seqs(session, f"as_of('ORDERS', {lake.time(8)})") == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
@@ -207,7 +208,7 @@ def test_every_mention_in_a_statement_sees_the_same(
         lake.stage()
         return view
 
-    monkeypatch.setattr(views, "open_view", opened)
+    monkeypatch.setattr(uncompacted, "open_view", opened)
     query = f"SELECT (SELECT count(*) FROM {ORDERS}), (SELECT max(seq) FROM {ORDERS}), (SELECT count(*) FROM {ORDERS})"
     assert session.query(query).fetchall() == [(8, 8, 8)]
     joined = f"WITH w AS (SELECT * FROM {ORDERS}) SELECT count(*) FROM w JOIN w x USING (seq)"
