@@ -180,14 +180,14 @@ class ClientOutbox(Accepted, Outbox[bytes]):
 
     def await_flush(self) -> None:
         """Have `flush` called: after the client's commands if they are being handled, else at the end of the turn."""
-        if self._reading:
-            self._dirty = True
-        else:
-            super().await_flush()
+        self._dirty = True
+        if not self._reading:
+            self._ask(self)
 
     def write_gathered(self) -> None:
         """Write what is gathered now. `Unsent` closes a receiver beyond max_pending or max_pending_total."""
-        out = self.taken()
+        out, self._out = self._out, []  # `taken`, without its call for each lone answer
+        self._gathered = 0
         transport = self.transport
         if not out or transport is None or transport.is_closing():
             return
