@@ -10,7 +10,7 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Protocol
@@ -149,9 +149,13 @@ def sql(
         user=user, password=password, creds=creds, nkey=nkey, tls_cert=tls_cert, tls_key=tls_key, tls_ca=tls_ca
     )
 
+    def ask_lake() -> None:
+        if not url:
+            require_answer(paths.root(os.fspath(lake or default_lake())), complain)
+
     def open_lake() -> Answerer:
         root = lake or default_lake()
-        require_answer(paths.root(os.fspath(root)), complain)
+        ask_lake()
         if paths.is_local(paths.root(os.fspath(root))):  # in an object store the answer would cost each query requests
             lakes.require(os.fspath(root))
         from lakestream.lake.sql.uncompacted import FlushServer
@@ -167,7 +171,7 @@ def sql(
             if (asked := text if query is None else query) is not None:
                 code = shell.script(asked)
             elif sys.stdin.isatty():
-                code = shell.converse()
+                code = shell.converse(ask_lake)
             else:
                 code = shell.script(sys.stdin.read())
     except LakeError as error:
@@ -213,6 +217,7 @@ class _Shell:
     def __init__(self, session: Answerer, format: RowFormat) -> None:
         self._session = session
         self._write = WRITERS[format]
+        self._ask_lake: Callable[[], None] = lambda: None
 
     def script(self, text: str) -> int:
         """Run a non-interactive text: commands, a line each, then statements. Returns the exit code."""
@@ -227,6 +232,7 @@ class _Shell:
     def answer(self, text: str) -> int:
         """Run every statement of a text up to the first that fails; return the exit code."""
         try:
+            self._ask_lake()
             for result in self._session.run(text):
                 self._write(result, sys.stdout)
             sys.stdout.flush()
@@ -236,8 +242,13 @@ class _Shell:
             return 1
         return 0
 
-    def converse(self) -> int:
-        """Run the prompt. A failed statement does not end it."""
+    def converse(self, ask_lake: Callable[[], None]) -> int:
+        """Run the prompt. A failed statement does not end it.
+
+        Args:
+            ask_lake: called before each statement; raises LakeError if the lake does not answer any more.
+        """
+        self._ask_lake = ask_lake
         count = len(self._session.tables())
         described = "no table yet" if count == 0 else "1 table" if count == 1 else f"{count} tables"
         print(f"lakestream sql on {self._session.root}: {described}. .help for help, .quit to leave.")

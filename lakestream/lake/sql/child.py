@@ -162,11 +162,12 @@ def main() -> None:
     while True:
         ask, began = _ask.decode(messages.get()), time.monotonic()
         try:
+            require_answer(paths.root(opened.lake), lambda text: None)  # the lake may have gone since the last query
             _serve(session, ask, began, messages.get, out)
             continue
-        except EngineFailed as error:
-            _send(out, Failure(_public(error, opened.lake), FAILED))
-            return  # another process takes the next query
+        except (EngineFailed, LakeSilent) as error:  # another process takes the next query
+            _send(out, Failure(_public(error, opened.lake), FAILED if isinstance(error, EngineFailed) else UNAVAILABLE))
+            return
         except LakeError as error:
             failure = Failure(_public(error, opened.lake), _code(error))
         except duckdb.Error as error:  # while rows are fetched

@@ -549,6 +549,22 @@ def terminal(lake: Path, tmp_path: Path) -> Iterator[Terminal]:
     terminal.process.wait()
 
 
+def test_the_prompt_names_a_lake_that_does_not_answer_any_more(tmp_path: Path) -> None:
+    write(tmp_path / "lake" / "streams" / "ORDERS", 0, [row(1)])
+    terminal = Terminal("--lake", str(tmp_path / "lake"), XDG_STATE_HOME=str(tmp_path))
+    try:
+        terminal.expect("sql> ")
+        os.mkfifo(file := tmp_path / "lake" / "_lake.json")  # whoever reads it waits
+        terminal.type("SELECT 6 * 7 AS n;\n")
+        terminal.expect(f"waiting for the lake: reading {file}, at most 10 s")
+        with open(file, "wb"):
+            file.unlink()
+        terminal.expect("42")
+    finally:
+        terminal.process.kill()
+        terminal.process.wait()
+
+
 def test_the_prompt(terminal: Terminal, tmp_path: Path) -> None:
     terminal.expect("2 tables. .help for help")
     terminal.expect("sql> ")
