@@ -6,8 +6,12 @@ Belongs here: exceptions whose texts say what to do. No other module of the pack
 from __future__ import annotations
 
 import contextlib
+import re
+from datetime import UTC, datetime
 
 from lakestream.protocol.api.errors import PublicError
+
+_CONFLICT = re.compile(r"DELTA_(CONCURRENT_|METADATA_CHANGED|PROTOCOL_CHANGED)|Concurrent\w*Exception")
 
 
 class LakeError(Exception):
@@ -207,6 +211,22 @@ class StillCloned(LakeError):
         super().__init__(f"{table} belongs to a deleted stream; it goes as soon as its clones have files of their own")
 
 
+class LateCommit(LakeError):
+    """Raised when a table in an object store is to be removed, and a commit may still arrive in its log: later it would
+    be one of the next table there.
+
+    Args:
+        until_ns: after this time none arrives, ns since the epoch.
+    """
+
+    def __init__(self, table: str, until_ns: int) -> None:
+        until = datetime.fromtimestamp(until_ns / 1e9, UTC)
+        super().__init__(
+            f"{table} belongs to a deleted stream, and a commit may still arrive there whose program was killed or got "
+            f"no answer; the table is removed, and that of a new stream of this name begun, after {until:%H:%M:%S} UTC"
+        )
+
+
 class OlderLake(LakeError):
     """Raised when a table is behind the log's first entry: the lake was restored from an older copy."""
 
@@ -334,3 +354,13 @@ def first_line(error: BaseException, prefix: str = "") -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     chosen = [line for line in lines if line.startswith(prefix)]
     return (chosen or lines or [type(error).__name__])[0][:500]
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Return True if Delta rejected a commit because of a concurrent one, so that another attempt may succeed."""
+    return _CONFLICT.search(f"{type(error).__name__}: {error}") is not None
+
+
+def leaves_doubt(error: BaseException) -> bool:
+    """Return True if work on a table ended in a way that tells nothing of a commit, whose request may be on its way."""
+    return not (isinstance(error, LakeError | OSError) or is_conflict(error))

@@ -424,6 +424,7 @@ ENVIRONMENT: dict[str, str] = {
     "LAKESTREAM_CACHE": "directory of downloaded JARs; else `$XDG_CACHE_HOME/lakestream`, else `~/.cache/lakestream`",
     "LAKESTREAM_IVY_SETTINGS": "settings file of Ivy, for JARs from a repository of your own",
     "LAKESTREAM_LEASE_SECONDS": "age at which a lock in an object store counts as abandoned",
+    "LAKESTREAM_LATE_SECONDS": "time for which a commit of a killed job may still arrive in an object store",
     "LAKESTREAM_JOBS": "directory of the programs for Spark (`compact.py`, …), where they are not beside lakestream",
     "LAKESTREAM_SPARK_LOG": "log level of Spark's streaming engine in the compactor: `error` shows stack traces",
     "JAVA_HOME": "the Java with which Spark runs; else `java` on `PATH`",

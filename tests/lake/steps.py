@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -511,6 +512,7 @@ def main(name: str, lake: str) -> None:
     from lakestream.lake.spark import session as sessions
     from tests.lake.conftest import SMALL
 
+    os.environ["LAKESTREAM_LATE_SECONDS"] = "0"  # the operation is repeated at once
     spark = sessions.session("lakestream steps", lake=lake, extra=SMALL)
     with tempfile.TemporaryDirectory() as place:
         runs = each(spark, OPERATIONS[name], lambda run: f"{lake}/{name}/{run}", Path(place, "logs"), tuple(How))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import nats
@@ -21,6 +22,7 @@ from lakestream.lake.storage.storage import Storage
 from tests.lake.tables import records
 from tests.lake.test_compact_job import Job
 from tests.lake.test_end_to_end import publish, replay
+from tests.s3_proxy import Fault, Proxy
 from tests.s3_server import S3Server
 from tests.servers import Kind, Server
 
@@ -35,6 +37,7 @@ SECONDS = 600.0
 def lake(s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     s3_server.enter(monkeypatch)
     monkeypatch.setenv("LAKESTREAM_LEASE_SECONDS", LEASE_SECONDS)
+    monkeypatch.setenv("LAKESTREAM_LATE_SECONDS", "1")  # no request of a job that is killed is late here
     return s3_server.url("the/lake")
 
 
@@ -67,6 +70,14 @@ async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
     async with asyncio.timeout(SECONDS):
         while not await condition():
             await asyncio.sleep(0.2)
+
+
+@pytest.fixture
+def proxy(s3_server: S3Server) -> Iterator[Proxy]:
+    found = Proxy(s3_server.endpoint)
+    found.start()
+    yield found
+    found.stop()
 
 
 async def let_go(server: Server) -> None:
@@ -152,6 +163,64 @@ async def test_publish_compact_kill_resume_and_read_back(
     for secret in s3_server.secrets:
         assert secret not in said
         assert secret.encode() not in kept
+
+
+async def test_a_commit_that_arrives_after_the_deletion_of_its_stream_is_not_one_of_the_next_table(
+    s3_server: S3Server,
+    lake: str,
+    server: Server,
+    started: list[Job],
+    proxy: Proxy,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A compactor is killed while its request for a commit is on its way; its stream is deleted and created anew."""
+    storage, uid = open_storage(lake), ""
+
+    def job(late: str, **variables: str) -> Job:
+        with monkeypatch.context() as patch:
+            for name, value in {"LAKESTREAM_LATE_SECONDS": late, **variables}.items():
+                patch.setenv(name, value)
+            started.append(Job(lake, "--interval", "0.2"))
+        return started[-1]
+
+    async def has_rows(count: int) -> bool:
+        there = await asyncio.to_thread(storage.exists, f"{lake}/streams/HIST/_delta_log/{0:020}.json")
+        return there and len(await asyncio.to_thread(_rows, storage, lake)) == count
+
+    async def removed() -> bool:
+        return not await asyncio.to_thread(storage.tree, f"{lake}/{paths.SEGMENTS}/HIST/{uid}")
+
+    async with connected(server) as client:
+        js = client.jetstream()
+        await js.add_stream(name="HIST", subjects=["HIST.>"])
+        first = job("3600", **s3_server.through(proxy.url))
+        for start in (1, 101, 201, 301):  # in a commit each, so that the next table's log is shorter
+            await publish(client, start, 100)
+            await eventually(partial(has_rows, start + 99))
+        uid = await asyncio.to_thread(_owner, lake, "HIST")
+        proxy.fail(Fault("*_delta_log/*.json", ("PUT",), late=True))
+        await publish(client, 401, 100)
+
+        async def on_its_way() -> bool:
+            return proxy.hits > 0
+
+        await eventually(on_its_way)
+        first.kill()
+        proxy.fail()
+        await js.delete_stream("HIST")
+        await js.add_stream(name="HIST", subjects=["HIST.>"])
+        expected = await publish(client, 1, 300)
+        second = job("3600")
+        await asyncio.to_thread(second.wait_for, "may still arrive", SECONDS)
+        assert any(stream.refused for stream in scan.Scanner(lake).scan()), "the server is told why"
+        assert proxy.release() == [200], "it arrives in the log of its own table"
+        second.kill()
+        job("0")
+        await eventually(removed)
+        await eventually(partial(has_rows, 300))
+        expected |= await publish(client, 301, 100)
+        await eventually(partial(has_rows, 400))
+        assert await asyncio.to_thread(_rows, storage, lake) == {seq: one[:2] for seq, one in expected.items()}
 
 
 def _rows(storage: Storage, lake: str, stream: str = "HIST") -> dict[int, tuple[str, bytes]]:

@@ -10,6 +10,9 @@ Belongs here: the two kinds of locks, and their paths.
 
 Commits are safe without any lock: the second writer of version N of a table is refused (jvm/). Removing a table and
 deleting files are not, so the compactor and the maintainer, which are two programs, lock each table in turn.
+
+The request of a commit may outlive a lease. So a lease tells for some time that a holder had not released it, or had no
+answer to a commit: until then no table is removed whose version could be taken once its log is gone (`late_until`).
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from lakestream.lake.errors import LeaseLost, StorageFailed, TableBusy, UnsupportedLake
+from lakestream.lake.errors import LeaseLost, StorageFailed, TableBusy, UnsupportedLake, leaves_doubt
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.storage.local_storage import FILE_MODE
@@ -47,6 +50,10 @@ CLOCK = "clock"
 LEASE_SECONDS = 30.0
 """Duration of a lease without renewal; LAKESTREAM_LEASE_SECONDS sets another one, at least 3."""
 LEAST_LEASE_SECONDS = 3.0
+LATE_SECONDS = 1200.0
+"""Time after which a request of a program that was killed, or got no answer, does not arrive any more (20 min);
+LAKESTREAM_LATE_SECONDS sets another one. S3 and Azure refuse requests that were signed more than 15 min ago, and TCP
+gives up a connection without acknowledgements after about as long (tcp_retries2)."""
 _FLOCK = "hhqqi4x"
 """C's struct flock on 64-bit Linux: type, whence, start, length, pid."""
 _RENEWALS = 4  # times a lease is renewed within its length
@@ -61,8 +68,11 @@ class Lock(Protocol):
     def acquire(self) -> bool:
         """Take the lock; return False while it has another holder, be it in this process."""
 
-    def release(self) -> None:
-        """Release the lock if it is held."""
+    def release(self, doubt: bool = False) -> None:
+        """Release the lock if it is held. `doubt`: a commit of its holder may still be on its way."""
+
+    def late_until(self) -> int:
+        """Return until when a commit of an earlier holder may still arrive, ns since the epoch; 0: no longer."""
 
     def check(self) -> None:
         """Raise LeaseLost if the lock may have another holder by now. Never raises for a lock that is not held."""
@@ -103,8 +113,10 @@ def held(
     lock = acquired(spark, lake, table, seconds, stopping)
     try:
         yield lock
-    finally:
-        lock.release()
+    except BaseException as error:
+        lock.release(leaves_doubt(error))
+        raise
+    lock.release()
 
 
 _files: set[tuple[int, int]] = set()
@@ -147,7 +159,7 @@ class JvmLock:
                 self._give_back()
         return False
 
-    def release(self) -> None:
+    def release(self, doubt: bool = False) -> None:
         if self._channel is not None:
             try:
                 self._channel.close()
@@ -181,17 +193,22 @@ class JvmLock:
             _files.discard(self._file or (0, 0))
             self._file = None
 
+    def late_until(self) -> int:
+        """Return 0: the JVM that has the lock also does the commits."""
+        return 0
+
     def check(self) -> None:
         """Do nothing: the system never takes a lock away."""
 
 
 class _Terms(msgspec.Struct, frozen=True):
     """Content of a lease's object: holder ("" for none), duration from its writing, and a counter that makes each
-    content unique."""
+    content unique. `doubt_ns`: when a holder ended that may have had a commit on its way, by the store's clock."""
 
     owner: str
     seconds: float
     number: int
+    doubt_ns: int = 0
 
 
 _TERMS = JsonDecoder(_Terms)
@@ -211,6 +228,7 @@ class Lease:
         self._seconds = lease_seconds() if seconds is None else seconds
         self._owner = uuid.uuid4().hex
         self._number = 0
+        self._doubt_ns = 0
         self._tag: str | None = None
         self._sure_until = 0.0
         self._looked = -_LOOK_SECONDS
@@ -227,9 +245,14 @@ class Lease:
         tag: str | None = None
         with contextlib.suppress(FileNotFoundError):
             content, entry = self._storage.read_entry(self._path)
-            if not self._is_free(_TERMS.decode(content), entry.modified_ns):
-                self._looked = now
-                return False
+            terms = _TERMS.decode(content)
+            self._doubt_ns = terms.doubt_ns
+            if terms.owner:
+                self._doubt_ns = _store_time(self._storage, self._path)
+                # The store's times may be whole seconds.
+                if self._doubt_ns - entry.modified_ns <= int((terms.seconds + 1) * 1e9):
+                    self._looked = now
+                    return False
             tag = entry.tag
         if not self._swap(tag):
             self._looked = time.monotonic()
@@ -240,7 +263,7 @@ class Lease:
         self._renewer.start()
         return True
 
-    def release(self) -> None:
+    def release(self, doubt: bool = False) -> None:
         """Release the lease. When the store does not answer, the lease expires by itself."""
         if self._renewer is None:
             return
@@ -249,9 +272,14 @@ class Lease:
         self._renewer = None
         tag, self._tag = self._tag, None
         if tag is not None and not self._lost:
-            free = msgspec.json.encode(_Terms("", 0.0, self._number + 1))
             with contextlib.suppress(StorageFailed):
+                since = _store_time(self._storage, self._path) if doubt else self._doubt_ns
+                free = msgspec.json.encode(_Terms("", 0.0, self._number + 1, since))
                 self._storage.swap(self._path, free, tag)
+
+    def late_until(self) -> int:
+        until = self._doubt_ns + int(_seconds("LAKESTREAM_LATE_SECONDS", LATE_SECONDS) * 1e9)
+        return until if self._doubt_ns and _store_time(self._storage, self._path) < until else 0
 
     def check(self) -> None:
         if self._renewer is not None and (self._lost or time.monotonic() >= self._sure_until):
@@ -270,7 +298,7 @@ class Lease:
         """Write the lease in our name in place of the content that `tag` identifies (None: there is none)."""
         began = time.monotonic()
         self._number += 1
-        mine = msgspec.json.encode(_Terms(self._owner, self._seconds, self._number))
+        mine = msgspec.json.encode(_Terms(self._owner, self._seconds, self._number, self._doubt_ns))
         new = self._storage.swap(self._path, mine, tag)
         if new is None:
             # After a broken connection the repeated request conflicts with its own first attempt.
@@ -282,12 +310,6 @@ class Lease:
         self._tag = new
         self._sure_until = began + self._seconds * _SURE
         return True
-
-    def _is_free(self, terms: _Terms, written_ns: int) -> bool:
-        if not terms.owner:
-            return True
-        # The store's times may be whole seconds.
-        return _store_time(self._storage, self._path) - written_ns > int((terms.seconds + 1) * 1e9)
 
 
 def mark(path: str) -> None:
@@ -349,11 +371,16 @@ def is_held(path: str) -> bool:
 
 def lease_seconds() -> float:
     """Return the duration of this process's leases."""
-    text = os.environ.get("LAKESTREAM_LEASE_SECONDS", "")
+    return max(LEAST_LEASE_SECONDS, _seconds("LAKESTREAM_LEASE_SECONDS", LEASE_SECONDS))
+
+
+def _seconds(variable: str, default: float) -> float:
+    """Return a variable of the environment. Raises UnsupportedLake."""
+    text = os.environ.get(variable, "")
     try:
-        return max(LEAST_LEASE_SECONDS, float(text)) if text else LEASE_SECONDS
+        return float(text) if text else default
     except ValueError:
-        raise UnsupportedLake("LAKESTREAM_LEASE_SECONDS", f"{text!r} is not a number of seconds") from None
+        raise UnsupportedLake(variable, f"{text!r} is not a number of seconds") from None
 
 
 def table_lock(lake: str, table: str) -> str:

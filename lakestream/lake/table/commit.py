@@ -13,14 +13,13 @@ Source: Delta protocol, "Actions", "Transaction Identifiers".
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from lakestream.lake.errors import UnwritableTable
+from lakestream.lake.errors import UnwritableTable, is_conflict
 from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table.actions import AddFile, locate
 from lakestream.lake.table.foreign_commits import MAPPING, MARK
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 METADATA_SETTING = "spark.databricks.delta.commitInfo.userMetadata"
-_CONFLICT = re.compile(r"DELTA_(CONCURRENT_|METADATA_CHANGED|PROTOCOL_CHANGED)|Concurrent\w*Exception")
 _KEPT_BY_REMOVE = ("path", "partitionValues", "size", "stats", "deletionVector")
 
 Operation = Literal["create", "optimize", "restore", "update"]
@@ -207,11 +205,6 @@ def plain(add: AddFile, data_change: bool = False) -> dict[str, Any]:
     """Return a file as an action's JSON without null fields, which Delta would take for values."""
     found = {**msgspec.to_builtins(add), "dataChange": data_change}
     return {name: value for name, value in found.items() if value is not None}
-
-
-def is_conflict(error: Exception) -> bool:
-    """Return True if Delta rejected a commit because of a concurrent one, so that another attempt may succeed."""
-    return _CONFLICT.search(f"{type(error).__name__}: {error}") is not None
 
 
 def is_refused(error: Exception, log: TableLog, read: int, files: Set[str]) -> bool:

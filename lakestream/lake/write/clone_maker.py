@@ -109,7 +109,7 @@ class CloneMaker:
 
         Raises:
             TableBusy: the table is under maintenance; retry later.
-            KeptTable: another stream's table is in the way.
+            KeptTable, LateCommit: another stream's table is in the way.
             StillCloned: a table is in the way whose files clones need.
         """
         with locks.held(self._spark, self._storage.root, self._table.path, LOCK_SECONDS) as self._fence:
@@ -144,7 +144,8 @@ class CloneMaker:
             elif found.uid.startswith(MAKING):
                 self._table.remove(found.uid)
             else:
-                self._table.make_way(found)
+                assert self._fence is not None
+                self._table.make_way(found, self._fence)
         try:
             if asked.origin_account != self._identity.account:
                 raise CloneRefused("the origin is in another account")

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from lakestream.lake.errors import LacksFiles, TableBusy, first_line
+from lakestream.lake.errors import LacksFiles, TableBusy, first_line, is_conflict
 from lakestream.lake.staging.staging import StreamIdentity, read_identity
 from lakestream.lake.storage import locks, paths
 from lakestream.lake.storage.lake import open_storage
@@ -41,7 +41,7 @@ from lakestream.lake.table import departures as departure_files
 from lakestream.lake.table.actions import Key, located, statistics, table_file
 from lakestream.lake.table.at import NotATable, open_log
 from lakestream.lake.table.clones import CloneUnreadable, References
-from lakestream.lake.table.commit import forget, is_conflict, write_checkpoint
+from lakestream.lake.table.commit import forget, write_checkpoint
 from lakestream.lake.table.log import TableLog, TableVersion, has_log
 from lakestream.lake.table.policy import LOG_RETENTION_PROPERTY, TIME_TRAVEL_PROPERTY
 from lakestream.lake.table.schema import STREAM_PROPERTY, UID_PROPERTY

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakestream.lake.errors import BadSegment, DamagedTable, LakeError, StillCloned, TableBusy
+from lakestream.lake.errors import BadSegment, DamagedTable, LakeError, StillCloned, TableBusy, leaves_doubt
 from lakestream.lake.staging import clone_request, quarantine, staging
 from lakestream.lake.staging.staging import StagedStream
 from lakestream.lake.storage import locks, paths
@@ -169,6 +169,7 @@ class StreamCompaction:
 
         Raises:
             StillCloned: clones need the table's files.
+            LateCommit: a commit may still arrive in the table's log.
             LakeError: staged segments are not in undamaged files of the table; `run` repairs it.
         """
         if policy.of_config(bytes(self._identity.config)).keep_table and not self._awaits_clone():
@@ -205,7 +206,6 @@ class StreamCompaction:
         """
         if self._awaits_clone():
             return None
-        found = None
         self._acquire()
         try:
             damaged = self._repair()
@@ -213,10 +213,12 @@ class StreamCompaction:
             found = self._planned(through)
             if found is None and damaged is not None:
                 raise damaged
-            return found
-        finally:
-            if found is None:
-                self.release()
+        except BaseException as error:
+            self.release(error)
+            raise
+        if found is None:
+            self.release()
+        return found
 
     def _planned(self, through: int) -> CommitPlan | None:
         reached = self._watch.position() or 0
@@ -278,6 +280,9 @@ class StreamCompaction:
                 label = (self._identity.account, self._identity.name, self._identity.uid)
                 spans.export(CommitSpan(*label, reached, plan.began_ns, time.time_ns()), traced)
             return Outcome(1, len(batch.parts), self._watch.head.rows, reached, misfits)
+        except BaseException as error:
+            self.release(error)
+            raise
         finally:
             self.release()
 
@@ -302,11 +307,11 @@ class StreamCompaction:
                 self._table.delta().delete(condition)
             self._cleared = True
 
-    def release(self) -> None:
-        """Release the table's lock, if it is held."""
+    def release(self, error: BaseException | None = None) -> None:
+        """Release the table's lock, if it is held. `error`: with which the work ended."""
         lock, self._lock = self._lock, None
         if lock is not None:
-            lock.release()
+            lock.release(error is not None and leaves_doubt(error))
 
     def _repair(self) -> DamagedTable | None:
         """Repair the table if the server has found it damaged; return the error if that is impossible."""
@@ -336,6 +341,7 @@ class StreamCompaction:
 
         Raises:
             StillCloned: clones need its files.
+            LateCommit: a commit may still arrive in its log.
         """
         with self._alone():  # also for reading: a clone may be being made
             found = self._table.find()
@@ -350,6 +356,8 @@ class StreamCompaction:
                 return False
             if self._table.is_cloned():
                 raise StillCloned(self.table)
+            assert self._lock is not None
+            self._table.require_last(self._lock)
             self._misfits.remove()
             self._table.remove(found.uid)
             return True
@@ -380,8 +388,10 @@ class StreamCompaction:
         self._acquire()
         try:
             yield
-        finally:
-            self.release()
+        except BaseException as error:
+            self.release(error)
+            raise
+        self.release()
 
     def _check(self) -> None:
         """Raise LeaseLost if the lock may have another holder by now."""
@@ -402,7 +412,8 @@ class StreamCompaction:
         if found is not None and found.uid != self._identity.uid:
             if found.created_ns > self._identity.created_ns:
                 return None
-            self._table.make_way(found)
+            assert self._lock is not None
+            self._table.make_way(found, self._lock)
             found = None
         layout = self._layout(batch, found)
         if found is None:

@@ -16,10 +16,19 @@ import msgspec
 from pyspark.sql import functions
 from pyspark.sql.types import StructType
 
-from lakestream.lake.errors import DamagedLog, ForeignTable, KeptTable, StillCloned, TableBusy, UnwritableTable
+from lakestream.lake.errors import (
+    DamagedLog,
+    ForeignTable,
+    KeptTable,
+    LateCommit,
+    StillCloned,
+    TableBusy,
+    UnwritableTable,
+)
 from lakestream.lake.staging.staging import StreamIdentity, is_marked, read_identity
 from lakestream.lake.storage import lake as lakes
 from lakestream.lake.storage import paths
+from lakestream.lake.storage.locks import Lock
 from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table.actions import MetaData
 from lakestream.lake.table.clones import References
@@ -342,16 +351,18 @@ class StreamTable:
 
     # Taking it away
 
-    def make_way(self, found: ExistingTable) -> None:
+    def make_way(self, found: ExistingTable, lock: Lock) -> None:
         """Remove the table of an earlier stream of this name, or move it aside if it is retained.
 
         Raises:
             KeptTable: it is retained, and an object store cannot rename it.
             StillCloned: a clone names its files where they are.
+            LateCommit: a commit may still arrive in its log.
         """
         if self.is_cloned():
             raise StillCloned(self.path)
         if not self._is_to_be_kept(found):
+            self.require_last(lock)
             self.remove(found.uid)
             return
         if not self._storage.local:
@@ -372,6 +383,11 @@ class StreamTable:
     def is_cloned(self) -> bool:
         """Return True if shallow clones need files of the table."""
         return bool(References(self._storage).into(self.path))
+
+    def require_last(self, lock: Lock) -> None:
+        """Raise LateCommit if a commit may still arrive in the table's log; `lock`: the table's."""
+        if until_ns := lock.late_until():
+            raise LateCommit(self.path, until_ns)
 
     def remove(self, uid: str) -> None:
         """Remove the table. It disappears at once, before its files are deleted."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import urllib.error
 import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -20,7 +22,7 @@ from lakestream.lake.storage.clouds.gcs import Gcs
 from lakestream.lake.storage.clouds.known import CLOUDS as CLOUDS_KNOWN
 from lakestream.lake.storage.clouds.s3 import S3
 from lakestream.lake.storage.lake import open_storage
-from lakestream.lake.storage.locks import COMPACTOR_LOCK, Lease, lease_seconds, table_lock
+from lakestream.lake.storage.locks import COMPACTOR_LOCK, Lease, held, lease_seconds, table_lock
 from lakestream.lake.storage.object_storage import describe
 from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table.actions import locate
@@ -357,6 +359,31 @@ def test_a_lease_is_renewed_and_runs_out_when_it_is_not(bucket: Storage) -> None
     waiting.check()
     assert not _lease(bucket).acquire(), "the late release of the first took nothing from the second"
     waiting.release()
+
+
+def test_a_lease_tells_for_some_time_that_a_holder_left_a_commit_in_doubt(
+    bucket: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = _lease(bucket, 3.0)
+    assert killed.acquire()
+    assert killed.late_until() == 0
+    assert killed._renewer is not None
+    killed._stop.set()  # as if its process had been killed
+    killed._renewer.join()
+    for _ in range(2):
+        after = _lease(bucket, 3.0)
+        _until(after.acquire)
+        assert after.late_until() > time.time_ns()
+        after.release()
+    with monkeypatch.context() as patch:
+        patch.setenv("LAKESTREAM_LATE_SECONDS", "0")
+        assert after.late_until() == 0
+    bucket.delete(f"{bucket.root}/{COMPACTOR_LOCK}")
+    for error, late in ((LeaseLost("x"), False), (RuntimeError("no answer"), True)):
+        with pytest.raises(type(error)), held(cast("Any", None), bucket.root, "s3://lakes/table", 3.0):
+            raise error
+        with held(cast("Any", None), bucket.root, "s3://lakes/table", 3.0) as lock:
+            assert (lock.late_until() > 0) == late
 
 
 def test_a_lease_that_another_took_is_lost(bucket: Storage) -> None:
