@@ -19,6 +19,7 @@ MODULES = {
     "move": ("lakestream_move",),
     "otel": ("opentelemetry",),
     "sharing": ("lakestream_sharing", "aiohttp"),
+    "transfer": ("lakestream_transfer", "duckdb"),
 }
 """Top-level modules of each extra. A module of several extras is named under the smallest one first."""
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 PYPROJECT = ROOT / "pyproject.toml"
-NAMES = ("bench", "catalogs", "demo", "flight", "move", "sharing")
+NAMES = ("bench", "catalogs", "demo", "flight", "move", "sharing", "transfer")
 
 
 class Part(NamedTuple):

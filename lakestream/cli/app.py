@@ -24,7 +24,6 @@ from lakestream.cli.sql import sql
 from lakestream.cli.status import status
 from lakestream.cli.terminal import quiet_asyncio
 from lakestream.cli.top import top
-from lakestream.cli.transfer import export, import_
 from lakestream.cli.verify import verify
 
 RUN, DATA, LOOK, LAKE = "Run a server", "Query and move messages", "Look and measure", "Maintain a lake"
@@ -107,6 +106,14 @@ def _demo() -> None:
     """Publish 336,776 flights, ask the lake three questions, and check the answers against the data set."""
 
 
+def _import() -> None:
+    """Import a table or text file into a stream: each row becomes a message, exactly once."""
+
+
+def _export() -> None:
+    """Export a stream to a plain table: Delta, Parquet, CSV or JSON lines."""
+
+
 def _move() -> None:
     """Move streams, buckets and consumers from one NATS server to another."""
 
@@ -118,8 +125,8 @@ def _bench() -> None:
 app.command("demo", cls=OptionalCommand, rich_help_panel=RUN)(_demo)
 app.add_typer(config, name="config", rich_help_panel=RUN)
 app.command(rich_help_panel=DATA)(sql)
-app.command("import", rich_help_panel=DATA)(import_)
-app.command(rich_help_panel=DATA)(export)
+app.command("import", cls=OptionalCommand, rich_help_panel=DATA)(_import)
+app.command("export", cls=OptionalCommand, rich_help_panel=DATA)(_export)
 app.command(rich_help_panel=DATA)(restore)
 app.command("move", cls=OptionalCommand, rich_help_panel=DATA)(_move)
 schema.command()(replay)

@@ -19,6 +19,8 @@ EXTRAS = {
     "bench": "bench",
     "catalog": "catalogs",
     "demo": "demo",
+    "export": "transfer",
+    "import": "transfer",
     "move": "move",
     "sharing": "sharing",
 }

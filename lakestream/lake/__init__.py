@@ -18,7 +18,6 @@ In reading order:
 - `write/`: Changing Delta tables, with Spark.
 - `spark/`: Spark for lakestream: Java, JARs, a session, and the common parts of the jobs.
 - `sql/`: SQL over the streams of a lake: Spark's dialect on DuckDB, and the functions and views that Spark gets.
-- `transfer/`: Import and export: any table as messages, and messages as any table.
 - `catalogs/`: Catalogs: entries of the lake's tables in catalogs that other engines read.
 - `progress.py`: Progress bars of long work.
 - `flush.py`: Client of the flush request: have the server stage what it has.

@@ -35,8 +35,8 @@ WITHOUT_IMPORT = {"tzdata"}
 """Data that Python reads by itself."""
 ALSO = {"py4j": "pyspark"}
 """Modules that come with another distribution."""
-FOR_OTHERS = {"setuptools"}
-"""Required in a version that another distribution can use."""
+FOR_OTHERS = {"duckdb_extension_delta", "setuptools"}
+"""Required without an import: a file that DuckDB loads, and a version that another distribution can use."""
 ALSO_IMPORTED = {"botocore", "thrift"}
 """Modules that come with boto3 and pymetastore."""
 
@@ -136,7 +136,9 @@ def without(tmp_path: Path, *names: str) -> dict[str, str]:
         (["compact", "--once"], "pyspark", "lake"),
         (["maintain", "--once"], "pyspark", "lake"),
         (["clone", "ORDERS", "copy"], "pyspark", "lake"),
-        (["export", "ORDERS", "--to", "orders.csv"], "duckdb", "lake"),
+        (["export", "ORDERS", "--to", "orders.csv"], "lakestream_transfer", "transfer"),
+        (["import", "orders.csv", "--stream", "ORDERS"], "lakestream_transfer", "transfer"),
+        (["import", "orders.csv", "--stream", "ORDERS"], "duckdb", "lake"),
         (["sharing", "create", "acme", "--all"], "lakestream_sharing", "sharing"),
         (["sharing", "--help"], "lakestream_sharing", "sharing"),
         (["catalog", "ls"], "lakestream_catalogs", "catalogs"),

@@ -1,6 +1,6 @@
-"""Import and export: any table as messages, and messages as any table.
+"""`lakestream import` and `lakestream export`: any table as messages, and messages as any table.
 
-Belongs here: reading and writing tables of any origin, and the mapping of columns in both directions.
+Belongs here: both commands, reading and writing tables of any origin, and the mapping of columns in both directions.
 
 In reading order:
 
@@ -11,9 +11,6 @@ In reading order:
 - `mapping.py`: Mapping rows of any table to messages.
 - `text_mapping.py`: Mapping rows of text files to messages: CSV fields and JSON lines, in their spelling.
 - `unmapping.py`: Mapping messages to rows of a plain table.
+- `importing.py`: One run of an import: the messages of a source, and the stream that takes them, each once.
+- `command.py`: `lakestream import` and `lakestream export`: tables into streams, streams into tables.
 """
-
-JSON = "json"
-"""Option of an import: the payload is the JSON of columns."""
-OWN = ("subject", "seq", "time", "time_ns", "headers", "data", "header_block", "subject_bytes", "text")
-"""Columns of every message. `text`: the payload as UTF-8. All but `text` together give every message back."""

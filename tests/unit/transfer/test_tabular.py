@@ -13,10 +13,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from lakestream.lake.table.schema import UID_PROPERTY
-from lakestream.lake.transfer import tabular
-from lakestream.lake.transfer.finding import find
-from lakestream.lake.transfer.mapping import MappedRows
 from lakestream.log.format.record import Record
+from lakestream_transfer import tabular
+from lakestream_transfer.finding import find
+from lakestream_transfer.mapping import MappedRows
 
 
 def test_an_export_does_not_overwrite_the_table_of_a_stream(tmp_path: Path) -> None:

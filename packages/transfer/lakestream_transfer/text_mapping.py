@@ -18,10 +18,14 @@ import msgspec
 import pyarrow as pa
 
 from lakestream.lake.table.schema import join_headers
-from lakestream.lake.transfer import JSON
-from lakestream.lake.transfer.csv_types import NULL, STRING, Convert, converter
-from lakestream.lake.transfer.mapping import (
+from lakestream.log.format.record import Record
+from lakestream.protocol.decoding import DECODE_ERRORS
+from lakestream.protocol.instants import instant
+from lakestream.protocol.subjects import publishable
+from lakestream_transfer.csv_types import NULL, STRING, Convert, converter
+from lakestream_transfer.mapping import (
     BEFORE_1970,
+    JSON,
     NO_TIME,
     TIME_UNITS,
     BadMapping,
@@ -34,11 +38,7 @@ from lakestream.lake.transfer.mapping import (
     payload_columns,
     times_ns,
 )
-from lakestream.lake.transfer.text import Chunk, TextSource, read_binary
-from lakestream.log.format.record import Record
-from lakestream.protocol.decoding import DECODE_ERRORS
-from lakestream.protocol.instants import instant
-from lakestream.protocol.subjects import publishable
+from lakestream_transfer.text import Chunk, TextSource, read_binary
 
 LATEST_NS = 2**63 - 1
 

@@ -1,8 +1,8 @@
 """`lakestream import` and `lakestream export`: tables into streams, streams into tables.
 
 Belongs here: the two commands' options, output and exit codes (0 done, 1 failed, 130 after Ctrl-C). The run of an
-import is importing.py's. Rows and messages are in lake/transfer/mapping.py and lake/transfer/unmapping.py, files in
-lake/transfer/tabular.py and lake/transfer/text.py, the connection in link.py.
+import is importing.py's. Rows and messages are in mapping.py and unmapping.py, files in tabular.py and text.py, the
+connection in lakestream/cli/link.py.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 import typer
 
-from lakestream.cli.importing import SHOWN_BAD, BadImportOption, ImportRows, ImportRun, ImportTarget
 from lakestream.cli.link import ClientLink, TransferFailed, exits
 from lakestream.cli.server_options import Server, with_server
 from lakestream.cli.terminal import JsonOption, print_json
 from lakestream.lake.progress import progress
-from lakestream.lake.transfer import OWN
 from lakestream.protocol.instants import instant
+from lakestream_transfer import csv_types, finding, mapping, tabular, text, text_mapping, unmapping
+from lakestream_transfer.importing import SHOWN_BAD, BadImportOption, ImportRows, ImportRun, ImportTarget
+from lakestream_transfer.mapping import OWN
 
-if TYPE_CHECKING:
-    from lakestream.lake.transfer import finding, mapping, unmapping
+import_app, export_app = typer.Typer(add_completion=False), typer.Typer(add_completion=False)
 
 
 class TimeUnit(StrEnum):
@@ -84,6 +84,7 @@ class _Done(msgspec.Struct, frozen=True):
                 print(f"  {each}", file=sys.stderr)
 
 
+@import_app.command()
 @with_server
 def import_(
     source: Annotated[str, typer.Argument(help="A Delta table, Parquet, CSV or JSON lines: directory, file or glob.")],
@@ -149,8 +150,6 @@ def import_(
     """Import a table or text file into a stream: each row becomes a message, exactly once."""
 
     with exits("lakestream: stopped; the same command goes on from here", BadImportOption):
-        from lakestream.lake.transfer import finding, mapping  # load pyarrow
-
         files = finding.find(source, format.value if format is not None else "")
         columns = None
         if subject:
@@ -182,8 +181,6 @@ def import_(
 
 
 def _check_own(columns: mapping.MappingOptions | None, names: Sequence[str]) -> None:
-    from lakestream.lake.transfer import mapping
-
     if columns is None and not mapping.is_own(names):
         raise BadImportOption("--subject is missing: a template as 'orders.{id}', or a column that holds subjects")
 
@@ -197,8 +194,6 @@ def _table_rows(
     at: str,
 ) -> ImportRows:
     """Return the rows of a Delta or Parquet table."""
-    from lakestream.lake.transfer import mapping, tabular
-
     table = tabular.TableSource(files, version, at)
     _check_own(columns, table.names)
     if order:
@@ -216,8 +211,6 @@ def _text_rows(
     infer: bool,
 ) -> ImportRows:
     """Return the rows of CSV or JSON lines, after a check of the types that their fields are to have."""
-    from lakestream.lake.transfer import csv_types, text, text_mapping
-
     separator = _TABS.get(separator, separator)
     if len(separator) > 1:
         raise BadImportOption(f"--separator {separator}: it is one character, or tab")
@@ -241,6 +234,7 @@ def _text_rows(
     return ImportRows(source, mapper, skip_bad, bool(order), asked)
 
 
+@export_app.command()
 @with_server
 def export(
     stream: Annotated[str, typer.Argument(help="The stream.")],
@@ -272,8 +266,6 @@ def export(
     """Export a stream to a plain table: Delta, Parquet, CSV or JSON lines."""
 
     with exits("lakestream: stopped; nothing was written", BadImportOption):
-        from lakestream.lake.transfer import tabular, unmapping  # load pyarrow
-
         kind = format.value if format is not None else tabular.format_of(to)
         tokens = tuple((name, _position(text)) for name, text in (_pair("--token", each) for each in token or ()))
         default = OWN[:3] if json_schema else ("subject", "seq", "time", "data") if tokens else unmapping.EXACT
@@ -343,8 +335,6 @@ def _export(
     kind: str,
     overwrite: bool,
 ) -> _Done:
-    from lakestream.lake.transfer import tabular
-
     info = link.stream(stream)
     if info is None:
         raise TransferFailed(f"there is no stream {stream}")

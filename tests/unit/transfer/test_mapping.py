@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakestream.lake.transfer.mapping import BadMapping, MappedRows, Mapper, MappingOptions, is_own, subjects_of
-from lakestream.lake.transfer.unmapping import EXACT, Fields, UnmappableMessage, Unmapper, parse_ddl
 from lakestream.log.format.record import Record
+from lakestream_transfer.mapping import BadMapping, MappedRows, Mapper, MappingOptions, is_own, subjects_of
+from lakestream_transfer.unmapping import EXACT, Fields, UnmappableMessage, Unmapper, parse_ddl
 
 
 def mapped(columns: MappingOptions | None, **values: Any) -> MappedRows:

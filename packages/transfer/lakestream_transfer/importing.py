@@ -1,8 +1,7 @@
 """One run of an import: the messages of a source, and the stream that takes them, each once.
 
 Belongs here: creating or comparing the stream, finding where an earlier run of the same import stopped, and saying
-after a failure what is stored. The command line is transfer.py's, rows and messages are in lake/transfer, requests in
-link.py.
+after a failure what is stored. The command line is command.py's, requests are in lakestream/cli/link.py.
 
 A message is sent with the sequence that it is to get, and the server refuses it as any other. So row i of an import is
 stored at sequence `first + i` or not at all, whatever is lost or sent twice, and for any `duplicate_window`: message
@@ -25,7 +24,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -34,9 +33,7 @@ from lakestream.lake.errors import LakeError
 from lakestream.lake.progress import progress
 from lakestream.log.format.record import Record
 from lakestream.protocol.decoding import DECODE_ERRORS
-
-if TYPE_CHECKING:
-    from lakestream.lake.transfer import mapping, tabular, text, text_mapping
+from lakestream_transfer import mapping, tabular, text, text_mapping
 
 IMPORT_KEY = "lakestream-import"
 """Metadata key of a stream with the import that fills it, so that an interrupted one continues."""
@@ -140,8 +137,6 @@ class ImportTarget(msgspec.Struct, frozen=True):
 
     def new(self) -> dict[str, Any]:
         """Return the configuration of the stream to create."""
-        from lakestream.lake.transfer import mapping
-
         given = self.given()
         return {"storage": "file", **given, "subjects": given.get("subjects") or mapping.subjects_of(self.template)}
 
@@ -175,8 +170,6 @@ class ImportRows:
 
     def messages(self) -> Iterator[list[Record]]:
         """Yield all messages; each one's `seq` is its row. Counts bad rows anew."""
-        from lakestream.lake.transfer import tabular
-
         self.bad, self.bad_count = [], 0
         if self._mapper.sorts or (self._mapper.columns.time and not self._ordered and not self._ascending()):
             return tabular.sorted_messages(self._mapped())

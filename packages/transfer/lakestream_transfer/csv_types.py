@@ -14,8 +14,8 @@ from decimal import Context, Decimal
 import msgspec
 
 from lakestream.lake.errors import LakeError
-from lakestream.lake.transfer.mapping import BadMapping
 from lakestream.protocol.decoding import DECODE_ERRORS
+from lakestream_transfer.mapping import BadMapping
 
 Convert = Callable[[str], bytes]
 """Writes a field that is not empty as JSON; raises ValueError for one that does not fit."""

@@ -13,13 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
-from lakestream.cli import importing, link, transfer
+from lakestream.cli import link
 from lakestream.cli.app import app
-from lakestream.lake.transfer.finding import find
-from lakestream.lake.transfer.mapping import MappingOptions
-from lakestream.lake.transfer.text import TextSource
-from lakestream.lake.transfer.text_mapping import TextMapper
 from lakestream.log.format.record import Record, iter_records
+from lakestream_transfer import command, importing
+from lakestream_transfer.finding import find
+from lakestream_transfer.mapping import MappingOptions
+from lakestream_transfer.text import TextSource
+from lakestream_transfer.text_mapping import TextMapper
 
 pytestmark = pytest.mark.unit
 
@@ -115,7 +116,7 @@ def _small_batches() -> Iterator[None]:
 def run(streams: Streams, source: Path, *options: str) -> Result:
     streams.refuses = False  # another connection
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(transfer, "ClientLink", lambda server: streams)
+        patch.setattr(command, "ClientLink", lambda server: streams)
         arguments = ["import", str(source), "--stream", "R", "--subject", "r.{k}", *options]
         return CliRunner().invoke(app, arguments, catch_exceptions=True)
 

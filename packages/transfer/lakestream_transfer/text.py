@@ -21,8 +21,8 @@ from typing import Any
 
 import msgspec
 
-from lakestream.lake.transfer.finding import BadSource, SourceFiles
 from lakestream.protocol.decoding import DECODE_ERRORS
+from lakestream_transfer.finding import BadSource, SourceFiles
 
 CHUNK_ROWS = 16_384
 CHUNK_BYTES = 4 << 20

@@ -17,10 +17,9 @@ import pyarrow as pa
 
 from lakestream.lake.errors import LakeError
 from lakestream.lake.table.schema import headers_type, split_headers, subject_text
-from lakestream.lake.transfer import OWN
-from lakestream.lake.transfer.mapping import BadMapping
 from lakestream.log.format.record import Record
 from lakestream.protocol.decoding import DECODE_ERRORS
+from lakestream_transfer.mapping import OWN, BadMapping
 
 EXACT = OWN[:-1]
 

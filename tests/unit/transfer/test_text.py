@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.lake.transfer import csv_types
-from lakestream.lake.transfer.finding import BadSource, find
-from lakestream.lake.transfer.mapping import BadMapping, MappedRows, MappingOptions
-from lakestream.lake.transfer.tabular import sorted_messages
-from lakestream.lake.transfer.text import TextSource
-from lakestream.lake.transfer.text_mapping import TextMapper
+from lakestream_transfer import csv_types
+from lakestream_transfer.finding import BadSource, find
+from lakestream_transfer.mapping import BadMapping, MappedRows, MappingOptions
+from lakestream_transfer.tabular import sorted_messages
+from lakestream_transfer.text import TextSource
+from lakestream_transfer.text_mapping import TextMapper
 
 
 def source(tmp_path: Path, content: bytes | str, name: str = "a.csv", separator: str = "") -> TextSource:

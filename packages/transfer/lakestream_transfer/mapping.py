@@ -16,10 +16,13 @@ import pyarrow.compute as pc
 
 from lakestream.lake.errors import LakeError
 from lakestream.lake.table.schema import join_headers
-from lakestream.lake.transfer import JSON
 from lakestream.log.format.record import Record
 from lakestream.protocol.subjects import publishable
 
+JSON = "json"
+"""Option of an import: the payload is the JSON of columns."""
+OWN = ("subject", "seq", "time", "time_ns", "headers", "data", "header_block", "subject_bytes", "text")
+"""Columns of every message. `text`: the payload as UTF-8. All but `text` together give every message back."""
 FIXED = "="
 NO_TIME = "there is no time"
 BEFORE_1970 = "its time is before 1970"

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from lakestream.lake.transfer import tabular
-from lakestream.lake.transfer.finding import TEXTS, find
-from lakestream.lake.transfer.mapping import Mapper, is_own
-from lakestream.lake.transfer.text import TextSource
-from lakestream.lake.transfer.text_mapping import TextMapper
-from lakestream.lake.transfer.unmapping import Fields, Unmapper
 from lakestream.log.format.record import Record
 from lakestream.protocol.subjects import publishable
+from lakestream_transfer import tabular
+from lakestream_transfer.finding import TEXTS, find
+from lakestream_transfer.mapping import Mapper, is_own
+from lakestream_transfer.text import TextSource
+from lakestream_transfer.text_mapping import TextMapper
+from lakestream_transfer.unmapping import Fields, Unmapper
 
 # Texts that CSV, JSON and readers of types treat in some way of their own.
 ODD = [

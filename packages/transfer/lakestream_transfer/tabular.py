@@ -27,15 +27,16 @@ from deltalake import write_deltalake
 from deltalake.exceptions import DeltaError
 
 from lakestream.lake.errors import LakeError, VersionGone
+from lakestream.lake.sql.connection import extension_path
 from lakestream.lake.storage.local_storage import LocalStorage
 from lakestream.lake.table.log import log_directory
 from lakestream.lake.table.scan import Scan
 from lakestream.lake.table.schema import UID_PROPERTY, doubled, literal
-from lakestream.lake.transfer.finding import DELTA, SUFFIXES, BadSource, SourceFiles
-from lakestream.lake.transfer.mapping import MappedRows, encode_json, plain_rows
-from lakestream.lake.transfer.text import spell_binary
 from lakestream.log.format.record import Record
 from lakestream.protocol.instants import instant
+from lakestream_transfer.finding import DELTA, SUFFIXES, BadSource, SourceFiles
+from lakestream_transfer.mapping import MappedRows, encode_json, plain_rows
+from lakestream_transfer.text import spell_binary
 
 BATCH_ROWS = 16_384
 BATCH_BYTES = 8 << 20
@@ -108,8 +109,6 @@ class TableSource:
 
     def _delta(self, suffix: str, columns: str, memory: str = SORT_MEMORY) -> Any:
         """Query the table by DuckDB, which reads deletion vectors right, as a reader of record batches."""
-        from lakestream.lake.sql.session import extension_path
-
         connection = _duckdb(memory)
         connection.execute(f"LOAD {literal(str(extension_path()))}")
         # The positions in the files are the only order that a Delta table has.
