@@ -30,6 +30,7 @@ In reading order:
 - `spans.py`: Spans of published messages, for OpenTelemetry.
 - `spark.py`: Spark over the streams of a lake.
 - `__main__.py`: `python -m lakestream`: the command `lakestream`, for environments whose programs are not on PATH.
+- `http/`: HTTP/1.1 of every listener but that for WebSocket, around h11.
 """
 
 __version__ = "0.1.0"

@@ -18,7 +18,7 @@ MODULES = {
     "flight": ("lakestream_flight",),
     "move": ("lakestream_move",),
     "otel": ("opentelemetry",),
-    "sharing": ("lakestream_sharing", "aiohttp"),
+    "sharing": ("lakestream_sharing",),
     "transfer": ("lakestream_transfer", "duckdb"),
 }
 """Top-level modules of each extra. A module of several extras is named under the smallest one first."""

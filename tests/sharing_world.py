@@ -79,7 +79,7 @@ class World:
         self.access = Access(look_up, lambda: self.now_ns)
         storage = open_storage(self.lake)
         service = Service(self.access, storage, ACCOUNT, Signer(key), limits, public_url, lambda: self.now_ns)
-        self._listener = Listener(service.application(), **self._connections)
+        self._listener = Listener(service, **self._connections)
         host, port = await self._listener.start("127.0.0.1", 0)
         self.address = f"http://{host}:{port}"
 

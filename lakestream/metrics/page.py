@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, cast
 
+from lakestream.http.exchange import HttpAnswer
 from lakestream.metrics.family import COUNTER, HISTOGRAM, Family, Row, Sheet
 from lakestream.metrics.histogram import Buckets
 
@@ -22,14 +23,6 @@ GZIP_BYTES = 4096
 """Smaller pages are not compressed."""
 
 _GZIP = re.compile(r"(?:^|,)\s*gzip\s*(?:;\s*q=(?!0(?:\.0*)?\s*(?:,|$))[\d.]+\s*)?(?:,|$)", re.IGNORECASE)
-
-
-class MetricsPage(NamedTuple):
-    """A page: its content type, bytes, and `Content-Encoding` ("" for none)."""
-
-    content_type: str
-    body: bytes
-    encoding: str = ""
 
 
 class _Collected:
@@ -51,7 +44,7 @@ class _Collected:
             yield from ProcessCollector(registry=None).collect()
 
 
-def render(sheet: Sheet, accept: str = "", accept_encoding: str = "", process: bool = True) -> MetricsPage:
+def render(sheet: Sheet, accept: str = "", accept_encoding: str = "", process: bool = True) -> HttpAnswer:
     """Return the page. Takes a second for 50,000 samples: call it in a thread.
 
     Args:
@@ -66,8 +59,8 @@ def render(sheet: Sheet, accept: str = "", accept_encoding: str = "", process: b
     if len(body) >= GZIP_BYTES and _GZIP.search(accept_encoding):
         import gzip
 
-        return MetricsPage(content_type, gzip.compress(body, GZIP_LEVEL), "gzip")
-    return MetricsPage(content_type, body)
+        return HttpAnswer(200, content_type, gzip.compress(body, GZIP_LEVEL), (("Content-Encoding", "gzip"),))
+    return HttpAnswer(200, content_type, body)
 
 
 def _base(family: Family) -> str:

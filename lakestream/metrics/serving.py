@@ -1,16 +1,16 @@
 """The page of a program without an event loop, over HTTP.
 
-Belongs here: a server in a thread of its own. Clients are served one after the other, so that they cannot take more
-than one thread.
+Belongs here: a listener with an event loop in a thread of its own. Scrapes are collected one after the other.
 """
 
 from __future__ import annotations
 
-import socket
+import asyncio
 import threading
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
+from lakestream.http.connection import HttpConnection, HttpLimits, HttpRoom
+from lakestream.http.exchange import TEXT, HttpAnswer, HttpHandler, HttpOutput, HttpRequest
 from lakestream.metrics.family import Sheet
 from lakestream.metrics.page import render
 
@@ -18,7 +18,7 @@ CLIENT_SECONDS = 5.0
 """Maximum time for which a client may be silent or not read."""
 
 
-class MetricsServer:
+class MetricsServer(HttpHandler):
     """Serves `/metrics` until it is closed.
 
     Args:
@@ -30,47 +30,31 @@ class MetricsServer:
     """
 
     def __init__(self, where: tuple[str, int], collect: Callable[[Sheet], None]) -> None:
-        class Handler(_Handler):
-            fill = staticmethod(collect)
-
-        class MetricsHttpServer(HTTPServer):
-            address_family = _family(where[0])
-
-        self._server = MetricsHttpServer(where, Handler)
-        self.port: int = self._server.server_address[1]
-        self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
+        self._collect = collect
+        some = CLIENT_SECONDS
+        self._room = HttpRoom(HttpLimits(most=64, of_address=32, head_s=some, idle_s=some, body_s=some, stalled_s=some))
+        self._loop = asyncio.new_event_loop()
+        listening = self._loop.create_server(lambda: HttpConnection(self, self._room), *where)
+        try:
+            self._server = self._loop.run_until_complete(listening)
+        except OSError:
+            self._loop.close()
+            raise
+        self.port: int = self._server.sockets[0].getsockname()[1]
+        self._thread = threading.Thread(target=self._loop.run_forever, name="metrics", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """Stop serving. Return when the last answer is sent."""
-        self._server.shutdown()
+        self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
-        self._server.server_close()
+        self._server.close()
+        self._loop.run_until_complete(self._room.close())
+        self._loop.close()
 
-
-class _Handler(BaseHTTPRequestHandler):
-    timeout = CLIENT_SECONDS
-    fill: Callable[[Sheet], None]
-
-    def do_GET(self) -> None:
-        """Answer one request; HTTP/1.0, so that the connection ends with it."""
-        if self.path.partition("?")[0] != "/metrics":
-            self.send_error(404, explain="the metrics are at /metrics")
-            return
+    def answer(self, request: HttpRequest, output: HttpOutput) -> HttpAnswer:
+        if request.path != "/metrics":
+            return HttpAnswer(404, TEXT, b"the metrics are at /metrics\n")
         sheet = Sheet()
-        self.fill(sheet)
-        page = render(sheet, self.headers.get("Accept", ""), self.headers.get("Accept-Encoding", ""))
-        self.send_response(200)
-        self.send_header("Content-Type", page.content_type)
-        self.send_header("Content-Length", str(len(page.body)))
-        if page.encoding:
-            self.send_header("Content-Encoding", page.encoding)
-        self.end_headers()
-        self.wfile.write(page.body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Log nothing: scrapes come every few seconds."""
-
-
-def _family(host: str) -> int:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._collect(sheet)
+        return render(sheet, request.headers.get("accept", ""), request.headers.get("accept-encoding", ""))

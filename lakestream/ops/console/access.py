@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from lakestream.config.options import Options
-from lakestream.ops.monitoring.exchange import Headers, HttpRequest
+from lakestream.http.exchange import Headers, HttpRequest
 
 COOKIE = "lakestream_console"
 """Name of the session's cookie; with `_PORT` behind it where the address has a port, because browsers send a cookie to

@@ -15,6 +15,7 @@ import msgspec
 
 from lakestream import __version__
 from lakestream.config.options import STANDARD, ConsoleOptions
+from lakestream.http.exchange import JSON, TEXT, Headers, HttpAnswer, HttpRequest, Outcome
 from lakestream.net.accounts.auth import REDACTED, Authenticator
 from lakestream.net.connection import Connection
 from lakestream.ops.console import access
@@ -33,7 +34,6 @@ from lakestream.ops.console.pages import NAMES, AccountPages
 from lakestream.ops.console.sessions import FAILURES_NS, ConsoleSession, LoginLimit, Sessions
 from lakestream.ops.console.shown import shown
 from lakestream.ops.console.sql import SqlBody, SqlProcesses
-from lakestream.ops.monitoring.exchange import JSON, TEXT, Headers, HttpAnswer, HttpRequest, Outcome
 from lakestream.ops.monitoring.monitored import Monitored
 from lakestream.ops.monitoring.pages import Pages
 from lakestream.ops.monitoring.query import Query

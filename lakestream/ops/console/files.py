@@ -13,7 +13,7 @@ import hashlib
 from pathlib import Path
 from typing import NamedTuple
 
-from lakestream.ops.monitoring.exchange import TEXT, Headers, HttpAnswer, HttpRequest
+from lakestream.http.exchange import TEXT, Headers, HttpAnswer, HttpRequest
 
 PAGE = "index.html"
 ROOT = Path(__file__).parent / "static"

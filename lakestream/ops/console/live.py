@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from lakestream.http.exchange import Headers, HttpOutput
 from lakestream.ops.console.client import ConsoleClient
 from lakestream.ops.console.shown import shown
-from lakestream.ops.monitoring.exchange import Headers, HttpOutput
 from lakestream.ports import Clock, Timer
 from lakestream.protocol.delivered import DeliveredMessage
 from lakestream.protocol.gotime import format_time

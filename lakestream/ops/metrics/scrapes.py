@@ -9,11 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from lakestream.http.exchange import TEXT, HttpAnswer
 from lakestream.metrics.family import Sheet
-from lakestream.metrics.page import MetricsPage, render
+from lakestream.metrics.page import render
 from lakestream.ops.metrics import names
 from lakestream.ops.metrics.server import ServerMetrics, store_space
-from lakestream.ops.monitoring.exchange import TEXT, HttpAnswer
 from lakestream.ops.monitoring.monitored import Monitored
 from lakestream.ops.monitoring.workers import Together, add_sheets
 from lakestream.ports import Clock
@@ -69,7 +69,7 @@ class Scrapes:
     def _render(self, sheet: Sheet, wanted: list[tuple[str, str, Done]]) -> None:
         directory, formats = self._metrics.directory(), [(accept, encoding) for accept, encoding, _ in wanted]
 
-        def work() -> list[MetricsPage]:
+        def work() -> list[HttpAnswer]:
             if directory:
                 store_space(sheet, directory)
             pages = {each: render(sheet, *each) for each in dict.fromkeys(formats)}
@@ -78,7 +78,7 @@ class Scrapes:
         self._node.io.submit(work, lambda pages, error: self._ended(wanted, pages, error))
 
     def _ended(
-        self, wanted: list[tuple[str, str, Done]], pages: list[MetricsPage] | None, error: BaseException | None
+        self, wanted: list[tuple[str, str, Done]], pages: list[HttpAnswer] | None, error: BaseException | None
     ) -> None:
         self._busy = False
         if self._waiting:
@@ -90,8 +90,7 @@ class Scrapes:
         for number, (_, _, done) in enumerate(wanted):
             if number < len(pages):
                 page = pages[number]
-                encoding = (("Content-Encoding", page.encoding),) if page.encoding else ()
-                done(HttpAnswer(200, page.content_type, page.body, (("Vary", "Accept, Accept-Encoding"), *encoding)))
+                done(page._replace(headers=(("Vary", "Accept, Accept-Encoding"), *page.headers)))
             else:
                 done(HttpAnswer(500, TEXT, b"500 internal error\n"))
 

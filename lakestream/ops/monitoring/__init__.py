@@ -1,11 +1,10 @@
 """The monitoring port (/varz, /connz, /jsz …).
 
-Belongs here: HTTP on that port, and each page as a function of a query and the server's state (monitored.py).
+Belongs here: the listener of that port, and each page as a function of a query and the server's state (monitored.py).
 
 In reading order:
 
 - `monitored.py`: The server as monitoring and the system account see it.
-- `exchange.py`: Requests and responses of the monitoring port, without I/O.
 - `query.py`: Query strings of the monitoring port.
 - `port.py`: The monitoring port.
 - `pages.py`: The monitoring pages.

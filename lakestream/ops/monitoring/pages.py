@@ -23,13 +23,13 @@ import msgspec
 
 from lakestream import __version__
 from lakestream.config.options import SECOND, STANDARD, WEBSOCKET, TlsOptions
+from lakestream.http.exchange import JSON, TEXT, HttpAnswer
 from lakestream.net.identity import GIT_COMMIT, GO_VERSION, tls_fields
 from lakestream.net.peers.standalone import RouteTraffic
 from lakestream.net.statistics import Moved
 from lakestream.net.statistics import Traffic as LeafTraffic
 from lakestream.ops.monitoring.accounts import accountz, accstatz
 from lakestream.ops.monitoring.connections import connz, subsz
-from lakestream.ops.monitoring.exchange import JSON, TEXT, HttpAnswer
 from lakestream.ops.monitoring.jetstream import Health, JetStreamPages
 from lakestream.ops.monitoring.monitored import FEATURE_FLAGS, MAX_COMMITS, Lag, Monitored, Outage
 from lakestream.ops.monitoring.query import BadQuery, Query

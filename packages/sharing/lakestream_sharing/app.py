@@ -1,7 +1,7 @@
 """Delta Sharing over HTTP: the application of `lakestream sharing serve`.
 
-Belongs here: routes, limits, and the way of one request through access, table and signature. aiohttp has HTTP itself,
-with ranges of files. Tables are read in threads.
+Belongs here: routes, limits, and the way of one request through access, table and signature. HTTP itself is in
+lakestream/http. Tables are read in threads.
 
 Source: Delta Sharing protocol, "REST APIs".
 """
@@ -11,17 +11,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import IO, Any, TypeVar
+from urllib.parse import parse_qsl, unquote
 
 import msgspec
-from aiohttp import web
-from aiohttp.abc import AbstractStreamWriter
-from aiohttp.typedefs import Handler
-from aiohttp.web_request import BaseRequest
 
+from lakestream.http.exchange import TEXT, Headers, HttpAnswer, HttpHandler, HttpOutput, HttpRequest
 from lakestream.lake.errors import LakeError
 from lakestream.lake.storage.storage import Storage
 from lakestream_sharing import actions, requests
@@ -35,6 +36,7 @@ from lakestream_sharing.errors import (
     TooLarge,
     Unauthenticated,
     Unavailable,
+    WrongMethod,
 )
 from lakestream_sharing.grants import EVERY, Grant, Shared
 from lakestream_sharing.requests import CAPABILITIES, Query
@@ -54,14 +56,14 @@ REFRESH_MS = 86_400_000
 """Time for which a refresh token renews the URLs of a version (24 h), if the table keeps it as long."""
 READ_S = 300
 """Time for reading a table; then the request fails (5 min)."""
-BODY_S = 30
-"""Time for a request's body."""
 WAIT_S = 30
 """Time for which a download waits for another to end."""
 CHUNK = 256 << 10
 T = TypeVar("T")
 _log = logging.getLogger("lakestream.sharing")
-_NDJSON, _JSON = "application/x-ndjson", "application/json"
+_NDJSON, _JSON = "application/x-ndjson; charset=utf-8", "application/json; charset=utf-8"
+_HOST = re.compile(r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?", re.ASCII)
+_RANGE = re.compile(r"bytes=(\d*)-(\d*)", re.ASCII)
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -82,7 +84,20 @@ class Limits(msgspec.Struct, frozen=True):
     url_seconds: int = 3600
 
 
-class Service:
+class SharingRequest(msgspec.Struct):
+    """A request with what its path and its query say, and the client that a file is sent to."""
+
+    http: HttpRequest
+    output: HttpOutput
+    names: Mapping[str, str] = {}
+    query: Mapping[str, str] = {}
+
+    def header(self, name: str) -> str:
+        """Return a header; "" for none."""
+        return self.http.headers.get(name, "")
+
+
+class Service(HttpHandler):
     """The recipients' view of one account's tables.
 
     Args:
@@ -112,59 +127,74 @@ class Service:
         self._requests = 0
         self._downloads = Slots(limits.downloads, max(1, limits.downloads // 2))
 
-    def application(self) -> web.Application:
-        """Return the application."""
-        app = web.Application(middlewares=[self._guarded], client_max_size=MAX_BODY)
         share = f"{PREFIX}/shares/{{share}}"
         table = f"{share}/schemas/{{schema}}/tables/{{table}}"
-        app.router.add_get(f"{PREFIX}/shares", self._list_shares)
-        app.router.add_get(share, self._get_share)
-        app.router.add_get(f"{share}/schemas", self._list_schemas)
-        app.router.add_get(f"{share}/schemas/{{schema}}/tables", self._list_tables)
-        app.router.add_get(f"{share}/all-tables", self._list_tables)
-        app.router.add_head(table, self._version)  # deprecated by the protocol, and still asked
-        app.router.add_get(f"{table}/version", self._version)
-        app.router.add_get(f"{table}/metadata", self._metadata)
-        app.router.add_post(f"{table}/query", self._query)
-        app.router.add_get(f"{table}/changes", self._changes)
-        app.router.add_get(f"{PREFIX}/files/{{file}}", self._file)
-        app.on_response_prepare.append(_name)
-        app.on_cleanup.append(self._close)
-        return app
+        self._routes = [
+            _Route("GET", f"{PREFIX}/shares", self._list_shares),
+            _Route("GET", share, self._get_share),
+            _Route("GET", f"{share}/schemas", self._list_schemas),
+            _Route("GET", f"{share}/schemas/{{schema}}/tables", self._list_tables),
+            _Route("GET", f"{share}/all-tables", self._list_tables),
+            _Route("HEAD", table, self._version),  # deprecated by the protocol, and still asked
+            _Route("GET", f"{table}/version", self._version),
+            _Route("GET", f"{table}/metadata", self._metadata),
+            _Route("POST", f"{table}/query", self._query),
+            _Route("GET", f"{table}/changes", self._changes),
+            _Route("GET", f"{PREFIX}/files/{{file}}", self._file),
+        ]
 
-    async def _close(self, _: web.Application) -> None:
+    def close(self) -> None:
+        """Read no more tables."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     # ------------------------------------------------------------------ every request
-    @web.middleware
-    async def _guarded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    def refuse(self, request: HttpRequest) -> HttpAnswer | int:
+        return MAX_BODY
+
+    def completed(self, request: HttpRequest, answer: HttpAnswer) -> HttpAnswer:
+        return answer._replace(headers=(*answer.headers, *_common()))
+
+    def invalid(self, status: int, reason: str) -> HttpAnswer:
+        return _error(_REFUSED.get(status, BadRequest)(HTTPStatus(status).phrase), status, *_common())
+
+    def failed(self, path: str, error: BaseException) -> HttpAnswer:
+        _log.error("%s", path, exc_info=error)
+        return _error(SharingError("internal error"))
+
+    async def answer(self, request: HttpRequest, output: HttpOutput) -> HttpAnswer | None:
         """Answer errors as the protocol has them. Details of failures go to the log, never to recipients."""
+        asked = SharingRequest(request, output, query=dict(reversed(parse_qsl(request.query, keep_blank_values=True))))
         try:
-            if request.match_info.get("file") is not None:
-                return await handler(request)
+            call = self._routed(asked)
+            if call == self._file:
+                return await call(asked)
             if self._requests >= self._limits.requests:
                 raise Busy(f"{self._limits.requests} requests are under way: try again")
             self._requests += 1
             try:
-                return await handler(request)
+                return await call(asked)
             finally:
                 self._requests -= 1
         except SharingError as error:
             if error.__cause__ is not None:
                 _log.error("%s: %s", error, error.__cause__)
             return _error(error)
-        except web.HTTPException as error:
-            if error.status < 400:
-                raise
-            return _error(_REFUSED.get(error.status, NotFound)(error.reason), error.status, error.headers.get("Allow"))
         except (LakeError, OSError) as error:
             _log.error("%s %s: %s", request.method, request.path, error)
             return _error(Unavailable("the table cannot be read now: try again"))
-        except asyncio.CancelledError:
-            raise
-        except Exception:
-            _log.exception("%s %s", request.method, request.path)
-            return _error(SharingError("internal error"))
+
+    def _routed(self, request: SharingRequest) -> _Call:
+        """Return what answers a request, which gets the names in its path. Raises NotFound, WrongMethod."""
+        allowed: set[str] = set()
+        for route in self._routes:
+            if (found := route.pattern.fullmatch(request.http.path)) is not None:
+                if request.http.method in route.methods:
+                    request.names = {name: unquote(text) for name, text in found.groupdict().items()}
+                    return route.call
+                allowed |= route.methods
+        if allowed:
+            raise WrongMethod(",".join(sorted(allowed)))
+        raise NotFound("Not Found")
 
     async def _read(self, call: Callable[[], T]) -> T:
         """Return what a call returns that reads a table, in a thread."""
@@ -175,24 +205,24 @@ class Service:
             raise Unavailable(f"the table could not be read in {READ_S} s") from None
 
     # ------------------------------------------------------------------ lists
-    async def _list_shares(self, request: web.Request) -> web.Response:
-        _, entries = await self._access.of_header(request.headers.get("Authorization", ""))
+    async def _list_shares(self, request: SharingRequest) -> HttpAnswer:
+        _, entries = await self._access.of_header(request.header("authorization"))
         names = sorted({each.grant.share for each in entries})
         return self._page(request, "shares", names, lambda name: {"name": name})
 
-    async def _get_share(self, request: web.Request) -> web.Response:
+    async def _get_share(self, request: SharingRequest) -> HttpAnswer:
         _, entries = await self._share(request)
         return _json({"share": {"name": entries[0].grant.share}})
 
-    async def _list_schemas(self, request: web.Request) -> web.Response:
+    async def _list_schemas(self, request: SharingRequest) -> HttpAnswer:
         _, entries = await self._share(request)
         share = entries[0].grant.share
         return self._page(request, f"schemas {share}", [SCHEMA], lambda name: {"name": name, "share": share})
 
-    async def _list_tables(self, request: web.Request) -> web.Response:
+    async def _list_tables(self, request: SharingRequest) -> HttpAnswer:
         _, entries = await self._share(request)
-        if request.match_info.get("schema", SCHEMA).lower() != SCHEMA:
-            raise NotFound(f"schema {request.match_info['schema']} does not exist")
+        if request.names.get("schema", SCHEMA).lower() != SCHEMA:
+            raise NotFound(f"schema {request.names['schema']} does not exist")
         share = entries[0].grant.share
         found = await self._read(self._tables.names)
         names = [name for name in found if _grant(entries, name) is not None]
@@ -201,8 +231,8 @@ class Service:
         )
 
     def _page(
-        self, request: web.Request, what: str, names: Sequence[str], shown: Callable[[str], dict[str, str]]
-    ) -> web.Response:
+        self, request: SharingRequest, what: str, names: Sequence[str], shown: Callable[[str], dict[str, str]]
+    ) -> HttpAnswer:
         """Return a page of a sorted list."""
         most = requests.number(request.query, "maxResults")
         most = requests.MAX_RESULTS if most is None else min(most, requests.MAX_RESULTS)
@@ -220,7 +250,7 @@ class Service:
         return _json(found)
 
     # ------------------------------------------------------------------ tables
-    async def _version(self, request: web.Request) -> web.Response:
+    async def _version(self, request: SharingRequest) -> HttpAnswer:
         stream, _, _ = await self._table(request)
         since = requests.time_of(request.query, "startingTimestamp")
 
@@ -228,18 +258,18 @@ class Service:
             table = self._tables.table(stream)
             return table.latest if since is None else table.version_from(since, "startingTimestamp")
 
-        return web.Response(headers={VERSION_HEADER: str(await self._read(read))})
+        return HttpAnswer(200, "application/octet-stream", b"", ((VERSION_HEADER, str(await self._read(read))),))
 
-    async def _metadata(self, request: web.Request) -> web.Response:
-        asked = requests.capabilities(request.headers.get(CAPABILITIES, ""))
+    async def _metadata(self, request: SharingRequest) -> HttpAnswer:
+        asked = requests.capabilities(request.header(CAPABILITIES))
         stream, _, _ = await self._table(request)
         answer = await self._read(lambda: self._tables.table(stream).metadata(asked))
         return await self._answered(answer, asked.end_stream, None)
 
-    async def _query(self, request: web.Request) -> web.Response:
-        asked = requests.capabilities(request.headers.get(CAPABILITIES, ""))
+    async def _query(self, request: SharingRequest) -> HttpAnswer:
+        asked = requests.capabilities(request.header(CAPABILITIES))
         stream, grant, token = await self._table(request)
-        query = requests.decode_query(await _body(request))
+        query = requests.decode_query(request.http.body)
         if not grant.history and _is_past(query):
             raise Forbidden(_NO_HISTORY)
         urls = self._urls(request, stream, token, grant)
@@ -265,8 +295,8 @@ class Service:
             renewed = self._signer.seal(Refresh(answer.table_id, answer.version, token, until))
         return await self._answered(answer, asked.end_stream, urls, renewed)
 
-    async def _changes(self, request: web.Request) -> web.Response:
-        asked = requests.capabilities(request.headers.get(CAPABILITIES, ""))
+    async def _changes(self, request: SharingRequest) -> HttpAnswer:
+        asked = requests.capabilities(request.header(CAPABILITIES))
         stream, grant, token = await self._table(request)
         window = requests.changes_window(request.query)
         if not grant.history:
@@ -276,9 +306,9 @@ class Service:
         return await self._answered(answer, asked.end_stream, urls)
 
     # ------------------------------------------------------------------ files
-    async def _file(self, request: web.Request) -> web.StreamResponse:
+    async def _file(self, request: SharingRequest) -> HttpAnswer | None:
         """Send a file, or a range of it, to the holder of a URL whose token is still valid."""
-        url = self._signer.open(FileUrl, request.match_info["file"], request.query.get("sig", ""))
+        url = self._signer.open(FileUrl, request.names["file"], request.query.get("sig", ""))
         if url.expires_ns <= self._now_ns():
             raise Forbidden("the URL has expired: query the table again")
         try:
@@ -293,38 +323,29 @@ class Service:
         async with self._downloads.taken(url.token, WAIT_S):
             if not await self._read(lambda: _is_file(self._storage.root, path)):
                 raise NotFound("the file is gone: the table was deleted, or does not keep this version any more")
-            response = _File(path, chunk_size=CHUNK, headers={"Content-Type": "application/octet-stream"})
-            response.headers["Cache-Control"] = "private, no-store"
-            try:
-                await response.prepare(request)
-            except BaseException as error:
-                # Part of the file may be sent: nothing else may follow it on this connection.
-                if request.transport is not None:
-                    request.transport.abort()
-                if not isinstance(error, ConnectionError):  # the client is gone, which is no failure
-                    raise
-            return response
+            with await asyncio.to_thread(open, path, "rb") as file:
+                return await _sent(request, file)
 
     # ------------------------------------------------------------------ parts
-    async def _share(self, request: web.Request) -> tuple[str, list[Shared]]:
+    async def _share(self, request: SharingRequest) -> tuple[str, list[Shared]]:
         """Return the hash of the request's token, and the entries of the share that it names. Raises NotFound."""
-        token, entries = await self._access.of_header(request.headers.get("Authorization", ""))
-        wanted = request.match_info["share"]
+        token, entries = await self._access.of_header(request.header("authorization"))
+        wanted = request.names["share"]
         share = _named(wanted, {each.grant.share for each in entries})
         if share is None:
             raise NotFound(f"share {wanted} does not exist")
         return token, [each for each in entries if each.grant.share == share]
 
-    async def _table(self, request: web.Request) -> tuple[str, Grant, str]:
+    async def _table(self, request: SharingRequest) -> tuple[str, Grant, str]:
         """Return the stream that a request names, the entry that covers it, and the hash of the token.
 
         Raises:
             NotFound: there is no such table, or the token does not cover it: no difference is shown.
         """
         token, entries = await self._share(request)
-        wanted = request.match_info["table"]
+        wanted = request.names["table"]
         missing = NotFound(f"table {wanted} does not exist")
-        if request.match_info["schema"].lower() != SCHEMA:
+        if request.names["schema"].lower() != SCHEMA:
             raise missing
         stream = _named(wanted, await self._read(self._tables.names))
         grant = None if stream is None else _grant(entries, stream)
@@ -332,7 +353,7 @@ class Service:
             raise missing
         return stream, grant, token
 
-    def _urls(self, request: web.Request, stream: str, token: str, grant: Grant) -> Urls:
+    def _urls(self, request: SharingRequest, stream: str, token: str, grant: Grant) -> Urls:
         """Return how files of an answer get their URLs. No URL outlives its token."""
         now = self._now_ns()
         seconds = max(1, min(self._limits.url_seconds, (grant.expires_ns - now) // 1_000_000_000))
@@ -355,7 +376,7 @@ class Service:
 
     async def _answered(
         self, answer: Answer, end_stream: bool, urls: Urls | None, refresh_token: str = ""
-    ) -> web.Response:
+    ) -> HttpAnswer:
         lines = [*answer.lines]
         if urls is not None and (end_stream or refresh_token):
             lines.append(actions.end_of_stream(urls.expires_ms, refresh_token))
@@ -363,8 +384,7 @@ class Service:
         shown = f"responseformat={answer.form}"
         if end_stream:
             shown += ";includeendstreamaction=true"
-        headers = {VERSION_HEADER: str(answer.version), CAPABILITIES: shown}
-        return web.Response(body=body, content_type=_NDJSON, charset="utf-8", headers=headers)
+        return HttpAnswer(200, _NDJSON, body, ((VERSION_HEADER, str(answer.version)), (CAPABILITIES, shown)))
 
     def _encoded(self, lines: Sequence[dict[str, object]]) -> bytes:
         """Return lines of JSON. Raises TooLarge."""
@@ -383,40 +403,70 @@ _NO_HISTORY = (
 )
 
 
-async def _name(_: web.Request, response: web.StreamResponse) -> None:
-    """Name the server without its version, which aiohttp would tell."""
-    response.headers["Server"] = "lakestream"
+_Call = Callable[[SharingRequest], Awaitable[HttpAnswer | None]]
 
 
-class _File(web.FileResponse):
-    """A file whose handler sends it itself, so that it knows the end; aiohttp would begin anew otherwise."""
+class _Route:
+    """Requests of a path with names in braces, and their handler. Requests for GET may also be for HEAD."""
 
-    async def prepare(self, request: BaseRequest) -> AbstractStreamWriter | None:
-        return None if self.prepared else await super().prepare(request)
-
-
-async def _body(request: web.Request) -> bytes:
-    try:
-        async with asyncio.timeout(BODY_S):
-            return await request.read()
-    except TimeoutError:
-        raise BadRequest(f"the body did not come within {BODY_S} s") from None
+    def __init__(self, method: str, path: str, call: _Call) -> None:
+        self.methods = {"GET", "HEAD"} if method == "GET" else {method}
+        self.pattern = re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", path))
+        self.call = call
 
 
-def _origin(request: web.Request) -> str:
+async def _sent(request: SharingRequest, file: IO[bytes]) -> HttpAnswer | None:
+    """Send a file that never changes, or the range of it that a request asks for."""
+    found = os.fstat(file.fileno())
+    size, tag = found.st_size, f'"{found.st_mtime_ns:x}-{found.st_size:x}"'
+    changed = formatdate(found.st_mtime, usegmt=True)
+    first, end, status = 0, size, 200
+    headers = [("Cache-Control", "private, no-store"), ("ETag", tag), ("Last-Modified", changed)]
+    if (wanted := request.header("range")) and request.header("if-range") in ("", tag, changed):
+        low, high = match.groups() if (match := _RANGE.fullmatch(wanted)) is not None else ("", "")
+        first = int(low) if low else size - min(size, int(high or "0"))
+        end = min(int(high) + 1, size) if low and high else size
+        if first >= end:
+            return HttpAnswer(416, TEXT, b"", (("Content-Range", f"bytes */{size}"),))
+        headers.append(("Content-Range", f"bytes {first}-{end - 1}/{size}"))
+        status = 206
+    kind = ("Content-Type", "application/octet-stream")
+    request.output.begin(
+        status, (kind, ("Content-Length", str(end - first)), ("Accept-Ranges", "bytes"), *headers, *_common())
+    )
+    await asyncio.to_thread(file.seek, first)
+    while first < end and request.http.method != "HEAD":
+        data = await asyncio.to_thread(file.read, min(CHUNK, end - first))
+        if not data:
+            raise OSError("the file has become shorter")
+        first += len(data)
+        request.output.send(data)
+        try:
+            await request.output.drained()
+        except ConnectionError:
+            break  # the client is gone, which is no failure
+    return None
+
+
+def _common() -> Headers:
+    """Return the headers of every response."""
+    return ("Server", "lakestream"), ("Date", formatdate(usegmt=True))
+
+
+def _origin(request: SharingRequest) -> str:
     """Return scheme and host by which a client addresses the application. Raises BadRequest."""
-    try:
-        return str(request.url.origin())
-    except ValueError:
-        raise BadRequest("the header Host is not a valid host name") from None
+    host = request.header("host")
+    if _HOST.fullmatch(host) is None:
+        raise BadRequest("the header Host is not a valid host name")
+    return f"{'https' if request.http.secure else 'http'}://{host}"
 
 
 def _is_past(query: Query) -> bool:
     return query.version is not None or query.timestamp is not None or query.starting_version is not None
 
 
-_REFUSED: dict[int, type[SharingError]] = {400: BadRequest, 405: BadRequest, 413: TooLarge}
-"""Errors of aiohttp by their status."""
+_REFUSED: dict[int, type[SharingError]] = {413: TooLarge, 431: TooLarge}
+"""Errors of HTTP by their status; others are bad requests."""
 
 
 def _named(wanted: str, names: Sequence[str] | set[str]) -> str | None:
@@ -444,15 +494,16 @@ def _is_file(root: str, path: str) -> bool:
         return False
 
 
-def _json(value: object) -> web.Response:
-    return web.Response(body=msgspec.json.encode(value), content_type=_JSON, charset="utf-8")
+def _json(value: object) -> HttpAnswer:
+    return HttpAnswer(200, _JSON, msgspec.json.encode(value))
 
 
-def _error(error: SharingError, status: int = 0, allowed: str | None = None) -> web.Response:
-    headers = {} if allowed is None else {"Allow": allowed}
+def _error(error: SharingError, status: int = 0, *headers: tuple[str, str]) -> HttpAnswer:
+    if isinstance(error, WrongMethod):
+        headers = (("Allow", error.allowed), *headers)
     if isinstance(error, Unauthenticated):
-        headers["WWW-Authenticate"] = "Bearer"
+        headers = (("WWW-Authenticate", "Bearer"), *headers)
     if isinstance(error, Busy | Unavailable):
-        headers["Retry-After"] = "1"
+        headers = (("Retry-After", "1"), *headers)
     body = msgspec.json.encode({"errorCode": error.code, "message": str(error)})
-    return web.Response(body=body, status=status or error.status, content_type=_JSON, headers=headers)
+    return HttpAnswer(status or error.status, _JSON, body, headers)

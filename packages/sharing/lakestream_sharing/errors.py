@@ -19,6 +19,16 @@ class BadRequest(SharingError):
     status, code = 400, "INVALID_PARAMETER_VALUE"
 
 
+class WrongMethod(SharingError):
+    """Raised for a method that the path does not have. `allowed`: those that it has."""
+
+    status, code = 405, "INVALID_PARAMETER_VALUE"
+
+    def __init__(self, allowed: str) -> None:
+        super().__init__("Method Not Allowed")
+        self.allowed = allowed
+
+
 class Unsupported(SharingError):
     """Raised when the client's capabilities do not suffice to read a table correctly."""
 

@@ -84,7 +84,7 @@ async def serve(settings: Settings, server: str, login: dict[str, Any], listenin
         account = await account_of(connection)
         access = Access(over_nats(connection))
         service = Service(access, storage, account, signer, settings.limits, settings.public_url, time.time_ns)
-        listener = Listener(service.application())
+        listener = Listener(service)
         try:
             try:
                 host, port = await listener.start(settings.host, settings.port, context)

@@ -6,8 +6,8 @@ import asyncio
 import logging
 
 import pytest
-from aiohttp import web
 
+from lakestream.http.exchange import TEXT, HttpAnswer, HttpHandler, HttpOutput, HttpRequest
 from lakestream_sharing.listener import Listener
 
 pytestmark = pytest.mark.unit
@@ -26,14 +26,19 @@ WRONG = {
 }
 
 
+class Echo(HttpHandler):
+    """Answers with the length of a body."""
+
+    def answer(self, request: HttpRequest, output: HttpOutput) -> HttpAnswer:
+        return HttpAnswer(200, TEXT, b"%d" % len(request.body))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
 @pytest.mark.parametrize("name", WRONG)
 async def test_a_request_that_is_no_http_leaves_no_traceback(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    async def answer(request: web.Request) -> web.Response:
-        return web.Response(text=str(len(await request.read())))
-
-    application = web.Application()
-    application.router.add_route("*", "/{path:.*}", answer)
-    listener = Listener(application)
+    listener = Listener(Echo())
     with caplog.at_level(logging.WARNING):
         host, port = await listener.start("127.0.0.1", 0)
         try:

@@ -7,8 +7,8 @@ import socket
 import pytest
 
 from lakestream.config.options import ConsoleOptions, Options, TlsOptions
+from lakestream.http.exchange import HttpRequest
 from lakestream.ops.console import access
-from lakestream.ops.monitoring.exchange import HttpRequest
 
 pytestmark = pytest.mark.unit
 

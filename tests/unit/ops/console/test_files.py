@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from lakestream.http.exchange import HttpRequest
 from lakestream.ops.console.files import PAGE, ROOT, ConsoleFiles
-from lakestream.ops.monitoring.exchange import HttpRequest
 
 pytestmark = pytest.mark.unit
 

@@ -25,6 +25,7 @@ from lakestream.config.account_options import (
 )
 from lakestream.config.errors import StartError
 from lakestream.config.options import SECOND, STANDARD, Options
+from lakestream.http.exchange import MAX_BODY
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Accounts
 from lakestream.net.identity import Identity
@@ -35,7 +36,6 @@ from lakestream.net.turn import Turn
 from lakestream.ops.monitoring import port as monitoring
 from lakestream.ops.monitoring.jetstream import _api
 from lakestream.ops.monitoring.pages import HttpAnswer, Pages
-from lakestream.ops.monitoring.port import MAX_BODY
 from lakestream.ops.monitoring.query import BadQuery, Query
 from lakestream.ports import ClientInfo
 from lakestream.protocol.accounts import JetStreamLimits

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from lakestream.config.options import Options, TlsOptions
+from lakestream.http.connection import MAX_AHEAD
+from lakestream.http.exchange import MAX_BODY, TEXT, Headers, HttpAnswer, HttpOutput, HttpRequest, Outcome
 from lakestream.logging import Logger
 from lakestream.net.listener import Listener
 from lakestream.ops.monitoring import port as monitoring
-from lakestream.ops.monitoring.exchange import TEXT, Headers, HttpAnswer, HttpOutput, HttpRequest, Outcome
-from lakestream.ops.monitoring.port import MAX_AHEAD, MAX_BODY, MAX_OPEN, MAX_OPEN_OF_ADDRESS
+from lakestream.ops.monitoring.port import LIMITS
 from lakestream.runtime import LoopClock
 from tests.certificates import client_context, write
 
@@ -270,14 +271,14 @@ HALF = b"GET /page HTTP/1.1\r\nHost: x\r\nX-"
 @pytest.mark.parametrize("hosts", [1, 3])
 async def test_clients_without_a_complete_request_keep_nobody_out(served: Any, sent: bytes, hosts: int) -> None:
     held = []
-    for number in range(MAX_OPEN + 12):
+    for number in range(LIMITS.most + 12):
         held.append(await served.client(f"127.0.0.{1 + number % hosts}"))
         held[-1].writer.write(sent)
     for host in ("127.0.0.1", "127.0.0.9"):
         other = await served.client(host)
         other.ask("/page")
         assert (await other.answer())[2] == b"/page"
-    given_up = held[: len(held) + 2 - MAX_OPEN] if hosts > 1 else held[: len(held) + 1 - MAX_OPEN_OF_ADDRESS]
+    given_up = held[: len(held) + 2 - LIMITS.most] if hosts > 1 else held[: len(held) + 1 - LIMITS.of_address]
     for client in given_up:
         with contextlib.suppress(ConnectionResetError):
             assert await asyncio.wait_for(client.reader.read(), 10) == b""
@@ -289,7 +290,7 @@ async def test_a_client_between_two_requests_stays_where_others_send_half_of_one
     regular = await served.client()
     regular.ask("/page")
     await regular.answer()
-    for _ in range(MAX_OPEN):
+    for _ in range(LIMITS.most):
         (await served.client()).writer.write(HALF)
     regular.ask("/page")
     assert (await regular.answer())[2] == b"/page"
@@ -302,9 +303,9 @@ async def test_one_address_has_a_part_of_the_connections_and_requests_being_answ
             client.ask("/site/slow")
         return clients
 
-    busy = await ask_all("127.0.0.1", MAX_OPEN_OF_ADDRESS)
+    busy = await ask_all("127.0.0.1", LIMITS.of_address)
     assert (await (await served.client("127.0.0.1")).answer())[0] == 503
-    busy += await ask_all("127.0.0.2", MAX_OPEN - MAX_OPEN_OF_ADDRESS)
+    busy += await ask_all("127.0.0.2", LIMITS.most - LIMITS.of_address)
     assert (await (await served.client("127.0.0.3")).answer())[0] == 503
     served.site.release.set()
     assert {(await client.answer())[2] for client in busy} == {b"0"}
@@ -318,7 +319,7 @@ async def test_the_head_of_a_request_has_a_deadline(served: Any, monkeypatch: py
     for client in (second, body):
         client.ask("/page")
         await client.answer()
-    monkeypatch.setattr(monitoring, "HEAD_S", 0.1)
+    monkeypatch.setattr(monitoring.LIMITS, "head_s", 0.1)
     body.writer.write(b"POST /page HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nha")
     silent, half = await served.client(), await served.client()
     for client in (half, second):
@@ -333,7 +334,7 @@ async def test_clients_that_begin_no_handshake_keep_nobody_out_of_https(tmp_path
     write(certificates := tmp_path / "certificates")
     tls = TlsOptions(cert_file=f"{certificates}/server.pem", key_file=f"{certificates}/server.key")
     http = await serve(Site(), https_port=-1, tls=tls)
-    held = [await asyncio.open_connection("127.0.0.1", http.port) for _ in range(MAX_OPEN)]
+    held = [await asyncio.open_connection("127.0.0.1", http.port) for _ in range(LIMITS.most)]
     other = Client(*await asyncio.open_connection("localhost", http.port, ssl=client_context(certificates)))
     other.ask("/page")
     assert (await other.answer())[2] == b"/page"
