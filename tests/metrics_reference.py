@@ -30,7 +30,7 @@ def page() -> str:
 # Metrics
 
 ```sh
-lakestream up -m 8222
+lakestream up
 curl localhost:8222/metrics
 ```
 

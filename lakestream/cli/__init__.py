@@ -19,7 +19,7 @@ In reading order:
 - `results.py`: Output of query results.
 - `server_options.py`: Options by which commands name a server and log in to it.
 - `link.py`: A connection to a running server, for commands that move messages.
-- `monitor.py`: A running server as its monitoring port shows it, for commands.
+- `monitor.py`: A running server as its monitoring pages show it, for commands.
 - `status.py`: `lakestream status`: a server on one screen.
 - `top.py`: `lakestream top`: connections, streams and consumers of a running server, live.
 - `sql.py`: `lakestream sql`: SQL on the lake from a terminal, a pipe or a script.
@@ -33,4 +33,5 @@ In reading order:
 - `repair.py`: `lakestream repair`: what can be repaired in a store, or in a running cluster, without a loss.
 - `restore.py`: `lakestream restore`: restore a stream from the lake; `lakestream schema restore`: the schemas of an
   account.
+- `nats/`: Commands of a NATS client: messages, streams, consumers, buckets and objects of any server with JetStream.
 """

@@ -16,6 +16,11 @@ from lakestream.cli.config_command import config
 from lakestream.cli.doctor import doctor
 from lakestream.cli.flags import SECTIONS
 from lakestream.cli.jobs import clone, compact, maintain, replay
+from lakestream.cli.nats.buckets import kv
+from lakestream.cli.nats.consumers import consumer
+from lakestream.cli.nats.messages import pub, request, sub
+from lakestream.cli.nats.objects import objects
+from lakestream.cli.nats.streams import stream
 from lakestream.cli.optional import OptionalCommand, OptionalCommands
 from lakestream.cli.repair import repair
 from lakestream.cli.restore import restore, restore_schemas
@@ -26,13 +31,14 @@ from lakestream.cli.terminal import quiet_asyncio
 from lakestream.cli.top import top
 from lakestream.cli.verify import verify
 
-RUN, DATA, LOOK, LAKE = "Run a server", "Query and move messages", "Look and measure", "Maintain a lake"
+RUN, NATS, DATA = "Run a server", "Use a server", "Query and move messages"
+LOOK, LAKE = "Look and measure", "Maintain a lake"
 
 app = typer.Typer(
     name="lakestream",
     help="A NATS JetStream server that keeps every stream as a Delta table.",
     epilog=(
-        "Web console and metrics: run `lakestream up -m 8222`, then open http://localhost:8222/console and /metrics. "
+        "Web console and metrics: run `lakestream up`, then open http://localhost:8222/console and /metrics. "
         "Python: `from lakestream.client import connect`."
     ),
     no_args_is_help=True,
@@ -124,6 +130,14 @@ def _bench() -> None:
 
 app.command("demo", cls=OptionalCommand, rich_help_panel=RUN)(_demo)
 app.add_typer(config, name="config", rich_help_panel=RUN)
+app.command(rich_help_panel=NATS)(pub)
+app.command(rich_help_panel=NATS)(sub)
+app.command(rich_help_panel=NATS)(request)
+app.command("req", hidden=True)(request)
+app.add_typer(stream, name="stream", rich_help_panel=NATS)
+app.add_typer(consumer, name="consumer", rich_help_panel=NATS)
+app.add_typer(kv, name="kv", rich_help_panel=NATS)
+app.add_typer(objects, name="object", rich_help_panel=NATS)
 app.command(rich_help_panel=DATA)(sql)
 app.command("import", cls=OptionalCommand, rich_help_panel=DATA)(_import)
 app.command("export", cls=OptionalCommand, rich_help_panel=DATA)(_export)

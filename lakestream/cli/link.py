@@ -77,8 +77,13 @@ def exits(stopped: str, *errors: type[Exception]) -> Iterator[None]:
         raise typer.Exit(INTERRUPTED) from None
 
 
-async def connect_once(server: Server, name: str) -> Client:
+async def connect_once(server: Server, name: str, errors: list[Exception] | None = None) -> Client:
     """Return a connection that is not made again when it breaks.
+
+    Args:
+        server: the server.
+        name: of the connection.
+        errors: gets what the server reports on it, once it is made.
 
     Raises:
         TransferFailed: the server cannot be reached, or refuses the login.
@@ -90,7 +95,7 @@ async def connect_once(server: Server, name: str) -> Client:
     failures: list[Exception] = []
 
     async def failed(error: Exception) -> None:
-        failures.append(error)
+        (failures if errors is None or not client.is_connected else errors).append(error)
 
     client = Client()
     try:
@@ -179,6 +184,11 @@ class ClientLink:
         for request in requests:
             request.cancel()
         await asyncio.gather(*requests, return_exceptions=True)
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """Return the server's INFO."""
+        return dict(self._client._server_info)
 
     @property
     def max_payload(self) -> int:

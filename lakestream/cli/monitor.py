@@ -1,11 +1,12 @@
-"""A running server as its monitoring port shows it, for commands.
+"""A running server as its monitoring pages show it, for commands.
 
-Belongs here: fetching pages, and the figures that `status` and `top` show, from lakestream or nats-server. Rates are
-the differences of two snapshots.
+Belongs here: fetching pages, over HTTP or NATS, and the figures that `status` and `top` show, from lakestream or
+nats-server. Rates are the differences of two snapshots.
 """
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import ssl
@@ -13,10 +14,15 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Iterator
 from email.utils import parsedate_to_datetime
 from typing import Any
 
 import msgspec
+
+from lakestream.cli.link import ClientLink, TransferFailed
+from lakestream.cli.server_options import DEFAULT_MONITOR, Server
+from lakestream.lake.flush import plain_url
 
 TIMEOUT_S = 5.0
 """Timeout of a page."""
@@ -93,6 +99,80 @@ class Monitor:
                 return MonitoringPage(status, {})
             raise MonitorFailed(f"{self.url} is not the monitoring port of a NATS server: it answers {body[:60]!r}")
         return MonitoringPage(status, found, parsedate_to_datetime(date).timestamp() if date else None)
+
+
+class NatsMonitor:
+    """The pages of a server over NATS.
+
+    A user of the system account gets the server's own. Others get what their account may know: its streams, consumers
+    and connections.
+
+    Args:
+        server: the server.
+
+    Raises:
+        TransferFailed: it cannot be reached.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self._link = ClientLink(server)
+        self.url = plain_url(server.url)
+        self._info = self._link.info
+        self._system: bool | None = None
+
+    def page(self, name: str, **query: object) -> MonitoringPage:
+        """Return a page. Raises MonitorFailed: the server does not answer."""
+        asked = {_SPELLED.get(key, key): value if key == "limit" else bool(value) for key, value in query.items()}
+        body = json.dumps(asked).encode()
+        if self._system is not False:
+            subject = f"$SYS.REQ.SERVER.{self._info['server_id']}.{name.upper()}"
+            try:
+                answer = json.loads(self._link.request(subject, body, timeout=_PATIENCE_S))
+            except TransferFailed as error:
+                if self._system:
+                    raise MonitorFailed(str(error)) from None
+                self._system = False
+            else:
+                self._system = True
+                failed = "error" in answer
+                found = answer.get("error") if failed else answer.get("data", {})
+                return MonitoringPage(503 if failed or found.get("error") else 200, found)
+        try:
+            return MonitoringPage(200, self._of_account(name))
+        except TransferFailed as error:
+            raise MonitorFailed(str(error)) from None
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._link.__exit__()
+
+    def _of_account(self, name: str) -> dict[str, Any]:
+        if name == "varz":
+            return {**self._info, "jetstream": bool(self._info.get("jetstream"))}
+        if name == "connz":
+            answer = json.loads(self._link.request("$SYS.REQ.SERVER.PING.CONNZ", b"{}", timeout=_PATIENCE_S))
+            return dict(answer.get("data") or {})
+        if name != "jsz":
+            return {"status": "ok"}
+        streams = self._pages("STREAM.LIST", "streams")
+        for each in streams:
+            each["name"] = each["config"]["name"]
+            each["consumer_detail"] = self._pages(f"CONSUMER.LIST.{each['name']}", "consumers")
+        return {"account_details": [{"name": "$G", "stream_detail": streams}]}
+
+    def _pages(self, subject: str, key: str) -> list[dict[str, Any]]:
+        found = list[dict[str, Any]]()
+        while True:
+            page = self._link.api(subject, {"offset": len(found)})
+            found += page.get(key) or []
+            if not page.get(key) or len(found) >= page.get("total", 0):
+                return found
+
+
+_SPELLED = {"consumers": "consumer", "streams": "streams"}
+"""Names of options in requests over NATS that differ from those in a query."""
+_PATIENCE_S = 2.0
+"""Timeout of a page over NATS; of a request that the user may not make, too."""
 
 
 class MonitoredConsumer(msgspec.Struct, frozen=True):
@@ -176,11 +256,29 @@ class MonitoredServer(msgspec.Struct, frozen=True, kw_only=True):
         return self.varz.get("lake") or {}
 
 
-def snapshot(monitor: Monitor, *, with_connections: bool = True) -> MonitoredServer:
+@contextlib.contextmanager
+def monitored(url: str, server: Server) -> Iterator[Monitor | NatsMonitor]:
+    """Context of the pages of a server: of this monitoring port, else over NATS of a server that options name, else of
+    the default monitoring port.
+
+    Raises:
+        TransferFailed: the server cannot be reached over NATS.
+    """
+    if url or not server.named:
+        yield Monitor(url or DEFAULT_MONITOR, server.login.tls_ca)
+        return
+    port = NatsMonitor(server)
+    try:
+        yield port
+    finally:
+        port.close()
+
+
+def snapshot(monitor: Monitor | NatsMonitor, *, with_connections: bool = True) -> MonitoredServer:
     """Return the server's state now. Raises MonitorFailed."""
     varz = monitor.page("varz")
     if "server_id" not in varz.body:
-        raise MonitorFailed(f"{monitor.url} is not the monitoring port of a NATS server")
+        raise MonitorFailed(f"{monitor.url} does not have the monitoring pages of a NATS server")
     health = monitor.page("healthz")
     streams: tuple[MonitoredStream, ...] = ()
     if varz.body.get("jetstream"):
@@ -275,11 +373,12 @@ def warnings(now: MonitoredServer) -> list[str]:
     varz, lake = now.varz, now.lake
     if not now.healthy:
         found.append(f"the server is not healthy: {now.health}")
-    attended = bool((lake.get("compactor") or {}).get("alive"))
+    compactor = lake.get("compactor") or {}
+    attended = bool(compactor.get("alive"))
     outage = lake.get("outage")
     if outage:
         found.append(str(outage["text"]))
-    if lake and not outage and not attended and now.streams:
+    if lake and not outage and not attended and not compactor.get("starting") and now.streams:
         found.append(
             "no compactor is at work on the lake: start `lakestream compact`, or the server with `lakestream up`"
         )
@@ -291,6 +390,7 @@ def warnings(now: MonitoredServer) -> list[str]:
                 f"stream {stream.title}: its table is {stream.lag_seconds:.0f} s behind; look at the compactor's log"
             )
     jetstream = varz.get("jetstream") or {}
+    jetstream = {} if jetstream is True else jetstream
     config, stats = jetstream.get("config") or {}, jetstream.get("stats") or {}
     for used, limit, key in (
         ("storage", "max_storage", "max_file_store"),

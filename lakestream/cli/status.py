@@ -11,23 +11,28 @@ import msgspec
 import typer
 
 from lakestream.cli.link import exits
-from lakestream.cli.monitor import Monitor, MonitoredServer, MonitoredStream, MonitorFailed, snapshot, warnings
-from lakestream.cli.server_options import DEFAULT_MONITOR, CaOption, MonitorOption
+from lakestream.cli.monitor import MonitoredServer, MonitoredStream, MonitorFailed, monitored, snapshot, warnings
+from lakestream.cli.server_options import MonitorOption, Server, with_server
 from lakestream.cli.terminal import JsonOption, console, print_json, short, size
 
 STREAMS = 20
 """Streams that are shown without --all, those with the largest lag first."""
 
 
+@with_server
 def status(
-    monitor: MonitorOption = DEFAULT_MONITOR,
-    tls_ca: CaOption = "",
+    server: Server,
+    monitor: MonitorOption = "",
     everything: Annotated[bool, typer.Option("--all", help="Show every stream.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a server on one screen: load, streams, lag of the tables, the compactor, and warnings."""
-    with exits("stopped", MonitorFailed):
-        now = snapshot(Monitor(monitor, tls_ca))
+    """Show a server on one screen: load, streams, lag of the tables, the compactor, and warnings.
+
+    It asks the monitoring port; with --server or a login the server itself, which tells users of the system account
+    everything, and others what concerns their account.
+    """
+    with exits("stopped", MonitorFailed), monitored(monitor, server) as port:
+        now = snapshot(port)
         if as_json:
             print_json(summary(now))
         else:
@@ -37,7 +42,8 @@ def status(
 def summary(now: MonitoredServer) -> dict[str, Any]:
     """Return the status as plain values."""
     varz, lake = now.varz, now.lake
-    stats = (varz.get("jetstream") or {}).get("stats") or {}
+    jetstream = varz.get("jetstream") or {}
+    stats = {} if jetstream is True else jetstream.get("stats") or {}
     names = (
         "server_id",
         "server_name",
@@ -71,25 +77,32 @@ def _show(now: MonitoredServer, limit: int | None) -> None:
 
     out = console()
     varz, lake = now.varz, now.lake
-    kind = f"lakestream {varz['lakestream']}" if now.is_lakestream else f"nats-server {varz.get('version')}"
+    other = "nats-server" if "uptime" in varz else "NATS"  # what an account knows of its server
+    kind = f"lakestream {varz['lakestream']}" if now.is_lakestream else f"{other} {varz.get('version')}"
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="bold", no_wrap=True)
     facts.add_column(overflow="fold")
+    up = f"up {varz['uptime']}" if "uptime" in varz else ""
     healthy = Text("healthy", "green") if now.healthy else Text(now.health, "red")
-    facts.add_row("server", Text.assemble(f"{varz.get('server_name')}  {kind}  up {varz.get('uptime')}  ", healthy))
-    facts.add_row(
-        "clients",
-        f"{varz.get('connections', 0)} connections, {varz.get('subscriptions', 0)} subscriptions, "
-        f"{varz.get('slow_consumers', 0)} slow consumers",
-    )
-    facts.add_row(
-        "messages", f"{short(varz.get('in_msgs', 0))} in, {short(varz.get('out_msgs', 0))} out since the start"
-    )
-    facts.add_row(
-        "process", f"{size(varz.get('mem', 0))} memory, {varz.get('cpu', 0):.0f} % of a core, {now.routes} routes"
-    )
+    facts.add_row("server", Text.assemble(f"{varz.get('server_name')}  {kind}  {up}  ", healthy))
+    if "uptime" in varz:
+        facts.add_row(
+            "clients",
+            f"{varz.get('connections', 0)} connections, {varz.get('subscriptions', 0)} subscriptions, "
+            f"{varz.get('slow_consumers', 0)} slow consumers",
+        )
+        facts.add_row(
+            "messages", f"{short(varz.get('in_msgs', 0))} in, {short(varz.get('out_msgs', 0))} out since the start"
+        )
+        facts.add_row(
+            "process", f"{size(varz.get('mem', 0))} memory, {varz.get('cpu', 0):.0f} % of a core, {now.routes} routes"
+        )
+    else:
+        facts.add_row("clients", f"{len(now.connections)} connections of this account")
     jetstream = varz.get("jetstream") or {}
-    if jetstream:
+    if jetstream is True:
+        facts.add_row("JetStream", f"{len(now.streams)} streams of this account")
+    elif jetstream:
         used, most = (
             (jetstream.get("stats") or {}).get("storage", 0),
             (jetstream.get("config") or {}).get("max_storage", 0),
@@ -98,10 +111,13 @@ def _show(now: MonitoredServer, limit: int | None) -> None:
     else:
         facts.add_row("JetStream", "off")
     if lake:
-        alive = (lake.get("compactor") or {}).get("alive")
-        batch = (lake.get("compactor") or {}).get("batch")
+        compactor = lake.get("compactor") or {}
+        batch = compactor.get("batch")
         last = f", batch {batch['batch']}: {batch['segments']} segments in {batch['seconds']:.1f} s" if batch else ""
-        state = Text(f"compactor at work{last}", "green") if alive else Text("no compactor", "yellow")
+        if compactor.get("alive"):
+            state = Text(f"compactor at work{last}", "green")
+        else:
+            state = Text("compactor starting" if compactor.get("starting") else "no compactor", "yellow")
         facts.add_row("lake", Text.assemble(f"{lake['url']}  ", state))
     out.print(facts)
     if now.streams:

@@ -17,8 +17,16 @@ import msgspec
 import typer
 
 from lakestream.cli.link import exits
-from lakestream.cli.monitor import Monitor, MonitoredServer, MonitorFailed, snapshot, warnings
-from lakestream.cli.server_options import DEFAULT_MONITOR, CaOption, MonitorOption
+from lakestream.cli.monitor import (
+    Monitor,
+    MonitoredServer,
+    MonitorFailed,
+    NatsMonitor,
+    monitored,
+    snapshot,
+    warnings,
+)
+from lakestream.cli.server_options import MonitorOption, Server, with_server
 from lakestream.cli.terminal import JsonOption, complain, console, print_json, short, size
 
 if TYPE_CHECKING:
@@ -77,9 +85,10 @@ COLUMNS: dict[str, tuple[TopColumn, ...]] = {
 Row = dict[str, Any]
 
 
+@with_server
 def top(
-    monitor: MonitorOption = DEFAULT_MONITOR,
-    tls_ca: CaOption = "",
+    server: Server,
+    monitor: MonitorOption = "",
     interval: Annotated[float, typer.Option("--interval", "-i", min=0.1, help="Seconds between two updates.")] = 1.0,
     view: Annotated[str, typer.Option("--view", help="First view: streams, consumers or connections.")] = "streams",
     once: Annotated[bool, typer.Option("--once", help="Measure one interval, print the result and exit.")] = False,
@@ -89,8 +98,7 @@ def top(
     if view not in VIEWS:
         complain(f"--view {view}: write {', '.join(VIEWS)}")
         raise typer.Exit(2)
-    with exits("", MonitorFailed):
-        port = Monitor(monitor, tls_ca)
+    with exits("", MonitorFailed), monitored(monitor, server) as port:
         if as_json:
             before = snapshot(port)
             time.sleep(interval)
@@ -261,7 +269,7 @@ class Screen:
         return Group(*lines, table, foot)
 
 
-def _live(port: Monitor, screen: Screen, interval: float) -> None:
+def _live(port: Monitor | NatsMonitor, screen: Screen, interval: float) -> None:
     """Show the screen until a key ends it. The terminal is as it was afterwards, whatever ends this."""
     from rich.live import Live
     from rich.text import Text

@@ -1,7 +1,8 @@
 """`lakestream up`: the server with its compactor.
 
-Belongs here: what `up` adds to `serve`: JetStream on, a store in ./data, the compactor as a supervised child, and the
-lines that show all addresses and paths. The server works the same with or without the child.
+Belongs here: what `up` adds to `serve`: JetStream on, a store in ./data, monitoring and console, loopback addresses as
+long as nobody needs a login, the compactor as a supervised child, and the lines that show all addresses and paths. The
+server works the same with or without the child.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import re
 import shlex
 import shutil
+import socket
 import sys
 from collections.abc import Sequence
 
@@ -19,12 +21,16 @@ import msgspec
 from lakestream.cli import serve
 from lakestream.cli.supervisor import ChildSupervisor, StartPostponed, Timing
 from lakestream.config.loading import load
-from lakestream.config.options import Flags, LakeOptions, Options
+from lakestream.config.options import FREE_PORT, LOOPBACK, Flags, LakeOptions, Options
 from lakestream.logging import Logger
 from lakestream.server.node import Node
 from lakestream.server.workers.worker import Worker
 
 DEFAULT_STORE = "data"
+MONITOR_PORT = 8222
+"""Default port of monitoring, metrics and console, at the loopback interface; a free one if it is taken."""
+METRICS_PORT = 9464
+"""Default port of the compactor's metrics, at the loopback interface; there are none if it is taken."""
 
 _TRACE = re.compile(r"\s|Traceback \(|Caused by: |Suppressed: |(During handling|The above exception)\b")
 """Lines of a stack trace of Java or Python, except for the first or last one, which has the error."""
@@ -37,16 +43,35 @@ def up(arguments: Sequence[str]) -> int:
 
 
 def settle(flags: Flags) -> Options:
-    """Return the options of serve with JetStream on, in ./data unless flag or file names a store.
+    """Return the options of serve with JetStream on, in ./data unless flag or file names a store, and with monitoring.
+    Without authorization it listens on the loopback interface, unless flag or file names another address.
+
+    What is decided here becomes part of the flags, so that a reload keeps it.
 
     Raises:
         StartError: as `load`.
     """
-    flags = msgspec.structs.replace(flags, jetstream=True)
+    flags = msgspec.structs.replace(flags, jetstream=True, local=True)
     options = load(flags)
     if options.jetstream is not None and options.jetstream.temporary_store:
-        options = load(msgspec.structs.replace(flags, store_dir=DEFAULT_STORE))
-    return options
+        flags = msgspec.structs.replace(flags, store_dir=DEFAULT_STORE)
+    if options.host == LOOPBACK:
+        flags = msgspec.structs.replace(flags, host=LOOPBACK)
+    if not options.http_port and not options.https_port:
+        port = MONITOR_PORT if is_free(MONITOR_PORT) else FREE_PORT
+        flags = msgspec.structs.replace(flags, http_host=LOOPBACK, http_port=port)
+    return load(flags)
+
+
+def is_free(port: int) -> bool:
+    """Return True if nothing listens at a port of the loopback interface."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True
 
 
 def run(options: Options, log: Logger) -> int:
@@ -74,16 +99,25 @@ class ServerWithCompactor(Node):
         await super().start()
         if self.keeper is None:
             return
+        lake = self.options.lake
+        if not lake.compactor_metrics_port and is_free(METRICS_PORT):
+            lake = msgspec.structs.replace(lake, compactor_metrics_port=METRICS_PORT)
+        self.keeper.starting = True
         self.compactor = ChildSupervisor(
             "compactor",
-            Compaction(self.keeper.root, self.log, self.options.lake),
+            Compaction(self.keeper.root, self.log, lake),
             output=self._pass_on,
             report=self._report,
             timing=self._timing,
             environ=self._environ(),
         )
         self.compactor.start()
-        print(welcome(self.options.host, self.identity.port, self.keeper.root, self._console()), flush=True)
+        shown = (
+            self._url(),
+            self.options.console.enabled,
+            f"{lake.compactor_metrics_host}:{lake.compactor_metrics_port}",
+        )
+        print(welcome(self.options.host, self.identity.port, self.keeper.root, *shown), flush=True)
 
     async def stop(self) -> None:
         """Stop the node and the compactor; return when both are gone."""
@@ -96,13 +130,11 @@ class ServerWithCompactor(Node):
         finally:
             await asyncio.get_running_loop().run_in_executor(None, self.compactor.stop)
 
-    def _console(self) -> str:
-        """Return the URL of the web console; "": it is not served."""
+    def _url(self) -> str:
+        """Return the URL of the monitoring port."""
         options, port = self.options, self.listeners.http_port
-        if not port or not options.console.enabled:
-            return ""
         scheme = "https" if options.https_port else "http"
-        return f"{scheme}://{_reachable(options.http_host or options.host)}:{port}/console"
+        return f"{scheme}://{_reachable(options.http_host or options.host)}:{port}{options.http_base_path}"
 
     def _environ(self) -> dict[str, str]:
         """Return the variables by which the compactor learns of settings that other programs have in variables."""
@@ -116,6 +148,8 @@ class ServerWithCompactor(Node):
         write[level_of(line)](f"compactor: {line}")
 
     def _report(self, level: str, text: str) -> None:
+        if level == "warn" and self.keeper is not None:  # it waits for Java, say, or has ended
+            self.keeper.starting = False
         (self.log.warn if level == "warn" else self.log.info)(text)
 
 
@@ -178,29 +212,41 @@ def flags_of(options: LakeOptions) -> list[str]:
     return flags
 
 
-def welcome(host: str, port: int, lake: str, console: str = "") -> str:
-    """Return the first lines for the user. `console`: its URL, "" if it is not served."""
+def welcome(host: str, port: int, lake: str, monitor: str, console: bool, compactor: str) -> str:
+    """Return the first lines for the user.
+
+    Args:
+        host, port: of the listener for clients.
+        lake: the lake's root.
+        monitor: URL of the monitoring port.
+        console: it has the web console.
+        compactor: `host:port` of the compactor's metrics; port 0: there are none.
+    """
     url = f"nats://{_reachable(host)}:{port}"
     shown = lake if "://" in lake else os.path.relpath(lake)
     if shown.startswith(".."):
         shown = lake
     quoted, program = shlex.quote(shown), _program()
-    console = console or "add -m 8222 for the web console and metrics"
+    shown_at = f"{monitor}/console" if console else f"off ({monitor} has the monitoring pages)"
+    metrics = f"{monitor}/metrics" + (
+        "" if compactor.endswith(":0") else f", of the compactor http://{compactor}/metrics"
+    )
     return f"""
   lakestream is up
     connect   {url}   (any NATS client, JetStream on)
+    console   {shown_at}
+    metrics   {metrics}
     lake      {lake}
-    console   {console}
-    try       {program} demo --url {url} --lake {quoted}
-              {program} sql --lake {quoted} -q 'SHOW TABLES'
-              {program} sql --lake {quoted}
+    try       {program} pub orders.de '{{"price": 9.5}}' --create ORDERS --server {url}
+              {program} sql --lake {quoted} -q 'SELECT * FROM ORDERS'
+              {program} status
     stop      Ctrl-C
 """
 
 
 def _reachable(host: str) -> str:
     """Return the host of a URL that reaches a listener from this machine."""
-    return "127.0.0.1" if host in ("", "0.0.0.0", "::") else f"[{host}]" if ":" in host else host
+    return LOOPBACK if host in ("", "0.0.0.0", "::") else f"[{host}]" if ":" in host else host
 
 
 def _program() -> str:

@@ -17,6 +17,7 @@ from lakestream.config.account_options import User
 from lakestream.config.errors import StartError
 from lakestream.config.options import (
     FREE_PORT,
+    LOOPBACK,
     MIB,
     NOT_BOUND,
     SECOND,
@@ -76,6 +77,7 @@ RELOADABLE = frozenset(
 LARGE_PAYLOAD = 8 * MIB
 """Size of messages above which a warning is logged, as in nats-server."""
 
+_ADDRESSES = ("host", "port", "http_host", "http_port", "https_port")
 _LARGE = "Maximum payloads over 8.00 MB are generally discouraged and could lead to poor performance"
 
 
@@ -93,7 +95,7 @@ def load(flags: Flags) -> Options:
     values: dict[str, Any] = {name: value for name, value in from_file.items() if name in Options.__struct_fields__}
     values |= {
         name: getattr(flags, name)
-        for name in ("host", "port", "server_name", "http_port", "https_port", "client_advertise", *_LOGGING)
+        for name in (*_ADDRESSES, "server_name", "client_advertise", *_LOGGING)
         if getattr(flags, name) is not None
     }
     if flags.workers is not None:
@@ -105,6 +107,8 @@ def load(flags: Flags) -> Options:
             raise StartError(f"invalid --workers: {error}") from None
     _credentials(flags, values)
     values["tls"] = tls = _tls(flags, values.get("tls"))
+    if flags.local and not _asks_who(values):
+        values.setdefault("host", LOOPBACK)
     if tls is not None:
         values.setdefault("auth_timeout_ns", tls.timeout_ns + SECOND)
     values["jetstream"] = _jetstream(flags, from_file.get("jetstream"))
@@ -228,6 +232,16 @@ def _credentials(flags: Flags, values: dict[str, Any]) -> None:
         values["token"] = flags.token
         values["users"] = ()
         values["single_user"] = False
+
+
+def _asks_who(values: dict[str, Any]) -> bool:
+    """Return True if clients need a login."""
+    tls = values["tls"]
+    return (
+        any(values.get(name) for name in ("users", "token", "operators", "callout"))
+        or any(account.users for account in values.get("accounts", ()))
+        or (tls is not None and (tls.verify or tls.verify_and_map))
+    )
 
 
 def _tls(flags: Flags, from_file: TlsOptions | None) -> TlsOptions | None:

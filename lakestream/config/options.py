@@ -507,15 +507,24 @@ class SqlOptions(msgspec.Struct, frozen=True, kw_only=True):
     flight_port: int = 0
 
 
+LOOPBACK = "127.0.0.1"
+
+
 class Flags(msgspec.Struct, frozen=True, kw_only=True):
-    """The command line; None where a flag is absent. A flag takes precedence over the configuration file."""
+    """The command line; None where a flag is absent. A flag takes precedence over the configuration file.
+
+    `http_host`: of `lakestream up`, which has no flag for it. `local`: listen for clients on the loopback interface,
+    unless flag or file say otherwise, or clients need a login.
+    """
 
     config: str = ""
     host: str | None = None
     port: int | None = None
     server_name: str | None = None
+    http_host: str | None = None
     http_port: int | None = None
     https_port: int | None = None
+    local: bool = False
     tls: bool | None = None
     tls_verify: bool | str | None = None
     tls_cert: str | None = None

@@ -71,6 +71,7 @@ class ServerCredentials(msgspec.Struct, frozen=True):
         nkey: path of a file with the seed of a user key.
         tls_cert, tls_key: PEM files of a client certificate.
         tls_ca: PEM file of the authorities that sign the server's certificate; "": the system's.
+        tls_first: TLS begins before the server's greeting.
     """
 
     user: str = ""
@@ -81,11 +82,13 @@ class ServerCredentials(msgspec.Struct, frozen=True):
     tls_cert: str = ""
     tls_key: str = ""
     tls_ca: str = ""
+    tls_first: bool = False
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> ServerCredentials:
         """Return the credentials among the options of a data source or a command."""
-        return cls(**{name: options[name] for name in cls.__struct_fields__ if options.get(name)})
+        found = {name: options[name] for name in cls.__struct_fields__ if name != "tls_first" and options.get(name)}
+        return cls(**found, tls_first=options.get("tls_first") == "true")
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments for nats-py.
@@ -104,8 +107,9 @@ class ServerCredentials(msgspec.Struct, frozen=True):
         try:
             for file in filter(None, (self.creds, self.nkey)):
                 os.stat(file)
-            if self.tls_ca or self.tls_cert:
+            if self.tls_ca or self.tls_cert or self.tls_first:
                 found["tls"] = self.tls_context()
+                found["tls_handshake_first"] = self.tls_first
         except OSError as error:  # also ssl's errors
             files = ", ".join(filter(None, (self.creds, self.nkey, self.tls_ca, self.tls_cert, self.tls_key)))
             raise BadCredentials(f"cannot log in with {files}: {error}") from None

@@ -81,6 +81,8 @@ class Lag(Protocol):
     root: str
     attended: bool
     """True if a compactor is at work in the lake."""
+    starting: bool
+    """True if one was started that is not at work yet."""
 
     @property
     def batch(self) -> object | None:

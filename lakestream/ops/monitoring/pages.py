@@ -512,8 +512,10 @@ def lake_of(keeper: Lag) -> dict[str, Any]:
 
 
 def compactor_of(keeper: Lag) -> dict[str, Any]:
-    """Return the `compactor` object: whether one is at work, and its last micro-batch."""
+    """Return the `compactor` object: whether one is at work, or about to be, and its last micro-batch."""
     page: dict[str, Any] = {"alive": keeper.attended}
+    if keeper.starting and not keeper.attended:
+        page["starting"] = True
     return page if keeper.batch is None else page | {"batch": msgspec.to_builtins(keeper.batch)}
 
 

@@ -113,6 +113,8 @@ class LakeKeeper:
         """Returns why the lake lacks schemas of an account, "" if they are being written; None if it has all."""
         self.attended = False
         """True if a compactor holds the lake's lock, by the last check."""
+        self.starting = False
+        """True if one was started that is not at work yet, as far as whoever started it knows."""
         self.batch: QueryProgress | None = None
         """The last micro-batch of the compactor's query, by the last check."""
         self.visits = 0
@@ -490,6 +492,7 @@ class LakeKeeper:
             before, self._lock = self._lock, found
             came = not before.held and (found.held or found.changed_ns != before.changed_ns)
             self.attended = found.held
+            self.starting = self.starting and not found.held
             if came or found.held or before.held:  # it may have committed after the last look
                 self.visits += 1
             if came:

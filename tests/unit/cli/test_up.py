@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import queue
 import re
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -17,10 +19,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+from msgspec.structs import replace
 
 from lakestream.cli import jobs
 from lakestream.cli.supervisor import ChildSupervisor, StartPostponed, Timing
 from lakestream.cli.up import Compaction, flags_of, level_of, settle, welcome
+from lakestream.config.loading import load
 from lakestream.config.options import Flags, LakeOptions
 from lakestream.logging import Logger
 
@@ -333,12 +337,56 @@ def test_up_takes_the_store_of_the_configuration_file(tmp_path: Path) -> None:
     [("0.0.0.0", "nats://127.0.0.1:4222"), ("10.0.0.5", "nats://10.0.0.5:4222"), ("::1", "nats://[::1]:4222")],
 )
 def test_the_welcome_says_where_and_what_to_try(host: str, url: str, tmp_path: Path) -> None:
-    text = welcome(host, 4222, str(tmp_path / "the lake"))
+    text = welcome(host, 4222, str(tmp_path / "the lake"), "http://h:1", True, "127.0.0.1:0")
     assert f"connect   {url} " in text
     assert f"lake      {tmp_path}/the lake\n" in text
-    assert text.count(f"'{tmp_path}/the lake'") == 3
-    assert "console   add -m 8222 " in text
-    assert "console   http://h:1/console\n" in welcome(host, 4222, str(tmp_path), "http://h:1/console")
+    assert text.count(f"'{tmp_path}/the lake'") == 1
+    assert "console   http://h:1/console\n" in text
+    assert "metrics   http://h:1/metrics\n" in text
+    assert f"--create ORDERS --server {url}\n" in text
+    off = welcome(host, 4222, str(tmp_path), "http://h:1", False, "127.0.0.1:9464")
+    assert "console   off (http://h:1 has the monitoring pages)\n" in off
+    assert "metrics   http://h:1/metrics, of the compactor http://127.0.0.1:9464/metrics\n" in off
+
+
+@pytest.mark.parametrize(
+    ("flags", "config", "host"),
+    [
+        (Flags(), "", "127.0.0.1"),
+        (Flags(host="0.0.0.0"), "", "0.0.0.0"),
+        (Flags(user="u", password="p"), "", "0.0.0.0"),
+        (Flags(token="t"), "", "0.0.0.0"),
+        (Flags(), "listen: 0.0.0.0:4222", "0.0.0.0"),
+        (Flags(), "authorization { users: [{user: u, password: p}] }", "0.0.0.0"),
+        (Flags(), "accounts { A { users: [{user: u, password: p}] } }", "0.0.0.0"),
+        (Flags(), "max_payload: 1MB", "127.0.0.1"),
+    ],
+)
+def test_without_a_login_up_listens_at_the_loopback_interface(
+    flags: Flags, config: str, host: str, tmp_path: Path
+) -> None:
+    (tmp_path / "nats.conf").write_text(config)
+    options = settle(replace(flags, config=str(tmp_path / "nats.conf") if config else ""))
+    assert options.host == host
+    assert load(options.flags).host == host, "a reload keeps it"
+    (tmp_path / "nats.conf").write_text("authorization { users: [{user: u, password: p}] }")
+    if host == "127.0.0.1":
+        assert load(options.flags).host == host, "also one that adds users"
+
+
+def test_up_has_monitoring_at_8222_or_where_flag_and_file_say(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with contextlib.suppress(OSError):  # another program has it: the better
+            taken.bind(("127.0.0.1", 8222))
+            taken.listen()
+        options = settle(Flags())
+        assert (options.http_host, options.http_port) == ("127.0.0.1", -1), "a free one"
+    assert settle(Flags(http_port=8333)).http_port == 8333
+    assert settle(Flags(http_port=8333)).http_host == ""
+    (tmp_path / "nats.conf").write_text("http: 10.0.0.5:8444")
+    options = settle(Flags(config=str(tmp_path / "nats.conf")))
+    assert (options.http_host, options.http_port) == ("10.0.0.5", 8444)
 
 
 # ---------------------------------------------------------------------------- the whole command

@@ -82,7 +82,8 @@ export function Overview() {
       under: varz.total_connections === undefined ? undefined : `${count(varz.total_connections)} since ${time(started).split(" ")[0]}` },
     varz.lake && { title: "Table lag", value: lags.length ? span(Math.max(...lags)) : NONE,
       under: varz.lake.compactor?.batch ? `batch ${count(varz.lake.compactor.batch.batch)} took ${span(
-        varz.lake.compactor.batch.seconds)}` : varz.lake.compactor?.alive ? "compactor is running" : "no compactor",
+        varz.lake.compactor.batch.seconds)}` : varz.lake.compactor?.alive ? "compactor is running"
+        : varz.lake.compactor?.starting ? "compactor is starting" : "no compactor",
       tone: Math.max(0,
         ...lags) > LAG_SECONDS ? "warn" : undefined },
     varz.mem !== undefined && { title: "Memory", value: bytes(varz.mem), under: `CPU ${Math.round(varz.cpu)} %` },
