@@ -108,7 +108,7 @@ class Engine:
         self._subscribe(stream)
 
     def lead(self, stream: Stream) -> None:
-        if self.node.answers.acks_by_stream:
+        if not self.node.alone:
             self.acks.attach(stream.name)
 
     def follow(self, name: str) -> None:
@@ -163,7 +163,7 @@ class Engine:
         self.serving = True
         for stream in self.streams.values():
             self.refresh(stream)
-        if not self.node.answers.acks_by_stream:
+        if self.node.alone:
             self.acks.listen()
         self.node.keeping.served(self.account)
 

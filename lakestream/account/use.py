@@ -41,7 +41,7 @@ class ElsewhereUse:
         """Last answers, by node."""
         self._decoder = msgspec.msgpack.Decoder(list[StreamSize])
         self._stopped = False
-        self._node.calls.serve(HELD, self._asked)
+        self._node.peers.serve(HELD, self._asked)
 
     def start(self) -> None:
         """Start polling."""
@@ -63,7 +63,7 @@ class ElsewhereUse:
         self._sizes = {name: sizes for name, sizes in self._sizes.items() if name in others}
         for name in others:
             answered = functools.partial(self._answered, name)
-            self._node.calls.call(name, HELD, msgspec.msgpack.encode(accounts), answered, POLL_NS)
+            self._node.peers.call(name, HELD, msgspec.msgpack.encode(accounts), answered, POLL_NS)
 
     def _asked(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
         held = []

@@ -8,7 +8,7 @@ In reading order:
 - `ports.py`: Interfaces of the meta layer to the accounts above it and to the other nodes.
 - `assignments.py`: Assignments: the streams that exist, and their nodes.
 - `meta.py`: Proposing and applying assignments.
-- `solo.py`: The meta layer of a server without other nodes.
+- `solo.py`: The meta layer of a server without other nodes: a cluster of one.
 - `meta_group.py`: The meta group: the Raft group whose log holds the assignments of a cluster.
 - `meta_join.py`: Joining the meta group.
 - `meta_transfer.py`: Transfer of the meta group's state to a member that is too far behind.

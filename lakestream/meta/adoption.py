@@ -7,7 +7,7 @@ any other. A stream whose name another stream of the cluster has stays offline u
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -16,7 +16,7 @@ from lakestream.meta.assignments import AssignStream
 from lakestream.meta.meta import MetaUnusable
 from lakestream.meta.meta_group import MetaGroup
 from lakestream.meta.meta_transfer import MetaTransfer
-from lakestream.meta.node import MetaNode
+from lakestream.meta.node import Keeping, MetaNode
 from lakestream.meta.recovery import RecoveredLog, recover
 from lakestream.protocol.api.errors import ApiError, for_clients
 from lakestream.stream.assembly import Stream
@@ -25,8 +25,8 @@ AGAIN_NS = 500_000_000
 """Pause before the assignment of a stream is retried (0.5 s)."""
 
 
-class Adoption:
-    """Opens replicas and adopts streams; implements `Keeping`."""
+class Adoption(Keeping):
+    """Opens replicas and adopts streams."""
 
     def __init__(self, node: MetaNode, meta: MetaGroup, transfer: MetaTransfer) -> None:
         self._node, self._meta, self._transfer, self._shared = node, meta, transfer, node.shared
@@ -56,15 +56,6 @@ class Adoption:
         for replica in self._node.replicas.of(account):
             if replica.leading:
                 replica.step_down()
-
-    def settling(self, account: str) -> bool:
-        return False
-
-    def when_settled(self, account: str, callback: Callable[[], None]) -> bool:
-        return False
-
-    def discard(self, account: str) -> None:
-        """Do nothing: all streams of a cluster's node are open."""
 
     # ------------------------------------------------------------------ Service
     def start(self) -> None:

@@ -18,18 +18,16 @@ from lakestream.meta.meta import Outcome
 from lakestream.meta.meta_group import MetaGroup
 from lakestream.meta.meta_join import MetaJoin
 from lakestream.meta.meta_transfer import MetaTransfer
-from lakestream.meta.node import AnswerStyle, MetaNode
-from lakestream.meta.placement import Candidate, Requirements, choose, choose_leader, peer_id
-from lakestream.meta.ports import AllAccounts, Nodes
+from lakestream.meta.node import MetaNode, Shown
+from lakestream.meta.placement import Candidate, Placing, Requirements, choose, choose_leader, peer_id
+from lakestream.meta.ports import AllAccounts, Peers
 from lakestream.meta.replica_files import MemberFiles
-from lakestream.meta.requests import Leaders, Requests
 from lakestream.meta.shared import Shared
 from lakestream.meta.site import PeerInfo
 from lakestream.meta.stores import FileStores
 from lakestream.ports import Clock
 from lakestream.protocol.api.errors import ApiError, api_error
-from lakestream.raft.group.groups import Groups
-from lakestream.raft.group.ports import Calls
+from lakestream.raft.group.groups import RaftGroups
 from lakestream.stream.core.config import Placement, StreamConfig
 
 STRAY_CHECK_NS = 10_000_000_000
@@ -43,50 +41,26 @@ DROPPED = "stream.dropped"
 DROP_WAIT_NS = 2_000_000_000
 """Longest wait of an answer for the nodes to remove files (2 s); they continue after it."""
 
-ANSWERS = AnswerStyle(
-    peers=True, acks_by_stream=True, stream_first=True, recreated=False, counts_all=False, domain_always=True
-)
-
 _MIRROR = b'"mirror":{'
 """Part of every assigned configuration of a mirror, whose encoding is lakestream's own."""
 
 
 def cluster_node(
-    shared: Shared,
-    accounts: AllAccounts,
-    stores: FileStores,
-    nodes: Nodes,
-    calls: Calls,
-    root: str,
-    unique_tag: str = "",
+    shared: Shared, accounts: AllAccounts, stores: FileStores, peers: Peers, root: str, unique_tag: str = ""
 ) -> MetaNode:
     """Return the meta node of a cluster's node.
 
     Args:
-        nodes, calls: the other nodes.
+        peers: the other nodes.
         root: the server's store directory.
         unique_tag: a prefix of server tags; the replicas of a stream differ in that tag. "" for none.
     """
     clock, io, log = shared.clock, shared.io, shared.log
-    groups = Groups(nodes, io, clock, random=Random(), files=stores.files)
-    meta = MetaGroup(root, nodes, groups, clock, io, log, files=stores.files)
-    transfer, join = MetaTransfer(meta, calls, io, log), MetaJoin(meta, nodes, calls, clock, log)
-    leaders = Leaders(nodes, calls)
-    node = MetaNode(
-        shared,
-        accounts,
-        nodes=nodes,
-        calls=calls,
-        meta=meta,
-        groups=groups,
-        files=MemberFiles(stores),
-        leaders=leaders,
-        answers=ANSWERS,
-    )
+    groups = RaftGroups(peers, io, clock, random=Random(), files=stores.files)
+    meta = MetaGroup(root, peers, groups, clock, io, log, files=stores.files)
+    transfer, join = MetaTransfer(meta, peers, io, log), MetaJoin(meta, peers, clock, log)
+    node = MetaNode(shared, accounts, peers, meta, groups, MemberFiles(stores))
     node.placing, node.shown = ClusterPlacing(node, unique_tag), ClusterShown(node)
-    node.requests = requests = Requests(node, calls, clock)
-    requests.on_answer = lambda account, reply, body, header: shared.bus_of(account).publish(reply, b"", header, body)
-    leaders.on_changed = lambda uid: requests.changed()
     node.keeping = adoption = Adoption(node, meta, transfer)
     drops = Drops(node, clock)
     node.local.on_dropped = drops.gone
@@ -127,12 +101,13 @@ class _Roles:
         self._node.shared.clock.call_later(YIELD_NS, self.removed)
 
 
-class ClusterPlacing:
-    """`Placing` among the members of the meta group."""
+class ClusterPlacing(Placing):
+    """Chooses among the members of the meta group."""
 
     several = True
 
     def __init__(self, node: MetaNode, unique_tag: str) -> None:
+        super().__init__(node.me)
         self._node, self._unique_tag = node, unique_tag
 
     def copies(self, replicas: int) -> int:
@@ -166,7 +141,7 @@ class ClusterPlacing:
 
     def candidates(self) -> list[Candidate]:
         """Return every node that could hold a stream."""
-        node, nodes, held = self._node, self._node.nodes, self._node.inventory
+        node, nodes, held = self._node, self._node.peers, self._node.inventory
         found = []
         for name in node.meta.membership.members:
             info = nodes.node if name == node.me else nodes.info(name)
@@ -190,7 +165,7 @@ class ClusterPlacing:
         return found
 
 
-class ClusterShown:
+class ClusterShown(Shown):
     """The fields of StreamInfo that only a cluster has: `cluster`, and `alternates` (docs/internals/api.md#streams).
 
     Mirrors are indexed by origin; the index is rebuilt when assignments have changed since its last use. As in
@@ -198,7 +173,7 @@ class ClusterShown:
     """
 
     def __init__(self, node: MetaNode) -> None:
-        self._node = node
+        super().__init__(node)
         self._known: dict[tuple[str, str], list[str]] = {}
         self._as_of: tuple[MetaState | None, int] = (None, 0)
 
@@ -236,7 +211,7 @@ class ClusterShown:
             lag = newest - far.match if far is not None else 0
             current = far.active and not lag if far is not None else name == meta.leader
             since = far.contact_ns if far is not None else 0
-            replicas.append(replica_shown(PeerInfo(name, current, not node.nodes.alive(name), since, lag)))
+            replicas.append(replica_shown(PeerInfo(name, current, not node.peers.alive(name), since, lag)))
         if replicas:
             shown["replicas"] = replicas
         voters = meta.membership.voters
@@ -298,7 +273,7 @@ class RestoreWatch:
         node, me = self._node, self._node.me
         for each in [each for each in node.meta.state.by_uid.values() if each.restoring]:
             mine = each.restoring == me and each.uid not in node.restoring
-            gone = each.restoring != me and node.meta.leading and not node.nodes.alive(each.restoring)
+            gone = each.restoring != me and node.meta.leading and not node.peers.alive(each.restoring)
             if mine or gone:
                 node.shared.log.warn(f"stream {each.name}: restore by {each.restoring} did not finish: removing it")
                 node.propose(AbandonStream(each.uid), lambda error: None)
@@ -312,7 +287,7 @@ class Drops:
         self._node, self._clock = node, clock
         self._waiting: dict[str, tuple[set[str], Callable[[], None]]] = {}
         """The nodes that have not reported, and the function that ends the wait, by uid."""
-        node.calls.serve(DROPPED, self._on_dropped)
+        node.peers.serve(DROPPED, self._on_dropped)
 
     def wrap(self, assignment: Assignment, done: Outcome) -> Outcome:
         """Return the outcome callback of a removal about to be proposed: it calls `done` once every connected node has
@@ -330,14 +305,14 @@ class Drops:
             elif uid in self._waiting:
                 self._clock.call_later(DROP_WAIT_NS, end_wait)
 
-        self._waiting[uid] = ({holder for holder in assignment.holders if self._node.nodes.alive(holder)}, end_wait)
+        self._waiting[uid] = ({holder for holder in assignment.holders if self._node.peers.alive(holder)}, end_wait)
         return outcome
 
     def gone(self, uid: str) -> None:
         """Report to the meta leader that this node has removed the files of a removed stream."""
         leader = self._node.meta_leader()
         if leader:
-            self._node.calls.tell(leader, DROPPED, uid.encode())
+            self._node.peers.tell(leader, DROPPED, uid.encode())
 
     def _on_dropped(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
         nodes, end_wait = self._waiting.get(body.decode(), (set(), None))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from lakestream.meta.placement import peer_id
-from lakestream.meta.ports import Nodes
+from lakestream.meta.ports import Peers
 from lakestream.meta.shared import Shared
 from lakestream.meta.site import PeerInfo, group_id
 from lakestream.protocol.api.advisory import advise
@@ -81,7 +81,7 @@ def consumer_shown(shown: dict[str, Any], replicas: int) -> dict[str, Any]:
 class GroupAdvisories:
     """Sends the advisories about groups on this node: of a stream in its account, others in the system account."""
 
-    def __init__(self, shared: Shared, nodes: Nodes) -> None:
+    def __init__(self, shared: Shared, nodes: Peers) -> None:
         self._shared, self._nodes = shared, nodes
 
     def _send(self, account: str, subject: str, kind: str, fields: dict[str, Any]) -> None:

@@ -8,15 +8,15 @@ JetStream, as in nats-server.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from lakestream.log.format.errors import LogError
 from lakestream.meta import deleted_streams
-from lakestream.meta.assignments import Assignment, AssignStream
+from lakestream.meta.assignments import AssignStream
 from lakestream.meta.meta import SoloMeta
-from lakestream.meta.node import MetaNode
+from lakestream.meta.node import Keeping, MetaNode
 from lakestream.meta.recovery import RecoveredLog, recover
 from lakestream.meta.site import OpenedReplica, group_id
 from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
@@ -36,8 +36,8 @@ SETTLE_NS = 10_000_000
 _STREAM_CONFIG = JsonDecoder(StreamConfig)
 
 
-class SoloKeeping:
-    """Opens and closes streams; implements `Keeping`, and `Shown` for a server without other nodes."""
+class SoloKeeping(Keeping):
+    """Opens and closes the streams of a server without other nodes, or of a worker."""
 
     def __init__(self, node: MetaNode, meta: SoloMeta) -> None:
         self._node, self._meta, self._shared = node, meta, node.shared
@@ -46,25 +46,6 @@ class SoloKeeping:
         self._moving: set[tuple[str, str]] = set()
         """Streams (account, name) that are being opened or closed."""
         self._waiting: dict[str, list[Callable[[], None]]] = {}
-
-    # ------------------------------------------------------------------ Shown
-    def cluster(self, uid: str) -> dict[str, Any]:
-        return {}
-
-    def alternates(self, account: str, name: str, domain: str) -> list[dict[str, str]]:
-        return []
-
-    def trouble(self, assignment: Assignment) -> str:
-        return self._node.accounts.of(assignment.account).offline.get(assignment.name, "")
-
-    def meta(self) -> dict[str, Any]:
-        return {}
-
-    def unhealthy_meta(self) -> str:
-        return ""
-
-    def unhealthy(self) -> str:
-        return ""
 
     # ------------------------------------------------------------------ start
     def recover(self, found: Sequence[tuple[str, str]]) -> None:

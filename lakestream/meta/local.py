@@ -16,8 +16,9 @@ from lakestream.meta import deleted_streams, scaling
 from lakestream.meta.assignments import Applied, Assignment, SettleStream
 from lakestream.meta.info import GroupAdvisories
 from lakestream.meta.meta import Acted, Meta
-from lakestream.meta.ports import AllAccounts, Led, Nodes
+from lakestream.meta.ports import AllAccounts, Peers
 from lakestream.meta.replicas import Replicas
+from lakestream.meta.requests import Leaders
 from lakestream.meta.shared import Shared
 from lakestream.protocol.api.errors import ApiError
 from lakestream.protocol.decoding import JsonDecoder
@@ -49,8 +50,8 @@ class LocalStreams:
         shared: Shared,
         accounts: AllAccounts,
         meta: Meta,
-        nodes: Nodes,
-        leaders: Led,
+        nodes: Peers,
+        leaders: Leaders,
         advisories: GroupAdvisories,
     ) -> None:
         self._shared, self._accounts, self._meta, self._nodes = shared, accounts, meta, nodes

@@ -20,7 +20,7 @@ from lakestream.log.store.store import Store
 from lakestream.logging import Logger
 from lakestream.meta.assignments import Applied, MetaOp, MetaState, decode_op, encode_op
 from lakestream.meta.meta import DIRECTORY, GROUP, Outcome
-from lakestream.meta.ports import Nodes
+from lakestream.meta.ports import Peers
 from lakestream.meta.stores import empty
 from lakestream.ports import Clock, Io
 from lakestream.protocol.api.errors import api_error
@@ -31,9 +31,9 @@ from lakestream.raft.group.group import (
     Callbacks,
     Committed,
     Group,
+    Groups,
     Member,
     MemberProgress,
-    Members,
     Proposal,
     Replacement,
 )
@@ -66,8 +66,8 @@ class MetaGroup:
     def __init__(
         self,
         root: str,
-        nodes: Nodes,
-        members: Members,
+        nodes: Peers,
+        members: Groups,
         clock: Clock,
         io: Io,
         log: Logger,

@@ -17,10 +17,9 @@ import msgspec
 
 from lakestream.logging import Logger
 from lakestream.meta.meta_group import MetaGroup
-from lakestream.meta.ports import Nodes
+from lakestream.meta.ports import Peers
 from lakestream.ports import Clock
 from lakestream.raft.core.messages import Membership
-from lakestream.raft.group.ports import Calls
 
 JOIN = "meta.join"
 """The call with which a node applies for membership."""
@@ -112,8 +111,8 @@ def decide(me: str, routes_met: bool, others: Mapping[str, SeenNode]) -> JoinWai
 class MetaJoin:
     """Joins the meta group, and adds members on the leader. `start` after `MetaGroup.open`, with `Meta.start`."""
 
-    def __init__(self, meta: MetaGroup, nodes: Nodes, calls: Calls, clock: Clock, log: Logger) -> None:
-        self._meta, self._nodes, self._calls, self._clock, self._log = meta, nodes, calls, clock, log
+    def __init__(self, meta: MetaGroup, nodes: Peers, clock: Clock, log: Logger) -> None:
+        self._meta, self._nodes, self._clock, self._log = meta, nodes, clock, log
         self.removed = False
         """True once this node was removed from the group while it ran; it may join again after a restart."""
         self.on_removed: Callable[[], None] = lambda: None
@@ -122,9 +121,9 @@ class MetaJoin:
         self._applicants: set[str] = set()
         self._asked: set[str] = set()
         self._wait_reason = ""
-        calls.serve(JOIN, self._join_asked)
-        calls.serve(STATUS, self._status_asked)
-        calls.serve(REMOVED, lambda node, body, answer: self._ask(node, STATUS, self._on_status))
+        nodes.serve(JOIN, self._join_asked)
+        nodes.serve(STATUS, self._status_asked)
+        nodes.serve(REMOVED, lambda node, body, answer: self._ask(node, STATUS, self._on_status))
 
     def start(self) -> None:
         """Start joining, and polling until this node has caught up."""
@@ -158,7 +157,7 @@ class MetaJoin:
         now = meta.membership
         for name, info in self._nodes.nodes().items():
             if info.clustered and name not in now.members:
-                self._calls.tell(name, REMOVED, b"")
+                self._nodes.tell(name, REMOVED, b"")
         for each in meta.group.progress():
             if each.learner and each.active and each.match + MAX_LAG >= meta.group.commit_index:
                 voters = tuple(sorted((*now.voters, each.name)))
@@ -251,7 +250,7 @@ class MetaJoin:
             if body is not None and not self._stopped:
                 then(_JOIN_ANSWER.decode(body))
 
-        self._calls.call(node, method, b"", answered, CALL_TIMEOUT_NS)
+        self._nodes.call(node, method, b"", answered, CALL_TIMEOUT_NS)
 
     # ------------------------------------------------------------------ catching up
     def _poll_status(self) -> None:

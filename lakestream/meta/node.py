@@ -1,7 +1,8 @@
 """The meta layer of a node; a server without a cluster is the only node.
 
 Belongs here: one object with the assignments, this node's replicas and the known leaders, for the accounts and
-monitoring. The differences with and without other nodes are passed in: cluster.py and solo.py assemble a `MetaNode`.
+monitoring. Nodes differ by three things that are passed in: the other nodes (`Peers`), who decides about streams
+(`Meta`), and the groups. cluster.py, workers.py and solo.py assemble a `MetaNode`.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from lakestream.meta.inventory import Inventory
 from lakestream.meta.local import LocalStreams
 from lakestream.meta.meta import Acted, Meta, Outcome
 from lakestream.meta.placement import Placing
-from lakestream.meta.ports import AllAccounts, Dispatcher, Led, Nodes
+from lakestream.meta.ports import AllAccounts, Peers
 from lakestream.meta.replica_files import ReplicaFiles
 from lakestream.meta.replicas import Replicas
+from lakestream.meta.requests import Leaders, Requests
 from lakestream.meta.shared import Shared
 from lakestream.meta.site import Site
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.request import Where
 from lakestream.protocol.decoding import JsonDecoder, PackDecoder
-from lakestream.raft.group.group import Members
-from lakestream.raft.group.ports import Calls
+from lakestream.raft.group.group import Groups
 from lakestream.stream.core import offline
 from lakestream.stream.core.config import StreamConfig
 
@@ -75,23 +76,6 @@ def decode_failure(answer: bytes | None) -> ApiError | None:
     return failed.error() if failed is not None else None
 
 
-class AnswerStyle(msgspec.Struct, frozen=True):
-    """Differences between the answers of nats-server with and without a cluster."""
-
-    peers: bool
-    """True if requests about leaders and members are served; otherwise they fail with 10010."""
-    acks_by_stream: bool
-    """True if acks have one subscription for each stream, on its leader; otherwise one for all streams."""
-    stream_first: bool
-    """True if INFO and UNPIN look for the stream before they parse the request."""
-    recreated: bool
-    """True if the response to creating an existing stream has `did_create`."""
-    counts_all: bool
-    """True if a page of STREAM.LIST beyond the end has the number of all streams."""
-    domain_always: bool
-    """True if every StreamInfo shows the domain."""
-
-
 class PeriodicService(Protocol):
     """Periodic work of a running node."""
 
@@ -102,81 +86,101 @@ class PeriodicService(Protocol):
         """Stop."""
 
 
-class Keeping(Protocol):
+class Keeping:
     """The streams on disk: at the start, and while their account has no JetStream."""
 
     def recover(self, found: Sequence[tuple[str, str]]) -> None:
         """Open every stream (account, name) on disk. Block, at start. Raise LogError, OSError."""
+        raise NotImplementedError
 
     def served(self, account: str) -> None:
         """Open the streams of an account that gets JetStream, or lead them again."""
+        raise NotImplementedError
 
     def withdrawn(self, account: str) -> None:
         """Close the streams of an account that loses JetStream, or step down as their leader."""
+        raise NotImplementedError
 
     def settling(self, account: str) -> bool:
         """Return True while the account's streams are opened or closed: names and subjects in use are not known."""
+        return False
 
     def when_settled(self, account: str, callback: Callable[[], None]) -> bool:
         """Call back once `settling` is False. Return False if too many callbacks wait."""
+        return False
 
     def discard(self, account: str) -> None:
         """Remove the account's streams that are not open."""
 
 
-class Shown(Protocol):
-    """Information about streams and nodes that depends on the cluster."""
+class Shown:
+    """Information about streams and nodes that depends on the cluster; without one."""
+
+    def __init__(self, node: MetaNode) -> None:
+        self._node = node
 
     def cluster(self, uid: str) -> dict[str, Any]:
         """Return the `cluster` object of a stream with a replica here; empty without a cluster."""
+        return {}
 
     def alternates(self, account: str, name: str, domain: str) -> list[dict[str, str]]:
         """Return a stream and its mirrors; empty without mirrors or without a cluster."""
+        return []
 
     def trouble(self, assignment: Assignment) -> str:
         """Return the reason why a stream cannot be served; "" when it can."""
+        return self._node.accounts.of(assignment.account).offline.get(assignment.name, "")
 
     def meta(self) -> dict[str, Any]:
         """Return `meta_cluster` of /jsz; empty without a cluster."""
+        return {}
 
     def unhealthy_meta(self) -> str:
         """Return the reason why this node's part in the meta group is not healthy; "" when it is."""
+        return ""
 
     def unhealthy(self) -> str:
         """Return the reason why this node is not healthy (/healthz); "" when it is."""
+        return ""
 
 
 class MetaNode:
-    """The meta layer of a node. Set `requests`, `placing`, `keeping` and `shown` before any call.
+    """The meta layer of a node. Set `keeping` before any call.
 
     Args:
         accounts: the streams of every account.
+        peers: the other nodes.
+        meta: decides about streams.
+        groups: opens this node's members of groups; `files`: their files.
+
+    Attributes:
+        alone: there are no other nodes.
     """
 
-    requests: Dispatcher
-    placing: Placing
+    alone = False
     keeping: Keeping
-    shown: Shown
 
     def __init__(
         self,
         shared: Shared,
         accounts: AllAccounts,
-        *,
-        nodes: Nodes,
-        calls: Calls,
+        peers: Peers,
         meta: Meta,
-        groups: Members,
+        groups: Groups,
         files: ReplicaFiles,
-        leaders: Led,
-        answers: AnswerStyle,
     ) -> None:
-        self.shared, self.accounts, self.me = shared, accounts, nodes.me
-        self.nodes, self.calls, self.meta, self.leaders, self.answers = nodes, calls, meta, leaders, answers
-        self.advisories = GroupAdvisories(shared, nodes)
-        self.local = LocalStreams(shared, accounts, meta, nodes, leaders, self.advisories)
-        self.groups = groups
-        site = Site(shared, groups, files, nodes, calls)
+        self.shared, self.accounts, self.me = shared, accounts, peers.me
+        self.peers, self.meta, self.groups = peers, meta, groups
+        self.leaders, self.requests = Leaders(peers), Requests(self, peers, shared.clock)
+        self.leaders.on_changed = lambda uid: self.requests.changed()
+        self.requests.on_answer = lambda account, reply, body, header: shared.bus_of(account).publish(
+            reply, b"", header, body
+        )
+        self.placing = Placing(self.me, shared.options.max_memory, shared.options.max_file)
+        self.shown = Shown(self)
+        self.advisories = GroupAdvisories(shared, peers)
+        self.local = LocalStreams(shared, accounts, meta, peers, self.leaders, self.advisories)
+        site = Site(shared, groups, files, peers)
         self.replicas = self.local.replicas = Replicas(site, self.local)
         self.services: list[PeriodicService] = []
         self.removing: Callable[[Assignment, Outcome], Outcome] = lambda assignment, done: done
@@ -187,7 +191,7 @@ class MetaNode:
         self._refusals: dict[str, tuple[bytes, str]] = {}
         self._inventory = Inventory()
         self.local.settle = lambda op: self.propose(op, lambda failed: None)
-        self.calls.serve(PROPOSE, self._propose_asked)
+        self.peers.serve(PROPOSE, self._propose_asked)
 
     # ------------------------------------------------------------------ life
     def start(self) -> None:
@@ -209,7 +213,7 @@ class MetaNode:
         led = [(replica.leading, replica.membership) for replica in self.replicas.by_uid.values()]
         led.append((self.meta.leading, self.meta.membership))
         return any(
-            leading and any(self.nodes.alive(voter) for voter in membership.voters if voter != self.me)
+            leading and any(self.peers.alive(voter) for voter in membership.voters if voter != self.me)
             for leading, membership in led
         )
 
@@ -231,7 +235,12 @@ class MetaNode:
     @property
     def name(self) -> str:
         """Return the cluster's name; "" without one."""
-        return self.nodes.node.cluster
+        return self.peers.node.cluster
+
+    @property
+    def clustered(self) -> bool:
+        """Return True for a node of a cluster: nats-server's answers differ in some details from those without one."""
+        return self.name != ""
 
     def shown_server(self, origin: str) -> str:
         """Return the name of the server to which the client of a request is connected. `origin`: the node that received
@@ -254,7 +263,7 @@ class MetaNode:
         unsupported = self.refusal(assignment)
         if unsupported:
             return api_error(10194, err=unsupported)
-        gone = not any(self.nodes.alive(holder) for holder in assignment.holders)
+        gone = not any(self.peers.alive(holder) for holder in assignment.holders)
         return api_error(10118 if gone else 10008)
 
     def meta_leader(self) -> str:
@@ -262,11 +271,11 @@ class MetaNode:
         if self.meta.leading:
             return self.me
         leader = self.meta.leader
-        return leader if leader != self.me and leader and self.nodes.alive(leader) else ""
+        return leader if leader != self.me and leader and self.peers.alive(leader) else ""
 
     def others(self) -> list[str]:
         """Return the other connected nodes with JetStream."""
-        return [name for name, info in self.nodes.nodes().items() if info.jetstream and self.nodes.alive(name)]
+        return [name for name, info in self.peers.nodes().items() if info.jetstream and self.peers.alive(name)]
 
     def stream_leader(self, uid: str) -> str:
         """Return the leader of a stream if it is connected and serves it; "" when none is known."""
@@ -274,7 +283,7 @@ class MetaNode:
         if replica is not None and replica.leading:
             return self.me
         leader = (replica.leader if replica is not None else "") or self.leaders.of(uid)
-        return leader if leader != self.me and leader and self.nodes.alive(leader) else ""
+        return leader if leader != self.me and leader and self.peers.alive(leader) else ""
 
     def asked_here(self, account: str, name: str) -> Stream | None:
         """Return the stream of a request that all nodes receive, if this node leads it; None: another node answers.
@@ -335,7 +344,7 @@ class MetaNode:
         if not leader:
             done(api_error(10008))
             return
-        self.calls.call(leader, PROPOSE, encode_op(op), lambda got, _: done(decode_failure(got)), CALL_TIMEOUT_NS)
+        self.peers.call(leader, PROPOSE, encode_op(op), lambda got, _: done(decode_failure(got)), CALL_TIMEOUT_NS)
 
     def ask_each(
         self, method: str, bodies: Mapping[str, bytes], done: Callable[[list[bytes]], None], wait_ns: int
@@ -351,7 +360,7 @@ class MetaNode:
                 done(answers)
 
         for name, body in bodies.items():
-            self.calls.call(name, method, body, functools.partial(answered, name), wait_ns)
+            self.peers.call(name, method, body, functools.partial(answered, name), wait_ns)
         if not bodies:
             done(answers)
 

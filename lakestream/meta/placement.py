@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Sequence
-from typing import Protocol
 
 import msgspec
 
@@ -67,27 +66,44 @@ class Requirements(msgspec.Struct, frozen=True, kw_only=True):
     """The cluster whose nodes are chosen when the placement names none."""
 
 
-class Placing(Protocol):
-    """Chooses the nodes of streams. Every method but `copies` may raise ApiError."""
+class Placing:
+    """Chooses the nodes of streams: here, on a server without other nodes. Every method but `copies` may raise
+    ApiError.
 
-    several: bool
-    """True if streams may have several replicas."""
+    Args:
+        me: this node.
+        max_memory, max_file: limits in bytes; -1: none.
+
+    Attributes:
+        several: streams may have several replicas.
+    """
+
+    several = False
+
+    def __init__(self, me: str, max_memory: int = -1, max_file: int = -1) -> None:
+        self._me, self._max_memory, self._max_file = me, max_memory, max_file
 
     def copies(self, replicas: int) -> int:
         """Return how often a stream with so many replicas is stored."""
+        return 1
 
     def check_storage(self, config: StreamConfig, reserved: Callable[[], int]) -> None:
         """Check the room of this server, if it is the only node, beside what the other streams of all accounts reserve
         of the same storage."""
+        from lakestream.stream import rules  # with the first stream
+
+        rules.check_reserved(config, reserved, self._max_memory, self._max_file)
 
     def check_growth(self, peers: Sequence[str], old: StreamConfig, new: StreamConfig) -> None:
-        """Check that the nodes that hold a stream have room for its new configuration."""
+        """Check that the nodes that hold a stream have room for its new configuration, unless `check_storage` does."""
 
     def place(self, config: StreamConfig, *, keep: Sequence[str] = (), avoid: Collection[str] = ()) -> tuple[str, ...]:
         """Return the nodes that are to hold a stream, the preferred leader first; see `choose`."""
+        return (self._me,)
 
     def leader(self, placement: Placement, members: Sequence[str]) -> str:
         """Return the node to which this leader transfers leadership; "" for any. See `choose_leader`."""
+        return ""
 
 
 _REASONS = ("peer offline", "exclude tag set", "insufficient storage", "server tag not unique")

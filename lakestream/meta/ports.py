@@ -1,7 +1,7 @@
 """Interfaces of the meta layer to the accounts above it and to the other nodes.
 
-Belongs here: protocols only. `net/` implements the nodes of a cluster, `solo.py` a server without one, `account/` the
-accounts; the server passes them in, and tests pass their own.
+Belongs here: protocols, and the loopback, which takes the place of other nodes on a server that has none. `net/`
+implements the nodes of a cluster, `account/` the accounts; the server passes them in, and tests pass their own.
 """
 
 from __future__ import annotations
@@ -10,17 +10,16 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
-from lakestream.protocol.api.request import Request, Where
 from lakestream.protocol.peer_wire import NodeInfo
-from lakestream.raft.group.ports import Transport
+from lakestream.raft.group.ports import Calls, Channel, Method, Transport
 from lakestream.stream.core.events import StreamEvents
 
 if TYPE_CHECKING:
     from lakestream.stream.assembly import Stream
 
 
-class Nodes(Transport, Protocol):
-    """The nodes of the cluster and their descriptions."""
+class Peers(Transport, Calls, Protocol):
+    """The other nodes of the cluster: their descriptions, messages and requests to them."""
 
     @property
     def node(self) -> NodeInfo:
@@ -85,44 +84,53 @@ class AllAccounts(Protocol):
     def __iter__(self) -> Iterator[AccountStreams]: ...
 
 
-class Led(Protocol):
-    """The leaders of streams, as this node knows them."""
+class Loopback:
+    """`Peers` of a server without other nodes, described by `node`. Calls to itself are function calls."""
 
-    def lead(self, uid: str, term: int) -> None:
-        """Record that this node leads and serves a stream, and announce it to every other node."""
+    def __init__(self, node: NodeInfo) -> None:
+        self.node, self.me = node, node.name
+        self._methods: dict[str, Method] = {}
 
-    def note(self, uid: str, term: int, leader: str) -> None:
-        """Record the leader that the stream's group on this node knows."""
+    def connected(self) -> list[str]:
+        return []
 
-    def forget(self, uid: str) -> None:
-        """Forget a stream that was removed."""
+    def alive(self, node: str) -> bool:
+        return node == self.me
 
-    def of(self, uid: str) -> str:
-        """Return the leader of a stream if it is connected; "" when none is known."""
+    def send(self, node: str, channel: Channel, payload: bytes) -> bool:
+        return False
 
+    def receive(self, channel: Channel, handler: Callable[[str, bytes], None]) -> None: ...
 
-class Dispatcher(Protocol):
-    """Dispatches API requests to the node that answers them."""
+    def watch(self, callback: Callable[[str, bool], None]) -> None: ...
 
-    def accept(self, account: str, pattern: str, handler: Callable[[Any], None]) -> None:
-        """Call `handler` with requests of this pattern that another node forwards."""
+    def info(self, node: str) -> NodeInfo | None:
+        return self.node if node == self.me else None
 
-    def dispatch(
-        self, request: Request, where: Where, here: Callable[[], None], decided: Callable[[], None] | None = None
+    def nodes(self) -> Mapping[str, NodeInfo]:
+        return {}
+
+    def sees(self, node: str) -> frozenset[str]:
+        return frozenset()
+
+    def routes_met(self) -> bool:
+        return True
+
+    def update(self, **changes: Any) -> None: ...
+
+    def watch_nodes(self, callback: Callable[[Any], None]) -> None: ...
+
+    def serve(self, method: str, handler: Method) -> None:
+        self._methods[method] = handler
+
+    def call(
+        self, node: str, method: str, body: bytes, done: Callable[[bytes | None, str], None], timeout_ns: int
     ) -> None:
-        """Call `here`, forward the request, or hold it until its stream or the meta group has a leader.
+        self._methods[method](self.me, body, lambda answer: done(answer, ""))
 
-        Without one the request fails with 10008, or `decided` is called: it answers what is carried out already.
-        """
-
-    def again(self, request: Request, where: Where, here: Callable[[], None]) -> None:
-        """Dispatch a request again that this node could not answer because it lost leadership."""
-
-    def answer(self, origin: str, account: str, reply: bytes, body: bytes, header: bytes = b"") -> bool:
-        """Send an answer through the node that received the request; return False if the caller has to publish it."""
-
-    def changed(self) -> None:
-        """Dispatch held requests again: a leader has changed."""
+    def tell(self, node: str, method: str, body: bytes) -> bool:
+        self._methods[method](self.me, body, lambda answer: None)
+        return True
 
 
 def of_account(method: str, account: str) -> str:

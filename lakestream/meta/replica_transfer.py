@@ -103,9 +103,9 @@ class StateSender:
         self._sending: dict[int, _Sending] = {}
         self._opening = 0
         self._number = 0
-        site.calls.serve("replica.open", self._open)
-        site.calls.serve("replica.read", self._read)
-        site.calls.serve("replica.close", self._close)
+        site.peers.serve("replica.open", self._open)
+        site.peers.serve("replica.read", self._read)
+        site.peers.serve("replica.close", self._close)
 
     def _open(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
         wanted = _WANTED.decode(body)
@@ -288,7 +288,7 @@ class Fetch:
             self._site.bytes_fetched += len(answer)
             then(answer)
 
-        self._site.calls.call(self._sender, method, body, answered, CALL_TIMEOUT_NS)
+        self._site.peers.call(self._sender, method, body, answered, CALL_TIMEOUT_NS)
 
     def _offered(self, answer: bytes) -> None:
         self._offer = offer = _offer(answer)
@@ -369,7 +369,7 @@ class Fetch:
         if done is None:
             return
         if self._offer.number:
-            self._site.calls.tell(self._sender, "replica.close", _encode(StatePiece(self._offer.number)))
+            self._site.peers.tell(self._sender, "replica.close", _encode(StatePiece(self._offer.number)))
         if not wrong and self._offer.left_through:
             self._site.check_history(self._replica, self._offer.left_through)
         done(self._offer, directory, wrong)

@@ -11,16 +11,17 @@ know the subscription to the reply subject yet.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import msgspec
 
-from lakestream.meta.node import MetaNode
+from lakestream.meta.ports import AllAccounts, Peers
 from lakestream.ports import ClientInfo, Clock, Timer
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
+from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.request import Request, Where
 from lakestream.protocol.decoding import PackDecoder
-from lakestream.raft.group.ports import Calls, Transport
 
 LEADS = "leaders"
 """The call that announces leaders."""
@@ -80,10 +81,24 @@ class _Held:
         self.timer: Timer | None = None
 
 
-class Requests:
-    """The requests of one node's clients, and those that other nodes forward; implements `Dispatcher`."""
+class AnsweringNode(Protocol):
+    """Interface to this node, for `Requests`."""
 
-    def __init__(self, node: MetaNode, calls: Calls, clock: Clock) -> None:
+    me: str
+    alone: bool
+    accounts: AllAccounts
+
+    def answerer(self, where: Where, account: str, tokens: Sequence[str]) -> str:
+        """Return the node that answers a request; "" when none is known."""
+
+    def unavailable(self, where: Where, account: str, tokens: Sequence[str]) -> ApiError | None:
+        """Return the error for a request without a known leader; None if this node may answer it all the same."""
+
+
+class Requests:
+    """The requests of one node's clients, and those that other nodes forward: each goes to the node that answers it."""
+
+    def __init__(self, node: AnsweringNode, calls: Peers, clock: Clock) -> None:
         self._node, self._calls, self._clock = node, calls, clock
         self.on_answer: Callable[[str, bytes, bytes, bytes], object] = lambda account, reply, body, header: None
         """Publishes (account, reply subject, answer, header) from another node to a client of this one."""
@@ -99,6 +114,7 @@ class Requests:
         calls.serve(ANSWER, self._on_answered)
 
     def accept(self, account: str, pattern: str, handler: Callable[[Forwarded], None]) -> None:
+        """Call `handler` with requests of this pattern that another node forwards."""
         self._accept[account, pattern] = handler
         if self._early:
             self._clock.call_soon(self._handle_early)  # soon: the rest of the account's API is being made
@@ -106,6 +122,10 @@ class Requests:
     def dispatch(
         self, request: Request, where: Where, here: Callable[[], None], decided: Callable[[], None] | None = None
     ) -> None:
+        """Call `here`, forward the request, or hold it until its stream or the meta group has a leader.
+
+        Without one the request fails with 10008, or `decided` is called: it answers what is carried out already.
+        """
         key = (where, *(("", "") if where is Where.META else (request.about, request.tokens[0])))
         if self._try(request, where, here):
             self._missing.pop(key, None)
@@ -117,7 +137,12 @@ class Requests:
             wait_ns = since + HOLD_NS - now if decided is None else DECIDED_HOLD_NS
             self._hold(_Held(request, where, here, decided), wait_ns)
 
-    again = dispatch
+    def again(self, request: Request, where: Where, here: Callable[[], None]) -> None:
+        """Dispatch a request again that this node could not answer because it lost leadership."""
+        if self._node.alone:
+            request.fail(api_error(10008))
+        else:
+            self.dispatch(request, where, here)
 
     def forward(self, node: str, request: Request) -> bool:
         """Forward a request to a node. Return False if that is not connected."""
@@ -233,22 +258,24 @@ class Leads(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Leaders:
-    """Implements `Led` for a node of a cluster. Set `on_changed` before the first node connects."""
+    """The leaders of streams, as this node knows them. Set `on_changed` before the first node connects."""
 
-    def __init__(self, peers: Transport, calls: Calls) -> None:
+    def __init__(self, peers: Peers) -> None:
         self.on_changed: Callable[[str], None] = lambda uid: None
         """Called with the uid of a stream whose leader has changed."""
-        self._peers, self._calls = peers, calls
+        self._peers = peers
         self._known: dict[str, Leads] = {}
         self._decoder = msgspec.msgpack.Decoder(list[Leads])
-        calls.serve(LEADS, self._on_leads)
+        peers.serve(LEADS, self._on_leads)
         peers.watch(self._on_node)
 
     def of(self, uid: str) -> str:
+        """Return the leader of a stream if it is connected; "" when none is known."""
         known = self._known.get(uid)
         return known.leader if known is not None and self._peers.alive(known.leader) else ""
 
     def note(self, uid: str, term: int, leader: str) -> None:
+        """Record the leader that the stream's group on this node knows."""
         known = self._known.get(uid)
         if not leader or (known is not None and known.term >= term):
             return
@@ -256,19 +283,21 @@ class Leaders:
         self.on_changed(uid)
 
     def lead(self, uid: str, term: int) -> None:
+        """Record that this node leads and serves a stream, and announce it to every other node."""
         leads = self._known[uid] = Leads(uid, term, self._peers.me)
         encoded = msgspec.msgpack.encode([leads])
         for node in self._peers.connected():
-            self._calls.tell(node, LEADS, encoded)
+            self._peers.tell(node, LEADS, encoded)
         self.on_changed(uid)
 
     def forget(self, uid: str) -> None:
+        """Forget a stream that was removed."""
         self._known.pop(uid, None)
 
     def _on_node(self, node: str, up: bool) -> None:
         mine = [leads for leads in self._known.values() if leads.leader == self._peers.me]
         if up and mine:
-            self._calls.tell(node, LEADS, msgspec.msgpack.encode(mine))
+            self._peers.tell(node, LEADS, msgspec.msgpack.encode(mine))
         for uid in [leads.uid for leads in self._known.values() if leads.leader == node]:
             self.on_changed(uid)
 

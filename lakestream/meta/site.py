@@ -13,11 +13,11 @@ import msgspec
 
 from lakestream.log.store.base import Bases
 from lakestream.log.store.store import Store
+from lakestream.meta.ports import Peers
 from lakestream.meta.replica_files import ReplicaFacts, ReplicaFiles
 from lakestream.meta.shared import Shared
 from lakestream.raft.group import group
-from lakestream.raft.group.group import Group, Members
-from lakestream.raft.group.ports import Calls, Transport
+from lakestream.raft.group.group import Group, Groups
 from lakestream.stream.core.operations import CreateStream
 
 if TYPE_CHECKING:
@@ -77,12 +77,12 @@ class Site:
     Args:
         groups: opens this node's group members.
         files: the files of its replicas.
-        peers, calls: the other nodes.
+        peers: the other nodes.
     """
 
-    def __init__(self, shared: Shared, groups: Members, files: ReplicaFiles, peers: Transport, calls: Calls) -> None:
+    def __init__(self, shared: Shared, groups: Groups, files: ReplicaFiles, peers: Peers) -> None:
         self.shared, self.log = shared, shared.log
-        self.groups, self.files, self.peers, self.calls = groups, files, peers, calls
+        self.groups, self.files, self.peers = groups, files, peers
         self.lake: LakeWatch | None = None
         self.bytes_fetched = 0
         """Bytes of states received from other nodes since the start."""

@@ -20,14 +20,13 @@ from lakestream.meta.cluster import RestoreWatch
 from lakestream.meta.keeping import SoloKeeping
 from lakestream.meta.meta import Acted, Outcome, SoloMeta
 from lakestream.meta.node import CALL_TIMEOUT_NS, MetaNode, decode_failure, encode_failure
-from lakestream.meta.ports import AllAccounts, Nodes
+from lakestream.meta.placement import Placing
+from lakestream.meta.ports import AllAccounts, Peers
 from lakestream.meta.replica_files import SoloFiles
-from lakestream.meta.requests import Leaders, Requests
 from lakestream.meta.shared import Shared
-from lakestream.meta.solo import ANSWERS, SoloPlacing
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.request import Where
-from lakestream.raft.group.ports import Calls, call_all
+from lakestream.raft.group.ports import call_all
 from lakestream.raft.group.solo import SoloGroups
 from lakestream.stream.core.config import StreamConfig
 
@@ -46,21 +45,19 @@ class WorkerMeta(SoloMeta):
         others: the names of the other workers.
     """
 
-    def __init__(
-        self, nodes: Nodes, calls: Calls, leader: str, others: Collection[str], settle: Settle, log: Logger
-    ) -> None:
-        super().__init__(nodes.me)
+    def __init__(self, peers: Peers, leader: str, others: Collection[str], settle: Settle, log: Logger) -> None:
+        super().__init__(peers.me)
         self.leader = leader
         self.on_leading: Callable[[], None] = lambda: None
         """Called when this worker begins to decide: it knows the streams of all others."""
-        self._nodes, self._calls, self._settle, self._log = nodes, calls, settle, log
-        self._unknown = set(others) if nodes.me == leader else set[str]()
-        self.leading = nodes.me == leader and not self._unknown
+        self._peers, self._settle, self._log = peers, settle, log
+        self._unknown = set(others) if peers.me == leader else set[str]()
+        self.leading = peers.me == leader and not self._unknown
         self._held_decoder = msgspec.msgpack.Decoder(list[AssignStream])
-        calls.serve(ACT, self._act_asked)
-        calls.serve(LEARN, self._learn_asked)
-        calls.serve(HELD, self._held_told)
-        nodes.watch(self._seen)
+        peers.serve(ACT, self._act_asked)
+        peers.serve(LEARN, self._learn_asked)
+        peers.serve(HELD, self._held_told)
+        peers.watch(self._seen)
 
     # ------------------------------------------------------------------ entries, on the first worker
     def propose(self, op: MetaOp, done: Outcome) -> None:
@@ -84,12 +81,12 @@ class WorkerMeta(SoloMeta):
             self._act(applied, acted)
             return
         self._act(applied, lambda error: None)  # what is cached of it here
-        self._calls.call(holder, ACT, encode_op(op), lambda body, _: acted(decode_failure(body)), CALL_TIMEOUT_NS)
+        self._peers.call(holder, ACT, encode_op(op), lambda body, _: acted(decode_failure(body)), CALL_TIMEOUT_NS)
 
     def _revert(self, op: MetaOp, applied: Applied, holder: str, then: Callable[[], None]) -> None:
         """Undo an entry that its holder could not act on. A holder that is gone tells its streams when it is back."""
         if isinstance(op, AssignStream) and op.uid in self.state.by_uid:
-            if holder == self.me or self._nodes.alive(holder):
+            if holder == self.me or self._peers.alive(holder):
                 self.propose(RemoveStream(op.uid), lambda _: then())
                 return
             self._forget(op.uid)
@@ -99,8 +96,8 @@ class WorkerMeta(SoloMeta):
 
     def _spread(self, op: MetaOp, holder: str, then: Callable[[], None]) -> None:
         """Make an entry known to the workers that do not hold its stream; then go on."""
-        rest = [node for node in self._nodes.connected() if node != holder]
-        call_all(self._calls, rest, LEARN, encode_op(op), then, CALL_TIMEOUT_NS)
+        rest = [node for node in self._peers.connected() if node != holder]
+        call_all(self._peers, rest, LEARN, encode_op(op), then, CALL_TIMEOUT_NS)
 
     def _act(self, applied: Applied, acted: Acted) -> None:
         self.on_applied(applied, acted)
@@ -129,11 +126,11 @@ class WorkerMeta(SoloMeta):
     def learn(self, op: AssignStream) -> None:
         """Add a stream that was found on disk here; tell the others."""
         super().learn(op)
-        self._tell(self._nodes.connected())
+        self._tell(self._peers.connected())
 
     def forget(self, uid: str) -> None:
         self._forget(uid)
-        self._tell(self._nodes.connected())
+        self._tell(self._peers.connected())
 
     def _forget(self, uid: str) -> None:
         super().forget(uid)
@@ -147,7 +144,7 @@ class WorkerMeta(SoloMeta):
             mine = [_op(each) for each in self.state.by_uid.values() if each.peers[0] == self.me]
             body = msgspec.msgpack.encode(mine)
             for node in nodes:
-                self._calls.tell(node, HELD, body)
+                self._peers.tell(node, HELD, body)
 
     def _held_told(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
         """Take note of the streams that a worker holds: those that it was thought to have besides are gone."""
@@ -194,18 +191,18 @@ def _op(assignment: Assignment) -> AssignStream:
     )
 
 
-class WorkerPlacing(SoloPlacing):
-    """`Placing` on the worker that holds the fewest streams."""
+class WorkerPlacing(Placing):
+    """Chooses the worker that holds the fewest streams."""
 
     def __init__(self, node: MetaNode, max_memory: int, max_file: int) -> None:
         super().__init__(node.me, max_memory, max_file)
-        self._node, self._nodes = node, node.nodes
+        self._node, self._peers = node, node.peers
 
     def place(self, config: StreamConfig, *, keep: Sequence[str] = (), avoid: Collection[str] = ()) -> tuple[str, ...]:
         if keep:
             return (keep[0],)
         holds = self._node.inventory.leads
-        there = [self._nodes.me, *(node for node in self._nodes.connected() if self._nodes.alive(node))]
+        there = [self._peers.me, *(node for node in self._peers.connected() if self._peers.alive(node))]
         return (min(there, key=lambda node: (holds[node], node)),)
 
 
@@ -226,42 +223,20 @@ class WorkerNode(MetaNode):
 
 
 def worker_node(
-    shared: Shared,
-    accounts: AllAccounts,
-    nodes: Nodes,
-    calls: Calls,
-    leader: str,
-    others: Collection[str],
-    settle: Settle,
+    shared: Shared, accounts: AllAccounts, peers: Peers, leader: str, others: Collection[str], settle: Settle
 ) -> WorkerNode:
     """Return the meta node of a worker.
 
     Args:
-        nodes, calls: the other workers.
+        peers: the other workers.
         leader: the name of the first worker.
         others: the names of the workers besides this one.
     """
-    meta = WorkerMeta(nodes, calls, leader, others, settle, shared.log)
-    leaders = Leaders(nodes, calls)
-    node = WorkerNode(
-        shared,
-        accounts,
-        nodes=nodes,
-        calls=calls,
-        meta=meta,
-        groups=SoloGroups(nodes.me),
-        files=SoloFiles(shared.stores),
-        leaders=leaders,
-        answers=msgspec.structs.replace(ANSWERS, acks_by_stream=True),
-    )
-    meta.on_applied = node.applied
-    requests = Requests(node, calls, shared.clock)
-    requests.on_answer = lambda account, reply, body, header: shared.bus_of(account).publish(reply, b"", header, body)
-    leaders.on_changed = lambda uid: requests.changed()
-    meta.on_leading = requests.changed
-    node.requests = requests
+    meta = WorkerMeta(peers, leader, others, settle, shared.log)
+    node = WorkerNode(shared, accounts, peers, meta, SoloGroups(peers.me), SoloFiles(shared.stores))
+    meta.on_applied, meta.on_leading = node.applied, node.requests.changed
     node.placing = WorkerPlacing(node, shared.options.max_memory, shared.options.max_file)
-    node.keeping = node.shown = SoloKeeping(node, meta)
+    node.keeping = SoloKeeping(node, meta)
     node.services.append(RestoreWatch(node))
     node.replicas.start()
     return node

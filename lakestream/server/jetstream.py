@@ -260,7 +260,7 @@ class JetStream:
             from lakestream.meta.cluster import cluster_node  # with Raft, which one server does without
 
             stores, tag = self.stores, self._options.unique_tag
-            node = cluster_node(shared, engines, stores, cluster.peers, cluster.calls, stores.root, tag)
+            node = cluster_node(shared, engines, stores, cluster.peers, stores.root, tag)
             node.replicas.site.lake = self.keeper
             node.services.append(ElsewhereUse(engines, node))
             return node
@@ -271,9 +271,8 @@ class JetStream:
         def join(shared: Shared, engines: Engines) -> MetaNode:
             from lakestream.meta.workers import worker_node
 
-            peers, calls = workers.peers, workers.calls
             settle = functools.partial(workers.settle, timeout_ns=CALL_TIMEOUT_NS)
-            node = worker_node(shared, engines, peers, calls, workers.first, workers.names, settle)
+            node = worker_node(shared, engines, workers.peers, workers.first, workers.names, settle)
             node.services.append(ElsewhereUse(engines, node))
             return node
 

@@ -56,7 +56,7 @@ class Verifier:
         def called(node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
             self.when_loaded(lambda running: running.calls[method](body, answer))
 
-        self._node.calls.serve(method, called)
+        self._node.peers.serve(method, called)
 
     def when_loaded(self, then: Callable[[Running], None]) -> None:
         """Call `then` once the checks are imported: at the first request in a thread, as that takes some 0.1 s."""

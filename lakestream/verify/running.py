@@ -408,7 +408,7 @@ class Running:
         wrong = _refusal(replica)
         if not wrong and replica is not None:
             voters = replica.membership.voters
-            alive = [each for each in asked.agreeing if each in voters and self._node.nodes.alive(each)]
+            alive = [each for each in asked.agreeing if each in voters and self._node.peers.alive(each)]
             if self._node.me in asked.agreeing or 2 * len(alive) <= len(voters):
                 wrong = "no majority of the voters is connected that has the other content"
             else:

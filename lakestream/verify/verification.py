@@ -94,7 +94,7 @@ class Verification:
         done: Callable[[dict[str, Any] | ApiError], None],
     ) -> None:
         self._node, self._replica, self._options, self._done = node, replica, options, done
-        self._clock, self._calls = node.shared.clock, node.calls
+        self._clock, self._calls = node.shared.clock, node.peers
         self._run = ""
         self._sides: dict[str, _Side] = {}
         self._exact = True

@@ -1,4 +1,4 @@
-"""Nodes that consist only of their route connections, in one event loop, for tests of `Peers`.
+"""Nodes that consist only of their route connections, in one event loop, for tests of `RoutePeers`.
 
 Belongs here: such nodes and their events, a raw connection to one, and certificates for them.
 """
@@ -22,7 +22,7 @@ from cryptography.x509.oid import NameOID
 from lakestream.config.options import ClusterOptions, RouteUrl, TlsOptions
 from lakestream.logging import Logger
 from lakestream.net.identity import new_server_id
-from lakestream.net.peers.peers import Peers
+from lakestream.net.peers.peers import RoutePeers
 from lakestream.protocol import peer_wire as wire
 from lakestream.protocol.peer_wire import FrameReader, Hello, NodeInfo
 from lakestream.raft.group.ports import Channel
@@ -47,7 +47,7 @@ class Lines(Logger):
 
 
 class Node:
-    """One `Peers` and the events that it reported."""
+    """One `RoutePeers` and the events that it reported."""
 
     def __init__(self, world: World, name: str, /, **options: Any) -> None:
         self.world = world
@@ -55,7 +55,7 @@ class Node:
         fields = {"name": "C", "host": "127.0.0.1", "port": -1} | options
         clock = LoopClock(asyncio.get_running_loop(), self.log)
         me = NodeInfo(name=name, server_id=new_server_id(), jetstream=True, tags=(f"tag-{name}",))
-        self.peers = Peers(me, ClusterOptions(**fields), clock, self.log)
+        self.peers = RoutePeers(me, ClusterOptions(**fields), clock, self.log)
         self.got: list[tuple[str, bytes]] = []
         self.events: list[tuple[str, bool]] = []
         self.links: list[tuple[str, bool]] = []

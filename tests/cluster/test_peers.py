@@ -1,6 +1,6 @@
 """Tests of route connections through real sockets: delivery, formation of the cluster, and authorization.
 
-Several `Peers` run in one event loop.
+Several `RoutePeers` run in one event loop.
 """
 
 from __future__ import annotations
@@ -15,12 +15,10 @@ import uvloop
 
 from lakestream.config.errors import StartError
 from lakestream.config.options import SECOND, RouteUrl
-from lakestream.net.peers.calls import PeerCalls
 from lakestream.net.peers.link import Link
 from lakestream.protocol import peer_wire as wire
 from lakestream.protocol.peer_wire import Hello, NodeInfo
 from lakestream.raft.group.ports import Channel
-from lakestream.runtime import LoopClock
 from tests.cluster.peer_world import WAIT_S, Stranger, World, free_port, ipv6_works
 
 pytestmark = [pytest.mark.cluster, pytest.mark.smoke]
@@ -67,12 +65,10 @@ async def test_nothing_can_be_sent_to_a_node_that_is_not_there(world: World) -> 
 async def test_calls_cross_the_connection(world: World) -> None:
     a = await world.node("a")
     b = await world.node("b", a)
-    clock = LoopClock(asyncio.get_running_loop(), a.log)
-    calls = {node.peers.me: PeerCalls(node.peers, clock, node.log) for node in (a, b)}
     await world.together(a, b)
-    calls["b"].serve("upper", lambda node, body, answer: answer(body.upper()))
+    b.peers.serve("upper", lambda node, body, answer: answer(body.upper()))
     done: asyncio.Future[tuple[bytes | None, str]] = asyncio.get_running_loop().create_future()
-    calls["a"].call("b", "upper", b"body", lambda body, why: done.set_result((body, why)), SECOND)
+    a.peers.call("b", "upper", b"body", lambda body, why: done.set_result((body, why)), SECOND)
     assert await asyncio.wait_for(done, WAIT_S) == (b"BODY", "")
 
 

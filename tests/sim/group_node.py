@@ -1,4 +1,4 @@
-"""Real Groups, Group, Store and SegmentLog on a simulated machine with simulated files, threads and peers.
+"""Real RaftGroups, RaftGroup, Store and SegmentLog on a simulated machine with simulated files, threads and peers.
 
 Belongs here: a small stream that logs commands as messages, as JetStream does with a store; the threads and the clock
 of a process; and reporting to the checkers what has reached the disk.
@@ -30,7 +30,7 @@ from lakestream.log.store.store import Store
 from lakestream.raft.core.messages import Install, Membership, decode_envelopes
 from lakestream.raft.core.ready import RaftError, Role
 from lakestream.raft.group.group import Callbacks, Committed, Proposal, Replacement
-from lakestream.raft.group.groups import Groups
+from lakestream.raft.group.groups import RaftGroups
 from lakestream.raft.group.hard_state import NAME as KEPT
 from lakestream.raft.group.hard_state import SLOT, decode_slot
 from lakestream.raft.group.ports import Channel
@@ -177,7 +177,7 @@ class GroupHost:
 
 
 def _violated(group: str, error: Exception) -> None:
-    """Raise the error of a group's owner, which is a checker's violation and must not be handled by `Groups`."""
+    """Raise the error of a group's owner, which is a checker's violation and must not be handled by `RaftGroups`."""
     raise error
 
 
@@ -198,7 +198,7 @@ class GroupProcess:
         self.peers.on_send = self._sent
         self.failed = False
         self.leads, self.term, self.leader = False, 0, ""
-        self.groups: Groups
+        self.groups: RaftGroups
         self.group: RaftGroup
         self.store: Store
         self._gathered: list[bytes] = []
@@ -241,7 +241,7 @@ class GroupProcess:
     def start(self) -> None:
         world = self.world
         self._finish_swap()
-        self.groups = Groups(
+        self.groups = RaftGroups(
             self.peers, self.io, self.clock, random=self.random, files=self.files, options=world.options
         )
         self.groups.on_error = _violated

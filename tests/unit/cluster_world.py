@@ -59,7 +59,7 @@ class Net:
 
 
 class NetNode:
-    """`jetstream.cluster_ports.Nodes` and `raft.ports.Calls` of one node."""
+    """`Peers` of one node."""
 
     def __init__(self, net: Net, name: str) -> None:
         self.net, self.me = net, name

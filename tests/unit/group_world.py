@@ -25,7 +25,7 @@ from lakestream.log.store.store import Store
 from lakestream.raft.core.messages import Envelope, Install, Membership, decode_envelopes, encode_envelopes
 from lakestream.raft.core.ready import RaftOptions
 from lakestream.raft.group.group import Callbacks, Committed, Proposal
-from lakestream.raft.group.groups import Groups
+from lakestream.raft.group.groups import RaftGroups
 from lakestream.raft.group.ports import Channel
 from tests.faults.files import FaultyFiles
 from tests.unit.logkit import T0, Clock
@@ -173,7 +173,9 @@ class Node(Io):
         self.installs: list[tuple[str, Install, Any]] = []
         self.woken = 0
         self.salvaged: Salvaged | None = None
-        self.groups = Groups(self, self, self, random=Random(f"{name}-seed"), files=self.files, options=world.options)  # type: ignore[arg-type]
+        self.groups = RaftGroups(
+            self, self, self, random=Random(f"{name}-seed"), files=self.files, options=world.options
+        )  # type: ignore[arg-type]
         self.groups.on_error = self._on_error
         self.member = self.groups.member(GROUP, self.directory, membership or world.membership, lost=lost)
         if mend:

@@ -14,7 +14,7 @@ from lakestream.meta.meta_group import SEAL_BYTES, MetaGroup
 from lakestream.meta.meta_join import MetaJoin
 from lakestream.meta.meta_transfer import MetaTransfer
 from lakestream.protocol.api.errors import ApiError
-from lakestream.raft.group.groups import Groups
+from lakestream.raft.group.groups import RaftGroups
 from tests.sim.disk import PowerCut
 from tests.unit.cluster_world import Net, NetNode
 
@@ -42,12 +42,12 @@ class Server(Io):
         self.log = Reports()
         self.work: list[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]] = []
         files = world.files(node.me)
-        self.groups = Groups(node, self, world.net.clock, random=Random(f"{node.me}-meta"), files=files)
+        self.groups = RaftGroups(node, self, world.net.clock, random=Random(f"{node.me}-meta"), files=files)
         self.root = world.directory / node.me
         root, clock = str(self.root), world.net.clock
         self.meta = MetaGroup(root, node, self.groups, clock, self, self.log, world.seal_bytes, files)
         self.transfer = MetaTransfer(self.meta, node, self, self.log)
-        self.join = MetaJoin(self.meta, node, node, world.net.clock, self.log)
+        self.join = MetaJoin(self.meta, node, world.net.clock, self.log)
         self.applied: list[Applied] = []
         self.caught_up = 0
         self.meta.on_applied = self.applied.append

@@ -32,7 +32,7 @@ from lakestream.net.interest.interest import Subscription
 from lakestream.net.turn import Turn
 from lakestream.ports import ClientInfo, Delivery
 from lakestream.raft.core.messages import Membership
-from lakestream.raft.group.groups import Groups
+from lakestream.raft.group.groups import RaftGroups
 from lakestream.raft.group.ports import Channel
 from lakestream.server.jetstream import open_stores
 from lakestream.server.lake.keeper import LakeKeeper
@@ -273,13 +273,13 @@ class Node:
         if files is None:  # a kill of the process loses nothing without fsync
             synced.sync = synced.sync_directory = lambda what: None  # type: ignore[method-assign]
         self._descriptors = Descriptors(synced)
-        self.groups = Groups(self.link, self.life, self.life, random=Random(world.random.random()), files=synced)
+        self.groups = RaftGroups(self.link, self.life, self.life, random=Random(world.random.random()), files=synced)
         names = EngineOptions(server_name=name, server_id=name, scrub_interval_ns=world.scrub_interval_ns)
         self.engines = Engines(Shared(self.life, self.life, self.stores, names, self.log, lambda account: self.hub))
         self.engine = self.engines.serve("$G")
         self.acks = self.engine.acks
         members = MemberFiles(self.stores)
-        self.replicas = Replicas(Site(self.engines.shared, self.groups, members, self.link, self.link), self)
+        self.replicas = Replicas(Site(self.engines.shared, self.groups, members, self.link), self)
         self.replicas.site.lake = world.watch
         self.engines.node.replicas = self.replicas
         self.events: list[tuple[str, str]] = []

@@ -70,7 +70,7 @@ class AccountApi:
 
     def __init__(self, engine: Engine, counts: Callable[[], tuple[int, int]]) -> None:
         self._engine, self._counts = engine, counts
-        engine.node.calls.serve(
+        engine.node.peers.serve(
             of_account(USAGE, engine.account),
             lambda node, body, answer: self._when_applied(lambda: answer(msgspec.msgpack.encode(self._own_usage()))),
         )

@@ -491,7 +491,7 @@ class ConsumerApi:
 
     # ------------------------------------------------------------------ unpin
     def unpin(self, request: Request) -> None:
-        if self._engine.node.answers.stream_first:
+        if self._engine.node.clustered:
             self._consumer(*request.tokens[:2])  # a clustered nats-server looks for the consumer first
         if not request.body.strip():
             raise api_error(10025, err="unexpected end of JSON input")

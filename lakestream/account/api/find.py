@@ -33,7 +33,7 @@ def info_of(node: MetaNode, stream: Stream, *, domain: str = "", **more: Any) ->
     shown = node.shown.cluster(stream.uid)
     if shown:
         more["cluster"] = shown
-    if node.answers.domain_always:
+    if node.clustered:
         domain = node.shared.options.domain
     return info_shown(stream, node.shared.clock.now(), domain=domain, **more)
 

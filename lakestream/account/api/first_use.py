@@ -27,7 +27,7 @@ class FirstUse:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        if engine.node.answers.peers:
+        if engine.node.clustered:
             assert self.streams  # Invariant: other nodes reach it through `calls`, which its constructor serves.
 
     @cached_property

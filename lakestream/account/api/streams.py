@@ -119,7 +119,7 @@ class StreamApi:
         self._events = engine.events
         self._creating: set[str] = set()
         """Names of streams whose creation is proposed and not applied yet."""
-        calls = engine.node.calls
+        calls = engine.node.peers
         calls.serve(of_account(CHANGE, engine.account), self._change_asked)
         calls.serve(of_account(INFOS, engine.account), self._infos_asked)
         self._targets = RestoreTargets(engine, self._assign_restored, self._restored)
@@ -230,7 +230,7 @@ class StreamApi:
             shown = info_of(self._node, find(self._engine, name))
             if stage == CREATED:
                 self._events.stream_action(name, "CREATED", "create")
-            created = stage == CREATED or self._node.answers.recreated
+            created = stage == CREATED or not self._node.clustered
             request.respond({**shown, "did_create": True} if created else shown)
 
         def answer_applied() -> None:
@@ -328,7 +328,7 @@ class StreamApi:
             raise api_error(10008)
         asked = msgspec.msgpack.encode(ChangeAsked(stream.uid, encoded, self._node.me))
         method = of_account(CHANGE, self._engine.account)
-        self._node.calls.call(leader, method, asked, logged, CALL_TIMEOUT_NS)
+        self._node.peers.call(leader, method, asked, logged, CALL_TIMEOUT_NS)
 
     def _change_asked(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
         asked = _CHANGE_ASKED.decode(body)
@@ -438,7 +438,7 @@ class StreamApi:
 
     # ------------------------------------------------------------------ info
     def info(self, request: Request) -> None:
-        if self._node.answers.stream_first:
+        if self._node.clustered:
             find(self._engine, request.tokens[0], led=False)
         asked = request.parse_if_json(StreamInfoRequest, "JSApiStreamInfoRequest")
         stream = find(self._engine, request.tokens[0], led=False)
@@ -488,7 +488,7 @@ class StreamApi:
 
     def list_streams(self, request: Request) -> None:
         page, found = self._page(request, "JSApiStreamListRequest", LIST_LIMIT)
-        if not found and not self._node.answers.counts_all:
+        if not found and self._node.clustered:
             page["total"] = 0
         node, method = self._node, of_account(INFOS, self._engine.account)
         by_leader: dict[str, list[str]] = {}

@@ -89,7 +89,7 @@ STORES = (b"$KV.>", b"$OBJ.>")
 def _parts(engine: Engine, counts: Callable[[], tuple[int, int]]) -> list[ApiPart]:
     """Return all groups of handlers of an account."""
     parts: list[ApiPart] = [AccountApi(engine, counts), FirstUse(engine)]
-    if not engine.node.answers.peers:
+    if not engine.node.clustered:
         return [*parts, NoPeersApi()]
     parts.append(ClusterApi(engine))
     # Without a configured system account, `system` is the clients' account, which then operates the cluster.

@@ -34,7 +34,7 @@ class SystemApi(Api):
 
     def _register(self, engine: Engine) -> None:
         self.route("ACCOUNT.PURGE.*", "account_purge_response", self._purge, where=Where.META)
-        if engine.node.answers.peers:
+        if engine.node.clustered:
             ClusterRequests(engine).register(self)
         self._served = SubjectFilters(pattern.encode() for pattern in self._routes)
         for prefix in self._prefixes:

@@ -98,7 +98,7 @@ class RestoreTargets:
         self.engine, self.node = engine, engine.node
         self._assign, self._show = assign, show
         for method, handler in ((ASSIGN, self._assign_asked), (PUT, self._put_asked), (SHOW, self._show_asked)):
-            engine.node.calls.serve(of_account(method, engine.account), handler)
+            engine.node.peers.serve(of_account(method, engine.account), handler)
 
     # ------------------------------------------------------------------ calls of the node that restores
     def _assign_asked(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
@@ -180,7 +180,7 @@ class RestoreTarget:
 
     async def _call(self, node: str, method: str, body: bytes) -> bytes | None:
         def ask(done: Callable[[bytes | None], None]) -> None:
-            self._node.calls.call(
+            self._node.peers.call(
                 node, of_account(method, self._engine.account), body, lambda got, why: done(got), CALL_TIMEOUT_NS
             )
 
@@ -194,7 +194,7 @@ class RestoreTarget:
             assignment = node.meta.state.by_uid.get(self._uid)
             peers = assignment.peers if assignment is not None else ()
             for peer in sorted(peers, key=lambda name: name != self._leader):
-                if not node.nodes.alive(peer):
+                if not node.peers.alive(peer):
                     continue
                 got = await self._call(peer, method, body)
                 if got is None:

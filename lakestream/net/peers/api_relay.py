@@ -12,7 +12,7 @@ import random
 from functools import partial
 
 from lakestream.net.accounts.accounts import Account, Accounts
-from lakestream.net.peers.peers import Peers
+from lakestream.net.peers.peers import RoutePeers
 from lakestream.net.peers.remote_node import RemoteNode
 from lakestream.net.peers.routes import Routes
 from lakestream.ports import ClientInfo, Subscribed
@@ -30,7 +30,7 @@ class ApiRelay:
         nodes: the other nodes.
     """
 
-    def __init__(self, accounts: Accounts, routes: Routes, nodes: Peers) -> None:
+    def __init__(self, accounts: Accounts, routes: Routes, nodes: RoutePeers) -> None:
         self._accounts, self._routes, self._nodes = accounts, routes, nodes
         self._served: set[bytes] = set()
         self._subscriptions: dict[Account, list[Subscribed]] = {}

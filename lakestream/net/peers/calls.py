@@ -14,13 +14,11 @@ import msgspec
 from lakestream.logging import Logger
 from lakestream.ports import Clock, Timer
 from lakestream.protocol.decoding import DECODE_ERRORS
-from lakestream.raft.group.ports import Channel, Transport
+from lakestream.raft.group.ports import Channel, Method, Transport
 
 MAX_WAITING = 65_536
 """Calls of this node that wait for a response; further ones fail at once."""
 
-Answer = Callable[[bytes], None]
-Method = Callable[[str, bytes, Answer], None]
 Done = Callable[[bytes | None, str], None]
 
 
@@ -55,17 +53,15 @@ class PeerCalls:
         peers: the other nodes.
         clock: the event loop's turn and timers.
         log: for failures of methods; their caller gets an error too.
-        before: called with a node's name before anything is sent to it, to send what must precede it (routing announces
-            new inboxes, and forwards what clients published before).
     """
 
-    def __init__(
-        self, peers: Transport, clock: Clock, log: Logger, before: Callable[[str], None] = lambda node: None
-    ) -> None:
+    def __init__(self, peers: Transport, clock: Clock, log: Logger) -> None:
         self._peers = peers
         self._clock = clock
         self._log = log
-        self._before = before
+        self.before: Callable[[str], None] = lambda node: None
+        """Called with a node's name before anything is sent to it, to send what must precede it (routing announces new
+        inboxes, and forwards what clients published before)."""
         self._methods: dict[str, Method] = {}
         self._waiting: dict[int, _Waiting] = {}
         # Random first number: a response to a call from before a restart must not match a new call.
@@ -152,7 +148,7 @@ class PeerCalls:
 
     # ------------------------------------------------------------------ out
     def _send(self, node: str, record: _Ask | _Answered | _Failed) -> bool:
-        self._before(node)
+        self.before(node)
         return self._peers.send(node, Channel.CALL, self._encode(record))
 
     def _finish(self, node: str, number: int, body: bytes | None, why: str) -> None:

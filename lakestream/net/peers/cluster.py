@@ -17,14 +17,12 @@ from lakestream.net.accounts.accounts import Accounts
 from lakestream.net.identity import Identity, urls_of
 from lakestream.net.listener import Bind, bind
 from lakestream.net.peers.api_relay import ApiRelay
-from lakestream.net.peers.calls import PeerCalls
 from lakestream.net.peers.link import Link
-from lakestream.net.peers.peers import Peers
+from lakestream.net.peers.peers import RoutePeers
 from lakestream.net.peers.remote_node import RemoteNode
 from lakestream.net.peers.routes import Routes
 from lakestream.net.peers.standalone import RouteTraffic
 from lakestream.protocol.peer_wire import NodeInfo
-from lakestream.raft.group.ports import Calls
 from lakestream.runtime import LoopClock
 
 POOL_SIZE = 1
@@ -44,7 +42,7 @@ class ConnectUrls:
             anyway.
     """
 
-    def __init__(self, nodes: Peers, advertise: bool, changed: Callable[[], None]) -> None:
+    def __init__(self, nodes: RoutePeers, advertise: bool, changed: Callable[[], None]) -> None:
         self._nodes = nodes
         self._advertise = advertise
         self._changed = changed
@@ -91,7 +89,6 @@ class Cluster:
 
     Attributes:
         peers: the other nodes.
-        calls: requests to them.
         others: returns the names of the connected nodes.
         port: of the route listener; 0 before `listen`.
     """
@@ -110,10 +107,10 @@ class Cluster:
         bind: Bind = bind,
     ) -> None:
         self.port = 0
-        self.peers = Peers(self._node_info(identity, options, started_ns), options.cluster, clock, log, bind)
+        self.peers = RoutePeers(self._node_info(identity, options, started_ns), options.cluster, clock, log, bind)
         self._routes = Routes(accounts, self.peers)
         self.others: Callable[[], Iterable[str]] | None = self._routes.nodes.keys
-        self.calls: Calls = PeerCalls(self.peers, clock, log, self._routes.catch_up)
+        self.peers.calls.before = self._routes.catch_up
         self._connect_urls = ConnectUrls(self.peers, not options.cluster.no_advertise, announce)
         if relays and options.jetstream is None:
             ApiRelay(accounts, self._routes, self.peers)
@@ -150,7 +147,7 @@ class Cluster:
         await self.peers.first_attempts()
 
     def reload(self, options: Options) -> None:
-        """Apply what a reload may change; see `Peers.reload`. Raises StartError."""
+        """Apply what a reload may change; see `RoutePeers.reload`. Raises StartError."""
         self.peers.reload(options.cluster)
         self.peers.update(tags=options.server_tags)
 

@@ -1,6 +1,6 @@
 """The other nodes of the cluster.
 
-Belongs here: `Peers` (raft/group/ports.py) over asyncio: the listener for other nodes, the handshake, heartbeats,
+Belongs here: `RoutePeers` (raft/group/ports.py) over asyncio: the listener for other nodes, the handshake, heartbeats,
 gossip, and callbacks for nodes that come and go. One connection is link.py's, the handshake's decisions are
 handshake.py's.
 """
@@ -25,6 +25,7 @@ from lakestream.logging import Logger
 from lakestream.net import tls as peer_tls
 from lakestream.net.accounts.auth import HashChecks, is_hashed, same_text
 from lakestream.net.listener import HANDSHAKE_FAILED, Bind, Listener, ListenError, SetupError, TlsEntry, bind
+from lakestream.net.peers.calls import PeerCalls
 from lakestream.net.peers.dialler import Dialler, DialTarget
 from lakestream.net.peers.handshake import Decision, LinkTable
 from lakestream.net.peers.link import ALIVE_NS, STALE_NS, Link
@@ -57,8 +58,8 @@ STOP_WAIT_S = 0.5
 Handler = Callable[[str, bytes], None]
 
 
-class Peers:
-    """The connections between nodes, for Raft (`raft.ports.Peers`), routing, monitoring and the meta group.
+class RoutePeers:
+    """The connections between nodes, for Raft (`raft.ports.RoutePeers`), routing, monitoring and the meta group.
 
     Args:
         node: this node as other nodes see it (`route` is set once the listener is up).
@@ -92,6 +93,8 @@ class Peers:
         self._beats = 0
         self._beat_ns = 0
         self._open = False
+        self.calls = PeerCalls(self, clock, log)
+        self.serve, self.call, self.tell = self.calls.serve, self.calls.call, self.calls.tell
 
     # ------------------------------------------------------------------ life
     async def listen(self) -> None:
@@ -162,7 +165,7 @@ class Peers:
         if links:
             await asyncio.wait([link.gone for link in links], timeout=STOP_WAIT_S)
 
-    # ------------------------------------------------------------------ raft.ports.Peers
+    # ------------------------------------------------------------------ raft.ports.RoutePeers
     @property
     def me(self) -> str:
         return self._node.name

@@ -17,7 +17,7 @@ from lakestream.native import frame_acks
 from lakestream.net.hub import Hub
 from lakestream.net.interest.subscription import MAX_WEIGHT, Remote, Subscription
 from lakestream.net.outbox import HIGH_WATER, Outbox
-from lakestream.net.peers.peers import Peers
+from lakestream.net.peers.peers import RoutePeers
 from lakestream.net.turn import Turn
 from lakestream.ports import ClientInfo, Delivery
 from lakestream.protocol import frames
@@ -237,7 +237,7 @@ class RemoteNode(Outbox[Record]):
     """
 
     def __init__(
-        self, info: NodeInfo, links: Peers, turn: Turn, hub: Callable[[str], Hub], announce: Callable[[], None]
+        self, info: NodeInfo, links: RoutePeers, turn: Turn, hub: Callable[[str], Hub], announce: Callable[[], None]
     ) -> None:
         super().__init__(turn.dirty)
         self.id = next(_numbers)

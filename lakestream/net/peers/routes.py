@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from lakestream.net.accounts.accounts import Accounts
 from lakestream.net.hub import Hub
 from lakestream.net.interest.subscription import MAX_WEIGHT, Sink, Subscription
-from lakestream.net.peers.peers import Peers
+from lakestream.net.peers.peers import RoutePeers
 from lakestream.net.peers.remote_node import FAR, RemoteAccount, RemoteNode
 from lakestream.net.turn import Turn
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
@@ -108,7 +108,7 @@ class InterestAnnouncer:
         turn: of this node.
     """
 
-    def __init__(self, nodes: Mapping[str, RemoteNode], links: Peers, turn: Turn) -> None:
+    def __init__(self, nodes: Mapping[str, RemoteNode], links: RoutePeers, turn: Turn) -> None:
         self._nodes, self._links, self._turn = nodes, links, turn
         self._accounts: list[_Account] = []
         self._changed: list[_Account] = []
@@ -189,7 +189,7 @@ class Routes:
         nodes: the connected nodes by name.
     """
 
-    def __init__(self, accounts: Accounts, links: Peers) -> None:
+    def __init__(self, accounts: Accounts, links: RoutePeers) -> None:
         self._links = links
         self.nodes: dict[str, RemoteNode] = {}
         self._turn = accounts.default.hub.turn

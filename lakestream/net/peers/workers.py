@@ -65,7 +65,7 @@ class Workers(Cluster):
         self.index, self.first, self.is_first = index, self.name_of(0), index == 0
         self.names = [self.name_of(each) for each in range(count) if each != index]
         self.others = None
-        self.calls.serve(SYNC, lambda node, body, answer: answer(b""))
+        self.peers.serve(SYNC, lambda node, body, answer: answer(b""))
 
     @staticmethod
     def name_of(index: int) -> str:
@@ -99,7 +99,7 @@ class Workers(Cluster):
 
     def settle(self, then: Callable[[], None], timeout_ns: int) -> None:
         """Call back once the other workers know the subscriptions that this one has now, or after a time."""
-        call_all(self.calls, self.peers.connected(), SYNC, b"", then, timeout_ns)
+        call_all(self.peers, self.peers.connected(), SYNC, b"", then, timeout_ns)
 
     def reload(self, options: Options) -> None:
         """Do nothing: the workers know of each other what cannot change."""

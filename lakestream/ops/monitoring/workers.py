@@ -319,9 +319,9 @@ class Together:
         self._workers, self._ask = workers, ask
         self.commands: dict[str, Callable[[int], str]] = {}
         """Commands by name; each takes a number and returns the error, if any."""
-        workers.calls.serve(PAGE, self._asked)
-        workers.calls.serve(COMMAND, self._commanded)
-        workers.calls.serve(METRICS, lambda node, body, answer: collect(lambda found: answer(_encoded(found))))
+        workers.peers.serve(PAGE, self._asked)
+        workers.peers.serve(COMMAND, self._commanded)
+        workers.peers.serve(METRICS, lambda node, body, answer: collect(lambda found: answer(_encoded(found))))
 
     @property
     def first(self) -> bool:
@@ -390,7 +390,7 @@ class Together:
             if not future.done():
                 future.set_result(answer)
 
-        self._workers.calls.call(name, method, body, done, TIMEOUT_NS)
+        self._workers.peers.call(name, method, body, done, TIMEOUT_NS)
         return await future
 
     def _asked(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:

@@ -356,8 +356,8 @@ class Member(ABC):
         """
 
 
-class Members(Protocol):
-    """The source of this node's memberships: `groups.Groups` in a cluster, `SoloGroups` in a server of its own."""
+class Groups(Protocol):
+    """The source of this node's memberships: `groups.RaftGroups` in a cluster, `SoloGroups` in a server of its own."""
 
     def member(self, group: str, directory: str, membership: Membership, *, lost: bool = False) -> Member:
         """Return this node's membership in `group`, whose log is in `directory`. Block.

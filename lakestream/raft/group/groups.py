@@ -51,7 +51,7 @@ MAX_EARLY = 1024
 _logger = logging.getLogger(__name__)
 
 
-class Groups:
+class RaftGroups:
     """The Raft groups of this node. Everything runs in the event loop except methods that say that they block."""
 
     def __init__(

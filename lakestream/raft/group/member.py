@@ -68,7 +68,7 @@ class RaftMember(Member):
         self.fresh = False
 
     def join(self, log: Log, io: Io, owner: GroupOwner) -> RaftGroup:
-        """Open the group. `io` is not used: the threads are those of `Groups`."""
+        """Open the group. `io` is not used: the threads are those of `RaftGroups`."""
         assert isinstance(log, SegmentLog), "a log in memory has one member"
         kept = of_a_group_of_one(self.kept, log) if self.fresh else self.kept
         handed = min(log.applied() if log.applied is not None else kept.hard.commit, log.last_index)

@@ -46,10 +46,14 @@ class Transport(Protocol):
         and when it goes (False: the connection ended, or the node is silent beyond the liveness limit)."""
 
 
+Method = Callable[[str, bytes, Callable[[bytes], None]], None]
+"""Serves one kind of requests between nodes: see `Calls.serve`."""
+
+
 class Calls(Protocol):
     """Requests between nodes with one answer each, over `Channel.CALL`."""
 
-    def serve(self, method: str, handler: Callable[[str, bytes, Callable[[bytes], None]], None]) -> None:
+    def serve(self, method: str, handler: Method) -> None:
         """Answer `method`: the handler gets (node, body, answer) and calls `answer(body)` once, now or later.
 
         The caller gets what it raises as an error.

@@ -90,7 +90,7 @@ LOAD_BYTES = 4 << 20
 
 
 class Outlet(msgspec.Struct):
-    """The services of a node for its groups: see `Groups`."""
+    """The services of a node for its groups: see `RaftGroups`."""
 
     io: Io
     send: Callable[[str, str, Message], None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,9 @@ INFO = "STREAM.INFO.*"
 
 class Member:
     """Requests of one node; `leads` returns the node that this one believes to lead."""
+
+    alone = False
+    accounts: Any = None
 
     def __init__(self, net: Net, name: str) -> None:
         self.net, self.me, self.strict, self.account = net, name, True, "$G"
@@ -174,7 +178,7 @@ def test_hops_are_few() -> None:
 
 
 def _leaders(net: Net, name: str) -> Leaders:
-    return Leaders(net.nodes[name], net.nodes[name])
+    return Leaders(net.nodes[name])
 
 
 def test_every_node_learns_the_leader() -> None:

@@ -135,7 +135,7 @@ def test_a_verification_without_its_leader_ends(world: Verified) -> None:
     answers: list[bytes] = []
     uid = world.engines.of("$G").streams["S"].uid
     body = msgspec.msgpack.encode(VerifyCall("r", uid))
-    world.engines.node.calls.call("srv", OPEN, body, lambda answer, _: answers.append(answer or b""), 1)
+    world.engines.node.peers.call("srv", OPEN, body, lambda answer, _: answers.append(answer or b""), 1)
     world.settle()
     assert msgspec.msgpack.decode(answers[0], type=VerifyOpened).wrong == ""
     assert len(world.links) == 1

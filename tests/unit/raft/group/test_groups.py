@@ -28,7 +28,7 @@ from lakestream.raft.core.messages import (
 from lakestream.raft.core.ready import ChangePending, NotLeader, RaftOptions
 from lakestream.raft.group.disk import QUICK_JOBS
 from lakestream.raft.group.group import Callbacks, Committed, Group, Proposal
-from lakestream.raft.group.groups import BUFFER_BYTES, MAX_EARLY, Groups
+from lakestream.raft.group.groups import BUFFER_BYTES, MAX_EARLY, RaftGroups
 from lakestream.raft.group.hard_state import StateFile
 from lakestream.raft.group.ports import Channel
 from tests.faults.files import FaultyFiles
@@ -76,8 +76,8 @@ class Desk:
     def watch(self, callback: Callable[[str, bool], None]) -> None:
         self.watcher = callback
 
-    def groups(self, **more: Any) -> Groups:
-        groups = Groups(self, self.io, self, random=Random(1), files=QuickFiles(), **more)  # type: ignore[arg-type]
+    def groups(self, **more: Any) -> RaftGroups:
+        groups = RaftGroups(self, self.io, self, random=Random(1), files=QuickFiles(), **more)  # type: ignore[arg-type]
         groups.start()
         return groups
 
@@ -104,7 +104,7 @@ def _closed() -> Iterator[None]:
     _logs.clear()
 
 
-def begin(desk: Desk, groups: Groups, directory: Path, group: str) -> Group:
+def begin(desk: Desk, groups: RaftGroups, directory: Path, group: str) -> Group:
     member = groups.member(group, str(directory / group), Membership(("A", "B", "C")))
     _logs.append(open_log(str(directory / group / "log"), QuickFiles(), LogOptions(), Clock()))
     made = member.join(_logs[-1], desk.io, Callbacks(lambda entries: None, lambda error: None))
@@ -147,7 +147,7 @@ def test_entries_of_many_groups_are_written_together_and_one_that_fails_fails_al
     assert acked == {each.group for each in made} - {"S-3"}
 
 
-def leading(desk: Desk, groups: Groups, directory: Path, group: str) -> tuple[Group, SegmentLog]:
+def leading(desk: Desk, groups: RaftGroups, directory: Path, group: str) -> tuple[Group, SegmentLog]:
     """Return a group that has this node alone, and has elected it, and its log."""
     member = groups.member(group, str(directory / group), Membership(("A",)))
     log = open_log(str(directory / group / "log"), QuickFiles(), LogOptions(), Clock())
@@ -498,14 +498,14 @@ async def test_members_with_real_threads(tmp_path: Path) -> None:
     applied: dict[str, list[Frame]] = {name: [] for name in "ABC"}
     leaders: asyncio.Queue[str] = asyncio.Queue()
     made: dict[str, Group] = {}
-    nodes: list[Groups] = []
+    nodes: list[RaftGroups] = []
     logs = []
     acked = 0
     finished = loop.create_future()
 
     def start(name: str) -> None:
         near = Near(name)
-        groups = Groups(near, Threads(), near, random=Random(name))  # type: ignore[arg-type]
+        groups = RaftGroups(near, Threads(), near, random=Random(name))  # type: ignore[arg-type]
         member = groups.member("S-1", str(tmp_path / name), Membership(("A", "B", "C")))
         options = LogOptions(seal_bytes=20_000)
         log = open_log(str(tmp_path / name / "log"), Files(), options, Clock(), durable_through=member.durable_through)
