@@ -11,7 +11,8 @@ Source: the Snappy framing format, and S2's extensions of it (identifier `S2sTwO
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
+
+import google_crc32c
 
 MAGIC = b"\xff\x06\x00\x00S2sTwO"
 """The first bytes of a stream."""
@@ -23,9 +24,6 @@ MAX_BLOCK = 4 << 20
 _COMPRESSED, _PLAIN, _IDENTIFIER = 0x00, 0x01, 0xFF
 _FIRST_SKIPPABLE = 0x80
 _BODIES = (b"S2sTwO", b"sNaPpY")
-_POLYNOMIAL = 0x82F63B78
-_LANE = 64
-_FEWEST_LANES = 8
 
 
 class S2Error(Exception):
@@ -35,98 +33,8 @@ class S2Error(Exception):
 _CORRUPT = "s2: corrupt input"
 
 
-# ---------------------------------------------------------------------------- checksum
-
-
-def _byte_table() -> list[int]:
-    table = []
-    for value in range(256):
-        for _ in range(8):
-            value = (value >> 1) ^ (_POLYNOMIAL if value & 1 else 0)
-        table.append(value)
-    return table
-
-
-_TABLE = _byte_table()
-_PLANES = [bytes((entry >> shift) & 0xFF for entry in _TABLE) for shift in (0, 8, 16, 24)]
-
-
-def _applied(columns: list[int], state: int) -> int:
-    """Apply a linear map, given by the images of the bits, to a state."""
-    result, bit = 0, 0
-    while state:
-        if state & 1:
-            result ^= columns[bit]
-        state >>= 1
-        bit += 1
-    return result
-
-
-@lru_cache(maxsize=64)
-def _over_zeros(length: int) -> list[int]:
-    """Return the images of the bits of a state after `length` zero bytes. `length` is a power of two."""
-    if length == 1:
-        return [(1 << bit >> 8) ^ _TABLE[1 << bit & 0xFF] for bit in range(32)]
-    half = _over_zeros(length // 2)
-    return [_applied(half, column) for column in half]
-
-
-@lru_cache(maxsize=64)
-def _shift_tables(length: int) -> list[list[bytes]]:
-    """Return `_over_zeros` as tables: by byte of the state before and after, the image of each value."""
-    columns = _over_zeros(length)
-    tables = []
-    for before in range(4):
-        images = [_applied(columns, value << 8 * before) for value in range(256)]
-        tables.append([bytes((image >> 8 * after) & 0xFF for image in images) for after in range(4)])
-    return tables
-
-
-def crc32c(data: bytes) -> int:
-    """Return the CRC-32C (Castagnoli) of `data`.
-
-    The standard library has none. Many lanes of the input are processed one byte at a time, all lanes in one step by
-    `bytes.translate`, which is some thirty times as fast as a loop over the bytes; then the lanes are joined.
-    """
-    if len(data) < _LANE * _FEWEST_LANES:
-        state, table = 0xFFFFFFFF, _TABLE
-        for byte in data:
-            state = (state >> 8) ^ table[(state ^ byte) & 0xFF]
-        return state ^ 0xFFFFFFFF
-    # A state of ones before the first byte is the same as a state of zero before that byte and its three successors
-    # inverted; zeros in front leave a state of zero as it is. So every lane begins with zero, and all are full.
-    lanes = 1 << (-(-len(data) // _LANE) - 1).bit_length()
-    first = bytes(byte ^ 0xFF for byte in data[:4])
-    padded = b"".join((bytes(lanes * _LANE - len(data)), first, data[4:]))
-    number, planes = int.from_bytes, _PLANES
-    low = second = third = high = 0
-    for at in range(_LANE):
-        index = (low ^ number(padded[at::_LANE], "little")).to_bytes(lanes, "little")
-        low = second ^ number(index.translate(planes[0]), "little")
-        second = third ^ number(index.translate(planes[1]), "little")
-        third = high ^ number(index.translate(planes[2]), "little")
-        high = number(index.translate(planes[3]), "little")
-    return _joined([each.to_bytes(lanes, "little") for each in (low, second, third, high)], lanes) ^ 0xFFFFFFFF
-
-
-def _joined(states: list[bytes], lanes: int) -> int:
-    """Return the state after all lanes; `states` are theirs, one string for each of the four bytes."""
-    length = _LANE
-    while lanes > 1:
-        lanes //= 2
-        tables = _shift_tables(length)
-        joined = []
-        for after in range(4):
-            value = int.from_bytes(states[after][1::2], "little")
-            for before in range(4):
-                value ^= int.from_bytes(states[before][::2].translate(tables[before][after]), "little")
-            joined.append(value.to_bytes(lanes, "little"))
-        states, length = joined, length * 2
-    return int.from_bytes(b"".join(states), "little")
-
-
 def _masked(data: bytes) -> int:
-    crc = crc32c(data)
+    crc: int = google_crc32c.value(data)
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 

@@ -5,41 +5,16 @@ Belongs here: what a codec does, the choice of one by format, and whole rows inc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from lakestream.schemas import framing
-from lakestream.schemas.columns import RecordType
-from lakestream.schemas.errors import Misfit
+from lakestream.schemas.payloads import Codec
 from lakestream.schemas.schema import Schema, check
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from lakestream.schemas.arrow import Decoded
-
-
-class Codec(Protocol):
-    """Checks, decodes and gives back the payloads of one version of a schema."""
-
-    record: RecordType
-
-    def fits(self, payload: bytes) -> Misfit | None:
-        """Return the reason why a payload does not fit, None if it does."""
-
-    def value(self, payload: bytes | None) -> Any:
-        """Return the fields of a payload, or raise Unfit."""
-
-    def decode(self, payloads: Sequence[bytes | None] | pa.Array) -> Decoded:
-        """Decode a batch to columns."""
-
-    def formats(self, columns: pa.RecordBatch, payloads: Sequence[bytes | None] | pa.Array) -> pa.DictionaryArray:
-        """Return the `data_format` of each row, NULL where the payload has to be kept."""
-
-    def encode(self, columns: pa.RecordBatch, formats: pa.Array) -> pa.BinaryArray:
-        """Return the payloads of rows by their `data_format`."""
 
 
 def codec_of(schema: Schema) -> Codec:

@@ -20,7 +20,8 @@ from typing import Any
 import fastavro
 from google.protobuf import message_factory
 
-from lakestream.schemas.codec import Codec, codec_of, prepared
+from lakestream.schemas.codec import codec_of, prepared
+from lakestream.schemas.payloads import Codec
 from lakestream.schemas.protobuf.model import message_of, read_files
 from lakestream.schemas.schema import Schema
 

@@ -5,7 +5,6 @@ Belongs here: all that knows this format. Nothing here knows another one.
 In reading order:
 
 - `bounds.py`: Bounds of the work that a JSON Schema can cause.
-- `rows.py`: Batches of JSON payloads as columns.
 - `shapes.py`: Mapping of JSON Schema to columns, and to the types by which msgspec decodes and checks in one step.
 - `skeleton.py`: Spelling of a JSON payload without its values: what gives the bytes back, together with the columns.
 - `spelling.py`: JSON payloads back from columns, byte for byte.

@@ -10,23 +10,24 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from decimal import Decimal
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import jsonschema_rs
 import msgspec
 
 from lakestream.protocol.decoding import DECODE_ERRORS
-from lakestream.schemas import scalars
+from lakestream.schemas import scalars as limits
 from lakestream.schemas.columns import RecordType, check_size
-from lakestream.schemas.errors import BadSchema, Misfit, Unfit, within
+from lakestream.schemas.errors import BadSchema, Unfit, within
 from lakestream.schemas.json_schema.bounds import MAX_SCHEMA_DEPTH, Node, Visits
 from lakestream.schemas.json_schema.shapes import PATTERNS, Shapes
 from lakestream.schemas.json_schema.values import convert
+from lakestream.schemas.payloads import Codec
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from lakestream.schemas.arrow import Decoded
 
 MAX_WORK = 20_000_000
 """Maximum product of a payload's bytes and the schemas that one value is checked against. It bounds the time of one
@@ -47,7 +48,7 @@ def parse_schema(text: str) -> Node:
     """
     raw = text.encode(errors="surrogatepass")
     # A level of schemas is two of JSON: `properties` and the name.
-    if scalars.is_deeper(raw, 2 * MAX_SCHEMA_DEPTH):
+    if limits.is_deeper(raw, 2 * MAX_SCHEMA_DEPTH):
         raise BadSchema(f"its JSON nests deeper than {2 * MAX_SCHEMA_DEPTH}", remedy="use $ref to $defs")
     try:
         node = _ANY.decode(raw)
@@ -67,12 +68,24 @@ def _draft(node: Node) -> Any:
     return found
 
 
-class JsonCodec:
-    """Checks and decodes JSON payloads of one schema. Safe for use by several threads.
+def _raw(value: Any) -> str | None:
+    text = "null" if value is None else str(bytes(value), "utf-8")
+    return None if text == "null" else text
 
-    Attributes: `record`: its columns; `depth`: maximum nesting of a payload; `largest`: maximum size of a payload in
-    bytes, None without a limit of the schema's own.
+
+def _decimal(value: Any) -> Decimal | None:
+    return None if value is None else Decimal(value)
+
+
+class JsonCodec(Codec):
+    """Checks and decodes JSON payloads of one schema.
+
+    Attributes: `depth`: maximum nesting of a payload; `largest`: maximum size of a payload in bytes, None without a
+    limit of the schema's own.
     """
+
+    unpack = staticmethod(msgspec.structs.astuple)
+    scalars = MappingProxyType({"json": _raw, "decimal": _decimal})
 
     def __init__(self, text: str) -> None:
         """Read a schema.
@@ -113,23 +126,11 @@ class JsonCodec:
         self._check = self._root.check
         self.largest = MAX_WORK // visits.most if shapes.whole else None
 
-    def fits(self, payload: bytes) -> Misfit | None:
-        """Return the reason why a payload does not fit, None if it does."""
-        try:
-            self.value(payload)
-        except Unfit as unfit:
-            return unfit.misfit
-        return None
-
     def value(self, payload: bytes | None) -> Any:
-        """Return a payload as a struct, whose fields are those of the record, in order.
-
-        Raises:
-            Unfit: it does not fit.
-        """
+        """Return a payload as a struct, whose fields are those of the record, in order. Raise Unfit."""
         if payload is None:
             raise Unfit("", "json", "there is no payload")
-        if payload.count(b"[") + payload.count(b"{") > self.depth and scalars.json_depth(payload) > self.depth:
+        if payload.count(b"[") + payload.count(b"{") > self.depth and limits.json_depth(payload) > self.depth:
             raise Unfit("", "depth", f"it nests deeper than {self.depth}")
         try:
             payload.decode()
@@ -172,30 +173,13 @@ class JsonCodec:
             raise Unfit(path, rule, broken.message)
         return convert(payload.strip(b" \t\r\n"), self._root)
 
-    def decode(self, payloads: Sequence[bytes | None] | pa.Array) -> Decoded:
-        """Decode a batch to columns. NULL payloads are misfits."""
-        from lakestream.schemas.json_schema.rows import batch
-
-        return batch(self, payloads)
-
     def formats(self, columns: pa.RecordBatch, payloads: Sequence[bytes | None] | pa.Array) -> pa.DictionaryArray:
-        """Return the `data_format` of each row, NULL where `encode` would not give its payload back exactly.
-
-        Args:
-            columns: the decoded batch.
-            payloads: its payloads; NULL for rows that do not fit.
-        """
         from lakestream.schemas.arrow import binary
         from lakestream.schemas.json_schema.spelling import skeletons
 
         return skeletons(self.record, columns, binary(payloads))
 
     def encode(self, columns: pa.RecordBatch, formats: pa.Array) -> pa.BinaryArray:
-        """Return the payloads of rows by their `data_format`, NULL where that is NULL.
-
-        Raises:
-            ValueError: a text is no format of this schema.
-        """
         from lakestream.schemas.json_schema.spelling import spell
 
         return spell(self.record, columns, formats)

@@ -16,7 +16,8 @@ from google.protobuf.message import DecodeError, EncodeError
 
 from lakestream.schemas import scalars
 from lakestream.schemas.columns import INSTANT, JSON, MAX_NESTING, UINT64, List, Map, RecordType, walk
-from lakestream.schemas.errors import Misfit, RowMisfit, Unfit
+from lakestream.schemas.errors import Unfit
+from lakestream.schemas.payloads import Codec
 from lakestream.schemas.protobuf.model import (
     ANY,
     TIMESTAMP,
@@ -33,17 +34,16 @@ from lakestream.schemas.protobuf.model import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from lakestream.schemas.arrow import Decoded
-
-FORMAT = "P"
-"""The `data_format` of rows that are given back: fields in the order of their numbers, as serializers write them."""
 _AS_BYTES = f"/{secrets.token_hex(16)}/google.protobuf.BytesValue"
 """End of the type URL of an Any that is written as bytes; no payload can have it."""
 Get = Callable[[Any], Any]
 
 
-class ProtobufCodec:
-    """Checks and decodes Protobuf payloads of one message. Safe for use by several threads."""
+class ProtobufCodec(Codec):
+    """Checks and decodes Protobuf payloads of one message."""
+
+    format = "P"
+    """Fields are in the order of their numbers, as serializers write them."""
 
     def __init__(self, text: str, message: str = "") -> None:
         """Read a descriptor set.
@@ -62,20 +62,7 @@ class ProtobufCodec:
         self._row = _row(self._parts)
         self._is_exact = not any(of == JSON for _, of in walk(self.record))
 
-    def fits(self, payload: bytes) -> Misfit | None:
-        """Return the reason why a payload does not fit, None if it does."""
-        try:
-            self.value(payload)
-        except Unfit as unfit:
-            return unfit.misfit
-        return None
-
     def value(self, payload: bytes | None) -> Any:
-        """Return a payload as a tuple of its fields.
-
-        Raises:
-            Unfit: it does not fit.
-        """
         if payload is None:
             raise Unfit("", "encoding", "there is no payload")
         try:
@@ -87,38 +74,7 @@ class ProtobufCodec:
         except (DecodeError, UnicodeDecodeError) as error:
             raise Unfit("", "encoding", str(error)) from None
 
-    def decode(self, payloads: Sequence[bytes | None] | pa.Array) -> Decoded:
-        """Decode a batch to columns. NULL payloads are misfits."""
-        from lakestream.schemas.arrow import batch_of, listed
-
-        value = self.value
-        rows: list[Any] = []
-        misfits: list[RowMisfit] = []
-        for payload in listed(payloads):
-            try:
-                rows.append(value(payload))
-            except Unfit as unfit:
-                misfits.append(RowMisfit(len(rows), unfit.misfit))
-                rows.append(None)
-        return batch_of(self.record, rows, None, misfits, {})
-
-    def formats(self, columns: pa.RecordBatch, payloads: Sequence[bytes | None] | pa.Array) -> pa.DictionaryArray:
-        """Return the `data_format` of each row, NULL where `encode` would not give its payload back exactly."""
-        from lakestream.schemas.arrow import same_formats
-
-        return same_formats(self._encoded(columns), payloads, FORMAT)
-
-    def encode(self, columns: pa.RecordBatch, formats: pa.Array) -> pa.BinaryArray:
-        """Return the payloads of rows by their `data_format`, NULL where that is NULL.
-
-        Raises:
-            ValueError: a text is no format of this schema.
-        """
-        from lakestream.schemas.arrow import where_format
-
-        return where_format(self._encoded(columns), formats, FORMAT)
-
-    def _encoded(self, columns: pa.RecordBatch) -> list[bytes | None]:
+    def encoded(self, columns: pa.RecordBatch) -> list[bytes | None]:
         from lakestream.schemas.arrow import plain_rows
 
         if not self._is_exact:

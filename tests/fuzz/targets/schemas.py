@@ -20,9 +20,10 @@ from google.protobuf import (
     wrappers_pb2,
 )
 
-from lakestream.schemas.codec import Codec, codec_of
+from lakestream.schemas.codec import codec_of
 from lakestream.schemas.compatibility import find_conflicts
 from lakestream.schemas.errors import BadSchema, Unfit
+from lakestream.schemas.payloads import Codec
 from lakestream.schemas.protobuf.model import message_of, read_files
 from lakestream.schemas.schema import Format, Schema
 from tests.fuzz.target import Target

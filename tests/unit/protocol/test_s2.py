@@ -9,33 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakestream.protocol import s2
-from lakestream.protocol.s2 import MAGIC, Decoder, S2Error, crc32c, decode_block, encode
+from lakestream.protocol.s2 import MAGIC, Decoder, S2Error, decode_block, encode
 
 pytestmark = pytest.mark.unit
-
-
-def simple(data: bytes) -> int:
-    """Compute CRC-32C by its definition."""
-    state = 0xFFFFFFFF
-    for byte in data:
-        state ^= byte
-        for _ in range(8):
-            state = (state >> 1) ^ (0x82F63B78 if state & 1 else 0)
-    return state ^ 0xFFFFFFFF
-
-
-def test_the_checksum_is_that_of_the_standard() -> None:
-    # RFC 3720, B.4, and the usual check value.
-    assert crc32c(b"123456789") == 0xE3069283
-    assert crc32c(bytes(32)) == 0x8A9136AA
-    assert crc32c(b"\xff" * 32) == 0x62A8AB43
-    assert crc32c(bytes(range(32))) == 0x46DD794E
-
-
-@pytest.mark.parametrize("length", [0, 1, 3, 4, 511, 512, 513, 1023, 1024, 1025, 4099, 40_000])
-def test_the_fast_checksum_is_the_simple_one(length: int) -> None:
-    data = random.Random(length).randbytes(length)
-    assert crc32c(data) == simple(data)
 
 
 def read(data: bytes, step: int = 1 << 20) -> bytes:

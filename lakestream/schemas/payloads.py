@@ -1,0 +1,89 @@
+"""Payloads of one version of a schema.
+
+Belongs here: what a codec does with them, one or a batch, whatever the format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from lakestream.schemas.columns import RecordType
+from lakestream.schemas.errors import Misfit, RowMisfit, Unfit
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from lakestream.schemas.arrow import Decoded
+
+
+class Codec:
+    """Checks, decodes and gives back payloads. Safe for use by several threads.
+
+    Attributes:
+        record: the columns.
+        format: the `data_format` of rows that are given back, for formats whose encoding has no variants.
+        unpack: converts the value of a record to a tuple of its fields; None: it is one.
+        scalars: conversions of values that Arrow does not take as they are, by the kind of their type.
+    """
+
+    record: RecordType
+    format = ""
+    unpack: Callable[[Any], tuple[Any, ...]] | None = None
+    scalars: Mapping[str, Callable[[Any], Any]] = {}
+
+    def fits(self, payload: bytes) -> Misfit | None:
+        """Return the reason why a payload does not fit, None if it does."""
+        try:
+            self.value(payload)
+        except Unfit as unfit:
+            return unfit.misfit
+        return None
+
+    def value(self, payload: bytes | None) -> Any:
+        """Return a payload as a tuple of the record's fields, or what `unpack` makes one of.
+
+        Raises:
+            Unfit: it does not fit.
+        """
+        raise NotImplementedError
+
+    def decode(self, payloads: Sequence[bytes | None] | pa.Array) -> Decoded:
+        """Decode a batch to columns. NULL payloads are misfits."""
+        from lakestream.schemas.arrow import batch_of, listed
+
+        value = self.value
+        rows: list[Any] = []
+        misfits: list[RowMisfit] = []
+        for payload in listed(payloads):
+            try:
+                rows.append(value(payload))
+            except Unfit as unfit:
+                misfits.append(RowMisfit(len(rows), unfit.misfit))
+                rows.append(None)
+        return batch_of(self.record, rows, self.unpack, misfits, self.scalars)
+
+    def formats(self, columns: pa.RecordBatch, payloads: Sequence[bytes | None] | pa.Array) -> pa.DictionaryArray:
+        """Return the `data_format` of each row, NULL where `encode` would not give its payload back exactly.
+
+        Args:
+            columns: the decoded batch.
+            payloads: its payloads; NULL for rows that do not fit.
+        """
+        from lakestream.schemas.arrow import same_formats
+
+        return same_formats(self.encoded(columns), payloads, self.format)
+
+    def encode(self, columns: pa.RecordBatch, formats: pa.Array) -> pa.BinaryArray:
+        """Return the payloads of rows by their `data_format`, NULL where that is NULL.
+
+        Raises:
+            ValueError: a text is no format of this schema.
+        """
+        from lakestream.schemas.arrow import where_format
+
+        return where_format(self.encoded(columns), formats, self.format)
+
+    def encoded(self, columns: pa.RecordBatch) -> list[bytes | None]:
+        """Return the payload of each row, None where it cannot be given back."""
+        raise NotImplementedError
