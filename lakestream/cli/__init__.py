@@ -25,7 +25,6 @@ In reading order:
 - `sql.py`: `lakestream sql`: SQL on the lake from a terminal, a pipe or a script.
 - `nats_engine.py`: `lakestream sql --url`: SQL that a server answers over NATS.
 - `spark_engine.py`: Queries of the lake with Spark.
-- `samples.py`: Samples of a stream's messages.
 - `schema.py`: `lakestream schema`: the schema registry of an account.
 - `verify.py`: `lakestream verify`: everything that is wrong with the files of stores, or of running servers, and their
   lake.

@@ -1,6 +1,7 @@
 """`lakestream schema`: the schema registry of an account.
 
-Belongs here: the commands and their output. The requests are those of protocol/schema_api.py; the server decides.
+Belongs here: the commands and their output, and samples of messages from all parts of a stream. The requests are
+those of protocol/schema_api.py; the server decides.
 """
 
 from __future__ import annotations
@@ -16,11 +17,18 @@ import typer
 
 from lakestream.cli.link import ClientLink, TransferFailed, exits
 from lakestream.cli.results import visible
-from lakestream.cli.samples import MAX_COUNT, sampled
 from lakestream.cli.server_options import Server, with_server
 from lakestream.cli.terminal import JsonOption, complain, console, counted, print_json
+from lakestream.log.format.record import Record
 from lakestream.protocol.schema_api import PREFIX
+from lakestream.protocol.subjects import matches
 
+MAX_SAMPLE = 10_000
+"""Maximum number of messages of a sample."""
+MAX_SAMPLE_BYTES = 64 << 20
+"""Maximum size of their payloads, together."""
+SAMPLE_PARTS = 10
+"""Number of places of a stream, at equal distances, from which messages are taken."""
 SHOWN_MISFITS = 10
 """Misfits of a sample that are printed without --json."""
 
@@ -197,7 +205,7 @@ def infer(
     server: Server,
     subject: Annotated[str, typer.Option("--subject", help="Only messages of these subjects.")] = ">",
     count: Annotated[
-        int, typer.Option("--count", min=1, max=MAX_COUNT, help="Messages to look at, from all of the stream.")
+        int, typer.Option("--count", min=1, max=MAX_SAMPLE, help="Messages to look at, from all of the stream.")
     ] = 2_000,
     as_json: JsonOption = False,
 ) -> None:
@@ -277,3 +285,38 @@ def _end(answer: dict[str, Any], as_json: bool) -> None:
 
 def _visible_text(text: str) -> str:
     return "\n".join(visible(line.replace("\t", "    ")) for line in text.splitlines())
+
+
+def sampled(link: ClientLink, stream: str, subject: str, count: int) -> list[Record]:
+    """Return up to `count` messages, ascending: all if there are no more, else the first ones of `SAMPLE_PARTS` parts.
+
+    Args:
+        stream: its name.
+        subject: pattern of the messages that count; others are read and left out.
+
+    Raises:
+        TransferFailed: there is no such stream, or the server does not answer.
+    """
+    info = link.stream(stream)
+    if info is None:
+        raise TransferFailed(f"there is no stream {stream}")
+    first, last = info["state"]["first_seq"], info["state"]["last_seq"]
+    parts = SAMPLE_PARTS if info["state"]["messages"] > count else 1
+    found: list[Record] = []
+    size = 0
+    for part in range(parts):
+        low = first + (last - first + 1) * part // parts
+        high = first + (last - first + 1) * (part + 1) // parts - 1
+        until = count * (part + 1) // parts
+        for block in link.messages(stream, low, high):
+            for record in block:
+                if len(found) >= until:
+                    break
+                if matches(subject.encode(), record.subject):
+                    size += len(record.data)
+                    if size > MAX_SAMPLE_BYTES:
+                        return found
+                    found.append(record)
+            if len(found) >= until:
+                break
+    return found

@@ -1,6 +1,7 @@
 """Errors that the lake package raises for its callers.
 
-Belongs here: exceptions whose texts say what to do. No other module of the package is imported.
+Belongs here: exceptions whose texts say what to do, and the remedy for each error with which Delta refuses to read or
+write a table because of what another program did. No other module of the package is imported.
 """
 
 from __future__ import annotations
@@ -364,3 +365,29 @@ def is_conflict(error: BaseException) -> bool:
 def leaves_doubt(error: BaseException) -> bool:
     """Return True if work on a table ended in a way that tells nothing of a commit, whose request may be on its way."""
     return not (isinstance(error, LakeError | OSError) or is_conflict(error))
+
+
+_FEATURE = "drop it with the program that has added it to {table}, or upgrade lakestream"
+_COMMITS = "bring the missing files of {table}/_delta_log back from a copy of the lake"
+REMEDIES = {
+    "[DELTA_UNSUPPORTED_FEATURES_FOR_WRITE": _FEATURE,
+    "[DELTA_UNSUPPORTED_FEATURES_FOR_READ": _FEATURE,
+    "[DELTA_UNSUPPORTED_FEATURES_IN_CONFIG": _FEATURE,
+    "Unsupported: Feature": _FEATURE,
+    "[DELTA_INVALID_PROTOCOL_VERSION": "upgrade lakestream, whose Delta is older than the program that wrote {table}",
+    "[DELTA_CANNOT_MODIFY_APPEND_ONLY": (
+        "undo it in Spark SQL with ALTER TABLE delta.`{table}` UNSET TBLPROPERTIES ('delta.appendOnly')"
+    ),
+    "[DELTA_VERSIONS_NOT_CONTIGUOUS": _COMMITS,
+    "[DELTA_MISSING_FILES_UNEXPECTED_VERSION": _COMMITS,
+    "[DELTA_LOG_FILE_NOT_FOUND": _COMMITS,
+    "[DELTA_TRUNCATED_TRANSACTION_LOG": _COMMITS,
+    "[DELTA_STATE_RECOVER_ERROR": _COMMITS,
+}
+"""Remedies by a part of the error's text: its class, or words of deltalake. `{table}` is the table's path."""
+
+
+def with_remedy(reason: str, table: str) -> str:
+    """Return the text of an error about a table, with what to do if that is known."""
+    remedy = next((each for name, each in REMEDIES.items() if name in reason), "")
+    return f"{reason.rstrip('.')}; {remedy.format(table=table)}" if remedy else reason

@@ -220,12 +220,8 @@ class SubjectFilters:
                 open_ends.append((node[b"*"], at + 1))
         return False
 
-    def cover(self, other: bytes) -> bool:
-        """Return True if one of these, except `other` itself, matches everything that `other` matches."""
-        return finished(self.covering((other,)))
-
     def covering(self, others: Iterable[bytes]) -> Steps[bool]:
-        """Find out, in steps, whether `cover` is True for one of `others`."""
+        """Find out, in steps, whether one of these, except `other` itself, matches all that one of `others` matches."""
         visited = 0
         for other in others:
             tokens = other.split(b".")

@@ -17,7 +17,6 @@ In reading order:
   streams.
 - `verification.py`: Verification of streams while the server runs, on request.
 - `temporary_links.py`: Temporary links to remote servers, for `lakestream move`.
-- `collector.py`: Collection of reference cycles.
-- `heap.py`: The heap of the C library.
+- `heap.py`: The memory of the process.
 - `early_signals.py`: Signals while a server starts.
 """

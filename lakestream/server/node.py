@@ -37,9 +37,8 @@ from lakestream.net.websocket.upgrade import Upgrade
 from lakestream.ops.system.system import System
 from lakestream.protocol.api.request import NATS_VERSION
 from lakestream.runtime import Phases
-from lakestream.server.collector import Collector
 from lakestream.server.early_signals import EARLY
-from lakestream.server.heap import Trimmer, trim
+from lakestream.server.heap import Collector, Trimmer, trim
 from lakestream.server.listeners import Listeners
 from lakestream.server.logins import Logins
 from lakestream.server.machine import Machine

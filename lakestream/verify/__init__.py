@@ -8,7 +8,6 @@ In reading order:
 - `streams.py`: Verification of the files of one stream.
 - `recovered.py`: Streams recovered from their files outside a server.
 - `lake.py`: Verification of a stream's part of the lake.
-- `meta.py`: Verification of the meta group's files.
 - `stores.py`: Verification of a store directory.
 - `copies.py`: Comparison of the replicas in several stores that no server uses.
 - `repair.py`: Repair of a stream's files where that is safe.

@@ -18,7 +18,7 @@ from lakestream.log.verify.findings import Finding, FindingKind, Repair
 from lakestream.meta.meta import DIRECTORY
 from lakestream.raft.core.messages import Membership
 from lakestream.stream.core.operations import CreateStream
-from lakestream.verify.meta import check_meta
+from lakestream.verify.stores import check_meta
 from tests.corruption.cases import CUT, Case, Copy, Outcome, damage, outcome_of
 from tests.corruption.standalone import verify
 from tests.unit import meta_world

@@ -214,11 +214,6 @@ def commits_what_it_has(stack: ExitStack) -> None:
     stack.enter_context(patch.dict(core._HANDLERS, {Append: on_append}))
 
 
-def trusts_its_lease_too_long(stack: ExitStack) -> None:
-    """A leader still trusts its lease if no member answers (thesis §6.4)."""
-    stack.enter_context(patch.object(Leader, "lease_valid", property(lambda self: self.established)))
-
-
 def loses_a_promise_on_replies(stack: ExitStack) -> None:
     """A rejected Append counts as a match."""
     real = Leader.on_append_reply
@@ -259,7 +254,6 @@ CORE_BUGS: dict[str, Bug] = {
         trusts_a_disk_that_was_rolled_back,
         votes_with_a_damaged_log,
         commits_what_it_has,
-        trusts_its_lease_too_long,
         loses_a_promise_on_replies,
         answers_reads_of_a_later_round,
     )

@@ -222,10 +222,6 @@ class Checker:
             )
 
     # ------------------------------------------------------------------ leaders
-    def leases(self, node: str, term: int, holder: str, held: int) -> None:
-        """Check a lease that `holder` trusts in term `held` while `node` becomes leader of `term`."""
-        self._require(held >= term, f"lease: {node} leads term {term} while {holder} has a valid lease on term {held}")
-
     def leads(self, node: str, term: int, base: int, term_of: Callable[[int], int | None]) -> None:
         """Check a new leader. `term_of` returns the terms of its log after `base`, durable or not."""
         other = self.leaders.setdefault(term, node)

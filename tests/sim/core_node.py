@@ -141,10 +141,6 @@ class CoreProcess:
         return self.core.role is Role.LEADER
 
     @property
-    def lease_valid(self) -> bool:
-        return self.core.lease_valid
-
-    @property
     def term(self) -> int:
         return self.core.term
 
@@ -469,7 +465,6 @@ class CoreProcess:
                 self._led = core.term
                 self.world.note(lambda: f"{self.name} leads term {core.term}")
                 self.checker.leads(self.name, core.term, self.base, self.term_of)
-                self.world.look_at_leases(self.name, core.term)
             if core.commit > self._commit:
                 self.checker.leader_commits(self.name, core.term, core.commit, core.membership)
         self._commit = core.commit

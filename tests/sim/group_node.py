@@ -219,10 +219,6 @@ class GroupProcess:
         return self.files.power
 
     @property
-    def lease_valid(self) -> bool:
-        return self.group._core.lease_valid
-
-    @property
     def applied(self) -> int:
         return self.store.applied
 
@@ -581,7 +577,6 @@ class GroupProcess:
                 self._led = core.term
                 self.world.note(lambda: f"{self.name} leads term {core.term}")
                 self.checker.leads(self.name, core.term, core.log.terms.base, core.log.terms.term)
-                self.world.look_at_leases(self.name, core.term)
             if core.commit > self._commit:
                 self.checker.leader_commits(self.name, core.term, core.commit, core.membership)
         self._commit = core.commit

@@ -21,7 +21,6 @@ class Process(Protocol):
     """Process on a machine: a member of the group under a shell. One implementation per kind of shell."""
 
     leads: bool
-    lease_valid: bool
     term: int
     leader: str
     applied: int

@@ -18,7 +18,6 @@ LIKELY = {
     "reads_without_asking": 152,
     "seals_where_it_likes": 36,
     "trusts_a_disk_that_was_rolled_back": 226,
-    "trusts_its_lease_too_long": 137,
 }
 """The seed that found a rare bug last, which is tried first."""
 

@@ -244,13 +244,6 @@ class World:
                 machine.run(machine.process, machine.process.read)
 
     # ------------------------------------------------------------------ plumbing
-    def look_at_leases(self, node: str, term: int) -> None:
-        """After an election check the leases of all other members, if clocks run at the right rate."""
-        for name, machine in self.machines.items():
-            process = machine.process
-            if self.plan.true_clocks and name != node and process is not None and process.lease_valid:
-                self.checker.leases(node, term, name, process.term)
-
     def slowness(self, name: str) -> int:
         """Return the slowdown factor of a machine's disk."""
         return self.slow.get(name, 1)

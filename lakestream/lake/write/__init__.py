@@ -12,7 +12,6 @@ In reading order:
 - `file_statistics.py`: Statistics of data files, as the commit states them: numbers of rows and NULLs, least and
   greatest values.
 - `table.py`: A stream's Delta table for the writer.
-- `refusals.py`: Errors of Delta that another program has caused, with what to do.
 - `misfits.py`: The table of misfits of a stream: messages whose payloads do not fit their schema.
 - `replay.py`: Replay of misfits: their rows get typed columns, once a schema is mended.
 - `outages.py`: Outages of the lake, as the compactor outlasts them.

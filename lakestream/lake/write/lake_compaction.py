@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakestream.lake.errors import LakeError, StillCloned, TableBusy, first_line
+from lakestream.lake.errors import LakeError, StillCloned, TableBusy, first_line, with_remedy
 from lakestream.lake.staging import staging
 from lakestream.lake.staging.scan import Scanner
 from lakestream.lake.staging.staging import StagedStream
@@ -35,7 +35,6 @@ from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.storage.locks import COMPACTOR_LOCK, mark
 from lakestream.lake.table.commit import own_session
 from lakestream.lake.write.clone_worker import CloneWorker
-from lakestream.lake.write.refusals import with_remedy
 from lakestream.lake.write.stream_compaction import CommitPlan, CompactionOptions, Outcome, StreamCompaction
 from lakestream.lake.write.tasks import Output, written
 

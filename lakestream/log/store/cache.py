@@ -69,11 +69,6 @@ class ReadCache:
         """Return the number of open descriptors."""
         return len(self._open) + len(self._closing)
 
-    @property
-    def table_bytes(self) -> int:
-        """Return the memory of the loaded tables, in bytes."""
-        return self._bytes
-
     def read_at(self, path: str, length: int, offset: int) -> bytes:
         """Read from a segment, opening it when it is not open yet, by the offsets of a plain one (format/packed.py).
 

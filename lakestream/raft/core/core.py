@@ -161,15 +161,6 @@ class Core(State):
         return HardState(self.term, self.vote, min(self.log.commit, self.log.durable))
 
     @property
-    def lease_valid(self) -> bool:
-        """Return True if no other member can have become leader, as far as ticks measure time.
-
-        After the process was suspended, call `tick` for the time that passed before trusting it.
-        `read` needs no clock.
-        """
-        return self.leading is not None and self.leading.lease_valid
-
-    @property
     def transferring(self) -> str:
         """Return the member that this leader transfers leadership to, or ""."""
         return "" if self.leading is None else self.leading.transfer_to

@@ -1,6 +1,6 @@
 """Leadership of one term.
 
-Belongs here: replication to the other members, commitment, membership changes, check-quorum and lease, reads, leader
+Belongs here: replication to the other members, commitment, membership changes, check-quorum, reads, leader
 transfer, quiescence. A `Leader` lives from one election to the end of that leadership.
 """
 
@@ -32,23 +32,20 @@ transfer, quiescence. A `Leader` lives from one election to the end of that lead
 #
 # Rounds instead of timestamps. A heartbeat has a number that grows and holds the tick at which it was sent. An echo
 # from a quorum proves that no other leader had been elected by that tick, whenever the echo arrives: no clock of
-# another member is compared. One number serves reads (answer those that were asked before the round), check-quorum (a
-# leader without echoes steps down) and the lease. The lease is exact, but the shell does not answer reads by it: they
-# would depend on clocks that run at the same speed, and one round for all reads of a turn costs little.
+# another member is compared. One number serves reads (answer those that were asked before the round) and check-quorum
+# (a leader without echoes steps down). Reads by a lease would need no round, but depend on clocks that run at the same
+# speed, and one round for all reads of a turn costs little.
 #
 # Membership changes by one voter at a time, and a change counts from the moment at which it is appended. Then any two
 # quorums, of the old and the new voters, have a member in common, so no joint phase is needed. The price: a change
 # waits for the one before (`ChangePending`).
 #
 # Sleep. Heartbeats of a thousand idle streams would fill the network, so a group where all logs are equal stops its
-# clocks (`_quiet`, `_quiesce`). Then silence says nothing: waking up adds an election timeout to `now`, so that no
-# round of before gives a lease and nobody counts as silent. A lost node is told by the connection between nodes
-# instead.
+# clocks (`_quiet`, `_quiesce`). Then silence says nothing: waking up adds an election timeout to `now`, so that nobody
+# counts as silent. A lost node is told by the connection between nodes instead.
 #
 # What is ugly. `asked`, `nonce` and `_doubters` are for disks that forget. The paper assumes that they never do, so
-# there is no section to cite. confirmed.py and the recovery of members in follower.py are the other half. And after a
-# transfer has begun the lease is broken for the rest of the term, even if the transfer is given up: the member that was
-# asked to campaign may do so much later.
+# there is no section to cite. confirmed.py and the recovery of members in follower.py are the other half.
 
 from __future__ import annotations
 
@@ -78,9 +75,6 @@ from lakestream.raft.core.state import State
 
 ROUND_BITS = 20
 """Rounds in one tick: 2^20."""
-LEASE_MARGIN = 2
-"""Ticks by which a lease is shorter than the followers' promise: one each for the phases of the leader's and the
-follower's clock. The rest of the difference is for clocks of different speed (see `lease_valid`)."""
 
 
 class Leader:
@@ -94,7 +88,6 @@ class Leader:
         self.reads = Reads()
         self.transfer_to = ""
         self._transfer_age = 0
-        self._lease_broken = False
         self._round = 0
         self._idle = 0
         self._uncommitted: deque[tuple[int, int]] = deque()
@@ -240,7 +233,7 @@ class Leader:
 
     def woken(self, beat: bool) -> None:
         self._idle = 0
-        # Ticks were not counted meanwhile: earlier rounds give no lease, and silence has no consequence.
+        # Ticks were not counted meanwhile: silence has no consequence.
         self.state.now += self.state.options.election_ticks
         for peer in self.progress.values():
             peer.contact = self.state.now
@@ -267,20 +260,6 @@ class Leader:
         state.quiescent = True
 
     # -- rounds --------------------------------------------------------------------------------------------------
-
-    @property
-    def lease_valid(self) -> bool:
-        """Return True while no other member can have become leader.
-
-        A follower that heard round r promises to vote for no other member for election_ticks of its own ticks after
-        that, which is later than when r was sent.
-        """
-        if self.state.quiescent or self.transfer_to or self._lease_broken or not self.established:
-            return False
-        if not self._voters:
-            return self._i_vote
-        left = self._quorum_round() >> ROUND_BITS
-        return left > 0 and self.state.now < left + self.state.options.election_ticks - LEASE_MARGIN
 
     def _new_round(self) -> int:
         self._round = max(self._round + 1, self.state.now << ROUND_BITS)
@@ -553,8 +532,6 @@ class Leader:
         self.busy()
         self.transfer_to = to
         self._transfer_age = 0
-        # From here on another member may be elected within the lease, even after the transfer was given up.
-        self._lease_broken = True
         peer = self.progress[to]
         if peer.pace is Pace.PROBE:
             peer.paused = False

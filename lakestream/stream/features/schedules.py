@@ -118,11 +118,6 @@ class Schedules(Feature):
     def __len__(self) -> int:
         return len(self._entries)
 
-    @property
-    def looked_for(self) -> int:
-        """Return the number of looks at schedules that lie ahead, outdated ones included."""
-        return len(self._due)
-
     # ------------------------------------------------------------------ apply
     def configure(self, config: StreamConfig) -> None:
         self._config = config

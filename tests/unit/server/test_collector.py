@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lakestream.server.collector import FULL_NS, YOUNG_OBJECTS, Collector
+from lakestream.server.heap import FULL_NS, YOUNG_OBJECTS, Collector
 from tests.unit.stream_world import ManualClock
 
 pytestmark = pytest.mark.unit

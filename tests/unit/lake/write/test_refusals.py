@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakestream.lake.write.refusals import with_remedy
+from lakestream.lake.errors import with_remedy
 
 pytestmark = pytest.mark.unit
 

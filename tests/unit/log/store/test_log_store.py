@@ -249,12 +249,12 @@ def test_open_files_and_tables_stay_within_their_limits(tmp_path: Path) -> None:
             assert record is not None
             assert record.data == message(seq)[2]
             assert cache.open_files <= 3
-            assert cache.table_bytes <= 3000
+            assert cache._bytes <= 3000
     assert len(os.listdir("/proc/self/fd")) <= before + 3
     store.close()
     cache.sweep()
     assert cache.open_files == 0
-    assert cache.table_bytes == 0
+    assert cache._bytes == 0
 
 
 class _Only:

@@ -1,4 +1,4 @@
-"""Tests of campaigns, pre-votes, check-quorum, the leader's lease, and stepping down."""
+"""Tests of campaigns, pre-votes, check-quorum, votes within a lease, and stepping down."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from random import Random
 
 import pytest
 
-from lakestream.raft.core.leader import LEASE_MARGIN
-from lakestream.raft.core.messages import HardState, Membership, Message, Vote, VoteReply
+from lakestream.raft.core.messages import HardState, Membership, Vote, VoteReply
 from lakestream.raft.core.ready import RaftOptions, Role
 from tests.unit.raft_net import ELECTION, Net, append, drain, log_of, lone, terms_in
 
@@ -327,53 +326,6 @@ def test_a_restarted_member_keeps_the_promise_that_it_may_have_made() -> None:
     net["b"].become_follower(net["b"].term, "")
     net["b"].step("c", Vote(9, 9, 9))
     assert net["b"].vote == "c"
-
-
-def test_the_lease_ends_before_anybody_else_may_be_elected() -> None:
-    net = Net("a", "b", "c")
-    net.elect("a")
-    assert net["a"].lease_valid
-    net.isolate("a")
-    net.drop = lambda sender, to, message: False
-    for age in range(ELECTION):
-        others_may_vote = all(net[name].now - net[name].heard >= ELECTION - 1 for name in "bc")
-        assert not (net["a"].lease_valid and others_may_vote), f"after {age} ticks"
-        net.tick()
-    assert not net["a"].lease_valid
-
-
-def test_the_lease_counts_from_when_the_heartbeat_left_not_from_when_the_answer_came() -> None:
-    net = Net("a", "b", "c")
-    net.elect("a")
-    kept: list[tuple[str, str, Message]] = []
-    net.drop = lambda sender, to, message: kept.append((sender, to, message)) is None
-    net.tick(only=["a"])
-    left = net["a"].now
-    beats = list(kept)
-    net.tick(6, only=["a"])
-    net.heal()
-    for sender, to, message in beats:
-        net.deliver(sender, to, message)
-    net.settle()
-    assert net["a"].ticks_since_contact("b") == 0
-    while net["a"].now < left + ELECTION - LEASE_MARGIN:
-        assert net["a"].lease_valid
-        net.isolate("a")
-        net.tick(only=["a"])
-    assert not net["a"].lease_valid
-    assert net["a"].role is Role.LEADER
-
-
-def test_there_is_no_lease_before_an_entry_of_the_own_term_is_committed() -> None:
-    net = Net("a", "b", "c")
-    for name in "abc":
-        net.members[name].hold = True
-    net.elect("a")
-    net.tick()
-    assert not net["a"].established
-    assert not net["a"].lease_valid
-
-    assert net["c"].role is Role.FOLLOWER
 
 
 def test_step_down_lets_the_most_caught_up_voter_take_over_at_once() -> None:

@@ -118,27 +118,6 @@ def test_whatever_else_is_asked_of_the_leader_wakes_the_group(what: str) -> None
         assert net.members["a"].reads == [("r", 2)]
 
 
-def test_a_quiet_leader_has_no_lease() -> None:
-    net = quiet_net()
-    assert not net["a"].lease_valid
-
-
-def test_a_leader_that_wakes_has_no_lease_before_a_quorum_answered_it() -> None:
-    """A leader that wakes has no lease before a quorum answered.
-
-    Another leader may have been elected meanwhile.
-    """
-    net = quiet_net()
-    net.isolate("a")
-    net["a"].wake()
-    assert not net["a"].lease_valid
-    net.settle()
-    assert not net["a"].lease_valid
-    net.heal()
-    net.tick()
-    assert net["a"].lease_valid
-
-
 def test_a_learner_that_missed_quiesce_asks_and_the_leader_answers() -> None:
     net = Net("a", "b", learners=["c"], options=OPTIONS)
     net.elect("a")

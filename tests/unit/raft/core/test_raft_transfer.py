@@ -112,17 +112,6 @@ def test_transfer_times_out_and_the_leader_takes_proposals_again() -> None:
     assert net.bodies("a") == [b"x"]
 
 
-def test_transfer_that_was_given_up_leaves_no_lease_behind() -> None:
-    """After an aborted transfer the leader has no lease, since the request to campaign may still be in flight."""
-    net = Net("a", "b", "c")
-    net.elect("a")
-    net.isolate("b")
-    net["a"].transfer("b")
-    net.tick(OPTIONS.transfer_ticks + 2)
-    assert net["a"].role is Role.LEADER
-    assert not net["a"].lease_valid
-
-
 def test_transfer_second_call_to_another_replaces_the_first() -> None:
     net = Net("a", "b", "c")
     net.elect("a")

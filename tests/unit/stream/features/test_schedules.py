@@ -232,7 +232,7 @@ def test_a_schedule_that_is_replaced_again_and_again_takes_the_room_of_one(
     for number in range(100):
         plan(world, "s.1", at(world, 3600 - number), data=b"%d" % number)
     assert len(world.stream.feature(schedules.Schedules)) == 1
-    assert world.stream.feature(schedules.Schedules).looked_for <= 12
+    assert len(world.stream.feature(schedules.Schedules)._due) <= 12
     passes(world, 3510)
     assert [data for _, _, data in world.content()] == [b"99"]
 
