@@ -564,6 +564,25 @@ def test_a_client_that_leaves_during_a_download_is_no_error(world: World, caplog
     assert "ERROR" not in caplog.text
 
 
+def test_a_client_that_does_not_read_its_download_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It held its place for as long as its connection."""
+    monkeypatch.setattr("lakestream_sharing.listener.STALLED_S", 0.1)
+    (tmp_path / "streams").mkdir()
+    world = World(tmp_path, Limits(downloads=1))
+    table = world.table("ORDERS")
+    table.append([("o.de", 1)])
+    [name] = table.files
+    link = world.query("ORDERS", world.token("ORDERS")).lines[2]["file"]["url"]
+    url = urlsplit(link)
+    with (table.path / name).open("ab") as file:
+        file.truncate(64 << 20)
+    with socket.create_connection((str(url.hostname), int(url.port or 0)), 30) as client:
+        client.sendall(f"GET {url.path}?{url.query} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        assert client.recv(100).startswith(b"HTTP/1.1 200 ")
+        assert world.ask(link, headers={"Range": "bytes=0-3"}).body == b"PAR1", "its place is free again"
+    world.close()
+
+
 def test_limits_of_connections(tmp_path: Path) -> None:
     (tmp_path / "streams").mkdir()
     world = World(tmp_path, connections={"max_connections": 2, "idle_s": 0.3})

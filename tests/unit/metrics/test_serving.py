@@ -44,6 +44,18 @@ def test_a_client_that_goes_away_ends_nothing() -> None:
         server.close()
 
 
+def test_a_silent_client_does_not_hold_up_a_scrape() -> None:
+    """Clients were served one after the other, and a silent one had five seconds."""
+    server = MetricsServer(("127.0.0.1", 0), lambda sheet: sheet.put(NUMBER, 1))
+    try:
+        with socket.create_connection(("127.0.0.1", server.port), 10) as silent:
+            assert b"demo_number" in _get(server.port)
+            silent.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert silent.recv(12) == b"HTTP/1.1 200", "it was not given up for the other"
+    finally:
+        server.close()
+
+
 def test_a_taken_port_is_an_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="in use"):
         MetricsServer(("127.0.0.1", taken.getsockname()[1]), lambda sheet: None)
