@@ -12,6 +12,7 @@ import os
 __all__ = [
     "NATIVE",
     "WHY",
+    "SubjectMatcher",
     "check_records",
     "decode_record",
     "decode_spans",
@@ -33,6 +34,7 @@ try:
     if os.environ.get("LAKESTREAM_NATIVE") == "off":
         raise ImportError("LAKESTREAM_NATIVE=off")
     from lakestream.native._fast import (
+        SubjectMatcher,
         check_records,
         decode_record,
         decode_spans,
@@ -49,6 +51,7 @@ try:
 except ImportError as error:
     WHY = "it is not built" if isinstance(error, ModuleNotFoundError) else str(error)
     from lakestream.native.plain import (
+        SubjectMatcher,
         check_records,
         decode_record,
         decode_spans,

@@ -1,4 +1,5 @@
 # Types of the compiled module: those of its twin.
+from lakestream.native.plain import SubjectMatcher as SubjectMatcher
 from lakestream.native.plain import check_records as check_records
 from lakestream.native.plain import decode_record as decode_record
 from lakestream.native.plain import decode_spans as decode_spans

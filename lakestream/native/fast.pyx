@@ -598,3 +598,81 @@ def frame_direct(
             last = it.seq
             left -= 1
     return frames, size
+
+
+# ---------------------------------------------------------------------- subjects that match patterns
+cdef class MatcherNode:
+    """The patterns that go on behind the same tokens."""
+    cdef dict children  # by literal token
+    cdef bytes only  # the token of the only child
+    cdef MatcherNode first, star
+    cdef bint end, rest  # a pattern ends here; one has `>` here
+
+    def __cinit__(self):
+        self.children = {}
+
+    cdef MatcherNode child(self, bytes token):
+        cdef MatcherNode found = self.children.get(token)
+        if found is None:
+            found = self.children[token] = MatcherNode()
+            self.only, self.first = (token, found) if len(self.children) == 1 else (None, None)
+        return found
+
+
+cdef bint matched(MatcherNode node, const char *at, const char *stop):
+    """Return True if the tokens from `at` on match a pattern below a node."""
+    cdef const char *dot
+    cdef Py_ssize_t length
+    cdef MatcherNode child
+    if node.rest:
+        return True
+    dot = <const char *> memchr(at, 46, stop - at)
+    length = (stop if dot == NULL else dot) - at
+    if node.star is not None and (node.star.end if dot == NULL else matched(node.star, dot + 1, stop)):
+        return True
+    if node.only is not None:
+        if PyBytes_GET_SIZE(node.only) != length or memcmp(PyBytes_AS_STRING(node.only), at, length) != 0:
+            return False
+        child = node.first
+    elif not node.children:
+        return False
+    else:
+        child = node.children.get(PyBytes_FromStringAndSize(at, length))
+        if child is None:
+            return False
+    return child.end if dot == NULL else matched(child, dot + 1, stop)
+
+
+cdef class SubjectMatcher:
+    cdef MatcherNode root
+
+    def __init__(self, patterns):
+        cdef MatcherNode node
+        self.root = MatcherNode()
+        for pattern in patterns:
+            node = self.root
+            head, dot, tail = pattern.rpartition(b".")
+            rest = tail == b">"
+            for token in (head if rest else pattern).split(b".") if dot or not rest else ():
+                node = self.step(node, token)
+            if rest:
+                node.rest = True
+            else:
+                node.end = True
+
+    cdef MatcherNode step(self, MatcherNode node, bytes token):
+        if token != b"*":
+            return node.child(token)
+        if node.star is None:
+            node.star = MatcherNode()
+        return node.star
+
+    def choose(self, list subjects not None):
+        cdef list found = []
+        cdef const char *text
+        cdef bytes subject
+        for subject in subjects:
+            text = PyBytes_AS_STRING(subject)
+            if matched(self.root, text, text + PyBytes_GET_SIZE(subject)):
+                found.append(subject)
+        return found

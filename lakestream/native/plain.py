@@ -16,7 +16,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from operator import add
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 from zlib import crc32
 
 T = TypeVar("T")
@@ -438,3 +438,40 @@ def _rows(places: array[int], begin: int, end: int) -> Iterator[tuple[int, int, 
     """Return the four numbers of each of the messages `begin` to `end`."""
     numbers = iter(places[FIELDS * begin : FIELDS * end])
     return zip(numbers, numbers, numbers, numbers, strict=True)
+
+
+class SubjectMatcher:
+    """Selects the subjects that match one of many patterns, by walking the tokens of both at once.
+
+    Subjects are stored ones, and no token is empty. `*` matches one token, `>` at the end one or more.
+
+    Args:
+        patterns: valid filters.
+    """
+
+    def __init__(self, patterns: Iterable[bytes]) -> None:
+        # A node is a dict by token. No token has a dot, so that b"." marks the end of a pattern.
+        self._root: dict[bytes, Any] = {}
+        for pattern in patterns:
+            node = self._root
+            for token in pattern.split(b"."):
+                node = node.setdefault(token, {})
+            node[b"."] = None
+
+    def choose(self, subjects: list[bytes]) -> list[bytes]:
+        """Return the matching ones of these subjects, in their order. Hot."""
+        return [subject for subject in subjects if self._matches(subject.split(b"."))]
+
+    def _matches(self, tokens: list[bytes]) -> bool:
+        nodes = [self._root]
+        for token in tokens:
+            following = []
+            for node in nodes:
+                if b"." in (rest := node.get(b">", ())):
+                    return True
+                if token in node and token != b"*" and (token != b">" or rest):
+                    following.append(node[token])
+                if b"*" in node:
+                    following.append(node[b"*"])
+            nodes = following
+        return any(b"." in node for node in nodes)

@@ -13,6 +13,8 @@ import string
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, TypeVar
 
+from lakestream.native import SubjectMatcher
+
 T = TypeVar("T")
 
 _BLANKS = re.compile(rb"[ \t\r\n\f]")
@@ -275,24 +277,6 @@ def redundant(filters: Sequence[bytes]) -> Steps[bool]:
     return (yield from known.covering(filters))
 
 
-def to_regex(pattern: bytes) -> re.Pattern[bytes]:
-    """Return a compiled expression that matches what `pattern` matches, for scans over many subjects.
-
-    `match` and `fullmatch` agree (the expression is anchored). It is meant for stored subjects, which have no empty
-    tokens: `>` matches anything, because that scans faster than token by token.
-    """
-    parts = []
-    words = pattern.split(b".")
-    for i, word in enumerate(words):
-        if word == b"*":
-            parts.append(rb"[^.]+")
-        elif word == b">" and i == len(words) - 1:
-            parts.append(rb"(?s:.+)")
-        else:
-            parts.append(re.escape(word))
-    return re.compile(rb"\.".join(parts) + rb"\Z")
-
-
 def literal_head(pattern: bytes) -> bytes:
     """Return the literal tokens before the first wildcard token, with their dots."""
     head = b""
@@ -303,15 +287,29 @@ def literal_head(pattern: bytes) -> bytes:
     return head
 
 
-def chooser(pattern: bytes, head: bytes) -> Callable[[list[bytes]], list[bytes]]:
-    """Return a function that selects the subjects that `pattern` matches from stored ones that begin with `head` (see
-    `literal_head`, or empty). Most patterns need no expression for that. Hot."""
-    rest, at = pattern[len(head) :], len(head)
-    if pattern == b">":
+def walks(patterns: Iterable[bytes]) -> list[tuple[bytes, Callable[[list[bytes]], list[bytes]]]]:
+    """Return disjoint ranges of subjects, which together have all that match valid patterns.
+
+    Each is what its subjects begin with, and the function that selects the matching ones among stored subjects there.
+    """
+    ranges: list[tuple[bytes, list[bytes]]] = []
+    for head, pattern in sorted((literal_head(pattern), pattern) for pattern in set(patterns)):
+        if ranges and head.startswith(ranges[-1][0]):
+            ranges[-1][1].append(pattern)
+        else:
+            ranges.append((head, [pattern]))
+    return [(head, chooser(some, head)) for head, some in ranges]
+
+
+def chooser(patterns: Sequence[bytes], head: bytes) -> Callable[[list[bytes]], list[bytes]]:
+    """Return a function that selects the subjects that match one of `patterns` from stored ones that begin with `head`
+    (see `literal_head`, or empty). The simplest patterns compare nothing. Hot."""
+    first, at = patterns[0], len(head)
+    rest = first[at:] if len(patterns) == 1 and first.startswith(head) else b""
+    if b">" in patterns:
         return lambda subjects: subjects
     if rest == b">":
         return lambda subjects: [subject for subject in subjects if subject != head]
     if rest == b"*":
         return lambda subjects: [subject for subject in subjects if subject.find(b".", at) < 0 and subject != head]
-    match = to_regex(pattern).fullmatch
-    return lambda subjects: [subject for subject in subjects if match(subject)]
+    return SubjectMatcher(patterns).choose

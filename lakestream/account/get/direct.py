@@ -21,7 +21,6 @@ from lakestream.protocol.api.request import level_refused, prefixes
 from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 from lakestream.protocol.gotime import time_ns
 from lakestream.protocol.publishes import WIDTH, Publishes
-from lakestream.protocol.subjects import Steps
 from lakestream.stream.core.reader import HistoryUnavailableError
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ MAX_SEARCHES: Final = 256
 steps; further ones fail with 429."""
 
 SEARCH_NS: Final = 2_000_000
-"""Time that a multi_last request may take at once (2 ms); then it is begun anew in steps."""
+"""Time that a multi_last request may take at once (2 ms); what is left is done in later turns."""
 
 SENT_AT_ONCE: Final = 100
 """Maximum number of messages of a multi_last request that are sent in the turn in which it was searched; the answer of
@@ -158,7 +157,7 @@ class Gets:
         self._max_bytes, self._share = max_bytes, share
         self._headers = MessageHeaders(shown or stream.name)
         self._behind = behind
-        self._searches = search.Searches(stream.bus)
+        self._searches = search.Searches(stream.bus, stream.clock)
         self._in_lake = self._in_past = self._sending = self._waiting = 0
 
     # ------------------------------------------------------------------ the newest message of a subject
@@ -366,26 +365,18 @@ class Gets:
         """Send the last message with sequence ≤ `through` of every requested subject."""
         patterns = [pattern.encode() for pattern in asked.multi_last]
         store, until = self._stream.store, self._stream.clock.steady() + SEARCH_NS
-        late = lambda: self._stream.clock.steady() > until  # noqa: E731
+        steps = query.multi_last(store, patterns, through, MAX_RESULTS)
         try:
-            found = query.multi_last(store, patterns, through, MAX_RESULTS, late)
-        except query.TooSlowError:
-            self._search(reply, asked, patterns, through)
-        else:
-            self._send_multi(reply, asked, found, through)
-
-    def _search(self, reply: bytes, asked: MsgGetRequest, patterns: Sequence[bytes], through: int) -> None:
-        """Send the same after a search in steps, or refuse it."""
+            while self._stream.clock.steady() <= until:
+                next(steps)
+        except StopIteration as end:
+            self._send_multi(reply, asked, end.value, through)
+            return
         if self._waiting + len(self._searches) >= MAX_SEARCHES:
             self._say(reply, BUSY)
             return
-        store, bounded = self._stream.store, asked.up_to_seq or asked.up_to_time is not None
 
-        def begin() -> Steps[search.SearchResult]:
-            last, earlier = through if bounded else store.last_seq, store.subjects.last_at_or_before
-            return search.newest(store.subjects.snapshot(), patterns, MAX_RESULTS, last, earlier)
-
-        def done(outcome: search.SearchResult | Exception) -> None:
+        def done(outcome: search.Found | Exception) -> None:
             if self._stream.closed:
                 return
             if isinstance(outcome, Exception):
@@ -393,9 +384,9 @@ class Gets:
                 if not isinstance(outcome, LogError):
                     raise outcome  # an unexpected error: log it, too
             else:
-                self._send_multi(reply, asked, outcome.seqs, outcome.through)
+                self._send_multi(reply, asked, outcome, through)
 
-        self._searches.add(reply, begin, done)
+        self._searches.add(reply, steps, done)
 
     async def _multi_of_the_past(self, reply: bytes, asked: MsgGetRequest, past: Past) -> None:
         """Send the last message of every requested subject as of the given point, including ones deleted since."""

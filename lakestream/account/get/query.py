@@ -6,19 +6,19 @@ messages themselves, in the log or the lake, are not read here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
 
 import msgspec
 
 from lakestream.log.store.store import Store
 from lakestream.protocol.api.jsonio import Int, Time, Uint64
-from lakestream.protocol.subjects import is_literal
+from lakestream.protocol.subjects import Steps, is_literal, subscribable
 
 ALL = b">"
 
-COMPARED_AT_ONCE = 50_000
-"""Most comparisons of patterns that begin with a wildcard with subjects that are made at once (50,000, about 10 ms)."""
+PATTERNS_AT_ONCE = 4096
+"""Patterns that are checked in one step (4096, about 1 ms)."""
 
 
 class MsgGetRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,51 +95,33 @@ def count_from(store: Store, pattern: bytes, start: int) -> int:
     return sum(index.count_range(subject, start, last) for subject in index.matching(pattern))
 
 
-class TooSlowError(Exception):
-    """Raised when a search would take longer than a turn of the event loop has time for: use search.py."""
+def multi_last(store: Store, patterns: Sequence[bytes], through: int, limit: int) -> Steps[list[int] | None]:
+    """Find the newest sequence ≤ `through` of every matching subject, in steps that take up to a millisecond.
 
-
-def multi_last(
-    store: Store, patterns: Sequence[bytes], through: int, limit: int, late: Callable[[], bool]
-) -> list[int] | None:
-    """Return the newest sequence ≤ `through` of every matching subject, ascending; None if there are more than `limit`.
+    The result is ascending; None if there are more than `limit`. Patterns that no subscription may have match nothing.
 
     Invariant: no sequence above `through` is in the result, whatever came since.
 
-    Args:
-        late: returns True once the search has taken too long.
-
     Raises:
-        TooSlowError: it took too long, or will.
+        LogError: a file of the index cannot be read.
     """
+    wanted = list[bytes]()
+    for number, pattern in enumerate(patterns, 1):
+        if subscribable(pattern):
+            wanted.append(pattern)
+        if not number % PATTERNS_AT_ONCE:
+            yield
     newest: set[int] = set()
-    unrooted = sum(pattern[:1] in (b"*", b">") and pattern != ALL for pattern in patterns)
-    if unrooted * len(store.subjects) > COMPARED_AT_ONCE:
-        raise TooSlowError
-    for pattern in patterns:
-        if late():
-            raise TooSlowError
-        for some in _newest(store, pattern, through):
-            newest.update(some)
-            newest.discard(0)
-            # A subject that two patterns match counts once, as it has one last sequence. Stop early: a pattern may
-            # match millions of subjects.
-            if len(newest) > limit:
-                return None
-            if late():
-                raise TooSlowError
+    for some in store.subjects.newest(wanted, through):
+        newest.update(some)
+        newest.discard(0)
+        # Stop early: a pattern may match millions of subjects.
+        if len(newest) > limit:
+            return None
+        yield
     found = sorted(newest)
     assert not found or found[-1] <= through, f"sequence {found[-1]} is beyond {through}"
     return found
-
-
-def _newest(store: Store, pattern: bytes, through: int) -> Iterator[list[int]]:
-    """Iterate over batches of the last sequences ≤ `through` of every matching subject (0: none)."""
-    index = store.subjects
-    if through >= store.last_seq:
-        return index.newest(pattern)
-    last = index.last_at_or_before
-    return ([last(subject, through) for subject in some] for some in index.some_matching(pattern))
 
 
 def through_time(store: Store, at_or_after: int) -> int:

@@ -1,7 +1,7 @@
 """Searches for subjects that take longer than a turn of the event loop has time for.
 
-Belongs here: multi_last requests whose patterns are compared with many subjects, one request of a stream at a time, in
-steps between which other clients are served. Short ones are answered at once, by query.py.
+Belongs here: what is left of multi_last requests that match many subjects, one request of a stream at a time, in steps
+between which other clients are served. query.py has the search itself; most end at once.
 """
 
 from __future__ import annotations
@@ -10,84 +10,40 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from lakestream.log.index.subject_leaves import IndexSnapshot
-from lakestream.ports import Bus
-from lakestream.protocol.subjects import Steps, SubjectFilters, subscribable
+from lakestream.ports import Bus, Clock
+from lakestream.protocol.subjects import Steps
 
-SUBJECTS_AT_ONCE = 500
-"""Subjects that are compared in one step (500, about 1 ms)."""
+STEP_NS = 1_000_000
+"""Time (1 ms) that a search takes of one turn of the event loop."""
 
-PATTERNS_AT_ONCE = 500
-"""Patterns that are prepared in one step."""
-
-
-class SearchResult(NamedTuple):
-    """Outcome of a search.
-
-    Attributes:
-        seqs: the newest sequence of each matching subject, ascending; None if there are too many.
-        through: the stream's last sequence when the search began, or the one that was asked for.
-    """
-
-    seqs: Sequence[int] | None
-    through: int
-
-
-Begin = Callable[[], Steps[SearchResult]]
-"""Returns the steps of a search over the subjects that exist now."""
+Found = Sequence[int] | None
+"""Outcome of a search: the newest sequence of each matching subject, ascending; None if there are too many."""
 
 
 class _Search(NamedTuple):
     reply: bytes
-    begin: Begin
-    done: Callable[[SearchResult | Exception], None]
-
-
-def newest(
-    subjects: IndexSnapshot, patterns: Sequence[bytes], limit: int, through: int, earlier: Callable[[bytes, int], int]
-) -> Steps[SearchResult]:
-    """Find the newest sequence ≤ `through` of every matching subject, in steps.
-
-    Args:
-        limit: most subjects; with more there is no result.
-        earlier: returns a subject's last sequence ≤ `through`, 0 if there is none, where its newest is beyond that.
-
-    Raises:
-        LogError: a file of the index cannot be read.
-    """
-    wanted, found = SubjectFilters(), list[int]()
-    for number, pattern in enumerate(patterns, 1):
-        if subscribable(pattern):  # others match nothing
-            wanted.add(pattern)
-        if not number % PATTERNS_AT_ONCE:
-            yield
-    for number, (name, seq) in enumerate(subjects.newest(), 1):
-        if not number % SUBJECTS_AT_ONCE:
-            yield
-        if wanted.match(name) and (seq := seq if seq <= through else earlier(name, through)):
-            found.append(seq)
-            if len(found) > limit:
-                return SearchResult(None, through)
-    return SearchResult(sorted(found), through)
+    steps: Steps[Found]
+    done: Callable[[Found | Exception], None]
 
 
 class Searches:
-    """The searches of one stream, one after the other, so that one snapshot of its subjects exists at a time.
+    """The searches of one stream, one after the other.
 
     Args:
         bus: tells when a later turn of the event loop has time, and the client reads what it is sent.
+        clock: the time.
     """
 
-    def __init__(self, bus: Bus) -> None:
-        self._bus = bus
+    def __init__(self, bus: Bus, clock: Clock) -> None:
+        self._bus, self._clock = bus, clock
         self._waiting: deque[_Search] = deque()
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, reply: bytes, begin: Begin, done: Callable[[SearchResult | Exception], None]) -> None:
+    def add(self, reply: bytes, steps: Steps[Found], done: Callable[[Found | Exception], None]) -> None:
         """Call `done` with the outcome of a search, once those before it have ended; never if the client has gone."""
-        self._waiting.append(_Search(reply, begin, done))
+        self._waiting.append(_Search(reply, steps, done))
         if len(self._waiting) == 1:
             self._next()
 
@@ -96,13 +52,16 @@ class Searches:
             self._waiting.popleft()  # the client has gone
         if self._waiting:
             search = self._waiting[0]
-            self._bus.when_writable(search.reply, lambda: self._go_on(search, search.begin()))
+            self._bus.when_writable(search.reply, lambda: self._go_on(search))
 
-    def _go_on(self, search: _Search, steps: Steps[SearchResult]) -> None:
-        outcome: SearchResult | Exception
+    def _go_on(self, search: _Search) -> None:
+        outcome: Found | Exception
+        until = self._clock.steady() + STEP_NS
         try:
-            next(steps)
-            self._bus.when_writable(search.reply, lambda: self._go_on(search, steps))
+            next(search.steps)
+            while self._clock.steady() < until:
+                next(search.steps)
+            self._bus.when_writable(search.reply, lambda: self._go_on(search))
             return
         except StopIteration as end:
             outcome = end.value

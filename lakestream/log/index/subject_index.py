@@ -90,6 +90,8 @@ FRESH_SUBJECTS = 1024
 """Number of subjects new in memory that are gathered before they are put in order."""
 LOOK_MESSAGES = 8192
 """The memory is estimated after this many messages, even without new subjects."""
+LITERALS = 512
+"""Number of subjects that are looked up for a batch of answers."""
 FEW = 4
 """A subject with this many messages left is kept in the short form again."""
 SCRATCH = "index.cold"
@@ -430,47 +432,81 @@ class SubjectIndex:
         """Return the number of messages `lo` through `hi`, inclusive, of `subject`."""
         return count_between(self._find(subject), lo, hi)
 
+    def counts(self, filters: Sequence[bytes], lo: int, hi: int) -> Iterator[int]:
+        """Yield the numbers of messages `lo` through `hi`, inclusive, whose subjects match a filter, by parts. Hot.
+
+        Otherwise like `some_matching`.
+        """
+        for some in self._literals(filters):
+            yield sum([self.count_range(subject, lo, hi) for subject in some])
+        for here, away in self._ranges(filters):
+            values = list(map(self._held.get, dict.fromkeys(here)))
+            single = [value for value in values if type(value) is int and 0 < value < PAIR]
+            whole = lo <= 1 and hi >= self._through
+            total = len(single) if whole else sum([lo <= value <= hi for value in single])
+            if len(single) < len(values):  # some subjects have several messages or none
+                longer = [value for value in values if value and not (type(value) is int and value < PAIR)]
+                total += sum([count_between(value, lo, hi) for value in longer])
+            yield total + sum([self.count_range(subject, lo, hi) for subject in away])
+
     def matching(self, filter: bytes) -> list[bytes]:
         """Return the subjects that match `filter`, in no particular order; see `some_matching`."""
         return list(chain.from_iterable(self.some_matching(filter)))
 
-    def some_matching(self, filter: bytes) -> Iterator[list[bytes]]:
-        """Yield the subjects that match `filter`, each once, in batches (perhaps empty), so that the caller can stop.
+    def some_matching(self, *filters: bytes) -> Iterator[list[bytes]]:
+        """Yield the subjects that match a filter, each once, in batches (perhaps empty), so that the caller can stop.
 
-        A literal is one lookup. For a wildcard behind literal tokens only the range of those tokens is scanned. Batches
-        come in order, the subjects inside of one do not. The index may change between them: subjects added meanwhile
-        are found or not. Raise CorruptLog, ReadFailed.
+        A literal is one lookup. For wildcards behind literal tokens only the range of those tokens is scanned, once for
+        all filters with wildcards there. Batches of one filter come in order, the subjects inside of one do not. The
+        index may change between them: subjects added meanwhile are found or not. Raise CorruptLog, ReadFailed.
         """
-        if grammar.is_literal(filter):
-            if filter in self:
-                yield [filter]
-            return
-        head = grammar.literal_head(filter)
-        leaves = self._leaves_for(head)
-        choose = grammar.chooser(filter, b"" if leaves is None else head)
-        for part in (list(self._held),) if leaves is None else leaves.walk(head):
-            yield choose(part)
-            self._settle()  # rows of subjects that entered memory are obsolete in the file
+        for some in self._literals(filters):
+            yield [subject for subject in some if subject in self]
+        for here, away in self._ranges(filters):
+            held = self._held
+            yield [subject for subject in dict.fromkeys(here) if held.get(subject)] + away
 
-    def newest(self, filter: bytes) -> Iterator[list[int]]:
-        """Yield the newest sequence of each subject that matches `filter`, in batches; one may come twice. Hot.
+    def newest(self, filters: Sequence[bytes], through: int) -> Iterator[list[int]]:
+        """Yield the newest sequence ≤ `through` of each subject that matches a filter (0: none), in batches; one may
+        come twice. Hot.
 
         Otherwise like `some_matching`.
         """
-        head, last, get = grammar.literal_head(filter), self.last, self._held.get
-        leaves = None if grammar.is_literal(filter) else self._leaves_for(head)
-        if leaves is None:
-            for part in self.some_matching(filter):
-                yield list(map(last, part))
-            return
-        choose = grammar.chooser(filter, head)
-        for here, away in leaves.candidates(head):
-            values = list(map(get, choose(here)))
-            found = [value for value in values if type(value) is int and 0 < value < PAIR]
-            if len(found) < len(values):  # some subjects have several messages or none
-                found = [value & MASK if isinstance(value, int) else value.items[-1] for value in values if value]
-            yield found + list(map(last, choose(away)))
-            self._settle()
+        for some in self._literals(filters):
+            yield self._newest_of(some, through)
+        for here, away in self._ranges(filters):
+            yield self._newest_of(here + away, through)
+
+    def _newest_of(self, subjects: list[bytes], through: int) -> list[int]:
+        values = list(map(self._held.get, subjects))
+        found = [value for value in values if type(value) is int and 0 < value < PAIR and value <= through]
+        if len(found) == len(values):
+            return found
+        if through >= self._through:
+            return list(map(self.last, subjects))  # which lets them enter memory
+        return [at_or_before(self._find(subject), through) for subject in subjects]
+
+    def _literals(self, filters: Sequence[bytes]) -> Iterator[list[bytes]]:
+        """Yield the filters that name one subject and are not among those of others, in lists."""
+        wild = [one for one in filters if not grammar.is_literal(one)]
+        names = list(dict.fromkeys(one for one in filters if grammar.is_literal(one)))
+        if names and wild:
+            covered = set(grammar.chooser(wild, b"")(names))
+            names = [name for name in names if name not in covered]
+        for at in range(0, len(names), LITERALS):
+            yield names[at : at + LITERALS]
+
+    def _ranges(self, filters: Sequence[bytes]) -> Iterator[tuple[list[bytes], list[bytes]]]:
+        """Yield the subjects that match filters with wildcards, as `Leaves.candidates` does."""
+        for head, choose in grammar.walks(one for one in filters if not grammar.is_literal(one)):
+            leaves = self._leaves_for(head)
+            if leaves is None:
+                held = list(self._held)
+                yield choose([subject for subject in held if subject.startswith(head)] if head else held), []
+                continue
+            for here, away in leaves.candidates(head):
+                yield choose(here), choose(away)
+                self._settle()  # rows of subjects that entered memory are obsolete in the file
 
     def _leaves_for(self, head: bytes) -> Leaves | None:
         """Return all subjects in order, or None if scanning all for those that begin with `head` is as quick."""

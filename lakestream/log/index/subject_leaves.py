@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 
 from lakestream.log.format.errors import LogError
 from lakestream.log.index.cold_rows import BlockFile, FileBlock, encode_rows, first_name
-from lakestream.log.index.histories import MASK, Held
+from lakestream.log.index.histories import Held
 from lakestream.log.index.histories import held as in_memory
 
 LEAF_ROWS = 256
@@ -337,12 +337,6 @@ class IndexSnapshot:
         """Yield all subjects in order with their packed sequences, in batches. Raise CorruptLog, ReadFailed."""
         for leaf in self._parts():
             yield leaf.rows(self._held, self._through)
-
-    def newest(self) -> Iterator[tuple[bytes, int]]:
-        """Yield all subjects with their newest sequence. Any thread. Raise CorruptLog, ReadFailed."""
-        for rows in self.rows():
-            for name, packed in rows.items():
-                yield name, packed & MASK
 
     def blocks(self) -> Iterator[tuple[bytes, int, bytes]]:
         """Yield (first subject, number of rows, bytes) of blocks that hold everything. Raise CorruptLog, ReadFailed."""

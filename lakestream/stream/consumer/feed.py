@@ -67,8 +67,11 @@ SURVEY_MSGS = 2048
 SURVEYS = 3
 """Maximum number of times that a survey begins again; then the count is made at once."""
 
-STEP_NS = 1_000_000
-"""Time (1 ms) between two steps of that; each takes 1 to 2 ms."""
+SLICE_NS = 1_500_000
+"""Time (1.5 ms) that a survey takes of one turn of the event loop."""
+
+PAUSE_NS = 1_000_000
+"""Time (1 ms) until it goes on."""
 
 SPARSE_PICKS = 32
 """If fewer than one in this many messages was chosen at creation, only the chosen ones are read from the lake."""
@@ -210,19 +213,25 @@ class Feed:
     def _begin(self, survey: Iterator[None]) -> None:
         """Take the first step of a survey."""
         self._survey = survey
-        for _ in survey:
-            self._clock.call_later(STEP_NS, self._go_on)
-            return
-        self._survey = None
+        if self._is_over():
+            self._survey = None
 
     def _go_on(self) -> None:
-        """Take the next step."""
-        for _ in self._survey or ():
-            self._clock.call_later(STEP_NS, self._go_on)
+        """Take the next steps."""
+        if not self._is_over():
             return
         self._survey = None
         self._call_waiting()
         self._ready()
+
+    def _is_over(self) -> bool:
+        """Go on with the survey for SLICE_NS, then in a later turn; return True at its end."""
+        until = self._clock.steady() + SLICE_NS
+        for _ in self._survey or ():
+            if self._clock.steady() >= until:
+                self._clock.call_later(PAUSE_NS, self._go_on)
+                return False
+        return True
 
     def _call_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []

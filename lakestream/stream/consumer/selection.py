@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 from lakestream.log.format.record import Record
 from lakestream.log.format.records import Records, joined
 from lakestream.log.index.subject_leaves import LEAF_ROWS
 from lakestream.log.store.store import Store
-from lakestream.protocol.subjects import SubjectFilters, is_literal, literal_head
+from lakestream.protocol.subjects import SubjectFilters, is_literal
 
 SCAN_MSGS = 2048
 """Maximum number of messages that one call scans for matches; the caller goes on in a later turn."""
@@ -29,10 +28,6 @@ SPARSE_RATIO = 4
 
 DECISIONS = 65_536
 """Maximum number of subjects whose match is cached; the cache is cleared when it is exceeded."""
-
-
-MANY_FILTERS = 16
-"""With more filters than this all subjects are scanned once, not once for each filter."""
 
 READ_COST = 4
 """Number of subjects that can be looked up in the index in about the time of reading one message."""
@@ -106,9 +101,6 @@ class ConsumerFilters:
         self._filters = tuple(filters)
         self._known_set: SubjectFilters | None = None
         self._literal = all(map(is_literal, filters))
-        heads = sorted(one if is_literal(one) else literal_head(one) for one in filters)
-        # Then each has subjects of its own, which the index finds without looking at those of the others.
-        self._apart = len(filters) == 1 or not any(upper.startswith(lower) for lower, upper in pairwise(heads))
         # A pattern that begins with a wildcard excludes nothing of a table.
         self._rooted = len(filters) <= self.NARROW and not any(one[:1] in (b"*", b">") for one in filters)
         self._beginnings = self._rooted and all(not set(one[:-1]) & set(b"*>") for one in filters)
@@ -141,19 +133,8 @@ class ConsumerFilters:
         if self._literal:
             for at in range(0, len(filters), STEP_SUBJECTS):
                 yield filters[at : at + STEP_SUBJECTS]
-        elif self._apart or len(filters) <= MANY_FILTERS:
-            seen: set[bytes] = set()
-            for some in _steps(part for one in filters for part in index.some_matching(one)):
-                if self._apart:
-                    yield some
-                else:
-                    fresh = [subject for subject in dict.fromkeys(some) if subject not in seen]
-                    seen.update(fresh)
-                    yield fresh
         else:
-            match = self._set.match
-            for some in _steps(index.some_matching(b">")):
-                yield [subject for subject in some if match(subject)]
+            yield from _steps(index.some_matching(*filters))
 
     def count(self, low: int, high: int) -> int:
         steps = self.counting(low, high)
@@ -176,9 +157,8 @@ class ConsumerFilters:
                 low = run.seqs[-1] + 1 if run else high + 1
                 yield
             return total
-        count = store.subjects.count_range
-        for some in self._some_subjects():
-            total += sum([count(subject, low, high) for subject in some])
+        for some in store.subjects.counts(self._filters, low, high):
+            total += some
             yield
         return total
 

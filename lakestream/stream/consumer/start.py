@@ -11,10 +11,11 @@ from collections.abc import Sequence
 
 import msgspec
 
+from lakestream.log.index.histories import MASK
 from lakestream.log.store.store import Store
 from lakestream.ports import Io
 from lakestream.protocol.gotime import time_ns
-from lakestream.protocol.subjects import SubjectFilters, is_literal, to_regex
+from lakestream.protocol.subjects import chooser, is_literal
 from lakestream.stream.awaiting import in_thread
 from lakestream.stream.consumer.config import ConsumerConfig
 from lakestream.stream.core.reader import Reader
@@ -55,8 +56,10 @@ async def _last_of_many(filters: Sequence[bytes], store: Store, io: Io) -> Consu
     following = store.last_seq + 1
 
     def pick() -> list[int]:
-        match = to_regex(filters[0]).fullmatch if len(filters) == 1 else SubjectFilters(filters).match
-        return sorted(seq for name, seq in subjects.newest() if match(name))
+        choose, found = chooser(filters, b""), list[int]()
+        for rows in subjects.rows():
+            found += [rows[name] & MASK for name in choose(list(rows))]
+        return sorted(found)
 
     picked = await in_thread(io, pick)
     return ConsumerStart(following, picked) if picked else _from_the_last(store, following - 1)

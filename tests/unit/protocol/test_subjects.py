@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lakestream.native import SubjectMatcher, plain
 from lakestream.protocol.subjects import (
     SubjectFilters,
     chooser,
@@ -20,9 +21,9 @@ from lakestream.protocol.subjects import (
     overlaps,
     redundant,
     subscribable,
-    to_regex,
     valid_literal,
     valid_subject,
+    walks,
 )
 from tests.fuzzing import growth
 
@@ -130,27 +131,44 @@ WORLD = [b".".join(words) for n in range(1, 7) for words in itertools.product([b
 
 @settings(max_examples=100, deadline=None)
 @given(filters)
-def test_matching_the_expression_and_the_choice_follow_the_definition(pattern: bytes) -> None:
-    expression = to_regex(pattern)
+def test_matching_and_the_choice_follow_the_definition(pattern: bytes) -> None:
     words = pattern.split(b".")
     head = literal_head(pattern) if not is_literal(pattern) else b""
     begun = [subject for subject in WORLD if subject.startswith(head)]
     wanted = [subject for subject in WORLD if by_definition(words, subject.split(b"."))]
-    assert chooser(pattern, head)(begun) == chooser(pattern, b"")(WORLD) == wanted
+    assert chooser([pattern], head)(begun) == chooser([pattern], b"")(WORLD) == wanted
+    assert plain.SubjectMatcher([pattern]).choose(WORLD) == wanted
     for subject in WORLD:
         expected = by_definition(words, subject.split(b"."))
         assert matches(pattern, subject) is expected
-        assert (expression.fullmatch(subject) is not None) is expected
-        assert (expression.match(subject) is not None) is expected
 
 
-@pytest.mark.parametrize("subject", [b"a.+", b"a.[", b"a.\n", b"a.\xff", b"a.b\n"])
-def test_the_expression_takes_every_byte_for_itself(subject: bytes) -> None:
-    assert to_regex(subject).match(subject)
-    assert not to_regex(subject).match(subject[:-1] + b"x")
-    assert not to_regex(subject).match(subject + b"\n")
+@settings(max_examples=100, deadline=None)
+@given(st.lists(filters, min_size=1, max_size=6))
+def test_many_filters_choose_what_one_of_them_matches(patterns: list[bytes]) -> None:
+    wanted = {subject for subject in WORLD if any(matches(pattern, subject) for pattern in patterns)}
+    assert set(SubjectMatcher(patterns).choose(WORLD)) == set(plain.SubjectMatcher(patterns).choose(WORLD)) == wanted
+    ranges = walks(pattern for pattern in patterns if not is_literal(pattern))
+    wild = [pattern for pattern in patterns if not is_literal(pattern)]
+    chosen = [choose([subject for subject in WORLD if subject.startswith(head)]) for head, choose in ranges]
+    once = sorted(subject for subject in WORLD if any(matches(pattern, subject) for pattern in wild))
+    assert sorted(itertools.chain.from_iterable(chosen)) == once
+
+
+@pytest.mark.parametrize("matcher", [SubjectMatcher, plain.SubjectMatcher])
+@pytest.mark.parametrize("subject", [b"a.+", b"a.[", b"a.\n", b"a.\xff", b"a.b\n", b"a.\0"])
+def test_a_matcher_takes_every_byte_for_itself(matcher: type[plain.SubjectMatcher], subject: bytes) -> None:
+    stored = [subject, subject[:-1] + b"x", subject + b"\n"]
+    assert matcher([subject]).choose(stored) == [subject]
     for pattern in (b"a.*", b"a.>", b">", b"*.*"):
-        assert to_regex(pattern).match(subject)
+        assert matcher([pattern]).choose([subject]) == ([subject] if matches(pattern, subject) else [])
+
+
+@pytest.mark.parametrize("matcher", [SubjectMatcher, plain.SubjectMatcher])
+def test_tokens_of_a_subject_that_look_like_wildcards_are_literal(matcher: type[plain.SubjectMatcher]) -> None:
+    stored = [b"a.*", b"a.>", b"*", b">", b"a.b"]
+    assert matcher([b"a.*"]).choose(stored) == [b"a.*", b"a.>", b"a.b"]
+    assert matcher([b"a.b", b"*"]).choose(stored) == [b"*", b">", b"a.b"]
 
 
 def selected(pattern: bytes) -> frozenset[bytes]:

@@ -11,7 +11,9 @@ import pytest
 from lakestream.account.get import batch as direct_batch
 from lakestream.account.get import direct, query, search
 from lakestream.log.format.record import Record
+from lakestream.log.index.subject_index import SubjectIndex
 from lakestream.protocol.gotime import format_time
+from lakestream.protocol.subjects import finished
 from tests.unit.api_world import CLIENT, ApiWorld
 from tests.unit.direct_world import (
     BAD,
@@ -401,8 +403,8 @@ def test_multi_last_without_results(world: ApiWorld, body: Any, hurried: bool, m
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every search take too long to be made at once, and one step look at one subject."""
     monkeypatch.setattr(direct, "SEARCH_NS", -1)
-    monkeypatch.setattr(search, "SUBJECTS_AT_ONCE", 1)
-    monkeypatch.setattr(search, "PATTERNS_AT_ONCE", 1)
+    monkeypatch.setattr(search, "STEP_NS", 0)
+    monkeypatch.setattr(query, "PATTERNS_AT_ONCE", 1)
 
 
 def test_a_search_in_steps_lets_others_in_between_and_shows_one_moment(
@@ -410,36 +412,46 @@ def test_a_search_in_steps_lets_others_in_between_and_shows_one_moment(
 ) -> None:
     """900 patterns over 20,000 subjects kept the event loop for 13 s."""
     hurry(monkeypatch)
+    world.create("B", subjects=["b.>"], allow_direct=True)
+    for number in range(2000):
+        world.publish(f"b.{number}.{number % 500}", b"x")
     steps: list[bytes] = []
     when_writable = world.hub.when_writable
 
     def step(to: bytes, callback: Any) -> None:
         steps.append(to)
-        if len(steps) == 5:
-            world.hub.publish(b"a.1", b"", b"", b"m11")
-            world.hub.publish(b"a.new", b"", b"", b"m12")
+        if len(steps) == 4:
+            world.hub.publish(b"b.1.1", b"", b"", b"later")
+            world.hub.publish(b"b.new.1", b"", b"", b"later")
         when_writable(to, callback)
 
     monkeypatch.setattr(world.hub, "when_writable", step)
-    reply = world.send("$JS.API.DIRECT.GET.A", {"multi_last": ["*.0", "*.1", "*.2", "*.new"]})
+    reply = world.send("$JS.API.DIRECT.GET.B", {"multi_last": ["b.*.1", "b.*.2", "b.1.1"]})
     world.settle()
-    assert got(world.answers(reply)) == several(*ALL_LAST, up_to=10)
+    answers = world.answers(reply)
+    assert [data for _, data in answers] == [b"x"] * 8 + [b""]
+    assert b"Nats-UpTo-Sequence: 2000\r\n" in answers[-1][0]
     assert len(steps) > 7
-    assert [data for _, data in world.direct("A", {"multi_last": ["*.1", "*.new"]})] == [b"m11", b"m12", b""]
+    assert [data for _, data in world.direct("B", {"multi_last": ["b.1.*", "b.new.>"]})] == [b"later", b"later", b""]
 
 
-def test_many_comparisons_are_not_begun_at_once(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thousand_literal_subjects_are_looked_up_without_a_search(world: ApiWorld) -> None:
+    """Of a million subjects all were compared with each request: 1.5 s."""
     store = world.stream("A").store
-    with pytest.raises(query.TooSlowError):
-        query.multi_last(store, [b"*.1"] * query.COMPARED_AT_ONCE, store.last_seq, 10, lambda: False)
-    assert query.multi_last(store, [b"a.1"] * query.COMPARED_AT_ONCE, store.last_seq, 10, lambda: False) == [10]
+    assert len(list(query.multi_last(store, [b"a.1"] * 1000 + [b"a.zz%d" % n for n in range(1000)], 10, 10))) <= 4
+    assert finished(query.multi_last(store, [b"a.1"] * 1000, store.last_seq, 10)) == [10]
 
 
 def test_the_search_of_a_client_that_has_gone_is_not_made(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     hurry(monkeypatch)
     begun: list[object] = []
-    newest = search.newest
-    monkeypatch.setattr(search, "newest", lambda *some: begun.append(some) or newest(*some))
+    newest = SubjectIndex.newest
+
+    def asked(index: SubjectIndex, *some: Any) -> Any:
+        begun.append(some)
+        yield from newest(index, *some)
+
+    monkeypatch.setattr(SubjectIndex, "newest", asked)
     request = b'{"multi_last":["*.1"]}'
     world.hub.publish(b"$JS.API.DIRECT.GET.A", b"_INBOX.gone", b"", request)
     assert len(world.direct("A", {"multi_last": ["*.1"]})) == 2
@@ -534,15 +546,15 @@ def test_too_many_subjects_are_refused_without_looking_at_all_of_them(
     world: ApiWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = world.stream("A").store
-    looked: list[bytes] = []
+    looked: list[int] = []
 
-    def some_matching(index: Any, pattern: bytes) -> Iterator[list[bytes]]:
+    def newest(index: Any, patterns: Any, through: int) -> Iterator[list[int]]:
         for number in range(100):
-            looked.append(b"a.%d" % (number % 3))
+            looked.append(1 + number % 3)
             yield looked[-1:]
 
-    monkeypatch.setattr(type(store.subjects), "some_matching", some_matching)
-    assert query.multi_last(store, [b"a.*"], store.last_seq, 1, lambda: False) is None
+    monkeypatch.setattr(SubjectIndex, "newest", newest)
+    assert finished(query.multi_last(store, [b"a.*"], store.last_seq, 1)) is None
     assert len(looked) == 2
 
 

@@ -17,6 +17,7 @@ from lakestream.account.get import query
 from lakestream.log.format.errors import CorruptRecord
 from lakestream.log.format.record import Record
 from lakestream.ports import PastUnavailableError
+from lakestream.protocol.subjects import finished
 from lakestream.stream.features.time_travel import TimeTravel
 from tests.unit.api_world import ApiWorld
 from tests.unit.direct_world import (
@@ -275,7 +276,7 @@ def test_queries_agree_with_a_plain_list(
         if seq <= at and any(fits(pattern, subject) for pattern in patterns):
             lasts[subject] = seq
     expected = sorted(lasts.values())
-    found = query.multi_last(store, [pattern.encode() for pattern in patterns], at, limit, lambda: False)
+    found = finished(query.multi_last(store, [pattern.encode() for pattern in patterns], at, limit))
     assert found == (expected if len(expected) <= limit else None)
 
 

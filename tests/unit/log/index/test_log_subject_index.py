@@ -179,7 +179,15 @@ def test_every_question_has_the_models_answer(made: list[tuple[str, object]], on
     assert dict(index.items()) == {name: seqs[-1] for name, seqs in model.seqs.items()}
     for filter in (b">", b"a.*", b"a.>", b"*.b", b"cold.>", b"a", b"unknown"):
         newest = {seqs[-1] for name, seqs in model.seqs.items() if matches(filter, name)}
-        assert {seq for part in index.newest(filter) for seq in part if seq} == newest
+        assert {seq for part in index.newest([filter], model.next) for seq in part if seq} == newest
+    for some in ((b"a.*", b"*.b", b"a"), (b"cold.>", b"cold.*", b"a.b"), (b"a", b"unknown", b"a"), (b"*.*", b">")):
+        wanted = {name: seqs for name, seqs in model.seqs.items() if any(matches(each, name) for each in some)}
+        assert sorted(chain.from_iterable(index.some_matching(*some))) == sorted(wanted), "each once"
+        then = {max(seq for seq in seqs if seq <= one) for seqs in wanted.values() if seqs[0] <= one}
+        assert {seq for part in index.newest(some, one) for seq in part if seq} == then
+        for lo, hi in ((one, other), (1, model.next)):
+            counted = sum(lo <= seq <= hi for seqs in wanted.values() for seq in seqs)
+            assert sum(index.counts(some, lo, hi)) == counted
     lo, hi = min(one, other), max(one, other)
     for name in (*NAMED, b"unknown"):
         seqs = model.seqs.get(name, [])
