@@ -23,6 +23,7 @@ In reading order:
 - `schema_catalog.py`: Schemas of one account as the lake has them, read once.
 - `typed_columns.py`: Typed columns of a table: which column a field of a schema has, and how they grow.
 - `typed_rows.py`: Typed columns of messages: batches of decoded segments with the fields of their payloads.
+- `ddl.py`: Spark's lists of columns: `price DOUBLE, tags ARRAY<STRING> NOT NULL`.
 - `json_schema.py`: Typed columns of JSON payloads: the grammar and meaning of `lakestream.json_schema`.
 - `departures.py`: Departures: which messages of a batch left their stream, and when, in a file beside the table.
 - `erasures.py`: Notes of erasures (secure delete): messages whose bytes must not stay in any file of a table.

@@ -31,11 +31,9 @@ from typing import Annotated, Any
 
 import msgspec
 import pyarrow as pa
-import sqlglot
-from sqlglot import exp
-from sqlglot.errors import SqlglotError
 
 from lakestream.lake.errors import BadPolicy
+from lakestream.lake.table.ddl import BadModifier, DdlColumn, DdlType, parse_columns
 from lakestream.lake.table.schema import JSON_SCHEMA_PROPERTY, REMOVED_COLUMN, TABLE_COLUMNS, doubled, ticked
 from lakestream.schemas.scalars import exact_decimal, is_deeper, utc
 
@@ -138,45 +136,39 @@ def parse(text: str) -> JsonSchema:
         BadJsonSchema: it does not parse, has a type that JSON cannot represent, or a reserved name.
     """
     try:
-        # As part of a CAST: DataType.build accepts unknown types.
-        cast = sqlglot.parse_one(f"CAST(x AS STRUCT<{text}>)", read="spark")
-    except (SqlglotError, RecursionError, ValueError):  # ValueError: an empty name
-        raise BadJsonSchema(f"{text[:200]!r} is not understood") from None
-    if not isinstance(cast, exp.Cast) or not isinstance(cast.to, exp.DataType):
-        raise BadJsonSchema(f"{text[:200]!r} is not understood")
-    if sum(1 for _ in cast.to.find_all(exp.ColumnDef)) > MAX_COLUMNS:
-        raise BadJsonSchema(f"there are more than {MAX_COLUMNS} columns")
-    try:
-        whole = _type(cast.to)
+        whole = DdlType("STRUCT", columns=parse_columns(text))
+        if whole.width() > MAX_COLUMNS:
+            raise BadJsonSchema(f"there are more than {MAX_COLUMNS} columns")
+        found = _type(whole)
+    except BadModifier as error:
+        raise BadJsonSchema(f"{error} cannot be said of a column here") from None
     except (RecursionError, ValueError):  # nesting or a number beyond Python's limits
         raise BadJsonSchema(f"{text[:200]!r} is not understood") from None
-    names = tuple(field.name for field in whole.arrow)
+    names = tuple(field.name for field in found.arrow)
     for name in names:
         if name.lower() in _BASE or _TOKEN.fullmatch(name):
             raise BadJsonSchema(f"a column cannot be called {name!r}, the table has one of that name")
-    return JsonSchema(text, whole, names)
+    return JsonSchema(text, found, names)
 
 
-def _type(node: exp.DataType) -> _Type:
-    """Convert a node of the parsed DDL."""
-    kind = exp.DataType.Type
-    if node.this == kind.STRUCT:
-        return _struct(node)
-    if node.this == kind.ARRAY and len(node.expressions) == 1:
-        return _array(_type(node.expressions[0]))
-    if node.this == kind.MAP and len(node.expressions) == 2:
-        return _map(_type(node.expressions[0]), _type(node.expressions[1]))
-    if node.this == kind.DECIMAL:
-        return _decimal([int(argument.name) for argument in node.expressions])
-    found = None if node.expressions else _scalars().get(node.this)
+def _type(of: DdlType) -> _Type:
+    """Return a type in all spellings."""
+    if of.name == "STRUCT":
+        return _struct(of.columns)
+    if of.name == "ARRAY" and len(of.parts) == 1:
+        return _array(_type(of.parts[0]))
+    if of.name == "MAP" and len(of.parts) == 2:
+        return _map(_type(of.parts[0]), _type(of.parts[1]))
+    if of.name == "DECIMAL":
+        return _decimal(of.numbers)
+    found = None if of.numbers else _scalars().get(of.name)
     if found is None:
-        raise BadJsonSchema(f"{node.sql(dialect='spark')} cannot be read from JSON")
+        raise BadJsonSchema(f"{of.name} cannot be read from JSON")
     return found
 
 
 @lru_cache(maxsize=1)
-def _scalars() -> dict[Any, _Type]:
-    kind = exp.DataType.Type
+def _scalars() -> dict[str, _Type]:
 
     def integer(bits: int, spark: str) -> _Type:
         limits = msgspec.Meta(ge=-(2 ** (bits - 1)), le=2 ** (bits - 1) - 1)
@@ -185,34 +177,31 @@ def _scalars() -> dict[Any, _Type]:
     single = Annotated[float, msgspec.Meta(ge=-_FLOAT_MAX, le=_FLOAT_MAX)]
     moment = _Type(datetime, pa.timestamp("us", "UTC"), "TIMESTAMP", "TIMESTAMP WITH TIME ZONE", utc)
     return {
-        kind.BOOLEAN: _Type(bool, pa.bool_(), "BOOLEAN", "BOOLEAN"),
-        kind.TINYINT: integer(8, "TINYINT"),
-        kind.SMALLINT: integer(16, "SMALLINT"),
-        kind.INT: integer(32, "INT"),
-        kind.BIGINT: integer(64, "BIGINT"),
-        kind.FLOAT: _Type(single, pa.float32(), "FLOAT", "FLOAT"),
-        kind.DOUBLE: _Type(float, pa.float64(), "DOUBLE", "DOUBLE"),
-        kind.TEXT: _Type(str, pa.string(), "STRING", "VARCHAR"),
-        kind.DATE: _Type(date, pa.date32(), "DATE", "DATE"),
-        kind.TIMESTAMP: moment,
-        kind.TIMESTAMPTZ: moment,
+        "BOOLEAN": _Type(bool, pa.bool_(), "BOOLEAN", "BOOLEAN"),
+        "TINYINT": integer(8, "TINYINT"),
+        "SMALLINT": integer(16, "SMALLINT"),
+        "INT": integer(32, "INT"),
+        "BIGINT": integer(64, "BIGINT"),
+        "FLOAT": _Type(single, pa.float32(), "FLOAT", "FLOAT"),
+        "DOUBLE": _Type(float, pa.float64(), "DOUBLE", "DOUBLE"),
+        "STRING": _Type(str, pa.string(), "STRING", "VARCHAR"),
+        "DATE": _Type(date, pa.date32(), "DATE", "DATE"),
+        "TIMESTAMP": moment,
     }
 
 
-def _struct(node: exp.DataType) -> _Type:
+def _struct(columns: tuple[DdlColumn, ...]) -> _Type:
     fields: dict[str, _Type] = {}
     keys: list[Any] = []
-    for column in node.expressions:
-        if not isinstance(column, exp.ColumnDef) or not isinstance(column.args.get("kind"), exp.DataType):
-            raise BadJsonSchema(f"{column.sql(dialect='spark')!r} is not a name with a type")
-        name, of = column.name, _type(column.args["kind"])
+    if not columns:
+        raise ValueError("no columns")
+    for name, kind, required in columns:
+        of = _type(kind)
         if not name or name.lower() in (other.lower() for other in fields):
             raise BadJsonSchema(f"the name {name!r} is empty or comes twice (upper and lower case are the same)")
         key = f"f{len(keys)}"
-        keys.append((key, of.python) if _required(column) else (key, of.python | None, None))
+        keys.append((key, of.python) if required else (key, of.python | None, None))
         fields[name] = of
-    if not fields:
-        raise BadJsonSchema("a list of columns is empty")
     steps = tuple((name, of.finish) for name, of in fields.items())
 
     def finish(value: msgspec.Struct) -> dict[str, Any]:
@@ -228,17 +217,6 @@ def _struct(node: exp.DataType) -> _Type:
         f"STRUCT({', '.join(f'{doubled(name)} {of.duckdb}' for name, of in fields.items())})",
         finish,
     )
-
-
-def _required(column: exp.ColumnDef) -> bool:
-    """Return True for NOT NULL. Comments are allowed too, other constraints are not."""
-    required = False
-    for constraint in column.args.get("constraints") or []:
-        if isinstance(constraint.kind, exp.NotNullColumnConstraint):
-            required = not constraint.kind.args.get("allow_null")
-        elif not isinstance(constraint.kind, exp.CommentColumnConstraint):
-            raise BadJsonSchema(f"{constraint.sql(dialect='spark')} cannot be said of a column here")
-    return required
 
 
 def _array(of: _Type) -> _Type:
@@ -266,8 +244,8 @@ def _map(key: _Type, of: _Type) -> _Type:
     )
 
 
-def _decimal(arguments: list[int]) -> _Type:
-    precision, scale = (*arguments, *(10, 0)[len(arguments) :])
+def _decimal(numbers: tuple[int, ...]) -> _Type:
+    precision, scale = (*numbers, *(10, 0)[len(numbers) :])
     if not 1 <= precision <= 38 or not 0 <= scale <= precision:
         raise BadJsonSchema(f"DECIMAL({precision}, {scale}): 1 to 38 digits, of them 0 to all after the point")
 

@@ -16,6 +16,7 @@ import msgspec
 import pyarrow as pa
 
 from lakestream.lake.errors import LakeError
+from lakestream.lake.table.ddl import DdlType, parse_columns
 from lakestream.lake.table.schema import headers_type, split_headers, subject_text
 from lakestream.log.format.record import Record
 from lakestream.protocol.decoding import DECODE_ERRORS
@@ -167,50 +168,40 @@ def parse_ddl(ddl: str) -> list[pa.Field]:
     Raises:
         BadMapping: it does not parse, or has a type that payloads cannot have.
     """
-    import sqlglot
-    from sqlglot import exp
-    from sqlglot.errors import SqlglotError
-
     try:
-        tree = sqlglot.parse_one(f"CREATE TABLE t ({ddl})", read="spark")
-    except SqlglotError as error:
-        raise BadMapping(f"--json-schema: {ddl!r} is not a column list: {str(error).splitlines()[0]}") from None
-    shape = tree.this if isinstance(tree, exp.Create) else None
-    columns = shape.expressions if isinstance(shape, exp.Schema) else []
-    if not columns or not all(isinstance(column, exp.ColumnDef) and column.kind for column in columns):
+        columns = parse_columns(ddl)
+    except (ValueError, RecursionError):
+        columns = ()
+    if not columns:
         raise BadMapping(f"--json-schema: {ddl!r} is not a column list; write price DOUBLE, quantity INT")
-    return [pa.field(column.name, _arrow(column.kind)) for column in columns]
+    return [pa.field(column.name, _arrow(column.type)) for column in columns]
 
 
-def _arrow(kind: Any) -> Any:
-    name = kind.this.name
+def _arrow(kind: DdlType) -> Any:
+    name = kind.name
     simple = {
         "BOOLEAN": pa.bool_(),
         "FLOAT": pa.float32(),
         "DOUBLE": pa.float64(),
-        "TEXT": pa.string(),
-        "VARCHAR": pa.string(),
+        "STRING": pa.string(),
         "BINARY": pa.binary(),
         "DATE": pa.date32(),
         "TIMESTAMP": pa.timestamp("us", "UTC"),
-        "TIMESTAMPTZ": pa.timestamp("us", "UTC"),
-        "TIMESTAMPLTZ": pa.timestamp("us", "UTC"),
-        "TIMESTAMPNTZ": pa.timestamp("us"),
+        "TIMESTAMP_LTZ": pa.timestamp("us", "UTC"),
+        "TIMESTAMP_NTZ": pa.timestamp("us"),
         **{integer: getattr(pa, f"int{bits}")() for integer, bits in _INTEGERS.items()},
     }
     if name in simple:
         return simple[name]
-    inner = kind.expressions
     if name == "DECIMAL":
-        precision, scale = [int(part.name) for part in inner] if len(inner) == 2 else [*(int(p.name) for p in inner), 0]
-        return pa.decimal128(precision, scale)
-    if name == "ARRAY" and inner:
-        return pa.list_(_arrow(inner[0]))
-    if name == "MAP" and len(inner) == 2:
-        return pa.map_(_arrow(inner[0]), _arrow(inner[1]))
-    if name == "STRUCT" and inner:
-        return pa.struct([(field.name, _arrow(field.kind)) for field in inner])
-    raise BadMapping(f"--json-schema: type {kind.sql('spark')} is not supported")
+        return pa.decimal128(*(*kind.numbers, *(10, 0)[len(kind.numbers) :]))
+    if name == "ARRAY" and kind.parts:
+        return pa.list_(_arrow(kind.parts[0]))
+    if name == "MAP" and len(kind.parts) == 2:
+        return pa.map_(_arrow(kind.parts[0]), _arrow(kind.parts[1]))
+    if name == "STRUCT" and kind.columns:
+        return pa.struct([(field.name, _arrow(field.type)) for field in kind.columns])
+    raise BadMapping(f"--json-schema: type {name} is not supported")
 
 
 def _converter(kind: Any) -> Callable[[Any], Any]:
