@@ -33,4 +33,5 @@ In reading order:
 - `restore.py`: `lakestream restore`: restore a stream from the lake; `lakestream schema restore`: the schemas of an
   account.
 - `nats/`: Commands of a NATS client: messages, streams, consumers, buckets and objects of any server with JetStream.
+- `completion.py`: Completion of names at the prompt of `lakestream sql`.
 """

@@ -15,6 +15,7 @@ from lakestream.client.loop_thread import LoopThread
 from lakestream.client.sql import Answer
 from lakestream.lake.errors import LakeError
 from lakestream.lake.flush import ServerCredentials, plain_url
+from lakestream.lake.sql.tokens import split
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,8 +57,6 @@ class NatsEngine:
 
     def run(self, text: str) -> Iterator[NatsRows]:
         """Ask the statements of a text in order. Raises NatsError at the first that fails."""
-        from lakestream.lake.sql.dialect import split  # loads sqlglot
-
         done, rest = split(text)
         for statement in (*(each for each, _ in done), *([rest] if rest else [])):
             yield self._ask(statement.strip())

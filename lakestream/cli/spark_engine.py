@@ -23,7 +23,8 @@ from pyspark.sql.types import DataType
 from lakestream.lake.errors import JarsMissing
 from lakestream.lake.spark import jars
 from lakestream.lake.sql.catalog import UnknownStream
-from lakestream.lake.sql.dialect import BadSql, SqlError, Timestamps, split
+from lakestream.lake.sql.statements import BadSql, SqlError, Timestamps
+from lakestream.lake.sql.tokens import split
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table.log import LOG_DIRECTORY
@@ -209,7 +210,7 @@ class SparkEngine:
 
 def _statements(text: str) -> list[tuple[str, int]]:
     """Return the statements of a text without surrounding blanks, each with its position."""
-    done, rest = split(text)
+    done, rest = split(text, "spark")
     if rest:
         done.append((rest, len(text) - len(rest)))
     return [(part.strip(), offset + len(part) - len(part.lstrip())) for part, offset in done]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
+from lakestream.cli.completion import DELIMITERS, Completer
 from lakestream.cli.results import WRITERS, ResultRows
 from lakestream.cli.server_options import (
     CaOption,
@@ -31,6 +32,7 @@ from lakestream.cli.terminal import complain
 from lakestream.lake.errors import LakeError
 from lakestream.lake.flush import ServerCredentials
 from lakestream.lake.sql import TAIL_BYTES
+from lakestream.lake.sql.tokens import Language, split
 from lakestream.lake.storage import lake as lakes
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.probe import require_answer
@@ -52,14 +54,14 @@ LakeOption = Annotated[
 INTERRUPTED = 130
 _PROMPT, _CONTINUED = "sql> ", "...> "
 _HELP = """\
-Write Spark SQL and end it with a semicolon; it may span lines.
-  SELECT subject, count(*) FROM delta.`streams/ORDERS` GROUP BY subject;
-  SELECT get_json_object(data, '$.id') FROM delta.`streams/ORDERS` VERSION AS OF 3;
-  SELECT * FROM delta.`streams/ORDERS` TIMESTAMP AS OF '2026-05-01 12:00:00';
-  SELECT * FROM as_of('ORDERS', '2026-05-01 12:00:00.123456789');
-  DESCRIBE delta.`streams/ORDERS`;   DESCRIBE HISTORY delta.`streams/ORDERS`;
+Write SQL as DuckDB has it and end it with a semicolon; it may span lines. Tables are the streams.
+  SELECT subject, sum((json->>'price')::double) FROM ORDERS GROUP BY subject;
+  SELECT seq, text(data) FROM ORDERS VERSION AS OF 3;
+  SELECT * FROM ORDERS TIMESTAMP AS OF '2026-05-01 12:00:00';
+  SELECT * FROM as_of(ORDERS, '2026-05-01 12:00:00.123456789');
+  DESCRIBE ORDERS;   SUMMARIZE ORDERS;   DESCRIBE HISTORY ORDERS;
 .tables  the streams, and how far their tables are (so does SHOW TABLES)
-.help    this
+.help    this; TAB completes names
 .quit    leave (so does Ctrl-D); Ctrl-C drops what is typed, or stops the query"""
 
 
@@ -114,7 +116,7 @@ def sql(
         bool, typer.Option("--committed", help="Read only committed tables, without the newest messages.")
     ] = False,
     engine: Annotated[
-        SqlEngine, typer.Option(help="Query engine; spark reads only committed tables.")
+        SqlEngine, typer.Option(help="Query engine; spark: Spark SQL on committed tables.")
     ] = SqlEngine.duckdb,
     server: Annotated[
         str | None,
@@ -144,7 +146,7 @@ def sql(
     tls_key: KeyOption = "",
     tls_ca: CaOption = "",
 ) -> None:
-    """Query the lake: Spark SQL over delta.`streams/<STREAM>`, with TIMESTAMP AS OF, VERSION AS OF and as_of()."""
+    """Query the lake: DuckDB's SQL over the streams, with TIMESTAMP AS OF, VERSION AS OF and as_of()."""
     login = ServerCredentials(
         user=user, password=password, creds=creds, nkey=nkey, tls_cert=tls_cert, tls_key=tls_key, tls_ca=tls_ca
     )
@@ -167,7 +169,8 @@ def sql(
         raise typer.Exit(1)
     try:
         with contextlib.closing(_connect(url, login, stream) if url else open_lake()) as session:
-            shell = _Shell(session, RowFormat.json if as_json else format)
+            language: Language = "spark" if engine == SqlEngine.spark and not url else "duckdb"
+            shell = _Shell(session, RowFormat.json if as_json else format, language)
             if (asked := text if query is None else query) is not None:
                 code = shell.script(asked)
             elif sys.stdin.isatty():
@@ -214,8 +217,9 @@ def _session(
 class _Shell:
     """Reads statements and writes their rows."""
 
-    def __init__(self, session: Answerer, format: RowFormat) -> None:
+    def __init__(self, session: Answerer, format: RowFormat, language: Language) -> None:
         self._session = session
+        self._language = language
         self._write = WRITERS[format]
         self._ask_lake: Callable[[], None] = lambda: None
 
@@ -252,8 +256,9 @@ class _Shell:
         count = len(self._session.tables())
         described = "no table yet" if count == 0 else "1 table" if count == 1 else f"{count} tables"
         print(f"lakestream sql on {self._session.root}: {described}. .help for help, .quit to leave.")
-        with _history():
-            pending = ""
+        pending = ""
+        completer = Completer(self._session.run, self._language, lambda: pending + _before_word())
+        with _history(completer):
             while True:
                 try:
                     line = input(_CONTINUED if pending else _PROMPT)
@@ -272,9 +277,7 @@ class _Shell:
 
     def _take(self, text: str) -> str:
         """Run the complete statements of the input; the rest waits for more lines."""
-        from lakestream.lake.sql.dialect import split  # loads sqlglot
-
-        done, rest = split(text)
+        done, rest = split(text, self._language)
         for statement, _ in done:
             try:
                 if self.answer(statement.strip()) != 0:
@@ -299,9 +302,16 @@ class _Shell:
         return 0
 
 
+def _before_word() -> str:
+    """Return the line up to the word that is completed."""
+    import readline
+
+    return readline.get_line_buffer()[: readline.get_begidx()]
+
+
 @contextlib.contextmanager
-def _history() -> Iterator[None]:
-    """Set up line editing with the lines of earlier sessions."""
+def _history(completer: Completer) -> Iterator[None]:
+    """Set up line editing with the lines of earlier sessions, and TAB."""
     try:
         import readline
     except ImportError:  # a Python built without it: plain lines
@@ -312,6 +322,9 @@ def _history() -> Iterator[None]:
     with contextlib.suppress(OSError):
         readline.read_history_file(file)
     readline.set_history_length(HISTORY_LENGTH)
+    readline.set_completer(completer.complete)
+    readline.set_completer_delims(DELIMITERS)
+    readline.parse_and_bind("tab: complete")
     try:
         yield
     finally:

@@ -323,7 +323,7 @@ class Client:
         """Ask the server a query (docs/sql.md#sql-over-nats); return its result once the columns are known.
 
         Args:
-            query: one statement of Spark's SQL.
+            query: one statement, in DuckDB's SQL (docs/sql.md).
             parameters: values of `:name` in it, or a list of those of `?`.
             as_of: a time, as the second argument of as_of; ns since the epoch, or a text.
             max_rows: rows that are wanted; 0: all.

@@ -17,7 +17,7 @@ In reading order:
 - `read/`: Reading streams of a lake, without Spark except for its data source.
 - `write/`: Changing Delta tables, with Spark.
 - `spark/`: Spark for lakestream: Java, JARs, a session, and the common parts of the jobs.
-- `sql/`: SQL over the streams of a lake: Spark's dialect on DuckDB, and the functions and views that Spark gets.
+- `sql/`: SQL over the streams of a lake: DuckDB's, and the functions and views that Spark gets.
 - `catalogs/`: Catalogs: entries of the lake's tables in catalogs that other engines read.
 - `progress.py`: Progress bars of long work.
 - `flush.py`: Client of the flush request: have the server stage what it has.
@@ -37,8 +37,8 @@ from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 
 if TYPE_CHECKING:
     from lakestream.lake.errors import LakeError
-    from lakestream.lake.sql.dialect import SqlError
     from lakestream.lake.sql.session import Session
+    from lakestream.lake.sql.statements import SqlError
     from lakestream.lake.table.at import TableAsOf as AsOf
     from lakestream.lake.table.at import TimeTravelError, as_of, instant, version_at
     from lakestream.lake.table.progress import TableProgress as Progress
@@ -60,7 +60,7 @@ _MODULES = {
     "LakeError": "lakestream.lake.errors",
     "Progress": "lakestream.lake.table.progress",
     "Session": "lakestream.lake.sql.session",
-    "SqlError": "lakestream.lake.sql.dialect",
+    "SqlError": "lakestream.lake.sql.statements",
 }
 """Modules of the names that the time travel module does not define."""
 _CLASSES = {"AsOf": "TableAsOf", "Progress": "TableProgress"}

@@ -67,7 +67,7 @@ def test_adbc_reads_streams_without_lag(server: Server) -> None:
     with Wire(server.address, {"user": "ann", "pass": "pw"}, 20) as wire:
         seq = wire.request("orders.new", b"new").json()["seq"]
     with connected(server) as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT seq, CAST(data AS STRING) AS d FROM delta.`streams/ORDERS` ORDER BY seq DESC")
+        cursor.execute("SELECT seq, text(data) AS d FROM ORDERS ORDER BY seq DESC")
         assert cursor.fetchone() == (seq, "new")
         cursor.execute("SELECT range AS a FROM range(50000)")
         assert cursor.fetch_arrow_table().column("a").to_pylist() == list(range(50_000))
@@ -121,7 +121,7 @@ def test_users_and_permissions_are_those_of_the_server(server: Server) -> None:
 
 def test_statements_have_parameters(server: Server) -> None:
     with connected(server) as connection, connection.cursor() as cursor:
-        query = "SELECT seq, CAST(data AS STRING) AS d FROM delta.`streams/ORDERS` WHERE seq > ? AND subject = ?"
+        query = "SELECT seq, text(data) AS d FROM ORDERS WHERE seq > ? AND subject = ?"
         cursor.execute(query, (1, "orders.2"))
         assert cursor.fetchall() == [(3, "2")]
         cursor.execute(query, (2, "orders.0"))

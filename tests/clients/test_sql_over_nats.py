@@ -139,7 +139,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 def test_a_query_reads_what_was_just_acknowledged(ann: Session) -> None:
     assert ann.wire.request("orders.new", b'{"n": 3}').json()["seq"] == 4
-    query = "SELECT seq, get_json_object(data, '$.n') AS n FROM delta.`streams/ORDERS` ORDER BY seq"
+    query = "SELECT seq, json->>'n' AS n FROM ORDERS ORDER BY seq"
     found = ann.ask(query)
     assert found.code == 0, found.end
     assert found.head["columns"] == [{"name": "seq", "type": "BIGINT"}, {"name": "n", "type": "VARCHAR"}]
@@ -227,7 +227,7 @@ def test_requests_have_parameters_a_time_and_a_number_of_rows(ann: Session) -> N
 
 
 def test_batches_of_arrow_are_one_stream(ann: Session) -> None:
-    query = "SELECT range AS a, CAST('x' AS BINARY) AS b, map('k', 1) AS c FROM range(20000)"
+    query = "SELECT range AS a, 'x'::BLOB AS b, MAP {'k': 1} AS c FROM range(20000)"
     found = ann.ask({"sql": query, "format": "arrow"})
     table = pa.ipc.open_stream(b"".join(found.batches)).read_all()
     assert (table.num_rows, len(found.batches) > 3) == (20_000, True)
@@ -431,7 +431,7 @@ def run(server: Server, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_command_needs_no_files_of_the_lake(server: Server) -> None:
-    query = "SELECT seq, data, headers, map('a', 1) AS m, interval 1 day AS i FROM delta.`streams/OTHER`"
+    query = "SELECT seq, data, headers, MAP {'a': 1} AS m, interval 1 day AS i FROM OTHER"
     found = run(server, query, "--format", "json")
     assert (found.returncode, found.stderr) == (0, "")
     assert json.loads(found.stdout) == [{"seq": 1, "data": '{"n": 0}', "headers": None, "m": {"a": 1}, "i": 86400.0}]

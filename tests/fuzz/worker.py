@@ -61,7 +61,7 @@ class Watched:
 
 
 def main(name: str, out: Path, seed: int, runs: int, seconds: int) -> None:
-    with atheris.instrument_imports(include=["lakestream", "sqlglot"], enable_loader_override=False):
+    with atheris.instrument_imports(include=["lakestream"], enable_loader_override=False):
         from tests.fuzz.targets import load
 
         target = load(name)

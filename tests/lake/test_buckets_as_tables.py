@@ -12,8 +12,8 @@ import pytest
 from nats.js.api import ObjectMeta
 from nats.js.client import JetStreamContext
 
-from lakestream.lake.sql.dialect import SqlError
 from lakestream.lake.sql.session import Session
+from lakestream.lake.sql.statements import SqlError
 from lakestream.lake.sql.uncompacted import FlushServer as Asked
 from tests.lake.test_as_it_was import Tables
 from tests.servers import Kind, Server

@@ -13,7 +13,7 @@ import pytest
 from lakestream.cli.results import WRITERS
 from lakestream.cli.spark_engine import SparkEngine
 from lakestream.lake.sql.catalog import UnknownStream
-from lakestream.lake.sql.dialect import BadSql, SqlError
+from lakestream.lake.sql.statements import BadSql, SqlError
 from lakestream.spark import LakeNotFound
 from tests.lake.tables import version
 

@@ -32,7 +32,6 @@ HEAVY = {
     "pymetastore",
     "pyspark",
     "rich",
-    "sqlglot",
     "typer",
 }
 

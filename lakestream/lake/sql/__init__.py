@@ -1,4 +1,4 @@
-"""SQL over the streams of a lake: Spark's dialect on DuckDB, and the functions and views that Spark gets.
+"""SQL over the streams of a lake: DuckDB's, and the functions and views that Spark gets.
 
 Belongs here: turning the names of a query into tables and versions, and running it in this process or a child. Each
 engine gets queries in its own language: only references to tables and time travel are translated.
@@ -6,7 +6,9 @@ engine gets queries in its own language: only references to tables and time trav
 In reading order:
 
 - `session.py`: SQL on the streams of a lake, by DuckDB, inside this process.
-- `dialect.py`: Spark's SQL on stream tables, translated for DuckDB.
+- `statements.py`: Statements in DuckDB's SQL, and the tables that they name.
+- `tokens.py`: Tokens of SQL, as far as the ends of statements and the places of tables need them.
+- `explained.py`: DuckDB's errors, in the words that users get.
 - `catalog.py`: Catalog of the tables that queries name.
 - `connection.py`: Connections to DuckDB that can read the lake's Delta tables.
 - `uncompacted.py`: Uncompacted segments in SQL: messages that are staged, and not in the table yet.

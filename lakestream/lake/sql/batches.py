@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 import pyarrow as pa
 
-from lakestream.lake.sql.dialect import SqlError
+from lakestream.lake.sql.statements import SqlError
 from lakestream.lake.sql.values import as_json, distinct
 
 if TYPE_CHECKING:

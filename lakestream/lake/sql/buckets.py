@@ -1,7 +1,7 @@
 """Key-value buckets and object stores as tables: kv.conf, kv_history.conf and obj.files.
 
-Belongs here: their names, and their rows as a SELECT over those of the stream, in DuckDB's SQL. jvm/ has the same for
-Spark (Buckets.java).
+Belongs here: their names and those of other streams, and their rows as a SELECT over those of the stream, in DuckDB's
+SQL. jvm/ has the same for Spark (Buckets.java).
 
     kv.<bucket>           the value of each key: key, value, revision, created
     kv_history.<bucket>   each revision that the bucket still has, also with operation: PUT, DEL or PURGE
@@ -14,6 +14,7 @@ Sources: ADR-8 (key-value buckets), ADR-20 (object stores).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Literal, get_args
 
@@ -51,6 +52,16 @@ def stream_of(view: View, name: str) -> str:
     account, slash, bucket = name.rpartition("/")
     stream = f"{paths.STREAMS}/{_STREAMS[view]}{bucket}"
     return f"{paths.ACCOUNTS}/{account}/{stream}" if slash else stream
+
+
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def short_name(name: str) -> str:
+    """Return the names with dots between them that mean a stream, for the one between backticks."""
+    parts = [paths.name_of(part) for part in name.split("/") if part not in (paths.STREAMS, paths.ACCOUNTS)]
+    quoted = ".".join(part if _PLAIN.fullmatch(part) else doubled(part) for part in parts)
+    return f"accounts.{quoted}" if len(parts) > 1 else quoted
 
 
 def names_of(stream: str) -> list[str]:

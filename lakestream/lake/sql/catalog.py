@@ -1,8 +1,8 @@
 """Catalog of the tables that queries name.
 
-Belongs here: resolving a name (``delta.`streams/ORDERS` ``, as_of('ORDERS', T)) and a time to a relation that DuckDB
+Belongs here: resolving a name (``delta.`streams/ORDERS` ``, as_of(ORDERS, T)) and a time to a relation that DuckDB
 can read: a Delta table at one version, or that table with its uncompacted segments as one live view (lake/view.py).
-session.py executes queries, dialect.py has the dialect, table/at.py resolves times.
+session.py executes queries, statements.py finds the names in them, table/at.py resolves times.
 
 All mentions of a table in one statement see the same rows, whatever is committed meanwhile: a `StatementSnapshot` is
 made for each statement and caches what it resolved.
@@ -10,6 +10,7 @@ made for each statement and caches what it resolved.
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import re
 import time
@@ -19,8 +20,8 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from lakestream.lake.sql import buckets, dialect, typed
-from lakestream.lake.sql.dialect import (
+from lakestream.lake.sql import buckets, typed
+from lakestream.lake.sql.statements import (
     BadSql,
     Mention,
     Selection,
@@ -28,6 +29,7 @@ from lakestream.lake.sql.dialect import (
     TableAt,
     Timestamps,
     Travel,
+    excerpt,
     rows_of,
     scan,
 )
@@ -47,7 +49,7 @@ from lakestream.lake.table.at import (
     version_for_sequence,
 )
 from lakestream.lake.table.log import TableLog, has_log
-from lakestream.lake.table.schema import REMOVED_COLUMN, Layout, doubled, literal
+from lakestream.lake.table.schema import REMOVED_COLUMN, Layout, column_names, doubled, literal
 from lakestream.log.format.departures import Point
 
 if TYPE_CHECKING:
@@ -56,6 +58,10 @@ if TYPE_CHECKING:
 
 _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT")
 _MICRO = 1000
+# Payloads that are not UTF-8 are no JSON. The comparison costs nothing, while TRY decodes each row by itself.
+_JSON = "CASE WHEN encode(decode(data, 'replace')) = data THEN TRY_CAST(decode(data, 'replace') AS JSON) END"
+MANY_TABLES = 20
+"""Tables that the error for an unknown one names."""
 NEVER = 1 << 63
 """After the last time that a message can have."""
 
@@ -187,12 +193,27 @@ class StreamCatalog:
         """Return the name of the stream that a mention means; "" for another table. A typed view means its stream."""
         of_messages = mention.travel is not None and mention.travel.kind == "MESSAGES"
         name = of_stream(mention.name) if of_messages else mention.name
+        if mention.bare:
+            name = self.spelled(name) or name
         if mention.view is None and not self.exists(name):
-            for suffix in (typed.MISFITS_SUFFIX, typed.VIEW_SUFFIX):
-                if name.endswith(suffix):
-                    name = name.removesuffix(suffix)
-                    break
+            name = name.removesuffix(_suffix(name))
         return self.stream(name).stream
+
+    def spelled(self, name: str) -> str | None:
+        """Return the name of a stream, or of its typed view, whose letters a query may write small or large; None if
+        there is none.
+
+        Raises:
+            SqlError: there are several.
+        """
+        if self.exists(name) or ((suffix := _suffix(name)) and self.exists(name.removesuffix(suffix))):
+            return name
+        lower = name.lower()
+        found = [table for table in self.tables() if lower in (table.lower() + each for each in ("", *typed.SUFFIXES))]
+        if len(found) > 1:
+            names = " or ".join(f"delta.`{table}`" for table in found)
+            raise SqlError(f"{name.rpartition('/')[2]} may be several streams: write {names}")
+        return found[0] + lower.removeprefix(found[0].lower()) if found else None
 
     def exists(self, name: str) -> bool:
         """Return True if there is a stream of that name, or a table."""
@@ -220,13 +241,16 @@ class StreamCatalog:
         try:
             return open_log(self.stream(name).table)
         except NotATable:
-            raise self.unknown(name, text, place) from None
+            raise self.unknown(Mention(name, place=place), text) from None
 
-    def unknown(self, name: str, text: str, place: int) -> UnknownStream:
+    def unknown(self, mention: Mention, text: str) -> UnknownStream:
         """Return the error for an unknown name."""
+        name, place = mention.name, mention.place
         stream = self.stream(name)
-        tables = self.tables()
-        known = ", ".join(f"delta.`{table}`" for table in tables) if tables else "none yet"
+        spelled: Callable[[str], str] = buckets.short_name if mention.bare else "delta.`{}`".format
+        tables = [spelled(table) for table in self.tables()]
+        close = difflib.get_close_matches(spelled(name), tables, 3, 0.7)
+        known = ", ".join(tables[:MANY_TABLES]) + (" …" if len(tables) > MANY_TABLES else "") or "none yet"
         base, _, directory = stream.table.rpartition(f"/{paths.STREAMS}/")
         if stream.stream and directory in self.storage.directories(f"{base}/{paths.SEGMENTS}"):
             reason = (
@@ -234,8 +258,14 @@ class StreamCatalog:
                 "(`lakestream up` runs one, `lakestream compact --once` does it now)"
             )
         else:
-            reason = f"there is no table delta.`{name}` in {self.root}"
-        return UnknownStream(f"{reason}\n{dialect.excerpt(text, place)}\n  the tables there are: {known}")
+            reason = f"there is no table {spelled(name)} in {self.root}"
+        reason += f". Did you mean {' or '.join(close)}?" if close else ""
+        return UnknownStream(f"{reason}\n{excerpt(text, place)}\n  the tables there are: {known}")
+
+
+def _suffix(name: str) -> str:
+    """Return the ending of the name of a typed view; "" for other names."""
+    return next((each for each in typed.SUFFIXES if name.endswith(each)), "")
 
 
 def _encoded(name: str) -> str:
@@ -268,7 +298,9 @@ class StatementSnapshot:
     def __init__(self, catalog: StreamCatalog, text: str) -> None:
         self._catalog = catalog
         self._text = text
-        self._found: dict[tuple[str, Travel | None, str | None], TableAt | Selection] = {}
+        self._found: dict[Mention, TableAt | Selection] = {}
+        self._sources = set[str]()
+        self._typed_views = set[str]()
         self._live: dict[str, StreamQuery | None] = {}
         self._logs: dict[str, TableLog] = {}
         self._numbers = itertools.count(1)
@@ -277,10 +309,44 @@ class StatementSnapshot:
 
     def sources(self) -> set[str]:
         """Return the queries that stand for what was located."""
-        return {rows_of(found) for found in self._found.values()}
+        return self._sources
 
-    def locate(self, mention: Mention) -> TableAt | Selection:
-        key = (mention.name, mention.travel, mention.subject)
+    def locate(self, mention: Mention) -> TableAt | Selection | None:
+        """Return the relation; None for the name of no stream, which may be one of DuckDB's own.
+
+        Raises:
+            SqlError: UnknownStream, and so on.
+        """
+        if mention.bare:
+            name = self._catalog.spelled(mention.name)
+            mention = msgspec.structs.replace(mention, name=name or mention.name, bare=name is None)
+            if name is None and mention.travel is None and self._catalog.account is None:
+                try:
+                    self._relation(mention)  # of a stream that is not staged yet, the server may know
+                except UnknownStream:
+                    return None
+        found = self._with_json(mention, self._relation(mention))
+        self._sources.add(rows_of(found))
+        return found
+
+    def _with_json(self, mention: Mention, found: TableAt | Selection) -> TableAt | Selection:
+        """Return a stream's table with its payloads as JSON in a column `json`."""
+        of_messages = mention.travel is not None and mention.travel.kind == "MESSAGES"
+        name = of_stream(mention.name) if of_messages else mention.name
+        if mention.view is not None or name in self._typed_views or not self._catalog.stream(name).stream:
+            return found
+        if (live := self._live.get(name)) is not None:
+            names = [*live.view.columns, *live.view.typed_names]
+        else:
+            # Columns come and never go: those of an older version are among them.
+            log = self._log(msgspec.structs.replace(mention, name=name))
+            names = column_names(log.metadata_of(log.latest)["schemaString"])
+        if "data" not in names or "json" in map(str.lower, names):
+            return found
+        return Selection(f"SELECT *, {_JSON} AS json FROM {_source(found)}")
+
+    def _relation(self, mention: Mention) -> TableAt | Selection:
+        key = msgspec.structs.replace(mention, place=0)
         if (found := self._found.get(key)) is None:
             try:
                 found = self._found[key] = self._locate(mention)
@@ -289,8 +355,12 @@ class StatementSnapshot:
         return found
 
     def _locate(self, mention: Mention) -> TableAt | Selection:
+        if mention.view == "misfits":
+            listed = f"{mention.name}_misfits"
+            name = listed if self._catalog.exists(listed) else mention.name + typed.MISFITS_SUFFIX
+            return self._relation(msgspec.structs.replace(mention, name=name, view=None))
         if mention.view is not None:
-            rows = _source(self.locate(_rows_of(mention)))
+            rows = _source(self._relation(_rows_of(mention)))
             return Selection(buckets.select(mention.view, rows, self._columns(rows)))
         if (view := self._typed(mention)) is not None:
             return view
@@ -317,18 +387,19 @@ class StatementSnapshot:
         """Return a stream's view with typed columns, ORDERS_json; None for any other name."""
         of_messages = mention.travel is not None and mention.travel.kind == "MESSAGES"
         name = of_stream(mention.name) if of_messages else mention.name
-        suffix = next((each for each in (typed.MISFITS_SUFFIX, typed.VIEW_SUFFIX) if name.endswith(each)), None)
-        if suffix is None or self._catalog.exists(name):
+        suffix = _suffix(name)
+        if not suffix or self._catalog.exists(name):
             return None
         base = msgspec.structs.replace(mention, name=name.removesuffix(suffix))
         try:
-            located = self.locate(base)  # first: a flush also stages the schema
+            located = self._relation(base)  # first: a flush also stages the schema
         except UnknownStream:
             if self._catalog.typed(base.name) is None:
                 return None
             raise
         if (table := self._catalog.typed(base.name)) is None:
             return None
+        self._typed_views.add(name)
         found, source = json_schema.parse(table.text), _source(located)
         self._catalog.prepare(found)
         if suffix == typed.MISFITS_SUFFIX:
@@ -399,7 +470,7 @@ class StatementSnapshot:
                 # Messages stored by then have not reached the table yet.
                 return Selection(f"SELECT * FROM {_source(self._union(live))} WHERE {_held(point, live.archive)}")
         if log is None:
-            raise self._catalog.unknown(mention.name, self._text, mention.place)
+            raise self._catalog.unknown(mention, self._text)
         if found.version is None:
             return Selection(f"SELECT * FROM {scan(self._table(log.table, log.latest))} WHERE false")
         table = self._table(log.table, found.version)
@@ -481,7 +552,7 @@ def _source(found: TableAt | Selection) -> str:
 
 def _rows_of(mention: Mention) -> Mention:
     """Return the stream of a bucket, as the view mentions it."""
-    return msgspec.structs.replace(mention, view=None)
+    return msgspec.structs.replace(mention, view=None, subject=None)
 
 
 def _held(point: Point, archive: bool) -> str:

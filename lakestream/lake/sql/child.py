@@ -30,8 +30,8 @@ from lakestream.lake.errors import LakeError, LakeSilent
 from lakestream.lake.sql.values import as_json
 
 if TYPE_CHECKING:
-    from lakestream.lake.sql.dialect import Bindings
     from lakestream.lake.sql.session import Session
+    from lakestream.lake.sql.statements import Bindings
 
 MAX_DATA_BYTES = 4 << 30
 """Memory of the process (4 GiB), DuckDB's own limit included; a query that needs more fails."""
@@ -143,8 +143,9 @@ def main() -> None:
     try:
         import duckdb
 
+        from lakestream.lake.sql import explained
         from lakestream.lake.sql.confined import BOUNDS, QueryBounds
-        from lakestream.lake.sql.session import EngineFailed, Session  # loads DuckDB
+        from lakestream.lake.sql.session import EngineFailed, Session, SqlError  # loads DuckDB
         from lakestream.lake.storage import paths
         from lakestream.lake.storage.probe import require_answer
 
@@ -171,7 +172,7 @@ def main() -> None:
         except LakeError as error:
             failure = Failure(_public(error, opened.lake), _code(error))
         except duckdb.Error as error:  # while rows are fetched
-            failure = Failure(_public(error, opened.lake).strip().splitlines()[0])
+            failure = Failure(_public(SqlError(explained.first_line(error)), opened.lake))
         except RecursionError:
             failure = Failure("the query is nested too deeply")
         except MemoryError:
@@ -186,7 +187,7 @@ def _public(error: BaseException, lake: str) -> str:
 
 def _serve(session: Session, ask: Ask, began: float, next_message: Callable[[], bytes], out: BinaryIO) -> None:
     """Answer one query. Raises LakeError and others for one that fails."""
-    from lakestream.lake.sql.dialect import Bindings
+    from lakestream.lake.sql.statements import Bindings
 
     bindings = Bindings(ask.parameters, ask.as_of, unbound=ask.describe and not ask.parameters)
     _send(out, MentionedStreams(session.streams(ask.query, bindings), session.lists(ask.query)))

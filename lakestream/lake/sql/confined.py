@@ -1,21 +1,20 @@
 """Confinement of queries to the tables of one account.
 
 Belongs here: what a query of an untrusted user may do beyond reading the streams that it names: nothing. Three checks
-stand behind each other. Names are resolved within the account (catalog.py). DuckDB's own parser tells which table
-functions the rewritten query calls, so that no difference between two parsers matters. And DuckDB itself has no access
-to other files, no network, and a configuration that cannot be changed.
+stand behind each other. Names are resolved within the account (catalog.py). DuckDB's own parser tells which tables and
+table functions the query reads, as it is executed, so that no difference between two parsers matters. And DuckDB itself
+has no access to other files, no network, and a configuration that cannot be changed.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import Any
 
 import duckdb
 import msgspec
 
-from lakestream.lake.sql.dialect import SqlError
+from lakestream.lake.sql.statements import SqlError, SqlParser, Unparsed, nodes
 from lakestream.lake.table.schema import literal
 
 
@@ -27,9 +26,6 @@ class QueryBounds(msgspec.Struct, frozen=True):
 
 
 BOUNDS = QueryBounds()
-
-MAX_DEPTH = 2_000
-"""Nesting of a parsed query that is looked at; a deeper one is rejected."""
 
 FUNCTIONS = frozenset({"generate_series", "json_each", "json_tree", "range", "unnest"})
 """Table functions that read nothing but their arguments."""
@@ -65,14 +61,16 @@ def confine(connection: duckdb.DuckDBPyConnection, allowed: str, bounds: QueryBo
 
 
 class Checker:
-    """Checks queries in DuckDB's dialect before they are executed.
+    """Checks queries before they are executed.
 
     Args:
-        connection: parses them.
+        connection: executes them.
+        parser: parses them, as `connection` does.
     """
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+    def __init__(self, connection: duckdb.DuckDBPyConnection, parser: SqlParser) -> None:
         self._connection = connection
+        self._parser = parser
 
     def check(self, sql: str, selections: Collection[str] = ()) -> None:
         """Check one query.
@@ -82,20 +80,46 @@ class Checker:
             selections: queries of our own that `query` may execute.
 
         Raises:
-            Forbidden: it calls another table function, or one that shows settings.
+            ForbiddenQuery: it reads another table, calls another table function, or a function that shows settings.
         """
-        row = self._connection.cursor().execute("SELECT json_serialize_sql(?)", [sql]).fetchone()
-        found: dict[str, Any] = json.loads(row[0]) if row is not None else {}
-        statements = found.get("statements", ())
-        if found.get("error") or len(statements) != 1:
-            raise SqlError(str(found.get("error_message") or "one query is expected here"))
-        for node in _nodes(statements[0]):
-            if node.get("type") == "TABLE_FUNCTION":
+        try:
+            tree = self._parser.tree(sql)
+        except Unparsed as error:
+            raise SqlError(error.reason) from None
+        named = set[str]()
+        for node, is_named in nodes(tree):
+            kind = node.get("type")
+            if kind == "TABLE_FUNCTION":
                 _check_call(node["function"], selections)
+            elif kind == "BASE_TABLE":
+                name = str(node["table_name"])
+                if not is_named:
+                    raise ForbiddenQuery(f"the table {name} is not available here: {ONLY_STREAMS}")
+                named.add(name.lower())
+            elif kind == "SHOW_REF" and node["query"] is None:
+                raise ForbiddenQuery(f"only SHOW TABLES is available here: {ONLY_STREAMS}")
             elif node.get("class") == "FUNCTION" and str(node.get("function_name", "")).lower() in SHOWING:
                 raise ForbiddenQuery(
                     f"the function {node['function_name']} is not available here: it shows the server's paths"
                 )
+        # A name of a WITH that DuckDB knows too: were it not in reach, DuckDB's own table would be.
+        if named and (known := self._known(named)):
+            raise ForbiddenQuery(f"{known} is the name of a table of DuckDB: use another one behind WITH")
+
+    def _known(self, names: Collection[str]) -> str | None:
+        row = (
+            self._connection.cursor()
+            .execute(
+                "SELECT name FROM (SELECT view_name AS name FROM duckdb_views() UNION ALL "
+                "SELECT table_name FROM duckdb_tables()) WHERE list_contains(?, lower(name))",
+                [list(names)],
+            )
+            .fetchone()
+        )
+        return None if row is None else str(row[0])
+
+
+ONLY_STREAMS = "a query reads streams, as FROM ORDERS or FROM delta.`streams/ORDERS`"
 
 
 def _check_call(call: dict[str, Any], selections: Collection[str]) -> None:
@@ -104,21 +128,4 @@ def _check_call(call: dict[str, Any], selections: Collection[str]) -> None:
     plain = not call.get("schema") and not call.get("catalog")
     if plain and (name in FUNCTIONS or (name == "query" and value in selections)):
         return
-    raise ForbiddenQuery(f"the function {name} is not available here: a query reads streams, as delta.`streams/ORDERS`")
-
-
-def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a JSON document. Raises Forbidden for one that is too deep."""
-    level = [tree]
-    for _ in range(MAX_DEPTH):
-        if not level:
-            return
-        deeper: list[Any] = []
-        for each in level:
-            if isinstance(each, dict):
-                yield each
-                deeper += each.values()
-            elif isinstance(each, list):
-                deeper += each
-        level = deeper
-    raise ForbiddenQuery("the query is nested too deeply")
+    raise ForbiddenQuery(f"the function {name} is not available here: {ONLY_STREAMS}")

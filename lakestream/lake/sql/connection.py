@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import duckdb
 
-from lakestream.lake.sql import dialect
-from lakestream.lake.sql.dialect import SqlError
+from lakestream.lake.sql import explained
+from lakestream.lake.sql.statements import SqlError
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.clouds.known import cloud_of
 from lakestream.lake.storage.clouds.s3 import S3
@@ -26,6 +26,13 @@ if TYPE_CHECKING:
     from lakestream.lake.sql.stored_files import StoredFiles
 
 _PACKAGE = "duckdb_extension_"
+
+MACROS = (
+    # typeof() is constant for a column, so that DuckDB keeps only the branch that applies.
+    "CREATE MACRO text(x) AS CASE typeof(x) WHEN 'BLOB' THEN decode(TRY_CAST(x AS BLOB), 'replace') "
+    "ELSE CAST(x AS VARCHAR) END",
+)
+"""Functions of ours in SQL: the text of a payload, in which `?` is what is not UTF-8."""
 
 
 class ExtensionMissing(SqlError):
@@ -79,14 +86,15 @@ def connect(root: str, *, itself: bool) -> tuple[duckdb.DuckDBPyConnection, Stor
     for extension in extensions:
         connection.execute("LOAD " + literal(str(extension)))
     connection.execute("SET GLOBAL TimeZone = 'UTC'")
-    for macro in dialect.MACROS:
+    connection.execute("SET GLOBAL errors_as_json = true")
+    for macro in MACROS:
         connection.execute(macro)
     if remote:
         try:
             connection.execute(_secret(root))
         except duckdb.Error as error:
             connection.close()
-            reason = str(error).strip().splitlines()[0]
+            reason = explained.first_line(error)
             raise NoCredentials(f"there are no credentials for {root} in the environment: {reason}") from None
     if itself:
         return connection, None

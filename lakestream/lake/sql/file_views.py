@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from lakestream.lake.sql.dialect import TableAt
+from lakestream.lake.sql.statements import TableAt
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import clones, deletion_vectors
 from lakestream.lake.table.actions import AddFile, locate

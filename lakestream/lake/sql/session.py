@@ -1,7 +1,7 @@
 """SQL on the streams of a lake, by DuckDB, inside this process.
 
-Belongs here: the session, executing statements, and DuckDB's errors with advice. dialect.py has the dialect, catalog.py
-resolves tables' names, connection.py loads DuckDB's extensions; the command line shows results.
+Belongs here: the session, and executing statements. statements.py finds the tables in them, catalog.py resolves these,
+connection.py loads DuckDB's extensions, explained.py has DuckDB's errors; the command line shows results.
 
 A stream is its table and the uncompacted segments beyond it, as one view (uncompacted.py). Every statement reads each
 stream at one point, so that one mentioned twice has the same rows twice, whatever is published and committed meanwhile.
@@ -10,7 +10,6 @@ stream at one point, so that one mentioned twice has the same rows twice, whatev
 from __future__ import annotations
 
 import os
-import re
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -18,12 +17,24 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from lakestream.lake.sql import TAIL_BYTES, buckets, dialect
+from lakestream.lake.sql import TAIL_BYTES, buckets, explained, statements
 from lakestream.lake.sql.catalog import StatementSnapshot, StreamCatalog, UnknownStream
 from lakestream.lake.sql.confined import BOUNDS, Checker, QueryBounds, confine
 from lakestream.lake.sql.connection import connect, extension_path, reads_tables
-from lakestream.lake.sql.dialect import NO_BINDINGS, BadSql, Bindings, SqlError, Statement, Timestamps
 from lakestream.lake.sql.file_views import FileViews
+from lakestream.lake.sql.statements import (
+    NO_BINDINGS,
+    BadSql,
+    Bindings,
+    Mention,
+    SqlError,
+    SqlParser,
+    Statement,
+    Timestamps,
+    characters,
+    parse,
+    rewrite,
+)
 from lakestream.lake.sql.typed import prepare_duckdb
 from lakestream.lake.sql.uncompacted import FlushServer, LiveStreams
 from lakestream.lake.storage import paths
@@ -56,7 +67,7 @@ class EngineFailed(SqlError):
 
     def __init__(self, message: str) -> None:
         # The text goes on with a stack, which has the paths of this machine.
-        super().__init__(f"DuckDB failed: {_first_line(message)}")
+        super().__init__(f"DuckDB failed: {explained.first_line(message)}")
 
 
 class Result:
@@ -130,11 +141,12 @@ class Session:
         self.root = existing_root(lake)
         itself = reads_tables(self.root, confined=account is not None)
         self._connection, files = connect(self.root, itself=itself)
+        self._parser = SqlParser(self._connection)
         self._checker: Checker | None = None
         if account is not None:
             tables = paths.table(self.root, "", account)
             confine(self._connection, tables if files is None else files.spelled(tables), bounds)
-            self._checker = Checker(self._connection)
+            self._checker = Checker(self._connection, self._parser)
         place = FileViews(self.root, self._connection, files).place
         live_streams = None if committed else LiveStreams(self.root, server, tail_bytes, notify, place)
 
@@ -167,17 +179,16 @@ class Session:
         Raises:
             SqlError: BadSql for a text that does not parse; UnknownStream for a stream of another account.
         """
-        statements = dialect.bound(dialect.parse(text), bindings, text)
-        mentions = [mention for each in statements for mention in dialect.mentions(each)]
+        mentions = [mention for each in parse(text, self._parser, bindings) for mention in each.mentions()]
         return list(dict.fromkeys(name for mention in mentions if (name := self._catalog.stream_of(mention))))
 
     def lists(self, text: str) -> bool:
         """Return True if a text asks for the names of all streams."""
-        return any(statement.kind == "tables" for statement in dialect.parse(text))
+        return any(statement.kind == "tables" for statement in parse(text, self._parser, None))
 
     def parameters(self, text: str) -> list[str]:
         """Return the names of the parameters of a text."""
-        return dialect.parameters(dialect.parse(text))
+        return statements.parameters(parse(text, self._parser, None))
 
     # ---- questions
 
@@ -187,7 +198,7 @@ class Session:
         Raises:
             SqlError: BadSql with the place, UnknownStream with the existing streams, and so on.
         """
-        for statement in dialect.parse(text):
+        for statement in parse(text, self._parser):
             yield self._answer(statement, text)
 
     def query(
@@ -201,10 +212,7 @@ class Session:
         Raises:
             SqlError: as `run`; BadSql when there is none or more than one.
         """
-        statements = dialect.bound(dialect.parse(text), bindings, text)
-        if len(statements) != 1:
-            raise BadSql(f"one statement is expected here, not {len(statements)}", text)
-        return self._answer(statements[0], text, described)
+        return self._answer(self._only(text, bindings), text, described)
 
     def shape(self, text: str, bindings: Bindings = NO_BINDINGS) -> Result:
         """Return the result of a text of exactly one statement without its rows, which are not computed.
@@ -212,19 +220,29 @@ class Session:
         Raises:
             SqlError: as `query`.
         """
-        statements = dialect.bound(dialect.parse(text), bindings, text)
-        if len(statements) != 1:
-            raise BadSql(f"one statement is expected here, not {len(statements)}", text)
-        if statements[0].kind != "query":
-            return self._answer(statements[0], text)
-        return self._execute(statements[0], text, None, rows=False)
+        statement = self._only(text, bindings)
+        if statement.kind != "query":
+            return self._answer(statement, text)
+        return self._execute(statement, text, None, rows=False)
+
+    def _only(self, text: str, bindings: Bindings) -> Statement:
+        found = parse(text, self._parser, bindings)
+        if len(found) != 1:
+            raise BadSql(f"one statement is expected here, not {len(found)}", text)
+        return found[0]
 
     def _answer(self, statement: Statement, text: str, described: Described | None = None) -> Result:
         if statement.kind == "tables":
             result = self._show_tables()
+        elif statement.kind == "functions":
+            names = (
+                "SELECT DISTINCT function_name AS function FROM duckdb_functions() WHERE function_name ~ '^[a-z]\\w*$'"
+            )
+            result = Result(self._connection.cursor().execute(f"{names} UNION SELECT 'as_of' ORDER BY 1"))
         elif statement.kind == "history":
-            mention = dialect.mentioned(statement.tree.this, statement.offset)
-            result = self._history(self._catalog.log(mention.name, text, mention.place))
+            (mention,) = statement.mentions()
+            name = (self._catalog.spelled(mention.name) if mention.bare else None) or mention.name
+            result = self._history(self._catalog.log(name, text, mention.place))
         else:
             return self._execute(statement, text, described)
         if described is not None:
@@ -236,20 +254,21 @@ class Session:
         seen: StatementSnapshot | None = None
         for _ in range(_RETRIES):
             snapshot = StatementSnapshot(self._catalog, text)
-            sql = dialect.rewrite(statement, snapshot.locate)
+            edited = rewrite(statement, snapshot.locate)
+            query = edited.text
             if self._checker is not None:
-                self._checker.check(dialect.query_of(statement, sql), snapshot.sources())
-            if not rows:
-                sql = f"SELECT * FROM ({sql}) LIMIT 0"
+                self._checker.check(query, snapshot.sources())
             if seen is not None and seen.versions == snapshot.versions:
                 break
             seen = snapshot
+            before, behind = (statement.prefix, "") if rows else ("SELECT * FROM (\n", "\n) LIMIT 0")
             try:
                 if described is not None and statement.kind == "query":
-                    columns = self._interruptible(f"DESCRIBE {sql}", snapshot.arrow).fetchall()
+                    before = "DESCRIBE FROM (\n"
+                    columns = self._interruptible(f"{before}{query}\n)", snapshot.arrow).fetchall()
                     described(tuple(row[0] for row in columns), tuple(row[1] for row in columns))
-                    described = None
-                result = Result(self._interruptible(sql, snapshot.arrow))
+                    before, described = "", None
+                result = Result(self._interruptible(before + query + behind, snapshot.arrow))
                 if described is not None:
                     described(result.columns, result.types)
                 return result
@@ -258,11 +277,21 @@ class Session:
             except (duckdb.InternalException, duckdb.FatalException) as error:
                 raise EngineFailed(str(error)) from None
             except duckdb.Error as error:
-                raise _explained(str(error), text, statement) from None
+                said, at = explained.read(error), None
+                if said.position is not None:
+                    offset = characters(before + query + behind, said.position) - len(before)
+                    at = statement.place(edited.place(max(offset, 0)))
+                raise self._explained(said, text, at) from None
         raise SqlError(
-            f"a file of the table could not be read: {_first_line(str(failure))}. An old version stays readable until "
-            f"VACUUM removes its files; DESCRIBE HISTORY shows the versions; {KEEP_MORE}"
+            f"a file of the table could not be read: {explained.first_line(failure)}. An old version stays readable "
+            f"until VACUUM removes its files; DESCRIBE HISTORY shows the versions; {KEEP_MORE}"
         ) from failure
+
+    def _explained(self, said: explained.DuckdbError, text: str, offset: int | None) -> SqlError:
+        """Return DuckDB's error, shown at its place in the user's query."""
+        if said.kind == "Table" and said.missing and offset is not None:
+            return self._catalog.unknown(Mention(f"{paths.STREAMS}/{said.missing}", place=offset, bare=True), text)
+        return BadSql(explained.advised(said), text, offset)
 
     def _interruptible(self, sql: str, arrow: dict[str, Any]) -> duckdb.DuckDBPyConnection:
         """Execute in a thread: DuckDB checks for Ctrl-C only between its tasks, which can be many seconds long."""
@@ -331,34 +360,8 @@ class Session:
         try:
             return [str(row[0]) for row in self._interruptible(f"DESCRIBE {sql}", arrow).fetchall()]
         except duckdb.Error as error:
-            raise SqlError(_first_line(str(error))) from None
+            raise SqlError(explained.first_line(error)) from None
 
 
 def _moment(at_ns: int) -> datetime:
     return datetime.fromtimestamp(at_ns // 1_000_000_000, UTC).replace(microsecond=at_ns % 1_000_000_000 // 1000)
-
-
-def _first_line(text: str) -> str:
-    return text.strip().splitlines()[0].rstrip(".")
-
-
-def _explained(message: str, text: str, statement: Statement) -> SqlError:
-    """Return DuckDB's error about the rewritten query, shown at its place in the user's query.
-
-    DuckDB's own place is one in the rewritten query. So the words in its message are searched in the statement; a
-    syntax error without a match is shown at the statement's end or beginning.
-    """
-    body = message.partition("\nLINE ")[0].strip()
-    syntax = body.startswith("Parser Error")
-    body = re.sub(r"^[A-Z]\w+ Error: ", "", body)
-    if "BLOB" in body and "No function matches" in body:
-        body = f"{_first_line(body)}.\n`data` is binary: write CAST(data AS STRING) to use it as text"
-    part, offset = statement.text, statement.offset
-    for word in re.findall(r'"([^"]+)"|[Ff]unction with name (\w+)', body):
-        name = word[0] or word[1]
-        if found := re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", part, re.IGNORECASE):
-            return BadSql(body, text, offset + found.start())
-    if not syntax:
-        return SqlError(body)
-    begins, ends = len(part) - len(part.lstrip()), max(len(part.rstrip()) - 1, 0)
-    return BadSql(body, text, offset + (ends if "at end of input" in body else begins))

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 VIEW_SUFFIX = "_json"
 MISFITS_SUFFIX = "_json_misfits"
+SUFFIXES = (MISFITS_SUFFIX, VIEW_SUFFIX)
 VIEW_COLUMNS = ("subject", "seq", "time", "time_ns", "headers")
 """Columns of the stream's table that its view has, before the typed ones; of an archive also `removed_time_ns`."""
 _LOADERS = 8

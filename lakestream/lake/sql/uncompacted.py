@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from lakestream.lake.errors import LakeError, StorageFailed
 from lakestream.lake.flush import DEFAULT_TIMEOUT_S, FlushFailed, ServerCredentials, StreamNotFound
-from lakestream.lake.sql.dialect import SqlError, TableAt, scan
+from lakestream.lake.sql.statements import SqlError, TableAt, scan
 from lakestream.lake.staging import staging
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage

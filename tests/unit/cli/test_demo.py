@@ -44,6 +44,8 @@ def lake(data: flights.DataSet, tmp_path_factory: pytest.TempPathFactory) -> Pat
                 {
                     "subject": [subject for subject, _ in messages],
                     "seq": list(range(1, len(messages) + 1)),
+                    "time": pa.array([0] * len(messages), pa.timestamp("us", "UTC")),
+                    "headers": pa.nulls(len(messages), pa.map_(pa.string(), pa.list_(pa.string()))),
                     "data": pa.array([payload for _, payload in messages], pa.binary()),
                 }
             ),

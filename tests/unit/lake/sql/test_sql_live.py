@@ -16,8 +16,8 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from lakestream.lake import view as views
 from lakestream.lake.sql import uncompacted
 from lakestream.lake.sql.catalog import StatementSnapshot
-from lakestream.lake.sql.dialect import parse, rewrite
 from lakestream.lake.sql.session import Session, SqlError, UnknownStream
+from lakestream.lake.sql.statements import parse, rewrite
 from lakestream.lake.sql.uncompacted import MANY_REMOVED, FlushServer
 from lakestream.lake.staging import staging
 from lakestream.lake.storage import lake as lakes
@@ -154,7 +154,7 @@ def test_the_past_is_the_table_until_it_ends(lake: Lake, session: Session) -> No
     lake.model.remove([2])
     lake.stage()
     assert seqs(session, f"{ORDERS} VERSION AS OF 1") == [1, 2, 3, 4, 5]
-    assert seqs(session, f"{ORDERS} TIMESTAMP AS OF current_timestamp()") == [1, 2, 3, 4, 5]
+    assert seqs(session, f"{ORDERS} TIMESTAMP AS OF current_timestamp") == [1, 2, 3, 4, 5]
     # as_of knows uncommitted changes from staged segments; 2 is removed by then.
     assert seqs(session, f"as_of('ORDERS', {lake.time(4)})") == [1, 2, 3, 4]
     assert seqs(session, f"as_of('ORDERS', '{rfc3339(lake.time(8) - 1)}')") == [1, 3, 4, 5, 6, 7]
@@ -272,7 +272,7 @@ def test_typed_columns(lake: Lake, session: Session) -> None:
     lake.model.publish([(b"o", b"", b'{"id": 4}'), (b"o", b"", b'{"id": "x"}')])
     lake.stage()
     view = "delta.`streams/ORDERS_json`"
-    found = session.query(f"SELECT seq, id, `the name` FROM {view} ORDER BY seq")
+    found = session.query(f'SELECT seq, id, "the name" FROM {view} ORDER BY seq')
     assert (found.columns, found.types) == (("seq", "id", "the name"), ("BIGINT", "INTEGER", "VARCHAR"))
     assert found.fetchall() == [(1, 1, "Zoe"), (3, 3, None), (4, 4, None)]
     assert seqs(session, f"{view} VERSION AS OF 1") == [1, 3]
@@ -327,8 +327,8 @@ def test_a_bucket_with_a_schema_has_typed_values(tmp_path: Path) -> None:
 def files_read(session: Session, query: str) -> int:
     """Return the number of the table's files that the query reads, from DuckDB's statistics."""
     snapshot = StatementSnapshot(session._catalog, query)
-    [statement] = parse(query)
-    sql = rewrite(statement, snapshot.locate)
+    [statement] = parse(query, session._parser)
+    sql = rewrite(statement, snapshot.locate).text
     [(_, plan)] = session._interruptible(f"EXPLAIN ANALYZE {sql}", snapshot.arrow).fetchall()
     found = re.search(r"Total Files Read: (\d+)", plan)
     return int(found[1]) if found else 0

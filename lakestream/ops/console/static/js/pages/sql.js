@@ -19,10 +19,10 @@ const KEPT = "lakestream.sql";
 function examples(streams) {
   const plain = (streams ?? []).filter((each) => isOwn(each) && each.state.messages && !/^(KV|OBJ)_/.test(each.name));
   const name = plain.sort((one, other) => other.state.messages - one.state.messages)[0]?.name ?? "ORDERS";
-  const table = `delta.\`streams/${name}\``;
+  const table = /^[A-Za-z_][A-Za-z0-9_]*$/.test(name) ? name : `"${name}"`;
   return [
     ["Newest messages",
-      `SELECT seq, time, subject, CAST(data AS STRING) AS data\nFROM ${table}\nORDER BY seq DESC\nLIMIT 50`],
+      `SELECT seq, time, subject, text(data) AS data\nFROM ${table}\nORDER BY seq DESC\nLIMIT 50`],
     ["Messages by minute",
       `SELECT date_trunc('minute', time) AS minute, count(*) AS messages\nFROM ${table}\nGROUP BY 1\nORDER BY 1`],
     ["Messages by subject",
@@ -152,7 +152,7 @@ export function Sql({ query }) {
   };
   const { result, error, busy } = state;
   const submit = (event) => (event.preventDefault(), run(text));
-  return html`<${Head} title="SQL">Spark SQL over the tables and the log’s tail: every acked message, read-only.<//>
+  return html`<${Head} title="SQL">SQL as DuckDB has it, over the tables and the log’s tail: every acked message, read-only.<//>
     ${session.value.sql === false &&
       html`<${Warning}>This server cannot run SQL: it has no lake, or the extra is not installed. Run <code>pip
         install 'lakestream[lake]'</code> where it runs.<//>

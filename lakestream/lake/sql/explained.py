@@ -1,0 +1,71 @@
+"""DuckDB's errors, in the words that users get.
+
+Belongs here: reading what DuckDB says (as JSON: `errors_as_json`), and what to add to it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import msgspec
+
+ENGINE_HINT = "Spark SQL: `--engine spark`"
+_KIND = re.compile(r"^[A-Z][\w ]*? Error: ")
+_SPARK_WORDS = re.compile(
+    r"""at or near "(`|view|rlike|regexp|div|distribute|sort|cluster|array|map|anti|percent|minus|<=>|lateral)""", re.I
+)
+"""Words of Spark's SQL behind which DuckDB's parser gives up."""
+
+
+class DuckdbError(msgspec.Struct, frozen=True):
+    """An error of DuckDB: what it says, the place in bytes from the start of the query (None: unknown), and the name
+    of what is missing, with its kind."""
+
+    text: str
+    position: int | None = None
+    missing: str = ""
+    kind: str = ""
+
+
+def read(error: BaseException | str) -> DuckdbError:
+    """Return what an error says."""
+    message = str(error).strip()
+    body = _KIND.sub("", message)
+    try:
+        found: dict[str, Any] = json.loads(body)
+        text, position = str(found["exception_message"]), found.get("position")
+    except (ValueError, TypeError, KeyError):
+        return DuckdbError(body.partition("\nLINE ")[0].partition("\n\nStack Trace")[0])
+    missing = str(found.get("name", "")) if found.get("error_subtype") in ("MISSING_ENTRY", "COLUMN_NOT_FOUND") else ""
+    return DuckdbError(text, None if position is None else int(position), missing, str(found.get("type", "")))
+
+
+def first_line(error: BaseException | str) -> str:
+    """Return the first line of what an error says."""
+    return read(error).text.strip().splitlines()[0].rstrip(".")
+
+
+def advised(said: DuckdbError, *, is_spark: bool = False) -> str:
+    """Return an error's text with what helps.
+
+    Args:
+        is_spark: the query has something that only Spark knows.
+    """
+    text = said.text.strip()
+    if "BLOB" in text and "No function matches" in text:
+        text = f"{text.splitlines()[0].rstrip('.')}.\n`data` is binary: write text(data) to use it as text"
+    only_spark = said.kind.endswith("Function") and said.missing.lower().rstrip("_") in _spark_functions()
+    is_spark = is_spark or said.missing.startswith("`")
+    if is_spark or only_spark or _SPARK_WORDS.search(text):
+        text += f"\n{ENGINE_HINT}"
+    return text
+
+
+@cache
+def _spark_functions() -> frozenset[str]:
+    """Return the names of functions that Spark has, and DuckDB has not."""
+    return frozenset(files(__package__).joinpath("spark_functions.txt").read_text(encoding="utf-8").split())

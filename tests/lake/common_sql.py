@@ -1,0 +1,151 @@
+"""Statements in what DuckDB's SQL and Spark's have in common, over a stream with payloads of any kind."""
+
+from __future__ import annotations
+
+import re
+
+VALUES = r"""
+seq + 1 | seq - 7 | seq * 3 | seq / 8 | seq % 7 | -seq | +seq | seq * 1.5 | seq + 0.25 | (seq + 2) * (seq - 2)
+7 - seq % 4 | abs(50 - seq) | sign(seq - 50) | sqrt(seq) | power(seq, 2) | exp(seq / 100) | ln(seq) | log10(seq)
+log2(seq) | cbrt(seq) | ceil(seq / 3) | floor(seq / 3) | round(seq / 3, 2) | round(seq / 8) | pi() * seq | sin(seq)
+cos(seq) | tan(seq) | atan(seq) | asin(seq / 1000) | acos(seq / 1000) | degrees(seq) | radians(seq)
+greatest(seq, 50) | least(seq, 50, 20) | factorial(CAST(seq % 10 AS INT)) | seq & 12 | seq | bit_count(seq)
+CAST(seq AS DOUBLE) | CAST(seq AS STRING) | CAST(seq AS SMALLINT) | CAST(seq AS DECIMAL(9, 2)) | CAST('12' AS INT)
+CAST('1.5' AS DOUBLE) | CAST(seq > 50 AS INT) | CAST('2026-05-01' AS DATE) | CAST(time AS DATE) | 1.5 * seq | seq > 50
+seq >= 50 | seq = 50 | seq <> 50 | seq != 50 | seq < 50 AND seq > 10 | seq < 10 OR seq > 90 | NOT seq > 50
+seq BETWEEN 10 AND 20 | seq NOT BETWEEN 10 AND 20 | seq IN (1, 2, 3) | seq NOT IN (1, 2, 3) | headers IS NULL
+headers IS NOT NULL | seq IS DISTINCT FROM 50 | seq IS NOT DISTINCT FROM 50 | NULL IS NULL | coalesce(NULL, seq)
+nullif(seq % 3, 0) | ifnull(NULL, seq) | coalesce(nullif(seq % 5, 0), 100)
+CASE WHEN seq < 10 THEN 'few' WHEN seq < 50 THEN 'some' ELSE 'many' END
+CASE seq % 3 WHEN 0 THEN 'a' WHEN 1 THEN 'b' END | if(seq > 50, 'big', 'small') | (seq > 50) = (seq > 60)
+true AND seq > 3 | upper(subject) | lower(subject) | length(subject) | char_length(subject) | octet_length(data)
+bit_length(subject) | reverse(subject) | subject || '!' | concat(subject, '-', seq)
+concat_ws('-', subject, 'x', 'y') | repeat('ab', 3) | replace(subject, '.', '/') | trim('  a b  ') | ltrim('  a')
+rtrim('a  ') | trim(BOTH 'x' FROM 'xxaxx') | trim(LEADING 'x' FROM 'xxaxx') | trim(TRAILING 'x' FROM 'xax')
+substring(subject, 1, 6) | substring(subject, 3) | substr(subject, 2, 3) | substring(subject FROM 2 FOR 4)
+left(subject, 3) | right(subject, 3) | lpad(subject, 12, '*') | rpad(subject, 12, '*') | lpad('abcdef', 3, ' ')
+position('.' IN subject) | instr(subject, '.') | ascii(subject) | chr(65) | contains(subject, '1.x')
+split_part(subject, '.', 1) | split_part(subject, '.', 2) | split_part(subject, '.', 9) | subject LIKE 'orders.%'
+subject LIKE '%.x' | subject LIKE 'orders._.x' | subject NOT LIKE '%2%' | subject ILIKE 'ORDERS.1%'
+subject = 'orders.1.x' | subject > 'orders.2' | subject IN ('orders.1.x', 'orders.3.x')
+translate(subject, 'os', '05') | md5(subject) | hex(data) | levenshtein(subject, 'orders')
+regexp_extract(subject, '([0-9])', 1) | regexp_replace(subject, '[0-9]', '#') | 'plain' | 'Zoë' | '' | 'a"b'
+'日本語' | length('Zoë') | upper('zoë') | lower('ÄÖÜ') | bit_length('Zoë') | reverse('añb') | 1 | -1 | 1.5
+1e3 | 9223372036854775807 | true | false | NULL | 1 + 2 * 3 | (1 + 2) * 3 | 7 % 3 | -7 % 3 | 7.5 % 2 | 1 / 4
+year(time) | month(time) | day(time) | hour(time) | minute(time) | quarter(time) | dayofyear(time) | weekofyear(time)
+dayofmonth(time) | extract(year FROM time) | extract(month FROM time) | extract(day FROM time)
+extract(hour FROM time) | extract(minute FROM time) | date_trunc('YEAR', time) | date_trunc('month', time)
+date_trunc('DAY', time) | date_trunc('hour', time) | date_trunc('minute', time)
+time > TIMESTAMP '2020-01-01 00:00:00' | time + INTERVAL 1 DAY | time - INTERVAL 90 MINUTE | time + INTERVAL '2' HOUR
+last_day(time) | TIMESTAMP '2026-05-01 12:00:00' < time | DATE '2026-05-01' | DATE '2026-05-01' < DATE '2026-06-01'
+CAST(time AS DATE) > DATE '2020-02-02' | year(DATE '2026-05-01') | month(DATE '2026-05-01') | make_date(2026, 5, 1)
+last_day(DATE '2026-02-03') | time_ns | time_ns % 1000 | time_ns / 1000000000 | data IS NULL | data = data
+seq IN (SELECT max(seq) FROM {t}) | (SELECT count(*) FROM {t}) | (SELECT min(seq) FROM {t})
+EXISTS (SELECT 1 FROM {t} u WHERE u.seq = 5) | (SELECT max(subject) FROM {t} WHERE seq < 10)
+isnan(CAST('NaN' AS DOUBLE)) | row_number() OVER (ORDER BY seq)
+row_number() OVER (PARTITION BY subject ORDER BY seq DESC) | rank() OVER (ORDER BY subject)
+dense_rank() OVER (ORDER BY subject) | ntile(4) OVER (ORDER BY seq) | lag(seq) OVER (ORDER BY seq)
+lead(seq, 2) OVER (ORDER BY seq) | lag(seq, 1, 0) OVER (PARTITION BY subject ORDER BY seq)
+first_value(seq) OVER (PARTITION BY subject ORDER BY seq) | count(*) OVER () | sum(seq) OVER (ORDER BY seq)
+avg(seq) OVER (ORDER BY seq ROWS BETWEEN 2 PRECEDING AND CURRENT ROW) | count(*) OVER (PARTITION BY subject)
+max(seq) OVER (PARTITION BY subject) | last_value(seq) OVER (ORDER BY seq) | cume_dist() OVER (ORDER BY seq)
+percent_rank() OVER (ORDER BY seq)
+nth_value(seq, 2) OVER (ORDER BY seq ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING)
+min(seq) OVER (ORDER BY seq DESC)
+"""
+"""Values of each row, between bars."""
+
+AGGREGATES = r"""
+count(*) | count(headers) | count(DISTINCT subject) | sum(seq) | avg(seq) | min(seq) | max(seq) | min(subject)
+max(time) | min(time) | sum(seq) FILTER (WHERE seq > 50) | count(*) FILTER (WHERE headers IS NULL)
+count_if(seq > 50) | max_by(subject, seq) | min_by(subject, seq) | stddev(seq) | stddev_samp(seq) | stddev_pop(seq)
+variance(seq) | var_pop(seq) | var_samp(seq) | corr(seq, seq * seq) | covar_pop(seq, seq * seq) | covar_samp(seq, seq)
+bool_and(seq > 0) | bool_or(seq > 99) | max(seq % 7) | median(seq) | sum(DISTINCT seq % 10) | avg(seq) + 1
+skewness(seq) | regr_slope(seq, seq * seq) | regr_intercept(seq, seq) | regr_count(seq, seq) | bit_and(seq)
+bit_or(seq) | bit_xor(seq) | sum(seq) / count(*) | sum(length(subject)) | max(seq) - min(seq)
+sum(CASE WHEN seq > 50 THEN 1 ELSE 0 END) | count(NULL) | sum(seq * 1.5) | max(octet_length(data))
+"""
+"""Aggregates, between bars."""
+
+STATEMENTS = """
+SELECT subject, count(*) AS n, min_by(seq, time_ns) AS a, max(seq) AS b FROM {t} GROUP BY 1 ORDER BY 1
+SELECT subject, sum(seq) AS s FROM {t} GROUP BY subject HAVING sum(seq) > 10 ORDER BY s DESC, subject
+SELECT subject, seq % 2 AS odd, count(*) AS n FROM {t} GROUP BY ALL ORDER BY subject, odd
+SELECT subject, count(*) AS n FROM {t} GROUP BY ROLLUP (subject) ORDER BY n DESC, subject
+SELECT count(*) AS n FROM {t} GROUP BY CUBE (subject, seq % 2) ORDER BY n
+SELECT count(*) AS n FROM {t} GROUP BY GROUPING SETS ((subject), (seq % 2), ()) ORDER BY n
+SELECT DISTINCT subject FROM {t} ORDER BY subject
+SELECT DISTINCT seq % 3 AS a, seq % 2 AS b FROM {t} ORDER BY a, b
+SELECT seq FROM {t} ORDER BY subject DESC, seq ASC
+SELECT seq AS s FROM {t} ORDER BY s DESC LIMIT 5 OFFSET 3
+SELECT seq FROM {t} WHERE subject LIKE 'orders.1%' ORDER BY seq DESC LIMIT 3
+SELECT seq FROM {t} WHERE subject = 'orders.2.x' AND seq > 10 ORDER BY seq
+SELECT seq FROM {t} WHERE seq < 5 UNION ALL SELECT seq FROM {t} WHERE seq > 97 ORDER BY seq
+SELECT subject FROM {t} UNION SELECT 'other' ORDER BY subject
+SELECT seq FROM {t} WHERE seq < 20 INTERSECT SELECT seq FROM {t} WHERE seq > 10 ORDER BY seq
+SELECT seq FROM {t} WHERE seq < 20 EXCEPT SELECT seq FROM {t} WHERE seq > 10 ORDER BY seq
+SELECT a.seq FROM {t} a ANTI JOIN {t} VERSION AS OF 1 b ON a.seq = b.seq ORDER BY a.seq
+SELECT a.seq FROM {t} a SEMI JOIN {t} VERSION AS OF 1 b ON a.seq = b.seq ORDER BY a.seq
+SELECT a.seq, b.seq AS other FROM {t} a JOIN {t} b ON a.seq = b.seq + 1 ORDER BY a.seq
+SELECT a.seq, b.seq AS other FROM {t} a LEFT JOIN {t} b ON a.seq = b.seq + 1 ORDER BY a.seq
+SELECT b.seq FROM {t} a RIGHT JOIN {t} b ON a.seq = b.seq + 1 ORDER BY b.seq
+SELECT coalesce(a.seq, b.seq) AS s FROM {t} a FULL JOIN {t} VERSION AS OF 1 b ON a.seq = b.seq ORDER BY s
+SELECT count(*) AS n FROM {t} a CROSS JOIN {t} b
+SELECT count(*) AS n FROM {t} a, {t} b WHERE a.seq = b.seq
+SELECT count(*) AS n FROM {t} a JOIN {t} b USING (seq)
+SELECT seq, count(*) AS n FROM {t} JOIN (SELECT seq FROM {t} WHERE seq < 9) USING (seq) GROUP BY seq ORDER BY seq
+WITH w AS (SELECT * FROM {t} WHERE seq < 20) SELECT seq FROM w WHERE seq IN (SELECT max(seq) FROM w)
+WITH a AS (SELECT seq FROM {t}), b AS (SELECT seq + 1 AS seq FROM a) SELECT sum(seq) AS s FROM b
+WITH w (s) AS (SELECT seq FROM {t}) SELECT max(s) AS m FROM w
+SELECT m FROM (SELECT max(seq) AS m FROM {t}) x
+SELECT x.m FROM (SELECT subject, max(seq) AS m FROM {t} GROUP BY subject) AS x ORDER BY x.m
+SELECT seq FROM {t} o WHERE seq = (SELECT max(seq) FROM {t} i WHERE i.subject = o.subject) ORDER BY seq
+SELECT seq FROM {t} o WHERE EXISTS (SELECT 1 FROM {t} i WHERE i.seq = o.seq + 1) ORDER BY seq
+SELECT seq FROM {t} o WHERE NOT EXISTS (SELECT 1 FROM {t} i WHERE i.seq = o.seq + 1) ORDER BY seq
+SELECT date_trunc('DAY', time) AS day, count(*) AS n FROM {t} GROUP BY 1 ORDER BY 1
+SELECT * FROM (VALUES (1, 'a'), (2, 'b')) AS v(x, y) ORDER BY x
+SELECT v.y, o.seq FROM {t} o JOIN (VALUES (1, 'a'), (2, 'b')) AS v(x, y) ON o.seq = v.x ORDER BY seq
+SELECT seq, r FROM (SELECT seq, row_number() OVER (PARTITION BY subject ORDER BY seq DESC) AS r FROM {t}) w WHERE r =
+    1 ORDER BY seq
+SELECT subject, max(n) AS n FROM (SELECT subject, count(*) AS n FROM {t} GROUP BY subject) w GROUP BY subject ORDER BY
+    subject
+SELECT sum(seq) OVER w AS s FROM {t} WINDOW w AS (ORDER BY seq) ORDER BY seq
+SELECT count(*) AS n FROM {t} VERSION AS OF 0
+SELECT count(*) AS n FROM {t} VERSION AS OF 1
+SELECT count(*) AS n FROM {t} VERSION AS OF 2
+SELECT count(*) AS n FROM {t} VERSION AS OF 3
+SELECT count(*) AS n FROM {t} FOR VERSION AS OF 3
+SELECT seq FROM {t} VERSION AS OF 4 WHERE seq > 55 ORDER BY seq
+SELECT o.seq FROM {t} VERSION AS OF 2 o WHERE o.seq < 7 ORDER BY o.seq
+SELECT o.seq FROM {t} VERSION AS OF 2 AS o ORDER BY o.seq
+SELECT count(*) AS n FROM {t} TIMESTAMP AS OF '{early}'
+SELECT count(*) AS n FROM {t} TIMESTAMP AS OF '{middle}'
+SELECT count(*) AS n FROM {t} TIMESTAMP AS OF TIMESTAMP '{middle}'
+SELECT count(*) AS n FROM {t} FOR TIMESTAMP AS OF '{middle}' o WHERE o.seq > 3
+SELECT count(*) AS n FROM {t} TIMESTAMP AS OF TIMESTAMP '{early}' + INTERVAL 1 SECOND - INTERVAL 1 SECOND
+SELECT n.seq FROM {t} n LEFT JOIN {t} VERSION AS OF 2 w ON n.seq = w.seq WHERE w.seq IS NULL ORDER BY n.seq
+SELECT w.seq FROM {t} VERSION AS OF 2 w EXCEPT SELECT seq FROM {t} ORDER BY seq
+WITH w AS (SELECT * FROM {t} VERSION AS OF 2) SELECT count(*) AS n FROM w
+SELECT (SELECT count(*) FROM {t} VERSION AS OF 1) AS a, (SELECT count(*) FROM {t}) AS b
+SELECT count(*) AS n FROM as_of('ORDERS', {ns})
+SELECT seq FROM as_of('ORDERS', '{text}') ORDER BY seq
+SELECT o.seq FROM as_of('ORDERS', '{text}') o WHERE o.subject = 'orders.1.x' ORDER BY o.seq
+SELECT n.seq FROM {t} n ANTI JOIN as_of('ORDERS', '{text}') w ON n.seq = w.seq ORDER BY n.seq
+SELECT a.n, b.n AS m FROM (SELECT count(*) AS n FROM as_of('ORDERS', {ns})) a, (SELECT count(*) AS n FROM {t}) b
+"""
+"""Whole statements; a line with blanks at its beginning goes on."""
+
+
+def values() -> list[str]:
+    """Return the values."""
+    return [each.strip() for line in VALUES.strip().splitlines() for each in line.split(" | ") if each.strip()]
+
+
+def aggregates() -> list[str]:
+    """Return the aggregates."""
+    return [each.strip() for line in AGGREGATES.strip().splitlines() for each in line.split(" | ") if each.strip()]
+
+
+def statements() -> list[str]:
+    """Return the whole statements."""
+    return re.split(r"\n(?! )", STATEMENTS.strip())
