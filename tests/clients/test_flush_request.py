@@ -253,7 +253,7 @@ async def test_staged_segments_outlive_a_restart_and_stay_whole(server: Server) 
 async def test_typed_views_are_there_as_soon_as_the_stream_names_a_schema(server: Server) -> None:
     def asked(view: str, left_out: str = "time, time_ns, headers") -> tuple[list[str], list[tuple[Any, ...]]]:
         with Session(str(server.store / "lake"), server=SqlServer(server.url)) as session:
-            found = session.query(f"SELECT * EXCEPT ({left_out}) FROM delta.`streams/{view}` ORDER BY seq")
+            found = session.query(f"SELECT * EXCLUDE ({left_out}) FROM delta.`streams/{view}` ORDER BY seq")
             return list(found.columns), list(found)
 
     client = await nats.connect(server.url)

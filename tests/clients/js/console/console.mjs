@@ -433,6 +433,9 @@ const trials = {
     await page.getByRole("button", { name: "Plot" }).click();
     await page.locator("canvas").waitFor();
     await accessible(page, "plot of a result");
+    await page.getByLabel("Statement").fill("SELECT count(*) FROM ord");
+    await page.getByLabel("Statement").press("Tab");
+    await page.waitForFunction(() => /FROM ORDERS$/.test(document.querySelector("#sql-text").value), null, { timeout: 3 * WAIT });
     await page.getByLabel("Statement").fill("SELECT nothing FROM nowhere");
     await page.getByRole("button", { name: "Run", exact: true }).click();
     await page.getByRole("alert").waitFor({ timeout: 3 * WAIT });

@@ -2,6 +2,7 @@
 
 import { html, useMemo, useRef, useState } from "../../vendor/htm-preact.js";
 import { session, sql } from "../lib/api.js";
+import { candidates, common, wordBefore } from "../lib/completion.js";
 import { compact, counted, span } from "../lib/format.js";
 import { isOwn, samples } from "../lib/samples.js";
 import { useStore } from "../lib/store.js";
@@ -14,6 +15,7 @@ import { Plot } from "../parts/plot.js";
 const SHOWN = 200;
 const PLOTTED = 5000;
 const KEPT = "lakestream.sql";
+const OFFERED = 12;
 
 /** Return statements to begin with, for the stream with the most messages. */
 function examples(streams) {
@@ -144,7 +146,27 @@ export function Sql({ query }) {
     aborter.current?.abort();
     setState((old) => ({ ...old, busy: false }));
   };
+  const [offered, setOffered] = useState([]);
+  const leaving = useRef(false);
+  /** Complete the word before the cursor as far as it is clear, and show what it may become. */
+  const complete = async (field) => {
+    const [given, end] = [field.value, field.selectionStart];
+    const found = await candidates(given.slice(0, end));
+    if (field.value !== given || found.length === 0) return setOffered([]);
+    const [start, next] = [end - wordBefore(given.slice(0, end)).length, common(found)];
+    if (next.length >= end - start) field.setRangeText(next, start, end, "end");
+    setOffered(found.length > 1 ? found : []);
+    setText(field.value);
+  };
   const keys = (event) => {
+    const { target, key } = event;
+    // Esc and then Tab leave the field, as Tab does without a word before it.
+    const isPlain = !event.shiftKey && !event.ctrlKey && !event.altKey && target.selectionStart === target.selectionEnd;
+    if (key === "Tab" && isPlain && !leaving.current && wordBefore(target.value.slice(0, target.selectionStart))) {
+      event.preventDefault();
+      complete(target);
+    }
+    leaving.current = key === "Escape";
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
       event.preventDefault();
       run(text);
@@ -160,12 +182,14 @@ export function Sql({ query }) {
     <form class="editor" onSubmit=${submit}>
       <label class="sr" for="sql-text">Statement</label>
       <textarea id="sql-text" class="code" data-search rows="6" spellcheck="false" autocapitalize="none"
-        placeholder="SELECT …" value=${text} onInput=${(event) => setText(event.target.value)} onKeyDown=${keys}>
+        placeholder="SELECT …" value=${text} onInput=${(event) => (setOffered([]), setText(event.target.value))} onKeyDown=${keys}>
         </textarea>
+      ${offered.length > 0 && html`<p class="quiet" role="status"><code>
+        ${offered.slice(0, OFFERED).join("  ")}${offered.length > OFFERED && " …"}</code></p>`}
       <div class="toolbar">
         <button class="button button-main" type="submit" disabled=${busy || !text.trim()}>Run</button>
         ${busy ? html`<button class="button" type="button" onClick=${cancel}>Cancel</button>`
-          : html`<span class="quiet wide"><kbd>Ctrl</kbd> <kbd>Enter</kbd></span>`}
+          : html`<span class="quiet wide"><kbd>Ctrl</kbd> <kbd>Enter</kbd> runs, <kbd>Tab</kbd> completes</span>`}
         <label class="sr" for="sql-examples">Begin with an example</label>
         <select id="sql-examples" class="push" value="" onChange=${(event) => {
           const [, statement] = examples(streams)[Number(event.target.value)] ?? [];
@@ -201,7 +225,8 @@ export function Sql({ query }) {
     ${!result && !error && !busy &&
       html`<${Empty} title="Ask the lake">
         <p>Each stream is a table
-          with <code>seq</code>, <code>time</code>, <code>subject</code>, <code>headers</code> and <code>data</code>.
+          with <code>seq</code>, <code>time</code>, <code>subject</code>, <code>headers</code>, <code>data</code>
+            and <code>json</code>.
             Choose an example above, or try:</p>
           <pre tabindex="0" role="region" aria-label="Example">${examples(streams)[0][1]}</pre><p>
             <button class="button" type="button" onClick=${() => {

@@ -1,0 +1,52 @@
+/** Completion of names in a statement: tables, columns of those that it names, functions. */
+
+import { sql } from "./api.js";
+
+const KEPT_MS = 60000;
+const KEYWORDS = ("SELECT FROM WHERE GROUP ORDER LIMIT JOIN USING HAVING WITH UNION DISTINCT BETWEEN INTERVAL VERSION " +
+  "TIMESTAMP DESCRIBE SUMMARIZE HISTORY EXPLAIN").split(" ");
+const asked = new Map();
+
+/** Return the first column of a statement's answer, asked once a minute; nothing where it fails. */
+function first(statement) {
+  const kept = asked.get(statement);
+  if (kept && Date.now() - kept.at < KEPT_MS) return kept.answer;
+  const answer = sql(statement).then(({ rows }) => rows.map(([name]) => String(name)), () => []);
+  asked.set(statement, { at: Date.now(), answer });
+  return answer;
+}
+
+/** Return a table's name as it may be written, for the one that SHOW TABLES lists. */
+function short(listed) {
+  const [, view, name] = /^(\w+)\.`(?:streams\/)?(.*)`$/.exec(listed) ?? [null, "delta", listed];
+  const written = /^[A-Za-z_][A-Za-z0-9_]*$/.test(name) ? name : `"${name.replaceAll('"', '""')}"`;
+  return view === "delta" ? written : `${view}.${written}`;
+}
+
+/** Return the word before the end of a text, which may be completed; "" if there is none. */
+export const wordBefore = (text) => /["A-Za-z_][\w".-]*$/.exec(text)?.[0] ?? "";
+
+/** Return the words that begin as the one at the end of a text does. */
+export async function candidates(text) {
+  const word = wordBefore(text);
+  const before = text.slice(0, text.length - word.length);
+  const tables = (await first("SHOW TABLES")).map((listed) => [short(listed), listed]);
+  let words = tables.map(([name]) => name);
+  if (!/\b(from|join|describe|summarize|history)\s+$/i.test(before)) {
+    const named = new Set((before.match(/"[^"]+"|[\w.]+/g) ?? []).map((each) => each.toLowerCase()));
+    const columns = await Promise.all(tables.filter(([name]) => named.has(name.toLowerCase())).map(([, listed]) =>
+      first(`DESCRIBE ${listed}`)));
+    words = [...columns.flat(), ...words, ...(await first("SHOW FUNCTIONS")).map((name) => `${name}(`), ...KEYWORDS];
+  }
+  const start = word.toLowerCase();
+  return [...new Set(words)].filter((each) => each.toLowerCase().startsWith(start));
+}
+
+/** Return the longest beginning that all words have. */
+export function common(words) {
+  let length = 0;
+  const [one, ...others] = words;
+  const same = (at) => others.every((other) => other[at]?.toLowerCase() === one[at].toLowerCase());
+  while (length < one.length && same(length)) length += 1;
+  return one.slice(0, length);
+}
