@@ -18,15 +18,6 @@ pytestmark = pytest.mark.conformance
 
 ROOT = Path(__file__).resolve().parents[2]
 README, QUICKSTART = ROOT / "README.md", ROOT / "docs" / "quickstart.md"
-BY_THE_NATS_CLI = {
-    "name": "ORDERS",
-    "subjects": ["orders.>"],
-    "storage": "file",
-    "max_msgs_per_subject": -1,
-    "duplicate_window": 120_000_000_000,
-    "allow_direct": True,
-}
-"""Configuration that `nats stream add ORDERS --subjects 'orders.>' --defaults` sends."""
 
 
 @pytest.fixture
@@ -54,12 +45,15 @@ def shell(server: Server, line: str) -> str:
 
 
 def test_the_readme_then_the_quickstart_work_on_one_server(server: Server) -> None:
-    assert "nats stream add ORDERS --subjects 'orders.>' --defaults\n" in README.read_text()
-    with Wire(server.address) as wire:
-        assert "error" not in wire.api("STREAM.CREATE.ORDERS", BY_THE_NATS_CLI)
-        payload = found(README, r"nats pub orders\.de '([^']+)'")
-        assert "error" not in wire.request("orders.de", payload.encode()).json()
-    assert payload in shell(server, found(README, r"^(lakestream sql -q '[^']+')     #"))
+    published, queried = (
+        found(README, r"```sh\n(lakestream pub [^\n]+)\n"),
+        found(README, r"^(lakestream sql -q \"SELECT[^\n]+)$"),
+    )
+    assert "Stored in Stream: ORDERS Sequence: 1" in shell(server, f"{published} --server {server.url}")
+    shown = found(README, r"```text\n( seq .*?)```")
+    assert [line.split() for line in shell(server, queried).splitlines() if line.strip()][:3:2] == [
+        line.split() for line in shown.splitlines()
+    ][::2]
 
     program = found(QUICKSTART, r"```python\n(.*?)```").replace("nats://127.0.0.1:4222", server.url)
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
@@ -73,4 +67,4 @@ def test_the_readme_then_the_quickstart_work_on_one_server(server: Server) -> No
     assert [line.split() for line in printed.splitlines() if line.startswith(" sales.")] == rows
     assert len(rows) == 2
     assert "streams/SALES" in shell(server, found(QUICKSTART, r"`(lakestream sql -q \.tables)`"))
-    assert " 1000 " in shell(server, found(QUICKSTART, r"``(lakestream sql -q 'SELECT count[^']+')``"))
+    assert " 1000 " in shell(server, found(QUICKSTART, r"`(lakestream sql -q 'SELECT count[^']+')`"))
