@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from tests.servers import Kind, Server
-from tests.wire import Wire
 
 pytestmark = pytest.mark.conformance
 
