@@ -16,8 +16,11 @@ from lakestream.log.format.files import Io as Io  # the log needs it too, and kn
 from lakestream.log.format.record import Record
 from lakestream.protocol.api.errors import PublicError
 from lakestream.protocol.client import ClientInfo as ClientInfo
-from lakestream.protocol.client import Delivery as Delivery
-from lakestream.protocol.client import Framed as Framed
+from lakestream.protocol.commands import Single as Single
+from lakestream.protocol.messages import Delivery as Delivery
+from lakestream.protocol.messages import Framed as Framed
+from lakestream.protocol.messages import ListedMessages as ListedMessages
+from lakestream.protocol.messages import Messages as Messages
 from lakestream.protocol.publishes import Publishes
 
 Handler = Callable[[bytes, bytes, bytes, bytes, ClientInfo], None]

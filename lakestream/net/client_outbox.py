@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import cast
 
-from lakestream.native import frame_acks, frame_run
 from lakestream.net.accounts.guard import Guard
 from lakestream.net.hub import Hub
 from lakestream.net.interest.subscription import Subscription
 from lakestream.net.outbox import HIGH_WATER, Accepted, Outbox
 from lakestream.net.tracer import Tracer
 from lakestream.net.unsent import Unsent
-from lakestream.ports import ClientInfo, Delivery, Framed
+from lakestream.ports import ClientInfo
+from lakestream.protocol.commands import Single
 from lakestream.protocol.frames import HMSG, MSG, MSG_REPLY
-from lakestream.protocol.publishes import Publishes
+from lakestream.protocol.messages import Delivery, Framed, ListedMessages, MessageBlock, Messages
+from lakestream.protocol.publishes import PubAcks, Publishes
 
 APART_BYTES = 64 << 10
 """Payloads above this size (64 KiB) are handed to the transport as they are: each copy of 64 MiB takes 10 to 40 ms."""
@@ -40,6 +42,8 @@ class ClientOutbox(Accepted, Outbox[bytes]):
         subs: live subscriptions by sid.
     """
 
+    columnar = True
+
     def __init__(self, hub: Hub, client: ClientInfo, unsent: Unsent) -> None:
         Accepted.__init__(self, unsent)
         Outbox.__init__(self, hub.dirty)
@@ -55,14 +59,15 @@ class ClientOutbox(Accepted, Outbox[bytes]):
         self._descriptor = -1  # of a plain TCP socket
 
     # ------------------------------------------------------------------ messages
-    def receive(
-        self, sub: Subscription, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
-    ) -> None:
+    def take(self, sub: Subscription, messages: Messages, begin: int, end: int, client: ClientInfo) -> int:
+        if type(messages) is not Single:
+            return self._take_block(sub, messages, begin, end, client)  # type: ignore[arg-type]
         if self.close_reason:
-            return
+            return end
+        subject, reply, header, payload = messages.subject, messages.reply, messages.header, messages.payload
         if self.guard is not None and not self.guard.admits(subject, reply):
-            self.guard.pass_on(self.hub, sub, (subject, reply, header, payload), client)
-            return
+            self.guard.pass_on(self.hub, sub, messages, client)
+            return end
         size = len(payload)
         apart = size > APART_BYTES and self.tracer is None
         data = b"" if apart else payload
@@ -90,28 +95,61 @@ class ClientOutbox(Accepted, Outbox[bytes]):
         sub.delivered += 1
         if sub.maximum and sub.delivered >= sub.maximum:
             self.unsubscribe(sub)
+        return end
 
-    def receive_many(self, sub: Subscription, messages: Sequence[Delivery]) -> None:
+    def _take_block(
+        self,
+        sub: Subscription,
+        messages: Publishes | PubAcks | MessageBlock,
+        begin: int,
+        end: int,
+        client: ClientInfo,
+    ) -> int:
+        guard, tracer = self.guard, self.tracer
         if self.close_reason:
-            return
+            return messages.stop(begin, end)
+        # Not `isinstance`: that takes long for abstract classes.
+        if type(messages) is Publishes or type(messages) is PubAcks:
+            if tracer is not None or (guard is not None and guard.filtering) or sub.maximum:
+                return self._take_each(sub, messages, begin, end, client)
+            if guard is not None and guard.answering and type(messages) is Publishes:
+                guard.received(messages.replies(begin, end))
+            frames, number, size, end = messages.frames(sub.sid, begin, end)
+            self._gather(sub, frames, number, size)
+            return end
         if sub.maximum or not self.headers:
-            for subject, reply, header, payload in messages:
-                if sub.maximum and sub.delivered >= sub.maximum:
-                    return
-                if self.guard is None or not self.guard.hides(subject):
-                    self.receive(sub, subject, reply, header, payload, self.client)
-            return
-        if self.guard is not None:
-            messages = self.guard.admitted(messages)
-        if type(messages) is not list and isinstance(messages, Framed) and self.tracer is None:
-            frames, size = messages.frames(sub.sid)
-            self._gather(sub, frames, len(messages), size)
-            return
-        size = self._frame(messages, sub.sid)
-        sub.delivered += len(messages)
-        self.out_msgs += len(messages)
+            return self._take_each(sub, messages, begin, end, client)
+        block = cast(MessageBlock, messages)
+        deliveries = block.deliveries if type(block) is ListedMessages else block
+        if guard is not None:
+            deliveries = guard.admitted(deliveries)
+        if tracer is None and deliveries is block:
+            frames, size = cast(Framed, block).frames(sub.sid)
+            self._gather(sub, frames, end, size)
+            return end
+        size = self._frame(deliveries, sub.sid)
+        sub.delivered += len(deliveries)
+        self.out_msgs += len(deliveries)
         self.out_bytes += size
         self.count(size)
+        return end
+
+    def _take_each(
+        self,
+        sub: Subscription,
+        messages: Publishes | PubAcks | MessageBlock,
+        begin: int,
+        end: int,
+        client: ClientInfo,
+    ) -> int:
+        """Take messages one by one. Those of a batch that the user's permissions deny are dropped."""
+        end = messages.stop(begin, end)
+        for each in messages.messages(begin, end):
+            if sub.maximum and sub.delivered >= sub.maximum:
+                break
+            if isinstance(messages, Publishes) or self.guard is None or not self.guard.hides(each.subject):
+                self.take(sub, each, 0, 1, client)
+        return end
 
     def _frame(self, messages: Sequence[Delivery], sid: bytes) -> int:
         """Gather the frames of a batch. Return the bytes of header blocks and payloads."""
@@ -128,31 +166,6 @@ class ClientOutbox(Accepted, Outbox[bytes]):
             else:
                 append(MSG % (subject, sid, length, payload))
         return size + headers
-
-    def receive_run(self, sub: Subscription, run: Publishes, begin: int, end: int, client: ClientInfo) -> int:
-        guard = self.guard
-        if self.tracer is not None or (guard is not None and guard.filtering):
-            for each in run.messages(begin, end):
-                self.receive(sub, each.subject, each.reply, b"", each.payload, client)
-            return end
-        if not self.close_reason:
-            if guard is not None and guard.answering:
-                guard.received(run.replies(begin, end))
-            frames = frame_run(run.buf, run.subjects, run.places, begin, end, sub.sid)
-            self._gather(sub, frames, end - begin, run.bytes_of(begin, end))
-        return end
-
-    @property
-    def takes_acks(self) -> bool:
-        return self.tracer is None and (self.guard is None or not self.guard.filtering)
-
-    def receive_acks(
-        self, sub: Subscription, run: Publishes, begin: int, end: int, head: bytes, prefix: bytes, seq: int
-    ) -> int:
-        frames, number, size, stop = frame_acks(run.buf, run.places, begin, end, head, prefix, seq, sub.sid)
-        if not self.close_reason:
-            self._gather(sub, frames, number, size)
-        return stop
 
     def _gather(self, sub: Subscription, frames: bytes, number: int, size: int) -> None:
         """Gather the frames of several messages, whose payloads have `size` bytes in total."""

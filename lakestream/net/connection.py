@@ -40,7 +40,7 @@ from lakestream.net.unsent import Unsent
 from lakestream.net.websocket.upgrade import Upgrade
 from lakestream.ports import ClientInfo, Clock, Timer
 from lakestream.protocol import frames
-from lakestream.protocol.commands import Command, Connect, Ping, Pong, Publish, Subscribe, Unsubscribe, Violation
+from lakestream.protocol.commands import Command, Connect, Ping, Pong, Single, Subscribe, Unsubscribe, Violation
 from lakestream.protocol.goquote import quoted
 from lakestream.protocol.parser import Parser
 from lakestream.protocol.publishes import STREAM_MARK, Apart, Publishes
@@ -365,7 +365,7 @@ class Connection(ClientOutbox, Arrival):
             self.in_bytes -= run.bytes_of(hub.stopped, end)
         return hub.stopped
 
-    def publish(self, command: Publish) -> None:
+    def publish(self, command: Single) -> None:
         if not self.ready:
             self._fail("Authorization Violation", "Authentication Failure")
             return
@@ -397,14 +397,14 @@ class Connection(ClientOutbox, Arrival):
         if self.guard is not None and self.guard.answered:
             client = replace(client, answers=True)
         if tracing is None:
-            found = self.hub.route(self, client, subject, reply, header, payload)
+            found = self.hub.route(self, client, command if mapped is None else command.under(subject))
         else:
-            found = tracing.route(self, client, (original, reply, header, payload), mapped)
+            found = tracing.route(self, client, command, mapped)
         if not found and reply and self._no_responders:
             self._report_no_responders(subject, reply)
 
     def _rejected(
-        self, guard: Guard, command: Publish, subject: bytes, mapped: bytes | None, tracing: MessageTracing | None
+        self, guard: Guard, command: Single, subject: bytes, mapped: bytes | None, tracing: MessageTracing | None
     ) -> bool:
         """Report a message that the guard rejects; return False when it does not."""
         if tracing is not None and (refusal := guard.rejects_trace(tracing, command.header)) is not None:
@@ -415,8 +415,7 @@ class Connection(ClientOutbox, Arrival):
             return False
         self.refuse(refusal)
         if tracing is not None:
-            message = command.subject, command.reply, command.header, command.payload
-            tracing.refused(self.client, message, mapped, refusal.error)
+            tracing.refused(self.client, command, mapped, refusal.error)
         return True
 
     def _report_no_responders(self, subject: bytes, reply: bytes) -> None:
@@ -429,7 +428,7 @@ class Connection(ClientOutbox, Arrival):
 
     def no_responders(self, sub: Subscription, subject: bytes, reply: bytes) -> None:
         if self._no_responders:
-            self.receive(sub, reply, b"", frames.no_responders(subject), b"", self.client)
+            self.take(sub, Single(reply, b"", frames.no_responders(subject), b""), 0, 1, self.client)
 
     def control(self, command: Command) -> None:
         match command:

@@ -10,17 +10,18 @@ from __future__ import annotations
 import random
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Container, Iterator, Sequence
-from typing import Protocol, cast, runtime_checkable
+from typing import Protocol, cast
 
 from lakestream.config.mappings import Mappings
 from lakestream.logging import Logger
 from lakestream.net.interest.interest import Interest, Watch
-from lakestream.net.interest.subscription import Columnar, Match, NamedSink, Requester, Sink, Subscription
+from lakestream.net.interest.subscription import Match, NamedSink, Requester, Sink, Subscription
 from lakestream.net.turn import Turn
-from lakestream.ports import ClientInfo, Delivery, Handler, Many, RunHandler
+from lakestream.ports import ClientInfo, Delivery, Framed, Handler, ListedMessages, Many, Messages, RunHandler, Single
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
-from lakestream.protocol.publishes import Publishes
-from lakestream.protocol.route_wire import RouteBatch, Routed
+from lakestream.protocol.messages import MessageBlock
+from lakestream.protocol.publishes import PubAcks, Publishes
+from lakestream.protocol.route_wire import Routed
 
 TRACED = b"Nats-Trace-Dest:"
 """A message without these bytes in its headers is not traced."""
@@ -29,13 +30,13 @@ TRACED = b"Nats-Trace-Dest:"
 class MessageTracing(Protocol):
     """Routing of traced messages; see `Tracing` in tracing.py."""
 
-    def route(self, origin: Sink, client: ClientInfo, message: Delivery, mapped: bytes | None = None) -> bool:
+    def route(self, origin: Sink, client: ClientInfo, message: Single, mapped: bytes | None = None) -> bool:
         """Route a client's message like `Hub.route`. `mapped`: what the account maps the subject to."""
 
-    def arrived(self, node: NamedSink, message: Routed, client: ClientInfo, subs: Sequence[Subscription]) -> None:
+    def arrived(self, node: NamedSink, message: Single, client: ClientInfo, subs: Sequence[Subscription]) -> None:
         """Hand a message from another node to these subscriptions."""
 
-    def refused(self, client: ClientInfo, message: Delivery, mapped: bytes | None, error: str) -> None:
+    def refused(self, client: ClientInfo, message: Single, mapped: bytes | None, error: str) -> None:
         """Trace a message that permissions reject."""
 
     def destination(self, header: bytes) -> bytes:
@@ -59,27 +60,6 @@ SINGLE = 4
 """Messages of a run that are routed one by one between two looks at the time."""
 
 
-@runtime_checkable
-class AckSink(Protocol):
-    """A client connection, or another node with one, which is sent pub acks in columns."""
-
-    @property
-    def takes_acks(self) -> bool:
-        """Return True if nothing has to look at each of them."""
-
-    def receive_acks(
-        self, sub: Subscription, run: Publishes, begin: int, end: int, head: bytes, prefix: bytes, seq: int
-    ) -> int:
-        """Take the pub acks of messages whose reply is `head` and a token: `prefix`, the sequence and `}`.
-
-        Args:
-            seq: sequence of message `begin`.
-
-        Returns:
-            The first message with another reply, else `end`.
-        """
-
-
 class ReplyPaths(Protocol):
     """The reply paths into other accounts.
 
@@ -92,45 +72,47 @@ class ReplyPaths(Protocol):
     def resolve(self, subject: bytes) -> tuple[Hub, bytes] | None:
         """Return the hub of the requesting account and the reply subject there; None: no such path."""
 
-    def deliver(self, to: bytes, messages: Sequence[Delivery]) -> bool:
+    def deliver(self, messages: ListedMessages | Framed) -> bool:
         """Send a batch through a path; return False when it is closed."""
 
 
 class _Internal:
     """A sink that calls a handler in this process."""
 
-    __slots__ = ("_handler", "_log", "_many", "_system", "echo")
+    __slots__ = ("_handler", "_log", "_many", "columnar", "echo")
 
     congested = False
 
-    def __init__(self, handler: Handler, log: Logger, system: ClientInfo, many: Many | None = None) -> None:
+    def __init__(self, handler: Handler, log: Logger, many: Many | None = None) -> None:
         self._handler = handler
         self._many = many
         self._log = log
-        self._system = system
-        self.echo = True
+        self.echo, self.columnar = True, False
 
-    def receive(
-        self, sub: Subscription, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
-    ) -> None:
-        # A message must not stop the server: a handler's failure is logged.
-        try:
-            self._handler(subject, reply, header, payload, client)
-        except Exception as error:
-            self._log.exception(f"internal subscriber of {sub.subject!r} failed on {subject!r}", error)
-
-    def receive_many(self, sub: Subscription, messages: Sequence[Delivery]) -> None:
-        at, many = 0, self._many
-        while at < len(messages):
+    def take(self, sub: Subscription, messages: Messages, begin: int, end: int, client: ClientInfo) -> int:
+        if type(messages) is Single:
+            self._handle(sub, messages, client)
+            return end
+        end, many = messages.stop(begin, end), self._many if isinstance(messages, MessageBlock) else None
+        while begin < end:
             if many is not None:
                 try:
-                    at += many(messages, at)
+                    begin += many(cast(MessageBlock, messages), begin)
                 except Exception as error:
                     self._log.exception(f"internal subscriber of {sub.subject!r} failed on some messages", error)
-                if at == len(messages):
-                    return
-            self.receive(sub, *messages[at], self._system)
-            at += 1
+                if begin == end:
+                    break
+            for each in messages.messages(begin, begin + 1):
+                self._handle(sub, each, client)
+            begin += 1
+        return end
+
+    def _handle(self, sub: Subscription, message: Single, client: ClientInfo) -> None:
+        # A message must not stop the server: a handler's failure is logged.
+        try:
+            self._handler(message.subject, message.reply, message.header, message.payload, client)
+        except Exception as error:
+            self._log.exception(f"internal subscriber of {sub.subject!r} failed on {message.subject!r}", error)
 
     def on_drain(self, callback: Callable[[], None]) -> None:
         callback()
@@ -141,24 +123,23 @@ class _Intake(_Internal):
 
     __slots__ = ("_run", "_run_max")
 
-    def __init__(
-        self, handler: Handler, run: RunHandler, run_max: int, log: Logger, system: ClientInfo, many: Many | None
-    ) -> None:
-        super().__init__(handler, log, system, many)
-        self._run, self._run_max = run, run_max
+    def __init__(self, handler: Handler, run: RunHandler, run_max: int, log: Logger, many: Many | None) -> None:
+        super().__init__(handler, log, many)
+        self._run, self._run_max, self.columnar = run, run_max, True
 
-    def receive_run(self, sub: Subscription, run: Publishes, begin: int, end: int, client: ClientInfo) -> int:
+    def take(self, sub: Subscription, messages: Messages, begin: int, end: int, client: ClientInfo) -> int:
+        if type(messages) is not Publishes:
+            return super().take(sub, messages, begin, end, client)
         if self._run_max:
             end = min(end, begin + self._run_max)
         try:
-            if not run.one_by_one and self._run(run, begin, end):
+            if not messages.one_by_one and self._run(messages, begin, end):
                 return end
         except Exception as error:
             self._log.exception(f"internal subscriber of {sub.subject!r} failed on some messages", error)
             return end
-        run.one_by_one = True
-        each = run.message(begin)
-        self.receive(sub, each.subject, each.reply, b"", each.payload, client)
+        messages.one_by_one = True
+        self._handle(sub, messages.message(begin), client)
         return begin + 1
 
 
@@ -223,23 +204,15 @@ class Hub:
             self.imports.left(sub)
 
     # ------------------------------------------------------------------ routing
-    def route(
-        self,
-        origin: Sink | None,
-        client: ClientInfo,
-        subject: bytes,
-        reply: bytes,
-        header: bytes,
-        payload: bytes,
-    ) -> bool:
+    def route(self, origin: Sink | None, client: ClientInfo, message: Single) -> bool:
         """Hand one message to every plain subscriber and one member of each queue group; return False without any."""
-        match = self.interest_graph.match(subject)
+        match = self.interest_graph.match(message.subject)
         found = False
         for sub in match.plain:
             sink = sub.sink
             if sink is origin and not sink.echo:
                 continue
-            sink.receive(sub, subject, reply, header, payload, client)
+            sink.take(sub, message, 0, 1, client)
             found = True
         for group in match.queues:
             if origin is not None and not origin.echo:
@@ -247,7 +220,7 @@ class Hub:
                 if not group:
                     continue
             sub = group[0] if len(group) == 1 else self._choice(group)
-            sub.sink.receive(sub, subject, reply, header, payload, client)
+            sub.sink.take(sub, message, 0, 1, client)
             found = True
         return found
 
@@ -278,8 +251,7 @@ class Hub:
                         return
                 continue
             for at in range(first, stop):
-                each = run.message(at)
-                if not self.route(origin, client, each.subject, each.reply, b"", each.payload):
+                if not self.route(origin, client, run.message(at)):
                     yield at, at + 1
                 if sliced:
                     single += 1
@@ -314,35 +286,26 @@ class Hub:
             sink = sub.sink
             if sink is origin and not sink.echo:
                 continue
-            at = cast(Columnar, sink).receive_run(sub, run, begin, stop or end, client)
+            at = sink.take(sub, run, begin, stop or end, client)
             stop = stop or at
             while at < stop:
-                at = cast(Columnar, sink).receive_run(sub, run, at, stop, client)
+                at = sink.take(sub, run, at, stop, client)
         return stop
 
-    def brought(
-        self,
-        near: Container[object],
-        client: ClientInfo,
-        subject: bytes,
-        reply: bytes,
-        header: bytes,
-        payload: bytes,
-        queues: Sequence[bytes],
-    ) -> bool:
+    def brought(self, near: Container[object], client: ClientInfo, message: Single, queues: Sequence[bytes]) -> bool:
         """Hand a message that a leaf node brought to every plain subscriber and to one member of each of these queue
         groups; return False without any. `near`: leaf nodes of its cluster, which have it already."""
-        match = self.interest_graph.match(subject)
+        match = self.interest_graph.match(message.subject)
         found = False
         for sub in match.plain:
             if sub.sink not in near:
-                sub.sink.receive(sub, subject, reply, header, payload, client)
+                sub.sink.take(sub, message, 0, 1, client)
                 found = True
         for group in match.queues if queues else ():
             members = [sub for sub in group if sub.sink not in near] if group[0].queue in queues else []
             if members:
                 sub = self._choice(members)
-                sub.sink.receive(sub, subject, reply, header, payload, client)
+                sub.sink.take(sub, message, 0, 1, client)
                 found = True
         return found
 
@@ -367,19 +330,20 @@ class Hub:
         Returns:
             The queue groups it was meant for that have no member here any more; b"" for the subscribers in none.
         """
-        subject, reply, header, payload = message.subject, message.reply, message.header, message.payload
-        match = self.interest_graph.match(subject)
+        match = self.interest_graph.match(message.subject)
         if message.relayed:
             # Service imports are not served for other nodes, which have the same imports.
             subs = [sub for sub in match.plain if sub.local and type(sub.sink) is _Internal]
             left: list[bytes] = []
         else:
             subs, left = self._meant(match.here or match, message.groups)
-        if header and TRACED in header and node is not None and self.tracing is not None and not message.relayed:
-            self.tracing.arrived(node, message, client, subs)
+        single = Single(message.subject, message.reply, message.header, message.payload)
+        traced = TRACED in message.header and node is not None and not message.relayed
+        if traced and node is not None and self.tracing is not None:
+            self.tracing.arrived(node, single, client, subs)
             return left
         for sub in subs:
-            sub.sink.receive(sub, subject, reply, header, payload, client)
+            sub.sink.take(sub, single, 0, 1, client)
         return left
 
     def arrived_run(
@@ -401,7 +365,7 @@ class Hub:
                 for sub in subs:
                     at = begin
                     while at < end:
-                        at = cast(Columnar, sub.sink).receive_run(sub, run, at, end, client)
+                        at = sub.sink.take(sub, run, at, end, client)
                 if left:
                     unserved.extend((at, left) for at in range(begin, end))
                 continue
@@ -441,25 +405,39 @@ class Hub:
         if len(match.plain) + len(match.queues) <= 1:
             self.no_responders(subject, reply)
 
-    def delivered(self, batch: RouteBatch) -> bool:
-        """Hand a batch from another node to the subscribers of this node; return False without any."""
-        if self.responses is not None and batch.to.startswith(self.responses.prefix):
-            return self.responses.deliver(batch.to, batch.messages)
-        match = self.interest_graph.match(batch.to)
+    def delivered(self, messages: ListedMessages | Framed, queue: bytes) -> bool:
+        """Hand a batch from another node to the subscribers of this node, or to members of a queue group (b"": those in
+        none); return False without any."""
+        if self.responses is not None and messages.to.startswith(self.responses.prefix):
+            return self.responses.deliver(messages)
+        match = self.interest_graph.match(messages.to)
         here = match.here or match
-        if not batch.queue:
+        if not queue:
             for sub in here.plain:
-                if sub.carrier is None:
-                    sub.sink.receive_many(sub, batch.messages)
-                else:
-                    sub.carrier.carry(b"", batch.to, batch.messages)
+                sub.sink.take(sub, messages, 0, len(messages), self.system)
             return bool(here.plain)
         for group in here.queues:
-            if group[0].queue == batch.queue:
-                for message in batch.messages:
-                    self._hand(self._choice(group), batch.to, (message,))
+            if group[0].queue == queue:
+                self._deal(group, messages)
                 return True
         return False
+
+    def _hand(self, match: Match, messages: ListedMessages | Framed) -> bool:
+        """Hand messages to the subscriptions of a match, each to one member of a queue group; False: there is none."""
+        for sub in match.plain:
+            sub.sink.take(sub, messages, 0, len(messages), self.system)
+        for group in match.queues:
+            self._deal(group, messages)
+        return bool(match.plain or match.queues)
+
+    def _deal(self, group: Sequence[Subscription], messages: ListedMessages | Framed) -> None:
+        """Hand each message to one member of a queue group."""
+        if len(group) == 1 or len(messages) == 1:
+            sub = self._choice(group)
+            sub.sink.take(sub, messages, 0, len(messages), self.system)
+            return
+        for message in messages:
+            self._deal(group, ListedMessages((message,), messages.to))
 
     def elsewhere(self, subject: bytes, queue: bytes) -> Subscription | None:
         """Return a member of a queue group on another node, chosen at random; None without any."""
@@ -481,24 +459,21 @@ class Hub:
         run: RunHandler | None = None,
         run_max: int = 0,
     ) -> _Handle:
-        if run is None:
-            sink = _Internal(handler, self.log, self.system, many)
-        else:
-            sink = _Intake(handler, run, run_max, self.log, self.system, many)
+        sink = _Internal(handler, self.log, many) if run is None else _Intake(handler, run, run_max, self.log, many)
         sub = Subscription(sink, subject, queue, b"")
         sub.local = local
         self.join(sub)
         return _Handle(self, sub)
 
     def publish(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> bool:
-        return self.route(None, self.system, subject, reply, header, payload)
+        return self.route(None, self.system, Single(subject, reply, header, payload))
 
     def reply_many(self, replies: Sequence[tuple[bytes, bytes]]) -> None:
         self.answer_many([(subject, b"", b"", payload) for subject, payload in replies])
 
     def answer_many(self, answers: Sequence[Delivery]) -> None:
         if len(answers) == 1:
-            self.route(None, self.system, *answers[0])
+            self.route(None, self.system, Single(*answers[0]))
             return
         match, begin = self.interest_graph.match, 0
         same: Match | None = None
@@ -506,10 +481,19 @@ class Hub:
             found = match(answer[0])
             if found is not same:
                 if same is not None:
-                    self._reply_to(same, answers[begin:at])
+                    self._answer(same, answers, begin, at)
                 begin, same = at, found
         if same is not None:
-            self._reply_to(same, answers[begin:])
+            self._answer(same, answers, begin, len(answers))
+
+    def _answer(self, match: Match, answers: Sequence[Delivery], begin: int, end: int) -> None:
+        """Send some answers that the same subscriptions get. Mostly it is one, of the inbox of one client."""
+        if end - begin == 1 and not match.queues:
+            single, system = Single(*answers[begin]), self.system
+            for sub in match.plain:
+                sub.sink.take(sub, single, 0, 1, system)
+        else:
+            self._hand(match, ListedMessages(answers[begin:end]))
 
     def flush(self) -> None:
         self.turn.flush()
@@ -518,68 +502,27 @@ class Hub:
         at = begin
         while at < end:
             reply = run.reply(at)
-            if not reply:
-                at, seq = at + 1, seq + 1
-                continue
-            head, _, last = reply.rpartition(b".")
-            match = self.interest_graph.match(reply)
-            outbox = self._inbox(match) if last and self.interest_graph.covers(head, match) else None
-            if outbox is None:
-                stop = at + 1
-                self._reply_to(match, [(reply, b"", b"", b"%b%d}" % (prefix, seq))])
-            else:
-                stop = outbox.receive_acks(match.plain[0], run, at, end, head + b".", prefix, seq)
-            at, seq = stop, seq + stop - at
-
-    @staticmethod
-    def _inbox(match: Match) -> AckSink | None:
-        """Return the client or node that alone gets the messages of a match, if it takes acks in columns."""
-        if len(match.plain) != 1 or match.queues or match.plain[0].maximum:
-            return None
-        sink = match.plain[0].sink
-        return sink if isinstance(sink, AckSink) and sink.takes_acks else None
-
-    def _reply_to(self, match: Match, run: Sequence[Delivery]) -> None:
-        """Send a run of replies that the same subscriptions get. Mostly it is one, of the inbox of one client."""
-        for sub in match.plain:
-            if len(run) == 1:
-                sub.sink.receive(sub, *run[0], self.system)
-            elif sub.carrier is None:
-                sub.sink.receive_many(sub, run)
-            else:
-                for subject, reply, header, payload in run:
-                    sub.sink.receive(sub, subject, reply, header, payload, self.system)
-        for group in match.queues:
-            for subject, reply, header, payload in run:
-                sub = self._choice(group)
-                sub.sink.receive(sub, subject, reply, header, payload, self.system)
+            stop = at + 1
+            if reply:
+                head, _, last = reply.rpartition(b".")
+                match = self.interest_graph.match(reply)
+                if last and len(match.plain) == 1 and not match.queues and self.interest_graph.covers(head, match):
+                    acks, sub = PubAcks(run, head + b".", prefix, seq - begin), match.plain[0]
+                    stop = sub.sink.take(sub, acks, at, end, self.system)
+                else:
+                    self.route(None, self.system, Single(reply, b"", b"", b"%b%d}" % (prefix, seq + at - begin)))
+            at = stop
 
     def deliver(self, to: bytes, messages: Sequence[Delivery]) -> bool:
-        if self.responses is not None and to.startswith(self.responses.prefix):
-            return self.responses.deliver(to, messages)
-        match = self.interest_graph.match(to)
-        found = False
-        for sub in match.plain:
-            if sub.carrier is None:
-                sub.sink.receive_many(sub, messages)
-            else:
-                sub.carrier.carry(b"", to, messages)
-            found = True
-        for group in match.queues:
-            found = True
-            if len(group) == 1:
-                self._hand(group[0], to, messages)
-                continue
-            for message in messages:
-                self._hand(self._choice(group), to, (message,))
-        return found
+        if isinstance(messages, Framed):
+            messages.to = to
+            return self.send(messages)
+        return self.send(ListedMessages(messages, to))
 
-    @staticmethod
-    def _hand(sub: Subscription, to: bytes, messages: Sequence[Delivery]) -> None:
-        if sub.carrier is None:
-            sub.sink.receive_many(sub, messages)
-        else:
-            sub.carrier.carry(sub.queue, to, messages)
+    def send(self, messages: ListedMessages | Framed) -> bool:
+        if self.responses is not None and messages.to.startswith(self.responses.prefix):
+            return self.responses.deliver(messages)
+        return self._hand(self.interest_graph.match(messages.to), messages)
 
     def interest(self, subject: bytes, queue: bytes = b"") -> bool:
         if self.responses is not None and subject.startswith(self.responses.prefix):

@@ -14,7 +14,7 @@ from lakestream.net.incomplete import COUNTED_BYTES
 from lakestream.net.interest.subscription import Congested
 from lakestream.net.tracer import Tracer
 from lakestream.net.turn import Turn
-from lakestream.protocol.commands import Command, Publish
+from lakestream.protocol.commands import Command, Single
 from lakestream.protocol.parser import Parser
 from lakestream.protocol.publishes import Publishes, single
 
@@ -31,7 +31,7 @@ class InputReader(Protocol):
     close_reason: str
     tracer: Tracer | None
 
-    def publish(self, command: Publish) -> None:
+    def publish(self, command: Single) -> None:
         """Publish a message."""
 
     def publish_run(self, run: Publishes) -> int:
@@ -185,7 +185,7 @@ class Inbox:
         turn.overrun = None
         rest, total = iter(commands), len(commands)
         for number, command in enumerate(rest, 1):
-            if type(command) is Publish:
+            if type(command) is Single:
                 reader.publish(command)
             elif type(command) is Publishes:
                 stopped = reader.publish_run(command)

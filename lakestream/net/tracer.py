@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from lakestream.logging import Logger
-from lakestream.protocol.commands import Command, Connect, Ping, Pong, Publish, Subscribe, Unsubscribe, Violation
+from lakestream.protocol.commands import Command, Connect, Ping, Pong, Single, Subscribe, Unsubscribe, Violation
 
 MAX_TRACED = 1024
 """Bytes of a payload or line that are shown (default 1 KiB)."""
@@ -44,7 +44,7 @@ class Tracer:
         """Log commands as they were parsed."""
         for command in commands:
             self._log.trace(f"{self._label} - <<- [{_shown(command)}]")
-            if isinstance(command, Publish):
+            if isinstance(command, Single):
                 payload = _payload(command.subject, command.header + command.payload)
                 self._log.trace(f"{self._label} - <<- MSG_PAYLOAD: [{payload}]")
 
@@ -60,7 +60,7 @@ class Tracer:
 
 def _shown(command: Command) -> str:
     match command:
-        case Publish():
+        case Single():
             reply = [command.reply] if command.reply else []
             size = len(command.header) + len(command.payload)
             if command.header:

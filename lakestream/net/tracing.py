@@ -12,12 +12,11 @@ from typing import Any, Protocol, runtime_checkable
 
 from lakestream.net.hub import Hub
 from lakestream.net.interest.subscription import NamedSink, Sink, Subscription, hides
-from lakestream.ports import ClientInfo, Clock, Delivery
+from lakestream.ports import ClientInfo, Clock, Single
 from lakestream.protocol import headers, s2
 from lakestream.protocol.api.jsonio import dumps
 from lakestream.protocol.client import TRACE_DESTINATION, TRACE_DISABLED, traced
 from lakestream.protocol.gotime import format_time
-from lakestream.protocol.route_wire import Routed
 from lakestream.protocol.subjects import publishable
 
 CLIENT_KIND, NODE_KIND = 0, 1
@@ -45,7 +44,7 @@ _SNAPPY = b"\xff\x06\x00\x00sNaPpY"
 class CrossAccount(Protocol):
     """A sink that hands messages to another account and adds that to a trace."""
 
-    def traced(self, trace: MessageTrace, sub: Subscription, message: Delivery, client: ClientInfo) -> None:
+    def traced(self, trace: MessageTrace, sub: Subscription, message: Single, client: ClientInfo) -> None:
         """Receive a message that is traced, or only traced."""
 
 
@@ -62,10 +61,10 @@ class Tracing:
         self._hub, self._clock, self._server = hub, clock, server
         self._prefix = f"$JS.{domain}.API.".encode() if domain else b""
 
-    def route(self, origin: Sink, client: ClientInfo, message: Delivery, mapped: bytes | None = None) -> bool:
+    def route(self, origin: Sink, client: ClientInfo, message: Single, mapped: bytes | None = None) -> bool:
         """Route a client's message like `Hub.route`, with its trace. `mapped`: the subject that it is mapped to."""
         trace = self._begin(client, message, (client.id, client.name, CLIENT_KIND), mapped)
-        original, reply, header, payload = message
+        original, header = message.subject, message.header
         if trace is None:
             subject = original if mapped is None else mapped
             if headers.get(header, _ACCOUNT) is not None:
@@ -73,8 +72,8 @@ class Tracing:
                 header = headers.append(
                     headers.remove(header, [TRACE_DESTINATION]), [(TRACE_DESTINATION, TRACE_DISABLED)]
                 )
-            return self._hub.route(origin, client, subject, reply, header, payload)
-        routed = trace.subject, reply, header, payload
+            return self._hub.route(origin, client, Single(subject, message.reply, header, message.payload))
+        routed = message.under(trace.subject)
         found = False
         for sub in self._hub.chosen(trace.subject, origin, hides):
             if sub.sink is origin and not sub.sink.echo:
@@ -85,21 +84,20 @@ class Tracing:
         trace.routed()
         return found
 
-    def refused(self, client: ClientInfo, message: Delivery, mapped: bytes | None, error: str) -> None:
+    def refused(self, client: ClientInfo, message: Single, mapped: bytes | None, error: str) -> None:
         """Trace a message that permissions reject. `mapped`: what its account maps the subject to."""
         trace = self._begin(client, message, (client.id, client.name, CLIENT_KIND), mapped, error)
         if trace is not None:
             trace.routed()
 
-    def arrived(self, node: NamedSink, message: Routed, client: ClientInfo, subs: Sequence[Subscription]) -> None:
+    def arrived(self, node: NamedSink, message: Single, client: ClientInfo, subs: Sequence[Subscription]) -> None:
         """Hand a message that another node routed here to these subscribers of this node."""
-        delivery = message.subject, message.reply, message.header, message.payload
-        trace = self._begin(client, delivery, (node.id, node.name, NODE_KIND))
+        trace = self._begin(client, message, (node.id, node.name, NODE_KIND))
         for sub in subs:
             if trace is None:
-                sub.sink.receive(sub, *delivery, client)
+                sub.sink.take(sub, message, 0, 1, client)
             elif trace.admits(sub):
-                trace.hand(sub, delivery, client)
+                trace.hand(sub, message, client)
         if trace is not None:
             trace.routed()
 
@@ -111,14 +109,14 @@ class Tracing:
     def _begin(
         self,
         client: ClientInfo,
-        message: Delivery,
+        message: Single,
         source: tuple[int, str, int],
         mapped: bytes | None = None,
         error: str = "",
     ) -> MessageTrace | None:
         """Return the trace of a message from `source` (number, name, kind); None: not traced."""
         cid, name, kind = source
-        subject, _, header, payload = message
+        subject, header, payload = message.subject, message.header, message.payload
         to, fields = _requested(header, kind)
         if not to:
             return None
@@ -203,9 +201,9 @@ class MessageTrace:
             event["from"] = _text(requested)
         self._events.append(event | {"to": _text(subject)})
 
-    def route(self, hub: Hub, client: ClientInfo, message: Delivery) -> bool:
+    def route(self, hub: Hub, client: ClientInfo, message: Single) -> bool:
         """Route the message in another account like `Hub.route`, and trace its receivers there."""
-        subject = message[0]
+        subject = message.subject
         before = self._account, self._service
         self._account, self._service = hub.account, service_of(subject, hub.account)
         if self._service:
@@ -220,22 +218,23 @@ class MessageTrace:
         self._account, self._service = before
         return found
 
-    def hand(self, sub: Subscription, message: Delivery, client: ClientInfo) -> None:
+    def hand(self, sub: Subscription, message: Single, client: ClientInfo) -> None:
         """Hand the message to one subscriber, or only add it to the trace."""
-        subject, reply, header, payload = message
+        subject = message.subject
         if sub.remote is not None:
-            sub.sink.receive(sub, subject, reply, self._header_for(sub, header), payload, client)
+            marked = Single(subject, message.reply, self._header_for(sub, message.header), message.payload)
+            sub.sink.take(sub, marked, 0, 1, client)
         elif isinstance(sub.sink, CrossAccount):
             sub.sink.traced(self, sub, message, client)
         elif isinstance(sub.sink, NamedSink):
             # A denied receiver passes it on, or reports that it is denied to all.
             self.delivered(sub, NOT_ALLOWED if hides(sub.sink, subject) else "")
             if not self.only:
-                sub.sink.receive(sub, *message, client)
+                sub.sink.take(sub, message, 0, 1, client)
         else:
             # Requests to this server keep their plain client; a stream reports to the trace.
             plain = subject.startswith(_SERVICES) and not subject.startswith(_EVENTS)
-            sub.sink.receive(sub, *message, client if plain else traced(client, self))
+            sub.sink.take(sub, message, 0, 1, client if plain else traced(client, self))
 
     def delivered_to(self, sub: Subscription, account: str, sink: Sink) -> None:
         """Note that a client of another account receives it, through a shadow subscription."""

@@ -6,53 +6,11 @@ traced message carries (`Nats-Trace-Dest`).
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from typing import Any, Protocol, overload
+from typing import Any, Protocol
 
 import msgspec
 
 from lakestream.protocol.gotime import format_time
-
-Delivery = tuple[bytes, bytes, bytes, bytes]
-"""One message for a subscriber: (subject shown, reply, header, payload); `b""` for absent parts."""
-
-
-class Framed(Sequence[Delivery], ABC):
-    """A batch of messages that makes its own frames for clients. The messages themselves are made when one is asked
-    for: for receivers that take one by one, or other forms than frames."""
-
-    __slots__ = ("_made",)
-
-    def __init__(self) -> None:
-        self._made: list[Delivery] | None = None
-
-    @abstractmethod
-    def frames(self, sid: bytes) -> tuple[bytes, int]:
-        """Return the MSG and HMSG frames for a subscription, and the bytes of header blocks and payloads together."""
-
-    @abstractmethod
-    def make(self) -> list[Delivery]:
-        """Make the messages."""
-
-    def sizes(self) -> list[int]:
-        """Return the bytes of subject, reply, header block and payload of each message."""
-        return [sum(map(len, message)) for message in self]
-
-    def __iter__(self) -> Iterator[Delivery]:
-        if self._made is None:
-            self._made = self.make()
-        return iter(self._made)
-
-    @overload
-    def __getitem__(self, at: int) -> Delivery: ...
-    @overload
-    def __getitem__(self, at: slice) -> Sequence[Delivery]: ...
-    def __getitem__(self, at: int | slice) -> Delivery | Sequence[Delivery]:
-        if self._made is None:
-            self._made = self.make()
-        return self._made[at]
-
 
 TRACE_DESTINATION = b"Nats-Trace-Dest"
 TRACE_DISABLED = b"trace disabled"

@@ -8,18 +8,33 @@ connection.
 from __future__ import annotations
 
 import json
-from typing import Any, NoReturn
+from collections.abc import Iterable
+from typing import Any, ClassVar, NoReturn
 
 import msgspec
 
 
-class Publish(msgspec.Struct, gc=False):
-    """PUB or HPUB. An absent reply or header block is `b""`; `header` is the raw block through its blank line."""
+class Single(msgspec.Struct, gc=False):
+    """PUB or HPUB: a block of one message (`Messages`). An absent reply or header block is `b""`; `header` is the raw
+    block through its blank line."""
+
+    to: ClassVar[bytes] = b""
 
     subject: bytes
     reply: bytes
     header: bytes
     payload: bytes
+
+    def messages(self, begin: int, end: int) -> Iterable[Single]:
+        """Return this message, as a block returns those that it has."""
+        return (self,)
+
+    def stop(self, begin: int, end: int) -> int:
+        return end
+
+    def under(self, subject: bytes) -> Single:
+        """Return the message under another subject."""
+        return Single(subject, self.reply, self.header, self.payload)
 
 
 class Subscribe(msgspec.Struct, gc=False):
@@ -58,7 +73,7 @@ class Violation(msgspec.Struct, frozen=True):
     reason: str
 
 
-Command = Publish | Subscribe | Unsubscribe | Connect | Ping | Pong | Violation
+Command = Single | Subscribe | Unsubscribe | Connect | Ping | Pong | Violation
 
 _FLAGS = frozenset(["verbose", "pedantic", "echo", "headers", "no_responders", "tls_required", "new_account"])
 _TEXTS = frozenset(

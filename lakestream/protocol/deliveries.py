@@ -13,7 +13,7 @@ from itertools import accumulate
 from typing import overload
 
 from lakestream import native
-from lakestream.protocol.client import Delivery, Framed
+from lakestream.protocol.messages import Delivery, Framed
 
 
 class FirstDeliveries(Framed):
@@ -26,6 +26,7 @@ class FirstDeliveries(Framed):
         head: the ack subject up to the stream sequence.
         consumer: the consumer sequence of the first message.
         left: number of messages that are left after the first one.
+        to: see `MessageBlock`.
     """
 
     __slots__ = ("_begin", "_buf", "_consumer", "_end", "_head", "_left", "_lengths", "_offsets")
@@ -40,8 +41,9 @@ class FirstDeliveries(Framed):
         head: bytes,
         consumer: int,
         left: int,
+        to: bytes = b"",
     ) -> None:
-        super().__init__()
+        super().__init__(to)
         self._buf, self._offsets, self._lengths, self._begin, self._end = buf, offsets, lengths, begin, end
         self._head, self._consumer, self._left = head, consumer, left
 
@@ -70,7 +72,7 @@ class FirstDeliveries(Framed):
 
     def _part(self, begin: int, end: int) -> FirstDeliveries:
         places = self._offsets, self._lengths, self._begin + begin, self._begin + end
-        return FirstDeliveries(self._buf, *places, self._head, self._consumer + begin, self._left - begin)
+        return FirstDeliveries(self._buf, *places, self._head, self._consumer + begin, self._left - begin, self.to)
 
     def make(self) -> list[Delivery]:
         head, consumer, left = self._head, self._consumer, self._left
@@ -99,11 +101,11 @@ class FirstDeliveries(Framed):
 
     @classmethod
     def of_columns(
-        cls, records: bytes, lengths: Sequence[int], head: bytes, consumer: int, left: int
+        cls, records: bytes, lengths: Sequence[int], head: bytes, consumer: int, left: int, to: bytes = b""
     ) -> FirstDeliveries:
         """Return the messages of what `columns` returned. Raise OverflowError or TypeError for other numbers."""
         offsets = array("I", accumulate(lengths[:-1], initial=0))
-        return cls(records, offsets, array("I", lengths), 0, len(lengths), head, consumer, left)
+        return cls(records, offsets, array("I", lengths), 0, len(lengths), head, consumer, left, to)
 
     def content(self) -> int:
         """Return the bytes of all header blocks and payloads."""

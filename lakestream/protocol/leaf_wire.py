@@ -16,11 +16,11 @@ from typing import Any
 
 import msgspec
 
-from lakestream.protocol.client import Delivery
 from lakestream.protocol.commands import Ping, Pong
 from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.protocol.delivered import ErrorLine
 from lakestream.protocol.frames import LEAF_HMSG, LEAF_MSG
+from lakestream.protocol.messages import Delivery
 
 MAX_LINE = 64 * 1024
 """Maximum length of a line in bytes: nats-server's INFO can be long."""

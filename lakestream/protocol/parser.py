@@ -23,7 +23,7 @@ from lakestream.protocol.commands import (
     Command,
     Ping,
     Pong,
-    Publish,
+    Single,
     Subscribe,
     Unsubscribe,
     Violation,
@@ -107,11 +107,11 @@ class _Large:
                 return -1
         return at
 
-    def whole(self) -> Publish | None:
+    def whole(self) -> Single | None:
         """Return the message; None before its end has come."""
         if len(self._end) < 2:
             return None
-        return Publish(self._subject, self._reply, self._header.getvalue(), self._payload.getvalue())
+        return Single(self._subject, self._reply, self._header.getvalue(), self._payload.getvalue())
 
 
 class Parser:
@@ -251,7 +251,7 @@ class Parser:
                         more -= 1
                         reply_at, reply_length, payload_at, size = places
                         reply = buf[reply_at : reply_at + reply_length]
-                        append(Publish(subjects[0], reply, b"", buf[payload_at : payload_at + size]))
+                        append(Single(subjects[0], reply, b"", buf[payload_at : payload_at + size]))
                     continue
             more -= 1
             if buf[position] == _H and self.headers:
@@ -267,7 +267,7 @@ class Parser:
                         and buf[end + 1] == _LF
                         and end - start <= limit
                     ):
-                        append(Publish(subject, reply, buf[start:middle], buf[middle:end]))
+                        append(Single(subject, reply, buf[start:middle], buf[middle:end]))
                         position = end + 2
                         continue
             position = self._careful(buf, position, commands)
@@ -372,5 +372,5 @@ class Parser:
         if len(buf) < end + 2:
             need = end + (2 if len(buf) > end else 1)
             return self._hold(buf[position:], need - position)
-        commands.append(Publish(words[0], reply, buf[start : start + header], buf[start + header : end]))
+        commands.append(Single(words[0], reply, buf[start : start + header], buf[start + header : end]))
         return end + 2

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import msgspec
 
-from lakestream.native import frame_run, parse_run
-from lakestream.protocol.commands import Command, Publish
+from lakestream.native import frame_acks, frame_run, parse_run
+from lakestream.protocol.commands import Command, Single
 
 WIDTH = 4
 """Numbers of a message in `Publishes.places`."""
@@ -56,6 +56,7 @@ class Publishes(msgspec.Struct, gc=False):
         one_by_one: a receiver looks at each message by itself.
     """
 
+    to: ClassVar[bytes] = b""
     buf: bytes
     subjects: list[bytes]
     starts: list[int]
@@ -67,15 +68,24 @@ class Publishes(msgspec.Struct, gc=False):
     def __len__(self) -> int:
         return len(self.subjects)
 
-    def message(self, at: int) -> Publish:
+    def message(self, at: int) -> Single:
         """Return one of the messages."""
         reply, reply_length, payload, length = self.places[at * WIDTH : at * WIDTH + WIDTH]
         buf = self.buf
-        return Publish(self.subjects[at], buf[reply : reply + reply_length], b"", buf[payload : payload + length])
+        return Single(self.subjects[at], buf[reply : reply + reply_length], b"", buf[payload : payload + length])
 
-    def messages(self, begin: int = 0, end: int | None = None) -> Iterator[Publish]:
+    def messages(self, begin: int = 0, end: int | None = None) -> Iterator[Single]:
         """Yield the messages from `begin` to before `end`."""
         return map(self.message, range(begin, len(self) if end is None else end))
+
+    def stop(self, begin: int, end: int) -> int:
+        return end
+
+    def frames(self, sid: bytes, begin: int, end: int) -> tuple[bytes, int, int, int]:
+        """Return the frames of some messages for a subscription, their number, the bytes of their payloads, and the
+        message behind them."""
+        frames = frame_run(self.buf, self.subjects, self.places, begin, end, sid)
+        return frames, end - begin, self.bytes_of(begin, end), end
 
     def reply(self, at: int) -> bytes:
         """Return the reply subject of a message; b"" if it has none."""
@@ -130,6 +140,44 @@ class Publishes(msgspec.Struct, gc=False):
         reply, reply_length, payload, _ = self.places[:WIDTH]
         after_subject = (reply if reply_length else self.buf.rfind(b" ", 0, payload) + 1) - 1
         return after_subject - len(self.subjects[0]) - len(b"PUB ")
+
+
+class PubAcks(msgspec.Struct, gc=False):
+    """The pub acks of messages whose reply is `head` and one more token: `prefix`, a sequence and `}`.
+
+    Attributes:
+        run: the messages.
+        seq: sequence of message 0 of the run.
+    """
+
+    to: ClassVar[bytes] = b""
+    run: Publishes
+    head: bytes
+    prefix: bytes
+    seq: int
+
+    def __len__(self) -> int:
+        return len(self.run)
+
+    def messages(self, begin: int, end: int) -> Iterator[Single]:
+        """Yield the acks of the messages from `begin` to before `end` that have a reply."""
+        for at in range(begin, end):
+            if reply := self.run.reply(at):
+                yield Single(reply, b"", b"", b"%b%d}" % (self.prefix, self.seq + at))
+
+    def stop(self, begin: int, end: int) -> int:
+        """Return the first message from `begin` on with another reply, else `end`."""
+        for at in range(begin, end):
+            reply = self.run.reply(at)
+            if reply and not (reply.startswith(self.head) and b"." not in reply[len(self.head) :]):
+                return at
+        return end
+
+    def frames(self, sid: bytes, begin: int, end: int) -> tuple[bytes, int, int, int]:
+        """Return the frames of the acks from `begin` to `stop`, their number, the bytes of their payloads, and
+        `stop`. For `sid` b"": PUB commands."""
+        run = self.run
+        return frame_acks(run.buf, run.places, begin, end, self.head, self.prefix, self.seq + begin, sid)
 
 
 class BrokenRunError(ValueError):

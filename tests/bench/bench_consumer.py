@@ -13,12 +13,11 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections.abc import Callable, Sequence
 
 import msgspec
 
-from lakestream.net.interest.subscription import Subscription
-from lakestream.ports import ClientInfo, Delivery
+from lakestream.net.interest.subscription import SingleSink, Subscription
+from lakestream.ports import ClientInfo, Messages
 from lakestream.stream.acks import Acks
 from lakestream.stream.consumer.config import ConsumerConfig
 from lakestream.stream.core.operations import CreateConsumer, DeleteConsumer
@@ -27,27 +26,17 @@ from tests.unit.stream_world import CLIENT, World
 BATCH = 500
 
 
-class Counter:
+class Counter(SingleSink):
     """Receiver that counts messages and keeps the ack subjects of the last ones."""
-
-    congested = False
-    echo = True
 
     def __init__(self) -> None:
         self.count = 0
         self.replies: list[bytes] = []
 
-    def receive(
-        self, sub: Subscription, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
-    ) -> None:
-        self.receive_many(sub, ((subject, reply, header, payload),))
-
-    def receive_many(self, sub: Subscription, messages: Sequence[Delivery]) -> None:
-        self.count += len(messages)
-        self.replies += [message[1] for message in messages]
-
-    def on_drain(self, callback: Callable[[], None]) -> None:
-        callback()
+    def take(self, sub: Subscription, messages: Messages, begin: int, end: int, client: ClientInfo) -> int:
+        self.count += end - begin
+        self.replies += [message.reply for message in messages.messages(begin, end)]
+        return end
 
 
 def create(world: World, name: str, config: ConsumerConfig) -> None:

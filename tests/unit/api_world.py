@@ -22,9 +22,9 @@ from lakestream.logging import Logger
 from lakestream.meta.shared import EngineOptions, Shared
 from lakestream.meta.stores import FileStores
 from lakestream.net.hub import Hub
-from lakestream.net.interest.subscription import Subscription
+from lakestream.net.interest.subscription import SingleSink, Subscription
 from lakestream.net.turn import Turn
-from lakestream.ports import ClientInfo, Delivery
+from lakestream.ports import ClientInfo, Single
 from lakestream.protocol.subjects import matches
 from lakestream.stream.assembly import Stream
 from tests.unit.stream_world import CLIENT, ManualClock, ManualIo
@@ -33,7 +33,7 @@ Got = tuple[bytes, bytes, bytes]
 """(reply subject, header block, payload)."""
 
 
-class Client:
+class Client(SingleSink):
     """Sink that keeps what it receives, with header blocks."""
 
     echo = True
@@ -47,9 +47,6 @@ class Client:
         self, sub: Subscription, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
     ) -> None:
         self.got.append((subject, header, payload))
-
-    def receive_many(self, sub: Subscription, messages: Sequence[Delivery]) -> None:
-        self.got.extend((subject, header, payload) for subject, _, header, payload in messages)
 
     def on_drain(self, callback: Callable[[], None]) -> None:
         self.drained.append(callback)
@@ -172,7 +169,7 @@ class ApiWorld:
         self._number += 1
         reply = b"_INBOX.me.%d" % self._number
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        found = self.hub.route(None, CLIENT, subject.encode(), reply, header, data)
+        found = self.hub.route(None, CLIENT, Single(subject.encode(), reply, header, data))
         if not found:
             self.client.got.append((reply, b"503", b""))
         return reply

@@ -24,9 +24,9 @@ from lakestream.log.store.store import Store
 from lakestream.logging import Logger
 from lakestream.meta.shared import EngineOptions, Shared
 from lakestream.net.hub import Hub
-from lakestream.net.interest.subscription import Subscription
+from lakestream.net.interest.subscription import SingleSink, Subscription
 from lakestream.net.turn import Turn
-from lakestream.ports import ClientInfo, Delivery
+from lakestream.ports import ClientInfo, Single
 from lakestream.stream.consumer.consumer import Consumer
 
 T = TypeVar("T")
@@ -190,7 +190,7 @@ class Message(NamedTuple):
         return self.numbers[1]
 
 
-class Client:
+class Client(SingleSink):
     """Sink that keeps what it receives."""
 
     echo = True
@@ -214,10 +214,6 @@ class Client:
     ) -> None:
         self.got.append(Message(subject.decode(), reply.decode(), header.decode(), payload))
 
-    def receive_many(self, sub: Subscription, messages: Sequence[Delivery]) -> None:
-        for message in messages:
-            self.receive(sub, *message, CLIENT)
-
     def no_responders(self, sub: Subscription, subject: bytes, reply: bytes) -> None:
         self.got.append(Message(reply.decode(), "", f"NATS/1.0 503\r\nNats-Subject: {subject.decode()}\r\n\r\n", b""))
 
@@ -235,7 +231,7 @@ class Client:
             callback()
         self._world.clock.turn()
 
-    def take(self) -> list[Message]:
+    def taken(self) -> list[Message]:
         """Return the messages since the last call."""
         self._world.clock.turn()
         got, self.got = self.got, []
@@ -267,7 +263,7 @@ class World:
     # ------------------------------------------------------------------ client
     def publish(self, subject: str, data: bytes = b"", reply: str = "", header: str = "") -> None:
         """Publish without ending the turn."""
-        self.hub.route(None, CLIENT, subject.encode(), reply.encode(), header.encode(), data)
+        self.hub.route(None, CLIENT, Single(subject.encode(), reply.encode(), header.encode(), data))
 
     def inbox(self) -> str:
         return f"_INBOX.me.{next(self._number)}"
@@ -341,7 +337,7 @@ class World:
     def pull(self, batch: int = 1, name: str = "c", **fields: Any) -> list[Message]:
         """Send a pull request; return the messages and statuses that arrive at once."""
         self.next({"batch": batch, **fields}, name)
-        return self.client.take()
+        return self.client.taken()
 
     def ack(self, message: Message | str, payload: bytes = b"+ACK", reply: str = "") -> None:
         """Publish to an ack subject."""

@@ -6,7 +6,7 @@ what they receive. A client's requests and answers are the bytes that a connecti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from lakestream.config.account_options import AccountOptions
 from lakestream.config.options import Options
@@ -15,15 +15,15 @@ from lakestream.net.accounts.accounts import Accounts
 from lakestream.net.accounts.imports import AccountImports
 from lakestream.net.accounts.service_imports import ServerNames
 from lakestream.net.hub import Hub
-from lakestream.net.interest.subscription import Subscription
+from lakestream.net.interest.subscription import SingleSink, Subscription
 from lakestream.net.turn import Turn
-from lakestream.ports import ClientInfo, Delivery
+from lakestream.ports import ClientInfo, Single
 from tests.unit.stream_world import ManualClock
 
 Got = tuple[bytes, bytes, bytes, bytes]
 
 
-class Client:
+class Client(SingleSink):
     """Client: received messages as (subject, reply, header, payload), and its requests without responders."""
 
     echo = True
@@ -43,9 +43,6 @@ class Client:
         sub.delivered += 1
         if sub.maximum and sub.delivered >= sub.maximum:
             self.hub.leave(sub)
-
-    def receive_many(self, sub: Subscription, messages: Sequence[Delivery]) -> None:
-        self.got.extend(messages)
 
     def on_drain(self, callback: Callable[[], None]) -> None:
         self._drained.append(callback)
@@ -68,9 +65,9 @@ class Client:
         return sub
 
     def publish(self, subject: bytes, payload: bytes = b"", reply: bytes = b"", header: bytes = b"") -> bool:
-        return self.hub.route(self, self.info, subject, reply, header, payload)
+        return self.hub.route(self, self.info, Single(subject, reply, header, payload))
 
-    def take(self) -> list[Got]:
+    def taken(self) -> list[Got]:
         """Return the messages since the last call."""
         got, self.got = self.got, []
         return got
@@ -78,7 +75,7 @@ class Client:
     @property
     def subjects(self) -> list[bytes]:
         """Return the subjects of the messages since the last call."""
-        return [message[0] for message in self.take()]
+        return [message[0] for message in self.taken()]
 
 
 class World:

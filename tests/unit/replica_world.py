@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
@@ -30,7 +30,7 @@ from lakestream.meta.site import LakeWatch, Site
 from lakestream.net.hub import Hub
 from lakestream.net.interest.interest import Subscription
 from lakestream.net.turn import Turn
-from lakestream.ports import ClientInfo, Delivery
+from lakestream.ports import ClientInfo, Delivery, Single
 from lakestream.raft.core.messages import Membership
 from lakestream.raft.group.groups import RaftGroups
 from lakestream.raft.group.ports import Channel
@@ -212,10 +212,6 @@ class Client(Inbox):
     ) -> None:
         self.got.append((subject, payload))
         self.all.append((subject, reply, header, payload))
-
-    def receive_many(self, sub: Subscription, messages: Sequence[Delivery]) -> None:
-        self.got.extend((subject, payload) for subject, _, _, payload in messages)
-        self.all.extend(messages)
 
 
 class Descriptors:
@@ -474,7 +470,7 @@ class World:
         if headers:
             lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
             block = f"NATS/1.0\r\n{lines}\r\n".encode()
-        node.hub.route(None, CLIENT, subject.encode(), reply, block, data)
+        node.hub.route(None, CLIENT, Single(subject.encode(), reply, block, data))
         return reply
 
     def acked(self, subject: str, data: bytes = b"", **headers: str) -> dict[str, Any]:
@@ -531,7 +527,9 @@ class World:
         node = self.leader()
         before = len(node.inbox.all)
         body = b'{"batch":%d,"no_wait":true}' % batch
-        node.hub.route(None, CLIENT, f"$JS.API.CONSUMER.MSG.NEXT.S.{name}".encode(), b"_INBOX.me.pull", b"", body)
+        node.hub.route(
+            None, CLIENT, Single(f"$JS.API.CONSUMER.MSG.NEXT.S.{name}".encode(), b"_INBOX.me.pull", b"", body)
+        )
         self.run(0.01)
         return [each for each in node.inbox.all[before:] if each[1]]
 
@@ -540,7 +538,7 @@ class World:
         node = self.leader()
         self._number += 1
         reply = b"_INBOX.me.%d" % self._number if confirmed else b""
-        node.hub.route(None, CLIENT, message[1], reply, b"", b"+ACK")
+        node.hub.route(None, CLIENT, Single(message[1], reply, b"", b"+ACK"))
         self.run(0.0)
         if confirmed:
             self.until(lambda: any(subject == reply for subject, _ in node.inbox.got))

@@ -16,11 +16,12 @@ from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Accounts
 from lakestream.net.accounts.imports import AccountImports
 from lakestream.net.accounts.service_imports import ServerNames
-from lakestream.net.interest.subscription import Subscription
+from lakestream.net.interest.subscription import SingleSink, Subscription
 from lakestream.net.peers.routes import Routes
 from lakestream.net.turn import Turn
-from lakestream.ports import ClientInfo, Delivery
+from lakestream.ports import ClientInfo, Single
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT, UNLIMITED
+from lakestream.protocol.messages import Messages
 from lakestream.protocol.peer_wire import NodeInfo
 from lakestream.protocol.publishes import NOTHING_APART, Publishes, run_of
 from lakestream.protocol.route_wire import Record, decode
@@ -34,7 +35,7 @@ ACCOUNTS = [DEFAULT, ONE, TWO]
 Message = tuple[bytes, bytes, bytes, bytes]
 
 
-class Client:
+class Client(SingleSink):
     """Client of a node: a sink that keeps what it receives, by subscription."""
 
     def __init__(self, node: Node, echo: bool = True, account: str = GLOBAL_ACCOUNT) -> None:
@@ -56,9 +57,6 @@ class Client:
         sub.delivered += 1
         if sub.maximum and sub.delivered >= sub.maximum:
             self.hub.leave(sub)
-
-    def receive_many(self, sub: Subscription, messages: Sequence[Delivery]) -> None:
-        self.got.extend((sub.sid, message) for message in messages)
 
     def on_drain(self, callback: Callable[[], None]) -> None:
         self._drained.append(callback)
@@ -83,7 +81,7 @@ class Client:
         self.hub.leave(sub)
 
     def publish(self, subject: bytes, payload: bytes = b"", reply: bytes = b"", header: bytes = b"") -> bool:
-        return self.hub.route(self, self._info, subject, reply, header, payload)
+        return self.hub.route(self, self._info, Single(subject, reply, header, payload))
 
     def publish_run(self, messages: Sequence[tuple[bytes, bytes, bytes]]) -> list[tuple[int, int]]:
         """Publish (subject, reply, payload) as a run; return what `Hub.route_run` does."""
@@ -101,12 +99,11 @@ class ColumnarClient(Client):
 
     runs = 0
 
-    def receive_run(self, sub: Subscription, run: Publishes, begin: int, end: int, client: ClientInfo) -> int:
-        assert not sub.maximum
-        self.runs += 1
-        for each in run.messages(begin, end):
-            self.receive(sub, each.subject, each.reply, b"", each.payload, client)
-        return end
+    columnar = True
+
+    def take(self, sub: Subscription, messages: Messages, begin: int, end: int, client: ClientInfo) -> int:
+        self.runs += isinstance(messages, Publishes)
+        return super().take(sub, messages, begin, end, client)
 
 
 def pub(subject: bytes, reply: bytes, payload: bytes) -> bytes:

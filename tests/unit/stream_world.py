@@ -20,9 +20,9 @@ from lakestream.log.store.segment_store import open_store
 from lakestream.log.store.store import Store
 from lakestream.logging import Logger
 from lakestream.net.hub import Hub
-from lakestream.net.interest.subscription import Subscription
+from lakestream.net.interest.subscription import SingleSink, Subscription
 from lakestream.net.turn import Turn
-from lakestream.ports import ClientInfo, Delivery
+from lakestream.ports import ClientInfo, Single
 from lakestream.stream.assembly import FEATURES, MakeFeature, Stream
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.operations import CreateStream, decode_operation
@@ -115,7 +115,7 @@ class ManualIo(Io):
             done(result, None)
 
 
-class Inbox:
+class Inbox(SingleSink):
     """Sink that keeps what it receives, and counts as a client."""
 
     congested = False
@@ -128,9 +128,6 @@ class Inbox:
         self, sub: Subscription, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
     ) -> None:
         self.got.append((subject, payload))
-
-    def receive_many(self, sub: Subscription, messages: Sequence[Delivery]) -> None:
-        self.got.extend((subject, payload) for subject, _, _, payload in messages)
 
     def on_drain(self, callback: Callable[[], None]) -> None:
         callback()
@@ -224,7 +221,7 @@ class World:
         if headers:
             lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
             block = f"NATS/1.0\r\n{lines}\r\n".encode()
-        self.hub.route(None, CLIENT, subject.encode(), reply, block, data)
+        self.hub.route(None, CLIENT, Single(subject.encode(), reply, block, data))
         return reply
 
     def settle(self) -> None:

@@ -19,7 +19,7 @@ from lakestream.logging import Logger
 from lakestream.net.accounts.resolver import Answer, Missing, ResolverError
 from lakestream.net.accounts.token_files import DIGEST_BYTES, TokenFiles, is_newer
 from lakestream.net.hub import Hub
-from lakestream.ports import ClientInfo, Clock, Io, Timer
+from lakestream.ports import ClientInfo, Clock, Io, Single, Timer
 from lakestream.protocol import jwt
 from lakestream.protocol.durations import format_duration
 from lakestream.protocol.nuid import nuid
@@ -230,7 +230,7 @@ class DirectoryResolver:
         other = self._hub.elsewhere(PACK, PACK_QUEUE)
         if other is not None:
             reply = self._inbox + b".pack"
-            other.sink.receive(other, PACK, reply, b"", self.files.digest(), self._hub.system)
+            other.sink.take(other, Single(PACK, reply, b"", self.files.digest()), 0, 1, self._hub.system)
 
     def _packed(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
         account, _, token = payload.decode("utf-8", "replace").partition("|")

@@ -14,7 +14,7 @@ from lakestream.net.accounts import permissions
 from lakestream.net.accounts.permissions import PermissionViolation, ReplyPermissions, Rules
 from lakestream.net.hub import Hub, MessageTracing
 from lakestream.net.interest.subscription import Subscription, hides
-from lakestream.ports import ClientInfo, Clock, Delivery
+from lakestream.ports import ClientInfo, Clock, Delivery, Single
 from lakestream.protocol.publishes import Publishes
 
 RESERVED_SUBJECT = b"$NRG."
@@ -153,9 +153,9 @@ class Guard:
         return messages
 
     @staticmethod
-    def pass_on(hub: Hub, sub: Subscription, message: Delivery, client: ClientInfo) -> None:
+    def pass_on(hub: Hub, sub: Subscription, message: Single, client: ClientInfo) -> None:
         """Hand a denied message to another member of the queue group. Report no responders when all are denied."""
-        subject, reply = message[:2]
+        subject, reply = message.subject, message.reply
         match = hub.interest_graph.match(subject)
         from_node = client.kind == NODE
         if sub.queue:
@@ -165,7 +165,7 @@ class Guard:
                 members = [member for member in group if not hides(member.sink, subject)]
                 if group[0].queue == sub.queue and members:
                     member = random.choice(members)
-                    member.sink.receive(member, *message, client)
+                    member.sink.take(member, message, 0, 1, client)
                     return
         # Of all denied subscribers the first one reports.
         denied_reporter = match.plain[:1] or next(iter(match.queues), [])

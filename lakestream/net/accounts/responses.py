@@ -10,15 +10,15 @@ not change interest; the account's hub asks here whether a path is open.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Literal, Protocol
 
 from msgspec.structs import replace
 
 from lakestream.net.accounts.service_latency import REQUESTER_GONE, TIMEOUT, UNAVAILABLE, Measured
 from lakestream.net.hub import Hub
-from lakestream.net.interest.subscription import Subscription
-from lakestream.ports import ClientInfo, Clock, Delivery, Timer
+from lakestream.net.interest.subscription import SingleSink, Subscription
+from lakestream.ports import ClientInfo, Clock, Framed, ListedMessages, Single, Timer
 
 MAX_REPLY_PATHS = 131_072
 """Open reply paths of an account (default). For one more, the path that is idle longest is closed."""
@@ -69,7 +69,7 @@ class ReplyPath:
         self.measured = measured
 
 
-class Responses:
+class Responses(SingleSink):
     """The reply paths out of one account on this server, and the sink of their subscription.
 
     Args:
@@ -80,9 +80,6 @@ class Responses:
     Attributes:
         prefix: the common prefix of the subjects.
     """
-
-    congested = False
-    echo = True
 
     def __init__(self, hub: Hub, clock: Clock, max_paths: int = MAX_REPLY_PATHS) -> None:
         self.hub, self.clock, self._max_paths = hub, clock, max_paths
@@ -202,7 +199,7 @@ class Responses:
             reply = self._returned(path, subject, reply)
         if client is not self._answering[0]:
             self._answering = client, replace(client, answers=True)
-        found = path.back.hub.route(None, self._answering[1], path.reply, reply, header, payload)
+        found = path.back.hub.route(None, self._answering[1], Single(path.reply, reply, header, payload))
         if not found and name in self._paths:
             self._close(name)
         if path.measured is not None:
@@ -217,25 +214,20 @@ class Responses:
             return reply
         return path.back.open(self, subject, reply, path.kind, path.threshold_ns)
 
-    def receive_many(self, sub: Subscription, messages: Sequence[Delivery]) -> None:
-        """Take replies that come together. Batches of consumers come through `deliver`, which knows the path."""
-        for subject, reply, header, payload in messages:
-            self.receive(sub, subject, reply, header, payload, self.hub.system)
-
-    def deliver(self, to: bytes, messages: Sequence[Delivery]) -> bool:
-        """Send a batch through a path; return False when it is closed. Empty messages do not end the replies."""
+    def deliver(self, messages: ListedMessages | Framed) -> bool:
+        to = messages.to
         name = to[len(self.prefix) :]
         path = self._paths.get(name)
         if path is None:
             return False
         if path.kind == "singleton":
             self._close(name)
-            messages = messages[:1]
+            messages = ListedMessages(messages[:1])
         else:
             self._used(name, path)
         if any(message[0] == to for message in messages):  # shown under the reply subject, not under one of their own
-            messages = [(path.reply, *message[1:]) if message[0] == to else message for message in messages]
-        if path.back.hub.deliver(path.reply, messages):
+            messages = ListedMessages([(path.reply, *each[1:]) if each[0] == to else each for each in messages])
+        if path.back.hub.send(messages.addressed(path.reply)):
             return True
         if name in self._paths:
             self._close(name)
@@ -251,6 +243,3 @@ class Responses:
                 path.measured.failed(UNAVAILABLE)
             if path.opener is not None:
                 path.opener.unanswered(path.asked, path.reply)
-
-    def on_drain(self, callback: Callable[[], None]) -> None:
-        callback()

@@ -9,7 +9,7 @@ of its own clients.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -19,9 +19,9 @@ from lakestream.config.account_options import Latency
 from lakestream.config.sharing import ImportSubjects
 from lakestream.net.accounts.responses import Kind, Responses
 from lakestream.net.accounts.service_latency import BAD_REQUEST, Measured, Sampler
-from lakestream.net.interest.subscription import Subscription
+from lakestream.net.interest.subscription import SingleSink, Subscription
 from lakestream.net.tracing import MessageTrace
-from lakestream.ports import ClientInfo, Delivery
+from lakestream.ports import ClientInfo, Single
 from lakestream.protocol import headers
 from lakestream.protocol.api.jsonio import dumps
 from lakestream.protocol.client import TRACE_DESTINATION, TRACE_DISABLED, client_shown
@@ -61,16 +61,13 @@ class ServiceTerms(msgspec.Struct, frozen=True, kw_only=True):
     latency: Latency | None = None
 
 
-class ServiceImportSink:
+class ServiceImportSink(SingleSink):
     """The sink of a service import in the importing account.
 
     Args:
         importer, exporter: the reply paths of the two accounts.
         where: returns the names of this server.
     """
-
-    congested = False
-    echo = True
 
     def __init__(
         self, importer: Responses, exporter: Responses, service: ServiceTerms, where: Callable[[], ServerNames]
@@ -95,16 +92,16 @@ class ServiceImportSink:
         self.importer.hub.interest_graph.remove(self._sub)
 
     # ------------------------------------------------------------------ sink
-    def traced(self, trace: MessageTrace, sub: Subscription, message: Delivery, client: ClientInfo) -> None:
-        subject, reply, header, _ = message
+    def traced(self, trace: MessageTrace, sub: Subscription, message: Single, client: ClientInfo) -> None:
+        subject, reply, header = message.subject, message.reply, message.header
         trace.crosses(self.exporter.hub.account, self._exported(subject), subject)
         if self.service.allow_trace:
             # Traces of other nodes come back like replies.
             to = headers.get(header, TRACE_DESTINATION) or b""
             path = self.exporter.open(self.importer, subject, to, "stream", self.service.threshold_ns)
-            self.receive(sub, *message, client, trace, path)
+            self._forward(message, client, trace, path)
         elif not trace.only:
-            self.receive(sub, *message, client, None, TRACE_DISABLED)
+            self._forward(message, client, None, TRACE_DISABLED)
         elif reply:
             self.unanswered(subject, reply)
 
@@ -115,19 +112,17 @@ class ServiceImportSink:
         return there if mappings is None else mappings.apply(there)
 
     def receive(
-        self,
-        sub: Subscription,
-        subject: bytes,
-        reply: bytes,
-        header: bytes,
-        payload: bytes,
-        client: ClientInfo,
-        trace: MessageTrace | None = None,
-        traced_to: bytes = b"",
+        self, sub: Subscription, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
+    ) -> None:
+        self._forward(Single(subject, reply, header, payload), client)
+
+    def _forward(
+        self, message: Single, client: ClientInfo, trace: MessageTrace | None = None, traced_to: bytes = b""
     ) -> None:
         """Forward a request. `trace`: continues there; `traced_to`: the destination of traces there."""
         if self._hops >= MAX_HOPS or (client.service and self.importer is self.exporter):
             return  # an import from the account itself is followed once
+        subject, reply, header = message.subject, message.reply, message.header
         there = self._exported(subject)
         answers = client.answers or (client.kind in _SERVERS and (not reply or reply.startswith(b"$JS.")))
         if answers and is_reserved(there) and not is_reserved(subject):
@@ -152,10 +147,11 @@ class ServiceImportSink:
         sender = replace(self._client, answers=True) if answers else self._client
         self._hops += 1
         try:
+            request = Single(there, path, header, message.payload)
             if trace is None:
-                found = exporter.hub.route(None, sender, there, path, header, payload)
+                found = exporter.hub.route(None, sender, request)
             else:
-                found = trace.route(exporter.hub, sender, (there, path, header, payload))
+                found = trace.route(exporter.hub, sender, request)
         finally:
             self._hops -= 1
         if not found and reply:
@@ -184,13 +180,6 @@ class ServiceImportSink:
             return None
         exporter = self.exporter
         return Measured(exporter.hub, exporter.clock, sampler.subject, self._where().server, self._shown, traced)
-
-    def receive_many(self, sub: Subscription, messages: Iterable[Delivery]) -> None:
-        for subject, reply, header, payload in messages:
-            self.receive(sub, subject, reply, header, payload, self.importer.hub.system)
-
-    def on_drain(self, callback: Callable[[], None]) -> None:
-        callback()
 
     # ------------------------------------------------------------------ no responders
     def unanswered(self, subject: bytes, reply: bytes) -> None:

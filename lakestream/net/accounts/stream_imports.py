@@ -17,8 +17,9 @@ from lakestream.net.accounts.responses import Responses
 from lakestream.net.hub import Hub
 from lakestream.net.interest.subscription import Requester, Subscription
 from lakestream.net.tracing import MessageTrace
-from lakestream.ports import ClientInfo, Delivery
+from lakestream.ports import ClientInfo, ListedMessages, Messages, Single
 from lakestream.protocol.client import traced
+from lakestream.protocol.messages import MessageBlock
 from lakestream.protocol.subjects import intersection
 
 _OF_THE_SERVER = (b"$JS.API.", b"$JS.ACK.", b"$JS.FC.", b"$JS.SNAPSHOT.", b"$SYS.REQ.")
@@ -49,11 +50,11 @@ class Shadow:
         route: the import.
     """
 
-    __slots__ = ("account", "echo", "route", "sub")
+    __slots__ = ("account", "columnar", "echo", "route", "sub")
 
     def __init__(self, sub: Subscription, account: str, route: StreamRoute) -> None:
         self.sub, self.account, self.route = sub, account, route
-        self.echo = True
+        self.echo, self.columnar = True, False
 
     @property
     def congested(self) -> bool:
@@ -62,30 +63,34 @@ class Shadow:
     def on_drain(self, callback: Callable[[], None]) -> None:
         self.sub.sink.on_drain(callback)
 
-    def receive(
-        self, sub: Subscription, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
-    ) -> None:
-        mine = self.sub
-        mine.sink.receive(mine, self.route.subjects.to_ours(subject), reply, header, payload, client)
+    def take(self, sub: Subscription, messages: Messages, begin: int, end: int, client: ClientInfo) -> int:
+        mine, to_ours, to = self.sub, self.route.subjects.to_ours, messages.to
+        if type(messages) is Single:
+            return mine.sink.take(mine, messages.under(to_ours(messages.subject)), 0, 1, client)
+        end = messages.stop(begin, end)
+        if to and isinstance(
+            messages, MessageBlock
+        ):  # messages of a consumer keep the subject that they are stored with
+            here = to_ours(to)
+            if any(message[0] == to for message in messages):  # shown under the deliver subject itself
+                messages = ListedMessages([(here, *each[1:]) if each[0] == to else each for each in messages])
+            mine.sink.take(mine, messages.addressed(here), begin, end, client)
+            return end
+        for each in messages.messages(begin, end):
+            mine.sink.take(mine, each.under(to_ours(each.subject)), 0, 1, client)
+        return end
 
-    def traced(self, trace: MessageTrace, sub: Subscription, message: Delivery, client: ClientInfo) -> None:
-        subject, reply, header, payload = message
-        mine, here = self.sub, self.route.subjects.to_ours(subject)
+    def traced(self, trace: MessageTrace, sub: Subscription, message: Single, client: ClientInfo) -> None:
+        mine, here = self.sub, self.route.subjects.to_ours(message.subject)
+        ours = message.under(here)
         trace.crosses(self.account, here)
         if self.route.allow_trace:
             trace.delivered_to(sub, self.account, mine.sink)
             if not isinstance(mine.sink, Requester):  # a stream reports to the trace itself
-                mine.sink.receive(mine, here, reply, header, payload, traced(client, trace))
+                mine.sink.take(mine, ours, 0, 1, traced(client, trace))
                 return
         if not trace.only:
-            mine.sink.receive(mine, here, reply, header, payload, client)
-
-    def receive_many(self, sub: Subscription, messages: Sequence[Delivery]) -> None:
-        """Deliver a batch. Messages of a consumer keep the subject that they are stored with."""
-        if any(message[0] == sub.subject for message in messages):  # shown under the deliver subject itself
-            here = self.route.subjects.to_ours(sub.subject)
-            messages = [(here, *message[1:]) if message[0] == sub.subject else message for message in messages]
-        self.sub.sink.receive_many(self.sub, messages)
+            mine.sink.take(mine, ours, 0, 1, client)
 
 
 class StreamImports:

@@ -7,11 +7,11 @@ are here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
-from lakestream.protocol.client import ClientInfo, Delivery
-from lakestream.protocol.publishes import Publishes
+from lakestream.protocol.client import ClientInfo
+from lakestream.protocol.messages import Messages
 
 MAX_WEIGHT = 999_999_999
 """Members of a queue group that the subscription of one other server counts for, as in nats-server."""
@@ -28,41 +28,56 @@ class Congested(Protocol):
 
 
 class Sink(Congested, Protocol):
-    """A receiver of messages: a client connection, an internal subscriber, or another server."""
+    """A receiver of messages: a client connection, an internal subscriber, or another server.
+
+    Attributes:
+        echo: it receives what it sends.
+        columnar: it takes runs of publishes; other sinks get their messages one by one.
+    """
 
     echo: bool
+    columnar: bool
 
     @property
     def congested(self) -> bool:
         """Return True above the high-water mark of unsent bytes."""
 
+    def take(self, sub: Subscription, messages: Messages, begin: int, end: int, client: ClientInfo) -> int:
+        """Take messages from `begin` on, at most to before `end`, for the subscription `sub`.
+
+        Args:
+            client: who sent them.
+
+        Returns:
+            The message behind those that it took: `end`, or less where the next one goes to others (`Messages.stop`),
+            or where it takes those of a run one by one, so that the caller can look at the time.
+        """
+
+
+class SingleSink:
+    """A sink that handles every message by itself."""
+
+    columnar = False
+    echo = True
+    congested = False
+
+    def take(self, sub: Subscription, messages: Messages, begin: int, end: int, client: ClientInfo) -> int:
+        end = messages.stop(begin, end)
+        for each in messages.messages(begin, end):
+            self.receive(sub, each.subject, each.reply, each.header, each.payload, client)
+        return end
+
     def receive(
         self, sub: Subscription, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
     ) -> None:
         """Take one message for the subscription `sub`."""
+        raise NotImplementedError
 
-    def receive_many(self, sub: Subscription, messages: Sequence[Delivery]) -> None:
-        """Take a batch for the subscription `sub`."""
-
-
-@runtime_checkable
-class Columnar(Protocol):
-    """A sink that takes publishes in columns."""
-
-    def receive_run(self, sub: Subscription, run: Publishes, begin: int, end: int, client: ClientInfo) -> int:
-        """Take messages of a run from `begin` on, at most to before `end`, for the subscription `sub`, which has no
-        `maximum`. Return the first one that was not taken, else `end`: a sink that takes them one by one takes few at
-        once, so that the caller can look at the time."""
+    def on_drain(self, callback: Callable[[], None]) -> None:
+        callback()
 
 
-class Carrier(Sink, Protocol):
-    """Another server, which takes one copy of a message for all of its subscribers."""
-
-    def carry(self, queue: bytes, to: bytes, messages: Sequence[Delivery]) -> None:
-        """Take a batch for the subscribers of `to`: members of the queue group, or (b"") subscribers in none."""
-
-
-class Remote(Carrier, Protocol):
+class Remote(Sink, Protocol):
     """Another node of the cluster."""
 
     name: str
@@ -114,14 +129,14 @@ class Subscription:
         maximum: deliveries since SUB after which it ends; 0 = no end. Kept by the sink.
         delivered: deliveries so far. Kept by the sink.
         local: not announced to other nodes.
+        elsewhere: its subscribers are behind another server, which takes one copy of a message for all of them.
         remote: the node whose interest this is; None for a subscription on this node.
         far: a queue group's members that it stands for are all behind leaf nodes of another node.
-        carrier: takes a batch together with its deliver subject; None: the sink reads that from the subscription.
         weight: members of the queue group that it stands for; more than 1 only for another server.
     """
 
     __slots__ = (
-        *("carrier", "delivered", "far", "local", "maximum", "queue"),
+        *("delivered", "elsewhere", "far", "local", "maximum", "queue"),
         *("remote", "sid", "sink", "subject", "weight"),
     )
 
@@ -132,9 +147,8 @@ class Subscription:
         self.sid = sid
         self.maximum = 0
         self.delivered = 0
-        self.local = self.far = False
+        self.elsewhere = self.far = self.local = False
         self.remote: Remote | None = None
-        self.carrier: Carrier | None = None
         self.weight = 1
 
 
@@ -164,7 +178,7 @@ class Match:
             sinks = [sub.sink for sub in self.takers]
             alone = all(len(set(group)) == 1 for group in self.queues)
             apart = alone and len({id(sink) for sink in sinks}) == len(sinks)
-            self._columnar = apart and all(isinstance(sink, Columnar) for sink in sinks)
+            self._columnar = apart and all(sink.columnar for sink in sinks)
         return self._columnar and not any(sub.maximum for sub in self.takers)
 
     def same(self, other: Match) -> bool:

@@ -15,7 +15,7 @@ NO_MATCH = Match([], [])
 
 
 class TrieLeaf:
-    """The subscriptions of one filter. `special` counts those of other nodes and carriers, and local ones."""
+    """The subscriptions of one filter. `special` counts those of other servers, and local ones."""
 
     __slots__ = ("plain", "queues", "special")
 
@@ -35,7 +35,7 @@ class TrieLeaf:
         if sub in members:
             return False
         members[sub] = None
-        if sub.remote is not None or sub.carrier is not None or sub.local:
+        if sub.elsewhere or sub.local:
             self.special += 1
         return True
 
@@ -46,7 +46,7 @@ class TrieLeaf:
         if sub not in members:
             return False
         del members[sub]
-        if sub.remote is not None or sub.carrier is not None or sub.local:
+        if sub.elsewhere or sub.local:
             self.special -= 1
         if sub.queue and not members:
             del queues[sub.queue]
@@ -94,12 +94,12 @@ def merge(leaves: Iterable[TrieLeaf]) -> Match:
 
 
 def _of_cluster(plain: list[Subscription], groups: list[list[Subscription]]) -> Match:
-    """Return a match in which other nodes or carriers take part, or that has local subscriptions."""
+    """Return a match in which other servers take part, or that has local subscriptions."""
     own = [sub for sub in plain if sub.remote is None]
-    # Like a node, a carrier gets one copy for all of its filters.
-    carriers = {sub.carrier: sub for sub in reversed(own) if sub.carrier is not None}
-    if carriers:
-        own = [sub for sub in own if sub.carrier is None or carriers[sub.carrier] is sub]
+    # Like a node, another server gets one copy for all of its filters.
+    servers = {sub.sink: sub for sub in reversed(own) if sub.elsewhere}
+    if servers:
+        own = [sub for sub in own if not sub.elsewhere or servers[sub.sink] is sub]
     # A node gets one copy however many of its filters match: it finds its subscribers itself.
     nodes = {sub.remote: sub for sub in reversed(plain) if sub.remote is not None}
     here = [sub for sub in own if not sub.local]
@@ -126,7 +126,7 @@ def _taking(group: list[Subscription]) -> list[Subscription]:
     as in nats-server. Of links to another server that is one, preferably of this node, so that the messages of one
     client stay in order."""
     if group[0].queue != LINK_QUEUE:
-        return [sub for sub in group if sub.carrier is None or (sub.remote is not None and not sub.far)] or group
+        return [sub for sub in group if not sub.elsewhere or (sub.remote is not None and not sub.far)] or group
     return [sub for sub in group if sub.remote is None] or [min(group, key=_name_of_node)]
 
 

@@ -266,7 +266,7 @@ class AcceptedLeaf(Accepted, Arrival):
         if self._held is not None:
             self._held.append(data)
         elif self.exchange is not None:
-            self.exchange.take(self._parser.feed(data), len(data))
+            self.exchange.handle(self._parser.feed(data), len(data))
         else:
             self._greeting += data
             self._greet()

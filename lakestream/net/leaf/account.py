@@ -64,11 +64,11 @@ def crosses(sub: Subscription) -> bool:
         return False
     subject = sub.subject
     if not subject.startswith(b"$"):
-        return sub.carrier is not None or not subject.startswith(REPLY_PATHS)
+        return sub.elsewhere or not subject.startswith(REPLY_PATHS)
     if subject.startswith(_WITHIN):
         return False
     if subject.startswith((ACK, FLOW)):
-        return sub.carrier is not None and not (sub.remote is not None and _of_a_stream(subject))
+        return sub.elsewhere and not (sub.remote is not None and _of_a_stream(subject))
     return True
 
 
@@ -109,7 +109,7 @@ class LeafAccount:
             return
         key, number = (sub.subject, sub.queue), sub.weight if joined else -sub.weight
         _add(self._counts, key, number)
-        if sub.carrier is not None and sub.remote is None:
+        if sub.elsewhere and sub.remote is None:
             _add(self._of_leaves, key, number)
         if self._members:
             if not self._changed:

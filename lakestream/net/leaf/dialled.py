@@ -95,7 +95,7 @@ class DialledConnection(OutgoingConnection):
                 self._greet(events[at])
                 at += 1
             if self.exchange is not None and at < len(events):
-                self.exchange.take(events[at:] if at else events, len(data))
+                self.exchange.handle(events[at:] if at else events, len(data))
         except (LeafWireError, S2Error) as error:
             self.end(f"invalid leaf node protocol: {error}")
         except LeafEnded as ended:

@@ -18,13 +18,14 @@ from lakestream.net.interest.subscription import MAX_WEIGHT, Congested, Subscrip
 from lakestream.net.leaf.account import REPLY_PATHS, Key, LeafAccount
 from lakestream.net.leaf.rights import Rights
 from lakestream.net.outbox import Outbox
-from lakestream.ports import ClientInfo, Clock, Delivery
+from lakestream.ports import ClientInfo, Clock, Delivery, ListedMessages, Messages, Single
 from lakestream.protocol import frames, headers
 from lakestream.protocol.api.jsonio import dumps
 from lakestream.protocol.commands import Ping, Pong
 from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.protocol.delivered import ErrorLine
 from lakestream.protocol.leaf_wire import ACK, Event, InterestBegins, InterestEnds, LeafConnect, LeafInfo, LeafMessage
+from lakestream.protocol.messages import MessageBlock
 from lakestream.protocol.subjects import subscribable
 
 MAX_SUBJECTS = 262_144
@@ -105,7 +106,7 @@ class Exchange(Outbox[bytes]):
         over: the connection has ended.
     """
 
-    echo = False
+    echo = columnar = False
 
     def __init__(
         self,
@@ -187,10 +188,21 @@ class Exchange(Outbox[bytes]):
     def on_drain(self, callback: Callable[[], None]) -> None:
         self._line.on_drain(callback)
 
-    def receive(
-        self, sub: Subscription, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
-    ) -> None:
-        last, queue = self._last, sub.queue
+    def take(self, sub: Subscription, messages: Messages, begin: int, end: int, client: ClientInfo) -> int:
+        if type(messages) is Single:
+            self._route(messages, sub.queue)
+        elif messages.to and isinstance(messages, MessageBlock):
+            self._carry(sub.queue, messages.to, messages)
+        else:
+            end = messages.stop(begin, end)
+            for each in messages.messages(begin, end):
+                self._route(each, sub.queue)
+        return end
+
+    def _route(self, message: Single, queue: bytes) -> None:
+        """Send a message to the subscribers of its subject there, in a queue group or (b"") in none."""
+        last = self._last
+        subject, reply, header, payload = message.subject, message.reply, message.header, message.payload
         if (
             queue
             and last is not None
@@ -208,10 +220,8 @@ class Exchange(Outbox[bytes]):
         self._last = subject, reply, header, payload, [queue] if queue else []
         self._count(1, len(header) + len(payload))
 
-    def receive_many(self, sub: Subscription, messages: Sequence[Delivery]) -> None:
-        self.carry(sub.queue, sub.subject, messages)
-
-    def carry(self, queue: bytes, to: bytes, messages: Sequence[Delivery]) -> None:
+    def _carry(self, queue: bytes, to: bytes, messages: Sequence[Delivery]) -> None:
+        """Send a batch for the subscribers of one subject, in a queue group or (b"") in none."""
         if self.over or not self._may_send(to, b""):
             return
         if not self._headers:
@@ -253,7 +263,7 @@ class Exchange(Outbox[bytes]):
 
     def no_responders(self, sub: Subscription, subject: bytes, reply: bytes) -> None:
         if not sub.subject.startswith((b"*", b">")):
-            self.carry(b"", reply, ((reply, b"", frames.no_responders(subject), b""),))
+            self._carry(b"", reply, ((reply, b"", frames.no_responders(subject), b""),))
 
     def _settle(self) -> None:
         """Make a frame of the last message: no more queue groups come."""
@@ -296,7 +306,7 @@ class Exchange(Outbox[bytes]):
             self._line.write(b"".join(out))
 
     # ------------------------------------------------------------------ in
-    def take(self, events: Sequence[Event], size: int) -> None:
+    def handle(self, events: Sequence[Event], size: int) -> None:
         """Handle what came in a buffer of `size` bytes. Raises Ended."""
         turn = self._hub.turn
         turn.overrun = None
@@ -350,7 +360,7 @@ class Exchange(Outbox[bytes]):
             self.subscriptions[key] = old
             return
         sub = Subscription(self, subject, queue, b"")
-        sub.carrier = self
+        sub.elsewhere = True
         sub.weight = weight
         self.subscriptions[key] = sub
         if self._rights.is_own(subject) or subject == USER_INFO:
@@ -387,12 +397,12 @@ class Exchange(Outbox[bytes]):
             return
         tracing = hub.tracing if header and TRACED in header else None
         if tracing is not None:
-            found = tracing.route(self, self._client, (subject, reply, header, payload))
+            found = tracing.route(self, self._client, Single(subject, reply, header, payload))
         else:
-            found = hub.brought(self._near, self._client, subject, reply, header, payload, message.queues)
+            found = hub.brought(self._near, self._client, Single(subject, reply, header, payload), message.queues)
         if not found and reply and subject.startswith(_JETSTREAM):
             # The other side saw a subscriber, this server, so it reports nothing itself.
-            self.carry(b"", reply, ((reply, b"", frames.no_responders(message.subject), b""),))
+            self._carry(b"", reply, ((reply, b"", frames.no_responders(message.subject), b""),))
 
     def _deliver(self, to: bytes, message: Delivery, queues: Sequence[bytes]) -> None:
         """Hand a consumer's message to the subscribers of its deliver subject, under the subject that it is stored
@@ -404,10 +414,7 @@ class Exchange(Outbox[bytes]):
             members = [sub for sub in group if sub.sink not in near] if group[0].queue in queues else []
             subs += members[:1]
         for sub in subs:
-            if sub.carrier is None:
-                sub.sink.receive_many(sub, (message,))
-            else:
-                sub.carrier.carry(sub.queue, to, (message,))
+            sub.sink.take(sub, ListedMessages((message,), to), 0, 1, self._hub.system)
 
     # ------------------------------------------------------------------ the end
     def end(self) -> None:

@@ -13,18 +13,18 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
-from lakestream.native import frame_acks
 from lakestream.net.hub import Hub
 from lakestream.net.interest.subscription import MAX_WEIGHT, Remote, Subscription
 from lakestream.net.outbox import HIGH_WATER, Outbox
 from lakestream.net.peers.peers import RoutePeers
 from lakestream.net.turn import Turn
-from lakestream.ports import ClientInfo, Delivery
+from lakestream.ports import ClientInfo, ListedMessages, Messages, Single
 from lakestream.protocol import frames
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.deliveries import FirstDeliveries
+from lakestream.protocol.messages import MessageBlock
 from lakestream.protocol.peer_wire import NodeInfo
-from lakestream.protocol.publishes import Publishes
+from lakestream.protocol.publishes import PubAcks, Publishes
 from lakestream.protocol.route_wire import FlowMark, Record, RouteBatch, Routed, RoutedRun, StoredBatch, Within, encode
 from lakestream.raft.group.ports import Channel
 
@@ -54,7 +54,7 @@ class RemoteAccount(Remote):
         holding: subjects for which that node was told to wait (`Hold`).
     """
 
-    echo = True
+    echo = columnar = True
 
     def __init__(self, node: RemoteNode, hub: Hub) -> None:
         self.id, self.name = node.id, node.name
@@ -74,21 +74,42 @@ class RemoteAccount(Remote):
     def on_drain(self, callback: Callable[[], None]) -> None:
         self.node.on_drain(callback)
 
-    def receive(
-        self, sub: Subscription, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
-    ) -> None:
-        queue, node = sub.queue, self.node
+    def take(self, sub: Subscription, messages: Messages, begin: int, end: int, client: ClientInfo) -> int:
+        node, queue = self.node, sub.queue
+        if type(messages) is Single:
+            self._route(messages, queue)
+            return end
+        if node.runs and type(messages) is Publishes:
+            record = RoutedRun(messages.commands(begin, end), [queue] if queue else None)
+            node.gather(self, record, messages.bytes_of(begin, end), end - begin)
+            return end
+        if node.runs and type(messages) is PubAcks:
+            commands, number, size, end = messages.frames(b"", begin, end)
+            node.gather(self, RoutedRun(commands), size, number)
+            return end
+        if messages.to and isinstance(messages, MessageBlock):
+            self._carry(queue, messages)
+            return end
+        end = messages.stop(begin, end)
+        for each in messages.messages(begin, end):
+            self._route(each, queue)
+        return end
+
+    def _route(self, message: Single, queue: bytes) -> None:
+        """Send a message to the subscribers of its subject there, in a queue group or (b"") in none."""
+        header, payload = message.header, message.payload
+        size = len(header) + len(payload)
         if not queue:
-            node.gather(self, Routed(subject, reply, header, payload), len(header) + len(payload))
+            self.node.gather(self, Routed(message.subject, message.reply, header, payload), size)
             return
-        last = node.last(self)
+        last = self.node.last(self)
         # The same message for one more of this node's queue groups: one copy carries all of them. (Two equal messages
         # may meet here as well; each group still gets each of them once.)
         if (
             type(last) is Routed
             and last.payload is payload
-            and last.subject is subject
-            and last.reply is reply
+            and last.subject is message.subject
+            and last.reply is message.reply
             and last.header is header
             and not last.moved
             and not last.relayed
@@ -99,63 +120,40 @@ class RemoteAccount(Remote):
             if queue not in last.groups:
                 last.groups.append(queue)
                 return
-        node.gather(self, Routed(subject, reply, header, payload, [queue]), len(header) + len(payload))
-
-    def receive_many(self, sub: Subscription, messages: Sequence[Delivery]) -> None:
-        self.carry(sub.queue, sub.subject, messages)
-
-    def receive_run(self, sub: Subscription, run: Publishes, begin: int, end: int, client: ClientInfo) -> int:
-        if not self.node.runs:
-            for each in run.messages(begin, end):
-                self.receive(sub, each.subject, each.reply, b"", each.payload, client)
-            return end
-        record = RoutedRun(run.commands(begin, end), [sub.queue] if sub.queue else None)
-        self.node.gather(self, record, run.bytes_of(begin, end), end - begin)
-        return end
-
-    @property
-    def takes_acks(self) -> bool:
-        return self.node.runs
-
-    def receive_acks(
-        self, sub: Subscription, run: Publishes, begin: int, end: int, head: bytes, prefix: bytes, seq: int
-    ) -> int:
-        commands, number, size, stop = frame_acks(run.buf, run.places, begin, end, head, prefix, seq, b"")
-        self.node.gather(self, RoutedRun(commands), size, number)
-        return stop
+        self.node.gather(self, Routed(message.subject, message.reply, header, payload, [queue]), size)
 
     def no_responders(self, sub: Subscription, subject: bytes, reply: bytes) -> None:
         """Send a 503 to the requester there: the subscriber of its request here declined it."""
-        self.carry(b"", reply, ((reply, b"", frames.no_responders(subject), b""),))
+        self._carry(b"", ListedMessages(((reply, b"", frames.no_responders(subject), b""),), reply))
 
-    # ------------------------------------------------------------------ remote
-    def carry(self, queue: bytes, to: bytes, messages: Sequence[Delivery]) -> None:
-        if self.node.stored and isinstance(messages, FirstDeliveries):
-            for part in messages.parts(HIGH_WATER):
+    def _carry(self, queue: bytes, block: MessageBlock) -> None:
+        """Send a batch for the subscribers of one subject, in a queue group or (b"") in none."""
+        if self.node.stored and isinstance(block, FirstDeliveries):
+            for part in block.parts(HIGH_WATER):
                 size = part.content()
-                self.node.gather(self, StoredBatch(to, queue, size, *part.columns()), size, len(part))
+                self.node.gather(self, StoredBatch(block.to, queue, size, *part.columns()), size, len(part))
             return
-        messages = list(messages)  # the batch belongs to the caller
+        messages = list(block)  # the batch belongs to the caller
         size = begin = 0
         for position, (_, _, header, payload) in enumerate(messages):
             size += len(header) + len(payload)
             if size > HIGH_WATER:
-                self.node.gather(
-                    self, RouteBatch(to, queue, messages[begin : position + 1]), size, position + 1 - begin
-                )
+                batch = RouteBatch(block.to, queue, messages[begin : position + 1])
+                self.node.gather(self, batch, size, position + 1 - begin)
                 size, begin = 0, position + 1
         if begin < len(messages):
-            self.node.gather(self, RouteBatch(to, queue, messages[begin:]), size, len(messages) - begin)
+            self.node.gather(self, RouteBatch(block.to, queue, messages[begin:]), size, len(messages) - begin)
 
-    def move(self, record: Routed | RouteBatch, queue: bytes) -> None:
+    # ------------------------------------------------------------------ remote
+    def move(self, message: Routed | MessageBlock, queue: bytes) -> None:
         """Take a message of another node for a queue group there that lost its last member here."""
-        if type(record) is Routed:
-            moved: Record = Routed(record.subject, record.reply, record.header, record.payload, [queue], True)
-            self.node.gather(self, moved, len(record.header) + len(record.payload))
-        elif type(record) is RouteBatch:
-            messages = list(record.messages)  # of a `StoredBatch`, too
+        if isinstance(message, Routed):
+            moved: Record = Routed(message.subject, message.reply, message.header, message.payload, [queue], True)
+            self.node.gather(self, moved, len(message.header) + len(message.payload))
+        else:
+            messages = list(message)
             size = sum(len(header) + len(payload) for _, _, header, payload in messages)
-            self.node.gather(self, RouteBatch(record.to, queue, messages, True), size, len(messages))
+            self.node.gather(self, RouteBatch(message.to, queue, messages, True), size, len(messages))
 
     def relay(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
         """Hand a message to the local subscribers there (`Bus.subscribe`), as if it were published there."""
@@ -193,7 +191,7 @@ class RemoteAccount(Remote):
                     self.subscriptions[key] = old
                     continue
                 sub = Subscription(self, subject, queue, b"")
-                sub.remote = sub.carrier = self
+                sub.remote, sub.elsewhere = self, True
                 sub.far, sub.weight = bool(far), weight
                 self.subscriptions[key] = sub
                 # Insert before removing: watchers must not see a gap in the interest.

@@ -25,6 +25,7 @@ from lakestream.net.peers.remote_node import FAR, RemoteAccount, RemoteNode
 from lakestream.net.turn import Turn
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.deliveries import FirstDeliveries
+from lakestream.protocol.messages import Framed, ListedMessages
 from lakestream.protocol.peer_wire import NodeInfo
 from lakestream.protocol.publishes import STREAM_MARK, Apart, run_of
 from lakestream.protocol.route_wire import (
@@ -67,7 +68,7 @@ class _Account:
         if sub.local or sub.remote is not None:
             return
         key = sub.subject, sub.queue
-        number = sub.weight * (FAR if sub.queue and sub.carrier is not None else 1)
+        number = sub.weight * (FAR if sub.queue and sub.elsewhere else 1)
         count = self._counts.get(key, 0) + (number if joined else -number)
         assert count >= 0, f"more subscriptions of {key} left than came"
         if count:
@@ -256,11 +257,10 @@ class Routes:
                 self._route_run(part, record)
             elif type(record) is RouteBatch:
                 size = sum(len(header) + len(payload) for _, _, header, payload in record.messages)
-                self._deliver(part, record, size)
+                self._deliver(part, ListedMessages(record.messages, record.to), record.queue, size, record.moved)
             elif type(record) is StoredBatch:
-                columns = record.records, record.lengths, record.head, record.consumer, record.left
-                batch = RouteBatch(record.to, record.queue, FirstDeliveries.of_columns(*columns))
-                self._deliver(part, batch, record.size)
+                columns = record.records, record.lengths, record.head, record.consumer, record.left, record.to
+                self._deliver(part, FirstDeliveries.of_columns(*columns), record.queue, record.size)
             elif type(record) is Within:
                 part = node.of(record.account)
                 arrived = part.hub.arrived
@@ -298,18 +298,20 @@ class Routes:
             each = run.message(at)
             self._unserved(part, Routed(each.subject, each.reply, b"", each.payload, groups), left)
 
-    def _deliver(self, part: RemoteAccount, batch: RouteBatch, size: int) -> None:
-        part.node.in_msgs += len(batch.messages)
+    def _deliver(
+        self, part: RemoteAccount, block: ListedMessages | Framed, queue: bytes, size: int, moved: bool = False
+    ) -> None:
+        part.node.in_msgs += len(block)
         part.node.in_bytes += size
-        if not part.hub.delivered(batch):
-            if batch.queue and not batch.moved:
-                self._move(part.hub, batch, batch.to, [batch.queue])
+        if not part.hub.delivered(block, queue):
+            if queue and not moved:
+                self._move(part.hub, block, block.to, [queue])
             return
-        slow = part.hub.slow_receiver(batch.to)
-        if slow is not None and batch.to not in part.holding:
-            part.holding.add(batch.to)
-            part.tell(Hold(batch.to, True))
-            self._release_later(part, batch.to, slow)
+        slow = part.hub.slow_receiver(block.to)
+        if slow is not None and block.to not in part.holding:
+            part.holding.add(block.to)
+            part.tell(Hold(block.to, True))
+            self._release_later(part, block.to, slow)
 
     def _release_later(self, part: RemoteAccount, to: bytes, slow: Sink) -> None:
         """Let the node go on with `to` once no receiver here is congested."""
@@ -336,7 +338,7 @@ class Routes:
             part.tell(NoResponders(message.subject, message.reply))
 
     @staticmethod
-    def _move(hub: Hub, record: Routed | RouteBatch, subject: bytes, queues: Sequence[bytes]) -> bool:
+    def _move(hub: Hub, record: Routed | ListedMessages | Framed, subject: bytes, queues: Sequence[bytes]) -> bool:
         """Queue groups that have no member here any more: one elsewhere gets the message. False: there was none."""
         moved = False
         for queue in queues:

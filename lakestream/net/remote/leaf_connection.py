@@ -18,11 +18,12 @@ from lakestream.net.hub import TRACED, Hub
 from lakestream.net.interest.subscription import Subscription
 from lakestream.net.outbox import Outbox
 from lakestream.net.remote.outgoing import OutgoingConnection
-from lakestream.ports import ClientInfo, Clock, Delivery
+from lakestream.ports import ClientInfo, Clock, Delivery, Messages, Single
 from lakestream.protocol import frames, leaf_wire
 from lakestream.protocol.commands import Ping, Pong
 from lakestream.protocol.delivered import ErrorLine
 from lakestream.protocol.leaf_wire import Event, InterestBegins, InterestEnds, LeafInfo, LeafMessage, LeafParser, Names
+from lakestream.protocol.messages import MessageBlock
 from lakestream.protocol.subjects import is_literal, matches
 
 PING_NS = 15_000_000_000
@@ -60,7 +61,7 @@ class RemoteSubscribers:
         too_large: called with subject and size of each message that is dropped because of that.
     """
 
-    echo = False
+    echo = columnar = False
 
     def __init__(
         self, hub: Hub, names: Names, output: LeafConnection, max_payload: int, too_large: Callable[[bytes, int], None]
@@ -87,7 +88,7 @@ class RemoteSubscribers:
         if old is None and len(self._subscriptions) >= MAX_SUBJECTS:
             return False
         sub = Subscription(self, interest.subject, interest.queue, b"")
-        sub.carrier = self
+        sub.elsewhere = True
         sub.weight = max(interest.count, 1) if interest.queue else 1
         self._subscriptions[key] = sub
         # Insert before removing: watchers must not see a gap in the interest.
@@ -116,16 +117,16 @@ class RemoteSubscribers:
     def on_drain(self, callback: Callable[[], None]) -> None:
         self._output.on_drain(callback)
 
-    def receive(
-        self, sub: Subscription, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
-    ) -> None:
-        self.carry(sub.queue, subject, ((subject, reply, header, payload),))
+    def take(self, sub: Subscription, messages: Messages, begin: int, end: int, client: ClientInfo) -> int:
+        if messages.to and isinstance(messages, MessageBlock):
+            self._carry(sub.queue, messages.to, messages)
+            return end
+        end = messages.stop(begin, end)
+        for each in messages.messages(begin, end):
+            self._carry(sub.queue, each.subject, ((each.subject, each.reply, each.header, each.payload),))
+        return end
 
-    def receive_many(self, sub: Subscription, messages: Sequence[Delivery]) -> None:
-        """Deliver messages of another account's stream."""
-        self.carry(sub.queue, sub.subject, messages)
-
-    def carry(self, queue: bytes, to: bytes, messages: Sequence[Delivery]) -> None:
+    def _carry(self, queue: bytes, to: bytes, messages: Sequence[Delivery]) -> None:
         size = largest = 0
         for _, _, header, payload in messages:
             length = len(header) + len(payload)
@@ -148,7 +149,7 @@ class RemoteSubscribers:
 
     def no_responders(self, sub: Subscription, subject: bytes, reply: bytes) -> None:
         header = frames.no_responders(subject)
-        self.carry(b"", reply, ((reply, b"", header, b""),))
+        self._carry(b"", reply, ((reply, b"", header, b""),))
 
 
 class LeafConnection(OutgoingConnection, Outbox[bytes]):
@@ -235,12 +236,13 @@ class LeafConnection(OutgoingConnection, Outbox[bytes]):
         ):
             self._drop_unmatched(message.subject)
             return
-        subject, header = self._names.to_ours(message.subject), message.header
+        header = message.header
+        single = Single(self._names.to_ours(message.subject), message.reply, header, message.payload)
         tracing = self._hub.tracing if header and TRACED in header else None
         if tracing is None:
-            found = self._hub.route(self.subscribers, self._client, subject, message.reply, header, message.payload)
+            found = self._hub.route(self.subscribers, self._client, single)
         else:
-            found = tracing.route(self.subscribers, self._client, (subject, message.reply, header, message.payload))
+            found = tracing.route(self.subscribers, self._client, single)
         if not found and message.reply and message.subject.startswith(JETSTREAM):
             self._respond_no_responders(message)
 

@@ -24,6 +24,7 @@ from lakestream.meta.shared import EngineOptions, Shared
 from lakestream.net.hub import Hub
 from lakestream.net.interest.interest import Subscription
 from lakestream.net.turn import Turn
+from lakestream.ports import Single
 from lakestream.protocol.accounts import JetStreamLimits
 from lakestream.server.jetstream import open_stores
 from lakestream.server.lake.keeper import LakeKeeper
@@ -97,7 +98,7 @@ class World:
         inbox = Subscription(got, reply, b"", b"2")
         hub.join(inbox)
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        hub.route(None, CLIENT, subject.encode(), reply, b"", data)
+        hub.route(None, CLIENT, Single(subject.encode(), reply, b"", data))
         self.settle()
         hub.leave(inbox)
         return json.loads(got.got[-1][2]) if got.got else None
@@ -227,7 +228,7 @@ def test_jetstream_may_come_back_while_it_goes(tmp_path: Path, steps: int) -> No
     world.create("A")
     hub, taken = world.hub("A"), 0
     for _ in range(5):
-        taken += hub.route(None, CLIENT, b"S", b"", b"", b"x")
+        taken += hub.route(None, CLIENT, Single(b"S", b"", b"", b"x"))
     world.engines.withdraw("A")
     for step in range(steps):  # at any step of that
         world.clock.advance(20_000_000)
@@ -249,7 +250,7 @@ def test_a_request_waits_until_the_accounts_streams_are_open(tmp_path: Path) -> 
     world.settle()
     world.engines.serve("A")
     taken = {"name": "T", "subjects": ["S"], "storage": "memory"}
-    world.hub("A").route(None, CLIENT, b"$JS.API.STREAM.CREATE.T", b"", b"", json.dumps(taken).encode())
+    world.hub("A").route(None, CLIENT, Single(b"$JS.API.STREAM.CREATE.T", b"", b"", json.dumps(taken).encode()))
     same = {"name": "S", "storage": "memory"}
     assert world.ask("A", "$JS.API.STREAM.CREATE.S", same)["error"]["err_code"] == 10058
     assert world.ask("A", "$JS.API.STREAM.NAMES")["streams"] == ["S"]
@@ -335,8 +336,8 @@ def test_a_change_of_a_stream_does_not_wait_for_the_namesake_in_another_account(
     for account in "AB":
         world.create(account)
     body = json.dumps({"name": "S", "description": "d"}).encode()
-    world.hub("A").route(None, CLIENT, b"$JS.API.STREAM.UPDATE.S", b"", b"", body)
-    world.hub("B").route(None, CLIENT, b"$JS.API.STREAM.UPDATE.S", b"", b"", body)
+    world.hub("A").route(None, CLIENT, Single(b"$JS.API.STREAM.UPDATE.S", b"", b"", body))
+    world.hub("B").route(None, CLIENT, Single(b"$JS.API.STREAM.UPDATE.S", b"", b"", body))
     assert world.engines.shared.changes.waiting == 0
     world.settle()
     assert {engine.streams["S"].config.description for engine in world.engines if engine.streams} == {"d"}
@@ -385,7 +386,7 @@ def test_a_limit_that_is_set_while_much_is_in_flight_is_not_passed(tmp_path: Pat
     hub = world.hub("A")
     for _ in range(20):
         for subject in (b"S", b"T"):
-            hub.route(None, CLIENT, subject, b"", b"", b"x" * 100)
+            hub.route(None, CLIENT, Single(subject, b"", b"", b"x" * 100))
     world.settle()
     use = world.engines.of("A").use
     assert 3000 - 131 < use.used["file"] <= 3000

@@ -22,6 +22,7 @@ from lakestream.lake.storage import paths
 from lakestream.lake.table import segments
 from lakestream.log.format.files import Files
 from lakestream.meta.deleted_streams import creation
+from lakestream.ports import Single
 from lakestream.stream.core.operations import encode
 from tests.unit.account.test_engines import World
 from tests.unit.stream_world import CLIENT
@@ -195,7 +196,7 @@ def test_a_deletion_is_answered_while_the_lake_is_away_and_the_name_is_free(
 def test_publishes_on_their_way_do_not_keep_a_stream_from_being_sealed(tmp_path: Path) -> None:
     world, uid = filled(tmp_path, KEEP)
     for _ in range(3):
-        world.hub("A").route(None, CLIENT, b"S", b"", b"", b"on its way")
+        world.hub("A").route(None, CLIENT, Single(b"S", b"", b"", b"on its way"))
     world.clock.turn()
     assert len(world.io.waiting) == 1, "a write is under way, which nobody will be told of"
     answers: list[Any] = []

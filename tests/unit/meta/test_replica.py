@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from lakestream.ports import Single
 from lakestream.protocol.api.errors import ApiError
 from lakestream.stream.core.operations import DeleteMessage, UpdateStream
 from tests.unit.consumer_world import CLIENT, SECOND
@@ -238,7 +239,7 @@ def test_waiting_pull_requests_hear_of_the_change(tmp_path: Path) -> None:
     world.consumer("c")
     old = world.leader()
     request = b'{"batch":1,"expires":%d}' % (60 * SECOND)
-    old.hub.route(None, CLIENT, b"$JS.API.CONSUMER.MSG.NEXT.S.c", b"_INBOX.me.pull", b"", request)
+    old.hub.route(None, CLIENT, Single(b"$JS.API.CONSUMER.MSG.NEXT.S.c", b"_INBOX.me.pull", b"", request))
     world.run(0.1)
     assert old.replica.transfer()
     world.until(lambda: not old.stream.leading)

@@ -11,6 +11,7 @@ from random import Random
 
 import pytest
 
+from lakestream.ports import Single
 from tests.unit.consumer_world import CLIENT
 from tests.unit.logkit import flip
 from tests.unit.replica_world import Node, World
@@ -59,7 +60,9 @@ class Worker:
                 continue
             at = len(node.inbox.all)
             node.hub.route(
-                None, CLIENT, b"$JS.API.CONSUMER.MSG.NEXT.S.c", b"_INBOX.me.pull", b"", b'{"batch":5,"no_wait":true}'
+                None,
+                CLIENT,
+                Single(b"$JS.API.CONSUMER.MSG.NEXT.S.c", b"_INBOX.me.pull", b"", b'{"batch":5,"no_wait":true}'),
             )
             self.world.run(0.01)
             for _, reply, _, data in node.inbox.all[at:]:
@@ -67,7 +70,7 @@ class Worker:
                     self.seen.add(int(data))
                     if chance.random() < 0.8:
                         confirm = b"_INBOX.me.ok" if chance.random() < 0.3 else b""
-                        node.hub.route(None, CLIENT, reply, confirm, b"", b"+ACK")
+                        node.hub.route(None, CLIENT, Single(reply, confirm, b"", b"+ACK"))
 
 
 def damage(world: World, chance: Random) -> None:

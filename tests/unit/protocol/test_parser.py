@@ -22,7 +22,7 @@ from lakestream.protocol.commands import (
     Connect,
     Ping,
     Pong,
-    Publish,
+    Single,
     Subscribe,
     Unsubscribe,
     Violation,
@@ -74,31 +74,31 @@ ACCEPTED: list[tuple[bytes, list[Command]]] = [
     (b"INFO {}\r\nPING\r\n", [Ping()]),
     (b"info{}\n", []),
     (b"INFO null\r\n", []),
-    (b"PUB a 5\r\nhello\r\n", [Publish(b"a", b"", b"", b"hello")]),
-    (b"PUB a r 5\r\nhello\r\n", [Publish(b"a", b"r", b"", b"hello")]),
-    (b"PUB a 0\r\n\r\n", [Publish(b"a", b"", b"", b"")]),
-    (b"PUB a 00\r\n\r\n", [Publish(b"a", b"", b"", b"")]),
-    (b"PUB a 000000005\r\nhello\r\n", [Publish(b"a", b"", b"", b"hello")]),
-    (b"pUb\ta\t 5 \t\r\nhello\r\n", [Publish(b"a", b"", b"", b"hello")]),
-    (b"PUB  \t a \t r\t\t5\r\nhello\r\n", [Publish(b"a", b"r", b"", b"hello")]),
-    (b"PUB a 5\nhello\r\n", [Publish(b"a", b"", b"", b"hello")]),
-    (b"PUB 5 5\r\nhello\r\n", [Publish(b"5", b"", b"", b"hello")]),
-    (b"PUB 1 2 3\r\nabc\r\n", [Publish(b"1", b"2", b"", b"abc")]),
-    (b"PUB a 4\r\n\r\n\r\n\r\n", [Publish(b"a", b"", b"", b"\r\n\r\n")]),
-    (b"PUB a..b 1\r\nx\r\n", [Publish(b"a..b", b"", b"", b"x")]),
-    (b"PUB a\x0c 1\r\nx\r\n", [Publish(b"a\x0c", b"", b"", b"x")]),
-    (b"PUB a\rb 1\r\nx\r\n", [Publish(b"a\rb", b"", b"", b"x")]),
-    (b"PUB \x00\xff 1\r\nx\r\n", [Publish(b"\x00\xff", b"", b"", b"x")]),
+    (b"PUB a 5\r\nhello\r\n", [Single(b"a", b"", b"", b"hello")]),
+    (b"PUB a r 5\r\nhello\r\n", [Single(b"a", b"r", b"", b"hello")]),
+    (b"PUB a 0\r\n\r\n", [Single(b"a", b"", b"", b"")]),
+    (b"PUB a 00\r\n\r\n", [Single(b"a", b"", b"", b"")]),
+    (b"PUB a 000000005\r\nhello\r\n", [Single(b"a", b"", b"", b"hello")]),
+    (b"pUb\ta\t 5 \t\r\nhello\r\n", [Single(b"a", b"", b"", b"hello")]),
+    (b"PUB  \t a \t r\t\t5\r\nhello\r\n", [Single(b"a", b"r", b"", b"hello")]),
+    (b"PUB a 5\nhello\r\n", [Single(b"a", b"", b"", b"hello")]),
+    (b"PUB 5 5\r\nhello\r\n", [Single(b"5", b"", b"", b"hello")]),
+    (b"PUB 1 2 3\r\nabc\r\n", [Single(b"1", b"2", b"", b"abc")]),
+    (b"PUB a 4\r\n\r\n\r\n\r\n", [Single(b"a", b"", b"", b"\r\n\r\n")]),
+    (b"PUB a..b 1\r\nx\r\n", [Single(b"a..b", b"", b"", b"x")]),
+    (b"PUB a\x0c 1\r\nx\r\n", [Single(b"a\x0c", b"", b"", b"x")]),
+    (b"PUB a\rb 1\r\nx\r\n", [Single(b"a\rb", b"", b"", b"x")]),
+    (b"PUB \x00\xff 1\r\nx\r\n", [Single(b"\x00\xff", b"", b"", b"x")]),
     (
         b"HPUB a 12 17\r\nNATS/1.0\r\n\r\nhello\r\n",
-        [Publish(b"a", b"", b"NATS/1.0\r\n\r\n", b"hello")],
+        [Single(b"a", b"", b"NATS/1.0\r\n\r\n", b"hello")],
     ),
     (
         b"hpub\ta  r 12\t17 \nNATS/1.0\r\n\r\nhello\r\n",
-        [Publish(b"a", b"r", b"NATS/1.0\r\n\r\n", b"hello")],
+        [Single(b"a", b"r", b"NATS/1.0\r\n\r\n", b"hello")],
     ),
-    (b"HPUB a 0 5\r\nhello\r\n", [Publish(b"a", b"", b"", b"hello")]),
-    (b"HPUB a 5 5\r\nhello\r\n", [Publish(b"a", b"", b"hello", b"")]),
+    (b"HPUB a 0 5\r\nhello\r\n", [Single(b"a", b"", b"", b"hello")]),
+    (b"HPUB a 5 5\r\nhello\r\n", [Single(b"a", b"", b"hello", b"")]),
     (b"SUB a 1\r\n", [Subscribe(b"a", b"", b"1")]),
     (b"sub\ta.*  q\t\tx-1 \r\n", [Subscribe(b"a.*", b"q", b"x-1")]),
     (b"SUB a..b 1\n", [Subscribe(b"a..b", b"", b"1")]),
@@ -297,7 +297,7 @@ def test_every_text_of_a_connect_can_be_written_again() -> None:
 def test_hpub_needs_a_connect_with_headers(connects: list[bytes], allowed: bool) -> None:
     lines = b"".join(b"CONNECT " + document + b"\r\n" for document in connects)
     stream = lines + b"HPUB a 2 4\r\nabcd\r\n"
-    expected = Publish(b"a", b"", b"ab", b"cd") if allowed else SILENT
+    expected = Single(b"a", b"", b"ab", b"cd") if allowed else SILENT
     assert feed_all([stream], headers=False)[-1] == expected
     assert feed_all([bytes([byte]) for byte in stream], headers=False)[-1] == expected
     if not allowed:
@@ -309,7 +309,7 @@ def test_a_server_without_headers_takes_no_hpub() -> None:
     parser = Parser(supports_headers=False)
     [connect] = parser.feed(b'CONNECT {"headers":true}\r\n')
     assert isinstance(connect, Connect)
-    assert parser.feed(b"PUB a 1\r\nx\r\nHPUB a 2 4\r\nabcd\r\n") == [Publish(b"a", b"", b"", b"x"), SILENT]
+    assert parser.feed(b"PUB a 1\r\nx\r\nHPUB a 2 4\r\nabcd\r\n") == [Single(b"a", b"", b"", b"x"), SILENT]
 
 
 # ---------------------------------------------------------------------- limits
@@ -360,11 +360,11 @@ def test_a_line_too_long_is_reported_before_a_payload_too_large() -> None:
 @pytest.mark.parametrize("limit", [0, 10, 1 << 20])
 def test_the_payload_limit_counts_header_and_body(limit: int) -> None:
     body = b"x" * limit
-    assert feed_all([b"PUB a %d\r\n%b\r\n" % (limit, body)], max_payload=limit) == [Publish(b"a", b"", b"", body)]
+    assert feed_all([b"PUB a %d\r\n%b\r\n" % (limit, body)], max_payload=limit) == [Single(b"a", b"", b"", body)]
     assert feed_all([b"PUB a %d\r\n%bx\r\n" % (limit + 1, body)], max_payload=limit) == [TOO_LARGE]
     half = limit // 2
     assert feed_all([b"HPUB a %d %d\r\n%b\r\n" % (half, limit, body)], max_payload=limit) == [
-        Publish(b"a", b"", body[:half], body[half:])
+        Single(b"a", b"", body[:half], body[half:])
     ]
     assert feed_all([b"HPUB a %d %d\r\n%bx\r\n" % (half, limit + 1, body)], max_payload=limit) == [TOO_LARGE]
 
@@ -385,7 +385,7 @@ def test_a_large_payload_in_pieces_is_looked_at_a_bounded_number_of_times(piece:
     stream = b"PUB a 1048576\r\n" + b"x" * (1 << 20) + b"\r\n" + b"PING\r\n"
     parser = Counting()
     commands = [c for i in range(0, len(stream), piece) for c in single(parser.feed(stream[i : i + piece]))]
-    assert [type(c) for c in commands] == [Publish, Ping]
+    assert [type(c) for c in commands] == [Single, Ping]
     assert parser.looked < 3 * len(stream)
 
 
@@ -406,7 +406,7 @@ def test_a_large_payload_is_not_copied_when_its_last_bytes_come(line: bytes) -> 
         assert tracemalloc.get_traced_memory()[1] < 1_000_000
     finally:
         tracemalloc.stop()
-    assert isinstance(publish, Publish)
+    assert isinstance(publish, Single)
     assert publish.header + publish.payload == body
     assert (publish.subject, publish.reply, len(publish.header)) == (b"a.b", b"_R", 100_000 if b"HPUB" in line else 0)
     assert ping == Ping()
@@ -469,7 +469,7 @@ def naive(stream: bytes, max_control_line: int, max_payload: int) -> list[Comman
             if end != b"\r\n":
                 return commands if end in (b"", b"\r") else [*commands, UNKNOWN]
             reply = words[1] if len(words) - (verb == b"HPUB") == 3 else b""
-            commands.append(Publish(words[0], reply, body[:header], body[header:]))
+            commands.append(Single(words[0], reply, body[:header], body[header:]))
             rest = rest[total + 2 :]
         elif verb in (b"SUB", b"UNSUB"):
             words = [word for word in re.split(rb"[ \t\r\n]", line) if word]

@@ -14,6 +14,7 @@ from lakestream.log.store.export import FilesMoved
 from lakestream.log.store.segment_log import LogOptions
 from lakestream.log.store.segment_store import SegmentStore
 from lakestream.net.interest.subscription import Subscription
+from lakestream.ports import Single
 from lakestream.server.verification import Verifier, VerifyApi
 from lakestream.verify.running import IDLE_NS, OPEN, VerifyCall, VerifyOpened
 from lakestream.verify.verification import POLL_NS
@@ -42,7 +43,7 @@ class Verified(World):
         got = Client()
         self.hub("$G").join(Subscription(got, reply, b"", b"2"))
         self.hub("$G").route(
-            None, CLIENT, f"$LAKE.API.VERIFY.{stream}".encode(), reply, b"", json.dumps(options).encode()
+            None, CLIENT, Single(f"$LAKE.API.VERIFY.{stream}".encode(), reply, b"", json.dumps(options).encode())
         )
         self.clock.turn()
         return got

@@ -188,7 +188,7 @@ def test_a_changed_cap_lets_deliveries_go_on(world: World) -> None:
     world.consumer(max_ack_pending=1)
     assert len(world.pull(2)) == 1
     world.consumer(max_ack_pending=5)
-    assert [message.seq for message in world.client.take()] == [2]
+    assert [message.seq for message in world.client.taken()] == [2]
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_where_a_consumer_begins(world: World, config: dict[str, Any], first: in
     assert got[:1] == ([first] if pending else [])
     if first <= 9:
         world.store("s.a")
-        assert [message.seq for message in world.client.take()] == [9]
+        assert [message.seq for message in world.client.taken()] == [9]
 
 
 def test_pages(world: World) -> None:
@@ -255,7 +255,7 @@ def test_pause_answers_and_levels(world: World) -> None:
     world.store("s.a")
     assert world.pull(1, expires=SECOND) == []
     world.clock.advance(SECOND)
-    assert [message.status for message in world.client.take()] == ["408 Request Timeout"]
+    assert [message.status for message in world.client.taken()] == ["408 Request Timeout"]
     world.consumer(description="changed")
     assert world.info()["paused"] is True
     answer = world.ask("CONSUMER.PAUSE.S.c")
@@ -270,7 +270,7 @@ def test_requests_of_one_turn_see_each_other(world: World) -> None:
     world.publish("$JS.API.CONSUMER.DELETE.S.c", b"", replies[1])
     world.publish("$JS.API.CONSUMER.DELETE.S.c", b"", replies[2])
     world.publish("$JS.API.CONSUMER.CREATE.S.c", body, replies[3])
-    got = {message.subject: message.data for message in world.client.take()}
+    got = {message.subject: message.data for message in world.client.taken()}
     assert b'"name":"c"' in got[replies[0]]
     assert b'"success":true' in got[replies[1]]
     assert b"10014" in got[replies[2]]

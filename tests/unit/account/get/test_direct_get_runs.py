@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from lakestream.account.get.direct import Gets
+from lakestream.ports import Single
 from lakestream.protocol.parser import Parser
 from lakestream.protocol.publishes import Publishes
 from tests.unit.consumer_world import CLIENT, Message, World
@@ -43,8 +44,8 @@ def answers(text: str, directory: Path, *, together: bool) -> list[Message]:
         list(world.hub.route_run(None, CLIENT, run, 0, len(run)))
     else:
         for each in run.messages():
-            world.hub.route(None, CLIENT, each.subject, each.reply, b"", each.payload)
-    return world.client.take()
+            world.hub.route(None, CLIENT, Single(each.subject, each.reply, b"", each.payload))
+    return world.client.taken()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -62,7 +63,7 @@ def test_many_large_answers_are_not_made_at_once(tmp_path: Path) -> None:
     assert isinstance(run, Publishes)
     gets = Gets(world.engine.streams["S"], 1 << 20, world.engine.shared.share).by_subjects(len("$JS.API.DIRECT.GET.S."))
     assert gets(run, 0, 3)
-    assert len(world.client.take()) == 3
+    assert len(world.client.taken()) == 3
     assert not gets(run, 0, 5)
     list(world.hub.route_run(None, CLIENT, run, 0, len(run)))
-    assert len(world.client.take()) == 5
+    assert len(world.client.taken()) == 5

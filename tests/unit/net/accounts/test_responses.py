@@ -67,7 +67,7 @@ def test_answers_come_as_a_model_says(seed: int) -> None:
             number = chance.randrange(len(requesters))
             kind = chance.choice(list(THRESHOLDS))
             requesters[number].client.publish(kind.encode(), b"q", b"inbox.%d" % number)
-            [(_, reply, _, _)] = server.take()
+            [(_, reply, _, _)] = server.taken()
             assert reply not in asked, "no way is used twice"
             asked.append(reply)
             ways[reply] = Open(requesters[number], kind, now + THRESHOLDS[kind])
@@ -88,7 +88,7 @@ def test_answers_come_as_a_model_says(seed: int) -> None:
             assert hub.interest(reply) is (way is not None and way.requester.subscription is not None)
         assert here.ways("A") == len(ways)
         for one in requesters:
-            assert [payload for _, _, _, payload in one.client.take()] == one.expected
+            assert [payload for _, _, _, payload in one.client.taken()] == one.expected
             one.expected = []
     here.clock.advance(10)
     assert here.ways("A") == 0

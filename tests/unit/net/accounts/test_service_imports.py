@@ -49,13 +49,13 @@ def test_a_request_comes_under_the_exporters_subject_and_its_answer_goes_back() 
     server, client = here.client("A"), asking(here)
     server.subscribe(b"svc.*")
     assert client.publish(b"one", b"q", b"inbox.1")
-    [(subject, reply, header, payload)] = server.take()
+    [(subject, reply, header, payload)] = server.taken()
     assert (subject, payload) == (b"svc.one", b"q")
     assert header == b'NATS/1.0\r\nNats-Request-Info: {"acc":"B","rtt":1000}\r\n\r\n'
     prefix, who, which = reply.split(b".")
     assert (prefix, len(who), len(which)) == (b"_R_", 6, 6)
     assert server.publish(reply, b"a", header=b"NATS/1.0\r\nX: 1\r\n\r\n")
-    assert client.take() == [(b"inbox.1", b"", b"NATS/1.0\r\nX: 1\r\n\r\n", b"a")]
+    assert client.taken() == [(b"inbox.1", b"", b"NATS/1.0\r\nX: 1\r\n\r\n", b"a")]
 
 
 def test_a_request_without_a_reply_has_none_there() -> None:
@@ -63,7 +63,7 @@ def test_a_request_without_a_reply_has_none_there() -> None:
     server, client = here.client("A"), asking(here)
     server.subscribe(b"one")
     client.publish(b"one", b"q")
-    assert [reply for _, reply, _, _ in server.take()] == [b""]
+    assert [reply for _, reply, _, _ in server.taken()] == [b""]
     assert here.ways("A") == 0
 
 
@@ -72,7 +72,7 @@ def test_a_client_cannot_forge_its_request_info() -> None:
     server, client = here.client("A"), asking(here)
     server.subscribe(b"one")
     client.publish(b"one", header=b"NATS/1.0\r\nNats-Request-Info: spoof\r\nA: 1\r\n\r\n")
-    [(_, _, header, _)] = server.take()
+    [(_, _, header, _)] = server.taken()
     assert header == b'NATS/1.0\r\nA: 1\r\nNats-Request-Info: {"acc":"B","rtt":1000}\r\n\r\n'
 
 
@@ -82,7 +82,7 @@ def test_a_shared_import_sends_more_request_info() -> None:
     server.subscribe(b"one")
     client.info = replace(client.info, start_ns=SECOND)
     client.publish(b"one")
-    assert list(asked(server.take()[0][2]).items()) == [
+    assert list(asked(server.taken()[0][2]).items()) == [
         ("start", "1970-01-01T00:00:01Z"),
         ("host", "127.0.0.1"),
         ("id", 2),
@@ -115,7 +115,7 @@ def test_the_importers_own_subscribers_get_it_too() -> None:
     server.subscribe(b"one")
     other.subscribe(b"one")
     client.publish(b"one", b"q", b"inbox.1")
-    assert other.take() == [(b"one", b"inbox.1", b"", b"q")]
+    assert other.taken() == [(b"one", b"inbox.1", b"", b"q")]
     assert server.subjects == [b"one"]
 
 
@@ -126,7 +126,7 @@ def test_a_queue_group_of_servers_shares_the_requests() -> None:
         server.subscribe(b"one", b"workers")
     for _ in range(40):
         client.publish(b"one", b"", b"inbox.1")
-    counts = [len(server.take()) for server in servers]
+    counts = [len(server.taken()) for server in servers]
     assert sum(counts) == 40
     assert all(counts)
 
@@ -137,7 +137,7 @@ def test_an_exporters_own_request_stays_in_its_account() -> None:
     client.subscribe(b"one")
     server.publish(b"one")
     server.publish(b"inbox.1", b"not for you")
-    assert client.take() == []
+    assert client.taken() == []
 
 
 # ------------------------------------------------------------------------------------------------ answers
@@ -155,10 +155,10 @@ def test_how_many_answers_there_are(response: str, came: list[bytes]) -> None:
     server, client = here.client("A"), asking(here)
     server.subscribe(b"one")
     client.publish(b"one", b"q", b"inbox.1")
-    reply = server.take()[0][1]
+    reply = server.taken()[0][1]
     for payload in (b"1", b"2", b"3", b"", b"late"):
         server.publish(reply, payload)
-    assert [payload for _, _, _, payload in client.take()] == came
+    assert [payload for _, _, _, payload in client.taken()] == came
     assert here.ways("A") == 0
 
 
@@ -167,10 +167,10 @@ def test_a_status_does_not_end_a_stream_of_answers() -> None:
     server, client = here.client("A"), asking(here)
     server.subscribe(b"one")
     client.publish(b"one", b"q", b"inbox.1")
-    reply = server.take()[0][1]
+    reply = server.taken()[0][1]
     server.publish(reply, b"", header=b"NATS/1.0 100 Idle Heartbeat\r\n\r\n")
     server.publish(reply, b"2")
-    assert len(client.take()) == 2
+    assert len(client.taken()) == 2
 
 
 def test_an_answer_may_ask_back() -> None:
@@ -179,14 +179,14 @@ def test_an_answer_may_ask_back() -> None:
     server.subscribe(b"one")
     server.subscribe(b"more.*")
     client.publish(b"one", b"q", b"inbox.1")
-    server.publish(server.take()[0][1], b"a", b"more.1")
-    [(subject, reply, _, payload)] = client.take()
+    server.publish(server.taken()[0][1], b"a", b"more.1")
+    [(subject, reply, _, payload)] = client.taken()
     assert (subject, payload) == (b"inbox.1", b"a")
     assert reply.startswith(b"_R_.")
     client.publish(reply, b"b")
-    assert server.take() == [(b"more.1", b"", b"", b"b")]
+    assert server.taken() == [(b"more.1", b"", b"", b"b")]
     client.publish(reply, b"once more")
-    assert server.take() == []
+    assert server.taken() == []
 
 
 @pytest.mark.parametrize("kept", [b"$JS.ACK.S.c.1.1.1.1.1", b"$JS.FC.S.c.1"])
@@ -195,10 +195,10 @@ def test_an_acknowledgement_keeps_its_subject(kept: bytes) -> None:
     server, client = here.client("A"), asking(here)
     server.subscribe(b"one")
     client.publish(b"one", b"q", b"inbox.1")
-    reply = server.take()[0][1]
+    reply = server.taken()[0][1]
     here.hub("A").publish(reply, kept, b"", b"x")
     here.hub("A").deliver(reply, [(b"s.1", kept, b"", b"y")])
-    assert [(subject, reply) for subject, reply, _, _ in client.take()] == [(b"inbox.1", kept), (b"s.1", kept)]
+    assert [(subject, reply) for subject, reply, _, _ in client.taken()] == [(b"inbox.1", kept), (b"s.1", kept)]
 
 
 def test_a_batch_of_answers_comes_under_the_requesters_subject() -> None:
@@ -210,7 +210,7 @@ def test_a_batch_of_answers_comes_under_the_requesters_subject() -> None:
     server, client = here.client("A"), asking(here)
     server.subscribe(b"one")
     client.publish(b"one", b"q", b"inbox.1")
-    reply = server.take()[0][1]
+    reply = server.taken()[0][1]
     assert here.hub("A").deliver(reply, [(reply, b"", b"", b"1"), (b"stored", b"", b"", b"2"), (reply, b"", b"", b"")])
     assert client.subjects == [b"inbox.1", b"stored", b"inbox.1"]
     assert here.ways("A") == 1
@@ -223,11 +223,11 @@ def test_a_request_may_go_through_several_accounts() -> None:
     server.subscribe(b"svc.one")
     between.subscribe(b"one")
     client.publish(b"c.one", b"q", b"inbox.1")
-    assert asked(between.take()[0][2]) == {"acc": "C", "rtt": 1000}
-    [(_, reply, header, _)] = server.take()
+    assert asked(between.taken()[0][2]) == {"acc": "C", "rtt": 1000}
+    [(_, reply, header, _)] = server.taken()
     assert list(asked(header).items()) == [("acc", "C"), ("svc", "B"), ("rtt", 1000)]
     server.publish(reply, b"a")
-    assert client.take() == [(b"inbox.1", b"", b"", b"a")]
+    assert client.taken() == [(b"inbox.1", b"", b"", b"a")]
     assert (here.ways("A"), here.ways("B")) == (0, 0)
 
 
@@ -245,7 +245,7 @@ def test_an_account_may_import_from_itself() -> None:
     server.subscribe(b"y")
     for subject in (b"x", b"y"):
         client.publish(subject, b"q", b"inbox.1")
-        seen = sorted((subject, reply[:4]) for subject, reply, _, _ in server.take())
+        seen = sorted((subject, reply[:4]) for subject, reply, _, _ in server.taken())
         assert seen == [(b"x", b"_R_."), (subject, b"inbo")]
 
 
@@ -262,7 +262,7 @@ def test_a_ring_of_imports_ends() -> None:
     client, server = asking(here, "A"), here.client("A")
     server.subscribe(b"x")
     client.publish(b"x", b"q", b"inbox.1")
-    assert len(server.take()) == MAX_HOPS + 1
+    assert len(server.taken()) == MAX_HOPS + 1
 
 
 # ------------------------------------------------------------------------------------------------ no responders
@@ -319,7 +319,7 @@ def test_imports_that_overlap_report_no_responders_once_and_only_when_none_has_a
     for account in ("C", "E"):
         client = asking(several, account)
         client.publish(b"svc.one", b"q", b"inbox.1")
-        assert (client.alone, len(served.take())) == ([], 1)
+        assert (client.alone, len(served.taken())) == ([], 1)
 
 
 def test_a_requester_that_has_gone_is_no_interest() -> None:
@@ -332,7 +332,7 @@ def test_a_requester_that_has_gone_is_no_interest() -> None:
     server.subscribe(b"one")
     sub = client.subscribe(b"inbox.1")
     client.publish(b"one", b"q", b"inbox.1")
-    reply = server.take()[0][1]
+    reply = server.taken()[0][1]
     assert here.hub("A").interest(reply)
     here.hub("B").leave(sub)
     assert not here.hub("A").interest(reply)
@@ -347,7 +347,7 @@ def test_an_answer_without_a_subscriber_closes_its_reply_path() -> None:
     server.subscribe(b"one")
     client.publish(b"one", b"q", b"nobody.here")
     assert here.ways("A") == 1
-    server.publish(server.take()[0][1], b"a")
+    server.publish(server.taken()[0][1], b"a")
     assert here.ways("A") == 0
 
 
@@ -360,7 +360,7 @@ def test_a_missing_responder_on_another_node_is_reported() -> None:
     server, client = here.client("A"), asking(here)
     sub = server.subscribe(b"svc.one")
     client.publish(b"one", b"q", b"inbox.1")
-    reply = server.take()[0][1]
+    reply = server.taken()[0][1]
     here.hub("A").leave(sub)
     here.hub("A").undelivered(b"svc.one", reply)
     assert client.alone == [(b"one", b"inbox.1")]
@@ -371,7 +371,7 @@ def test_a_slow_requester_holds_what_is_delivered_to_it() -> None:
     server, client, told = here.client("A"), asking(here), list[bool]()
     server.subscribe(b"one")
     client.publish(b"one", b"q", b"inbox.1")
-    reply, hub = server.take()[0][1], here.hub("A")
+    reply, hub = server.taken()[0][1], here.hub("A")
     assert hub.writable(reply)
     assert hub.slow_receiver(reply) is None
     client.congested = True
@@ -390,18 +390,18 @@ def test_a_way_that_rests_too_long_is_closed(response: str) -> None:
     server, client = here.client("A"), asking(here)
     server.subscribe(b"one")
     client.publish(b"one", b"q", b"inbox.1")
-    reply = server.take()[0][1]
+    reply = server.taken()[0][1]
     here.clock.advance(SECOND - 1)
     assert here.ways("A") == 1
     if response != "singleton":
         server.publish(reply, b"1")
         here.clock.advance(SECOND - 1)
         assert here.ways("A") == 1
-        assert len(client.take()) == 1
+        assert len(client.taken()) == 1
     here.clock.advance(1)
     assert here.ways("A") == 0
     server.publish(reply, b"late")
-    assert client.take() == []
+    assert client.taken() == []
 
 
 def test_ways_with_different_thresholds_close_each_in_its_time() -> None:
@@ -450,11 +450,11 @@ def test_a_reload_adds_and_removes_services() -> None:
     assert not client.publish(b"one", b"", b"inbox.1")
     here.configure(exports, AccountOptions(name="B", imports=(ServiceImport(account="A", subject="one"),)))
     assert client.publish(b"one", b"", b"inbox.1")
-    reply = server.take()[0][1]
+    reply = server.taken()[0][1]
     here.configure(exports, AccountOptions(name="B"))
     assert not client.publish(b"one", b"", b"inbox.1")
     server.publish(reply, b"an answer under way")
-    assert [payload for _, _, _, payload in client.take()] == [b"an answer under way"]
+    assert [payload for _, _, _, payload in client.taken()] == [b"an answer under way"]
 
 
 def test_the_export_of_just_this_subject_says_how_it_is_answered() -> None:
@@ -468,10 +468,10 @@ def test_the_export_of_just_this_subject_says_how_it_is_answered() -> None:
     server, client = here.client("A"), asking(here)
     server.subscribe(b"s.many")
     client.publish(b"s.many", b"", b"inbox.1")
-    reply = server.take()[0][1]
+    reply = server.taken()[0][1]
     server.publish(reply, b"1")
     server.publish(reply, b"2")
-    assert len(client.take()) == 2
+    assert len(client.taken()) == 2
 
 
 def test_a_service_import_is_this_nodes_own() -> None:
@@ -505,7 +505,7 @@ def served(here: World) -> bool:
     server = here.client("A")
     server.subscribe(b"svc")
     asking(here).publish(b"svc", b"q", b"inbox.1")
-    return bool(server.take())
+    return bool(server.taken())
 
 
 @pytest.mark.parametrize("early_ns", [0, 1, SECOND // 1000])

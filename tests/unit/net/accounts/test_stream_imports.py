@@ -8,6 +8,9 @@ import random
 import pytest
 
 from lakestream.config.account_options import AccountOptions, StreamExport, StreamImport
+from lakestream.net.interest.subscription import Subscription
+from lakestream.ports import ClientInfo
+from lakestream.protocol.messages import Messages
 from lakestream.protocol.subjects import matches
 from tests.unit.imports_world import Client, World
 
@@ -44,7 +47,7 @@ def test_a_subscription_hears_what_it_and_the_import_have_in_common(listens: byt
     exporter, importer = here.client("A"), here.client("B")
     importer.subscribe(listens)
     exporter.publish(b"ev.k", b"1", b"answer.here")
-    assert importer.take() == ([(b"via.ev.k", b"answer.here", b"", b"1")] if hears else [])
+    assert importer.taken() == ([(b"via.ev.k", b"answer.here", b"", b"1")] if hears else [])
 
 
 def test_several_imports_of_one_message_each_deliver() -> None:
@@ -66,7 +69,7 @@ def test_what_is_imported_is_not_exported_again() -> None:
     importer.subscribe(b"ev.>")
     exporter.publish(b"ev.1")
     assert importer.subjects == [b"ev.1"]
-    assert third.take() == []
+    assert third.taken() == []
     importer.publish(b"own")
     assert third.subjects == [b"b.own"]
 
@@ -76,7 +79,7 @@ def test_an_exporter_hears_nothing_of_its_importer() -> None:
     exporter, importer = here.client("A"), here.client("B")
     exporter.subscribe(b">")
     assert not importer.publish(b"ev.1")
-    assert exporter.take() == []
+    assert exporter.taken() == []
 
 
 def test_a_group_has_one_member_in_each_accounts_messages() -> None:
@@ -86,7 +89,7 @@ def test_a_group_has_one_member_in_each_accounts_messages() -> None:
         member.subscribe(b"q", b"workers")
     for _ in range(40):
         exporter.publish(b"q")
-    counts = [len(member.take()) for member in members]
+    counts = [len(member.taken()) for member in members]
     assert sum(counts) == 40
     assert all(counts)
 
@@ -111,6 +114,22 @@ def test_nothing_is_delivered_after_the_last_subscription() -> None:
     assert exporter.publish(b"ev.1")
     here.hub("B").leave(sub)
     assert not exporter.publish(b"ev.1")
+
+
+def test_a_batch_names_its_deliver_subject_in_the_importing_account_to_a_subscriber_through_a_wildcard() -> None:
+    """Other servers are sent a batch with its deliver subject; the filter of a subscription does not tell it."""
+    here = world(StreamImport(account="A", subject="dlv.>", prefix="via"))
+    addressed: list[bytes] = []
+
+    class Server(Client):
+        def take(self, sub: Subscription, messages: Messages, begin: int, end: int, client: ClientInfo) -> int:
+            addressed.append(messages.to)
+            return end
+
+    other = Server(here.hub("B"), ClientInfo(id=1, host="", account="B"))
+    other.subscribe(b"via.>")
+    assert here.hub("A").deliver(b"dlv.b", [(b"s.1", b"$JS.ACK.S.p", b"", b"x")])
+    assert addressed == [b"via.dlv.b"]
 
 
 def test_a_consumers_deliveries_keep_the_subject_that_they_are_stored_with() -> None:
@@ -186,7 +205,7 @@ def test_a_reload_applies_to_existing_subscriptions() -> None:
     sub = importer.subscribe(b"ev.*")
     importer.subscribe(b"via.>")
     exporter.publish(b"ev.1")
-    assert importer.take() == []
+    assert importer.taken() == []
     exports = AccountOptions(name="A", exports=(StreamExport(subject=">"),))
     here.configure(exports, AccountOptions(name="B", imports=(StreamImport(account="A", subject="ev.>"),)))
     exporter.publish(b"ev.1")
@@ -199,7 +218,7 @@ def test_a_reload_applies_to_existing_subscriptions() -> None:
     here.hub("B").leave(sub)
     here.configure(exports, AccountOptions(name="B"))
     exporter.publish(b"ev.1")
-    assert importer.take() == []
+    assert importer.taken() == []
     assert here.subscriptions("A") == 0
 
 

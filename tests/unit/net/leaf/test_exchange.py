@@ -86,7 +86,7 @@ class World:
         return sorted(written.split(b"\r\n")[:-1])
 
     def takes(self, exchange: Exchange, data: bytes) -> None:
-        exchange.take(LeafParser().feed(data), len(data))
+        exchange.handle(LeafParser().feed(data), len(data))
 
 
 @pytest.fixture

@@ -421,7 +421,7 @@ class Behind:
     def have(self, members: int) -> None:
         """Announce so many members of the group `g`."""
         sub = Subscription(cast(Any, self), b"work", b"g", b"")
-        sub.carrier, sub.weight = cast(Any, self), members
+        sub.elsewhere, sub.weight = True, members
         self._graph.insert(sub)
 
 

@@ -10,9 +10,8 @@ from lakestream.logging import Logger
 from lakestream.net.hub import Hub
 from lakestream.net.remote.leaf_connection import RemoteSubscribers
 from lakestream.net.turn import Turn
-from lakestream.ports import Delivery
+from lakestream.ports import Delivery, ListedMessages
 from lakestream.protocol.leaf_wire import InterestBegins, InterestEnds, Names
-from lakestream.protocol.route_wire import RouteBatch
 
 pytestmark = pytest.mark.unit
 
@@ -59,7 +58,7 @@ def test_a_batch_goes_once_and_to_the_subject_it_was_delivered_to() -> None:
     assert world.hub.deliver(b"_INBOX.a.7", batch)
     assert world.way.sent == wanted
     # Also deliveries of another node of the cluster, and single messages.
-    assert world.hub.delivered(RouteBatch(b"_INBOX.a.7", b"", batch))
+    assert world.hub.delivered(ListedMessages(batch, b"_INBOX.a.7"), b"")
     assert world.way.sent == wanted * 2
     world.hub.publish(b"_INBOX.a.8", b"", b"", b"answer")
     assert world.way.sent[2:] == [b"LMSG _INBOX.a.8 6\r\nanswer\r\n"]

@@ -34,7 +34,7 @@ from lakestream.ops.system.events import ClientCounts
 from lakestream.ops.system.messages import OPTIONS, SystemMessages, concerns, encoded, read
 from lakestream.ops.system.requests import permissions_shown
 from lakestream.ops.system.system import System
-from lakestream.ports import ClientInfo
+from lakestream.ports import ClientInfo, Single
 from lakestream.protocol import s2
 from lakestream.protocol.api.json_syntax import JsonError
 from lakestream.runtime import IoWaits
@@ -128,7 +128,7 @@ class Ear:
         """Return the answers to a request."""
         inbox = self._account.hub.subscribe(b"to.me", self._hear)
         asking = ClientInfo(client, "h", self._account.name, user="u")
-        self._account.hub.route(None, asking, f"$SYS.REQ.{subject}".encode(), b"to.me", header, body)
+        self._account.hub.route(None, asking, Single(f"$SYS.REQ.{subject}".encode(), b"to.me", header, body))
         inbox.cancel()
         return [answer for _, answer in self.take()]
 
@@ -332,7 +332,7 @@ def test_an_account_hears_of_its_own_clients_whatever_it_asks(node: Node) -> Non
 def test_requests_without_reply_are_not_answered(node: Node) -> None:
     asking = ClientInfo(0, "h", "SYS")
     for subject in ("SERVER.PING", "SERVER.PING.IDZ", f"SERVER.{SID}.KICK", "ACCOUNT.SYS.CONNS", "USER.INFO"):
-        node.accounts.system.hub.route(None, asking, f"$SYS.REQ.{subject}".encode(), b"", b"", b"{}")
+        node.accounts.system.hub.route(None, asking, Single(f"$SYS.REQ.{subject}".encode(), b"", b"", b"{}"))
 
 
 def test_user_info(node: Node) -> None:
@@ -361,7 +361,7 @@ def test_subscribers_are_counted(node: Node) -> None:
     for wanted in ("foo.bar", "foo.bar g", "foo.*", "nobody", ""):
         ear = Ear(node.accounts.system, "to.me")
         asking = ClientInfo(1, "h", "SYS")
-        node.accounts.system.hub.route(None, asking, b"$SYS.DEBUG.SUBSCRIBERS", b"to.me", b"", wanted.encode())
+        node.accounts.system.hub.route(None, asking, Single(b"$SYS.DEBUG.SUBSCRIBERS", b"to.me", b"", wanted.encode()))
         counts[wanted] = ear.take()[0][1]
     assert counts == {"foo.bar": 4, "foo.bar g": 1, "foo.*": 3, "nobody": 1, "": 0}
 

@@ -18,6 +18,7 @@ from lakestream.lake.storage import lake as lakes
 from lakestream.lake.storage import paths
 from lakestream.logging import Logger
 from lakestream.meta.deleted_streams import creation
+from lakestream.ports import Single
 from lakestream.server.lake.api import WATCH_NS, FlushApi
 from lakestream.server.lake.keeper import LakeKeeper
 from tests.faults.files import FaultyFiles
@@ -50,7 +51,7 @@ class FlushWorld(World):
         """Request a flush; return the reply subject."""
         self._number += 1
         reply = b"_INBOX.me.%d" % self._number
-        self.hub.route(None, CLIENT, b"$LAKE.API.FLUSH.S", reply, b"", b"")
+        self.hub.route(None, CLIENT, Single(b"$LAKE.API.FLUSH.S", reply, b"", b""))
         return reply
 
     def staged(self) -> list[tuple[int, int]]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lakestream.protocol.commands import Publish
+from lakestream.protocol.commands import Single
 from lakestream.protocol.parser import Parser
 from lakestream.protocol.publishes import Publishes
 from tests.unit.consumer_world import CLIENT, SECOND, World
@@ -47,7 +47,7 @@ def outcome(text: str, stream: dict[str, Any], config: dict[str, Any], *, togeth
     for name in names:
         world.next({"batch": 20, "expires": 3600 * SECOND}, name)
     world.publish("$JS.ACK.S.c.1.20.20.1.0", b"+WPI")  # the consumer is known from now on
-    world.client.take()
+    world.client.taken()
     commands = Parser().feed(text.encode())
     assert len(commands) == 1
     assert isinstance(commands[0], Publishes)
@@ -55,9 +55,9 @@ def outcome(text: str, stream: dict[str, Any], config: dict[str, Any], *, togeth
         list(world.hub.route_run(None, CLIENT, commands[0], 0, len(commands[0])))
     else:
         for each in commands[0].messages():
-            assert isinstance(each, Publish)
-            world.hub.route(None, CLIENT, each.subject, each.reply, b"", each.payload)
-    got = [(one.subject, one.seq) if one.reply else one for one in world.client.take()]
+            assert isinstance(each, Single)
+            world.hub.route(None, CLIENT, Single(each.subject, each.reply, b"", each.payload))
+    got = [(one.subject, one.seq) if one.reply else one for one in world.client.taken()]
     ledgers = [(each.ledger.pending, each.ledger.deadline, each.ledger.floor()) for each in consumers]
     deltas = [each.ledger.take_delta() for each in consumers]
     state = world.ask("STREAM.INFO.S", {"deleted_details": True})["state"]

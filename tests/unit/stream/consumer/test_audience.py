@@ -120,7 +120,7 @@ def test_numbers_and_deliveries_stay_exact_whatever_happens(tmp_path: Path, seed
                 world.next({"batch": chance.randrange(1, 6), "no_wait": chance.random() < 0.5}, name)
             case _:
                 world.store(*chance.choices(SUBJECTS, k=chance.randrange(1, 6)))
-        for message in world.client.take():
+        for message in world.client.taken():
             if message.reply:
                 owner = message.reply.split(".")[3]
                 wanting = [

@@ -75,7 +75,7 @@ class Life:
                 return
         expected = model.pull(batch, self.now)
         self.world.next({"batch": batch, "no_wait": True})
-        got = [message for message in self.world.client.take() if message.reply]
+        got = [message for message in self.world.client.taken() if message.reply]
         assert [(message.seq, message.numbers[0]) for message in got] == expected
         assert [message.numbers[2] for message in got] == list(
             range(self.model.delivered - len(got) + 1, self.model.delivered + 1)
@@ -93,7 +93,7 @@ class Life:
             case 2:
                 reply = self.world.inbox()
                 self.world.ack(self.messages[seq], reply=reply)
-                assert any(message.subject == reply for message in self.world.client.take()), "a confirmed ack"
+                assert any(message.subject == reply for message in self.world.client.taken()), "a confirmed ack"
                 self.confirmed.add(seq)
         self.model.done(seq)
 

@@ -47,7 +47,7 @@ def test_overflow_cuts_a_block_where_too_little_is_pending(world: World) -> None
     assert [message.seq for message in pull(world, 2000, min_pending=301)] == list(range(1, 701))
     assert world.info()["num_waiting"] == 1
     world.store("s.a")
-    assert [message.seq for message in world.client.take()] == [701]
+    assert [message.seq for message in world.client.taken()] == [701]
 
 
 def test_a_closed_gate_does_not_keep_the_loop_busy(world: World) -> None:
@@ -56,7 +56,7 @@ def test_a_closed_gate_does_not_keep_the_loop_busy(world: World) -> None:
     assert len(pull(world, 5)) == 5
     assert pull(world, 5, min_pending=100) == []
     world.clock.advance(5 * SECOND)  # redeliveries are due, and no request may have them
-    assert world.client.take() == []
+    assert world.client.taken() == []
     assert len(pull(world, 20)) == 10
 
 
@@ -77,7 +77,7 @@ def test_overflow_at_random(world: World) -> None:
             stored += 1
         elif delivered:
             world.ack(delivered.pop(chance.randrange(len(delivered))))
-        delivered += world.client.take()
+        delivered += world.client.taken()
         info = world.info()
         assert info["delivered"]["stream_seq"] + info["num_pending"] == stored
         assert info["num_ack_pending"] == len(delivered)
@@ -91,7 +91,7 @@ def test_a_lone_better_request_takes_a_block(world: World) -> None:
     grouped(world, "prioritized")
     worse, better = (world.next({"batch": 50, "group": "g", "priority": number}) for number in (2, 1))
     world.store(*["s.a"] * 60)
-    assert [message.seq for message in world.client.take()] == list(range(1, 61))
+    assert [message.seq for message in world.client.taken()] == list(range(1, 61))
     assert world.info()["num_waiting"] == 1
     assert worse != better
 
@@ -109,9 +109,9 @@ def test_a_pin_ends_at_its_time(world: World) -> None:
     [again] = pull(world, id=pin)
     assert pin_of(again) == pin
     world.clock.advance(9 * SECOND)
-    assert world.client.take() == []
+    assert world.client.taken() == []
     world.clock.advance(2 * SECOND)
-    [other] = world.client.take()
+    [other] = world.client.taken()
     assert pin_of(other) not in ("", pin)
     world.clock.advance(10 * SECOND)
     assert shown(world) == {"group": "g", "pinned_ts": "0001-01-01T00:00:00Z"}
@@ -122,7 +122,7 @@ def test_a_client_that_has_gone_is_not_pinned(world: World) -> None:
     world.publish("$JS.API.CONSUMER.MSG.NEXT.S.c", b'{"group":"g"}', "nobody.listens")
     world.next({"group": "g"})
     world.store("s.a")
-    [message] = world.client.take()
+    [message] = world.client.taken()
     assert shown(world)["pinned_client_id"] == pin_of(message)
 
 
@@ -147,7 +147,7 @@ def test_another_policy_ends_the_pin(world: World) -> None:
     assert shown(world) == {"group": "g", "pinned_ts": "0001-01-01T00:00:00Z"}
     world.client.subscribe("$JS.EVENT.ADVISORY.CONSUMER.UNPINNED.>")
     world.clock.advance(5 * SECOND)
-    assert world.client.take() == []
+    assert world.client.taken() == []
     assert [message.seq for message in pull(world)] == [2]
 
 
@@ -179,14 +179,14 @@ def test_flow_control_acks_survive_a_crash_and_nothing_comes_again(tmp_path: Pat
     world.client.subscribe("to.me")
     world.store(*["s.a"] * 10)
     flow_acked(world, max_ack_pending=6)
-    world.publish(request_of(world.client.take()), b"", "", ANSWER % (4, 4))
-    assert [message.seq for message in world.client.take() if not message.status] == [7, 8, 9, 10]
+    world.publish(request_of(world.client.taken()), b"", "", ANSWER % (4, 4))
+    assert [message.seq for message in world.client.taken() if not message.status] == [7, 8, 9, 10]
     world.clock.advance(SECOND // 2)
     world = world.crash(tmp_path)
     assert world.numbers() == ((10, 10), (4, 4), 6, 0, 0)
     world.client.subscribe("to.me")
     world.clock.advance(120 * SECOND)
-    statuses = {message.status for message in world.client.take()}
+    statuses = {message.status for message in world.client.taken()}
     assert statuses == {"100 Idle Heartbeat", "100 FlowControl Request"}
     assert world.numbers() == ((10, 10), (4, 4), 6, 0, 0)
 
@@ -195,8 +195,8 @@ def test_a_word_about_the_future_acks_nothing(world: World) -> None:
     world.client.subscribe("to.me")
     world.store(*["s.a"] * 10)
     flow_acked(world, max_ack_pending=6)
-    world.publish(request_of(world.client.take()), b"", "", ANSWER % (99, 99))
-    assert [message.seq for message in world.client.take() if not message.status] == [7, 8, 9, 10]
+    world.publish(request_of(world.client.taken()), b"", "", ANSWER % (99, 99))
+    assert [message.seq for message in world.client.taken() if not message.status] == [7, 8, 9, 10]
     assert world.numbers()[1] == (0, 0)
 
 
@@ -206,7 +206,7 @@ def test_flow_control_acks_release_a_workqueue(world: World) -> None:
     world.store(*["w.a"] * 6)
     config = {"ack_policy": "flow_control", "deliver_subject": "to.me", "max_ack_pending": 6}
     world.consumer(stream="W", **config)
-    world.publish(request_of(world.client.take()), b"", "", ANSWER % (5, 5))
+    world.publish(request_of(world.client.taken()), b"", "", ANSWER % (5, 5))
     world.clock.turn()
     world.clock.advance(10 * MS)
     assert world.engine.streams["W"].store.msgs == 1
@@ -218,4 +218,4 @@ def test_an_update_does_not_make_them_due(world: World) -> None:
     flow_acked(world)
     flow_acked(world, description="changed")
     world.clock.advance(3600 * SECOND)
-    assert not any(message.reply.startswith("$JS.ACK.S.c.2.") for message in world.client.take())
+    assert not any(message.reply.startswith("$JS.ACK.S.c.2.") for message in world.client.taken())

@@ -36,9 +36,9 @@ def test_an_open_request_gets_what_is_published_later(world: World) -> None:
     assert world.pull(3) == []
     assert world.info()["num_waiting"] == 1
     world.store("s.a", "s.b")
-    assert [message.seq for message in world.client.take()] == [1, 2]
+    assert [message.seq for message in world.client.taken()] == [1, 2]
     world.store("s.c", "s.d")
-    assert [message.seq for message in world.client.take()] == [3]
+    assert [message.seq for message in world.client.taken()] == [3]
     assert world.info()["num_waiting"] == 0
 
 
@@ -69,7 +69,7 @@ def test_no_wait_with_expires_waits_for_the_first_message_only(world: World) -> 
     world.consumer()
     assert world.pull(5, no_wait=True, expires=SECOND) == []
     world.store("s.a")
-    assert [message.status for message in world.client.take()] == ["", "404 No Messages"]
+    assert [message.status for message in world.client.taken()] == ["", "404 No Messages"]
 
 
 def test_no_wait_behind_others_that_want_all_there_is(world: World) -> None:
@@ -102,7 +102,7 @@ def test_no_wait_up_to_max_ack_pending(
     world.next({"batch": 20, "no_wait": True, "expires": 3 * SECOND, **body})
     got = []
     for _ in range(5):
-        got += [(message.status, world.clock.time - START) for message in world.client.take() if message.status]
+        got += [(message.status, world.clock.time - START) for message in world.client.taken() if message.status]
         world.clock.advance(SECOND)
     assert got == answers
 
@@ -112,9 +112,9 @@ def test_no_wait_that_acks_block_ends_with_the_time_of_another_request(world: Wo
     world.store("s.a", "s.b")
     first = world.next({"batch": 5, "no_wait": True})
     second = world.next({"batch": 1, "expires": SECOND})
-    world.client.take()
+    world.client.taken()
     world.clock.advance(SECOND)
-    got = [(message.subject, message.status) for message in world.client.take()]
+    got = [(message.subject, message.status) for message in world.client.taken()]
     assert got == [(first, "404 No Messages"), (second, "408 Request Timeout")]
 
 
@@ -124,19 +124,19 @@ def test_no_wait_while_deliveries_are_paused(world: World) -> None:
     assert [message.status for message in world.pull(1, no_wait=True)] == ["404 No Messages"]
     assert world.pull(1, no_wait=True, expires=SECOND) == []
     world.clock.advance(SECOND)
-    assert [message.status for message in world.client.take()] == ["408 Request Timeout"]
+    assert [message.status for message in world.client.taken()] == ["408 Request Timeout"]
 
 
 def test_an_expired_request_says_what_it_missed(world: World) -> None:
     world.store("s.a")
     world.consumer()
     world.next({"batch": 3, "max_bytes": 1000, "expires": SECOND})
-    message = world.client.take()[0]
+    message = world.client.taken()[0]
     world.clock.advance(SECOND - 1)
-    assert world.client.take() == []
+    assert world.client.taken() == []
     world.clock.advance(1)
     used = len(message.subject) + len(message.reply) + len(message.data)
-    assert world.client.take()[0].header == (
+    assert world.client.taken()[0].header == (
         f"NATS/1.0 408 Request Timeout\r\nNats-Pending-Messages: 2\r\nNats-Pending-Bytes: {1000 - used}\r\n\r\n"
     )
 
@@ -172,7 +172,7 @@ def test_max_waiting(world: World) -> None:
     assert world.pull(1)[0].status == "409 Exceeded MaxWaiting"
     assert world.pull(1, expires=SECOND, idle_heartbeat=100 * MS) == []
     world.clock.advance(4 * SECOND)
-    world.client.take()
+    world.client.taken()
     assert world.pull(1) == []
 
 
@@ -194,7 +194,7 @@ def test_nothing_is_lost_to_a_requester_that_has_gone(world: World) -> None:
     leave()
     world.next({"batch": 1})
     world.store("s.a")
-    assert [message.numbers for message in world.client.take()] == [(1, 1, 1, 0)]
+    assert [message.numbers for message in world.client.taken()] == [(1, 1, 1, 0)]
 
 
 def test_idle_heartbeats_until_the_end(world: World) -> None:
@@ -202,7 +202,7 @@ def test_idle_heartbeats_until_the_end(world: World) -> None:
     world.consumer()
     world.pull(2, expires=SECOND, idle_heartbeat=300 * MS)
     world.clock.advance(SECOND)
-    got = world.client.take()
+    got = world.client.taken()
     beat = "NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 1\r\nNats-Last-Stream: 1\r\n\r\n"
     assert [message.header for message in got[:3]] == [beat] * 3
     assert got[3].status == "408 Request Timeout"
@@ -215,7 +215,7 @@ def test_max_ack_pending_holds_deliveries_until_an_ack(world: World) -> None:
     first, _ = world.pull(3)
     assert world.info()["num_waiting"] == 1
     world.ack(first)
-    assert [message.seq for message in world.client.take()] == [3]
+    assert [message.seq for message in world.client.taken()] == [3]
 
 
 def test_a_rollup_with_a_wildcard_leaves_nothing_else_to_deliver(world: World) -> None:
@@ -236,11 +236,11 @@ def test_a_consumer_without_acks_listens_to_none(world: World, payload: bytes) -
     [message] = world.pull(1)
     for _ in range(2):
         world.ack(message, payload, "_INBOX.me.ack")
-        [answer] = world.client.take()
+        [answer] = world.client.taken()
         assert (answer.subject, answer.status) == ("_INBOX.me.ack", "503")
         assert f"Nats-Subject: {message.reply}\r\n" in answer.header
     world.ack(message, payload)
-    assert world.client.take() == []
+    assert world.client.taken() == []
 
 
 def test_a_congested_receiver_waits_alone(world: World) -> None:
@@ -251,24 +251,24 @@ def test_a_congested_receiver_waits_alone(world: World) -> None:
     world.next({"batch": 1})
     slow.congested = True
     world.store("s.a", "s.a")
-    assert [message.seq for message in world.client.take()] == [1]
-    assert slow.take() == []
+    assert [message.seq for message in world.client.taken()] == [1]
+    assert slow.taken() == []
     slow.drain()
-    assert [message.seq for message in slow.take()] == [2]
+    assert [message.seq for message in slow.taken()] == [2]
 
 
 def test_deleting_the_consumer_ends_waiting_requests(world: World) -> None:
     world.consumer()
     world.pull(1)
     assert world.ask("CONSUMER.DELETE.S.c")["success"]
-    assert [message.status for message in world.client.take()] == ["409 Consumer Deleted"]
+    assert [message.status for message in world.client.taken()] == ["409 Consumer Deleted"]
 
 
 def test_deleting_the_stream_ends_waiting_requests(world: World) -> None:
     world.consumer()
     world.pull(1)
     world.ask("STREAM.DELETE.S")
-    assert [message.status for message in world.client.take()] == ["409 Consumer Deleted"]
+    assert [message.status for message in world.client.taken()] == ["409 Consumer Deleted"]
 
 
 def test_a_push_consumer_has_no_pull_requests(world: World) -> None:
@@ -310,7 +310,7 @@ def test_a_shutdown_ends_waiting_requests(world: World) -> None:
     world.consumer()
     world.pull(3)
     world.engine.node.stop()
-    (message,) = world.client.take()
+    (message,) = world.client.taken()
     assert message.status == "409 Server Shutdown"
     assert "Nats-Pending-Messages: 3" in message.header
 
@@ -325,7 +325,7 @@ def test_many_requests_that_end_one_after_another_are_not_looked_at_each_time(mo
     interest = world.hub.interest
     monkeypatch.setattr(world.hub, "interest", lambda *to: (asked.append(to), interest(*to))[1])
     world.clock.advance(10 * SECOND)
-    assert [message.status for message in world.client.take()] == ["408 Request Timeout"] * 500
+    assert [message.status for message in world.client.taken()] == ["408 Request Timeout"] * 500
     assert world.info()["num_waiting"] == 0
     assert len(asked) <= 600
 
@@ -337,10 +337,10 @@ def test_a_request_that_was_served_meanwhile_leaves_nothing_behind() -> None:
     for _ in range(3):
         world.next({"batch": 1, "expires": 30 * SECOND, "idle_heartbeat": SECOND})
     world.store("s.a", "s.b")
-    world.client.take()
+    world.client.taken()
     world.clock.advance(2 * SECOND)
-    assert [message.status for message in world.client.take()] == ["100 Idle Heartbeat"] * 2
+    assert [message.status for message in world.client.taken()] == ["100 Idle Heartbeat"] * 2
     world.store("s.c")
-    world.client.take()
+    world.client.taken()
     world.clock.advance(60 * SECOND)
-    assert world.client.take() == []
+    assert world.client.taken() == []

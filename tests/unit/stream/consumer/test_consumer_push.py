@@ -18,14 +18,14 @@ def world() -> World:
 
 
 def seqs(client: Client) -> list[int]:
-    return [message.seq for message in client.take() if message.reply.startswith("$JS.ACK.")]
+    return [message.seq for message in client.taken() if message.reply.startswith("$JS.ACK.")]
 
 
 def test_everything_then_what_comes(world: World) -> None:
     world.client.subscribe("to.me")
     world.store("s.a", "s.b")
     world.consumer(deliver_subject="to.me", ack_policy="none")
-    first, second = world.client.take()
+    first, second = world.client.taken()
     assert (first.subject, first.numbers) == ("s.a", (1, 1, 1, 1))
     assert second.numbers == (1, 2, 2, 0)
     world.store("s.c")
@@ -42,7 +42,7 @@ def test_nothing_is_delivered_without_interest(world: World) -> None:
     assert world.info()["push_bound"] is True
     leave()
     world.store("s.c")
-    assert world.client.take() == []
+    assert world.client.taken() == []
     world.client.subscribe("to.me")
     assert seqs(world.client) == [3]
 
@@ -67,11 +67,11 @@ def test_idle_heartbeats_fill_silence(world: World) -> None:
     world.consumer(deliver_subject="to.me", idle_heartbeat=200 * MS)
     world.clock.advance(150 * MS)
     world.store("s.b")
-    world.client.take()
+    world.client.taken()
     world.clock.advance(199 * MS)
-    assert world.client.take() == []
+    assert world.client.taken() == []
     world.clock.advance(401 * MS)
-    beats = world.client.take()
+    beats = world.client.taken()
     assert [beat.subject for beat in beats] == ["to.me"] * 3
     assert beats[0].header == "NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 2\r\nNats-Last-Stream: 2\r\n\r\n"
 
@@ -83,18 +83,18 @@ def test_flow_control_stops_at_the_window_until_it_is_answered(world: World) -> 
         deliver_subject="to.me", ack_policy="none", flow_control=True, idle_heartbeat=5 * SECOND, max_deliver=1
     )
     world.store(*["s.a"] * 12, data=b"x" * size)
-    got = world.client.take()
+    got = world.client.taken()
     assert [message.status for message in got] == ["", "", "100 FlowControl Request", "", ""]
     request = got[2].reply
     assert request.startswith("$JS.FC.S.c.")
     assert len(request) == len("$JS.FC.S.c.") + 4
     world.clock.advance(5 * SECOND)
-    (beat,) = world.client.take()
+    (beat,) = world.client.taken()
     assert beat.header.endswith(f"Nats-Last-Stream: 4\r\nNats-Consumer-Stalled: {request}\r\n\r\n")
     world.publish("$JS.FC.S.c.none")
-    assert world.client.take() == []
+    assert world.client.taken() == []
     world.publish(request)
-    got = world.client.take()
+    got = world.client.taken()
     assert [message.status for message in got].count("100 FlowControl Request") == 1
     assert [message.seq for message in got if message.data] == list(range(5, 11))
 
@@ -104,7 +104,7 @@ def test_headers_only(world: World) -> None:
     world.publish("s.a", b"hello", header="NATS/1.0\r\nA: b\r\n\r\n")
     world.publish("s.a", b"you")
     world.consumer(deliver_subject="to.me", ack_policy="none", headers_only=True)
-    got = world.client.take()
+    got = world.client.taken()
     assert [message.header for message in got] == [
         "NATS/1.0\r\nA: b\r\nNats-Msg-Size: 5\r\n\r\n",
         "NATS/1.0\r\nNats-Msg-Size: 3\r\n\r\n",
@@ -133,7 +133,7 @@ def test_the_rate_limit_counts_all_that_is_sent(world: World, largest: int, head
     world.consumer(stream="R", deliver_subject="to.me", ack_policy="none", rate_limit_bps=8)
     world.clock.advance(SECOND)
     burst, sizes = (1 << 20) if largest < 0 else largest, 0
-    got = world.client.take()
+    got = world.client.taken()
     for message in got:
         sizes += len(message.subject) + len(message.reply) + len(message.header) + len(message.data)
     one = sizes / len(got)
@@ -165,7 +165,7 @@ def test_a_congested_receiver_holds_the_consumer(world: World) -> None:
     slow.congested = True
     world.store("s.a", "s.b")
     world.consumer(deliver_subject="to.me")
-    assert slow.take() == []
+    assert slow.taken() == []
     slow.drain()
     assert seqs(slow) == [1, 2]
 
@@ -179,13 +179,13 @@ def test_pause_holds_deliveries_but_not_heartbeats(world: World) -> None:
     assert until == 1_700_000_005 * SECOND
     assert answer["paused"] is True
     assert answer["pause_remaining"] == 5 * SECOND
-    assert b'"paused":true' in world.client.take()[0].data
+    assert b'"paused":true' in world.client.taken()[0].data
     world.store("s.a")
     world.clock.advance(3 * SECOND)
-    assert [message.status for message in world.client.take()] == ["100 Idle Heartbeat"] * 3
+    assert [message.status for message in world.client.taken()] == ["100 Idle Heartbeat"] * 3
     assert world.info()["paused"] is True
     world.clock.advance(2 * SECOND)
-    got = world.client.take()
+    got = world.client.taken()
     assert [message.seq for message in got if message.subject == "s.a"] == [1]
     assert any(b'"paused":false' in message.data for message in got)
     assert world.info()["config"]["pause_until"] == "2023-11-14T22:13:25Z"
@@ -222,7 +222,7 @@ def test_a_changed_deliver_subject(world: World) -> None:
     world.consumer(deliver_subject="to.me")
     world.client.subscribe("to.other")
     world.store("s.a")
-    assert world.client.take() == []
+    assert world.client.taken() == []
     world.consumer(deliver_subject="to.other")
     assert seqs(world.client) == [1]
     answer = world.ask(

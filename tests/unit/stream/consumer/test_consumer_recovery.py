@@ -37,7 +37,7 @@ def test_a_confirmed_ack_survives_a_kill_at_once(world: World, tmp_path: Path) -
     after = world.crash(tmp_path)
     after.next({"batch": 9})
     after.clock.advance(2 * WAIT)
-    assert sorted({message.seq for message in after.client.take()}) == [1, 3]
+    assert sorted({message.seq for message in after.client.taken()}) == [1, 3]
 
 
 def test_a_reply_waits_for_the_disk(world: World) -> None:
@@ -48,10 +48,10 @@ def test_a_reply_waits_for_the_disk(world: World) -> None:
     asked: list[object] = []
     stream.pipeline.log_progress = lambda entries, done: asked.append(done)  # type: ignore[method-assign, assignment]
     world.ack(message, reply="_INBOX.me.x")
-    assert world.client.take() == []
+    assert world.client.taken() == []
     assert len(asked) == 1
     asked[0]()  # type: ignore[operator]
-    assert [answer.subject for answer in world.client.take()] == ["_INBOX.me.x"]
+    assert [answer.subject for answer in world.client.taken()] == ["_INBOX.me.x"]
 
 
 def test_confirmations_of_one_turn_share_an_entry(world: World) -> None:
@@ -62,7 +62,7 @@ def test_confirmations_of_one_turn_share_an_entry(world: World) -> None:
     for at, message in enumerate(got):
         world.publish(message.reply, b"", f"_INBOX.me.ack{at}")
     world.clock.turn()
-    assert len(world.client.take()) == 5
+    assert len(world.client.taken()) == 5
     assert world.engine.streams["S"].store.applied == index + 1
 
 
@@ -109,9 +109,9 @@ def test_redelivery_counts_and_deadlines_survive(world: World, tmp_path: Path) -
     assert after.numbers() == ((2, 1), (0, 0), 1, 1, 0)
     after.next({"batch": 1})
     after.clock.advance(WAIT - 2 * SECOND)
-    assert after.client.take() == []
+    assert after.client.taken() == []
     after.clock.advance(SECOND)
-    assert [message.numbers[0] for message in after.client.take()] == [3]
+    assert [message.numbers[0] for message in after.client.taken()] == [3]
 
 
 def test_creation_update_reset_and_deletion_are_entries(world: World, tmp_path: Path) -> None:
@@ -218,10 +218,10 @@ def test_redelivery_of_a_message_that_has_left_the_log(lake: tuple[World, Lake])
     world.consumer()
     world.pull(12)
     world.next({"batch": 12})
-    world.client.take()
+    world.client.taken()
     world.clock.advance(WAIT)
     world.next({"batch": 20})
-    assert sorted({message.seq for message in world.client.take()}) == list(range(1, 21))
+    assert sorted({message.seq for message in world.client.taken()}) == list(range(1, 21))
 
 
 def test_last_per_subject_from_the_lake(lake: tuple[World, Lake]) -> None:
@@ -240,11 +240,11 @@ def test_a_lake_that_does_not_answer_is_asked_again(lake: tuple[World, Lake]) ->
     history.broken = True
     world.consumer()
     world.next({"batch": 2})
-    assert world.client.take() == []
+    assert world.client.taken() == []
     assert len(world.clock.failures) == 1
     history.broken = False
     world.clock.advance(SECOND)
-    assert [message.seq for message in world.client.take()] == [1, 2]
+    assert [message.seq for message in world.client.taken()] == [1, 2]
 
 
 def test_a_purge_while_the_lake_answers(lake: tuple[World, Lake]) -> None:
@@ -252,7 +252,7 @@ def test_a_purge_while_the_lake_answers(lake: tuple[World, Lake]) -> None:
     world.consumer()
     world.publish("$JS.API.CONSUMER.MSG.NEXT.S.c", b"5", world.inbox())
     world.publish("$JS.API.STREAM.PURGE.S", b'{"seq":4}', world.inbox())
-    got = [message.seq for message in world.client.take() if message.reply]
+    got = [message.seq for message in world.client.taken() if message.reply]
     got += [message.seq for message in world.pull(30) if message.reply]
     assert got[-1] == 20
     assert len(got) == len(set(got))
@@ -301,11 +301,11 @@ def test_a_message_that_the_lake_lacks_is_waited_for_and_not_passed_over(
     wanted = [seq for seq in range(1, 21) if seq % 2 == 0 or filters.get("filter_subject") != "s.b"]
     world.consumer(**filters)
     world.next({"batch": 20})
-    before = [message.seq for message in world.client.take() if message.reply]
+    before = [message.seq for message in world.client.taken() if message.reply]
     assert before == [seq for seq in wanted if seq < 6]
     history.records = whole
     world.clock.advance(SECOND)
-    after = [message.seq for message in world.client.take() if message.reply]
+    after = [message.seq for message in world.client.taken() if message.reply]
     assert before + after == wanted
 
 
@@ -314,10 +314,10 @@ def test_a_message_that_the_lake_lacks_is_passed_over_once_it_is_deleted(lake: t
     history.records = [record for record in history.records if record.seq != 6]
     world.consumer()
     world.next({"batch": 20})
-    assert [message.seq for message in world.client.take()][-1] == 5
+    assert [message.seq for message in world.client.taken()][-1] == 5
     world.ask("STREAM.MSG.DELETE.S", {"seq": 6})
     world.clock.advance(SECOND)
-    assert [message.seq for message in world.client.take() if message.reply] == list(range(7, 21))
+    assert [message.seq for message in world.client.taken() if message.reply] == list(range(7, 21))
 
 
 def test_a_message_that_the_lake_has_twice_is_not_delivered_twice(lake: tuple[World, Lake]) -> None:
@@ -326,7 +326,7 @@ def test_a_message_that_the_lake_has_twice_is_not_delivered_twice(lake: tuple[Wo
     history.records = sorted([*history.records, other], key=lambda record: record.seq)
     world.consumer()
     world.next({"batch": 20})
-    assert [message.seq for message in world.client.take() if message.reply] == [1, 2, 3, 4, 5]
+    assert [message.seq for message in world.client.taken() if message.reply] == [1, 2, 3, 4, 5]
     history.records.remove(other)
     world.clock.advance(SECOND)
-    assert [message.seq for message in world.client.take() if message.reply] == list(range(6, 21))
+    assert [message.seq for message in world.client.taken() if message.reply] == list(range(6, 21))

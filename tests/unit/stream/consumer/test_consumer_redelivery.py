@@ -28,7 +28,7 @@ def world() -> World:
 
 def advisories(world: World) -> list[dict[str, object]]:
     """Return the bodies of the advisories since the last call; other messages are dropped."""
-    return [json.loads(message.data) for message in world.client.take() if message.subject.startswith("$JS.EVENT.")]
+    return [json.loads(message.data) for message in world.client.taken() if message.subject.startswith("$JS.EVENT.")]
 
 
 def test_an_unacked_message_comes_again_after_ack_wait(world: World) -> None:
@@ -38,9 +38,9 @@ def test_an_unacked_message_comes_again_after_ack_wait(world: World) -> None:
     world.ack(first)
     world.next({"batch": 5})
     world.clock.advance(WAIT - 1)
-    assert world.client.take() == []
+    assert world.client.taken() == []
     world.clock.advance(1)
-    assert [message.numbers for message in world.client.take()] == [(2, 2, 3, 0)]
+    assert [message.numbers for message in world.client.taken()] == [(2, 2, 3, 0)]
     assert world.numbers() == ((3, 2), (1, 1), 1, 1, 0)
 
 
@@ -85,7 +85,7 @@ def test_a_consumer_at_the_last_sequence_there_can_be_is_logged_like_any_other(w
     consumer = world.consumer(stream="T")
     world.store("t.a")
     world.next(stream="T")
-    assert world.client.take()[0].seq == (1 << 64) - 1
+    assert world.client.taken()[0].seq == (1 << 64) - 1
     assert consumer.snapshot()
     assert world.clock.failures == []
 
@@ -115,9 +115,9 @@ def test_a_nak_with_a_delay(world: World, payload: bytes) -> None:
     world.ack(world.pull(1)[0], payload)
     world.next({"batch": 1})
     world.clock.advance(2 * SECOND - 1)
-    assert world.client.take() == []
+    assert world.client.taken() == []
     world.clock.advance(1)
-    assert [message.numbers[0] for message in world.client.take()] == [2]
+    assert [message.numbers[0] for message in world.client.taken()] == [2]
 
 
 def test_work_in_progress_begins_the_wait_anew(world: World) -> None:
@@ -129,9 +129,9 @@ def test_work_in_progress_begins_the_wait_anew(world: World) -> None:
         world.clock.advance(WAIT - SECOND)
         world.ack(message, b"+WPI")
     world.clock.advance(WAIT - 1)
-    assert world.client.take() == []
+    assert world.client.taken() == []
     world.clock.advance(1)
-    assert len(world.client.take()) == 1
+    assert len(world.client.taken()) == 1
 
 
 def test_backoff(world: World) -> None:
@@ -143,7 +143,7 @@ def test_backoff(world: World) -> None:
     begin = world.clock.now()
     for _ in range(30):
         elapsed = (world.clock.now() - begin) // SECOND
-        times += [(elapsed, message.numbers[0]) for message in world.client.take() if message.reply]
+        times += [(elapsed, message.numbers[0]) for message in world.client.taken() if message.reply]
         world.clock.advance(SECOND)
         if world.numbers()[2] == 0:
             break
@@ -194,7 +194,7 @@ def test_next_acks_and_pulls(world: World) -> None:
     world.consumer()
     reply = world.inbox()
     world.ack(world.pull(1)[0], b'+NXT {"batch":2}', reply)
-    assert [message.seq for message in world.client.take()] == [2, 3]
+    assert [message.seq for message in world.client.taken()] == [2, 3]
     assert world.numbers()[1] == (1, 1)
 
 
@@ -221,7 +221,7 @@ def test_acks_of_nothing_change_nothing(world: World) -> None:
         "$JS.ACK.NONE.c.1.1.1.1.0",
     ):
         world.ack(subject, reply="_INBOX.me.none")
-    assert [answer.status for answer in world.client.take()] == ["503"] * 3, "of those that no consumer listens to"
+    assert [answer.status for answer in world.client.taken()] == ["503"] * 3, "of those that no consumer listens to"
     assert world.numbers()[2] == 1
 
 
@@ -308,7 +308,7 @@ def test_every_message_is_delivered_until_it_is_acked(steps: list[str], config: 
             world.ask("STREAM.MSG.DELETE.S", {"seq": choice(list(store.live.members(1, 100)))})
         elif step == "limit" and store.msgs:
             world.ask("STREAM.PURGE.S", {"keep": 3})
-        for message in world.client.take():
+        for message in world.client.taken():
             if message.reply:
                 assert message.seq in store.live
                 assert message.seq not in acked
@@ -320,7 +320,7 @@ def test_every_message_is_delivered_until_it_is_acked(steps: list[str], config: 
     for _ in range(20):
         world.clock.advance(WAIT)
         world.next({"batch": 100, "no_wait": True})
-        while got := [message for message in world.client.take() if message.reply]:
+        while got := [message for message in world.client.taken() if message.reply]:
             for message in got:
                 assert message.seq not in acked
                 world.ack(message)
@@ -350,7 +350,7 @@ def test_many_deadlines_that_are_over_are_looked_at_in_parts(monkeypatch: pytest
     monkeypatch.setattr(consumer.redelivery, "_expired", noted)
     world.next({"batch": 20})
     world.clock.advance(2 * WAIT)
-    assert [message.seq for message in world.client.take() if message.reply] == list(range(1, 21))
+    assert [message.seq for message in world.client.taken() if message.reply] == list(range(1, 21))
     assert len(parts) > 1
     assert max(parts) <= 8
 

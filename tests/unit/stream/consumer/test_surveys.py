@@ -46,7 +46,7 @@ def begin(world: World, **config: object) -> str:
 
 
 def pending_in(world: World, reply: str) -> int:
-    [answer] = [message for message in world.client.take() if message.subject == reply]
+    [answer] = [message for message in world.client.taken() if message.subject == reply]
     return int(json.loads(answer.data)["num_pending"])
 
 
@@ -64,12 +64,12 @@ def test_a_consumer_is_answered_for_once_its_messages_are_counted(world: World) 
 def test_a_pull_request_waits_for_the_count_of_a_consumer_that_was_purged(world: World) -> None:
     begin(world)
     world.clock.advance(100 * MS)
-    world.client.take()
+    world.client.taken()
     world.ask("STREAM.PURGE.S", {"filter": "s.0.>"})
     world.next({"batch": MATCHING, "no_wait": True})
-    assert world.client.take() == []
+    assert world.client.taken() == []
     world.clock.advance(100 * MS)
-    got = world.client.take()
+    got = world.client.taken()
     assert len([message for message in got if message.reply]) == MATCHING - SUBJECTS // 20
 
 
@@ -130,7 +130,7 @@ def test_sparse_matches_are_planned_in_steps(world: World, monkeypatch: pytest.M
     monkeypatch.setattr(selection, "SCAN_MSGS", 16)
     begin(world, filter_subjects=["s.3.>", "s.5.>"])
     world.clock.advance(300 * MS)
-    world.client.take()
+    world.client.taken()
     steps: list[int] = []
     real = selection.ConsumerFilters.planning
 
@@ -142,5 +142,5 @@ def test_sparse_matches_are_planned_in_steps(world: World, monkeypatch: pytest.M
     monkeypatch.setattr(selection.ConsumerFilters, "planning", counted)
     world.next({"batch": SUBJECTS, "expires": 10**9})
     world.clock.advance(300 * MS)
-    assert len([message for message in world.client.take() if message.reply]) == SUBJECTS // 10
+    assert len([message for message in world.client.taken() if message.reply]) == SUBJECTS // 10
     assert len(steps) > 2

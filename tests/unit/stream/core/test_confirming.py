@@ -12,6 +12,7 @@ import pytest
 
 from lakestream.account.api.subjects import Api
 from lakestream.log.format.files import Files
+from lakestream.ports import Single
 from tests.unit import replica_world
 from tests.unit.consumer_world import CLIENT
 from tests.unit.replica_world import Node
@@ -106,7 +107,7 @@ def test_a_refusal_that_tells_of_what_never_came_to_a_majority_is_not_sent(tmp_p
 
 def _get(node: Node) -> bytes:
     reply = b"_INBOX.me.get"
-    node.hub.route(None, CLIENT, b"$JS.API.STREAM.MSG.GET.S", reply, b"", b'{"last_by_subj":"s.a"}')
+    node.hub.route(None, CLIENT, Single(b"$JS.API.STREAM.MSG.GET.S", reply, b"", b'{"last_by_subj":"s.a"}'))
     return reply
 
 

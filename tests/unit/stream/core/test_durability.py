@@ -20,6 +20,7 @@ from lakestream.meta.assignments import Applied, AssignStream
 from lakestream.meta.shared import EngineOptions, Shared
 from lakestream.net.hub import Hub
 from lakestream.net.turn import Turn
+from lakestream.ports import Single
 from lakestream.protocol.api.errors import ApiError, for_clients
 from lakestream.server.jetstream import open_stores
 from lakestream.stream.assembly import Stream
@@ -81,7 +82,7 @@ class EngineWorld:
             self.clock.turn()
 
     def publish(self, subject: str) -> None:
-        self.hub.route(None, CLIENT, subject.encode(), b"", b"", b"x")
+        self.hub.route(None, CLIENT, Single(subject.encode(), b"", b"", b"x"))
 
 
 # ---------------------------------------------------------------- deleted and created again

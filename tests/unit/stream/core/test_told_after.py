@@ -29,7 +29,7 @@ def sent(world: World, subject: str, body: Any = None) -> str:
 
 def answers(world: World, *replies: str) -> list[Any]:
     world.clock.turn()
-    found = {message.subject: json.loads(message.data) for message in world.client.take()}
+    found = {message.subject: json.loads(message.data) for message in world.client.taken()}
     return [found[reply] for reply in replies]
 
 
@@ -205,5 +205,5 @@ def test_requests_whose_answers_would_lag_are_dropped(
     world.publish("s.a")
     replies = [sent(world, "STREAM.INFO.S") for _ in range(5)]
     world.clock.turn()
-    assert [message.subject for message in world.client.take()] == replies[:2]
+    assert [message.subject for message in world.client.taken()] == replies[:2]
     assert "JetStream API info queue limit reached, dropping 3 requests" in capfd.readouterr().err

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from lakestream.log.format.files import Files
 from lakestream.net.interest.subscription import Subscription
+from lakestream.ports import Single
 from lakestream.protocol import headers
 from lakestream.stream.core.batch import Batch
 from lakestream.stream.core.operations import ConsumerProgress, Purge, UpdateStream
@@ -259,7 +260,7 @@ def world_fast(world: World, seq: int, operation: int, mode: str = "ok", *, flow
     """Publish a member of the fast batch f; return its reply subject."""
     reply = b"_INBOX.me.f.%d.%b.%d.%d.$FI" % (flow, mode.encode(), seq, operation)
     block = headers.build([(name.replace("_", "-").encode(), value.encode()) for name, value in more.items()])
-    world.hub.route(None, CLIENT, b"s.f", reply, block if more else b"", b"%d" % seq)
+    world.hub.route(None, CLIENT, Single(b"s.f", reply, block if more else b"", b"%d" % seq))
     return reply
 
 

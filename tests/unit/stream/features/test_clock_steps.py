@@ -204,15 +204,15 @@ def test_consumers_wait_as_long_as_they_should(step: int) -> None:
     world.consumer("d", inactive_threshold=30 * S)
     world.store("s.a")
     assert world.pull(1)[0].seq == 1
-    world.client.take()
+    world.client.taken()
     reply = world.next({"batch": 1, "expires": 20 * S}, "d")
-    world.client.take()
+    world.client.taken()
     again = world.next({"batch": 1, "expires": 20 * S})
     world.clock.stepped = step
     world.clock.advance(8 * S)
-    assert world.client.take() == []
+    assert world.client.taken() == []
     world.clock.advance(4 * S)
-    (redelivered,) = world.client.take()
+    (redelivered,) = world.client.taken()
     assert (redelivered.subject, redelivered.numbers[0]) == ("s.a", 2)
     assert world.info("d")["num_waiting"] == 0
     world.clock.advance(40 * S)

@@ -12,7 +12,7 @@ import pytest
 
 from lakestream.net.interest.subscription import Subscription
 from lakestream.net.tracing import Tracing, encoded, parsed
-from lakestream.ports import ClientInfo
+from lakestream.ports import ClientInfo, Single
 from lakestream.protocol import headers
 from lakestream.stream.core.config import SubjectTransformConfig
 from lakestream.stream.core.operations import Purge, UpdateStream
@@ -166,7 +166,7 @@ def traced(world: World) -> Taken:
 def route(world: World, subject: bytes, reply: bytes = b"", **fields: str) -> bool:
     block = headers.build((name.replace("_", "-").encode(), value.encode()) for name, value in fields.items())
     assert world.hub.tracing is not None
-    return world.hub.tracing.route(world.inbox, CLIENT, (subject, reply, block, b""))
+    return world.hub.tracing.route(world.inbox, CLIENT, Single(subject, reply, block, b""))
 
 
 def events(taken: Taken) -> list[Any]:
