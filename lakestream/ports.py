@@ -18,22 +18,28 @@ from lakestream.protocol.api.errors import PublicError
 from lakestream.protocol.client import ClientInfo as ClientInfo
 from lakestream.protocol.commands import Single as Single
 from lakestream.protocol.messages import Delivery as Delivery
-from lakestream.protocol.messages import Framed as Framed
 from lakestream.protocol.messages import ListedMessages as ListedMessages
+from lakestream.protocol.messages import MessageBlock as MessageBlock
 from lakestream.protocol.messages import Messages as Messages
-from lakestream.protocol.publishes import Publishes
+from lakestream.protocol.publishes import PubAcks as PubAcks
 
 Handler = Callable[[bytes, bytes, bytes, bytes, ClientInfo], None]
 """Called in the event loop for each message: (subject, reply, header, payload, client). Must not block."""
 
-Many = Callable[[Sequence[Delivery], int], int]
-"""Called in the event loop with a batch of messages, and the index of the first one to take; returns the number of
-messages taken."""
+Take = Callable[[Messages, int, int, ClientInfo], int]
+"""Called in the event loop with messages of a client, the first one to take, and the one behind the last. Returns the
+one behind those that it took, at least one. Must not block."""
 
 
-RunHandler = Callable[[Publishes, int, int], bool]
-"""Called in the event loop with a run of messages, its first one to take and the one before which to stop; returns
-False if they have to be taken one by one."""
+def singly(handler: Handler) -> Take:
+    """Return a `Take` that hands single messages to a handler."""
+
+    def take(messages: Messages, begin: int, end: int, client: ClientInfo) -> int:
+        one = messages if type(messages) is Single else messages.message(begin)
+        handler(one.subject, one.reply, one.header, one.payload, client)
+        return begin + 1
+
+    return take
 
 
 class Subscribed(Protocol):
@@ -47,44 +53,20 @@ class Bus(Protocol):
     """Core NATS as streams and consumers see it."""
 
     def subscribe(
-        self,
-        subject: bytes,
-        handler: Handler,
-        queue: bytes = b"",
-        *,
-        local: bool = False,
-        many: Many | None = None,
-        run: RunHandler | None = None,
-        run_max: int = 0,
+        self, subject: bytes, take: Take, queue: bytes = b"", *, local: bool = False, runs: bool = False
     ) -> Subscribed:
-        """Call `handler` for each message whose subject matches. Wildcards allowed.
+        """Call `take` with the messages whose subject matches. Wildcards allowed.
 
         `local`: only messages that are published on this node; the subscription is not propagated to other nodes.
-        `many`: called first with a batch; a message that it leaves goes to `handler`, then it is called again.
-        `run`: called first with several messages of one client, at most `run_max` at once (0: any number).
+        `runs`: several publishes of one client may come together (`Publishes`).
         """
 
-    def publish(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> bool:
-        """Route one message to every subscriber of `subject` (clients and internal); return False if there is none."""
-
-    def reply_many(self, replies: Sequence[tuple[bytes, bytes]]) -> None:
-        """Publish (reply subject, payload) pairs without headers, such as pub acks: one write per connection."""
-
-    def reply_run(self, run: Publishes, begin: int, end: int, prefix: bytes, seq: int) -> None:
-        """Publish the pub acks of some messages of a run to their replies: `prefix`, the sequence and `}`.
-
-        Args:
-            seq: sequence of message `begin`.
-        """
-
-    def answer_many(self, answers: Sequence[Delivery]) -> None:
-        """Publish messages, each under its own subject: one write per connection."""
+    def send(self, messages: Single | PubAcks | MessageBlock) -> bool:
+        """Send messages to the subscribers of `messages.to`, each with its own subject, or (b"") each to those of its
+        own subject (clients and internal); return False if there is none. One write per connection."""
 
     def flush(self) -> None:
-        """Write what was published to clients in this turn now, not at its end."""
-
-    def deliver(self, to: bytes, messages: Sequence[Delivery]) -> bool:
-        """Send messages to the subscribers of `to`, each with its own subject; return False if there is none."""
+        """Write what was sent to clients in this turn now, not at its end."""
 
     def declined(self, subject: bytes, reply: bytes) -> None:
         """Decline a request that a subscriber received: report no responders unless there are other subscribers."""

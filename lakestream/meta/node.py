@@ -173,9 +173,7 @@ class MetaNode:
         self.peers, self.meta, self.groups = peers, meta, groups
         self.leaders, self.requests = Leaders(peers), Requests(self, peers, shared.clock)
         self.leaders.on_changed = lambda uid: self.requests.changed()
-        self.requests.on_answer = lambda account, reply, body, header: shared.bus_of(account).publish(
-            reply, b"", header, body
-        )
+        self.requests.on_answer = lambda account, answer: shared.bus_of(account).send(answer)
         self.placing = Placing(self.me, shared.options.max_memory, shared.options.max_file)
         self.shown = Shown(self)
         self.advisories = GroupAdvisories(shared, peers)

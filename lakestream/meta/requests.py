@@ -17,7 +17,7 @@ from typing import Protocol
 import msgspec
 
 from lakestream.meta.ports import AllAccounts, Peers
-from lakestream.ports import ClientInfo, Clock, Timer
+from lakestream.ports import ClientInfo, Clock, Single, Timer
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.request import Request, Where
@@ -100,7 +100,7 @@ class Requests:
 
     def __init__(self, node: AnsweringNode, calls: Peers, clock: Clock) -> None:
         self._node, self._calls, self._clock = node, calls, clock
-        self.on_answer: Callable[[str, bytes, bytes, bytes], object] = lambda account, reply, body, header: None
+        self.on_answer: Callable[[str, Single], object] = lambda account, answer: None
         """Publishes (account, reply subject, answer, header) from another node to a client of this one."""
         self._accept: dict[tuple[str, str], Callable[[Forwarded], None]] = {}
         """Handlers by account and pattern."""
@@ -175,7 +175,7 @@ class Requests:
 
     def _on_answered(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
         answered = _ANSWER.decode(body)
-        self.on_answer(answered.account, answered.reply, answered.body, answered.header)
+        self.on_answer(answered.account, Single(answered.reply, b"", answered.header, answered.body))
 
     def changed(self) -> None:
         """Dispatch held requests again: a leader has changed."""

@@ -369,9 +369,11 @@ class Connection(ClientOutbox, Arrival):
         if not self.ready:
             self._fail("Authorization Violation", "Authentication Failure")
             return
-        original, reply, header, payload = command.subject, command.reply, command.header, command.payload
+        original = command.subject
+        reply = command.reply
+        header = command.header
         self.in_msgs += 1
-        self.in_bytes += len(payload) + len(header)
+        self.in_bytes += len(command.payload) + len(header)
         if header and not self.headers:
             self.close("Message Header Violation")
             return

@@ -10,16 +10,15 @@ from __future__ import annotations
 import random
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Container, Iterator, Sequence
-from typing import Protocol, cast
+from typing import Protocol
 
 from lakestream.config.mappings import Mappings
 from lakestream.logging import Logger
 from lakestream.net.interest.interest import Interest, Watch
-from lakestream.net.interest.subscription import Match, NamedSink, Requester, Sink, Subscription
+from lakestream.net.interest.subscription import Match, NamedSink, Requester, Sink, Subscription, hand
 from lakestream.net.turn import Turn
-from lakestream.ports import ClientInfo, Delivery, Framed, Handler, ListedMessages, Many, Messages, RunHandler, Single
+from lakestream.ports import ClientInfo, ListedMessages, MessageBlock, Messages, Single, Take
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
-from lakestream.protocol.messages import MessageBlock
 from lakestream.protocol.publishes import PubAcks, Publishes
 from lakestream.protocol.route_wire import Routed
 
@@ -72,75 +71,32 @@ class ReplyPaths(Protocol):
     def resolve(self, subject: bytes) -> tuple[Hub, bytes] | None:
         """Return the hub of the requesting account and the reply subject there; None: no such path."""
 
-    def deliver(self, messages: ListedMessages | Framed) -> bool:
+    def deliver(self, messages: MessageBlock) -> bool:
         """Send a batch through a path; return False when it is closed."""
 
 
 class _Internal:
-    """A sink that calls a handler in this process."""
+    """A sink that hands messages to a function of this process. `columnar`: it takes runs of publishes."""
 
-    __slots__ = ("_handler", "_log", "_many", "columnar", "echo")
+    __slots__ = ("_log", "_take", "columnar", "echo")
 
     congested = False
 
-    def __init__(self, handler: Handler, log: Logger, many: Many | None = None) -> None:
-        self._handler = handler
-        self._many = many
-        self._log = log
-        self.echo, self.columnar = True, False
+    def __init__(self, take: Take, log: Logger, columnar: bool) -> None:
+        self._take, self._log, self.columnar = take, log, columnar
+        self.echo = True
 
     def take(self, sub: Subscription, messages: Messages, begin: int, end: int, client: ClientInfo) -> int:
-        if type(messages) is Single:
-            self._handle(sub, messages, client)
-            return end
-        end, many = messages.stop(begin, end), self._many if isinstance(messages, MessageBlock) else None
-        while begin < end:
-            if many is not None:
-                try:
-                    begin += many(cast(MessageBlock, messages), begin)
-                except Exception as error:
-                    self._log.exception(f"internal subscriber of {sub.subject!r} failed on some messages", error)
-                if begin == end:
-                    break
-            for each in messages.messages(begin, begin + 1):
-                self._handle(sub, each, client)
-            begin += 1
-        return end
-
-    def _handle(self, sub: Subscription, message: Single, client: ClientInfo) -> None:
-        # A message must not stop the server: a handler's failure is logged.
+        # A message must not stop the server: a failure is logged.
         try:
-            self._handler(message.subject, message.reply, message.header, message.payload, client)
+            return self._take(messages, begin, end, client)
         except Exception as error:
-            self._log.exception(f"internal subscriber of {sub.subject!r} failed on {message.subject!r}", error)
+            subject = messages.message(begin).subject
+            self._log.exception(f"internal subscriber of {sub.subject!r} failed on {subject!r}", error)
+            return end if type(messages) is Publishes else begin + 1
 
     def on_drain(self, callback: Callable[[], None]) -> None:
         callback()
-
-
-class _Intake(_Internal):
-    """A sink that hands runs of messages, of at most `run_max`, to a handler in this process."""
-
-    __slots__ = ("_run", "_run_max")
-
-    def __init__(self, handler: Handler, run: RunHandler, run_max: int, log: Logger, many: Many | None) -> None:
-        super().__init__(handler, log, many)
-        self._run, self._run_max, self.columnar = run, run_max, True
-
-    def take(self, sub: Subscription, messages: Messages, begin: int, end: int, client: ClientInfo) -> int:
-        if type(messages) is not Publishes:
-            return super().take(sub, messages, begin, end, client)
-        if self._run_max:
-            end = min(end, begin + self._run_max)
-        try:
-            if not messages.one_by_one and self._run(messages, begin, end):
-                return end
-        except Exception as error:
-            self._log.exception(f"internal subscriber of {sub.subject!r} failed on some messages", error)
-            return end
-        messages.one_by_one = True
-        self._handle(sub, messages.message(begin), client)
-        return begin + 1
 
 
 class _Handle:
@@ -405,7 +361,7 @@ class Hub:
         if len(match.plain) + len(match.queues) <= 1:
             self.no_responders(subject, reply)
 
-    def delivered(self, messages: ListedMessages | Framed, queue: bytes) -> bool:
+    def delivered(self, messages: MessageBlock, queue: bytes) -> bool:
         """Hand a batch from another node to the subscribers of this node, or to members of a queue group (b"": those in
         none); return False without any."""
         if self.responses is not None and messages.to.startswith(self.responses.prefix):
@@ -414,7 +370,7 @@ class Hub:
         here = match.here or match
         if not queue:
             for sub in here.plain:
-                sub.sink.take(sub, messages, 0, len(messages), self.system)
+                hand(sub, messages, self.system)
             return bool(here.plain)
         for group in here.queues:
             if group[0].queue == queue:
@@ -422,22 +378,13 @@ class Hub:
                 return True
         return False
 
-    def _hand(self, match: Match, messages: ListedMessages | Framed) -> bool:
-        """Hand messages to the subscriptions of a match, each to one member of a queue group; False: there is none."""
-        for sub in match.plain:
-            sub.sink.take(sub, messages, 0, len(messages), self.system)
-        for group in match.queues:
-            self._deal(group, messages)
-        return bool(match.plain or match.queues)
-
-    def _deal(self, group: Sequence[Subscription], messages: ListedMessages | Framed) -> None:
+    def _deal(self, group: Sequence[Subscription], messages: MessageBlock) -> None:
         """Hand each message to one member of a queue group."""
         if len(group) == 1 or len(messages) == 1:
-            sub = self._choice(group)
-            sub.sink.take(sub, messages, 0, len(messages), self.system)
+            hand(self._choice(group), messages, self.system)
             return
         for message in messages:
-            self._deal(group, ListedMessages((message,), messages.to))
+            self._deal(group, ListedMessages((message,), to=messages.to))
 
     def elsewhere(self, subject: bytes, queue: bytes) -> Subscription | None:
         """Return a member of a queue group on another node, chosen at random; None without any."""
@@ -449,80 +396,64 @@ class Hub:
 
     # ------------------------------------------------------------------ Bus
     def subscribe(
-        self,
-        subject: bytes,
-        handler: Handler,
-        queue: bytes = b"",
-        *,
-        local: bool = False,
-        many: Many | None = None,
-        run: RunHandler | None = None,
-        run_max: int = 0,
+        self, subject: bytes, take: Take, queue: bytes = b"", *, local: bool = False, runs: bool = False
     ) -> _Handle:
-        sink = _Internal(handler, self.log, many) if run is None else _Intake(handler, run, run_max, self.log, many)
-        sub = Subscription(sink, subject, queue, b"")
+        sub = Subscription(_Internal(take, self.log, runs), subject, queue, b"")
         sub.local = local
         self.join(sub)
         return _Handle(self, sub)
 
-    def publish(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> bool:
-        return self.route(None, self.system, Single(subject, reply, header, payload))
-
-    def reply_many(self, replies: Sequence[tuple[bytes, bytes]]) -> None:
-        self.answer_many([(subject, b"", b"", payload) for subject, payload in replies])
-
-    def answer_many(self, answers: Sequence[Delivery]) -> None:
-        if len(answers) == 1:
-            self.route(None, self.system, Single(*answers[0]))
-            return
-        match, begin = self.interest_graph.match, 0
-        same: Match | None = None
-        for at, answer in enumerate(answers):
-            found = match(answer[0])
-            if found is not same:
-                if same is not None:
-                    self._answer(same, answers, begin, at)
-                begin, same = at, found
-        if same is not None:
-            self._answer(same, answers, begin, len(answers))
-
-    def _answer(self, match: Match, answers: Sequence[Delivery], begin: int, end: int) -> None:
-        """Send some answers that the same subscriptions get. Mostly it is one, of the inbox of one client."""
-        if end - begin == 1 and not match.queues:
-            single, system = Single(*answers[begin]), self.system
-            for sub in match.plain:
-                sub.sink.take(sub, single, 0, 1, system)
-        else:
-            self._hand(match, ListedMessages(answers[begin:end]))
+    def send(self, messages: Single | PubAcks | MessageBlock) -> bool:
+        if type(messages) is Single:
+            return self.route(None, self.system, messages)
+        if type(messages) is PubAcks:
+            return self._acknowledge(messages)
+        if not messages.to:
+            return self._send_each(messages)
+        if self.responses is not None and messages.to.startswith(self.responses.prefix):
+            return self.responses.deliver(messages)
+        return self._hand(self.interest_graph.match(messages.to), messages)
 
     def flush(self) -> None:
         self.turn.flush()
 
-    def reply_run(self, run: Publishes, begin: int, end: int, prefix: bytes, seq: int) -> None:
-        at = begin
-        while at < end:
-            reply = run.reply(at)
+    def _hand(self, match: Match, messages: MessageBlock) -> bool:
+        """Hand messages to the subscriptions of a match, each to one member of a queue group; False: there is none."""
+        for sub in match.plain:
+            hand(sub, messages, self.system)
+        for group in match.queues:
+            self._deal(group, messages)
+        return bool(match.plain or match.queues)
+
+    def _send_each(self, messages: MessageBlock) -> bool:
+        """Send messages, each to the subscribers of its subject: mostly they are those of the inbox of one client."""
+        found = False
+        if len(messages) == 1:
+            return self.route(None, self.system, messages.message(0))
+        match, begin = self.interest_graph.match, 0
+        same: Match | None = None
+        for at, message in enumerate(messages):
+            other = match(message[0])
+            if other is not same:
+                if same is not None:
+                    found |= self._hand(same, messages[begin:at])
+                begin, same = at, other
+        return found if same is None else self._hand(same, messages[begin:] if begin else messages) or found
+
+    def _acknowledge(self, acks: PubAcks) -> bool:
+        run, at, found = acks.run, acks.begin, False
+        while at < acks.end:
             stop = at + 1
-            if reply:
+            if reply := run.reply(at):
                 head, _, last = reply.rpartition(b".")
                 match = self.interest_graph.match(reply)
                 if last and len(match.plain) == 1 and not match.queues and self.interest_graph.covers(head, match):
-                    acks, sub = PubAcks(run, head + b".", prefix, seq - begin), match.plain[0]
-                    stop = sub.sink.take(sub, acks, at, end, self.system)
+                    acks.head, sub, found = head + b".", match.plain[0], True
+                    stop = sub.sink.take(sub, acks, at, acks.end, self.system)
                 else:
-                    self.route(None, self.system, Single(reply, b"", b"", b"%b%d}" % (prefix, seq + at - begin)))
+                    found |= self.route(None, self.system, acks.message(at))
             at = stop
-
-    def deliver(self, to: bytes, messages: Sequence[Delivery]) -> bool:
-        if isinstance(messages, Framed):
-            messages.to = to
-            return self.send(messages)
-        return self.send(ListedMessages(messages, to))
-
-    def send(self, messages: ListedMessages | Framed) -> bool:
-        if self.responses is not None and messages.to.startswith(self.responses.prefix):
-            return self.responses.deliver(messages)
-        return self._hand(self.interest_graph.match(messages.to), messages)
+        return found
 
     def interest(self, subject: bytes, queue: bytes = b"") -> bool:
         if self.responses is not None and subject.startswith(self.responses.prefix):

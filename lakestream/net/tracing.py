@@ -158,7 +158,7 @@ class Tracing:
         header, body = encoded(dumps(shown), coding)
 
         def publish() -> None:
-            self._hub.publish(to, b"", header, body)
+            self._hub.send(Single(to, header=header, payload=body))
 
         self._clock.call_soon(publish)
 

@@ -31,4 +31,5 @@ In reading order:
 - `jwt.py`: Tokens of NATS: JWTs that operators, accounts and users sign with their keys.
 - `nuid.py`: NUIDs: unique ids of events, pins and transfer subjects.
 - `s2.py`: S2 streams, the framing of backups.
+- `messages.py`: Blocks of messages.
 """

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn, final
 
 import msgspec
 
 
+@final
 class Single(msgspec.Struct, gc=False):
     """PUB or HPUB: a block of one message (`Messages`). An absent reply or header block is `b""`; `header` is the raw
     block through its blank line."""
@@ -21,12 +22,16 @@ class Single(msgspec.Struct, gc=False):
     to: ClassVar[bytes] = b""
 
     subject: bytes
-    reply: bytes
-    header: bytes
-    payload: bytes
+    reply: bytes = b""
+    header: bytes = b""
+    payload: bytes = b""
+
+    def message(self, at: int) -> Single:
+        """Return this message, as a block returns one that it has."""
+        return self
 
     def messages(self, begin: int, end: int) -> Iterable[Single]:
-        """Return this message, as a block returns those that it has."""
+        """Return this message in an iterable."""
         return (self,)
 
     def stop(self, begin: int, end: int) -> int:

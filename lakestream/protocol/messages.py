@@ -1,59 +1,50 @@
 """Blocks of messages.
 
 Belongs here: the forms in which messages go from a sender through a hub to its subscribers (`Messages`): one message,
-columns over a read buffer or over records of the log, pub acks, and plain lists. Each has `to`, `messages(begin, end)`,
-for receivers that look at single ones, and `stop(begin, end)`; all but single messages and lists make their own frames
+columns over a read buffer or over records of the log, pub acks, and plain lists. Each has `to`, `message(at)` and
+`messages(begin, end)`, for receivers that look at single ones, and `stop(begin, end)`. Columns make their own frames
 for clients, so that nothing is made for a message that nobody looks at.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from copy import copy
-from typing import Self, overload
+from typing import Self
+
+import msgspec
+from msgspec.structs import replace
 
 from lakestream.protocol.commands import Single
+from lakestream.protocol.frames import HMSG, MSG, MSG_REPLY
 from lakestream.protocol.publishes import PubAcks, Publishes
 
 Delivery = tuple[bytes, bytes, bytes, bytes]
 """One message for a subscriber: (subject shown, reply, header, payload); `b""` for absent parts."""
 
 
-class MessageBlock(Sequence[Delivery], ABC):
-    """Messages that are kept together.
+class MessageBlock(msgspec.Struct, gc=False, kw_only=True):
+    """Messages that are kept together. Columns make tuples only for receivers that take other forms than frames.
 
     Attributes:
-        to: the subject whose subscribers get all of them, each shown under its own; b"": those of its own get each.
+        to: the subject whose subscribers get all of them, each shown under its own; b"": those of its own get each. The
+            sender may send the block again, to others: receivers keep no reference to it.
+        made: the messages of columns, once something asked for them.
     """
 
-    __slots__ = ("to",)
+    to: bytes = b""
+    made: Sequence[Delivery] | None = None
 
-    def __init__(self, to: bytes = b"") -> None:
-        self.to = to
+    @property
+    def deliveries(self) -> Sequence[Delivery]:
+        """The messages."""
+        made = self.made
+        if made is None:
+            made = self.made = self.make()
+        return made
 
-    def messages(self, begin: int, end: int) -> Iterator[Single]:
-        """Yield the messages from `begin` to before `end`."""
-        for at in range(begin, end):
-            yield Single(*self[at])
-
-    def stop(self, begin: int, end: int) -> int:
-        """Return the message behind those from `begin` to before `end` that the same subscriptions get."""
-        return end
-
-    @abstractmethod
-    def addressed(self, to: bytes) -> Self:
-        """Return the same messages for the subscribers of another subject."""
-
-
-class ListedMessages(MessageBlock):
-    """Messages as a list."""
-
-    __slots__ = ("deliveries",)
-
-    def __init__(self, deliveries: Sequence[Delivery], to: bytes = b"") -> None:
-        super().__init__(to)
-        self.deliveries = deliveries
+    def make(self) -> list[Delivery]:
+        """Make the messages of columns."""
+        raise NotImplementedError
 
     def __len__(self) -> int:
         return len(self.deliveries)
@@ -61,58 +52,66 @@ class ListedMessages(MessageBlock):
     def __iter__(self) -> Iterator[Delivery]:
         return iter(self.deliveries)
 
-    @overload
-    def __getitem__(self, at: int) -> Delivery: ...
-    @overload
-    def __getitem__(self, at: slice) -> Sequence[Delivery]: ...
-    def __getitem__(self, at: int | slice) -> Delivery | Sequence[Delivery]:
-        return self.deliveries[at]
+    def __getitem__(self, part: slice) -> MessageBlock:
+        return ListedMessages(self.deliveries[part], to=self.to)
 
-    def addressed(self, to: bytes) -> ListedMessages:
-        return ListedMessages(self.deliveries, to)
+    def message(self, at: int) -> Single:
+        """Return one of the messages."""
+        return Single(*self.deliveries[at])
 
+    def messages(self, begin: int, end: int) -> Iterator[Single]:
+        """Yield the messages from `begin` to before `end`."""
+        return map(self.message, range(begin, end))
 
-class Framed(MessageBlock):
-    """A batch of messages that makes its own frames for clients. The messages themselves are made when one is asked
-    for: for receivers that take one by one, or other forms than frames."""
-
-    __slots__ = ("_made",)
-
-    def __init__(self, to: bytes = b"") -> None:
-        super().__init__(to)
-        self._made: list[Delivery] | None = None
-
-    @abstractmethod
-    def frames(self, sid: bytes) -> tuple[bytes, int]:
-        """Return the MSG and HMSG frames for a subscription, and the bytes of header blocks and payloads together."""
-
-    @abstractmethod
-    def make(self) -> list[Delivery]:
-        """Make the messages."""
+    def stop(self, begin: int, end: int) -> int:
+        """Return the message behind those from `begin` to before `end` that the same subscriptions get."""
+        return end
 
     def addressed(self, to: bytes) -> Self:
-        again = copy(self)
-        again.to = to
-        return again
+        """Return the same messages for the subscribers of another subject."""
+        return replace(self, to=to)
+
+    def shown(self, subject: bytes) -> MessageBlock:
+        """Return the same messages for the subscribers of `subject`; those shown under `to` are shown under it, too."""
+        to = self.to
+        if all(message[0] != to for message in self.deliveries):
+            return self.addressed(subject)
+        return ListedMessages([(subject, *each[1:]) if each[0] == to else each for each in self.deliveries], to=subject)
 
     def sizes(self) -> list[int]:
-        """Return the bytes of subject, reply, header block and payload of each message."""
-        return [sum(map(len, message)) for message in self]
+        """Return the bytes of subject, reply, header block and payload of each message: those that count in max_bytes,
+        flow control, rate limits and status headers."""
+        return [sum(map(len, message)) for message in self.deliveries]
 
-    def __iter__(self) -> Iterator[Delivery]:
-        if self._made is None:
-            self._made = self.make()
-        return iter(self._made)
+    def replies(self, begin: int, end: int) -> list[bytes]:
+        """Return the reply subjects of some messages; b"" for those without."""
+        return [message[1] for message in self.deliveries[begin:end]]
 
-    @overload
-    def __getitem__(self, at: int) -> Delivery: ...
-    @overload
-    def __getitem__(self, at: slice) -> Sequence[Delivery]: ...
-    def __getitem__(self, at: int | slice) -> Delivery | Sequence[Delivery]:
-        if self._made is None:
-            self._made = self.make()
-        return self._made[at]
+    def frames(self, sid: bytes, begin: int, end: int) -> tuple[bytes, int, int, int]:
+        """Return the frames of some messages for a subscription, their number, the bytes of their header blocks and
+        payloads, and the message behind them."""
+        frames: list[bytes] = []
+        append, size = frames.append, 0
+        for subject, reply, header, payload in self.deliveries[begin:end]:
+            length = len(payload)
+            size += length
+            if header:
+                n = len(header)
+                size += n
+                append(HMSG % (subject, sid, reply + b" " if reply else b"", n, n + length, header, payload))
+            elif reply:
+                append(MSG_REPLY % (subject, sid, reply, length, payload))
+            else:
+                append(MSG % (subject, sid, length, payload))
+        return b"".join(frames), end - begin, size, end
 
 
-Messages = Single | Publishes | PubAcks | ListedMessages | Framed
-"""A block of messages, from a sender to the subscribers. A run of publishes is taken in parts, any other as a whole."""
+class ListedMessages(MessageBlock, gc=False):
+    """A block that is a list."""
+
+    deliveries: Sequence[Delivery]
+
+
+Several = Publishes | PubAcks | MessageBlock
+Messages = Single | Several
+"""Messages from a sender to the subscribers."""

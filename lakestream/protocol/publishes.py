@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, final
 
 import msgspec
 
@@ -43,6 +43,7 @@ class Apart(NamedTuple):
 NOTHING_APART = Apart()
 
 
+@final
 class Publishes(msgspec.Struct, gc=False):
     """Consecutive PUB commands without headers.
 
@@ -142,28 +143,39 @@ class Publishes(msgspec.Struct, gc=False):
         return after_subject - len(self.subjects[0]) - len(b"PUB ")
 
 
+@final
 class PubAcks(msgspec.Struct, gc=False):
-    """The pub acks of messages whose reply is `head` and one more token: `prefix`, a sequence and `}`.
+    """The pub acks of some messages of a run: `prefix`, a sequence and `}` to the reply of each.
 
     Attributes:
         run: the messages.
+        begin, end: which of them.
         seq: sequence of message 0 of the run.
+        head: replies that are `head` and one more token go to the same subscription; set by the hub.
     """
 
     to: ClassVar[bytes] = b""
     run: Publishes
-    head: bytes
+    begin: int
+    end: int
     prefix: bytes
     seq: int
+    head: bytes = b""
 
     def __len__(self) -> int:
         return len(self.run)
 
+    def message(self, at: int) -> Single:
+        """Return the ack of a message that has a reply."""
+        return Single(self.run.reply(at), b"", b"", b"%b%d}" % (self.prefix, self.seq + at))
+
     def messages(self, begin: int, end: int) -> Iterator[Single]:
         """Yield the acks of the messages from `begin` to before `end` that have a reply."""
-        for at in range(begin, end):
-            if reply := self.run.reply(at):
-                yield Single(reply, b"", b"", b"%b%d}" % (self.prefix, self.seq + at))
+        return (self.message(at) for at in range(begin, end) if self.run.reply(at))
+
+    def replies(self, begin: int, end: int) -> list[bytes]:
+        """Return nothing: nobody answers an ack."""
+        return []
 
     def stop(self, begin: int, end: int) -> int:
         """Return the first message from `begin` on with another reply, else `end`."""

@@ -37,7 +37,7 @@ from lakestream.meta.stores import FileStores
 from lakestream.net.accounts.accounts import Account, Accounts
 from lakestream.net.identity import Identity
 from lakestream.net.peers.standalone import Standalone
-from lakestream.ports import Bus, ClientInfo, Subscribed
+from lakestream.ports import Bus, ClientInfo, Subscribed, singly
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.api.request import API_LEVEL
 from lakestream.protocol.schema_api import PREFIX
@@ -109,7 +109,7 @@ class Served:
         self.verifications = VerifyApi(engine, verifier)
         self.flushes = FlushApi(engine, keeper)
         self._export = export
-        self._schema_requests = engine.bus.subscribe(f"{PREFIX}>".encode(), self._schemas_asked)
+        self._schema_requests = engine.bus.subscribe(f"{PREFIX}>".encode(), singly(self._schemas_asked))
         self._services = services
 
     @functools.cached_property

@@ -26,7 +26,7 @@ import msgspec
 
 from lakestream.config.options import LEAF, STANDARD, RemoteOptions, RemoteTls
 from lakestream.logging import Logger
-from lakestream.ports import Bus, ClientInfo, Clock, Subscribed, Timer
+from lakestream.ports import Bus, ClientInfo, Clock, Single, Subscribed, Timer, singly
 from lakestream.protocol.api.errors import ApiError
 from lakestream.protocol.api.jsonio import dumps
 from lakestream.protocol.decoding import DECODE_ERRORS
@@ -124,10 +124,10 @@ class TemporaryLinks:
             except ApiError as error:
                 answer = {"error": error.as_dict()}
             if reply:
-                bus.publish(reply, b"", b"", dumps(answer))
+                bus.send(Single(reply, payload=dumps(answer)))
 
         # Only clients of this node: their connections say who they are.
-        return bus.subscribe(f"{PREFIX}*".encode(), asked, local=True)
+        return bus.subscribe(f"{PREFIX}*".encode(), singly(asked), local=True)
 
     def _answer(self, account: str, verb: bytes, body: bytes, client: ClientInfo) -> dict[str, Any]:
         reason = self._refusal(account, client)

@@ -17,7 +17,7 @@ import msgspec
 
 from lakestream.account.engine import Engine
 from lakestream.meta.node import MetaNode
-from lakestream.ports import ClientInfo, Io, Subscribed
+from lakestream.ports import ClientInfo, Io, Single, Subscribed, singly
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.decoding import DECODE_ERRORS
 
@@ -94,7 +94,7 @@ class VerifyApi:
     def __init__(self, engine: Engine, verifier: Verifier) -> None:
         self._engine, self._verifier = engine, verifier
         self._bus, self._clock = engine.bus, engine.clock
-        self._subscription: Subscribed = self._bus.subscribe(f"{VERIFY}*".encode(), self._asked)
+        self._subscription: Subscribed = self._bus.subscribe(f"{VERIFY}*".encode(), singly(self._asked))
 
     def close(self) -> None:
         """Stop listening."""
@@ -156,4 +156,4 @@ class VerifyApi:
     def _answer(self, name: str, reply: bytes, fields: dict[str, Any]) -> bool:
         who = {"stream": name, "account": self._engine.account, "server": self._engine.server_name}
         body = msgspec.json.encode({"type": RESPONSE_TYPE, **who, **fields})
-        return self._bus.publish(reply, b"", b"", body)
+        return self._bus.send(Single(reply, payload=body))

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from lakestream.ports import Bus, ClientInfo, Subscribed
+from lakestream.ports import Bus, ClientInfo, Messages, Single, Subscribed, singly
 from lakestream.protocol.domain_subjects import MARK
 from lakestream.protocol.publishes import WIDTH, Publishes
 
@@ -49,8 +49,8 @@ class Acks:
         self.detach(stream)
         name = stream.encode()
         self._attached[stream] = [
-            self._bus.subscribe(subject, handler, run=run)
-            for kind, handler, run in ((b"ACK", self.acked, self.acked_run), (b"FC", self.flow_control, None))
+            self._bus.subscribe(subject, take, runs=runs)
+            for kind, take, runs in ((b"ACK", self.take, True), (b"FC", singly(self.flow_control), False))
             for subject in (b"$JS.%b.%b.>" % (kind, name), b"$JS.%b.*.*.%b.>" % (kind, name))
         ]
 
@@ -62,8 +62,8 @@ class Acks:
     def listen(self) -> None:
         """Listen for the acks of all streams, on a server without a cluster."""
         self._subscriptions = [
-            self._bus.subscribe(b"$JS.ACK.>", self.acked, run=self.acked_run),
-            self._bus.subscribe(b"$JS.FC.>", self.flow_control),
+            self._bus.subscribe(b"$JS.ACK.>", self.take, runs=True),
+            self._bus.subscribe(b"$JS.FC.>", singly(self.flow_control)),
         ]
 
     def close(self) -> None:
@@ -74,8 +74,17 @@ class Acks:
         for stream in list(self._attached):
             self.detach(stream)
 
-    def acked(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
-        """Take one message on an ack subject."""
+    def take(self, messages: Messages, begin: int, end: int, client: ClientInfo) -> int:
+        """Take messages on ack subjects."""
+        if type(messages) is Publishes:
+            if not messages.one_by_one and self._take_run(messages, begin, end):
+                return end
+            messages.one_by_one = True
+        one = messages if type(messages) is Single else messages.message(begin)
+        self._take_one(one.subject, one.reply, one.payload)
+        return begin + 1
+
+    def _take_one(self, subject: bytes, reply: bytes, payload: bytes) -> None:
         parts = subject.rsplit(b".", 5)
         known = self._known.get(parts[0])
         consumer = known() if known is not None else None
@@ -98,7 +107,7 @@ class Acks:
         elif consumer.acks.ack(seq, consumer_seq, deliveries, b"") and reply:
             consumer.request(reply, payload[len(NEXT) :])
 
-    def acked_run(self, run: Publishes, begin: int, end: int) -> bool:
+    def _take_run(self, run: Publishes, begin: int, end: int) -> bool:
         """Take plain acks of one consumer that nobody waits for; return False for any others."""
         buf, places = run.buf, run.places[begin * WIDTH : end * WIDTH]
         if any(places[1::WIDTH]):

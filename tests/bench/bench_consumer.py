@@ -17,7 +17,7 @@ import time
 import msgspec
 
 from lakestream.net.interest.subscription import SingleSink, Subscription
-from lakestream.ports import ClientInfo, Messages
+from lakestream.ports import ClientInfo, Messages, Single
 from lakestream.stream.acks import Acks
 from lakestream.stream.consumer.config import ConsumerConfig
 from lakestream.stream.core.operations import CreateConsumer, DeleteConsumer
@@ -111,7 +111,7 @@ def main() -> None:
         world = World(directory)
         payload = b"x" * arguments.size
         for number in range(total):
-            world.stream.ingest(b"s.%d" % (number % 10), b"", b"", payload, CLIENT)
+            world.stream.proposer.take(Single(b"s.%d" % (number % 10), payload=payload), 0, 1, CLIENT)
             if number % 10_000 == 9_999:
                 world.settle()
         world.settle()

@@ -210,7 +210,7 @@ class World:
 
     def _serve(self, stream: Stream) -> None:
         for subject in stream.config.subjects or []:
-            self.hub.subscribe(subject.encode(), stream.ingest)
+            self.hub.subscribe(subject.encode(), stream.proposer.take)
         stream.start()
 
     def publish(self, subject: str, data: bytes = b"", **headers: str) -> bytes:

@@ -21,7 +21,7 @@ from lakestream.account.engine import Engine
 from lakestream.log.format.errors import LogError
 from lakestream.meta.changes import RequestArrivals
 from lakestream.meta.requests import Forwarded
-from lakestream.ports import Bus, ClientInfo, Subscribed
+from lakestream.ports import Bus, ClientInfo, Single, Subscribed, singly
 from lakestream.ports import Handler as Listener
 from lakestream.protocol.api.advisory import advise
 from lakestream.protocol.api.errors import ApiError, api_error
@@ -146,7 +146,7 @@ class Api:
         self._listening = True
         for subject, listener in self._listeners[len(self._subscriptions) :]:
             # Each node receives the requests of its own clients, and forwards them.
-            self._subscriptions.append(self._bus.subscribe(subject, listener, local=True))
+            self._subscriptions.append(self._bus.subscribe(subject, singly(listener), local=True))
 
     def close(self) -> None:
         """Cancel the subscriptions. Idempotent."""
@@ -191,7 +191,7 @@ class Api:
     def answered(self, request: Request, body: bytes, failed: bool) -> None:
         reply, header = request.reply, request.answer_header
         if reply and not self._requests.answer(request.origin, self.account, reply, body, header):
-            self._bus.publish(reply, b"", header, body)
+            self._bus.send(Single(reply, header=header, payload=body))
         if failed:
             self.errors += 1
         elif request.pattern == UNCOUNTED:
@@ -279,8 +279,8 @@ class Api:
         start, bus = len(prefix), self._bus
 
         def mapped(subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:
-            if not bus.publish(subject[start:], reply, header, body) and reply:
-                bus.publish(reply, b"", no_responders(subject[start:]), b"")
+            if not bus.send(Single(subject[start:], reply, header, body)) and reply:
+                bus.send(Single(reply, header=no_responders(subject[start:])))
 
         for stores in STORES:
             self._listen_to(prefix + stores, mapped)

@@ -31,7 +31,7 @@ import msgspec
 from lakestream.account.engine import Engine
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.record import Record, encode_record, iter_records
-from lakestream.ports import ClientInfo, Subscribed
+from lakestream.ports import ClientInfo, Single, Subscribed, singly
 from lakestream.protocol import headers, subjects
 from lakestream.protocol.api.errors import ApiError, api_error, for_clients
 from lakestream.protocol.api.jsonio import dumps
@@ -96,9 +96,9 @@ class TransferApi:
         self._refused: dict[str, tuple[bytes, int]] = {}
         """The import whose batch was refused last, by stream, and the time of that."""
         self._subscriptions: list[Subscribed] = [
-            self._bus.subscribe(f"{PREFIX}IMPORT.*".encode(), self._import),
-            self._bus.subscribe(f"{PREFIX}IMPORT1.>".encode(), self._import_one),
-            self._bus.subscribe(f"{PREFIX}EXPORT.*".encode(), self._export),
+            self._bus.subscribe(f"{PREFIX}IMPORT.*".encode(), singly(self._import)),
+            self._bus.subscribe(f"{PREFIX}IMPORT1.>".encode(), singly(self._import_one)),
+            self._bus.subscribe(f"{PREFIX}EXPORT.*".encode(), singly(self._export)),
         ]
 
     def close(self) -> None:
@@ -173,7 +173,7 @@ class TransferApi:
             raise RecordRefused(f"its time ({record.time_ns} ns) is {bound}")
         effect = self._effect(stream, record) if record.header or stream.proposer.guarded else None
         message = publish.IncomingMessage(record.subject, reply, record.header, record.data)
-        if not stream.proposer.take(message, effect, record.time_ns) and not reply:
+        if not stream.proposer.store(message, effect, record.time_ns) and not reply:
             raise RecordRefused(stream.failed or api_error(10167), again=stream.failed is None)
 
     @staticmethod
@@ -193,7 +193,7 @@ class TransferApi:
 
     def _fail(self, reply: bytes, error: ApiError, **fields: Any) -> None:
         if reply:
-            self._bus.publish(reply, b"", b"", dumps({"error": error.as_dict(), **fields}))
+            self._bus.send(Single(reply, payload=dumps({"error": error.as_dict(), **fields})))
 
     # ------------------------------------------------------------------ export
     def _export(self, subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:
@@ -206,9 +206,9 @@ class TransferApi:
                 return
             request = _EXPORT_REQUEST.decode(body or b"{}")
         except ApiError as error:
-            self._bus.publish(reply, b"", b"", b"-" + dumps(error.as_dict()))
+            self._bus.send(Single(reply, payload=b"-" + dumps(error.as_dict())))
         except DECODE_ERRORS as error:
-            self._bus.publish(reply, b"", b"", b"-" + dumps(ApiError(400, 10025, str(error)).as_dict()))
+            self._bus.send(Single(reply, payload=b"-" + dumps(ApiError(400, 10025, str(error)).as_dict())))
         else:
             self._clock.spawn(self._answer(stream, request, reply))
 
@@ -220,11 +220,11 @@ class TransferApi:
                 first = max(first, at or stream.store.last_seq + 1)
             found = await stream.reader.fetch_run(first, EXPORT_MSGS, EXPORT_BYTES)
         except Exception as error:
-            self._bus.publish(reply, b"", b"", b"-" + dumps(ApiError(503, 0, for_clients(error)).as_dict()))
+            self._bus.send(Single(reply, payload=b"-" + dumps(ApiError(503, 0, for_clients(error)).as_dict())))
             if isinstance(error, HistoryUnavailableError | LogError):
                 return
             raise  # an unexpected error: log it, too
-        self._bus.publish(reply, b"", b"", b"+" + b"".join(_records(found, request.last_seq)))
+        self._bus.send(Single(reply, payload=b"+" + b"".join(_records(found, request.last_seq))))
 
 
 def _records(found: Sequence[Record], last_seq: int) -> list[bytes]:

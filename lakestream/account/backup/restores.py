@@ -27,7 +27,7 @@ from lakestream.account.engine import Engine
 from lakestream.log.format.frame import Kind
 from lakestream.log.format.record import Record, encode_record
 from lakestream.meta.shared import RESTORES_AHEAD
-from lakestream.ports import ClientInfo
+from lakestream.ports import ClientInfo, ListedMessages, Single, singly
 from lakestream.protocol.api.errors import ApiError, api_error, for_clients
 from lakestream.protocol.api.json_syntax import JsonError
 from lakestream.protocol.api.jsonio import dumps, parse
@@ -117,7 +117,7 @@ class Restores:
             self._running -= 1
             engine.io.submit(transfer.staged.close, lambda _, __: None)
             events.ended(bytes=transfer.size)
-            engine.bus.publish(reply, b"", b"", dumps(answer))
+            engine.bus.send(Single(reply, payload=dumps(answer)))
 
 
 class _Transfer:
@@ -139,7 +139,7 @@ class _Transfer:
     def begin(self, ended: Callable[[bytes | None], None]) -> None:
         """Subscribe; call `ended` once, see `Restores.begin`."""
         self._ended = ended
-        self._subscription = self._engine.bus.subscribe(self.subject.encode(), self._on_chunk)
+        self._subscription = self._engine.bus.subscribe(self.subject.encode(), singly(self._on_chunk))
         self._engine.clock.call_later(STALL_NS, self._check_stalled)
 
     def _check_stalled(self) -> None:
@@ -198,7 +198,7 @@ class _Transfer:
                 self.failure = f"storage failure during restore: {for_clients(error)}"
                 self._end(some[-1][1])
                 return
-            self._engine.bus.reply_many([(reply, b"") for _, reply in some])
+            self._engine.bus.send(ListedMessages([(reply, b"", b"", b"") for _, reply in some]))
             self._write()
 
         self._writing = True

@@ -18,7 +18,7 @@ from lakestream.account.backup.events import BackupEvents
 from lakestream.account.engine import Engine
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.record import Record
-from lakestream.ports import ClientInfo
+from lakestream.ports import ClientInfo, Single, singly
 from lakestream.protocol import s2
 from lakestream.protocol.api.errors import api_error, for_clients
 from lakestream.protocol.api.jsonio import Int, dumps, shown
@@ -115,7 +115,7 @@ class _Sending:
 
     async def run(self) -> str:
         """Send the archive; return the error, or ""."""
-        subscription = self._bus.subscribe(f"{self._acks}.>".encode(), self._ack)
+        subscription = self._bus.subscribe(f"{self._acks}.>".encode(), singly(self._ack))
         status, error, index = "", "", 0
         try:
             await self._receiver()
@@ -128,7 +128,7 @@ class _Sending:
                     status = "204"
                     del buffer[: self._chunk]
             if buffer:
-                self._bus.publish(self._to, b"", b"", bytes(buffer))
+                self._bus.send(Single(self._to, payload=bytes(buffer)))
         except SnapshotFailed as failure:
             status = error = str(failure)
         except (HistoryUnavailableError, LogError) as failure:
@@ -154,7 +154,7 @@ class _Sending:
 
     def _end(self, status: str) -> None:
         header = f"NATS/1.0 {' '.join(status.split())}\r\n\r\n" if status else ""
-        self._bus.publish(self._to, b"", header.encode(), b"")
+        self._bus.send(Single(self._to, header=header.encode()))
 
     async def _send(self, chunk: bytes, index: int) -> None:
         """Send a full chunk once the window has room for it. Raise SnapshotFailed."""
@@ -162,7 +162,7 @@ class _Sending:
             if not await self._acked.wait(FLOW_WAIT_NS):
                 raise SnapshotFailed("408 No Flow Response")
         self._unacked[index] = len(chunk)
-        if not self._bus.publish(self._to, f"{self._acks}.{len(chunk)}.{index}".encode(), b"", chunk):
+        if not self._bus.send(Single(self._to, f"{self._acks}.{len(chunk)}.{index}".encode(), payload=chunk)):
             raise SnapshotFailed("408 No Interest")
 
     def _ack(self, subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:

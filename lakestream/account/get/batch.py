@@ -16,7 +16,7 @@ from lakestream import native
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.record import Record
 from lakestream.log.format.records import Records, seqs_of
-from lakestream.ports import Delivery, Framed, PastUnavailableError
+from lakestream.ports import Delivery, ListedMessages, MessageBlock, PastUnavailableError, Single
 from lakestream.protocol.api.errors import for_clients
 from lakestream.protocol.gotime import Stamps
 from lakestream.stream.core.reader import HistoryUnavailableError
@@ -80,11 +80,11 @@ class MessageHeaders:
             self._stamps.format(record.time_ns),
         )
 
-    def numbered(self, reply: bytes, records: Sequence[Record], pending: int, last_seq: int) -> Sequence[Delivery]:
+    def numbered(self, reply: bytes, records: Sequence[Record], pending: int, last_seq: int) -> MessageBlock:
         """Return the messages to `reply`; `pending` more follow, `last_seq` is the one before the first. Hot."""
         if isinstance(records, Records):
-            return GetAnswers(self, reply, records, pending + len(records) - 1, last_seq)
-        return self.each(reply, records, pending + len(records) - 1, last_seq)
+            return GetAnswers(self, records, pending + len(records) - 1, last_seq, to=reply)
+        return ListedMessages(self.each(reply, records, pending + len(records) - 1, last_seq), to=reply)
 
     def each(self, reply: bytes, records: Sequence[Record], pending: int, last_seq: int) -> list[Delivery]:
         """Return the messages one by one; `pending` follow the first one."""
@@ -110,42 +110,32 @@ class MessageHeaders:
         return messages
 
 
-class GetAnswers(Framed):
-    """Messages of a direct get, with the header blocks of `headers`.
+class GetAnswers(MessageBlock, gc=False):
+    """Messages of a direct get to one reply subject, with the header blocks of `headers`.
 
-    Args:
+    Attributes:
         pending: messages that follow the first one.
         last_seq: sequence of the message before the first one.
     """
 
-    __slots__ = ("_headers", "_last_seq", "_pending", "_records", "_reply")
-
-    def __init__(self, headers: MessageHeaders, reply: bytes, records: Records, pending: int, last_seq: int) -> None:
-        super().__init__()
-        self._headers, self._reply, self._records = headers, reply, records
-        self._pending, self._last_seq = pending, last_seq
-
-    def __len__(self) -> int:
-        return len(self._records)
-
-    def frames(self, sid: bytes) -> tuple[bytes, int]:
-        it, headers = self._records, self._headers
-        return native.frame_direct(
-            it.buf,
-            it.offsets,
-            it.lengths,
-            0,
-            len(it),
-            sid,
-            self._reply,
-            headers.stream,
-            self._pending,
-            self._last_seq,
-            headers.second,
-        )
+    headers: MessageHeaders
+    records: Records
+    pending: int
+    last_seq: int
 
     def make(self) -> list[Delivery]:
-        return self._headers.each(self._reply, self._records, self._pending, self._last_seq)
+        return self.headers.each(self.to, self.records, self.pending, self.last_seq)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def frames(self, sid: bytes, begin: int, end: int) -> tuple[bytes, int, int, int]:
+        it, headers = self.records, self.headers
+        if begin or end < len(it):
+            return super().frames(sid, begin, end)
+        asked = sid, self.to, headers.stream, self.pending, self.last_seq, headers.second
+        frames, size = native.frame_direct(it.buf, it.offsets, it.lengths, 0, end, *asked)
+        return frames, end, size, end
 
 
 def _opening(header: bytes) -> bytes:
@@ -270,16 +260,15 @@ class GetRun:
             keep = bisect_left(list(accumulate(sizes)), self._bytes_left) + 1  # with the one that reaches the limit
             records, more = records[:keep], False
         self._bytes_left -= total
-        messages: Sequence[Delivery]
         if self._bare:  # the pending count at the end is then the initial one, as in nats-server
-            messages = [(reply, b"", b"", record.data) for record in records]
+            messages: MessageBlock = ListedMessages([(reply, b"", b"", record.data) for record in records], to=reply)
         else:
             self._pending -= len(records)
             messages = self._headers.numbered(reply, records, self._pending, self._last_seq)
         if records:
             self._last_seq = seqs_of(records)[-1]
         self._left -= len(messages)
-        if messages and not bus.deliver(reply, messages):
+        if messages and not bus.send(messages):
             self._done()  # no subscriber any more
             return
         if more and self._left > 0:
@@ -288,11 +277,11 @@ class GetRun:
         lines = b"Nats-Num-Pending: %d\r\nNats-Last-Sequence: %d\r\n" % (self._pending, self._last_seq)
         if self._through:
             lines += b"Nats-UpTo-Sequence: %d\r\n" % self._through
-        bus.deliver(reply, [(reply, b"", status(204, b"EOB", lines), b"")])
+        bus.send(ListedMessages([(reply, b"", status(204, b"EOB", lines), b"")], to=reply))
         self._done()
 
     def _break_off(self, error: Exception) -> None:
-        self._stream.bus.publish(self.reply, b"", unreadable(error), b"")
+        self._stream.bus.send(Single(self.reply, header=unreadable(error)))
         self._done()
 
 

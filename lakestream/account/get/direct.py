@@ -14,7 +14,18 @@ from lakestream.account.get.batch import PIECE_BYTES, GetRun, MessageHeaders, st
 from lakestream.account.get.query import MsgGetRequest
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.record import Record
-from lakestream.ports import Bus, ClientInfo, Handler, PastUnavailableError, RunHandler, Share, Subscribed
+from lakestream.ports import (
+    Bus,
+    ClientInfo,
+    ListedMessages,
+    Messages,
+    PastUnavailableError,
+    Share,
+    Single,
+    Subscribed,
+    Take,
+    singly,
+)
 from lakestream.protocol.api.json_syntax import JsonError, end_of_value, next_value
 from lakestream.protocol.api.jsonio import parse
 from lakestream.protocol.api.request import level_refused, prefixes
@@ -101,9 +112,8 @@ class DirectGet:
         subscriptions = self._attached.setdefault(stream.name, [])
         for prefix in self._prefixes:
             base = b"%bDIRECT.GET.%b" % (prefix, name.encode())
-            subscriptions.append(self._bus.subscribe(base, gets.by_request, QUEUE))
-            one, several = gets.by_subject(len(base) + 1), gets.by_subjects(len(base) + 1)
-            subscriptions.append(self._bus.subscribe(base + b".>", one, QUEUE, run=several, run_max=AT_ONCE))
+            subscriptions.append(self._bus.subscribe(base, singly(gets.by_request), QUEUE))
+            subscriptions.append(self._bus.subscribe(base + b".>", gets.by_subject(len(base) + 1), QUEUE, runs=True))
 
     def _behind(self, mirror: Stream) -> Stream | None:
         """Return the origin of a mirror, if this node can read from it."""
@@ -161,14 +171,22 @@ class Gets:
         self._in_lake = self._in_past = self._sending = self._waiting = 0
 
     # ------------------------------------------------------------------ the newest message of a subject
-    def by_subject(self, start: int) -> Handler:
-        """Return the handler of `….<stream>.<subject>`, whose subject begins at byte `start`: the hot path."""
+    def by_subject(self, start: int) -> Take:
+        """Return what takes requests on `….<stream>.<subject>`, whose subject begins at byte `start`: the hot path."""
         stream = self._stream
-        store, publish = stream.store, stream.bus.publish
+        store, send = stream.store, stream.bus.send
         last, read, block = store.subjects.last, store.read, self._headers.single
         answer, mirroring, pipeline = self._answer_last, stream.mirroring, stream.pipeline
+        take_run = self._by_subjects(start)
 
-        def get_last(subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
+        def take(messages: Messages, begin: int, end: int, client: ClientInfo) -> int:
+            if type(messages) is Publishes:
+                end = min(end, begin + AT_ONCE)
+                if not messages.one_by_one and take_run(messages, begin, end):
+                    return end
+                messages.one_by_one = True
+            one = messages if type(messages) is Single else messages.message(begin)
+            subject, reply, header, payload = one.subject, one.reply, one.header, one.payload
             plain = not header and not payload and reply and not (mirroring.copying and len(pipeline))
             if plain and _STAR not in subject and _GREATER not in subject:
                 seq = last(subject[start:])
@@ -178,19 +196,20 @@ class Gets:
                     except LogError:
                         record = None  # the general path gets the error again, and answers with it
                     if record is not None:
-                        publish(reply, b"", block(record), record.data)
-                        return
+                        send(Single(reply, b"", block(record), record.data))
+                        return begin + 1
             try:
                 answer(subject[start:], reply, header, payload)
             except Exception:
                 self._say(reply, INTERNAL)
                 raise
+            return begin + 1
 
-        return get_last
+        return take
 
-    def by_subjects(self, start: int) -> RunHandler:
-        """Return the same handler for runs of requests. It takes those without a body and without wildcards whose
-        messages the log has."""
+    def _by_subjects(self, start: int) -> Callable[[Publishes, int, int], bool]:
+        """Return the same for runs of requests. It takes those without a body and without wildcards whose messages the
+        log has, and returns False for others."""
         stream = self._stream
         store, last, block = stream.store, stream.store.subjects.last, self._headers.single
 
@@ -218,7 +237,7 @@ class Gets:
             answers = [(reply, b"", *found[seq]) for reply, seq in zip(run.replies(begin, end), seqs, strict=True)]
             if len(seqs) > len(wanted) and sum([len(data) for _, _, _, data in answers]) > PIECE_BYTES:
                 return False  # a large message, requested again and again, would fill the memory
-            stream.bus.answer_many(answers)
+            stream.bus.send(ListedMessages(answers))
             return True
 
         return get_run
@@ -487,7 +506,7 @@ class Gets:
 
     def _publish(self, reply: bytes, block: bytes, data: bytes) -> None:
         if reply:
-            self._stream.bus.publish(reply, b"", block, data)
+            self._stream.bus.send(Single(reply, header=block, payload=data))
 
     # ------------------------------------------------------------------ times
     def _at_time(self, reply: bytes, text: str, then: Callable[[int], None]) -> None:

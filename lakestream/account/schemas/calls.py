@@ -11,7 +11,7 @@ from typing import TypeVar, cast
 
 import msgspec
 
-from lakestream.ports import Bus, ClientInfo, Clock, Io
+from lakestream.ports import Bus, ClientInfo, Clock, Io, Single, singly
 from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 from lakestream.protocol.nuid import nuid
 from lakestream.protocol.schema_api import PREFIX, ListPage
@@ -55,10 +55,10 @@ async def ask(bus: Bus, clock: Clock, subject: bytes, body: bytes, header: bytes
             answer.set_exception(CallUnanswered("no answer came in time"))
 
     inbox = _INBOX % nuid().encode()
-    subscription = bus.subscribe(inbox, answered)
+    subscription = bus.subscribe(inbox, singly(answered))
     timer = clock.call_later(TIMEOUT_NS, late)
     try:
-        if not bus.publish(subject, inbox, header, body):
+        if not bus.send(Single(subject, inbox, header, body)):
             raise CallUnanswered("nothing listens to the request's subject")
         return await answer
     finally:

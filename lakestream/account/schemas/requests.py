@@ -21,7 +21,7 @@ from lakestream.account.engine import Engine
 from lakestream.account.schemas import registration
 from lakestream.account.schemas.bucket import STREAM, SUBJECTS, RegisteredSchemas, stream_config
 from lakestream.account.schemas.calls import CallUnanswered, ask, in_thread
-from lakestream.ports import ClientInfo
+from lakestream.ports import ClientInfo, Single
 from lakestream.protocol import headers, schema_api
 from lakestream.protocol.api.errors import ApiError, api_error, for_clients
 from lakestream.protocol.api.jsonio import dumps
@@ -173,7 +173,7 @@ class SchemaApi:
             if header == _AGAIN:
                 raise api_error(20005, err="the bucket of schemas was removed again")
             await self._create()
-            self._bus.publish(f"{PREFIX}ADD.{name}".encode(), reply, _AGAIN, body)
+            self._bus.send(Single(f"{PREFIX}ADD.{name}".encode(), reply, _AGAIN, body))
             return None
         if stream is not None:
             await self._read(stream)
@@ -182,7 +182,9 @@ class SchemaApi:
         return await handler(stream, name, body)
 
     def _answer(self, reply: bytes, kind: str, fields: dict[str, Any]) -> None:
-        self._bus.publish(reply, b"", b"", dumps({"type": f"{schema_api.TYPE_PREFIX}schema_{kind}_response", **fields}))
+        self._bus.send(
+            Single(reply, payload=dumps({"type": f"{schema_api.TYPE_PREFIX}schema_{kind}_response", **fields}))
+        )
 
     # ------------------------------------------------------------------ the bucket
     async def _create(self) -> None:

@@ -30,7 +30,7 @@ from lakestream.net.accounts.operators import connect_until, may_come_from, perm
 from lakestream.net.hub import Hub
 from lakestream.net.identity import Identity
 from lakestream.net.tls import TlsState
-from lakestream.ports import ClientInfo, Clock, Subscribed, Timer
+from lakestream.ports import ClientInfo, Clock, Single, Subscribed, Timer, singly
 from lakestream.protocol import headers, jwt
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT, SYSTEM_ACCOUNT
 from lakestream.protocol.api.request import NATS_VERSION
@@ -320,7 +320,7 @@ class Callouts:
             return
         hub, asker, timeout_ns = self._hub_of(ruling.account), self._asker(), self._timeout_ns()
         if ruling.account not in self._listening:
-            self._listening[ruling.account] = hub.subscribe(self._inbox + b".*", self._answered)
+            self._listening[ruling.account] = hub.subscribe(self._inbox + b".*", singly(self._answered))
         request = request_of(ruling, asker, given, self._clock.now(), timeout_ns)
         number = nuid()[-8:].encode()
         self._pending[number] = _Pending(
@@ -328,7 +328,7 @@ class Callouts:
             done,
             self._clock.call_later(timeout_ns, partial(self._end, number, REFUSED)),
         )
-        hub.publish(CALLOUT_SUBJECT, self._inbox + b"." + number, request.header, request.payload)
+        hub.send(Single(CALLOUT_SUBJECT, self._inbox + b"." + number, request.header, request.payload))
 
     def _answered(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
         number = subject.rpartition(b".")[2]

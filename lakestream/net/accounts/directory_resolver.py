@@ -19,7 +19,7 @@ from lakestream.logging import Logger
 from lakestream.net.accounts.resolver import Answer, Missing, ResolverError
 from lakestream.net.accounts.token_files import DIGEST_BYTES, TokenFiles, is_newer
 from lakestream.net.hub import Hub
-from lakestream.ports import ClientInfo, Clock, Io, Single, Timer
+from lakestream.ports import ClientInfo, Clock, Io, Single, Timer, singly
 from lakestream.protocol import jwt
 from lakestream.protocol.durations import format_duration
 from lakestream.protocol.nuid import nuid
@@ -92,9 +92,9 @@ class DirectoryResolver:
         self._busy = False
         self._inbox = f"$SYS._INBOX.{nuid()[-8:]}".encode()
         self._asked: dict[bytes, _Asked] = {}
-        hub.subscribe(self._inbox + b".lookup.*", self._found)
+        hub.subscribe(self._inbox + b".lookup.*", singly(self._found))
         if interval_ns:
-            hub.subscribe(self._inbox + b".pack", self._packed)
+            hub.subscribe(self._inbox + b".pack", singly(self._packed))
             clock.call_later(interval_ns, self._exchange)
         if ttl_ns:
             self._sweep_ns = max(MIN_SWEEP_NS, ttl_ns // 8)
@@ -147,7 +147,7 @@ class DirectoryResolver:
 
     def _send(self, to: bytes, accounts: Sequence[str]) -> None:
         if not accounts:
-            self._hub.publish(to, b"", b"", b"")
+            self._hub.send(Single(to))
             return
         if not self._hub.writable(to):
             self._hub.when_writable(to, lambda: self._send(to, accounts))
@@ -156,7 +156,7 @@ class DirectoryResolver:
         def read(tokens: list[tuple[str, str]] | None, error: str) -> None:
             for account, token in tokens or ():
                 if token:
-                    self._hub.publish(to, b"", b"", f"{account}|{token}".encode())
+                    self._hub.send(Single(to, payload=f"{account}|{token}".encode()))
             self._send(to, accounts[PACKED_AT_ONCE:])
 
         self._work(lambda: [(account, self.files.read(account)) for account in accounts[:PACKED_AT_ONCE]], read)
@@ -204,7 +204,7 @@ class DirectoryResolver:
         timer = self._clock.call_later(self._timeout_ns, lambda: self._end(number, Missing("fetching jwt timed out")))
         self._asked[number] = _Asked(account, done, self._clock.steady(), timer)
         reply = self._inbox + b".lookup." + number
-        self._hub.publish(f"$SYS.REQ.ACCOUNT.{account}.CLAIMS.LOOKUP".encode(), reply, b"", b"")
+        self._hub.send(Single(f"$SYS.REQ.ACCOUNT.{account}.CLAIMS.LOOKUP".encode(), reply))
 
     def _found(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
         number = subject.rpartition(b".")[2]

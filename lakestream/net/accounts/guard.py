@@ -14,7 +14,7 @@ from lakestream.net.accounts import permissions
 from lakestream.net.accounts.permissions import PermissionViolation, ReplyPermissions, Rules
 from lakestream.net.hub import Hub, MessageTracing
 from lakestream.net.interest.subscription import Subscription, hides
-from lakestream.ports import ClientInfo, Clock, Delivery, Single
+from lakestream.ports import ClientInfo, Clock, Single
 from lakestream.protocol.publishes import Publishes
 
 RESERVED_SUBJECT = b"$NRG."
@@ -143,14 +143,6 @@ class Guard:
             for reply in replies:
                 if reply:
                     self._replies.received(reply, now)
-
-    def admitted(self, messages: Sequence[Delivery]) -> Sequence[Delivery]:
-        """Return those of a batch that are delivered, and permit the user to answer them."""
-        if self.filtering:
-            messages = [message for message in messages if not self.hides(message[0])]
-        if self.answering:
-            self.received([message[1] for message in messages])
-        return messages
 
     @staticmethod
     def pass_on(hub: Hub, sub: Subscription, message: Single, client: ClientInfo) -> None:

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from lakestream.net.accounts.service_latency import REQUESTER_GONE, TIMEOUT, UNAVAILABLE, Measured
 from lakestream.net.hub import Hub
 from lakestream.net.interest.subscription import SingleSink, Subscription
-from lakestream.ports import ClientInfo, Clock, Framed, ListedMessages, Single, Timer
+from lakestream.ports import ClientInfo, Clock, MessageBlock, Single, Timer
 
 MAX_REPLY_PATHS = 131_072
 """Open reply paths of an account (default). For one more, the path that is idle longest is closed."""
@@ -214,20 +214,17 @@ class Responses(SingleSink):
             return reply
         return path.back.open(self, subject, reply, path.kind, path.threshold_ns)
 
-    def deliver(self, messages: ListedMessages | Framed) -> bool:
-        to = messages.to
-        name = to[len(self.prefix) :]
+    def deliver(self, messages: MessageBlock) -> bool:
+        name = messages.to[len(self.prefix) :]
         path = self._paths.get(name)
         if path is None:
             return False
         if path.kind == "singleton":
             self._close(name)
-            messages = ListedMessages(messages[:1])
+            messages = messages[:1]
         else:
             self._used(name, path)
-        if any(message[0] == to for message in messages):  # shown under the reply subject, not under one of their own
-            messages = ListedMessages([(path.reply, *each[1:]) if each[0] == to else each for each in messages])
-        if path.back.hub.send(messages.addressed(path.reply)):
+        if path.back.hub.send(messages.shown(path.reply)):
             return True
         if name in self._paths:
             self._close(name)

@@ -15,7 +15,7 @@ from typing import Any
 
 from lakestream.config.account_options import Latency
 from lakestream.net.hub import Hub
-from lakestream.ports import ClientInfo, Clock
+from lakestream.ports import ClientInfo, Clock, Single
 from lakestream.protocol import headers
 from lakestream.protocol.api.jsonio import dumps
 from lakestream.protocol.client import client_shown
@@ -90,7 +90,7 @@ class Measured:
             event["header"] = self._traced
         asked = self._requester.get("rtt", 0) if status == OK else 0
         event |= {"start": format_time(self._start_ns - asked), "service": service, "system": 0, "total": total}
-        self._hub.publish(self._subject, b"", b"", dumps(event))
+        self._hub.send(Single(self._subject, payload=dumps(event)))
 
 
 class Sampler:

@@ -17,9 +17,8 @@ from lakestream.net.accounts.responses import Responses
 from lakestream.net.hub import Hub
 from lakestream.net.interest.subscription import Requester, Subscription
 from lakestream.net.tracing import MessageTrace
-from lakestream.ports import ClientInfo, ListedMessages, Messages, Single
+from lakestream.ports import ClientInfo, MessageBlock, Messages, Single
 from lakestream.protocol.client import traced
-from lakestream.protocol.messages import MessageBlock
 from lakestream.protocol.subjects import intersection
 
 _OF_THE_SERVER = (b"$JS.API.", b"$JS.ACK.", b"$JS.FC.", b"$JS.SNAPSHOT.", b"$SYS.REQ.")
@@ -64,18 +63,10 @@ class Shadow:
         self.sub.sink.on_drain(callback)
 
     def take(self, sub: Subscription, messages: Messages, begin: int, end: int, client: ClientInfo) -> int:
-        mine, to_ours, to = self.sub, self.route.subjects.to_ours, messages.to
-        if type(messages) is Single:
-            return mine.sink.take(mine, messages.under(to_ours(messages.subject)), 0, 1, client)
+        mine, to_ours = self.sub, self.route.subjects.to_ours
+        if messages.to and isinstance(messages, MessageBlock):  # they keep the subjects that they are stored with
+            return mine.sink.take(mine, messages.shown(to_ours(messages.to)), begin, end, client)
         end = messages.stop(begin, end)
-        if to and isinstance(
-            messages, MessageBlock
-        ):  # messages of a consumer keep the subject that they are stored with
-            here = to_ours(to)
-            if any(message[0] == to for message in messages):  # shown under the deliver subject itself
-                messages = ListedMessages([(here, *each[1:]) if each[0] == to else each for each in messages])
-            mine.sink.take(mine, messages.addressed(here), begin, end, client)
-            return end
         for each in messages.messages(begin, end):
             mine.sink.take(mine, each.under(to_ours(each.subject)), 0, 1, client)
         return end

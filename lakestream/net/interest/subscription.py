@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 from lakestream.protocol.client import ClientInfo
-from lakestream.protocol.messages import Messages
+from lakestream.protocol.messages import MessageBlock, Messages
 
 MAX_WEIGHT = 999_999_999
 """Members of a queue group that the subscription of one other server counts for, as in nats-server."""
@@ -50,7 +50,7 @@ class Sink(Congested, Protocol):
 
         Returns:
             The message behind those that it took: `end`, or less where the next one goes to others (`Messages.stop`),
-            or where it takes those of a run one by one, so that the caller can look at the time.
+            or where it takes them one by one, so that the caller can look at the time.
         """
 
 
@@ -150,6 +150,13 @@ class Subscription:
         self.elsewhere = self.far = self.local = False
         self.remote: Remote | None = None
         self.weight = 1
+
+
+def hand(sub: Subscription, messages: MessageBlock, client: ClientInfo) -> None:
+    """Have the sink of a subscription take all of a batch."""
+    at, end = 0, len(messages)
+    while at < end:
+        at = sub.sink.take(sub, messages, at, end, client)
 
 
 class Match:

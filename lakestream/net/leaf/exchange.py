@@ -14,18 +14,17 @@ from typing import Any, NoReturn, Protocol
 import msgspec
 
 from lakestream.net.hub import TRACED
-from lakestream.net.interest.subscription import MAX_WEIGHT, Congested, Subscription
+from lakestream.net.interest.subscription import MAX_WEIGHT, Congested, Subscription, hand
 from lakestream.net.leaf.account import REPLY_PATHS, Key, LeafAccount
 from lakestream.net.leaf.rights import Rights
 from lakestream.net.outbox import Outbox
-from lakestream.ports import ClientInfo, Clock, Delivery, ListedMessages, Messages, Single
+from lakestream.ports import ClientInfo, Clock, Delivery, ListedMessages, MessageBlock, Messages, Single
 from lakestream.protocol import frames, headers
 from lakestream.protocol.api.jsonio import dumps
 from lakestream.protocol.commands import Ping, Pong
 from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.protocol.delivered import ErrorLine
 from lakestream.protocol.leaf_wire import ACK, Event, InterestBegins, InterestEnds, LeafConnect, LeafInfo, LeafMessage
-from lakestream.protocol.messages import MessageBlock
 from lakestream.protocol.subjects import subscribable
 
 MAX_SUBJECTS = 262_144
@@ -189,14 +188,12 @@ class Exchange(Outbox[bytes]):
         self._line.on_drain(callback)
 
     def take(self, sub: Subscription, messages: Messages, begin: int, end: int, client: ClientInfo) -> int:
-        if type(messages) is Single:
-            self._route(messages, sub.queue)
-        elif messages.to and isinstance(messages, MessageBlock):
-            self._carry(sub.queue, messages.to, messages)
-        else:
-            end = messages.stop(begin, end)
-            for each in messages.messages(begin, end):
-                self._route(each, sub.queue)
+        if messages.to and isinstance(messages, MessageBlock):
+            self._carry(sub.queue, messages.to, messages.deliveries[begin:end])
+            return end
+        end = messages.stop(begin, end)
+        for each in messages.messages(begin, end):
+            self._route(each, sub.queue)
         return end
 
     def _route(self, message: Single, queue: bytes) -> None:
@@ -414,7 +411,7 @@ class Exchange(Outbox[bytes]):
             members = [sub for sub in group if sub.sink not in near] if group[0].queue in queues else []
             subs += members[:1]
         for sub in subs:
-            sub.sink.take(sub, ListedMessages((message,), to), 0, 1, self._hub.system)
+            hand(sub, ListedMessages((message,), to=to), self._hub.system)
 
     # ------------------------------------------------------------------ the end
     def end(self) -> None:

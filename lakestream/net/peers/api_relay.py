@@ -15,7 +15,7 @@ from lakestream.net.accounts.accounts import Account, Accounts
 from lakestream.net.peers.peers import RoutePeers
 from lakestream.net.peers.remote_node import RemoteNode
 from lakestream.net.peers.routes import Routes
-from lakestream.ports import ClientInfo, Subscribed
+from lakestream.ports import ClientInfo, Subscribed, singly
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.peer_wire import NodeInfo
 
@@ -45,7 +45,9 @@ class ApiRelay:
             subscription.cancel()
         asked = partial(self._asked, account)
         subjects = sorted(self._served)
-        self._subscriptions[account] = [account.hub.subscribe(subject, asked, local=True) for subject in subjects]
+        self._subscriptions[account] = [
+            account.hub.subscribe(subject, singly(asked), local=True) for subject in subjects
+        ]
 
     def _able(self) -> list[NodeInfo]:
         """Return the nodes to choose from; nodes in lame duck mode only when there is no other."""

@@ -18,11 +18,10 @@ from lakestream.net.interest.subscription import MAX_WEIGHT, Remote, Subscriptio
 from lakestream.net.outbox import HIGH_WATER, Outbox
 from lakestream.net.peers.peers import RoutePeers
 from lakestream.net.turn import Turn
-from lakestream.ports import ClientInfo, ListedMessages, Messages, Single
+from lakestream.ports import ClientInfo, ListedMessages, MessageBlock, Messages, Single
 from lakestream.protocol import frames
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.deliveries import FirstDeliveries
-from lakestream.protocol.messages import MessageBlock
 from lakestream.protocol.peer_wire import NodeInfo
 from lakestream.protocol.publishes import PubAcks, Publishes
 from lakestream.protocol.route_wire import FlowMark, Record, RouteBatch, Routed, RoutedRun, StoredBatch, Within, encode
@@ -88,7 +87,7 @@ class RemoteAccount(Remote):
             node.gather(self, RoutedRun(commands), size, number)
             return end
         if messages.to and isinstance(messages, MessageBlock):
-            self._carry(queue, messages)
+            self._carry(queue, messages if end - begin == len(messages) else messages[begin:end])
             return end
         end = messages.stop(begin, end)
         for each in messages.messages(begin, end):
@@ -124,7 +123,7 @@ class RemoteAccount(Remote):
 
     def no_responders(self, sub: Subscription, subject: bytes, reply: bytes) -> None:
         """Send a 503 to the requester there: the subscriber of its request here declined it."""
-        self._carry(b"", ListedMessages(((reply, b"", frames.no_responders(subject), b""),), reply))
+        self._carry(b"", ListedMessages(((reply, b"", frames.no_responders(subject), b""),), to=reply))
 
     def _carry(self, queue: bytes, block: MessageBlock) -> None:
         """Send a batch for the subscribers of one subject, in a queue group or (b"") in none."""

@@ -25,7 +25,7 @@ from lakestream.net.peers.remote_node import FAR, RemoteAccount, RemoteNode
 from lakestream.net.turn import Turn
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.deliveries import FirstDeliveries
-from lakestream.protocol.messages import Framed, ListedMessages
+from lakestream.protocol.messages import ListedMessages, MessageBlock
 from lakestream.protocol.peer_wire import NodeInfo
 from lakestream.protocol.publishes import STREAM_MARK, Apart, run_of
 from lakestream.protocol.route_wire import (
@@ -257,7 +257,7 @@ class Routes:
                 self._route_run(part, record)
             elif type(record) is RouteBatch:
                 size = sum(len(header) + len(payload) for _, _, header, payload in record.messages)
-                self._deliver(part, ListedMessages(record.messages, record.to), record.queue, size, record.moved)
+                self._deliver(part, ListedMessages(record.messages, to=record.to), record.queue, size, record.moved)
             elif type(record) is StoredBatch:
                 columns = record.records, record.lengths, record.head, record.consumer, record.left, record.to
                 self._deliver(part, FirstDeliveries.of_columns(*columns), record.queue, record.size)
@@ -298,9 +298,7 @@ class Routes:
             each = run.message(at)
             self._unserved(part, Routed(each.subject, each.reply, b"", each.payload, groups), left)
 
-    def _deliver(
-        self, part: RemoteAccount, block: ListedMessages | Framed, queue: bytes, size: int, moved: bool = False
-    ) -> None:
+    def _deliver(self, part: RemoteAccount, block: MessageBlock, queue: bytes, size: int, moved: bool = False) -> None:
         part.node.in_msgs += len(block)
         part.node.in_bytes += size
         if not part.hub.delivered(block, queue):
@@ -338,7 +336,7 @@ class Routes:
             part.tell(NoResponders(message.subject, message.reply))
 
     @staticmethod
-    def _move(hub: Hub, record: Routed | ListedMessages | Framed, subject: bytes, queues: Sequence[bytes]) -> bool:
+    def _move(hub: Hub, record: Routed | MessageBlock, subject: bytes, queues: Sequence[bytes]) -> bool:
         """Queue groups that have no member here any more: one elsewhere gets the message. False: there was none."""
         moved = False
         for queue in queues:

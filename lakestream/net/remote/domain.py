@@ -26,7 +26,7 @@ from lakestream.net.remote import bodies as remote_bodies
 from lakestream.net.remote.bodies import DeliverTarget
 from lakestream.net.remote.link import RemoteAnswer, RemoteLink, fits_protocol_line
 from lakestream.net.remote.paths import Path, Paths
-from lakestream.ports import ClientInfo, Clock, Delivery, Handler, Subscribed
+from lakestream.ports import ClientInfo, Clock, Delivery, Handler, ListedMessages, Single, Subscribed, singly
 from lakestream.protocol import headers
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.jsonio import dumps
@@ -123,9 +123,9 @@ class RemoteDomain:
                 (sign(self._api), self._forward_request),  # last: waiting sessions send requests at once
             ]
             for subject, handler in handlers:
-                self._subscribed.append(hub.subscribe(subject, handler, LINK_QUEUE))
+                self._subscribed.append(hub.subscribe(subject, singly(handler), LINK_QUEUE))
         else:
-            self._subscribed.append(hub.subscribe(self._api + b">", self._respond_unavailable, local=True))
+            self._subscribed.append(hub.subscribe(self._api + b">", singly(self._respond_unavailable), local=True))
         for subscription in before:
             subscription.cancel()
 
@@ -198,9 +198,9 @@ class RemoteDomain:
     def _respond_error(self, rest: bytes, reply: bytes, error: ApiError) -> None:
         """Answer a request that does not get there, as its like are answered."""
         if rest.startswith((_NEXT, _DIRECT)):
-            self.link.hub.publish(reply, b"", _UNAVAILABLE_HEADER, b"")
+            self.link.hub.send(Single(reply, header=_UNAVAILABLE_HEADER))
         else:
-            self.link.hub.publish(reply, b"", b"", dumps({"error": error.as_dict()}))
+            self.link.hub.send(Single(reply, payload=dumps({"error": error.as_dict()})))
 
     def _forward(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
         """Forward a flow control response, or a chunk of a backup."""
@@ -229,7 +229,7 @@ class RemoteDomain:
 
     # ------------------------------------------------------------------ answers
     def _forward_responses(self, messages: Sequence[Delivery]) -> None:
-        publish, at = self.link.hub.publish, len(self._replies)
+        send, at = self.link.hub.send, len(self._replies)
         for subject, reply, header, payload in messages:
             pushes = self._translator.consumer(header, payload)
             if pushes is not None:
@@ -237,7 +237,7 @@ class RemoteDomain:
                 payload = self._translator.shown(header, payload)
             elif payload:
                 payload = self._translator.shown(header, payload)
-            publish(subject[at:], self._back(reply) if reply else b"", header, payload)
+            send(Single(subject[at:], self._back(reply) if reply else b"", header, payload))
 
     def _back(self, reply: bytes) -> bytes:
         """Return a reply subject of the remote as it is called here; b"" for one that is not JetStream's."""
@@ -284,4 +284,4 @@ class RemoteDomain:
             if header and not payload and header.startswith(_STATUS) and b".FC." in header:
                 header = self._stalled(header)
             batch.append((here if subject == there else subject, reply, header, payload))
-        return self.link.hub.deliver(here, batch)
+        return self.link.hub.send(ListedMessages(batch, to=here))

@@ -18,12 +18,11 @@ from lakestream.net.hub import TRACED, Hub
 from lakestream.net.interest.subscription import Subscription
 from lakestream.net.outbox import Outbox
 from lakestream.net.remote.outgoing import OutgoingConnection
-from lakestream.ports import ClientInfo, Clock, Delivery, Messages, Single
+from lakestream.ports import ClientInfo, Clock, Delivery, MessageBlock, Messages, Single
 from lakestream.protocol import frames, leaf_wire
 from lakestream.protocol.commands import Ping, Pong
 from lakestream.protocol.delivered import ErrorLine
 from lakestream.protocol.leaf_wire import Event, InterestBegins, InterestEnds, LeafInfo, LeafMessage, LeafParser, Names
-from lakestream.protocol.messages import MessageBlock
 from lakestream.protocol.subjects import is_literal, matches
 
 PING_NS = 15_000_000_000
@@ -119,7 +118,7 @@ class RemoteSubscribers:
 
     def take(self, sub: Subscription, messages: Messages, begin: int, end: int, client: ClientInfo) -> int:
         if messages.to and isinstance(messages, MessageBlock):
-            self._carry(sub.queue, messages.to, messages)
+            self._carry(sub.queue, messages.to, messages.deliveries[begin:end])
             return end
         end = messages.stop(begin, end)
         for each in messages.messages(begin, end):

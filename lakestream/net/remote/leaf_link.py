@@ -19,7 +19,7 @@ from lakestream.logging import Logger
 from lakestream.net.hub import Hub
 from lakestream.net.remote import dial as remote_dial
 from lakestream.net.remote.leaf_connection import LeafConnection
-from lakestream.ports import ClientInfo, Clock, Subscribed, Timer
+from lakestream.ports import ClientInfo, Clock, Subscribed, Timer, singly
 from lakestream.protocol.api.request import NATS_VERSION
 from lakestream.protocol.durations import format_duration
 from lakestream.protocol.gotime import format_time
@@ -113,7 +113,7 @@ class Holder:
         return f"{self._prefix}.{kind}.{short_hash(name)}".encode()
 
     def _listen(self, kind: str) -> Subscribed:
-        return self._hub.subscribe(self._subject(kind, self._name), _ignore)
+        return self._hub.subscribe(self._subject(kind, self._name), singly(_ignore))
 
     def _nodes(self, kind: str, others: Iterable[str]) -> list[str]:
         # Literal interest only: a client may subscribe to everything.

@@ -12,7 +12,7 @@ import msgspec
 
 from lakestream import __version__
 from lakestream.ops.sql.figures import SqlFigures
-from lakestream.ports import Bus, ClientInfo, Subscribed
+from lakestream.ports import Bus, ClientInfo, Single, Subscribed, singly
 from lakestream.protocol import sql
 from lakestream.protocol.gotime import format_time
 
@@ -42,7 +42,7 @@ class Discovery:
         self._subscriptions: list[Subscribed] = []
         for verb, page in pages.items():
             for subject in (f"$SRV.{verb}", f"$SRV.{verb}.{NAME}", f"$SRV.{verb}.{NAME}.{identifier}"):
-                self._subscriptions.append(bus.subscribe(subject.encode(), self._answer(verb, page)))
+                self._subscriptions.append(bus.subscribe(subject.encode(), singly(self._answer(verb, page))))
 
     def close(self) -> None:
         """Stop answering."""
@@ -57,7 +57,7 @@ class Discovery:
                 return
             who: dict[str, Any] = {"type": f"io.nats.micro.v1.{verb.lower()}_response", "name": NAME, "id": self._id}
             who |= {"version": __version__, "metadata": {}}
-            self._bus.publish(reply, b"", b"", msgspec.json.encode(who | page()))
+            self._bus.send(Single(reply, payload=msgspec.json.encode(who | page())))
 
         return asked
 

@@ -15,7 +15,7 @@ from lakestream.ops.sql.figures import SqlFigures
 from lakestream.ops.sql.pool import Pool
 from lakestream.ops.sql.processes import CannotStart, Process, ProcessEnded, ProcessQueryFailed
 from lakestream.ops.sql.window import Window
-from lakestream.ports import Bus, ClientInfo, Clock
+from lakestream.ports import Bus, ClientInfo, Clock, Single, singly
 from lakestream.protocol import sql
 from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.protocol.durations import format_duration
@@ -118,8 +118,8 @@ class RunningQuery:
         self._task = asyncio.create_task(self._answer())
         watch = self._clock.call_later(INTEREST_NS, self._watch)
         subscriptions = [
-            self._bus.subscribe(f"{sql.FLOW}{self.id}.*".encode(), self._acknowledged),
-            self._bus.subscribe(f"{sql.CANCEL}{self.id}".encode(), self._cancelled),
+            self._bus.subscribe(f"{sql.FLOW}{self.id}.*".encode(), singly(self._acknowledged)),
+            self._bus.subscribe(f"{sql.CANCEL}{self.id}".encode(), singly(self._cancelled)),
         ]
         try:
             await self._task
@@ -160,7 +160,7 @@ class RunningQuery:
     def _cancelled(self, subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:
         self.stop(QueryRefused(sql.CANCELLED, "the query was cancelled"))
         if reply:
-            self._bus.publish(reply, b"", b"", b"")
+            self._bus.send(Single(reply))
 
     def stop(self, reason: Exception) -> None:
         """End the query early."""
@@ -276,9 +276,9 @@ class RunningQuery:
                 answered.set_result(body)
 
         inbox = f"_INBOX.{nuid()}".encode()
-        subscription = self._bus.subscribe(inbox, take)
+        subscription = self._bus.subscribe(inbox, singly(take))
         try:
-            if not self._bus.publish(f"{FLUSH}{stream}".encode(), inbox, b"", b""):
+            if not self._bus.send(Single(f"{FLUSH}{stream}".encode(), inbox)):
                 return "no server answers"
             async with asyncio.timeout(FLUSH_WAIT_NS / SECOND):
                 answer = _FLUSHED.decode(await answered)
@@ -292,7 +292,7 @@ class RunningQuery:
 
     # ------------------------------------------------------------------ responses
     def _send(self, reply: bytes, values: dict[str, str | int], body: bytes) -> None:
-        if not self._bus.publish(self._asked.reply, reply, sql.encode_headers(values), body):
+        if not self._bus.send(Single(self._asked.reply, reply, sql.encode_headers(values), body)):
             raise ClientGone
 
     def _send_columns(self, columns: _Columns, stale: list[str]) -> None:
@@ -332,7 +332,7 @@ class RunningQuery:
         }
         if self._truncated:
             values[sql.TRUNCATED] = "true"
-        self._bus.publish(self._asked.reply, b"", sql.encode_headers(values | error), b"")
+        self._bus.send(Single(self._asked.reply, header=sql.encode_headers(values | error)))
 
     def _fail(self, error: QueryRefused) -> None:
         self._figures.failed += 1

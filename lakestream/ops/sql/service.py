@@ -15,7 +15,7 @@ from lakestream.ops.sql.figures import SqlFigures
 from lakestream.ops.sql.micro import ENDPOINTS, Discovery
 from lakestream.ops.sql.pool import Pool, TooManyQueries
 from lakestream.ops.sql.query import QueryRequest, RunningQuery
-from lakestream.ports import Bus, ClientInfo, Clock, Subscribed
+from lakestream.ports import Bus, ClientInfo, Clock, Single, Subscribed, singly
 from lakestream.protocol import sql
 from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.protocol.nuid import nuid
@@ -87,7 +87,7 @@ class SqlService:
             figures.refused += 1
             figures.last_error = f"{refused[0]}:{refused[1]}"
             values = {sql.PART: "end"} | sql.error_headers(*refused)
-            bus.publish(reply, b"", sql.encode_headers(values), b"")
+            bus.send(Single(reply, header=sql.encode_headers(values)))
             return
         figures.queries += 1
         options = self._options()
@@ -131,7 +131,8 @@ class _Serving:
             bus, identifier, queue_group, lambda endpoint: service.figures[account, endpoint], started_ns
         )
         self._subscriptions = [
-            bus.subscribe(subject.encode(), take(endpoint), queue_group.encode()) for endpoint, subject in ENDPOINTS
+            bus.subscribe(subject.encode(), singly(take(endpoint)), queue_group.encode())
+            for endpoint, subject in ENDPOINTS
         ]
 
     def cancel(self) -> None:

@@ -17,7 +17,7 @@ from lakestream.net.accounts.directory_resolver import PACK, PACK_QUEUE, Directo
 from lakestream.net.accounts.signed_accounts import SignedAccounts
 from lakestream.net.hub import Hub
 from lakestream.ops.system.messages import SystemMessages
-from lakestream.ports import ClientInfo, Handler
+from lakestream.ports import ClientInfo, Handler, Single, singly
 from lakestream.protocol import jwt
 from lakestream.protocol.api.jsonio import dumps
 from lakestream.protocol.jwt import JwtError
@@ -134,7 +134,7 @@ class Claims:
             serve(account, reply, payload)
 
         handler: Handler = asked
-        self._hub.subscribe(subject, handler, queue)
+        self._hub.subscribe(subject, singly(handler), queue)
 
     # ------------------------------------------------------------------ UPDATE
     def _update(self, asked: str, reply: bytes, payload: bytes) -> None:
@@ -239,4 +239,4 @@ class Claims:
 
     def _send(self, reply: bytes, body: bytes) -> None:
         if reply:
-            self._hub.publish(reply, b"", b"", body)
+            self._hub.send(Single(reply, payload=body))

@@ -22,7 +22,7 @@ from lakestream.net.statistics import REFUSED
 from lakestream.ops.monitoring.monitored import Monitored
 from lakestream.ops.monitoring.query import Query
 from lakestream.ops.system.messages import SystemMessages
-from lakestream.ports import ClientInfo, Clock, Subscribed
+from lakestream.ports import ClientInfo, Clock, Single, Subscribed, singly
 from lakestream.protocol.api.jsonio import dumps
 from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 from lakestream.protocol.gotime import format_time
@@ -81,7 +81,7 @@ class ClientCounts:
             self._heard.pop(name).cancel()
             self._counts.pop(name, None)
         for name in limited - self._heard.keys():
-            self._heard[name] = self._accounts.system.hub.subscribe(_told(name), self._hear)
+            self._heard[name] = self._accounts.system.hub.subscribe(_told(name), singly(self._hear))
             self._accounts.of(name).others = partial(self.of, name)
             self._ask(name)
 
@@ -99,7 +99,7 @@ class ClientCounts:
         return sum(number for server, number in counts.items() if server in up)
 
     def _ask(self, account: str) -> None:
-        self._accounts.system.hub.publish(f"$SYS.REQ.ACCOUNT.{account}.CONNS".encode(), _told(account), b"", b"")
+        self._accounts.system.hub.send(Single(f"$SYS.REQ.ACCOUNT.{account}.CONNS".encode(), _told(account)))
 
     def _hear(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
         try:
@@ -182,7 +182,7 @@ class SystemEvents:
     def _refused(self, connection: Connection) -> None:
         own, subject = connection.account.hub, b"$SYS.ACCOUNT.CLIENT.AUTH.ERR"
         if own.interest(subject):
-            own.publish(subject, b"", b"", dumps(self._gone(connection)))
+            own.send(Single(subject, payload=dumps(self._gone(connection))))
         subject = f"$SYS.SERVER.{self._id}.CLIENT.AUTH.ERR".encode()
         if not self._accounts.alone and self._hub.interest(subject):
             self._send(subject, self._gone(connection))
@@ -248,7 +248,7 @@ class SystemEvents:
             self._send(subject, self._messages.server())
 
     def _send(self, subject: bytes, event: dict[str, Any]) -> None:
-        self._hub.publish(subject, b"", b"", dumps(event))
+        self._hub.send(Single(subject, payload=dumps(event)))
 
 
 def _client(connection: Connection, stop_ns: int = 0) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from lakestream.net.accounts.accounts import Account
 from lakestream.ops.monitoring.monitored import Monitored
 from lakestream.ops.monitoring.query import BadQuery
 from lakestream.ops.system.messages import Found, SystemMessages, SystemRequest, encoded, read
-from lakestream.ports import ClientInfo, Clock
+from lakestream.ports import ClientInfo, Clock, Single, singly
 from lakestream.protocol.api.json_syntax import JsonError
 from lakestream.protocol.api.jsonio import dumps
 
@@ -43,12 +43,12 @@ class AccountRequests:
         self._account, self._node, self._messages = account, node, messages
         self._clock, self._together = clock, together
         subscribe = account.hub.subscribe
-        subscribe(b"$SYS.REQ.USER.INFO", self._user_info, local=True)
+        subscribe(b"$SYS.REQ.USER.INFO", singly(self._user_info), local=True)
         together_now = together()
         if not account.is_system and (together_now is None or together_now.first):
             for subject in (b"$SYS.REQ.SERVER.PING.CONNZ", b"$SYS.REQ.ACCOUNT.PING.CONNZ"):
-                subscribe(subject, self._connz)
-            subscribe(b"$SYS.REQ.ACCOUNT.PING.STATZ", self._statz)
+                subscribe(subject, singly(self._connz))
+            subscribe(b"$SYS.REQ.ACCOUNT.PING.STATZ", singly(self._statz))
 
     def _user_info(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
         if not reply:
@@ -103,7 +103,7 @@ class AccountRequests:
             self._send(reply, header, body)
 
     def _send(self, reply: bytes, header: bytes, body: bytes) -> None:
-        self._account.hub.publish(reply, b"", *encoded(header, body))
+        self._account.hub.send(Single(reply, b"", *encoded(header, body)))
 
 
 async def added_up(together: Together, kind: str, page: str, payload: bytes, **values: str) -> Found:

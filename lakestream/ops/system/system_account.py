@@ -24,7 +24,7 @@ from lakestream.ops.monitoring.query import BadQuery
 from lakestream.ops.monitoring.workers import MERGED, Together
 from lakestream.ops.system.messages import Found, SystemMessages, SystemRequest, encoded, read
 from lakestream.ops.system.requests import added_up
-from lakestream.ports import ClientInfo, Clock, Handler
+from lakestream.ports import ClientInfo, Clock, Handler, Single, singly
 from lakestream.protocol.api.json_syntax import JsonError
 from lakestream.protocol.api.jsonio import Uint64, dumps, parse
 from lakestream.protocol.subjects import matches, valid_literal
@@ -65,7 +65,7 @@ class SystemAccount:
                 return
         self._about_server(node.identity.server_id)
         self._about_account()
-        self._hub.subscribe(b"$SYS.DEBUG.SUBSCRIBERS", self._subscribers)
+        self._hub.subscribe(b"$SYS.DEBUG.SUBSCRIBERS", singly(self._subscribers))
 
     # ------------------------------------------------------------------ $SYS.REQ.SERVER
     def _about_server(self, server_id: str) -> None:
@@ -81,17 +81,17 @@ class SystemAccount:
         self._server(server_id, "PROFILEZ", self._page("Profilez", _profile))
         statsz = self._page("Statsz", lambda asked: pages.statsz(), "statsz")
         self._server(server_id, "STATSZ", statsz)
-        self._hub.subscribe(b"$SYS.REQ.SERVER.PING", statsz)
+        self._hub.subscribe(b"$SYS.REQ.SERVER.PING", singly(statsz))
         self._server(server_id, "IDZ", self._idz)
         own = f"$SYS.REQ.SERVER.{server_id}."
-        self._hub.subscribe(f"{own}RELOAD".encode(), self._reload)
-        self._hub.subscribe(f"{own}KICK".encode(), self._to_client("kick", self._kick))
-        self._hub.subscribe(f"{own}LDM".encode(), self._to_client("ldm", self._send_elsewhere))
+        self._hub.subscribe(f"{own}RELOAD".encode(), singly(self._reload))
+        self._hub.subscribe(f"{own}KICK".encode(), singly(self._to_client("kick", self._kick)))
+        self._hub.subscribe(f"{own}LDM".encode(), singly(self._to_client("ldm", self._send_elsewhere)))
 
     def _server(self, server_id: str, page: str, handler: Handler) -> None:
         """Reply to a request for a page of this server, by its id or to all servers."""
         for server in ("PING", server_id):
-            self._hub.subscribe(f"$SYS.REQ.SERVER.{server}.{page}".encode(), handler)
+            self._hub.subscribe(f"$SYS.REQ.SERVER.{server}.{page}".encode(), singly(handler))
 
     def _shown(self, kind: str) -> Handler:
         page = self._pages.pages[kind.lower()]
@@ -255,7 +255,7 @@ class SystemAccount:
         info = lambda name, shown: shown["account_detail"]  # noqa: E731
         self._account("INFO", "Accountz", lambda name, asked: account_detail(node, name), "accountz", {}, info)
         self._account("STATZ", "AccountStatz", self._statz, "accstatz", {"unused": "1"})
-        self._hub.subscribe(b"$SYS.REQ.ACCOUNT.*.CONNS", self._conns)
+        self._hub.subscribe(b"$SYS.REQ.ACCOUNT.*.CONNS", singly(self._conns))
 
     def _account(
         self,
@@ -285,7 +285,7 @@ class SystemAccount:
                 body = self._messages.answer(kind, payload, lambda asked: found(name, asked))
                 self._send(reply, header, body)
 
-        self._hub.subscribe(f"$SYS.REQ.ACCOUNT.*.{page}".encode(), asked)
+        self._hub.subscribe(f"$SYS.REQ.ACCOUNT.*.{page}".encode(), singly(asked))
 
     def _jsz(self, name: str, asked: SystemRequest) -> dict[str, Any]:
         jetstream = self._node.jetstream
@@ -344,7 +344,7 @@ class SystemAccount:
 
     def _send(self, reply: bytes, header: bytes, body: bytes | None) -> None:
         if body is not None:
-            self._hub.publish(reply, b"", *encoded(header, body))
+            self._hub.send(Single(reply, b"", *encoded(header, body)))
 
 
 def _texts(asked: SystemRequest, *names: str) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from lakestream.protocol.api.jsonio import dumps
+from lakestream.protocol.commands import Single
 from lakestream.protocol.gotime import format_time
 from lakestream.protocol.nuid import nuid
 
@@ -24,7 +25,7 @@ class Publisher(Protocol):
     def interest(self, subject: bytes) -> bool:
         """Return True if `subject` has subscribers."""
 
-    def publish(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> bool:
+    def send(self, messages: Single) -> bool:
         """Publish one message."""
 
 
@@ -58,4 +59,4 @@ def _send(bus: Publisher, clock: WallClock, domain: str, subject: str, event_typ
     event = {"type": event_type, "id": nuid(), "timestamp": format_time(clock.now()), **fields}
     if domain:
         event["domain"] = domain
-    bus.publish(to, b"", b"", dumps(event))
+    bus.send(Single(to, payload=dumps(event)))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from lakestream.lake.flush import FLUSH, RESPONSE_TYPE
-from lakestream.ports import ClientInfo, Subscribed
+from lakestream.ports import ClientInfo, Single, Subscribed, singly
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.stream.core.config import LAKE
 
@@ -50,7 +50,7 @@ class FlushApi:
         self._engine, self._keeper = engine, keeper
         self._bus, self._clock = engine.bus, engine.clock
         self._under_way: dict[str, _Flushing] = {}
-        self._subscription: Subscribed = self._bus.subscribe(f"{FLUSH}*".encode(), self._asked)
+        self._subscription: Subscribed = self._bus.subscribe(f"{FLUSH}*".encode(), singly(self._asked))
 
     def close(self) -> None:
         """Stop listening."""
@@ -157,4 +157,4 @@ class FlushApi:
         body = msgspec.json.encode({"type": RESPONSE_TYPE, **fields, **who})
         for reply in replies:
             if reply:
-                self._bus.publish(reply, b"", b"", body)
+                self._bus.send(Single(reply, payload=body))

@@ -31,7 +31,7 @@ from lakestream.log.format.files import Files
 from lakestream.log.store.base import Base, BaseOrigin, NoBase, read_base, remove_base
 from lakestream.log.store.segment_log import SegmentLog
 from lakestream.logging import Logger
-from lakestream.ports import ClientInfo, Subscribed
+from lakestream.ports import ClientInfo, Single, Subscribed, singly
 from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.runtime import LoopClock, ThreadIo
 from lakestream.stream.core.config import StreamConfig, StreamSource
@@ -301,10 +301,10 @@ class _Task:
             self._later(min(wait, LONGEST_NS), self._flush)
             return
         bus, reply = self._stream.bus, b"$JSC.R." + secrets.token_hex(8).encode()
-        self._inbox = bus.subscribe(reply, self._came)
+        self._inbox = bus.subscribe(reply, singly(self._came))
         inbox = self._inbox
         self._later(FLUSH_NS, lambda: self._flushed(_Flushed()) if self._inbox is inbox else None)
-        if not bus.publish(f"{FLUSH}{self._source.name}".encode(), reply, b"", b""):
+        if not bus.send(Single(f"{FLUSH}{self._source.name}".encode(), reply)):
             self._flushed(_Flushed())
 
     def _came(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:

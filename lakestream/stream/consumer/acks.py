@@ -14,7 +14,7 @@ from typing import Protocol
 import msgspec
 
 from lakestream.log.store.store import Store
-from lakestream.ports import Bus, Clock
+from lakestream.ports import Bus, Clock, ListedMessages, Single
 from lakestream.protocol import headers
 from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 from lakestream.protocol.durations import parse_duration
@@ -39,7 +39,7 @@ class AckOwner(Protocol):
     def request_progress(self) -> None:
         """Log the consumer's progress soon."""
 
-    def progress_now(self, done: Callable[[], None]) -> None:
+    def progress_now(self, done: Callable[[], object]) -> None:
         """Log the consumer's progress at once, then call `done`."""
 
     def released(self, seqs: Sequence[int]) -> None:
@@ -100,7 +100,7 @@ class AckHandler:
         elif payload == PROGRESS:
             self._in_progress(seq)
         if reply:
-            self._bus.reply_many([(reply, b"")])
+            self._bus.send(Single(reply))
 
     def ack(self, seq: int, consumer_seq: int, deliveries: int, reply: bytes, plain: bool = True) -> bool:
         """Apply an ack. Return False if the message was never delivered, without an answer to `reply`.
@@ -214,7 +214,7 @@ class AckHandler:
     def _confirm(self, reply: bytes) -> None:
         """Answer an ack once it is on disk; all acks of one turn share one entry."""
         if self._volatile:
-            self._bus.reply_many([(reply, b"")])
+            self._bus.send(Single(reply))
             return
         if not self._confirmations:
             self._clock.call_soon(self._log_confirmations)
@@ -222,7 +222,7 @@ class AckHandler:
 
     def _log_confirmations(self) -> None:
         replies, self._confirmations = self._confirmations, []
-        self._owner.progress_now(lambda: self._bus.reply_many([(reply, b"") for reply in replies]))
+        self._owner.progress_now(lambda: self._bus.send(ListedMessages([(reply, b"", b"", b"") for reply in replies])))
 
 
 class _NakOptions(msgspec.Struct):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from lakestream.ports import ClientInfo, Subscribed
+from lakestream.ports import ClientInfo, Single, Subscribed, singly
 from lakestream.protocol.api.request import level_refused
 from lakestream.protocol.subjects import covers, is_literal, matches, overlaps
 from lakestream.stream.consumer.acks import AckHandler
@@ -49,7 +49,7 @@ class Siblings(Protocol):
     def request_progress(self) -> None:
         """Log the progress of all consumers soon."""
 
-    def progress_now(self, consumer: Consumer, done: Callable[[], None]) -> None:
+    def progress_now(self, consumer: Consumer, done: Callable[[], object]) -> None:
         """Log one consumer's progress at once; call `done` when it is committed."""
 
     def released(self, consumer: Consumer, seqs: Sequence[int]) -> None:
@@ -256,7 +256,9 @@ class Consumer:
         """Listen for pull requests; a push consumer answers them too."""
         suffix = f"API.CONSUMER.MSG.NEXT.{self.stream.name}.{self.name}"
         prefixes = ["$JS.", f"$JS.{self.stream.domain}."] if self.stream.domain else ["$JS."]
-        self._subscriptions = [self._bus.subscribe((prefix + suffix).encode(), self._asked) for prefix in prefixes]
+        self._subscriptions = [
+            self._bus.subscribe((prefix + suffix).encode(), singly(self._asked)) for prefix in prefixes
+        ]
 
     def _silence(self) -> None:
         for subscription in self._subscriptions:
@@ -383,7 +385,7 @@ class Consumer:
         if not self.volatile:
             self.request_progress()
 
-    def progress_now(self, done: Callable[[], None]) -> None:
+    def progress_now(self, done: Callable[[], object]) -> None:
         """Log this consumer's progress at once; call `done` when it is committed."""
         self._siblings.progress_now(self, done)
 
@@ -402,7 +404,7 @@ class Consumer:
         if not reply:
             return
         if header and level_refused(header):
-            self._bus.publish(reply, b"", b"NATS/1.0 412 Required Api Level\r\n\r\n", b"")
+            self._bus.send(Single(reply, header=b"NATS/1.0 412 Required Api Level\r\n\r\n"))
             return
         self.request(reply, body)
 
@@ -413,7 +415,7 @@ class Consumer:
             target = self.target
             self.feed.when_counted(lambda: target.request(reply, body))
         else:
-            self._bus.publish(reply, b"", b"NATS/1.0 409 Consumer is push based\r\n\r\n", b"")
+            self._bus.send(Single(reply, header=b"NATS/1.0 409 Consumer is push based\r\n\r\n"))
 
     def flow_control_reply(self, subject: bytes, header: bytes) -> None:
         """Take the answer to a flow control request."""

@@ -210,7 +210,7 @@ class Consumers(Feature, Mapping[str, Consumer]):
         if self._serving and self._can_log and (entries := self._changes(self._by_name.values())):
             self._stream.pipeline.log_progress(entries)
 
-    def progress_now(self, consumer: Consumer, done: Callable[[], None]) -> None:
+    def progress_now(self, consumer: Consumer, done: Callable[[], object]) -> None:
         """Log one consumer's progress at once; call `done` when it is committed."""
         if self._serving and self._can_log:
             self._stream.pipeline.log_progress(self._changes([consumer]), done)

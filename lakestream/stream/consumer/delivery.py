@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.record import Record
 from lakestream.log.format.records import Records, seqs_of
-from lakestream.ports import Clock, Delivery, Timer
+from lakestream.ports import Clock, Delivery, ListedMessages, MessageBlock, Timer
 from lakestream.protocol.deliveries import FirstDeliveries
 from lakestream.stream.consumer.config import ConsumerConfig
 from lakestream.stream.consumer.feed import Feed
@@ -173,15 +173,15 @@ class Deliverer:
     def _send(self, found: Matches) -> int:
         records = found.records
         left = self._feed.pending() - 1
-        messages: Sequence[Delivery]
+        messages: MessageBlock
         if self._plain and isinstance(records, Records):
             consumer = self._ledger.delivered_consumer + 1
             messages = FirstDeliveries(
                 records.buf, records.offsets, records.lengths, 0, len(records), self._head, consumer, left
             )
         else:
-            messages = self._single(records, left)
-        taken = self.target.send(messages) if messages else 0
+            messages = ListedMessages(self._single(records, left))
+        taken = self.target.send(messages) if len(messages) else 0
         if taken:
             self._account(found, taken)
         return taken
@@ -238,7 +238,7 @@ class Deliverer:
         for at, record in enumerate(records, ledger.delivered_consumer + 1):
             reply = self._reply % (ledger.deliveries(record.seq) + 1, record.seq, at, record.time_ns, left)
             messages.append(self._message(record, reply))
-        sent = self.target.send(messages, again=True)
+        sent = self.target.send(ListedMessages(messages), again=True)
         if sent < len(records):
             redelivery.put_back([record.seq for record in records[sent:]])
         for record in records[:sent]:

@@ -8,11 +8,11 @@ and wait in pull.py.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
-from lakestream.ports import Clock, Delivery, Timer
+from lakestream.ports import Clock, ListedMessages, MessageBlock, Timer
 from lakestream.protocol.gotime import ZERO, format_time
 from lakestream.protocol.nuid import nuid
 from lakestream.stream.consumer.advisories import ConsumerAdvisories
@@ -73,7 +73,7 @@ class RoundRobin:
         """
         return PriorityVerdict.SERVE
 
-    def headed(self, waiting: WaitingPull, messages: Sequence[Delivery]) -> Sequence[Delivery]:
+    def headed(self, waiting: WaitingPull, messages: MessageBlock) -> MessageBlock:
         """Return the messages with the headers that this request gets."""
         return messages
 
@@ -152,15 +152,16 @@ class PinnedClient(RoundRobin):
             return PriorityVerdict.SERVE if waiting.pin == self._pin else PriorityVerdict.END
         return PriorityVerdict.PASS if self._pin else PriorityVerdict.SERVE
 
-    def headed(self, waiting: WaitingPull, messages: Sequence[Delivery]) -> Sequence[Delivery]:
+    def headed(self, waiting: WaitingPull, messages: MessageBlock) -> MessageBlock:
         """Pin the first request that gets a message while no client is pinned; add the pin's header."""
         if not self._pin and waiting.grouped:
             self._give(waiting)
         line = b"Nats-Pin-Id: %b\r\n\r\n" % self._pin.encode()
-        return [
+        pinned = [
             (subject, reply, (header[:-2] if header else b"NATS/1.0\r\n") + line, data)
             for subject, reply, header, data in messages
         ]
+        return ListedMessages(pinned)
 
     def _give(self, waiting: WaitingPull) -> None:
         self._pin = waiting.pin = nuid()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from lakestream.ports import Bus, Clock, Delivery
+from lakestream.ports import Bus, Clock, MessageBlock, Single
 from lakestream.stream.consumer.advisories import ConsumerAdvisories
 from lakestream.stream.consumer.config import ConsumerConfig
 from lakestream.stream.consumer.ledger import Ledger
@@ -25,7 +25,7 @@ from lakestream.stream.consumer.pull_request import (
     check_group,
     parse_next,
 )
-from lakestream.stream.consumer.target import DeliveryTarget, heartbeat, sizes_of, status, status_pending
+from lakestream.stream.consumer.target import DeliveryTarget, heartbeat, status, status_pending
 
 EXPIRE_CHECK_NS = 1_000_000_000
 """A full queue is searched for dead requests at most this often (1 s)."""
@@ -141,7 +141,7 @@ class PullTarget(DeliveryTarget):
         if self._queue:
             self.caught_up()
 
-    def send(self, messages: Sequence[Delivery], again: bool = False) -> int:
+    def send(self, messages: MessageBlock, again: bool = False) -> int:
         """Send messages to the requests in turn, one each; a request that is alone takes all it can."""
         taken, total, policy = 0, len(messages), self.policy
         while taken < total:
@@ -156,7 +156,8 @@ class PullTarget(DeliveryTarget):
             block = messages if count == total else messages[taken : taken + count]
             if policy.gated:
                 block = policy.headed(waiting, block)
-            if not self._bus.deliver(waiting.reply, block):
+            block.to = waiting.reply
+            if not self._bus.send(block):
                 self._queue.popleft().ended = True  # no subscriber is left
                 continue
             taken += count
@@ -216,11 +217,11 @@ class PullTarget(DeliveryTarget):
 
         self._bus.when_writable(waiting.reply, drained)
 
-    def _fitting(self, waiting: WaitingPull, messages: Sequence[Delivery], first: int, count: int) -> int:
+    def _fitting(self, waiting: WaitingPull, messages: MessageBlock, first: int, count: int) -> int:
         """Return how many of the messages fit into what is left of max_bytes; end the request if not even one does."""
         left = waiting.bytes_left
         fitting = 0
-        for size in sizes_of(messages[first : first + count]):
+        for size in messages[first : first + count].sizes():
             left -= size
             if left < 0:
                 break
@@ -311,7 +312,7 @@ class PullTarget(DeliveryTarget):
         self._send_status(waiting.reply, status_pending(b"408 Request Timeout", waiting.left, waiting.bytes_left))
 
     def _send_status(self, reply: bytes, header: bytes) -> None:
-        self._bus.publish(reply, b"", header, b"")
+        self._bus.send(Single(reply, header=header))
 
     # ------------------------------------------------------------------ life
     def update(self, config: ConsumerConfig) -> None:

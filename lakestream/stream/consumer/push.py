@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import secrets
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import accumulate, pairwise
 
-from lakestream.ports import Bus, Clock, Delivery, Subscribed, Timer
+from lakestream.ports import Bus, Clock, ListedMessages, MessageBlock, Single, Subscribed, Timer
 from lakestream.stream.consumer.config import ConsumerConfig
 from lakestream.stream.consumer.ledger import Ledger
-from lakestream.stream.consumer.target import DeliveryTarget, heartbeat, sizes_of, status
+from lakestream.stream.consumer.target import DeliveryTarget, heartbeat, status
 
 WINDOW_BYTES = 32 << 20
 """The largest flow control window (32 MiB); it begins at a sixteenth and doubles with each answer."""
@@ -133,7 +133,7 @@ class PushTarget(DeliveryTarget):
         self._blocked = False
         self._wake()
 
-    def send(self, messages: Sequence[Delivery], again: bool = False) -> int:
+    def send(self, messages: MessageBlock, again: bool = False) -> int:
         """Send as many messages as the rate limit and the flow control window allow."""
         if self._config.rate_limit_bps:
             messages = self._affordable(messages)
@@ -150,16 +150,18 @@ class PushTarget(DeliveryTarget):
         self._last_sent_ns = self._clock.steady()
         return taken
 
-    def _deliver(self, messages: Sequence[Delivery], asking: int, taken: int, request: bytes) -> bool:
+    def _deliver(self, messages: MessageBlock, asking: int, taken: int, request: bytes) -> bool:
         """Send the first `taken` messages, with a flow control request (b"": none) behind `asking` of them. Return
         False without a subscriber."""
-        deliver, subject = self._bus.deliver, self._subject
-        if not deliver(subject, messages[: asking if request else taken]):
+        send, subject = self._bus.send, self._subject
+        messages.to = subject
+        first = asking if request else taken
+        if not send(messages if first == len(messages) else messages[:first]):
             return False
         if request:
-            deliver(subject, [(subject, request, _FLOW_CONTROL, b"")])
+            send(ListedMessages([(subject, request, _FLOW_CONTROL, b"")], to=subject))
             if asking < taken:
-                deliver(subject, messages[asking:taken])
+                send(messages[asking:taken])
         return True
 
     # ------------------------------------------------------------------ rate limit
@@ -168,13 +170,13 @@ class PushTarget(DeliveryTarget):
         most = self._max_msg_size()
         return most if most > 0 else BURST_BYTES
 
-    def _affordable(self, messages: Sequence[Delivery]) -> Sequence[Delivery]:
+    def _affordable(self, messages: MessageBlock) -> MessageBlock:
         """Return the messages that the rate limit allows now; a timer wakes the consumer for the rest."""
         now, rate, burst = self._clock.steady(), self._config.rate_limit_bps / 8, self._burst
         earned = (now - self._tokens_ns) * rate / 1e9
         # A message larger than the bucket is sent once the bucket is full, and leaves it negative.
         self._tokens, self._tokens_ns = min(self._tokens + earned, float(burst)), now
-        for at, cost in enumerate(sizes_of(messages)):
+        for at, cost in enumerate(messages.sizes()):
             if self._tokens < min(cost, burst):
                 wait = (min(cost, burst) - self._tokens) / rate * 1e9
                 self._pace = self._clock.call_later(int(wait) + 1, self._paced)
@@ -187,10 +189,10 @@ class PushTarget(DeliveryTarget):
         self._wake()
 
     # ------------------------------------------------------------------ flow control
-    def _windowed(self, messages: Sequence[Delivery]) -> tuple[int, int, bytes]:
+    def _windowed(self, messages: MessageBlock) -> tuple[int, int, bytes]:
         """Return how many messages the window admits, and behind how many of them a request (b"": none) is sent because
         half of the window is outstanding."""
-        sizes = list(accumulate(sizes_of(messages), initial=self._outstanding))
+        sizes = list(accumulate(messages.sizes(), initial=self._outstanding))
         if sizes[-1] <= self._window // 2 and not self._stalled:
             self._outstanding = sizes[-1]
             return len(messages), 0, b""
@@ -241,9 +243,9 @@ class PushTarget(DeliveryTarget):
         interval, now = self._config.idle_heartbeat, self._clock.steady()
         silent = now - self._last_sent_ns
         if silent >= interval:
-            self._bus.publish(self._subject, b"", heartbeat(self._ledger, self._stalled), b"")
+            self._bus.send(Single(self._subject, header=heartbeat(self._ledger, self._stalled)))
             if self._acked and self._ledger.pending and not self._stalled:
-                self._bus.publish(self._subject, self._request(self._outstanding), _FLOW_CONTROL, b"")
+                self._bus.send(Single(self._subject, self._request(self._outstanding), _FLOW_CONTROL))
             self._last_sent_ns = now
             silent = 0
         self._arm_heartbeat(interval - silent)

@@ -6,9 +6,7 @@ send (docs/internals/api.md#statuses).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from lakestream.ports import Delivery, Framed
+from lakestream.ports import MessageBlock
 from lakestream.stream.consumer.config import ConsumerConfig
 from lakestream.stream.consumer.ledger import Ledger
 
@@ -32,7 +30,7 @@ class DeliveryTarget:
         """Return how many messages can be sent now. After 0 the consumer is woken when that changes."""
         raise NotImplementedError
 
-    def send(self, messages: Sequence[Delivery], again: bool = False) -> int:
+    def send(self, messages: MessageBlock, again: bool = False) -> int:
         """Send messages in order; return how many were sent, always the first ones. `again`: these are redeliveries."""
         raise NotImplementedError
 
@@ -66,13 +64,6 @@ class DeliveryTarget:
     def deleted(self) -> None:
         """Tell waiting clients that the consumer was deleted, then end."""
         self.stop()
-
-
-def sizes_of(messages: Sequence[Delivery]) -> list[int]:
-    """Return the bytes that each message counts for in max_bytes, flow control, rate limits and status headers."""
-    if isinstance(messages, Framed):
-        return messages.sizes()
-    return [sum(map(len, message)) for message in messages]
 
 
 def heartbeat(ledger: Ledger, stalled: bytes = b"") -> bytes:

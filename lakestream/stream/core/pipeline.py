@@ -258,7 +258,7 @@ class Pipeline:
             return
         self._add(Proposal(kind, body, count, Foreign(done)))
 
-    def log_progress(self, entries: list[ConsumerProgress], done: Callable[[], None] | None = None) -> None:
+    def log_progress(self, entries: list[ConsumerProgress], done: Callable[[], object] | None = None) -> None:
         """Log these entries after what was proposed before; `done` once they are committed."""
         self._add(Proposal(Kind.PROGRESS, encode(entries), 0, done or nothing_left))
 

@@ -14,7 +14,7 @@ from itertools import accumulate
 import msgspec
 
 from lakestream.log.format.record import Record
-from lakestream.ports import Bus, ClientInfo, Clock
+from lakestream.ports import Bus, ClientInfo, Clock, Messages, Single
 from lakestream.protocol import headers
 from lakestream.protocol.api.errors import ApiError, api_error, for_clients
 from lakestream.protocol.publishes import Publishes
@@ -128,14 +128,21 @@ class Proposer:
         return next(filter(None, (each.duplicate_of(effect) for each in self._hooks.duplicate_of)), 0)
 
     # ------------------------------------------------------------------ publish
-    def ingest(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
-        """Take a published message. The pub ack leaves once the message is committed (invariant 1)."""
+    def take(self, messages: Messages, begin: int, end: int, client: ClientInfo) -> int:
+        """Take published messages (`Take`). The pub ack of each leaves once it is committed (invariant 1)."""
+        if type(messages) is Publishes:
+            if not messages.one_by_one and self._take_run(messages, begin, end):
+                return end
+            messages.one_by_one = True
+        one = messages if type(messages) is Single else messages.message(begin)
+        header, reply, payload = one.header, one.reply, one.payload
         if header or self.guarded or self._deferred or len(payload) > self._max_bytes or reply.endswith(self._suffixes):
-            self._ingest_checked(subject, reply, header, payload, client)
-            return
-        self._append(subject, reply, b"", payload)
+            self._take_checked(one, client)
+        else:
+            self._append(one.subject, reply, b"", payload)
+        return begin + 1
 
-    def ingest_run(self, run: Publishes, begin: int, end: int) -> bool:
+    def _take_run(self, run: Publishes, begin: int, end: int) -> bool:
         """Take publishes that no rule looks at one by one; return False if one may, or there is no room for them."""
         if self._deferred or self._prepared or run.payload_bytes > self._max_bytes:
             return False
@@ -219,12 +226,12 @@ class Proposer:
         self.on_overrun("len" if messages else "size")
         self.refuse(reply, api_error(10167))
 
-    def _ingest_checked(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
+    def _take_checked(self, published: Single, client: ClientInfo) -> None:
         """Take a message with headers, or one of a stream whose configuration can refuse or change it."""
-        header = headers.without_status(header)
+        header = headers.without_status(published.header)
         if headers.REQUEST_INFO in header:
             header = headers.remove(header, [headers.REQUEST_INFO])
-        message = IncomingMessage(subject, reply, header, payload, client)
+        message = IncomingMessage(published.subject, published.reply, header, published.payload, client)
         for each in self._hooks.arrived:
             each.arrived(message)
         self._judge(message)
@@ -290,9 +297,9 @@ class Proposer:
         except ApiError as error:
             self.reject(message, error)
             return
-        self.take(message, outcome)
+        self.store(message, outcome)
 
-    def take(self, message: IncomingMessage, effect: Effect | None, time_ns: int = 0) -> int:
+    def store(self, message: IncomingMessage, effect: Effect | None, time_ns: int = 0) -> int:
         """Store a message that passed every rule; return its sequence, 0 if refused. `time_ns`: see `_append`."""
         seq = self._append(message.subject, message.reply, message.header, message.payload, time_ns)
         pipeline = self._pipeline
@@ -318,7 +325,7 @@ class Proposer:
                 pipeline.batch = None
         return seq
 
-    def take_whole(self, accepted: Sequence[tuple[IncomingMessage, Effect]]) -> int:
+    def store_whole(self, accepted: Sequence[tuple[IncomingMessage, Effect]]) -> int:
         """Store messages that passed every rule as one entry: all of them or none, whatever happens.
 
         Returns the sequence of the last one; 0 when refused, the publisher of the last one then gets the error. Only
@@ -331,12 +338,12 @@ class Proposer:
             return 0
         last = 0
         for message, effect in accepted:
-            last = self.take(message, effect)
+            last = self.store(message, effect)
         self._pipeline.batch = None
         return last
 
     # ------------------------------------------------------------------ messages of other streams, and the server's own
-    def take_at(
+    def store_at(
         self, seq: int, time_ns: int, subject: bytes, header: bytes, payload: bytes, effect: Effect
     ) -> ApiError | None:
         """Store a mirrored message under a given sequence and time; return why not."""
@@ -363,7 +370,7 @@ class Proposer:
                 pipeline.batch = None
         return None
 
-    def take_run(self, run: Run) -> int:
+    def store_run(self, run: Run) -> int:
         """Store mirrored messages under their sequences and times; return how many, from the first on.
 
         Those that are left are to be taken one by one: something has to be looked at that this does not look at.
@@ -393,8 +400,8 @@ class Proposer:
             pipeline.add_batch(batch)
         return batch
 
-    def take_all(self, subjects: list[bytes], headers: list[bytes], payloads: list[bytes], effect: Effect) -> bool:
-        """Store sourced messages, of which only the last has an effect that counts; False: see `take_run`."""
+    def store_all(self, subjects: list[bytes], headers: list[bytes], payloads: list[bytes], effect: Effect) -> bool:
+        """Store sourced messages, of which only the last has an effect that counts; False: see `store_run`."""
         pipeline = self._pipeline
         if self._looks_at_each or self.moving:
             return False
@@ -426,12 +433,12 @@ class Proposer:
         pipeline.hold(batch.extend(first, times, subjects, headers, payloads))
         pipeline.next_seq, pipeline.last_time = first + len(times), times[-1]
 
-    def take_own(self, subject: bytes, header: bytes, payload: bytes, after: After | None = None) -> int:
+    def store_own(self, subject: bytes, header: bytes, payload: bytes, after: After | None = None) -> int:
         """Store a message of the server itself, which no rule refuses; return its sequence, 0 where not `settled`."""
         if not self.settled:
             return 0
         message = IncomingMessage(self.renamed(subject), b"", header, payload, None, b"", after)
-        return self.take(message, self.effect_of(header))
+        return self.store(message, self.effect_of(header))
 
     @property
     def moving(self) -> bool:
@@ -564,7 +571,7 @@ class Proposer:
             if batch.first_seq <= seq < batch.first_seq + len(batch):
                 batch.late.append((reply, answer))
                 return
-        self._bus.reply_many([(reply, answer)])
+        self._bus.send(Single(reply, payload=answer))
 
     def reject(self, message: IncomingMessage, error: ApiError) -> None:
         """Answer a publish that a rule refuses, and tell its observer."""
@@ -590,13 +597,13 @@ class Proposer:
     def _decline(self, reply: bytes) -> None:
         """Send a 503 (no responders) if no other node can have taken the message."""
         if self._pipeline.group.gave_up:
-            self._bus.publish(reply, b"", NO_RESPONDERS, b"")
+            self._bus.send(Single(reply, header=NO_RESPONDERS))
 
     def refuse(self, reply: bytes, error: ApiError) -> None:
         """Answer a publish with an error; in a cluster only the leader does."""
         if reply and self._pipeline.leading:
             header = OVERLOADED if error.err_code == 10167 else b""
-            self._bus.publish(reply, b"", header, self.refusal(error))
+            self._bus.send(Single(reply, header=header, payload=self.refusal(error)))
 
     def refusal(self, error: ApiError) -> bytes:
         """Return the pub ack of a publish that is refused."""

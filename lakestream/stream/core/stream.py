@@ -17,7 +17,7 @@ from lakestream.log.format.errors import LogError
 from lakestream.log.format.frame import Frame
 from lakestream.log.store.log import Appended
 from lakestream.log.store.store import Store
-from lakestream.ports import Bus, Clock, Delivery, Handler, Io, RunHandler
+from lakestream.ports import Bus, Clock, Delivery, Io, ListedMessages, PubAcks, Single
 from lakestream.protocol.api.advisory import advise
 from lakestream.protocol.api.errors import ApiError, api_error, for_clients
 from lakestream.protocol.decoding import PackDecoder
@@ -92,10 +92,6 @@ class StreamCore:
         label = (self.name, domain)
         limits = buffer or BufferLimits()
         self.proposer = Proposer(label, self.pipeline, self.view, self._hooks, self.reader, bus, clock, limits)
-        self.ingest: Handler = self.proposer.ingest
-        """Handler of the subscriptions of the stream's subjects."""
-        self.ingest_run: RunHandler = self.proposer.ingest_run
-        """The same for runs of messages."""
         self.applier = Applier(store, self.pipeline, self._hooks, self._adopt, self.updated)
         self.applier.created, self.applier.restoring = alone, create.restoring
         self.is_new = False
@@ -301,14 +297,16 @@ class StreamCore:
         first, prefix, single = batch.first_seq, self.proposer.ack, 0
         for at, run, begin, end in batch.runs:
             if single < at:
-                self.bus.answer_many(self._acks(batch, single, at))
-            self.bus.reply_run(run, begin, end, prefix, first + at)
+                self.bus.send(ListedMessages(self._acks(batch, single, at)))
+            self.bus.send(PubAcks(run, begin, end, prefix, first + at - begin))
             single = at + end - begin
         answers = self._acks(batch, single, len(batch.subjects))
         if batch.late:
             answers += [(reply, b"", b"", answer) for reply, answer in batch.late]
-        if answers:
-            self.bus.answer_many(answers)
+        if len(answers) == 1:
+            self.bus.send(Single(*answers[0]))
+        elif answers:
+            self.bus.send(ListedMessages(answers))
 
     def _acks(self, batch: Batch, begin: int, end: int) -> list[Delivery]:
         """Return the pub acks of some messages that came one by one."""

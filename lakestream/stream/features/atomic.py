@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from lakestream.ports import Bus, Clock
+from lakestream.ports import Bus, Clock, Single
 from lakestream.protocol import headers
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.stream.core import limits
@@ -154,7 +154,7 @@ class Atomic(Batches[_Staged]):
             return
         self._touch(batch)
         if message.reply:
-            self._bus.publish(message.reply, b"", b"", b"")
+            self._bus.send(Single(message.reply))
 
     def _begin(self, batch_id: bytes, seq: int, count: int) -> _Staged:
         """Open a batch with its first member; `count`: how many it would have with this one."""
@@ -224,7 +224,7 @@ class Atomic(Batches[_Staged]):
             last.reply, last.observer = reply, commit.observer  # it is the commit whose trace tells
             shown = msgspec.json.encode(batch.id.decode("utf-8", "replace"))
             last.tail = b',"batch":%b,"count":%d' % (shown, len(accepted))
-            proposer.take_whole(accepted)
+            proposer.store_whole(accepted)
 
     def _judge(self, batch: _Staged) -> list[tuple[IncomingMessage, Effect]]:
         """Return every member with its effect. Raise ApiError with the first that fails, Postponed, _Later."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from lakestream.ports import Bus
+from lakestream.ports import Bus, Single
 from lakestream.protocol import headers
 from lakestream.protocol.gotime import format_time
 from lakestream.protocol.subjects import is_reserved, publishable
@@ -75,7 +75,7 @@ class Republish(Feature):
             if headers_only:
                 fields.append((b"Nats-Msg-Size", b"%d" % len(payload)))
             shown = headers.append(header, fields)
-            self._bus.publish(to, b"", shown, b"" if headers_only else payload)
+            self._bus.send(Single(to, header=shown, payload=b"" if headers_only else payload))
 
         return stored
 

@@ -362,5 +362,5 @@ class Schedules(Feature):
         size = len(header) + len(made.data)
         if self._no_room(size) is not None or 0 < self._config.max_msg_size < size:
             return  # it stays away until another node leads, as in nats-server
-        if not self._proposer.take_own(made.subject, header, made.data):
+        if not self._proposer.store_own(made.subject, header, made.data):
             self._again(subject, entry)

@@ -61,7 +61,7 @@ class Mirror:
             return None  # it is stored
         subject, header = self._origin.renamed(message.subject), stored_header(message.header)
         effect = self._proposer.effect_of(header)
-        refused = self._proposer.take_at(message.seq, message.time_ns, subject, header, message.payload, effect)
+        refused = self._proposer.store_at(message.seq, message.time_ns, subject, header, message.payload, effect)
         if not self.near and refused is None:
             self._note(message.pending)
         return refused
@@ -70,7 +70,7 @@ class Mirror:
         fresh = run.after(self._pipeline.next_seq - 1)
         if not len(fresh):
             return len(run)  # they are stored
-        taken = self._proposer.take_run(self._origin.renamed_run(fresh))
+        taken = self._proposer.store_run(self._origin.renamed_run(fresh))
         if taken and not self.near:
             self._note(fresh.pending[taken - 1])
         return len(run) - len(fresh) + taken

@@ -19,7 +19,7 @@ from typing import Annotated, Protocol
 
 import msgspec
 
-from lakestream.ports import Bus, ClientInfo, Clock, Delivery, Subscribed, Timer
+from lakestream.ports import Bus, ClientInfo, Clock, Delivery, MessageBlock, Messages, Single, Subscribed, Timer, singly
 from lakestream.protocol import headers
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.jsonio import dumps
@@ -204,7 +204,7 @@ class OriginSession:
             self._link.cancel()
             self._link = None
         if remove and not self._origin.prepared:
-            self._bus.publish(self._origin.removal(), b"$JSC.R." + _token(), b"", b"")
+            self._bus.send(Single(self._origin.removal(), b"$JSC.R." + _token()))
 
     def _close(self) -> None:
         """End the present attempt."""
@@ -258,14 +258,14 @@ class OriginSession:
             return
         origin, bus = self._origin, self._bus
         deliver, reply = origin.deliver_to(_token()), b"$JSC.R." + _token()
-        messages = bus.subscribe(deliver, self._came, many=self._came_together)
-        self._subscribed = [messages, bus.subscribe(reply, self._answered)]
+        messages = bus.subscribe(deliver, self._take)
+        self._subscribed = [messages, bus.subscribe(reply, singly(self._answered))]
         if own := origin.linked_to(_token()):
-            self._subscribed.append(bus.subscribe(own, self._came, many=self._came_together))
+            self._subscribed.append(bus.subscribe(own, self._take))
             deliver = own
         subject, header, body = origin.request(self._taker.start(), deliver)
         self._wait(ANSWER_NS, self._again)
-        heard = bus.publish(subject, reply, header, dumps(body) if body else b"")
+        heard = bus.send(Single(subject, reply, header, dumps(body) if body else b""))
         if not heard and attempt == self._round:
             self._again()  # no server answers there yet
 
@@ -310,7 +310,16 @@ class OriginSession:
             self._wait(LOOK_NS, self._look)
 
     # ------------------------------------------------------------------ messages
-    def _came(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
+    def _take(self, messages: Messages, begin: int, end: int, client: ClientInfo) -> int:
+        if isinstance(messages, MessageBlock) and self._open and not self._waiting:
+            begin += self._take_run(messages.deliveries, begin)
+        if begin < end:
+            one = messages.message(begin)
+            self._take_one(one.subject, one.reply, one.header, one.payload)
+            begin += 1
+        return begin
+
+    def _take_one(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
         if not self._running:
             return
         if self._open:
@@ -323,10 +332,8 @@ class OriginSession:
             self._waiting.append((subject, reply, header, payload))
             self._clock.call_later(RETRY_NS, functools.partial(self._offer, self._round))
 
-    def _came_together(self, messages: Sequence[Delivery], first: int) -> int:
+    def _take_run(self, messages: Sequence[Delivery], first: int) -> int:
         """Take the plain messages from place `first` on, all at once; return how many."""
-        if not self._open or self._waiting:
-            return 0
         run = run_of(messages, first, self._delivered[0] + 1, LAST_SEQ)
         if run is None:
             return 0
@@ -442,7 +449,7 @@ class OriginSession:
         def safe() -> None:
             if self._open and self._round == attempt:
                 self._unsafe = False
-                self._bus.publish(to, b"", block, b"")
+                self._bus.send(Single(to, header=block))
 
         self._unsafe = True
         self._pipeline.when_safe(safe)

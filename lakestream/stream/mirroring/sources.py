@@ -198,7 +198,7 @@ class Source:
         ]
         blocks = [with_source(*each) for each in zip(fresh.headers, places, strict=True)]
         effect = _at(places[-1])  # the last message determines the position
-        if not self._proposer.take_all(self._origin.renamed_run(fresh).subjects, blocks, fresh.payloads, effect):
+        if not self._proposer.store_all(self._origin.renamed_run(fresh).subjects, blocks, fresh.payloads, effect):
             return 0
         self.seq = fresh.seqs[-1]
         return len(run)
@@ -223,7 +223,7 @@ class Source:
             refused = view.room(message.subject, length, bool(effect.rollup))
             if refused is not None:
                 return refused
-        return None if self._proposer.take(message, effect) else NOT_NOW
+        return None if self._proposer.store(message, effect) else NOT_NOW
 
     def _last(self, message: IncomingMessage) -> Record | None:
         """Return the last message of its subject. Raise NotHere if only the lake has it."""

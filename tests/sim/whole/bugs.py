@@ -16,6 +16,7 @@ import msgspec
 from lakestream.lake.table import batches
 from lakestream.log.format.segment import SealedSegment
 from lakestream.net.peers.dialler import DialTarget
+from lakestream.ports import Single
 from lakestream.server.lake.stream_sync import LookResult, StreamSync
 from lakestream.stream.consumer.acks import AckHandler
 from lakestream.stream.core.applier import Applier
@@ -59,7 +60,7 @@ def confirms_acks_before_the_log(stack: ExitStack) -> None:
     """A consumer's ack is confirmed and not logged."""
 
     def confirm(self: AckHandler, reply: bytes) -> None:
-        self._bus.reply_many([(reply, b"")])
+        self._bus.send(Single(reply))
 
     stack.enter_context(patch.object(AckHandler, "_confirm", confirm))
     stack.enter_context(patch.object(AckHandler, "_progressed", lambda self: None))

@@ -10,6 +10,7 @@ import pytest
 
 from lakestream.meta import requests as cluster_requests
 from lakestream.meta.requests import DECIDED_HOLD_NS, HOLD_NS, MAX_HOPS, Forwarded, Leaders, Requests
+from lakestream.ports import Single
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.request import Request, Where
 from tests.unit.cluster_world import CLIENT, Net
@@ -234,7 +235,7 @@ def test_an_answer_goes_to_the_clients_node_regardless_of_known_interest() -> No
     assert c.requests.answer(request.origin, "$G", request.reply, b"{}")
     assert c.requests.answer(request.origin, "A", request.reply, b"{}", b"NATS/1.0\r\nA: b\r\n\r\n")
     net.run()
-    assert got == [("$G", b"_R", b"{}", b""), ("A", b"_R", b"{}", b"NATS/1.0\r\nA: b\r\n\r\n")]
+    assert got == [("$G", Single(b"_R", payload=b"{}")), ("A", Single(b"_R", b"", b"NATS/1.0\r\nA: b\r\n\r\n", b"{}"))]
 
 
 def test_an_answer_to_a_client_of_this_node_needs_no_other() -> None:

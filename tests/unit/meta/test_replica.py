@@ -41,7 +41,7 @@ def test_followers_do_not_take_messages(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.stream()
     follower = world.followers()[0]
-    follower.stream.ingest(b"s.a", b"_INBOX.me.1", b"", b"x", None)  # type: ignore[arg-type]
+    follower.stream.proposer.take(Single(b"s.a", b"_INBOX.me.1", payload=b"x"), 0, 1, None)  # type: ignore[arg-type]
     answers: list[object] = []
     follower.stream.propose(DeleteMessage(1), answers.append)
     world.run(1)
@@ -154,7 +154,7 @@ def test_a_leader_serves_again_after_a_failed_transfer(tmp_path: Path) -> None:
     other = min(set("abc") - {old.name})
     world.net.split({other}, set("abc") - {other})
     assert old.replica.transfer(other)
-    assert not old.hub.publish(b"s.a", b"", b"", b"nobody")
+    assert not old.hub.send(Single(b"s.a", payload=b"nobody"))
     world.until(lambda: not old.replica.group.handing_over)
     world.run(0.1)
     assert world.leader(old.name) is old
@@ -246,7 +246,7 @@ def test_waiting_pull_requests_hear_of_the_change(tmp_path: Path) -> None:
     headers = [header for _, _, header, _ in old.inbox.all]
     assert any(header.startswith(b"NATS/1.0 409 Leadership Change") for header in headers)
     # The old leader does not subscribe to it any more.
-    assert not old.hub.publish(b"$JS.API.CONSUMER.MSG.NEXT.S.c", b"_INBOX.me.pull", b"", b"")
+    assert not old.hub.send(Single(b"$JS.API.CONSUMER.MSG.NEXT.S.c", b"_INBOX.me.pull"))
 
 
 def test_a_work_queue_removes_acked_messages_under_any_leader(tmp_path: Path) -> None:
@@ -314,7 +314,7 @@ def test_followers_answer_direct_gets(tmp_path: Path) -> None:
     world.converged()
     follower = world.followers()[0]
     world.until(lambda: follower.replica.readable)
-    follower.hub.publish(b"$JS.API.DIRECT.GET.S.s.a", b"_INBOX.me.get", b"", b"")
+    follower.hub.send(Single(b"$JS.API.DIRECT.GET.S.s.a", b"_INBOX.me.get"))
     world.run(0.1)
     assert follower.inbox.got[-1] == (b"_INBOX.me.get", b"1")
 

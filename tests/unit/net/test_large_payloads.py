@@ -8,6 +8,7 @@ import pytest
 
 from lakestream.config.account_options import User
 from lakestream.net.client_outbox import APART_BYTES
+from lakestream.ports import Single
 from tests.unit.net.test_guarded_runs import World
 from tests.wire import pub
 
@@ -26,7 +27,7 @@ def _world(**options: Any) -> tuple[World, list[list[bytes]]]:
 def test_a_large_payload_is_handed_over_without_a_copy() -> None:
     world, handed = _world()
     payload = bytes(APART_BYTES + 1)
-    world.clients[0].hub.publish(b"b.1", b"", b"", payload)
+    world.clients[0].hub.send(Single(b"b.1", payload=payload))
     world.server.clock.turn()
     assert handed == [[b"MSG b.1 1 %d\r\n" % len(payload), payload, b"\r\n"]]
     assert handed[0][1] is payload
@@ -38,9 +39,9 @@ def test_small_messages_around_it_stay_in_order_and_all_are_counted() -> None:
     before, sent = receiver.written, receiver.out_bytes
     payload, header = bytes(2 * APART_BYTES), b"NATS/1.0\r\nA: b\r\n\r\n"
     hub = world.clients[0].hub
-    hub.publish(b"b.1", b"", b"", b"first")
-    hub.publish(b"b.2", b"reply", header, payload)
-    hub.publish(b"b.3", b"", b"", b"last")
+    hub.send(Single(b"b.1", payload=b"first"))
+    hub.send(Single(b"b.2", b"reply", header, payload))
+    hub.send(Single(b"b.3", payload=b"last"))
     world.server.clock.turn()
     data = b"".join(b"".join(pieces) for pieces in handed)
     total = len(header) + len(payload)

@@ -13,8 +13,8 @@ from lakestream.net.hub import SINGLE, Hub
 from lakestream.net.inbox import SMALL_READ_BYTES, Inbox
 from lakestream.net.interest.subscription import Subscription
 from lakestream.net.turn import LONE_AFTER_NS, LONE_SLICE_NS, PARTS_AT_ONCE, PARTS_NS, SLICE_NS, Turn
+from lakestream.ports import ClientInfo, Messages, singly
 from lakestream.protocol.parser import ONE_BY_ONE, Parser
-from lakestream.protocol.publishes import Publishes
 from tests.unit.net.test_guarded_runs import Socket, World
 from tests.unit.stream_world import ManualClock
 from tests.wire import pub
@@ -32,7 +32,7 @@ class Slow:
         self.flood, self.quiet = self.world.clients
         self.clock = self.world.server.clock
         self.served: list[bytes] = []
-        self.flood.hub.subscribe(b"slow.*", self._serve)
+        self.flood.hub.subscribe(b"slow.*", singly(self._serve))
 
     def _serve(self, subject: bytes, *rest: object) -> None:
         self.served.append(subject)
@@ -114,17 +114,19 @@ def test_a_run_that_a_subscriber_takes_one_by_one_is_served_in_slices_and_in_ord
     world = Slow()
     asked: list[int] = []
 
-    def run(run: Publishes, begin: int, end: int) -> bool:
-        asked.append(end - begin)
-        return False
+    serve = singly(world._serve)
 
-    world.flood.hub.subscribe(b"singly", world._serve, run=run)
+    def take(messages: Messages, begin: int, end: int, client: ClientInfo) -> int:
+        asked.append(end - begin)
+        return serve(messages, begin, end, client)
+
+    world.flood.hub.subscribe(b"singly", take, runs=True)
     world.flood.data_received(b"".join(pub("singly", b"%d" % at) for at in range(100)))
     assert 0 < len(world.served) <= SINGLE
     numbers = world.rounds()
     assert all(after - before <= SINGLE for before, after in pairwise(numbers))
     assert len(world.served) == world.flood.in_msgs == 100
-    assert asked == [100], "a run that was refused as a whole is not offered again"
+    assert asked == list(range(100, 0, -1)), "the rest is offered once the turn allows it"
 
 
 def test_a_long_run_is_handed_over_in_parts_and_others_get_their_turn_in_between() -> None:
@@ -132,12 +134,13 @@ def test_a_long_run_is_handed_over_in_parts_and_others_get_their_turn_in_between
     world = Slow()
     taken: list[bytes] = []
 
-    def run(run: Publishes, begin: int, end: int) -> bool:
-        taken.append(b",".join(run.message(at).payload for at in range(begin, end)))
+    def take(messages: Messages, begin: int, end: int, client: ClientInfo) -> int:
+        end = min(end, begin + 30)
+        taken.append(b",".join(messages.message(at).payload for at in range(begin, end)))
         world.clock.time += 2 * SLICE_NS
-        return True
+        return end
 
-    world.flood.hub.subscribe(b"limited", world._serve, run=run, run_max=30)
+    world.flood.hub.subscribe(b"limited", take, runs=True)
     world.flood.data_received(b"".join(pub("limited", b"%d" % at) for at in range(100)))
     parts = [b",".join(b"%d" % at for at in range(*part)) for part in ((0, 30), (30, 60), (60, 90), (90, 100))]
     assert taken == parts[:1]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lakestream.config.options import STANDARD, RemoteOptions
-from lakestream.ports import ClientInfo
+from lakestream.ports import ClientInfo, Single, Take
 from lakestream.protocol.nkeys import new_curve_key
 from lakestream.server.temporary_links import ENDED, LEASE_NS, MAX_LINKS, PREFIX, TemporaryLinks
 from tests.unit.stream_world import ManualClock
@@ -60,18 +60,18 @@ class World:
         remotes: Any = self.remotes
         links = TemporaryLinks(lambda: remotes, lambda: remotes, known.get, "own", self.clock, log)
         self.client = client
-        bus: Any = SimpleNamespace(subscribe=self._subscribe, publish=self._publish)
+        bus: Any = SimpleNamespace(subscribe=self._subscribe, send=self._send)
         links.serve("$G", bus)
 
-    def _subscribe(self, subject: bytes, handler: Any, *, local: bool) -> None:
+    def _subscribe(self, subject: bytes, take: Take, *, local: bool) -> None:
         assert local
-        self._handler = handler
+        self._take = take
 
-    def _publish(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
-        self.answers.append(json.loads(payload))
+    def _send(self, answer: Single) -> None:
+        self.answers.append(json.loads(answer.payload))
 
     def ask(self, verb: str, body: bytes = b"", client: ClientInfo | None = None) -> dict[str, Any]:
-        self._handler(f"{PREFIX}{verb}".encode(), b"r", b"", body, client or self.client)
+        self._take(Single(f"{PREFIX}{verb}".encode(), b"r", payload=body), 0, 1, client or self.client)
         return self.answers[-1]
 
     def open(self, domain: str = "old", **fields: Any) -> dict[str, Any]:

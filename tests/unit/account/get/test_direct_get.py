@@ -12,6 +12,7 @@ from lakestream.account.get import batch as direct_batch
 from lakestream.account.get import direct, query, search
 from lakestream.log.format.record import Record
 from lakestream.log.index.subject_index import SubjectIndex
+from lakestream.ports import Single
 from lakestream.protocol.gotime import format_time
 from lakestream.protocol.subjects import finished
 from tests.unit.api_world import CLIENT, ApiWorld
@@ -97,7 +98,7 @@ def test_last_by_subject_with_a_body(world: ApiWorld, body: bytes, expected: lis
 def test_a_request_without_reply_subject_is_ignored(world: ApiWorld) -> None:
     before = len(world.client.got)
     for subject, body in (("A.a.1", b""), ("A", b'{"seq":1}'), ("A", b"junk")):
-        world.hub.publish(b"$JS.API.DIRECT.GET." + subject.encode(), b"", b"", body)
+        world.hub.send(Single(b"$JS.API.DIRECT.GET." + subject.encode(), payload=body))
     world.settle()
     assert len(world.client.got) == before
 
@@ -421,8 +422,8 @@ def test_a_search_in_steps_lets_others_in_between_and_shows_one_moment(
     def step(to: bytes, callback: Any) -> None:
         steps.append(to)
         if len(steps) == 4:
-            world.hub.publish(b"b.1.1", b"", b"", b"later")
-            world.hub.publish(b"b.new.1", b"", b"", b"later")
+            world.hub.send(Single(b"b.1.1", payload=b"later"))
+            world.hub.send(Single(b"b.new.1", payload=b"later"))
         when_writable(to, callback)
 
     monkeypatch.setattr(world.hub, "when_writable", step)
@@ -453,7 +454,7 @@ def test_the_search_of_a_client_that_has_gone_is_not_made(world: ApiWorld, monke
 
     monkeypatch.setattr(SubjectIndex, "newest", asked)
     request = b'{"multi_last":["*.1"]}'
-    world.hub.publish(b"$JS.API.DIRECT.GET.A", b"_INBOX.gone", b"", request)
+    world.hub.send(Single(b"$JS.API.DIRECT.GET.A", b"_INBOX.gone", payload=request))
     assert len(world.direct("A", {"multi_last": ["*.1"]})) == 2
     assert len(begun) == 1
 

@@ -61,7 +61,9 @@ def test_many_large_answers_are_not_made_at_once(tmp_path: Path) -> None:
     world.store("s.3", data=b"x" * (1 << 20))
     (run,) = Parser().feed(KINDS["one key again"].encode())
     assert isinstance(run, Publishes)
-    gets = Gets(world.engine.streams["S"], 1 << 20, world.engine.shared.share).by_subjects(len("$JS.API.DIRECT.GET.S."))
+    gets = Gets(world.engine.streams["S"], 1 << 20, world.engine.shared.share)._by_subjects(
+        len("$JS.API.DIRECT.GET.S.")
+    )
     assert gets(run, 0, 3)
     assert len(world.client.taken()) == 3
     assert not gets(run, 0, 5)

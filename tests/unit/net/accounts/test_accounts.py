@@ -19,6 +19,7 @@ from lakestream.net.accounts.auth import (
     Refusal,
 )
 from lakestream.net.turn import Turn
+from lakestream.ports import Single, singly
 from lakestream.protocol.accounts import UNLIMITED, JetStreamLimits
 from tests.keys import proof, user_key
 
@@ -151,11 +152,11 @@ def test_an_account_takes_no_more_clients_than_it_may() -> None:
 def test_the_hubs_of_two_accounts_know_nothing_of_each_other() -> None:
     both = accounts(Options(accounts=(A, B)))
     heard: list[str] = []
-    both.bus("A").subscribe(b"s", lambda *_: heard.append("A"))
-    both.bus("B").subscribe(b"s", lambda *_: heard.append("B"))
-    assert both.bus("A").publish(b"s", b"", b"", b"x")
+    both.bus("A").subscribe(b"s", singly(lambda *_: heard.append("A")))
+    both.bus("B").subscribe(b"s", singly(lambda *_: heard.append("B")))
+    assert both.bus("A").send(Single(b"s", payload=b"x"))
     assert heard == ["A"]
-    assert not both.default.hub.publish(b"s", b"", b"", b"x")
+    assert not both.default.hub.send(Single(b"s", payload=b"x"))
 
 
 def test_accounts_come_and_go_with_the_configuration() -> None:
@@ -171,7 +172,7 @@ def test_what_only_another_node_knows_has_a_hub_and_nothing_else() -> None:
     there = accounts(Options(jetstream=STORE)).of("ELSEWHERE")
     assert there.jetstream is None
     assert not there.connections
-    assert not there.hub.publish(b"s", b"", b"", b"")
+    assert not there.hub.send(Single(b"s"))
 
 
 @pytest.mark.parametrize(

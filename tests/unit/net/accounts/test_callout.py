@@ -20,7 +20,7 @@ from lakestream.net.accounts.callout import Asker, Callouts, ConfiguredRuling, r
 from lakestream.net.hub import Hub
 from lakestream.net.identity import Identity
 from lakestream.net.turn import Turn
-from lakestream.ports import ClientInfo
+from lakestream.ports import ClientInfo, Single, singly
 from lakestream.protocol import headers
 from lakestream.protocol.nkeys import SERVER, new_curve_key, new_key
 from tests.keys import NO_LIMITS, account_key, callout_response, claims_of
@@ -57,7 +57,7 @@ class World:
         self.clock = WaitingClock()
         self.asked: list[tuple[bytes, bytes]] = []
         self.outcomes: list[Outcome] = []
-        self.hub.subscribe(CALLOUT_SUBJECT, self._ask)
+        self.hub.subscribe(CALLOUT_SUBJECT, singly(self._ask))
         self.callouts = Callouts(lambda name: self.hub, _asker, lambda: 2 * SECOND, self.clock, Logger())
 
     def _ask(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
@@ -71,7 +71,7 @@ class World:
         user = claims_of(payload.decode())["nats"]["user_nkey"]
         fields = {"type": "user", "pub": {}, "sub": {}, **NO_LIMITS, **nats}
         token = ISSUER.signed(user, "bob", fields, aud=account)
-        self.hub.publish(reply, b"", b"", callout_response(user, KEY.public, ISSUER, jwt=token).encode())
+        self.hub.send(Single(reply, payload=callout_response(user, KEY.public, ISSUER, jwt=token).encode()))
 
 
 def test_a_login_takes_the_first_answer() -> None:
@@ -109,7 +109,7 @@ def test_so_many_logins_may_wait() -> None:
 def test_an_answer_that_is_too_long_is_a_refusal() -> None:
     world = World()
     world.login(user="bob")
-    world.hub.publish(world.asked[0][0], b"", b"", b"x" * (callout.MAX_ANSWER_BYTES + 1))
+    world.hub.send(Single(world.asked[0][0], payload=b"x" * (callout.MAX_ANSWER_BYTES + 1)))
     [refusal] = world.outcomes
     assert isinstance(refusal, Refusal)
     assert "longer than" in refusal.warnings[0]

@@ -16,7 +16,7 @@ from lakestream.net.accounts.resolver import Answer, Missing
 from lakestream.net.accounts.token_files import TokenFiles
 from lakestream.net.hub import Hub
 from lakestream.net.turn import Turn
-from lakestream.ports import ClientInfo
+from lakestream.ports import ClientInfo, Single, singly
 from tests.keys import ISSUED_AT, account_jwt, account_key, operator_key
 from tests.unit.api_world import WaitingClock
 from tests.unit.logkit import HeldIo
@@ -38,7 +38,7 @@ class World:
         )
         self.asked: list[tuple[bytes, bytes]] = []
         self.answers: list[Answer] = []
-        self.hub.subscribe(b"$SYS.REQ.ACCOUNT.*.CLAIMS.LOOKUP", self._ask)
+        self.hub.subscribe(b"$SYS.REQ.ACCOUNT.*.CLAIMS.LOOKUP", singly(self._ask))
 
     def _ask(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
         self.asked.append((subject, reply))
@@ -48,7 +48,7 @@ class World:
         self.io.run_all()
 
     def answer(self, number: int, token: str) -> None:
-        self.hub.publish(self.asked[number][1], b"", b"", token.encode())
+        self.hub.send(Single(self.asked[number][1], payload=token.encode()))
         self.io.run_all()
 
 
@@ -92,15 +92,15 @@ def test_only_later_tokens_of_other_servers_are_taken(tmp_path: Path) -> None:
     world.resolver.changed = lambda account, text: changed.append((account, text))
     world.files.write(A.public, token(A, 5))
     sent: list[bytes] = []
-    world.hub.subscribe(b"to", lambda subject, reply, header, payload, client: sent.append(payload))
+    world.hub.subscribe(b"to", singly(lambda subject, reply, header, payload, client: sent.append(payload)))
     world.resolver.send_all(b"to")
     world.io.run_all()
     assert sent == [f"{A.public}|{token(A, 5)}".encode(), b""]
     inbox = next(each.subject for each in world.hub.interest_graph.subscriptions() if each.subject.endswith(b".pack"))
     for text in (token(A), token(A, 6), "garbage"):
-        world.hub.publish(inbox, b"", b"", f"{A.public}|{text}".encode())
-    world.hub.publish(inbox, b"", b"", f"{B.public}|{token(B)}".encode())
-    world.hub.publish(inbox, b"", b"", b"")
+        world.hub.send(Single(inbox, payload=f"{A.public}|{text}".encode()))
+    world.hub.send(Single(inbox, payload=f"{B.public}|{token(B)}".encode()))
+    world.hub.send(Single(inbox))
     world.io.run_all()
     assert changed == [(A.public, token(A, 6)), (B.public, token(B))]
 

@@ -9,6 +9,7 @@ import pytest
 
 from lakestream.config.account_options import AccountOptions, ServiceExport, ServiceImport
 from lakestream.net.interest.subscription import Subscription
+from lakestream.ports import ListedMessages, Single
 from tests.unit.imports_world import Client, World
 
 pytestmark = pytest.mark.unit
@@ -104,10 +105,10 @@ def _answer(
     if how == "answer" and chance.random() < 0.2:
         messages = [b""]
     if how == "answer":
-        assert hub.publish(reply, b"", b"", messages[0]), "there is always somebody to take an answer"
+        assert hub.send(Single(reply, payload=messages[0])), "there is always somebody to take an answer"
         ends = not messages[0]
     else:
-        found = hub.deliver(reply, [(b"stored", b"", b"", one) for one in messages])
+        found = hub.send(ListedMessages([(b"stored", b"", b"", one) for one in messages], to=reply))
         assert found is (way is not None and way.requester.subscription is not None)
         ends = False
     if way is None:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from lakestream.config.account_options import AccountOptions, ServiceExport, ServiceImport
 from lakestream.net.accounts.responses import Responses
 from lakestream.net.accounts.service_imports import MAX_HOPS
+from lakestream.ports import ListedMessages, Single, singly
 from lakestream.protocol import headers, jwt
 from tests.keys import account_key, activation_jwt
 from tests.unit.imports_world import Client, World
@@ -103,7 +104,7 @@ def test_the_servers_own_listener_knows_the_account_and_the_service() -> None:
     here = world(ServiceImport(account="A", subject="one"))
     seen: list[tuple[str, str, int, str]] = []
     here.hub("A").subscribe(
-        b"one", lambda s, r, h, p, client: seen.append((client.account, client.service, client.id, client.kind))
+        b"one", singly(lambda s, r, h, p, client: seen.append((client.account, client.service, client.id, client.kind)))
     )
     asking(here).publish(b"one")
     assert seen == [("B", "A", 0, "")]
@@ -196,8 +197,8 @@ def test_an_acknowledgement_keeps_its_subject(kept: bytes) -> None:
     server.subscribe(b"one")
     client.publish(b"one", b"q", b"inbox.1")
     reply = server.taken()[0][1]
-    here.hub("A").publish(reply, kept, b"", b"x")
-    here.hub("A").deliver(reply, [(b"s.1", kept, b"", b"y")])
+    here.hub("A").send(Single(reply, kept, payload=b"x"))
+    here.hub("A").send(ListedMessages([(b"s.1", kept, b"", b"y")], to=reply))
     assert [(subject, reply) for subject, reply, _, _ in client.taken()] == [(b"inbox.1", kept), (b"s.1", kept)]
 
 
@@ -211,7 +212,9 @@ def test_a_batch_of_answers_comes_under_the_requesters_subject() -> None:
     server.subscribe(b"one")
     client.publish(b"one", b"q", b"inbox.1")
     reply = server.taken()[0][1]
-    assert here.hub("A").deliver(reply, [(reply, b"", b"", b"1"), (b"stored", b"", b"", b"2"), (reply, b"", b"", b"")])
+    assert here.hub("A").send(
+        ListedMessages([(reply, b"", b"", b"1"), (b"stored", b"", b"", b"2"), (reply, b"", b"", b"")], to=reply)
+    )
     assert client.subjects == [b"inbox.1", b"stored", b"inbox.1"]
     assert here.ways("A") == 1
 
@@ -336,7 +339,7 @@ def test_a_requester_that_has_gone_is_no_interest() -> None:
     assert here.hub("A").interest(reply)
     here.hub("B").leave(sub)
     assert not here.hub("A").interest(reply)
-    assert not here.hub("A").deliver(reply, [(b"s", b"", b"", b"x")])
+    assert not here.hub("A").send(ListedMessages([(b"s", b"", b"", b"x")], to=reply))
     assert here.ways("A") == 0
     assert not here.hub("A").interest(reply)
 
@@ -436,7 +439,7 @@ def test_beyond_the_cap_the_way_that_has_rested_longest_is_closed() -> None:
         here.clock.advance(1)
         opened.append(ways.open(back, b"one", b"inbox.%d" % n, "stream", SECOND))
     here.clock.advance(1)
-    here.hub("A").publish(opened[0], b"", b"", b"used")
+    here.hub("A").send(Single(opened[0], payload=b"used"))
     opened.append(ways.open(back, b"one", b"inbox.3", "stream", SECOND))
     assert [subject in dict(ways) for subject in opened] == [True, False, True, True]
 

@@ -9,7 +9,7 @@ import pytest
 
 from lakestream.config.account_options import AccountOptions, StreamExport, StreamImport
 from lakestream.net.interest.subscription import Subscription
-from lakestream.ports import ClientInfo
+from lakestream.ports import ClientInfo, ListedMessages, Single, singly
 from lakestream.protocol.messages import Messages
 from lakestream.protocol.subjects import matches
 from tests.unit.imports_world import Client, World
@@ -128,7 +128,7 @@ def test_a_batch_names_its_deliver_subject_in_the_importing_account_to_a_subscri
 
     other = Server(here.hub("B"), ClientInfo(id=1, host="", account="B"))
     other.subscribe(b"via.>")
-    assert here.hub("A").deliver(b"dlv.b", [(b"s.1", b"$JS.ACK.S.p", b"", b"x")])
+    assert here.hub("A").send(ListedMessages([(b"s.1", b"$JS.ACK.S.p", b"", b"x")], to=b"dlv.b"))
     assert addressed == [b"via.dlv.b"]
 
 
@@ -141,8 +141,8 @@ def test_a_consumers_deliveries_keep_the_subject_that_they_are_stored_with() -> 
     importer = here.client("B")
     importer.subscribe(b"via.dlv.b")
     assert here.hub("A").bound(b"dlv.b")
-    assert here.hub("A").deliver(b"dlv.b", [(b"s.1", b"$JS.ACK.S.p", b"", b"x")])
-    here.hub("A").publish(b"dlv.b", b"", b"NATS/1.0 100 Idle Heartbeat\r\n\r\n", b"")
+    assert here.hub("A").send(ListedMessages([(b"s.1", b"$JS.ACK.S.p", b"", b"x")], to=b"dlv.b"))
+    here.hub("A").send(Single(b"dlv.b", header=b"NATS/1.0 100 Idle Heartbeat\r\n\r\n"))
     assert importer.subjects == [b"s.1", b"via.dlv.b"]
 
 
@@ -180,9 +180,11 @@ def test_the_servers_own_requests_are_not_imported() -> None:
     here = world(StreamImport(account="A", subject=">"))
     heard: list[bytes] = []
     for subject in (b"$JS.API.>", b"$JS.ACK.>", b"$SYS.REQ.>"):
-        here.hub("B").subscribe(subject, lambda subject, *rest: heard.append(subject), local=subject != b"$JS.ACK.>")
+        here.hub("B").subscribe(
+            subject, singly(lambda subject, *rest: heard.append(subject)), local=subject != b"$JS.ACK.>"
+        )
     for subject in (b"orders.*", b"$JS.EVENT.>"):  # of streams
-        here.hub("B").subscribe(subject, lambda subject, *rest: heard.append(subject))
+        here.hub("B").subscribe(subject, singly(lambda subject, *rest: heard.append(subject)))
     exporter = here.client("A")
     for subject in (b"$JS.API.INFO", b"$JS.ACK.S.c.1", b"$SYS.REQ.X", b"orders.1", b"$JS.EVENT.ADVISORY.API"):
         exporter.publish(subject)

@@ -16,7 +16,7 @@ from lakestream.net.leaf.exchange import Exchange, LeafEnded
 from lakestream.net.leaf.packing import UNCOMPRESSED, LeafPacking, agreed
 from lakestream.net.leaf.rights import Rights, as_user, of_user
 from lakestream.net.turn import Turn
-from lakestream.ports import ClientInfo
+from lakestream.ports import ClientInfo, ListedMessages, Single, singly
 from lakestream.protocol.delivered import ErrorLine
 from lakestream.protocol.headers import REQUEST_INFO, build, get
 from lakestream.protocol.leaf_wire import LeafInfo, LeafParser
@@ -99,12 +99,12 @@ def _ignore(*_: object) -> None: ...
 
 def test_changes_are_announced_once_a_turn_with_their_final_number(world: World) -> None:
     _, line = world.leaf()
-    first = world.hub.subscribe(b"a", _ignore)
-    second = world.hub.subscribe(b"a", _ignore)
-    members = [world.hub.subscribe(b"q", _ignore, b"g") for _ in range(3)]
-    gone = world.hub.subscribe(b"never", _ignore)
+    first = world.hub.subscribe(b"a", singly(_ignore))
+    second = world.hub.subscribe(b"a", singly(_ignore))
+    members = [world.hub.subscribe(b"q", singly(_ignore), b"g") for _ in range(3)]
+    gone = world.hub.subscribe(b"never", singly(_ignore))
     gone.cancel()
-    world.hub.subscribe(b"here", _ignore, local=True)
+    world.hub.subscribe(b"here", singly(_ignore), local=True)
     assert world.told(line) == [b"LS+ a", b"LS+ q g 3"]
     first.cancel()
     members[0].cancel()
@@ -118,8 +118,8 @@ def test_changes_are_announced_once_a_turn_with_their_final_number(world: World)
 def test_interest_is_known_there_before_the_messages_of_its_turn(world: World) -> None:
     exchange, line = world.leaf()
     world.takes(exchange, b"LS+ ask\r\n")
-    world.hub.subscribe(b"inbox", _ignore)
-    world.hub.publish(b"ask", b"inbox", b"", b"?")
+    world.hub.subscribe(b"inbox", singly(_ignore))
+    world.hub.send(Single(b"ask", b"inbox", payload=b"?"))
     world.turn()
     assert line.written == b"LS+ inbox\r\nLMSG ask inbox 1\r\n?\r\n"
 
@@ -132,7 +132,7 @@ def test_leaf_nodes_hear_of_each_other_but_not_of_their_own_cluster_nor_isolated
     world.takes(first, b"LS+ a\r\nLS+ q g 2\r\n")
     assert world.told(other) == [b"LS+ a", b"LS+ q g 2"]
     assert world.told(own) == world.told(mate) == world.told(isolated) == []
-    world.hub.subscribe(b"q", _ignore, b"g")
+    world.hub.subscribe(b"q", singly(_ignore), b"g")
     assert world.told(other) == [b"LS+ q g 3"]
     assert world.told(own) == world.told(mate) == world.told(isolated) == [b"LS+ q g 1"]
     first.end()
@@ -156,7 +156,7 @@ def test_one_copy_carries_all_queue_groups(world: World) -> None:
     exchange, line = world.leaf()
     world.takes(exchange, b"LS+ a\r\nLS+ a g 1\r\nLS+ * h 1\r\n")
     for _ in range(2):
-        world.hub.publish(b"a", b"", b"", b"x")
+        world.hub.send(Single(b"a", payload=b"x"))
     world.turn()
     frames = line.written.split(b"\r\n")[:-1]
     assert frames[1::2] == [b"x", b"x"]
@@ -166,10 +166,10 @@ def test_one_copy_carries_all_queue_groups(world: World) -> None:
 def test_acks_have_names_of_their_own_there(world: World) -> None:
     exchange, line = world.leaf()
     acked: list[bytes] = []
-    world.hub.subscribe(b"$JS.ACK.>", lambda subject, *_: acked.append(subject))
+    world.hub.subscribe(b"$JS.ACK.>", singly(lambda subject, *_: acked.append(subject)))
     assert world.told(line) == []  # not before there is something to ack
     world.takes(exchange, b"LS+ deliver\r\n")
-    world.hub.deliver(b"deliver", [(b"stored", b"$JS.ACK.S.C.1.2.3.4.5", b"", b"x")])
+    world.hub.send(ListedMessages([(b"stored", b"$JS.ACK.S.C.1.2.3.4.5", b"", b"x")], to=b"deliver"))
     lines = world.told(line)
     [frame] = [one for one in lines if one.startswith(b"LMSG")]
     _, to, reply, _ = frame.split()
@@ -185,11 +185,11 @@ def test_what_a_user_may_not_ends_the_connection(world: World) -> None:
     permissions = Permissions(publish=SubjectRule(("p.>",), ("p.no",)), subscribe=SubjectRule(("s.>",), ("s.no",)))
     exchange, line = world.leaf(of_user(Rules(permissions), ["s.mine"], (b"$JS.API.",)))
     for subject in (b"p.x", b"s.x", b"z"):
-        world.hub.subscribe(subject, _ignore)
+        world.hub.subscribe(subject, singly(_ignore))
     assert world.told(line) == [b"LS+ p.x"]
     world.takes(exchange, b"LS+ >\r\nLMSG p.x 0\r\n\r\n")
     for subject in (b"s.x", b"s.no", b"s.mine", b"z", b"$JS.API.INFO"):
-        world.hub.publish(subject, b"", b"", b"")
+        world.hub.send(Single(subject))
     assert world.told(line) == [b"", b"LMSG s.x 0"]
     for data in (b"LMSG p.no 0\r\n\r\n", b"LMSG s.x 0\r\n\r\n", b"LS+ s.no\r\n", b"LS+ s.mine\r\n", b"LS+ p.x\r\n"):
         with pytest.raises(LeafEnded, match="Permissions Violation"):
@@ -200,7 +200,7 @@ def test_answers_are_counted(world: World) -> None:
     permissions = Permissions(subscribe=SubjectRule(("s",)), responses=AllowResponses())
     exchange, _ = world.leaf(of_user(Rules(permissions), (), ()))
     world.takes(exchange, b"LS+ s\r\n")
-    world.hub.publish(b"s", b"inbox", b"", b"?")
+    world.hub.send(Single(b"s", b"inbox", payload=b"?"))
     world.takes(exchange, b"LMSG inbox 0\r\n\r\n")
     with pytest.raises(LeafEnded, match='Publish to "inbox"'):
         world.takes(exchange, b"LMSG inbox 0\r\n\r\n")
@@ -225,7 +225,7 @@ def test_this_side_keeps_to_the_rights_of_its_user_there() -> None:
 def test_a_leaf_node_speaks_for_its_own_account(world: World, info: bytes, heard: bytes) -> None:
     exchange, _ = world.leaf()
     seen: list[bytes] = []
-    world.hub.subscribe(b"a", lambda subject, reply, header, payload, client: seen.append(header))
+    world.hub.subscribe(b"a", singly(lambda subject, reply, header, payload, client: seen.append(header)))
     block = build([(REQUEST_INFO, info)])
     world.takes(exchange, b"HMSG a r %d %d\r\n%bx\r\n" % (len(block), len(block) + 1, block))
     assert get(seen[0], REQUEST_INFO) == heard

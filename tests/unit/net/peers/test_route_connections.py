@@ -14,6 +14,7 @@ from lakestream.net.interest.subscription import Subscription
 from lakestream.net.peers.remote_node import MARK_EVERY, MAX_MARKS
 from lakestream.net.peers.routes import CHANGES_IN_A_BUFFER
 from lakestream.net.turn import SLICE_NS
+from lakestream.ports import ListedMessages, Single
 from lakestream.protocol.route_wire import (
     FlowMark,
     Hold,
@@ -81,8 +82,8 @@ def test_deliveries_wait_while_the_receiver_itself_is_congested_on_its_node(clus
     cluster.settle()
     bus, called = cluster[A].hub, list[int]()
     slow.congested = True
-    bus.deliver(b"to", [(b"s", b"", b"", b"1")])
-    bus.deliver(b"to", [(b"s", b"", b"", b"2")])
+    bus.send(ListedMessages([(b"s", b"", b"", b"1")], to=b"to"))
+    bus.send(ListedMessages([(b"s", b"", b"", b"2")], to=b"to"))
     cluster.settle()
     assert not bus.writable(b"to")
     assert bus.writable(b"other")
@@ -104,13 +105,13 @@ def test_a_wait_for_a_node_that_goes_ends(cluster: Cluster, what: str) -> None:
     bus, called = cluster[A].hub, list[int]()
     if what == "hold":
         slow.congested = True
-        bus.deliver(b"to", [(b"s", b"", b"", b"1")])
+        bus.send(ListedMessages([(b"s", b"", b"", b"1")], to=b"to"))
         cluster.settle()
     elif what == "congestion":
         cluster[A].full.add(B)
     else:
         for _ in range(MAX_MARKS):
-            bus.deliver(b"to", [(b"s", b"", b"", b"x" * MARK_EVERY)])
+            bus.send(ListedMessages([(b"s", b"", b"", b"x" * MARK_EVERY)], to=b"to"))
             cluster[A].turn()
     assert not bus.writable(b"to")
     bus.when_writable(b"to", lambda: called.append(1))
@@ -146,7 +147,7 @@ def test_what_is_under_way_to_a_node_is_bounded_though_its_connection_takes_all(
     bus, called, sent = cluster[A].hub, list[int](), 0
     batch = [(b"s", b"", b"", b"x" * 1000)] * 100
     while bus.writable(b"to"):
-        bus.deliver(b"to", batch)
+        bus.send(ListedMessages(batch, to=b"to"))
         cluster[A].turn()
         sent += 100
     assert MAX_MARKS * MARK_EVERY <= 1000 * sent < (MAX_MARKS + 1) * MARK_EVERY
@@ -169,7 +170,7 @@ def test_a_slow_receiver_gets_no_more_than_is_under_way(cluster: Cluster) -> Non
     bus, sent = cluster[A].hub, 0
     for _ in range(1000):
         if bus.writable(b"to"):
-            bus.deliver(b"to", [(b"s", b"", b"", b"x" * 100_000)])
+            bus.send(ListedMessages([(b"s", b"", b"", b"x" * 100_000)], to=b"to"))
             sent += 100_000
         cluster[A].turn()
         if sent > 3 * MARK_EVERY:  # the receiver's node reacts slowly
@@ -376,9 +377,11 @@ class Model(RuleBasedStateMachine):
             client.got.clear()
         hub = self.cluster[node].hub
         if batch:
-            found = hub.deliver(subject, [(b"shown", b"r", b"h", b"%d" % number) for number in range(3)])
+            found = hub.send(
+                ListedMessages([(b"shown", b"r", b"h", b"%d" % number) for number in range(3)], to=subject)
+            )
         else:
-            found = hub.publish(subject, b"r", b"h", b"0")
+            found = hub.send(Single(subject, b"r", b"h", b"0"))
         self.cluster.settle()
         shown = b"shown" if batch else subject
         expected = [(shown, b"r", b"h", b"%d" % number) for number in range(3 if batch else 1)]

@@ -17,6 +17,7 @@ from lakestream.config.account_options import (
     StreamImport,
 )
 from lakestream.net.interest.subscription import Subscription
+from lakestream.ports import ListedMessages, Single
 from lakestream.protocol.route_wire import Routed, decode
 from lakestream.protocol.subjects import matches
 from tests.unit.route_world import Client, Cluster
@@ -169,7 +170,7 @@ def test_deliveries_to_a_slow_guest_on_another_node_wait(cluster: Cluster) -> No
     bus, called = cluster[B].accounts.of(OWNER).hub, list[int]()
     assert bus.interest(to)
     guest.congested = True
-    bus.deliver(to, [(b"s.1", b"$JS.ACK.1", b"", b"1")])
+    bus.send(ListedMessages([(b"s.1", b"$JS.ACK.1", b"", b"1")], to=to))
     cluster.settle()
     assert not bus.writable(to)
     bus.when_writable(to, lambda: called.append(1))
@@ -179,7 +180,7 @@ def test_deliveries_to_a_slow_guest_on_another_node_wait(cluster: Cluster) -> No
     cluster.settle()
     assert called == [1]
     assert bus.writable(to)
-    bus.deliver(to, [(b"s.2", b"$JS.ACK.2", b"", b"2")])
+    bus.send(ListedMessages([(b"s.2", b"$JS.ACK.2", b"", b"2")], to=to))
     cluster.settle()
     assert [message for _, message in guest.got] == [
         (b"s.1", b"$JS.ACK.1", b"", b"1"),
@@ -266,7 +267,7 @@ class Model(RuleBasedStateMachine):
         for _, client, _ in self.subs:
             client.got.clear()
         subject = pick.choice(PUBLISHED if account == OWNER else [*PUBLISHED, b"far.ev.a"])
-        found = self.cluster[node].accounts.of(account).hub.publish(subject, b"", b"h", b"p")
+        found = self.cluster[node].accounts.of(account).hub.send(Single(subject, header=b"h", payload=b"p"))
         self.cluster.settle()
         groups: dict[bytes, int] = {}
         reached = False

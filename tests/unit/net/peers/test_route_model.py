@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from lakestream.net.interest.subscription import Subscription
 from lakestream.net.outbox import HIGH_WATER
+from lakestream.ports import ListedMessages, Single
 from lakestream.protocol.subjects import matches
 from tests.unit.route_world import ACCOUNTS, ONE, TWO, A, B, C, Client, Cluster
 
@@ -49,9 +50,9 @@ def test_any_order_of_accounts_arrives_as_it_was_said(operations: list[tuple[str
         if operation == "big":
             payload += b"x" * (HIGH_WATER + 1)
         if operation == "deliver":
-            hub.deliver(b"x.y", [(b"s", b"", b"", payload)])
+            hub.send(ListedMessages([(b"s", b"", b"", payload)], to=b"x.y"))
         else:
-            hub.publish(b"q.y" if operation == "queue" else b"x.y", b"", b"", payload)
+            hub.send(Single(b"q.y" if operation == "queue" else b"x.y", payload=payload))
         expected[account].append(payload)
     cluster.settle()
     assert {account: client.payloads for account, client in there.items()} == expected
@@ -121,9 +122,11 @@ class Model(RuleBasedStateMachine):
             client.got.clear()
         hub = self.cluster[node].accounts.of(account).hub
         if batch:
-            found = hub.deliver(subject, [(b"shown", b"r", b"h", b"%d" % number) for number in range(3)])
+            found = hub.send(
+                ListedMessages([(b"shown", b"r", b"h", b"%d" % number) for number in range(3)], to=subject)
+            )
         else:
-            found = hub.publish(subject, b"r", b"h", b"0")
+            found = hub.send(Single(subject, b"r", b"h", b"0"))
         self.cluster.settle()
         shown = b"shown" if batch else subject
         expected = [(shown, b"r", b"h", b"%d" % number) for number in range(3 if batch else 1)]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakestream.net.peers.routes import APART, CHANGES_IN_A_BUFFER
-from lakestream.ports import ClientInfo
+from lakestream.ports import ClientInfo, ListedMessages, Messages, PubAcks
 from lakestream.protocol.publishes import NOTHING_APART, BrokenRunError, Publishes, run_of
 from lakestream.protocol.route_wire import NoResponders, Routed, RoutedRun, RouteInterest, encode
 from tests.unit.route_world import ONE, A, B, C, Client, Cluster, pub, records
@@ -39,19 +39,19 @@ class Stream:
         self.hub = cluster[node].hub
         self.came: list[tuple[Publishes, int, int]] = []
         self.single: list[bytes] = []
-        self.hub.subscribe(b"x", self._one, run=self._run)
+        self.hub.subscribe(b"x", self._take, runs=True)
 
-    def _one(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
-        self.single.append(payload)
-
-    def _run(self, run: Publishes, begin: int, end: int) -> bool:
-        self.came.append((run, begin, end))
-        return True
+    def _take(self, messages: Messages, begin: int, end: int, client: ClientInfo) -> int:
+        if isinstance(messages, Publishes):
+            self.came.append((messages, begin, end))
+        else:
+            self.single += [each.payload for each in messages.messages(begin, end)]
+        return end
 
     def acknowledge(self) -> None:
         seq = 1
         for run, begin, end in self.came:
-            self.hub.reply_run(run, begin, end, ACK, seq)
+            self.hub.send(PubAcks(run, begin, end, ACK, seq - begin))
             seq += end - begin
         self.came = []
 
@@ -171,7 +171,7 @@ def test_a_run_keeps_its_place_between_other_messages(cluster: Cluster) -> None:
     here = cluster.client(A)
     here.publish(b"x", b"before")
     here.publish_run(RUN)
-    cluster[A].hub.deliver(b"x", [(b"x", b"", b"", b"behind")])
+    cluster[A].hub.send(ListedMessages([(b"x", b"", b"", b"behind")], to=b"x"))
     cluster.settle()
     assert there.payloads == [b"before", *(payload for _, _, payload in RUN), b"behind"]
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from lakestream.log.format.record import encode_record
 from lakestream.net.outbox import HIGH_WATER
+from lakestream.ports import ListedMessages
 from lakestream.protocol.deliveries import FirstDeliveries
 from lakestream.protocol.route_wire import RouteBatch, StoredBatch, encode
 from tests.unit.route_world import A, B, C, Cluster, records
@@ -42,7 +43,7 @@ def test_a_delivery_to_another_node_is_its_records() -> None:
     there = cluster.client(B)
     there.subscribe(b"inbox", sid=b"7")
     cluster.settle()
-    assert cluster[A].hub.deliver(b"inbox", stored(SOME, step=2))
+    assert cluster[A].hub.send(stored(SOME, step=2).addressed(b"inbox"))
     cluster.settle()
     assert kinds(cluster, A, B) == [StoredBatch]
     assert there.got == [
@@ -59,7 +60,7 @@ def test_a_version_without_columns_gets_a_batch() -> None:
     there = cluster.client(B)
     there.subscribe(b"inbox")
     cluster.settle()
-    cluster[A].hub.deliver(b"inbox", stored(SOME))
+    cluster[A].hub.send(stored(SOME).addressed(b"inbox"))
     cluster.settle()
     assert kinds(cluster, A, B) == [RouteBatch]
     assert [message for _, message in there.got] == list(stored(SOME))
@@ -71,7 +72,7 @@ def test_much_goes_in_several_records() -> None:
     there.subscribe(b"inbox")
     cluster.settle()
     large = [(b"s", b"", b"x" * (HIGH_WATER // 3)) for _ in range(10)]
-    cluster[A].hub.deliver(b"inbox", stored(large))
+    cluster[A].hub.send(stored(large).addressed(b"inbox"))
     cluster.settle()
     assert kinds(cluster, A, B) == [StoredBatch] * 4
     assert [message for _, message in there.got] == list(stored(large))
@@ -94,7 +95,7 @@ def test_columns_move_to_the_node_with_the_last_members_of_their_group() -> None
     there, further = cluster.client(B), cluster.client(C)
     sub = there.subscribe(b"to", b"g")
     cluster.settle()
-    cluster[A].hub.deliver(b"to", stored(SOME))
+    cluster[A].hub.send(stored(SOME).addressed(b"to"))
     further.subscribe(b"to", b"g")
     cluster[C].turn()
     cluster.arrive(C, B)
@@ -141,8 +142,13 @@ def test_columns_are_the_messages(
     assert isinstance(part, FirstDeliveries)
     again = FirstDeliveries.of_columns(*part.columns())
     assert list(again) == list(part) == list(whole)[begin:end]
-    assert again.frames(b"7") == part.frames(b"7")
+    assert ListedMessages(list(part)).frames(b"7", 0, len(part)) == part.frames(b"7", 0, len(part))
+    assert again.frames(b"7", 0, len(part)) == part.frames(b"7", 0, len(part))
     assert again.sizes() == part.sizes() == [sum(map(len, message)) for message in part]
-    assert part.content() == part.frames(b"7")[1] == sum(len(header) + len(body) for _, _, header, body in part)
+    assert (
+        part.content()
+        == part.frames(b"7", 0, len(part))[2]
+        == sum(len(header) + len(body) for _, _, header, body in part)
+    )
     most = data.draw(st.integers(1, 400))
     assert [message for one in whole.parts(most) for message in one] == list(whole)

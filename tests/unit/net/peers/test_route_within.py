@@ -10,7 +10,7 @@ from lakestream.net.peers.api_relay import ApiRelay
 from lakestream.net.peers.remote_node import MARK_EVERY, MAX_MARKS
 from lakestream.net.peers.routes import CHANGES_IN_A_BUFFER, buffers
 from lakestream.net.turn import SLICE_NS
-from lakestream.ports import ClientInfo
+from lakestream.ports import ClientInfo, ListedMessages, Single, singly
 from lakestream.protocol.accounts import UNLIMITED
 from lakestream.protocol.route_wire import (
     FlowMark,
@@ -79,7 +79,7 @@ def test_a_cluster_that_uses_the_default_account_alone_says_nothing_of_accounts(
     here.subscribe(b"_INBOX.*")
     cluster.settle()
     here.publish(b"x", b"1", b"_INBOX.1")
-    cluster[A].hub.deliver(b"x", [(b"s", b"", b"", b"2")])
+    cluster[A].hub.send(ListedMessages([(b"s", b"", b"", b"2")], to=b"x"))
     there.publish(b"_INBOX.1", b"!")
     cluster.settle()
     assert not [
@@ -181,7 +181,7 @@ def test_the_same_message_in_two_accounts_is_not_taken_for_one_with_two_queue_gr
     cluster.settle()
     before = len(cluster[A].sent)
     for account in (ONE, TWO):
-        cluster[A].accounts.of(account).hub.publish(subject, reply, header, payload)
+        cluster[A].accounts.of(account).hub.send(Single(subject, reply, header, payload))
     cluster.settle()
     assert {key: len(member.got) for key, member in members.items()} == dict.fromkeys(members, 1)
     assert sum(type(record) is Routed for buffer in sent(cluster, A, B, before) for record in buffer) == 2
@@ -210,7 +210,7 @@ def test_a_message_for_a_group_that_has_just_lost_its_last_member_moves_within_i
     sub = leaving.subscribe(b"work", b"g")
     cluster.settle()
     cluster.client(A, account=account).publish(b"work", b"single")
-    cluster[A].accounts.of(account).hub.deliver(b"work", [(b"s", b"", b"", b"batch")])
+    cluster[A].accounts.of(account).hub.send(ListedMessages([(b"s", b"", b"", b"batch")], to=b"work"))
     cluster[A].turn()
     for client in staying.values():
         client.subscribe(b"work", b"g")
@@ -242,7 +242,7 @@ def test_a_message_from_a_node_is_known_to_be_of_its_account(cluster: Cluster) -
     def handler(subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
         seen.append(client)
 
-    cluster[B].accounts.of(ONE).hub.subscribe(b"x", handler)
+    cluster[B].accounts.of(ONE).hub.subscribe(b"x", singly(handler))
     cluster.settle()
     cluster.client(A, account=ONE).publish(b"x")
     cluster.settle()
@@ -258,7 +258,7 @@ def test_a_slow_receiver_holds_up_its_own_account_only(cluster: Cluster) -> None
     held, free = (cluster[A].accounts.of(account).hub for account in (ONE, TWO))
     slow.congested = True
     for hub in (held, free):
-        hub.deliver(b"to", [(b"s", b"", b"", b"1")])
+        hub.send(ListedMessages([(b"s", b"", b"", b"1")], to=b"to"))
     cluster.settle()
     assert (held.writable(b"to"), free.writable(b"to")) == (False, True)
     called: list[int] = []
@@ -279,7 +279,7 @@ def test_what_is_under_way_to_a_node_is_bounded_for_all_accounts_together(cluste
     size = 0
     while hubs[0].writable(b"to"):
         for hub in hubs:
-            hub.deliver(b"to", [(b"s", b"", b"", b"x" * 50_000)])
+            hub.send(ListedMessages([(b"s", b"", b"", b"x" * 50_000)], to=b"to"))
             size += 50_000
         cluster[A].turn()
     assert MAX_MARKS * MARK_EVERY <= size < (MAX_MARKS + 1) * MARK_EVERY
@@ -413,9 +413,9 @@ def asked(cluster: Cluster) -> list[tuple[str, str, bytes]]:
                 account: str = account,
             ) -> None:
                 answered.append((name, account, payload))
-                cluster[name].accounts.of(account).hub.publish(reply, b"", b"", payload)
+                cluster[name].accounts.of(account).hub.send(Single(reply, payload=payload))
 
-            cluster[name].accounts.of(account).hub.subscribe(b"$JS.API.>", handler, local=True)
+            cluster[name].accounts.of(account).hub.subscribe(b"$JS.API.>", singly(handler), local=True)
     return answered
 
 

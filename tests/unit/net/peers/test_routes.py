@@ -11,7 +11,7 @@ import pytest
 from lakestream.net.interest.subscription import MAX_PLACES, Subscription
 from lakestream.net.outbox import HIGH_WATER
 from lakestream.net.peers.api_relay import ApiRelay
-from lakestream.ports import ClientInfo
+from lakestream.ports import ClientInfo, ListedMessages, Single, singly
 from lakestream.protocol.peer_wire import NodeInfo
 from lakestream.protocol.route_wire import Routed, RouteInterest
 from tests.unit.route_world import A, B, C, Cluster, records
@@ -75,10 +75,10 @@ def test_messages_to_a_node_keep_their_order_whatever_way_they_take(cluster: Clu
     hub = cluster[A].hub
     here = cluster.client(A)
     here.publish(b"to", b"1")
-    hub.deliver(b"to", [(b"s", b"", b"", b"2"), (b"s", b"", b"", b"3")])
-    hub.publish(b"to", b"", b"", b"4")
-    hub.reply_many([(b"to", b"5"), (b"to", b"6")])
-    hub.deliver(b"to", [(b"s", b"", b"", b"7")])
+    hub.send(ListedMessages([(b"s", b"", b"", b"2"), (b"s", b"", b"", b"3")], to=b"to"))
+    hub.send(Single(b"to", payload=b"4"))
+    hub.send(ListedMessages([(b"to", b"", b"", b"5"), (b"to", b"", b"", b"6")]))
+    hub.send(ListedMessages([(b"s", b"", b"", b"7")], to=b"to"))
     cluster.settle()
     assert there.payloads == [b"1", b"2", b"3", b"4", b"5", b"6", b"7"]
 
@@ -111,7 +111,7 @@ def test_a_batch_is_shown_under_its_own_subjects_and_may_be_reused_by_its_owner(
     there.subscribe(b"_INBOX.x.*")
     cluster.settle()
     batch = [(b"s.1", b"$JS.ACK.1", b"", b"1"), (b"s.2", b"$JS.ACK.2", b"H", b"2")]
-    assert cluster[A].hub.deliver(b"_INBOX.x.5", batch)
+    assert cluster[A].hub.send(ListedMessages(batch, to=b"_INBOX.x.5"))
     batch.clear()
     cluster.settle()
     assert [message for _, message in there.got] == [
@@ -126,7 +126,7 @@ def test_a_large_batch_travels_in_several_buffers(cluster: Cluster) -> None:
     cluster.settle()
     before = len(cluster[A].sent)
     payload = b"x" * (HIGH_WATER // 4)
-    cluster[A].hub.deliver(b"to", [(b"s", b"", b"", payload)] * 20)
+    cluster[A].hub.send(ListedMessages([(b"s", b"", b"", payload)] * 20, to=b"to"))
     cluster.settle()
     assert len(there.got) == 20
     assert len(cluster[A].sent) - before == 4
@@ -149,7 +149,7 @@ def test_a_handler_is_called_for_messages_from_other_nodes_and_its_failure_stays
         seen.append((payload, client.kind))
         raise ValueError(payload)
 
-    cluster[B].hub.subscribe(b"stream.>", handler)
+    cluster[B].hub.subscribe(b"stream.>", singly(handler))
     cluster.settle()
     for payload in (b"1", b"2"):
         cluster.client(A).publish(b"stream.x", payload)
@@ -196,7 +196,7 @@ def test_local_subscriptions_are_not_sent(cluster: Cluster) -> None:
     def handler(subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
         seen.append(payload)
 
-    handle = cluster[A].hub.subscribe(b"$JS.API.>", handler, local=True)
+    handle = cluster[A].hub.subscribe(b"$JS.API.>", singly(handler), local=True)
     cluster.settle()
     assert not cluster.client(B).publish(b"$JS.API.INFO", b"b")
     assert cluster.client(A).publish(b"$JS.API.INFO", b"a")
@@ -218,7 +218,7 @@ def test_local_subscribers_get_no_message_that_another_node_sends_for_others(clu
         ) -> None:
             answered.append(name)
 
-        cluster[name].hub.subscribe(b"$JS.API.>", handler, local=True)
+        cluster[name].hub.subscribe(b"$JS.API.>", singly(handler), local=True)
     watching = cluster.client(B)
     watching.subscribe(b"$JS.API.>")
     cluster.settle()
@@ -258,10 +258,10 @@ def test_a_node_without_jetstream_hands_api_requests_to_one_that_has_it(cluster:
             subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo, name: str = name
         ) -> None:
             answered.append(name)
-            cluster[name].hub.publish(reply, b"", b"", payload)
+            cluster[name].hub.send(Single(reply, payload=payload))
 
-        cluster[name].hub.subscribe(b"$JS.API.INFO", handler, local=True)
-        cluster[name].hub.subscribe(b"$JS.hub.API.INFO", handler, local=True)
+        cluster[name].hub.subscribe(b"$JS.API.INFO", singly(handler), local=True)
+        cluster[name].hub.subscribe(b"$JS.hub.API.INFO", singly(handler), local=True)
     directory, asking = Directory(), cluster.client(A)
     ApiRelay(cluster[A].accounts, cluster[A].routes, directory)
     asking.subscribe(b"_INBOX.*")
@@ -334,7 +334,7 @@ def test_a_batch_for_a_group_is_spread_over_its_members(cluster: Cluster) -> Non
     for member in members:
         member.subscribe(b"to", b"g")
     cluster.settle()
-    cluster[A].hub.deliver(b"to", [(b"s", b"", b"", b"%d" % number) for number in range(90)])
+    cluster[A].hub.send(ListedMessages([(b"s", b"", b"", b"%d" % number) for number in range(90)], to=b"to"))
     cluster.settle()
     assert sorted(int(payload) for member in members for payload in member.payloads) == list(range(90))
     assert all(member.got for member in members)
@@ -345,7 +345,7 @@ def test_a_message_for_a_group_whose_last_member_here_has_left_moves_to_another_
     sub = leaving.subscribe(b"work", b"g")
     cluster.settle()
     cluster.client(A).publish(b"work", b"single")
-    cluster[A].hub.deliver(b"work", [(b"s", b"", b"", b"batch")])
+    cluster[A].hub.send(ListedMessages([(b"s", b"", b"", b"batch")], to=b"work"))
     cluster[A].turn()
     staying.subscribe(b"work", b"g")
     cluster[C].turn()
@@ -389,7 +389,7 @@ def test_a_message_moves_once_at_most(cluster: Cluster) -> None:
     cluster.settle()
     for name, client in clients.items():
         client.unsubscribe(subs[name])
-    cluster[A].hub.publish(b"work", b"", b"", b"lost")
+    cluster[A].hub.send(Single(b"work", payload=b"lost"))
     cluster[A].turn()
     cluster.arrive(A, B)
     cluster.arrive(A, C)

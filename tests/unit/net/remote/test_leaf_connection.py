@@ -12,7 +12,7 @@ from lakestream.net.hub import Hub
 from lakestream.net.remote.leaf_connection import LeafConnection
 from lakestream.net.remote.outgoing import MAX_PENDING, MAX_PINGS
 from lakestream.net.turn import Turn
-from lakestream.ports import Clock
+from lakestream.ports import Clock, singly
 from lakestream.protocol.leaf_wire import Names
 
 pytestmark = pytest.mark.unit
@@ -110,7 +110,7 @@ async def test_a_connection_whose_answers_are_not_read_is_not_closed() -> None:
     def congested(*_: object) -> None:
         world.hub.turn.overrun = Slow()
 
-    world.hub.subscribe(b"d", congested)
+    world.hub.subscribe(b"d", singly(congested))
     world.connection.data_received(b"LMSG d 0\r\n\r\n")
     assert world.wire.paused
     for _ in range(10):

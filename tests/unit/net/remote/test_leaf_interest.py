@@ -10,7 +10,7 @@ from lakestream.logging import Logger
 from lakestream.net.hub import Hub
 from lakestream.net.remote.leaf_connection import RemoteSubscribers
 from lakestream.net.turn import Turn
-from lakestream.ports import Delivery, ListedMessages
+from lakestream.ports import Delivery, ListedMessages, Single
 from lakestream.protocol.leaf_wire import InterestBegins, InterestEnds, Names
 
 pytestmark = pytest.mark.unit
@@ -55,12 +55,12 @@ def test_a_batch_goes_once_and_to_the_subject_it_was_delivered_to() -> None:
     world.hears(b"_INBOX.a.*", b"_INBOX.a.>", b"_INBOX.a.7")
     batch: list[Delivery] = [(b"orders.1", ACK, b"", b"x")]
     wanted = [b"LMSG _INBOX.a.7 $JS.ACK.lake.h.O.C.1.1.1.1.0@orders.1 1\r\nx\r\n"]
-    assert world.hub.deliver(b"_INBOX.a.7", batch)
+    assert world.hub.send(ListedMessages(batch, to=b"_INBOX.a.7"))
     assert world.way.sent == wanted
     # Also deliveries of another node of the cluster, and single messages.
-    assert world.hub.delivered(ListedMessages(batch, b"_INBOX.a.7"), b"")
+    assert world.hub.delivered(ListedMessages(batch, to=b"_INBOX.a.7"), b"")
     assert world.way.sent == wanted * 2
-    world.hub.publish(b"_INBOX.a.8", b"", b"", b"answer")
+    world.hub.send(Single(b"_INBOX.a.8", payload=b"answer"))
     assert world.way.sent[2:] == [b"LMSG _INBOX.a.8 6\r\nanswer\r\n"]
 
 
@@ -69,7 +69,7 @@ def test_only_answers_and_deliveries_are_listened_for() -> None:
     world.hears(b"orders.>", b">", b"$JS.API.>", b"$KV.>", b"$SYS.REQ.USER.INFO", b"$JS.M.a", b"$JS.S.a", b"$JSC.R.a")
     world.hears(b"_INBOX.>", b"_INBOX.*.1", b"$JS.M.*", b"_R_.>")  # none is one client's own
     assert len(world.subscribers) == 3
-    assert not world.hub.publish(b"orders.1", b"", b"", b"x")
+    assert not world.hub.send(Single(b"orders.1", payload=b"x"))
     assert world.hub.bound(b"$JS.M.a")
     world.subscribers.ends(InterestEnds(b"$JS.M.a"))
     world.subscribers.ends(InterestEnds(b"orders.>"))
@@ -85,7 +85,7 @@ def test_a_change_of_a_groups_size_is_no_gap_in_interest() -> None:
     for count in (1, 5, 2):
         assert world.subscribers.begins(InterestBegins(b"$JS.M.a", b"g", count))
     assert seen == [True]
-    world.hub.deliver(b"$JS.M.a", [(b"o", ACK, b"", b"x")])
+    world.hub.send(ListedMessages([(b"o", ACK, b"", b"x")], to=b"$JS.M.a"))
     assert world.way.sent == [b"LMSG $JS.M.a + $JS.ACK.lake.h.O.C.1.1.1.1.0@o g 1\r\nx\r\n"]
     world.subscribers.ends(InterestEnds(b"$JS.M.a", b"g"))
     assert seen == [True, False]
@@ -107,6 +107,6 @@ def test_a_slow_connection_holds_deliveries() -> None:
 def test_what_the_other_side_would_not_take_is_named() -> None:
     world = World(max_payload=10)
     world.hears(b"$JS.M.a")
-    world.hub.deliver(b"$JS.M.a", [(b"o.1", ACK, b"", b"x" * 11), (b"o.2", ACK, b"", b"x" * 10)])
+    world.hub.send(ListedMessages([(b"o.1", ACK, b"", b"x" * 11), (b"o.2", ACK, b"", b"x" * 10)], to=b"$JS.M.a"))
     assert world.refused == [(b"o.1", 11)]
     assert len(world.way.sent) == 1

@@ -22,6 +22,7 @@ from lakestream.net.remote.bodies import DeliverTarget, ResponseTranslator, tran
 from lakestream.net.remote.connection import RemoteConnection
 from lakestream.net.remote.dial import Redial
 from lakestream.net.turn import Turn
+from lakestream.ports import Single, singly
 from lakestream.protocol.domain_subjects import LINK_QUEUE, ack_here, ack_there, sign
 from lakestream.stream.core.config import ExternalStream, StreamSource
 from lakestream.stream.mirroring import session as mirror_session
@@ -225,16 +226,16 @@ async def test_paths_that_are_used_outlast_those_that_are_not(monkeypatch: pytes
     monkeypatch.setattr(remote_paths, "MAX_PATHS", 4)
     here = Here()
     paths = remote_paths.Paths(here, Loop(), lambda path, messages: True, drop_idle=False)  # type: ignore[arg-type]
-    here.hub.subscribe(b"used", lambda *message: None)
+    here.hub.subscribe(b"used", singly(lambda *message: None))
     paths.open(b"used", DeliverTarget(b"t.used", b"used", b"", False))
     for number in range(10):
-        handle = here.hub.subscribe(b"d%d" % number, lambda *message: None)
+        handle = here.hub.subscribe(b"d%d" % number, singly(lambda *message: None))
         paths.open(b"d%d" % number, DeliverTarget(b"t.%d" % number, b"d%d" % number, b"", False))
         handle.cancel()  # dormant now
     assert list(here.there) == [b"t.used"]
     assert len(paths) == 4
     for number in range(10):
-        here.hub.subscribe(b"l%d" % number, lambda *message: None)
+        here.hub.subscribe(b"l%d" % number, singly(lambda *message: None))
         paths.open(b"l%d" % number, DeliverTarget(b"t.l%d" % number, b"l%d" % number, b"", False))
         here.there[b"t.used"]([])
     assert list(here.there) == [b"t.used", b"t.l7", b"t.l8", b"t.l9"]
@@ -253,14 +254,14 @@ async def test_a_session_asks_at_once_when_there_is_a_link_again(monkeypatch: py
     hub, asked = Here().hub, asyncio.Event()
     source = StreamSource(name="O", external=ExternalStream(api="$JS.hub.API"))
     origin = Origin(source, "$G", "M", mirror=True)
-    first = hub.subscribe(b"$JS.hub.API.>", lambda subject, reply, *_: hub.publish(reply, b"", b"", b""))
+    first = hub.subscribe(b"$JS.hub.API.>", singly(lambda subject, reply, *_: hub.send(Single(reply))))
     pipeline = SimpleNamespace(failed=None, when_safe=lambda then: then())  # of a stream that stores nothing
     session = mirror_session.OriginSession(origin, Nothing(), hub, Loop(), pipeline)  # type: ignore[arg-type]
     session.begin()
     while not session._fails:  # the answers said that there is no responder
         await asyncio.sleep(0.01)
     first.cancel()
-    hub.subscribe(b"$JS.hub.API.>", lambda *_: asked.set(), LINK_QUEUE)
-    hub.subscribe(sign(b"$JS.hub.API."), lambda *_: None, LINK_QUEUE)
+    hub.subscribe(b"$JS.hub.API.>", singly(lambda *_: asked.set()), LINK_QUEUE)
+    hub.subscribe(sign(b"$JS.hub.API."), singly(lambda *_: None), LINK_QUEUE)
     await asyncio.wait_for(asked.wait(), 30)
     session.end()

@@ -34,7 +34,7 @@ from lakestream.ops.system.events import ClientCounts
 from lakestream.ops.system.messages import OPTIONS, SystemMessages, concerns, encoded, read
 from lakestream.ops.system.requests import permissions_shown
 from lakestream.ops.system.system import System
-from lakestream.ports import ClientInfo, Single
+from lakestream.ports import ClientInfo, Single, singly
 from lakestream.protocol import s2
 from lakestream.protocol.api.json_syntax import JsonError
 from lakestream.runtime import IoWaits
@@ -115,7 +115,7 @@ class Ear:
         self.heard: list[tuple[str, bytes, bytes]] = []
         self._account = account
         for subject in subjects:
-            account.hub.subscribe(subject.encode(), self._hear)
+            account.hub.subscribe(subject.encode(), singly(self._hear))
 
     def _hear(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
         self.heard.append((subject.decode(), header, payload))
@@ -126,7 +126,7 @@ class Ear:
 
     def ask(self, subject: str, body: bytes = b"", header: bytes = b"", client: int = 0) -> list[Any]:
         """Return the answers to a request."""
-        inbox = self._account.hub.subscribe(b"to.me", self._hear)
+        inbox = self._account.hub.subscribe(b"to.me", singly(self._hear))
         asking = ClientInfo(client, "h", self._account.name, user="u")
         self._account.hub.route(None, asking, Single(f"$SYS.REQ.{subject}".encode(), b"to.me", header, body))
         inbox.cancel()
@@ -265,15 +265,15 @@ def test_clients_on_other_nodes_count_where_the_number_is_limited() -> None:
 
     def told(server: str, conns: int, account: str = "FEW") -> None:
         event = {"server": {"id": server}, "acc": account, "conns": conns}
-        accounts.system.hub.publish(
-            f"$SYS.ACCOUNT.{account}.SERVER.CONNS".encode(), b"", b"", json.dumps(event).encode()
+        accounts.system.hub.send(
+            Single(f"$SYS.ACCOUNT.{account}.SERVER.CONNS".encode(), payload=json.dumps(event).encode())
         )
 
     told("N2", 2)
     told("N3", 1)
     told("N9", 5)
     told("N2", 7, "A")
-    accounts.system.hub.publish(b"$SYS.ACCOUNT.FEW.SERVER.CONNS", b"", b"", b"made up")
+    accounts.system.hub.send(Single(b"$SYS.ACCOUNT.FEW.SERVER.CONNS", payload=b"made up"))
     client: Any = SimpleNamespace(id=1)
     assert (accounts.of("FEW").others(), accounts.of("A").others()) == (3, 0)
     assert not accounts.of("FEW").admit(client)

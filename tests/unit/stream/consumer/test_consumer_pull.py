@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 import pytest
 
-from lakestream.ports import Delivery
+from lakestream.ports import MessageBlock, Messages
 from lakestream.stream.consumer.pull_request import BadRequest, check_fields, parse_next
 from tests.unit.consumer_world import MS, SECOND, START, World
 
@@ -46,13 +45,14 @@ def test_requests_are_served_one_message_each_in_turn(world: World, monkeypatch:
     world.consumer()
     first, second = world.next({"batch": 2}), world.next({"batch": 3})
     receivers: list[str] = []
-    deliver = world.hub.deliver
+    send = world.hub.send
 
-    def watched(to: bytes, messages: Sequence[Delivery]) -> bool:
-        receivers.extend([to.decode()] * len(messages))
-        return deliver(to, messages)
+    def watched(messages: Messages) -> bool:
+        if isinstance(messages, MessageBlock):
+            receivers.extend([messages.to.decode()] * len(messages))
+        return send(messages)
 
-    monkeypatch.setattr(world.hub, "deliver", watched)
+    monkeypatch.setattr(world.hub, "send", watched)
     world.store("s.a")
     world.store("s.a", "s.a", "s.a", "s.a")
     assert receivers == [first, second, first, second, second]

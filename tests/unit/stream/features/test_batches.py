@@ -248,7 +248,7 @@ async def test_a_commit_may_need_several_messages_of_the_lake() -> None:
     for seq, name in enumerate(("x", "y", "z"), 1):
         fields = [(b"Nats-Batch-Id", b"b"), (b"Nats-Batch-Sequence", b"%d" % seq), (b"Nats-Incr", b"1")]
         block = headers.build(fields + ([(b"Nats-Batch-Commit", b"1")] if seq == 3 else []))
-        stream.ingest(b"a." + name.encode(), b"", block, b"", CLIENT)
+        stream.proposer.take(Single(b"a." + name.encode(), header=block), 0, 1, CLIENT)
     await world.awaited()
     world.settle()
     assert [json.loads(stream.store.read(seq).data)["val"] for seq in (4, 5, 6)] == ["6"] * 3  # type: ignore[union-attr]

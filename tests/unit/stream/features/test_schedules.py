@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from lakestream.log.format.record import Record
+from lakestream.ports import Single
 from lakestream.protocol import gotime, headers
 from lakestream.stream.core import publish
 from lakestream.stream.core.operations import DeleteMessage, Purge
@@ -216,7 +217,7 @@ def test_a_schedule_that_is_older_than_the_stream_counts_from_the_streams_beginn
         header = headers.build([(b"Nats-Schedule", pattern), (b"Nats-Schedule-Target", b"s.t")])
         effect = world.stream.proposer.effect_of(header)
         message = publish.IncomingMessage(subject, b"", header, pattern)
-        world.stream.proposer.take(message, effect, time_ns=gotime.time_ns("2021-01-01T00:00:00Z"))
+        world.stream.proposer.store(message, effect, time_ns=gotime.time_ns("2021-01-01T00:00:00Z"))
     world.settle()
     passes(world, 60)
     assert [data for _, subject, data in world.content() if subject == b"s.t"] == [b"@at 2020-01-01T00:00:00Z"]
@@ -242,7 +243,7 @@ def test_a_leader_forgets_no_schedule_on_its_own(make: MakeWorld) -> None:
     world = make()
     header = headers.build([(b"Nats-Schedule", b"@every 1s")])
     effect = world.stream.proposer.effect_of(header)
-    world.stream.proposer.take(publish.IncomingMessage(b"s.1", b"", header, b"no target"), effect)
+    world.stream.proposer.store(publish.IncomingMessage(b"s.1", b"", header, b"no target"), effect)
     world.settle()
     kept = world.stream.feature(schedules.Schedules).dump()
     passes(world, 100)
@@ -379,7 +380,7 @@ async def test_a_source_of_which_only_the_lake_knows() -> None:
 
 async def test_what_ends_it_while_the_lake_is_read_counts() -> None:
     world, lake = old_schedule()
-    lake.before = lambda: world.stream("A").ingest(b"a.1", b"", b"", b"plain", CLIENT)
+    lake.before = lambda: world.stream("A").proposer.take(Single(b"a.1", payload=b"plain"), 0, 1, CLIENT)
     world.clock.advance(6 * SECOND)
     await world.awaited()
     world.clock.advance(6 * SECOND)
