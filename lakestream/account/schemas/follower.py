@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from lakestream.account.schemas.bucket import STREAM
 from lakestream.account.schemas.calls import CallUnanswered, list_nothing
+from lakestream.log.format.record import Record
 from lakestream.ports import Bus, Clock, Timer
 from lakestream.protocol.api.errors import ApiError
 from lakestream.schemas.schema import Schema
@@ -21,7 +22,6 @@ from lakestream.stream.mirroring.session import OriginSession
 
 if TYPE_CHECKING:
     from lakestream.account.schemas.bucket import RegisteredSchemas
-    from lakestream.stream.mirroring.session import Received
 
 
 LOOK_NS = 250_000_000
@@ -141,11 +141,11 @@ class Follower:
 
     def renewed(self) -> None: ...
 
-    def take(self, message: Received) -> ApiError | None:
-        schema = self.state.apply(message.seq, message.subject, message.header, message.payload)
+    def take(self, message: Record, pending: int) -> ApiError | None:
+        schema = self.state.apply(message.seq, message.subject, message.header, message.data)
         if self._caught_up:
             self._changed(schema)
-        elif not message.pending:
+        elif not pending:
             self._is_caught_up()
         return None
 

@@ -19,7 +19,7 @@ from lakestream.protocol import headers
 from lakestream.protocol.api.errors import ApiError, api_error, for_clients
 from lakestream.protocol.publishes import Publishes
 from lakestream.stream.core import limits
-from lakestream.stream.core.batch import MAX_BATCH_BYTES, After, Batch, Run
+from lakestream.stream.core.batch import MAX_BATCH_BYTES, Batch, Run
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.effect import Effect
 from lakestream.stream.core.feature import Feature, Hooks
@@ -343,23 +343,21 @@ class Proposer:
         return last
 
     # ------------------------------------------------------------------ messages of other streams, and the server's own
-    def store_at(
-        self, seq: int, time_ns: int, subject: bytes, header: bytes, payload: bytes, effect: Effect
-    ) -> ApiError | None:
-        """Store a mirrored message under a given sequence and time; return why not."""
+    def store_at(self, copied: Record, effect: Effect) -> ApiError | None:
+        """Store a mirrored message under its sequence and time; return why not."""
         pipeline = self._pipeline
         if self.moving or not pipeline.accepts or pipeline.pending_bytes > self._max_bytes or pipeline.is_crowded():
             return NOT_NOW
-        subject = self.renamed(subject)
+        seq, subject, header, payload = copied.seq, self.renamed(copied.subject), copied.header, copied.data
         if self.weighed() or self._config.discard == "new":
             length = limits.accounted(self._config, subject, header, payload)
             refused = self.view.room(subject, length, bool(effect.rollup))
             if refused is not None:
                 return refused
-        batch = self._batch_at(seq, time_ns)
+        batch = self._batch_at(seq, copied.time_ns)
         # Invariant 5: whatever the origin's clock did.
         effect.seq, effect.subject = seq, subject
-        effect.time_ns = pipeline.last_time = now = max(time_ns, pipeline.last_time)
+        effect.time_ns = pipeline.last_time = now = max(copied.time_ns, pipeline.last_time)
         pipeline.next_seq = seq + 1
         if self._prepared:
             self._prepare(batch, seq, now, subject, header, payload)
@@ -432,13 +430,6 @@ class Proposer:
         pipeline = self._pipeline
         pipeline.hold(batch.extend(first, times, subjects, headers, payloads))
         pipeline.next_seq, pipeline.last_time = first + len(times), times[-1]
-
-    def store_own(self, subject: bytes, header: bytes, payload: bytes, after: After | None = None) -> int:
-        """Store a message of the server itself, which no rule refuses; return its sequence, 0 where not `settled`."""
-        if not self.settled:
-            return 0
-        message = IncomingMessage(self.renamed(subject), b"", header, payload, None, b"", after)
-        return self.store(message, self.effect_of(header))
 
     @property
     def moving(self) -> bool:

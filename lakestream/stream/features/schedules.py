@@ -27,7 +27,7 @@ from lakestream.stream.core.effect import Effect, EffectKey, Given
 from lakestream.stream.core.feature import Feature, Stored
 from lakestream.stream.core.pipeline import Pipeline
 from lakestream.stream.core.proposer import Proposer
-from lakestream.stream.core.publish import ANY, PublishRule
+from lakestream.stream.core.publish import ANY, IncomingMessage, PublishRule
 from lakestream.stream.core.reader import Reader
 from lakestream.stream.features import schedule_rules, ttl
 
@@ -362,5 +362,7 @@ class Schedules(Feature):
         size = len(header) + len(made.data)
         if self._no_room(size) is not None or 0 < self._config.max_msg_size < size:
             return  # it stays away until another node leads, as in nats-server
-        if not self._proposer.store_own(made.subject, header, made.data):
+        proposer = self._proposer
+        message = IncomingMessage(proposer.renamed(made.subject), b"", header, made.data)  # no rule refuses it
+        if not proposer.settled or not proposer.store(message, proposer.effect_of(header)):
             self._again(subject, entry)

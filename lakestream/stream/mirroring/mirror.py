@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from lakestream.log.format.record import Record
 from lakestream.protocol.api.errors import ApiError
 from lakestream.stream.core.batch import Run
 from lakestream.stream.core.operations import Skip
 from lakestream.stream.core.pipeline import Pipeline
 from lakestream.stream.core.proposer import Proposer
 from lakestream.stream.mirroring.origin import Origin, OriginStart, stored_header
-from lakestream.stream.mirroring.session import OriginSession, Received
+from lakestream.stream.mirroring.session import OriginSession
 
 NEAR = 10
 """A mirror that lacks fewer messages than this is near its origin."""
@@ -56,14 +57,14 @@ class Mirror:
     def renewed(self) -> None:
         """Do nothing: sequences cannot restart, so the mirror continues when the new origin has reached its own."""
 
-    def take(self, message: Received) -> ApiError | None:
+    def take(self, message: Record, pending: int) -> ApiError | None:
         if message.seq < self._pipeline.next_seq:
             return None  # it is stored
         subject, header = self._origin.renamed(message.subject), stored_header(message.header)
-        effect = self._proposer.effect_of(header)
-        refused = self._proposer.store_at(message.seq, message.time_ns, subject, header, message.payload, effect)
+        copied = Record(message.seq, message.time_ns, subject, header, message.data)
+        refused = self._proposer.store_at(copied, self._proposer.effect_of(header))
         if not self.near and refused is None:
-            self._note(message.pending)
+            self._note(pending)
         return refused
 
     def take_run(self, run: Run) -> int:

@@ -19,6 +19,7 @@ from typing import Annotated, Protocol
 
 import msgspec
 
+from lakestream.log.format.record import Record
 from lakestream.ports import Bus, ClientInfo, Clock, Delivery, MessageBlock, Messages, Single, Subscribed, Timer, singly
 from lakestream.protocol import headers
 from lakestream.protocol.api.errors import ApiError, api_error
@@ -66,17 +67,6 @@ _CONTROL, _ACK = b"NATS/1.0 ", b"$JS.ACK."
 _logger = logging.getLogger(__name__)
 
 
-class Received(msgspec.Struct, frozen=True, gc=False):
-    """A message of the origin: its sequence and time there, and the number of messages after it."""
-
-    seq: int
-    time_ns: int
-    subject: bytes
-    header: bytes
-    payload: bytes
-    pending: int
-
-
 class Taker(Protocol):
     """Stores what a session brings."""
 
@@ -92,8 +82,9 @@ class Taker(Protocol):
     def renewed(self) -> None:
         """Note that another stream has the origin's name now."""
 
-    def take(self, message: Received) -> ApiError | None:
-        """Store the next message. Return why not: it comes again later, after `NOT_NOW` soon."""
+    def take(self, message: Record, pending: int) -> ApiError | None:
+        """Store the next message, as the origin has it; `pending` more follow. Return why not: it comes again later,
+        after `NOT_NOW` soon."""
 
     def take_run(self, run: Run) -> int:
         """Store messages that came together; return how many, from the first on. The others come again by `take`."""
@@ -396,7 +387,7 @@ class OriginSession:
                 return None  # sent before the reset
         self._came_some = True
         try:
-            refused = self._taker.take(Received(seq, time_ns, subject, header, payload, pending))
+            refused = self._taker.take(Record(seq, time_ns, subject, header, payload), pending)
         except Exception:
             self._again(pause=REFUSED_PAUSE_NS)
             raise

@@ -27,7 +27,7 @@ from lakestream.stream.core.proposer import NOT_NOW, Proposer
 from lakestream.stream.core.publish import IncomingMessage, NotHere
 from lakestream.stream.core.reader import Reader
 from lakestream.stream.mirroring.origin import Origin, OriginStart, stored_header
-from lakestream.stream.mirroring.session import OriginSession, Received
+from lakestream.stream.mirroring.session import OriginSession
 
 MAX_SOURCES = 10_000
 """Maximum number of sources of a stream whose positions are kept; above it those without messages for the longest time
@@ -162,7 +162,7 @@ class Source:
     def renewed(self) -> None:
         self.seq, self._identity, self._since_ns = 0, "", 0
 
-    def take(self, message: Received) -> ApiError | None:
+    def take(self, message: Record, pending: int) -> ApiError | None:
         if message.seq <= self.seq:
             return None  # it is stored
         if self._proposer.moving:
@@ -174,7 +174,7 @@ class Source:
         if not plain:
             header = stored_header(header)
         subject = self._proposer.renamed(self._origin.renamed(message.subject))
-        taken = IncomingMessage(subject, b"", with_source(header, where), message.payload)
+        taken = IncomingMessage(subject, b"", with_source(header, where), message.data)
         # Without other headers of the protocol this is the only effect.
         effect = _at(where) if plain else self._proposer.effect_of(taken.header)
         try:
