@@ -17,8 +17,8 @@ from lakestream.net.unsent import Unsent
 from lakestream.ports import ClientInfo
 from lakestream.protocol.commands import Single
 from lakestream.protocol.frames import HMSG, MSG, MSG_REPLY
-from lakestream.protocol.messages import Messages, Several
-from lakestream.protocol.publishes import PubAcks, Publishes
+from lakestream.protocol.messages import MessageBlock, Messages, Several
+from lakestream.protocol.publishes import Publishes
 
 APART_BYTES = 64 << 10
 """Payloads above this size (64 KiB) are handed to the transport as they are: each copy of 64 MiB takes 10 to 40 ms."""
@@ -101,9 +101,9 @@ class ClientOutbox(Accepted, Outbox[bytes]):
     def _take_block(self, sub: Subscription, messages: Several, begin: int, end: int, client: ClientInfo) -> int:
         if self.close_reason:
             return messages.stop(begin, end)
-        guard, plain = self.guard, type(messages) is Publishes or type(messages) is PubAcks
-        each = sub.maximum or self.tracer is not None or not (self.headers or plain)
-        if each or (guard is not None and guard.filtering):
+        guard = self.guard
+        each = sub.maximum or self.tracer is not None or (guard is not None and guard.filtering)
+        if each or (not self.headers and isinstance(messages, MessageBlock)):
             return self._take_each(sub, messages, begin, end, client)
         if guard is not None and guard.answering:
             guard.received(messages.replies(begin, end))

@@ -405,7 +405,12 @@ class Hub:
 
     def send(self, messages: Single | PubAcks | MessageBlock) -> bool:
         if type(messages) is Single:
-            return self.route(None, self.system, messages)
+            match = self.interest_graph.match(messages.subject)
+            if match.queues:
+                return self.route(None, self.system, messages)
+            for sub in match.plain:
+                sub.sink.take(sub, messages, 0, 1, self.system)
+            return bool(match.plain)
         if type(messages) is PubAcks:
             return self._acknowledge(messages)
         if not messages.to:
@@ -419,8 +424,11 @@ class Hub:
 
     def _hand(self, match: Match, messages: MessageBlock) -> bool:
         """Hand messages to the subscriptions of a match, each to one member of a queue group; False: there is none."""
+        end, system = len(messages), self.system
         for sub in match.plain:
-            hand(sub, messages, self.system)
+            at = 0
+            while at < end:
+                at = sub.sink.take(sub, messages, at, end, system)
         for group in match.queues:
             self._deal(group, messages)
         return bool(match.plain or match.queues)

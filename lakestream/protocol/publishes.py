@@ -8,7 +8,7 @@ and encodes and frames from them. Between nodes a run travels as its PUB command
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import ClassVar, NamedTuple, final
 
 import msgspec
@@ -78,6 +78,11 @@ class Publishes(msgspec.Struct, gc=False):
     def messages(self, begin: int = 0, end: int | None = None) -> Iterator[Single]:
         """Yield the messages from `begin` to before `end`."""
         return map(self.message, range(begin, len(self) if end is None else end))
+
+    def offer(self, take: Callable[[Publishes, int, int], bool], begin: int, end: int) -> bool:
+        """Have a receiver take some messages together. Return False once it wants each by itself, and ask no more."""
+        self.one_by_one = self.one_by_one or not take(self, begin, end)
+        return not self.one_by_one
 
     def stop(self, begin: int, end: int) -> int:
         return end

@@ -76,11 +76,12 @@ class Acks:
 
     def take(self, messages: Messages, begin: int, end: int, client: ClientInfo) -> int:
         """Take messages on ack subjects."""
-        if type(messages) is Publishes:
-            if not messages.one_by_one and self._take_run(messages, begin, end):
-                return end
-            messages.one_by_one = True
-        one = messages if type(messages) is Single else messages.message(begin)
+        if type(messages) is Single:
+            one = messages
+        elif type(messages) is Publishes and messages.offer(self._take_run, begin, end):
+            return end
+        else:
+            one = messages.message(begin)
         self._take_one(one.subject, one.reply, one.payload)
         return begin + 1
 

@@ -180,13 +180,14 @@ class Gets:
         take_run = self._by_subjects(start)
 
         def take(messages: Messages, begin: int, end: int, client: ClientInfo) -> int:
-            if type(messages) is Publishes:
-                end = min(end, begin + AT_ONCE)
-                if not messages.one_by_one and take_run(messages, begin, end):
-                    return end
-                messages.one_by_one = True
-            one = messages if type(messages) is Single else messages.message(begin)
-            subject, reply, header, payload = one.subject, one.reply, one.header, one.payload
+            if type(messages) is Single:
+                one = messages
+            elif type(messages) is Publishes and messages.offer(take_run, begin, min(end, begin + AT_ONCE)):
+                return min(end, begin + AT_ONCE)
+            else:
+                one = messages.message(begin)
+            subject, reply = one.subject, one.reply
+            header, payload = one.header, one.payload
             plain = not header and not payload and reply and not (mirroring.copying and len(pipeline))
             if plain and _STAR not in subject and _GREATER not in subject:
                 seq = last(subject[start:])

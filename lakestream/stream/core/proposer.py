@@ -130,11 +130,12 @@ class Proposer:
     # ------------------------------------------------------------------ publish
     def take(self, messages: Messages, begin: int, end: int, client: ClientInfo) -> int:
         """Take published messages (`Take`). The pub ack of each leaves once it is committed (invariant 1)."""
-        if type(messages) is Publishes:
-            if not messages.one_by_one and self._take_run(messages, begin, end):
-                return end
-            messages.one_by_one = True
-        one = messages if type(messages) is Single else messages.message(begin)
+        if type(messages) is Single:
+            one = messages
+        elif type(messages) is Publishes and messages.offer(self._take_run, begin, end):
+            return end
+        else:
+            one = messages.message(begin)
         header, reply, payload = one.header, one.reply, one.payload
         if header or self.guarded or self._deferred or len(payload) > self._max_bytes or reply.endswith(self._suffixes):
             self._take_checked(one, client)

@@ -15,6 +15,7 @@ from lakestream.net.interest.subscription import Subscription
 from lakestream.net.turn import LONE_AFTER_NS, LONE_SLICE_NS, PARTS_AT_ONCE, PARTS_NS, SLICE_NS, Turn
 from lakestream.ports import ClientInfo, Messages, singly
 from lakestream.protocol.parser import ONE_BY_ONE, Parser
+from lakestream.protocol.publishes import Publishes
 from tests.unit.net.test_guarded_runs import Socket, World
 from tests.unit.stream_world import ManualClock
 from tests.wire import pub
@@ -116,8 +117,13 @@ def test_a_run_that_a_subscriber_takes_one_by_one_is_served_in_slices_and_in_ord
 
     serve = singly(world._serve)
 
-    def take(messages: Messages, begin: int, end: int, client: ClientInfo) -> int:
+    def refuse(run: Publishes, begin: int, end: int) -> bool:
         asked.append(end - begin)
+        return False
+
+    def take(messages: Messages, begin: int, end: int, client: ClientInfo) -> int:
+        assert isinstance(messages, Publishes)
+        assert not messages.offer(refuse, begin, end)
         return serve(messages, begin, end, client)
 
     world.flood.hub.subscribe(b"singly", take, runs=True)
@@ -126,7 +132,7 @@ def test_a_run_that_a_subscriber_takes_one_by_one_is_served_in_slices_and_in_ord
     numbers = world.rounds()
     assert all(after - before <= SINGLE for before, after in pairwise(numbers))
     assert len(world.served) == world.flood.in_msgs == 100
-    assert asked == list(range(100, 0, -1)), "the rest is offered once the turn allows it"
+    assert asked == [100], "a run that was refused as a whole is not offered again"
 
 
 def test_a_long_run_is_handed_over_in_parts_and_others_get_their_turn_in_between() -> None:
