@@ -43,10 +43,8 @@ class Client(SingleSink):
         self.congested = False
         self.drained: list[Callable[[], None]] = []
 
-    def receive(
-        self, sub: Subscription, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
-    ) -> None:
-        self.got.append((subject, header, payload))
+    def receive(self, sub: Subscription, message: Single, client: ClientInfo) -> None:
+        self.got.append((message.subject, message.header, message.payload))
 
     def on_drain(self, callback: Callable[[], None]) -> None:
         self.drained.append(callback)

@@ -209,10 +209,9 @@ class Client(SingleSink):
         self._world.clock.turn()
         return lambda: graph.remove(sub)
 
-    def receive(
-        self, sub: Subscription, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
-    ) -> None:
-        self.got.append(Message(subject.decode(), reply.decode(), header.decode(), payload))
+    def receive(self, sub: Subscription, message: Single, client: ClientInfo) -> None:
+        shown = message.subject.decode(), message.reply.decode(), message.header.decode()
+        self.got.append(Message(*shown, message.payload))
 
     def no_responders(self, sub: Subscription, subject: bytes, reply: bytes) -> None:
         self.got.append(Message(reply.decode(), "", f"NATS/1.0 503\r\nNats-Subject: {subject.decode()}\r\n\r\n", b""))

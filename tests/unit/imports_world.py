@@ -36,10 +36,8 @@ class Client(SingleSink):
         self._drained: list[Callable[[], None]] = []
 
     # ------------------------------------------------------------------ sink
-    def receive(
-        self, sub: Subscription, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
-    ) -> None:
-        self.got.append((subject, reply, header, payload))
+    def receive(self, sub: Subscription, message: Single, client: ClientInfo) -> None:
+        self.got.append((message.subject, message.reply, message.header, message.payload))
         sub.delivered += 1
         if sub.maximum and sub.delivered >= sub.maximum:
             self.hub.leave(sub)

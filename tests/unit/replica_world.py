@@ -207,11 +207,9 @@ class Client(Inbox):
         super().__init__()
         self.all: list[Delivery] = []
 
-    def receive(
-        self, sub: Subscription, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
-    ) -> None:
-        self.got.append((subject, payload))
-        self.all.append((subject, reply, header, payload))
+    def receive(self, sub: Subscription, message: Single, client: ClientInfo) -> None:
+        self.got.append((message.subject, message.payload))
+        self.all.append((message.subject, message.reply, message.header, message.payload))
 
 
 class Descriptors:

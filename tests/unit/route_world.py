@@ -49,10 +49,8 @@ class Client(SingleSink):
         self.alone: list[tuple[bytes, bytes]] = []
         self._drained: list[Callable[[], None]] = []
 
-    def receive(
-        self, sub: Subscription, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
-    ) -> None:
-        self.got.append((sub.sid, (subject, reply, header, payload)))
+    def receive(self, sub: Subscription, message: Single, client: ClientInfo) -> None:
+        self.got.append((sub.sid, (message.subject, message.reply, message.header, message.payload)))
         self.from_nodes.append(client.name if client.kind == "Router" else "")
         sub.delivered += 1
         if sub.maximum and sub.delivered >= sub.maximum:

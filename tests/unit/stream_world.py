@@ -124,13 +124,8 @@ class Inbox(SingleSink):
     def __init__(self) -> None:
         self.got: list[tuple[bytes, bytes]] = []
 
-    def receive(
-        self, sub: Subscription, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
-    ) -> None:
-        self.got.append((subject, payload))
-
-    def on_drain(self, callback: Callable[[], None]) -> None:
-        callback()
+    def receive(self, sub: Subscription, message: Single, client: ClientInfo) -> None:
+        self.got.append((message.subject, message.payload))
 
 
 class World:

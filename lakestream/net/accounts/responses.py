@@ -183,15 +183,14 @@ class Responses(SingleSink):
         return (path.back.hub, path.reply) if path is not None else None
 
     # ------------------------------------------------------------------ answers
-    def receive(
-        self, sub: Subscription, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
-    ) -> None:
+    def receive(self, sub: Subscription, message: Single, client: ClientInfo) -> None:
+        subject, reply = message.subject, message.reply
         name = subject[len(self.prefix) :]
         path = self._paths.get(name)
         if path is None:
             return
         # An empty message without headers ends any kind of reply, as in nats-server.
-        if path.kind == "singleton" or not (header or payload):
+        if path.kind == "singleton" or not (message.header or message.payload):
             self._close(name)
         else:
             self._used(name, path)
@@ -199,7 +198,9 @@ class Responses(SingleSink):
             reply = self._returned(path, subject, reply)
         if client is not self._answering[0]:
             self._answering = client, replace(client, answers=True)
-        found = path.back.hub.route(None, self._answering[1], Single(path.reply, reply, header, payload))
+        found = path.back.hub.route(
+            None, self._answering[1], Single(path.reply, reply, message.header, message.payload)
+        )
         if not found and name in self._paths:
             self._close(name)
         if path.measured is not None:

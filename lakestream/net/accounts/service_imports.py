@@ -99,9 +99,9 @@ class ServiceImportSink(SingleSink):
             # Traces of other nodes come back like replies.
             to = headers.get(header, TRACE_DESTINATION) or b""
             path = self.exporter.open(self.importer, subject, to, "stream", self.service.threshold_ns)
-            self._forward(message, client, trace, path)
+            self.receive(sub, message, client, trace, path)
         elif not trace.only:
-            self._forward(message, client, None, TRACE_DISABLED)
+            self.receive(sub, message, client, None, TRACE_DISABLED)
         elif reply:
             self.unanswered(subject, reply)
 
@@ -112,12 +112,12 @@ class ServiceImportSink(SingleSink):
         return there if mappings is None else mappings.apply(there)
 
     def receive(
-        self, sub: Subscription, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
-    ) -> None:
-        self._forward(Single(subject, reply, header, payload), client)
-
-    def _forward(
-        self, message: Single, client: ClientInfo, trace: MessageTrace | None = None, traced_to: bytes = b""
+        self,
+        sub: Subscription,
+        message: Single,
+        client: ClientInfo,
+        trace: MessageTrace | None = None,
+        traced_to: bytes = b"",
     ) -> None:
         """Forward a request. `trace`: continues there; `traced_to`: the destination of traces there."""
         if self._hops >= MAX_HOPS or (client.service and self.importer is self.exporter):

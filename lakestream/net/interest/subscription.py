@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 from lakestream.protocol.client import ClientInfo
+from lakestream.protocol.commands import Single
 from lakestream.protocol.messages import MessageBlock, Messages
 
 MAX_WEIGHT = 999_999_999
@@ -64,12 +65,10 @@ class SingleSink:
     def take(self, sub: Subscription, messages: Messages, begin: int, end: int, client: ClientInfo) -> int:
         end = messages.stop(begin, end)
         for each in messages.messages(begin, end):
-            self.receive(sub, each.subject, each.reply, each.header, each.payload, client)
+            self.receive(sub, each, client)
         return end
 
-    def receive(
-        self, sub: Subscription, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
-    ) -> None:
+    def receive(self, sub: Subscription, message: Single, client: ClientInfo) -> None:
         """Take one message for the subscription `sub`."""
         raise NotImplementedError
 

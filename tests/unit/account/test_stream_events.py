@@ -14,6 +14,7 @@ from lakestream.log.store.segment_store import open_store
 from lakestream.log.store.store import Store
 from lakestream.meta.stores import FileStores
 from lakestream.net.interest.subscription import Subscription
+from lakestream.ports import Single
 from tests.faults.files import FaultyFiles
 from tests.unit.api_world import ApiWorld, Client
 from tests.unit.stream_world import ManualIo
@@ -28,8 +29,8 @@ class Listener(Client):
         super().__init__()
         self.events: list[tuple[str, dict[str, Any]]] = []
 
-    def receive(self, sub: Any, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: Any) -> None:
-        self.events.append((subject.decode(), json.loads(payload)))
+    def receive(self, sub: Any, message: Single, client: Any) -> None:
+        self.events.append((message.subject.decode(), json.loads(message.payload)))
 
 
 def listening(world: ApiWorld, subject: bytes) -> Listener:

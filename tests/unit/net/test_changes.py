@@ -11,7 +11,7 @@ import pytest
 
 from lakestream.meta.changes import ChangeQueues, Finished
 from lakestream.net.interest.subscription import Subscription
-from lakestream.ports import Share
+from lakestream.ports import Share, Single
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.request import Request
 from tests.unit.api_world import ApiWorld, Client
@@ -24,8 +24,8 @@ def _advised(world: ApiWorld) -> list[dict[str, Any]]:
     told: list[dict[str, Any]] = []
 
     class Listener(Client):
-        def receive(self, sub: Any, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: Any) -> None:
-            told.append(json.loads(payload) | {"subject": subject.decode()})
+        def receive(self, sub: Any, message: Single, client: Any) -> None:
+            told.append(json.loads(message.payload) | {"subject": message.subject.decode()})
 
     world.hub.join(Subscription(Listener(), b"$JS.EVENT.ADVISORY.API.LIMIT_REACHED", b"", b"1"))
     return told

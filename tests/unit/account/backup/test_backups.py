@@ -22,6 +22,7 @@ from lakestream.account.backup.archive_tar import TarArchive
 from lakestream.log.format.record import Record
 from lakestream.meta.shared import RESTORES_AHEAD, RESTORES_READ
 from lakestream.net.interest.subscription import Subscription
+from lakestream.ports import Single
 from lakestream.protocol import s2
 from lakestream.stream.core.operations import CreateStream, Restored, Skip, decode_operation, encode
 from tests.unit.api_world import ApiWorld
@@ -39,8 +40,8 @@ class Receiver(Inbox):
         super().__init__()
         self.frames: list[tuple[bytes, bytes, bytes]] = []
 
-    def receive(self, sub: Any, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: Any) -> None:
-        self.frames.append((reply, header, payload))
+    def receive(self, sub: Any, message: Single, client: Any) -> None:
+        self.frames.append((message.reply, message.header, message.payload))
 
 
 def listen(world: ApiWorld, subject: bytes) -> Receiver:

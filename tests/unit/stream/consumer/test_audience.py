@@ -204,8 +204,8 @@ def test_a_lone_pub_ack_waits_for_its_message_to_be_applied_only_where_a_consume
         world.next({"batch": 1, "expires": 10**12})
         world.clock.turn()
     store, seen = world.engine.streams["S"].store, list[int]()
-    world.client.receive = lambda sub, subject, *rest: (  # type: ignore[method-assign]
-        seen.append(store.msgs) if subject.startswith(b"_INBOX.me.ack") else None
+    world.client.receive = lambda sub, message, client: (  # type: ignore[method-assign]
+        seen.append(store.msgs) if message.subject.startswith(b"_INBOX.me.ack") else None
     )
     world.publish("s.a", b"x", "_INBOX.me.ack")
     world.clock.turn()

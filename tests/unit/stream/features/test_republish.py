@@ -30,10 +30,8 @@ class Taken(Inbox):
         super().__init__()
         self.frames: list[tuple[bytes, bytes, bytes]] = []
 
-    def receive(
-        self, sub: Subscription, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
-    ) -> None:
-        self.frames.append((subject, header, payload))
+    def receive(self, sub: Subscription, message: Single, client: ClientInfo) -> None:
+        self.frames.append((message.subject, message.header, message.payload))
 
     def numbers(self) -> list[tuple[int, int]]:
         """Return (sequence, last sequence) of every republished message."""
