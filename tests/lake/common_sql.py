@@ -61,7 +61,7 @@ max(time) | min(time) | sum(seq) FILTER (WHERE seq > 50) | count(*) FILTER (WHER
 count_if(seq > 50) | max_by(subject, seq) | min_by(subject, seq) | stddev(seq) | stddev_samp(seq) | stddev_pop(seq)
 variance(seq) | var_pop(seq) | var_samp(seq) | corr(seq, seq * seq) | covar_pop(seq, seq * seq) | covar_samp(seq, seq)
 bool_and(seq > 0) | bool_or(seq > 99) | max(seq % 7) | median(seq) | sum(DISTINCT seq % 10) | avg(seq) + 1
-skewness(seq) | regr_slope(seq, seq * seq) | regr_intercept(seq, seq) | regr_count(seq, seq) | bit_and(seq)
+regr_slope(seq, seq * seq) | regr_intercept(seq, seq) | regr_count(seq, seq) | bit_and(seq)
 bit_or(seq) | bit_xor(seq) | sum(seq) / count(*) | sum(length(subject)) | max(seq) - min(seq)
 sum(CASE WHEN seq > 50 THEN 1 ELSE 0 END) | count(NULL) | sum(seq * 1.5) | max(octet_length(data))
 """

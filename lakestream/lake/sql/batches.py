@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 import pyarrow as pa
 
+from lakestream.lake.sql.explained import first_line
 from lakestream.lake.sql.statements import SqlError
 from lakestream.lake.sql.values import as_json, distinct
 
@@ -100,7 +101,7 @@ def _arrow(result: Result, counted: CountedRows, size: int, most: int) -> Iterat
     parts = _Parts()
     schema = _plain_schema(reader)
     with pa.ipc.new_stream(pa.PythonFile(parts, mode="w"), schema) as stream:
-        for batch in reader:
+        for batch in _read(reader):
             if schema != reader.schema:
                 batch = pa.RecordBatch.from_arrays([*map(_undictionaried, batch.columns)], schema=schema)
             if counted.most and counted.rows + batch.num_rows > counted.most:
@@ -117,6 +118,14 @@ def _arrow(result: Result, counted: CountedRows, size: int, most: int) -> Iterat
                 break
     if rest := parts.take():  # of an empty result the schema, and the end of the stream
         yield rest
+
+
+def _read(reader: Any) -> Iterator[Any]:
+    """Yield the batches of a reader. Raises SqlError for a value that fails."""
+    try:
+        yield from reader
+    except OSError as error:
+        raise SqlError(first_line(error)) from None
 
 
 def schema_of(result: Result) -> bytes:

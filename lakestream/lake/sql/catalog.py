@@ -232,25 +232,28 @@ class StreamCatalog:
         except typed.NoTypedView:
             return None
 
-    def log(self, name: str, text: str, place: int) -> TableLog:
+    def log(self, mention: Mention, text: str) -> TableLog:
         """Return the commits of a table.
 
         Raises:
             UnknownStream: there is no such table.
         """
         try:
-            return open_log(self.stream(name).table)
+            return open_log(self.stream(mention.name).table)
         except NotATable:
-            raise self.unknown(Mention(name, place=place), text) from None
+            raise self.unknown(mention, text) from None
 
     def unknown(self, mention: Mention, text: str) -> UnknownStream:
         """Return the error for an unknown name."""
         name, place = mention.name, mention.place
         stream = self.stream(name)
         spelled: Callable[[str], str] = buckets.short_name if mention.bare else "delta.`{}`".format
-        tables = [spelled(table) for table in self.tables()]
-        close = difflib.get_close_matches(spelled(name), tables, 3, 0.7)
-        known = ", ".join(tables[:MANY_TABLES]) + (" …" if len(tables) > MANY_TABLES else "") or "none yet"
+        tables = self.tables()
+        known = (
+            ", ".join(map(spelled, tables[:MANY_TABLES])) + (" …" if len(tables) > MANY_TABLES else "") or "none yet"
+        )
+        own = {table.rpartition("/")[2].lower(): spelled(table) for table in tables}
+        close = [own[each] for each in difflib.get_close_matches(name.rpartition("/")[2].lower(), own, 3, 0.7)]
         base, _, directory = stream.table.rpartition(f"/{paths.STREAMS}/")
         if stream.stream and directory in self.storage.directories(f"{base}/{paths.SEGMENTS}"):
             reason = (
@@ -412,7 +415,7 @@ class StatementSnapshot:
 
     def _log(self, mention: Mention) -> TableLog:
         if (log := self._logs.get(mention.name)) is None:
-            log = self._logs[mention.name] = self._catalog.log(mention.name, self._text, mention.place)
+            log = self._logs[mention.name] = self._catalog.log(mention, self._text)
         return log
 
     def _table(self, path: str, version: int) -> TableAt:

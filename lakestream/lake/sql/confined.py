@@ -72,16 +72,19 @@ class Checker:
         self._connection = connection
         self._parser = parser
 
-    def check(self, sql: str, selections: Collection[str] = ()) -> None:
+    def check(self, sql: str, selections: Collection[str] = (), prefix: str = "") -> None:
         """Check one query.
 
         Args:
             sql: a SELECT.
             selections: queries of our own that `query` may execute.
+            prefix: what stands before it: EXPLAIN.
 
         Raises:
             ForbiddenQuery: it reads another table, calls another table function, or a function that shows settings.
         """
+        if "ANALYZE" in prefix.upper():
+            raise ForbiddenQuery("EXPLAIN ANALYZE is not available here: it shows the server's paths")
         try:
             tree = self._parser.tree(sql)
         except Unparsed as error:

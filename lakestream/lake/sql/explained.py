@@ -18,7 +18,8 @@ _KIND = re.compile(r"^[A-Z][\w ]*? Error: ")
 _SPARK_WORDS = re.compile(
     r"""at or near "(`|view|rlike|regexp|div|distribute|sort|cluster|array|map|anti|percent|minus|<=>|lateral)""", re.I
 )
-"""Words of Spark's SQL behind which DuckDB's parser gives up."""
+"""Words of Spark's SQL at which DuckDB's parser gives up."""
+_SPARK_CALL = re.compile(r"\b(array|map|except|values)\s*\(?\s*$", re.I)
 
 
 class DuckdbError(msgspec.Struct, frozen=True):
@@ -63,6 +64,11 @@ def advised(said: DuckdbError, *, is_spark: bool = False) -> str:
     if is_spark or only_spark or _SPARK_WORDS.search(text):
         text += f"\n{ENGINE_HINT}"
     return text
+
+
+def is_sparks(before: str) -> bool:
+    """Return True if DuckDB's parser gave up behind something that only Spark has."""
+    return _SPARK_CALL.search(before) is not None
 
 
 @cache

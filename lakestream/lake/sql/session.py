@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import duckdb
+import msgspec
 
 from lakestream.lake.sql import TAIL_BYTES, buckets, explained, statements
 from lakestream.lake.sql.catalog import StatementSnapshot, StreamCatalog, UnknownStream
@@ -80,11 +81,20 @@ class Result:
         self.types = tuple(str(column[1]) for column in description)
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        while rows := self._cursor.fetchmany(FETCH_ROWS):
+        while rows := self._fetched():
             yield from rows
 
+    def _fetched(self) -> list[tuple[Any, ...]]:
+        try:
+            return self._cursor.fetchmany(FETCH_ROWS)
+        except (duckdb.InternalException, duckdb.FatalException) as error:
+            raise EngineFailed(str(error)) from None
+        except duckdb.Error as error:  # of a value, behind rows that were right
+            raise SqlError(explained.first_line(error)) from None
+
     def batches(self, rows: int) -> Any:
-        """Return the remaining rows as a pyarrow RecordBatchReader of batches of so many rows."""
+        """Return the remaining rows as a pyarrow RecordBatchReader of batches of so many rows. It raises OSError for a
+        value that fails."""
         return self._cursor.to_arrow_reader(rows)
 
     def fetchall(self) -> list[tuple[Any, ...]]:
@@ -241,8 +251,9 @@ class Session:
             result = Result(self._connection.cursor().execute(f"{names} UNION SELECT 'as_of' ORDER BY 1"))
         elif statement.kind == "history":
             (mention,) = statement.mentions()
-            name = (self._catalog.spelled(mention.name) if mention.bare else None) or mention.name
-            result = self._history(self._catalog.log(name, text, mention.place))
+            if mention.bare and (name := self._catalog.spelled(mention.name)) is not None:
+                mention = msgspec.structs.replace(mention, name=name)
+            result = self._history(self._catalog.log(mention, text))
         else:
             return self._execute(statement, text, described)
         if described is not None:
@@ -257,7 +268,7 @@ class Session:
             edited = rewrite(statement, snapshot.locate)
             query = edited.text
             if self._checker is not None:
-                self._checker.check(query, snapshot.sources())
+                self._checker.check(query, snapshot.sources(), statement.prefix)
             if seen is not None and seen.versions == snapshot.versions:
                 break
             seen = snapshot

@@ -28,7 +28,7 @@ import msgspec
 from lakestream.lake.errors import LakeError
 from lakestream.lake.sql import buckets
 from lakestream.lake.sql.buckets import View
-from lakestream.lake.sql.explained import DuckdbError, advised
+from lakestream.lake.sql.explained import DuckdbError, advised, is_sparks
 from lakestream.lake.sql.tokens import SqlToken, significant, split, tokens
 from lakestream.lake.storage import paths
 from lakestream.lake.table.schema import doubled, literal
@@ -396,7 +396,7 @@ class _Reader:
             tree = self._parser.tree(sql)
         except Unparsed as error:
             ticked = any(token.kind == "ticked" for token in tokens(sql))
-            reason = advised(DuckdbError(error.reason), is_spark=ticked)
+            reason = advised(DuckdbError(error.reason), is_spark=ticked or is_sparks(sql[: error.offset]))
             raise BadSql(reason, self._text, place(error.offset)) from None
         references = self._references(sql, tree, place)
         return Statement("explain" if begin else "query", sql, place, references, self._part[:start], names)

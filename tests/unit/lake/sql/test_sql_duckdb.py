@@ -25,6 +25,7 @@ from typer.testing import CliRunner
 
 from lakestream.cli.app import app
 from lakestream.lake.errors import UnsupportedLake
+from lakestream.lake.sql.batches import CountedRows, batches
 from lakestream.lake.sql.connection import ExtensionMissing, extension_path
 from lakestream.lake.sql.session import NoLakeHere, Session, SqlError, UnknownStream
 from lakestream.lake.sql.statements import BadSql
@@ -322,6 +323,9 @@ def test_a_stream_that_waits_for_the_compactor(session: Session) -> None:
         (f"SELECT get_json_object(data, '$.a') FROM {ORDERS}", "Spark SQL: `--engine spark`", "get_json_object"),
         (f"SELECT seq FROM {ORDERS} LATERAL VIEW explode(a) t AS b", "Spark SQL: `--engine spark`", "LATERAL"),
         ("SELECT `seq` FROM ORDERS", "Spark SQL: `--engine spark`", "`"),
+        ("SELECT array(1, 2)", "Spark SQL: `--engine spark`", "1"),
+        ("SELECT * EXCEPT (seq) FROM ORDERS", "Spark SQL: `--engine spark`", "seq"),
+        ("SELECT sequence(1, 2)", "Spark SQL: `--engine spark`", "sequence"),
         (f"SELECT seq FROM {ORDERS} VERSION AS OF 4", "there is no version 4; versions 0 to 3 are known", "`streams"),
         (f"SELECT seq FROM {ORDERS} VERSION AS OF 'x'", "VERSION AS OF takes a version number", "`streams"),
         (f"SELECT seq FROM {ORDERS} TIMESTAMP AS OF 'soon'", "TIMESTAMP AS OF does not understand 'soon'", "`streams"),
@@ -333,7 +337,7 @@ def test_a_stream_that_waits_for_the_compactor(session: Session) -> None:
         ("SELECT seq FROM as_of(ORDERS)", "as_of takes a stream and a moment", "as_of"),
         ("SELECT seq FROM as_of('ORDRES', 1)", "there is no table delta.`streams/ORDRES`", "as_of"),
         ("SELECT 1; SELECT 2", "one statement is expected here, not 2", None),
-        ("SELECT seq FROM ORDRES", "there is no table ORDRES", "ORDRES"),
+        ("SELECT seq FROM ORDRES", "there is no table ORDRES in", "ORDRES"),
         ("SELECT seq\nFROM ORDERS\nWHERE nope = 'é'", 'Referenced column "nope" not found', "nope"),
     ],
 )
@@ -344,6 +348,28 @@ def test_errors_say_what_and_where(session: Session, query: str, message: str, p
     if place is not None:
         *_, shown, mark = [line for line in str(caught.value).splitlines() if line.startswith("  ")][:3]
         assert shown[mark.index("^") :].startswith(place)
+
+
+def test_names_that_are_close_are_named(session: Session, lake: Path) -> None:
+    for query in ("FROM ORDRES", "FROM ORDRES VERSION AS OF 1", "DESCRIBE HISTORY ordrs", "FROM as_of(ORDRS, 1)"):
+        with pytest.raises(UnknownStream, match=r"Did you mean (ORDERS|accounts.ACME.ORDERS)\?"):
+            session.query(query)
+    with Session(lake, account="$G") as confined, pytest.raises(UnknownStream) as unknown:
+        confined.query("FROM ORDRES")
+    assert str(unknown.value).startswith("there is no table ORDRES in")
+    assert str(unknown.value).endswith("the tables there are: ORDERS")
+    with pytest.raises(UnknownStream) as far:
+        session.query("FROM nowhere")
+    assert "Did you mean" not in str(far.value)
+
+
+def test_a_value_that_fails_behind_others_is_one_line(session: Session) -> None:
+    late = "SELECT CASE WHEN i = 999999 THEN error('no') ELSE i END FROM range(1000000) t(i)"
+    with pytest.raises(SqlError) as failed:
+        session.query(late).fetchall()
+    assert "{" not in str(failed.value)
+    with pytest.raises(SqlError, match=r"^no$"):
+        list(batches(session.query(late), "arrow", CountedRows(0), 1 << 20, 1 << 20))
 
 
 def test_a_file_that_is_gone(tmp_path: Path) -> None:
