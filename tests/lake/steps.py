@@ -43,6 +43,7 @@ from lakestream.lake.table.state import position_of
 from lakestream.lake.write.clone_maker import CloneMaker, clone
 from lakestream.lake.write.maintainer import Maintainer
 from lakestream.lake.write.maintenance_plan import Policy
+from lakestream.lake.write.misfits import misfits_table
 from lakestream.lake.write.replay import Replay
 from lakestream.lake.write.stream_compaction import CompactionOptions, StreamCompaction
 from lakestream.schemas.schema import Schema
@@ -227,6 +228,17 @@ class Stage:
         table = model.table(self.lake)
         assert rows(self.storage, table) == [(one.seq, one.data) for one in model.expected()]
         assert position_of(table, model.identity.uid) == model.sealed[-1].last_index
+
+
+def seqs(storage: Storage, table: str) -> list[int]:
+    """Return the sequences of a table's newest version."""
+    import pyarrow as pa
+    from deltalake import DeltaTable as Reader
+    from deltalake import QueryBuilder
+
+    reader = Reader(table, storage_options=storage.delta_options() or None)
+    found = pa.table(QueryBuilder().register("t", reader).execute("SELECT seq FROM t ORDER BY seq").read_all())
+    return list(found.column("seq").to_pylist())
 
 
 def rows(storage: Storage, table: str) -> list[tuple[int, bytes]]:
@@ -420,7 +432,11 @@ def _misfits(stage: Stage) -> Prepared:
         register(2, "string")
         Replay(stage.spark, stage.lake, model.identity).run()
 
-    return work, lambda: stage.is_stream(model)
+    def check() -> None:
+        stage.is_stream(model)
+        assert seqs(stage.storage, misfits_table(model.table(stage.lake))) == [], "the replay has typed all of them"
+
+    return work, check
 
 
 def _retained(stage: Stage) -> Prepared:

@@ -30,7 +30,7 @@ from lakestream.lake.table.actions import locate, table_file
 from lakestream.lake.table.check import Damage
 from lakestream.lake.table.commit import Commit, forget
 from lakestream.lake.table.log import TableLog, log_directory
-from lakestream.lake.table.progress import TableProgress
+from lakestream.lake.table.progress import TableProgress, application
 from lakestream.lake.table.scan import Scan
 from lakestream.lake.table.schema import MISFITS_PROPERTY
 from lakestream.lake.table.state import TableFollower
@@ -150,7 +150,8 @@ class MisfitTable:
         if owner not in (None, self._identity.uid):
             taken, self._path = self._path, ""
             raise TableBusy(taken)
-        commit = self._begun()
+        # Of two attempts at a batch, Delta would append the files of the later one behind those of the other.
+        commit = Commit(self._spark, self._storage, self.path, application(self._identity.uid))
         if owner is None:
             # The files are there already, which CREATE TABLE would refuse.
             commit.describe(self._metadata())
