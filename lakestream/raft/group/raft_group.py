@@ -15,7 +15,7 @@ Raft; disk.py does the work in the I/O thread.
 # out what it causes, calls would nest in any order: an owner proposes while entries are handed to it, say.
 #
 #     1. take a Ready           entries go to `_unstable` and `_writes`, messages to `_out`, a cut to `_truncate`
-#     2. begin disk work        at most one piece at a time (`_busy`): whatever is due by then, as one `Work`
+#     2. begin disk work        at most one piece at a time (`_work`): whatever is due by then, as one `Work`
 #     3. hand entries out       those that are committed and on this disk, in order, at most through the next SEAL
 #     4. call the owner         a change of role, answers to reads, room for proposals that were held
 #
@@ -49,6 +49,7 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable
+from enum import Enum, auto
 from typing import cast
 
 import msgspec
@@ -87,6 +88,14 @@ SMALL_BYTES = 256 << 10
 """Segments below this length (256 KiB) that are old are sealed in turn; see `SEALS_A_TICK` in groups.py."""
 LOAD_BYTES = 4 << 20
 """Maximum bytes of committed entries read from the log at once to be handed out (4 MiB)."""
+
+
+class Life(Enum):
+    """The life of a group in this process. A group that has failed runs on, to give its leadership away."""
+
+    NEW = auto()
+    RUNNING = auto()
+    STOPPED = auto()
 
 
 class Outlet(msgspec.Struct):
@@ -133,11 +142,12 @@ class RaftGroup(Group):
         self._outlet, self._io, self._options = outlet, outlet.io, options
         self._ticks = 0
         self._given_up = 0  # the term in which this node began to give up leading
-        self._started = self._stopped = self._pumping = self._touched = self._active = False
+        self._life = Life.NEW
+        self._pumping = self._touched = self._active = False
         self._writes: deque[tuple[Frame, int]] = deque()  # (frame, epoch) that are not being written yet
         self._truncate: int | None = None
         self._cut = 1 << 62  # the lowest cut since the work under way began
-        self._busy = self._loading = self._wants_sync = self._room = self._wants_kept = False
+        self._loading = self._wants_sync = self._room = self._wants_kept = False
         self._behind = False  # on a follower: what is committed is handed out by the next `announce`
         self._work: Work | None = None  # under way
         self._seal: tuple[SealState, int] | None = None  # waits for its turn, or is under way
@@ -164,7 +174,7 @@ class RaftGroup(Group):
 
     def _blocked(self) -> bool:
         return bool(
-            self._busy
+            self._work is not None
             or self._owner.applying
             or self._seal_proposed
             or self._owner.held
@@ -174,12 +184,16 @@ class RaftGroup(Group):
         )
 
     @property
+    def _ended(self) -> bool:
+        return self._life is Life.STOPPED or self.failed is not None
+
+    @property
     def in_company(self) -> bool:
         return self._outlet.many
 
     @property
     def at_rest(self) -> bool:
-        return not self._busy
+        return self._work is None
 
     @property
     def is_leader(self) -> bool:
@@ -240,8 +254,8 @@ class RaftGroup(Group):
 
     # ------------------------------------------------------------------ life
     def start(self) -> None:
-        assert not self._started
-        self._started = True
+        assert self._life is Life.NEW
+        self._life = Life.RUNNING
         self._outlet.joined(self.group, self)
         if self._core.membership.voters == (self.me,):
             self._core.campaign()
@@ -251,19 +265,18 @@ class RaftGroup(Group):
         self._pump()
 
     def stop(self, done: Callable[[], None] | None = None) -> None:
-        if not self._stopped:
-            self._stopped = True
-            if self._started:
-                self._outlet.left(self.group)
-            if not self._busy:
-                self._close_file()
-        if done is not None and self._busy:
+        was, self._life = self._life, Life.STOPPED
+        if was is Life.RUNNING:
+            self._outlet.left(self.group)
+        if was is not Life.STOPPED and self._work is None:
+            self._close_file(keep=was is Life.RUNNING)
+        if done is not None and self._work is not None:
             self._idle.append(done)
         elif done is not None:
             done()
 
-    def _close_file(self, keep: bool = True) -> None:
-        if keep and self.failed is None and self._started:
+    def _close_file(self, keep: bool) -> None:
+        if keep and self.failed is None:
             with contextlib.suppress(OSError):  # everything that must be durable is; see PersistentState
                 self._file.write(self._to_keep(), sync=False)
         self._file.close()
@@ -296,7 +309,7 @@ class RaftGroup(Group):
 
     def step(self, sender: str, message: Message) -> None:
         """Take a message; call `settle` after the last one of a buffer. Raise RaftError if it is invalid."""
-        if not self._stopped and self.failed is None:
+        if not self._ended:
             self._core.step(sender, message)
 
     def settle(self) -> None:
@@ -422,7 +435,7 @@ class RaftGroup(Group):
     def _pump(self) -> None:
         """Carry out Readys of the core until there are none. Nested calls leave the work to the outer one."""
         self._touched = True  # the core may have a Ready
-        if self._pumping or self._stopped or not self._started:
+        if self._pumping or self._life is not Life.RUNNING:
             return
         self._pumping = True
         try:
@@ -431,7 +444,7 @@ class RaftGroup(Group):
             if base > self._log_base:  # the store removes segments that the lake holds
                 self._log_base = base
                 core.compacted(base)
-            while not self._stopped:
+            while self._life is Life.RUNNING:
                 if self._touched:
                     self._touched = False
                     ready = core.ready()
@@ -439,7 +452,7 @@ class RaftGroup(Group):
                         self._take(ready)
                         continue
                 # A group is called several times for an entry: whatever is not due costs no call.
-                if not self._busy and self._start_work():
+                if self._work is None and self._start_work():
                     continue
                 if self._unstable.handed < core.log.commit and self._hand_out():
                     continue
@@ -448,7 +461,7 @@ class RaftGroup(Group):
         finally:
             self._pumping = False
             self._outlet.flush()
-        active = not (self._core.quiescent or self.failed is not None or self._stopped)
+        active = not (self._core.quiescent or self._ended)
         if active != self._active:
             self._active = active
             self._outlet.active(self.group, active)
@@ -508,7 +521,7 @@ class RaftGroup(Group):
 
     def _read_done(self, error: BaseException | None) -> None:
         """Go on after entries for other members were read from the disk, or fail with `error`."""
-        if self._stopped or self.failed is not None:
+        if self._ended:
             return
         if error is not None and self._replacement is None:  # else the log is about to be replaced
             self.fail(error)
@@ -517,7 +530,7 @@ class RaftGroup(Group):
     # ------------------------------------------------------------------ the disk
     def _start_work(self) -> bool:
         """Submit the next disk work if there is some and none is under way; return True if so."""
-        if self._busy or self.failed is not None:
+        if self._work is not None or self.failed is not None:
             return False
         asked = self._writes or self._wants_kept or self._out.unsynced or self._truncate is not None
         if not (asked or self._seal is not None or self._wants_sync or self._replacement is not None):
@@ -525,10 +538,9 @@ class RaftGroup(Group):
         work = self._next_work()
         if work is None:
             return False
-        self._busy, self._cut = True, 1 << 62
+        self._work, self._cut = work, 1 << 62
         if work.keep_synced:
             self._out.sync_begins()
-        self._work = work
         self._outlet.work(self, work)
         return True
 
@@ -582,12 +594,12 @@ class RaftGroup(Group):
 
     def worked(self) -> None:
         """Go on after disk work, which has its result."""
-        work, self._busy, self._work = self._work, False, None
+        work, self._work = self._work, None
         assert work is not None, "no disk work was under way"
         done = work.done
         if done is not None and done.file is not None:
             self._file = done.file
-        if self._stopped:  # after a failed write nothing is written; an installed state has its own file
+        if self._life is Life.STOPPED:  # after a failed write nothing is written; an installed state has its own file
             self._close_file(keep=done is not None and work.replace is None)
             return
         if done is None:
@@ -635,7 +647,7 @@ class RaftGroup(Group):
     # ------------------------------------------------------------------ another state
     def _installed(self, replacement: Replacement | None) -> None:
         """Take the state that the owner fetched for an Install, or None if it could not be fetched."""
-        if self._stopped or self.failed is not None:
+        if self._ended:
             return
         if replacement is None:
             self._core.install_failed()
@@ -687,7 +699,7 @@ class RaftGroup(Group):
 
         def done(found: list[tuple[Frame, Appended]] | None, error: BaseException | None) -> None:
             self._loading = False
-            if self._stopped or self.failed is not None or log is not self._log or self._replacement is not None:
+            if self._ended or log is not self._log or self._replacement is not None:
                 return
             if found is None:
                 self.fail(error)
@@ -723,14 +735,14 @@ class RaftGroup(Group):
 
     def _step(self, steps: Steps, newest: tuple[Frame, Appended]) -> None:
         """Take one step of applying entries."""
-        if self._stopped or self.failed is not None:
+        if self._ended:
             return
         self._owner.applying = False  # what the owner proposes with the last one is taken
         left: Steps | None = None
         for _ in steps:
             left = steps
             break
-        if not self._stopped and self.failed is None:
+        if not self._ended:
             self._go_on(left, newest)
             self._pump()
 
