@@ -35,6 +35,12 @@ class Family(msgspec.Struct, frozen=True, eq=False):
     labels: tuple[str, ...] = ()
 
 
+def families(namespace: Mapping[str, object]) -> tuple[Family, ...]:
+    """Return the families that a module has defined so far, alone or as a tuple, in their order."""
+    groups = [each if isinstance(each, tuple) else (each,) for each in namespace.values()]
+    return tuple(dict.fromkeys(one for group in groups for one in group if isinstance(one, Family)))
+
+
 class Row(msgspec.Struct, frozen=True, gc=False):
     """Values of several metrics with the same labels.
 

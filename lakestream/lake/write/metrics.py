@@ -16,7 +16,7 @@ from lakestream import __version__
 from lakestream.lake.catalogs.keeper import CHANGES, PassResult
 from lakestream.lake.staging.query_progress import QueryProgress
 from lakestream.lake.storage import paths
-from lakestream.metrics.family import COUNTER, GAUGE, HISTOGRAM, Family, Sheet
+from lakestream.metrics.family import COUNTER, GAUGE, HISTOGRAM, Family, Sheet, families
 from lakestream.metrics.histogram import Histogram
 
 if TYPE_CHECKING:
@@ -92,31 +92,7 @@ JVM_COMMITTED = Family("jvm_memory_committed_bytes", GAUGE, "Memory that the JVM
 JVM_MAX = Family("jvm_memory_max_bytes", GAUGE, "Limit of the JVM's memory, in bytes; -1: none.", ("area",))
 JVM_RESIDENT = Family("lakestream_jvm_resident_memory_bytes", GAUGE, "Resident memory of the JVM's process, in bytes.")
 
-FAMILIES = (
-    INFO,
-    ACTIVE,
-    COMMITS,
-    FAILURES,
-    FAILING,
-    MESSAGES,
-    MISFITS,
-    BATCHES,
-    BATCH,
-    SEGMENTS,
-    INPUT,
-    PROCESSED,
-    DURATION,
-    LAST,
-    MAINTAINED,
-    CATALOG_UP,
-    CATALOG_ENTRIES,
-    CATALOG_CHANGES,
-    CATALOG_FAILURES,
-    JVM_USED,
-    JVM_COMMITTED,
-    JVM_MAX,
-    JVM_RESIDENT,
-)
+FAMILIES = families(globals())
 """All of them, in the order of the reference."""
 
 

@@ -8,7 +8,7 @@ is generated from here.
 
 from __future__ import annotations
 
-from lakestream.metrics.family import COUNTER, GAUGE, HISTOGRAM, Family
+from lakestream.metrics.family import COUNTER, GAUGE, HISTOGRAM, Family, families
 
 SERVER = ("server_id", "server_name")
 ACCOUNT = ("server_name", "account")
@@ -213,48 +213,7 @@ LEFT_OUT = _gauge(
     ("kind",),
 )
 
-FAMILIES = (
-    INFO,
-    *VARZ,
-    PENDING,
-    *JETSTREAM,
-    *ACCOUNTS,
-    *STREAMS,
-    *CONSUMERS,
-    API_REQUESTS,
-    API_ERRORS,
-    STREAMS_FAILED,
-    SYNC_SECONDS,
-    WRITE_MESSAGES,
-    WRITE_BYTES,
-    ACK_SECONDS,
-    IO_WAITING,
-    IO_WAITS,
-    IO_WAIT_SECONDS,
-    INDEX_BYTES,
-    INDEX_LIMIT,
-    SCRUBBED,
-    DAMAGES,
-    REPAIRED,
-    STORE_FREE,
-    STORE_SIZE,
-    CERTIFICATE,
-    *RAFT,
-    RAFT_LAG,
-    *LAKE,
-    LAKE_FAILING,
-    LAKE_DAMAGED,
-    COMPACTOR_ALIVE,
-    LAKE_REACHABLE,
-    HISTORY_SECONDS,
-    HISTORY_FAILURES,
-    HISTORY_HITS,
-    HISTORY_MISSES,
-    HISTORY_BYTES,
-    *SQL,
-    SQL_RUNNING,
-    LEFT_OUT,
-)
+FAMILIES = families(globals())
 """All of them, in the order of the reference."""
 
 ONCE = (
