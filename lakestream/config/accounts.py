@@ -64,9 +64,9 @@ def as_mappings(key: str, item: Item, account: str = GLOBAL_ACCOUNT) -> tuple[Su
             destinations: tuple[Destination, ...] = (Destination(value),)
             where = f'"{source}" to "{value}"'
         elif isinstance(value, dict):
-            destinations, where = (_destination(entry, entry),), f'"{source}"'
+            destinations, where = (_destination(entry),), f'"{source}"'
         elif isinstance(value, list):
-            destinations, where = tuple(_destination(one, entry) for one in value), f'"{source}"'
+            destinations, where = tuple(_destination(one) for one in value), f'"{source}"'
         else:
             raise entry.error("Expected an entry for the mapping destination")
         try:
@@ -90,7 +90,7 @@ def _check_mapping(mapping: SubjectMapping) -> None:
     Mappings((mapping,))
 
 
-def _destination(item: Item, mapping: Item) -> Destination:
+def _destination(item: Item) -> Destination:
     if not isinstance(item.value, dict):
         raise item.error("Expected an entry for the mapping destination")
     values = converted(item.value, DESTINATION, unknown="Unknown field {} for mapping destination")

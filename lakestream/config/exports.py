@@ -226,7 +226,7 @@ def as_imports(item: Item, places: Places, warnings: list[str]) -> tuple[StreamI
         _one_kind(keys, named=False)
         values = {name: value for name, (value, _) in keys.items()}
         if "service" in keys:
-            made: StreamImport | ServiceImport = _service(keys, values, entry, seen)
+            made: StreamImport | ServiceImport = _service(keys, values, seen)
         else:
             made = _stream(keys, values)
         places[id(made)] = keys.get("service", keys.get("stream", (None, entry)))[1]
@@ -234,7 +234,7 @@ def as_imports(item: Item, places: Places, warnings: list[str]) -> tuple[StreamI
     return tuple(found)
 
 
-def _service(keys: Entry, values: dict[str, Any], entry: Item, seen: Services) -> ServiceImport:
+def _service(keys: Entry, values: dict[str, Any], seen: Services) -> ServiceImport:
     if "allow_trace" in keys:
         raise keys["allow_trace"][1].error("Detected allow_trace directive on a non-stream")
     account, subject = values["service"]

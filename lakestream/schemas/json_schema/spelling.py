@@ -46,7 +46,7 @@ def skeletons(record: RecordType, columns: pa.RecordBatch, payloads: pa.BinaryAr
     found: list[str] = []
     chosen = np.full(len(payloads), -1, np.int32)
     rest = np.flatnonzero(pc.is_valid(payloads).to_numpy(zero_copy_only=False))
-    known = _known(record, columns)
+    known = _known(columns)
     budget = MAX_TRIALS * len(payloads) + MAX_SKELETONS
     strange = 0
     while len(rest) and budget > 0 and len(found) < MAX_SKELETONS and strange < MAX_STRANGE:
@@ -77,7 +77,7 @@ def skeletons(record: RecordType, columns: pa.RecordBatch, payloads: pa.BinaryAr
     return pa.DictionaryArray.from_arrays(pa.array(chosen, mask=chosen < 0), pa.array(found, pa.string()))
 
 
-def _known(record: RecordType, columns: pa.RecordBatch) -> list[Any]:
+def _known(columns: pa.RecordBatch) -> list[Any]:
     return [pc.is_valid(column).to_numpy(zero_copy_only=False) for column in columns.columns]
 
 

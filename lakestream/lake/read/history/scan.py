@@ -139,7 +139,7 @@ class TableScan:
         most, size = extent
         near = snapshot.overlapping(start, start + most)
         limit = max(1, min(most, size // self._row_size(near)))
-        last = min(snapshot.max_seq, room[1], start + _span(near, start, limit) * self._stretch - 1)
+        last = min(snapshot.max_seq, room[1], start + _span(near, limit) * self._stretch - 1)
         rows = joined([self._sql.rows(snapshot, Pick(start, last), COLUMNS, limit)], COLUMNS)
         if rows.num_rows >= limit:
             last = rows.column("seq")[-1].as_py()
@@ -205,7 +205,7 @@ class TableScan:
         start = max(first, files[0].min_seq)
         near = snapshot.overlapping(start, start + rows, wanted)
         limit = max(1, min(extent.rows, extent.size // self._row_size(near)))
-        through = min(last, start + _span(near, start, rows) - 1)
+        through = min(last, start + _span(near, rows) - 1)
         found = joined([self._sql.rows(snapshot, Pick(start, through, wanted), COLUMNS, limit)], COLUMNS)
         if found.num_rows >= limit:
             through = found.column("seq")[-1].as_py()
@@ -254,8 +254,8 @@ def _small(file: TableFile) -> bool:
     return file.rows <= DIRECT_ROWS and file.size <= DIRECT_BYTES
 
 
-def _span(files: Sequence[TableFile], first: int, rows: int) -> int:
-    """Return the number of sequences from `first` on that hold about `rows` messages, by the density of the files."""
+def _span(files: Sequence[TableFile], rows: int) -> int:
+    """Return the number of sequences that hold about `rows` messages, by the density of the files."""
     held = sum(file.rows for file in files)
     if not held:
         return rows
