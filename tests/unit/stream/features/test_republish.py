@@ -57,8 +57,8 @@ def test_it_comes_again_when_it_is_durable_and_before_its_ack(make: MakeWorld) -
     world = make(republish=AGAIN)
     again = listen(world, b"again.>")
     order: list[bytes] = []
-    again.receive = lambda sub, subject, *rest: order.append(subject)  # type: ignore[method-assign]
-    world.inbox.receive = lambda sub, subject, *rest: order.append(subject)  # type: ignore[method-assign]
+    again.receive = lambda sub, message, client: order.append(message.subject)  # type: ignore[method-assign]
+    world.inbox.receive = lambda sub, message, client: order.append(message.subject)  # type: ignore[method-assign]
     reply = world.publish("s.a", b"x")
     world.clock.turn()
     assert order == [], "the write is under way"
