@@ -572,9 +572,9 @@ class _Reader:
             behind = "" if node["alias"] else f" AS {doubled(names[-1])}"
             edits = list[Edit]()
             for column in columns if len(names) > 1 else ():
-                at = numbers[characters(sql, column["query_location"])]
+                at = numbers.get(characters(sql, column["query_location"]))
                 own = [name.lower() for name in column["column_names"][: len(names)]]
-                if own == [name.lower() for name in names]:
+                if at is not None and own == [name.lower() for name in names]:
                     edits.append(Edit(found[at].start, found[at + 2 * len(names) - 2].start, ""))
             references.append(TableReference(mention, start, end, before, behind, tuple(edits)))
         return tuple(sorted(references, key=lambda each: each.start))

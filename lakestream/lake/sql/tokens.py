@@ -63,7 +63,8 @@ class SqlToken(NamedTuple):
 
 
 def tokens(text: str, language: Language = "duckdb") -> Iterator[SqlToken]:
-    """Yield the tokens of a text without blanks and comments; those with an odd blank have the kind `blank`."""
+    """Yield the tokens of a text without blanks and comments; those with an odd blank, which DuckDB makes
+    shorter, have the kind `blank`."""
     match, at, end = _PATTERNS[language].match, 0, len(text)
     while at < end:
         found = match(text, at)
@@ -81,7 +82,7 @@ def tokens(text: str, language: Language = "duckdb") -> Iterator[SqlToken]:
             return
         if kind != "blank":
             yield SqlToken(kind, found[0] if after == found.end() else text[at:after], at, after)
-        elif not text[at:after].isascii() and not text.startswith(("--", "/*"), at):
+        elif not text[at:after].isascii() and not text.startswith("--", at):
             yield SqlToken(kind, text[at:after], at, after)
         at = after
 

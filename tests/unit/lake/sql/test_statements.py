@@ -133,6 +133,7 @@ def rewritten(text: str) -> str:
         ("FROM (PIVOT ORDERS ON a)", f'FROM (PIVOT {scan()} AS "ORDERS" ON a)'),
         ("UNPIVOT ORDERS ON a", f'UNPIVOT {scan()} AS "ORDERS" ON a'),
         ("SELECT 'é', 1 FROM ORDERS é WHERE é.ü = 1", f"SELECT 'é', 1 FROM {scan()} é WHERE é.ü = 1"),
+        ("FROM /* \u00a0é */ ORDERS -- \u00a0", f'FROM          {scan()} AS "ORDERS" -- \u00a0'),
         ("SELECT 1\u00a0FROM\u3000ORDERS", f'SELECT 1 FROM {scan()} AS "ORDERS"'),
     ],
 )
