@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lakestream.cli.nats import shown
-from lakestream.cli.nats.session import TIMEOUT_S, CommandFailed, NatsSession, Refused, confirm, over_nats
+from lakestream.cli.nats.session import TIMEOUT_S, CommandFailed, NatsSession, ApiRefused, confirm, over_nats
 from lakestream.cli.nats.streams import NO_MESSAGE, Force
 from lakestream.cli.server_options import Server, with_server
 from lakestream.cli.terminal import JsonOption, print_json, size
@@ -151,7 +151,7 @@ def get(
         message: dict[str, Any] = {}
         try:
             message = (await session.api(f"STREAM.MSG.GET.{PREFIX}{bucket}", body))["message"]
-        except Refused as refused:
+        except ApiRefused as refused:
             if refused.code != NO_MESSAGE:
                 raise
         if message.get("subject") != subject or b"KV-Operation:" in base64.b64decode(message.get("hdrs", "")):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lakestream.cli.nats import shown
-from lakestream.cli.nats.session import TIMEOUT_S, CommandFailed, NatsSession, Refused, over_nats
+from lakestream.cli.nats.session import TIMEOUT_S, CommandFailed, NatsSession, ApiRefused, over_nats
 from lakestream.cli.server_options import Server, with_server
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ async def _create(session: NatsSession, name: str, subject: str, say: Callable[[
     """Create a stream for a subject, unless there is one of this name."""
     try:
         await session.api(f"STREAM.INFO.{name}")
-    except Refused as refused:
+    except ApiRefused as refused:
         if refused.code != NO_STREAM:
             raise
         first, dot, _ = subject.partition(".")

@@ -29,7 +29,7 @@ class CommandFailed(Exception):
     """Raised when a command cannot do what it was asked for; the text says why and what to do."""
 
 
-class Refused(CommandFailed):
+class ApiRefused(CommandFailed):
     """Raised for an error of JetStream's API. `code`: its number (`err_code`)."""
 
     def __init__(self, subject: str, error: dict[str, Any]) -> None:
@@ -55,13 +55,13 @@ class NatsSession:
         """Return the answer to a request to `$JS.API.<subject>`.
 
         Raises:
-            Refused: it is an error.
+            ApiRefused: it is an error.
             CommandFailed: there is none.
         """
         data = b"" if body is None else json.dumps(body).encode()
         answer: dict[str, Any] = json.loads((await self.request(f"$JS.API.{subject}", data)).data)
         if error := answer.get("error"):
-            raise Refused(subject, error)
+            raise ApiRefused(subject, error)
         return answer
 
     async def request(self, subject: str, data: bytes, timeout: float = TIMEOUT_S) -> Any:
