@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lakestream.cli.nats import shown
-from lakestream.cli.nats.session import TIMEOUT_S, CommandFailed, NatsSession, ApiRefused, confirm, over_nats
+from lakestream.cli.nats.session import TIMEOUT_S, ApiRefused, CommandFailed, NatsSession, confirm, over_nats
 from lakestream.cli.nats.streams import NO_MESSAGE, Force
 from lakestream.cli.server_options import Server, with_server
 from lakestream.cli.terminal import JsonOption, print_json, size

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lakestream.cli.nats import shown
-from lakestream.cli.nats.session import TIMEOUT_S, CommandFailed, NatsSession, ApiRefused, over_nats
+from lakestream.cli.nats.session import TIMEOUT_S, ApiRefused, CommandFailed, NatsSession, over_nats
 from lakestream.cli.server_options import Server, with_server
 
 if TYPE_CHECKING:
