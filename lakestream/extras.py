@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib.util
 from typing import Any
 
+DISTRIBUTION = "lakestream-server"
+"""Name of the distribution, for pip: the name of the import package and of the command is someone else's on PyPI."""
 _LAKE = ("duckdb", "pandas", "polars", "py4j", "pyspark", "delta")
 MODULES = {
     "lake": _LAKE,
@@ -29,7 +31,7 @@ class ExtraMissing(ImportError):
 
     def __init__(self, purpose: str, module: str, extra: str) -> None:
         self.extra = extra
-        super().__init__(f"{purpose} needs {module}, which is not installed: pip install 'lakestream[{extra}]'")
+        super().__init__(f"{purpose} needs {module}, which is not installed: pip install '{DISTRIBUTION}[{extra}]'")
 
 
 def require(extra: str, purpose: str) -> None:

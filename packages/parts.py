@@ -4,8 +4,8 @@
     python packages/parts.py          writes their names, versions and pins after the main pyproject.toml was changed
 
 Belongs here: the list of these packages, and the rule for their names and versions. The distribution is called
-`<main>-<NAME>` and has the version of the main one; it requires exactly that version, and the extra NAME of the main
-one requires exactly the package (so may other extras). Other files take the names from here. Needs Python 3.11 and
+`lakestream-<NAME>` and has the version of the main one; it requires exactly that version, and the extra NAME of the
+main one requires exactly the package (so may other extras). Other files take the names from here. Needs Python 3.11 and
 nothing else: images and `make run` ask for requirements before anything is installed.
 """
 
@@ -42,7 +42,7 @@ def parts() -> dict[str, Part]:
     main = project()
     found = {}
     for name in NAMES:
-        distribution = f"{main['name']}-{name}"
+        distribution = f"lakestream-{name}"
         requirement = f"{distribution}=={main['version']}"
         module = distribution.replace("-", "_")
         found[requirement] = Part(ROOT / "packages" / name, distribution, requirement, module)

@@ -35,7 +35,7 @@ def main() -> None:
         waiting = project["dependencies"]
     while waiting:
         requirement = waiting.pop(0)
-        if inner := re.fullmatch(r"lakestream\[([\w,-]+)\]", requirement):
+        if inner := re.fullmatch(rf"{parts.project()['name']}\[([\w,-]+)\]", requirement):
             waiting += [name for extra in inner[1].split(",") for name in optional[extra]]
         elif requirement in own:
             waiting += parts.dependencies(own[requirement])

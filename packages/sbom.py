@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Bill of materials and licences of lakestream: Python packages, JARs, and the console's vendored files.
 
-    python packages/sbom.py                 the bill of materials of lakestream[all] (CycloneDX 1.6, JSON)
+    python packages/sbom.py                 the bill of materials of lakestream-server[all] (CycloneDX 1.6, JSON)
     python packages/sbom.py --dev           with the tools of developers
     python packages/sbom.py --licences      docs/reference/licences.md
     python packages/sbom.py --requirements  the packages with their versions, for pip-audit
@@ -114,7 +114,7 @@ def needed(requirements: Iterable[str], optional: dict[str, list[str]]) -> dict[
         if wanted.marker is not None and not wanted.marker.evaluate({"extra": extra}):
             continue
         name = normal(wanted.name)
-        if name == "lakestream":
+        if name == parts.project()["name"]:
             waiting += [(Requirement(text), "") for each in wanted.extras for text in optional[each]]
             continue
         if name in own:
@@ -154,10 +154,10 @@ def check(name: str, expression: str) -> None:
 
 
 def components(dev: bool = False) -> list[Component]:
-    """Return the components of lakestream[all], and with `dev` the tools. Raise LicenceError."""
+    """Return the components of lakestream-server[all], and with `dev` the tools. Raise LicenceError."""
     project = parts.project()
     optional: dict[str, list[str]] = project["optional-dependencies"]
-    runtime = needed([*project["dependencies"], "lakestream[all]"], optional)
+    runtime = needed([*project["dependencies"], "lakestream-server[all]"], optional)
     every = runtime | (needed(optional["dev"], optional) if dev else {})
     found = []
     for name, each in sorted(every.items()):
@@ -217,7 +217,7 @@ def version() -> str:
 def page(found: Iterable[Component]) -> str:
     """Return docs/reference/licences.md. It names no versions, which differ from machine to machine."""
     parts = {
-        "Python packages": ("python", "", "Packages of `lakestream[all]`, with those that they need."),
+        "Python packages": ("python", "", "Packages of `lakestream-server[all]`, with those that they need."),
         "JARs": (
             "jar",
             "",

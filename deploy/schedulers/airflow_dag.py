@@ -1,6 +1,6 @@
 """An Airflow DAG that compacts and maintains the tables of a lake.
 
-Put it into the folder of DAGs. The workers need the program `lakestream` (pip install 'lakestream[lake]', Java 17 or
+Put it into the folder of DAGs. The workers need the program `lakestream` (pip install 'lakestream-server[lake]', Java 17 or
 newer) and reach the lake. Variables of the workers:
 
     LAKESTREAM_LAKE    the lake, a directory or s3://bucket/prefix

@@ -2,7 +2,7 @@
 
     dagster dev -f dagster_assets.py
 
-The code location needs the program `lakestream` (pip install 'lakestream[lake]', Java 17 or newer) and reaches the
+The code location needs the program `lakestream` (pip install 'lakestream-server[lake]', Java 17 or newer) and reaches the
 lake. Its variables:
 
     LAKESTREAM_LAKE    the lake, a directory or s3://bucket/prefix

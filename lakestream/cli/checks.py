@@ -29,7 +29,7 @@ from lakestream.cli.monitor import Monitor, MonitorFailed
 from lakestream.cli.terminal import seconds, size
 from lakestream.config.errors import reason_of
 from lakestream.config.options import FREE_PORT, Options, RemoteTls, TlsOptions
-from lakestream.extras import MODULES
+from lakestream.extras import DISTRIBUTION, MODULES
 from lakestream.lake.errors import JavaMissing, LakeError
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.clouds.known import cloud_of
@@ -120,7 +120,7 @@ def extras() -> Iterator[CheckFinding]:
             "extras",
             text,
             "without the extra lake this machine runs servers only; for the compactor and SQL: pip install "
-            "'lakestream[lake]'",
+            f"'{DISTRIBUTION}[lake]'",
             missing=missing,
         )
     else:

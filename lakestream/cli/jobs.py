@@ -15,6 +15,7 @@ from typing import Annotated
 
 import typer
 
+from lakestream import extras
 from lakestream.cli.sql import LakeOption, default_lake
 from lakestream.cli.terminal import JsonOption, complain
 from lakestream.lake.errors import JavaMissing, LakeError
@@ -60,7 +61,7 @@ def find(name: str) -> Path:
 
 def _installed(name: str) -> list[Path]:
     try:
-        files = importlib.metadata.files("lakestream") or []
+        files = importlib.metadata.files(extras.DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:
         return []
     return [Path(str(file.locate())) for file in files if file.parts[-2:] == ("jobs", name)]

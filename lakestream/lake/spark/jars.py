@@ -138,7 +138,7 @@ def configuration(name: str = "local") -> str:
     parts = ("spark_conf", name, "spark-defaults.conf")
     candidates = [Path(lakestream.__file__).resolve().parents[1].joinpath(*parts)]
     try:
-        files = importlib.metadata.files("lakestream") or []
+        files = importlib.metadata.files(extras.DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:
         files = []
     candidates += [Path(str(file.locate())) for file in files if file.parts[-3:] == parts]

