@@ -2,8 +2,8 @@
 
     dagster dev -f dagster_assets.py
 
-The code location needs the program `lakestream` (pip install 'lakestream-server[lake]', Java 17 or newer) and reaches the
-lake. Its variables:
+The code location needs the program `lakestream` (pip install 'lakestream-server[lake]', Java 17 or newer) and reaches
+the lake. Its variables:
 
     LAKESTREAM_LAKE    the lake, a directory or s3://bucket/prefix
     LAKESTREAM         the program, if it is not on the path: /opt/lakestream/bin/lakestream

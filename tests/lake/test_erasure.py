@@ -99,6 +99,24 @@ def test_a_file_that_holds_nothing_else_goes(spark: Any, lake: Path, tmp_path: P
     check(lake, model)
 
 
+def test_a_file_that_a_killed_writer_did_not_finish_goes_with_the_erased_messages(
+    spark: Any, lake: Path, tmp_path: Path
+) -> None:
+    """Maintenance failed on it until a VACUUM a week later."""
+    model, payloads = StreamModel(tmp_path / "log"), secrets(30)
+    stored(spark, lake, model, payloads[:20], 1)
+    table = Path(model.table(lake))
+    whole = next(table.rglob("part-*.parquet"))
+    unfinished = whole.parent / "part-00000-killed.c000.snappy.parquet"
+    unfinished.write_bytes(whole.read_bytes()[:-100])
+    model.remove([3], shred=True)
+    stored(spark, lake, model, payloads[20:], 1)
+    assert maintain(spark, lake, WEEK).plan.erase == 1
+    assert not unfinished.exists()
+    assert holders(str(table), payloads[2]) == []
+    check(lake, model)
+
+
 def test_a_kill_behind_the_delete_or_behind_the_note_is_made_good(spark: Any, lake: Path, tmp_path: Path) -> None:
     model, payloads = StreamModel(tmp_path / "log"), secrets(30)
     stored(spark, lake, model, payloads)

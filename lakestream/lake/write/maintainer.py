@@ -489,9 +489,15 @@ class Maintainer:
             return 0, None
         if vacuum.to_rewrite(self._storage, facts.table, now[1], runs):
             return 0, None  # deleted since the rewrite began; the next round handles it
-        left, unknown = vacuum.left_behind(self._storage, *now, runs)
+        left, unknown, unfinished = vacuum.left_behind(self._storage, *now, runs)
         if unknown and not self._fence(facts):
             return 0, None
+        if unfinished:
+            with self._alone(facts.table, facts.incarnation) as same:
+                if not same:
+                    return 0, None
+                # Whoever writes data files has the lock meanwhile: nobody goes on with these.
+                left += [path for path in unfinished if vacuum.is_unfinished(self._storage, path)]
         try:
             kept = self._kept_after_detaching(facts.table, set(left), runs) if left else set()
         except CloneUnreadable as error:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Set
+from typing import NamedTuple
 
 from lakestream.lake.storage.storage import FileEntry, Storage
 from lakestream.lake.table.actions import AddStatistics, Key, locate, located, statistics
@@ -108,24 +109,51 @@ def to_rewrite(storage: Storage, table: str, state: TableVersion, runs: Runs) ->
     return found
 
 
-def left_behind(storage: Storage, log: TableLog, state: TableVersion, runs: Runs) -> tuple[list[str], bool]:
-    """Return the files of the table's directory that hold such rows and do not belong to the newest version, and True
-    if a commit that the log does not have may name one of them.
+class LeftBehind(NamedTuple):
+    """Files with rows to be erased that do not belong to the newest version.
 
-    They are of older versions, of the change data feed, or of a failed commit.
+    Attributes:
+        files: of older versions, of the change data feed, or of a failed commit.
+        unknown: a commit that the log does not have may name one of them.
+        unfinished: of a writer that was killed, or is at work: what there is of them may have such rows.
     """
+
+    files: list[str]
+    unknown: bool
+    unfinished: list[str]
+
+
+def left_behind(storage: Storage, log: TableLog, state: TableVersion, runs: Runs) -> LeftBehind:
+    """Return the files of the table's directory that hold such rows and do not belong to the newest version."""
     table = log.table
     current = {path for add in state.files.values() for path in located(table, add)}
     known = {locate(table, add.path): statistics(add) for add in log.ever_added()}
-    found, unknown = [], False
+    found = LeftBehind([], False, [])
     for entry in storage.tree(table):
         if entry.path in current or not visible(table, entry) or not entry.name.endswith(".parquet"):
             continue
         said = known.get(entry.path)
-        if (said is None or _may_hold(said, runs)) and _holds(storage, entry.path, runs):
-            found.append(entry.path)
-            unknown = unknown or said is None
-    return found, unknown
+        if said is None and is_unfinished(storage, entry.path):
+            found.unfinished.append(entry.path)
+        elif (said is None or _may_hold(said, runs)) and _holds(storage, entry.path, runs):
+            found.files.append(entry.path)
+            found = found._replace(unknown=found.unknown or said is None)
+    return found
+
+
+def is_unfinished(storage: Storage, path: str) -> bool:
+    """Return True if a file is there without the end that a Parquet file has."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with storage.fetch(path) as local:
+            pq.read_metadata(local)
+    except FileNotFoundError:
+        return False
+    except pa.ArrowInvalid:
+        return True
+    return False
 
 
 def _may_hold(said: AddStatistics, runs: Runs) -> bool:
