@@ -1,7 +1,7 @@
 """An Airflow DAG that compacts and maintains the tables of a lake.
 
-Put it into the folder of DAGs. The workers need the program `lakestream` (pip install 'lakestream-server[lake]', Java 17
-or newer) and reach the lake. Variables of the workers:
+Put it into the folder of DAGs. The workers need the program `lakestream` (pip install 'lakestream-server[lake]', Java
+17 or newer) and reach the lake. Variables of the workers:
 
     LAKESTREAM_LAKE    the lake, a directory or s3://bucket/prefix
     LAKESTREAM         the program, if it is not on the path: /opt/lakestream/bin/lakestream
