@@ -17,7 +17,7 @@ from lakestream.logging import Logger
 from lakestream.net.interest.interest import Interest, Watch
 from lakestream.net.interest.subscription import Match, NamedSink, Requester, Sink, Subscription, hand
 from lakestream.net.turn import Turn
-from lakestream.ports import ClientInfo, ListedMessages, MessageBlock, Messages, Single, Take
+from lakestream.ports import ClientInfo, Delivery, ListedMessages, MessageBlock, Messages, Single, Take
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.publishes import PubAcks, Publishes
 from lakestream.protocol.route_wire import Routed
@@ -438,14 +438,20 @@ class Hub:
         found = False
         if len(messages) == 1:
             return self.route(None, self.system, messages.message(0))
-        match, begin = self.interest_graph.match, 0
+        match, begin, system = self.interest_graph.match, 0, self.system
         same: Match | None = None
+        first: Delivery = (b"", b"", b"", b"")
         for at, message in enumerate(messages):
             other = match(message[0])
             if other is not same:
                 if same is not None:
-                    found |= self._hand(same, messages[begin:at])
-                begin, same = at, other
+                    if at - begin > 1 or same.queues:
+                        found |= self._hand(same, messages[begin:at])
+                    elif same.plain:  # one for each of many clients, such as acks: quicker without a block
+                        found, single = True, Single(*first)
+                        for sub in same.plain:
+                            sub.sink.take(sub, single, 0, 1, system)
+                begin, same, first = at, other, message
         return found if same is None else self._hand(same, messages[begin:] if begin else messages) or found
 
     def _acknowledge(self, acks: PubAcks) -> bool:
