@@ -216,12 +216,15 @@ class Stage:
         if failures:
             raise Failed(failures[0])
 
-    def is_whole(self) -> None:
-        """Assert that each file exists that the newest version of any table names."""
-        storage = self.storage
+    def damaged(self) -> list[tuple[str, check.Damage]]:
+        """Return tables, and the damage of files that their newest versions name."""
+        storage, found = self.storage, list[tuple[str, check.Damage]]()
         for table in clones.tables_below(storage, storage.root):
             if (log := TableLog(storage, table)).commits:
-                assert check.lacking(storage, table, map(table_file, log.state().files.values())) == [], table
+                found += [
+                    (table, one) for one in check.lacking(storage, table, map(table_file, log.state().files.values()))
+                ]
+        return found
 
     def is_stream(self, model: StreamModel) -> None:
         """Assert that a table is its stream."""
@@ -487,20 +490,21 @@ def run(spark: Any, operation: Operation, lake: str, place: Path, at: int, how: 
     stage = Stage(spark, lake, place)
     identify(stage.storage)
     work, check = operation.prepare(stage)
+    prepared = stage.damaged()  # what a repair is to mend
     steps = Steps()
     with steps.failing(at, how), contextlib.suppress(Killed, Failed):
         work()
     seen = list(steps.seen)
-    stage.is_whole()
+    assert [one for one in stage.damaged() if one not in prepared] == []
     if how is How.AMIDST:
         with steps.arriving(), contextlib.suppress(Exception):  # a conflict, say
             work()
-        stage.is_whole()
+        assert [one for one in stage.damaged() if one not in prepared] == []
     work()
     if steps.late is not None:
         with contextlib.suppress(Exception):  # most are refused
             steps.late()
-    stage.is_whole()
+    assert stage.damaged() == []
     check()
     return seen
 
