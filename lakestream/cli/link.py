@@ -186,11 +186,6 @@ class ClientLink:
         await asyncio.gather(*requests, return_exceptions=True)
 
     @property
-    def info(self) -> dict[str, Any]:
-        """Return the server's INFO."""
-        return dict(self._client._server_info)
-
-    @property
     def max_payload(self) -> int:
         """Return the server's maximum message size."""
         return int(self._client.max_payload)

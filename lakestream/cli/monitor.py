@@ -117,15 +117,18 @@ class NatsMonitor:
     def __init__(self, server: Server) -> None:
         self._link = ClientLink(server)
         self.url = plain_url(server.url)
-        self._info = self._link.info
+        self._about: dict[str, Any] = json.loads(self._link.request("$SYS.REQ.USER.INFO", timeout=_PATIENCE_S))[
+            "server"
+        ]
         self._system: bool | None = None
+        """True: the user is of the system account. None: it was not found out yet."""
 
     def page(self, name: str, **query: object) -> MonitoringPage:
         """Return a page. Raises MonitorFailed: the server does not answer."""
         asked = {_SPELLED.get(key, key): value if key == "limit" else bool(value) for key, value in query.items()}
         body = json.dumps(asked).encode()
         if self._system is not False:
-            subject = f"$SYS.REQ.SERVER.{self._info['server_id']}.{name.upper()}"
+            subject = f"$SYS.REQ.SERVER.{self._about['id']}.{name.upper()}"
             try:
                 answer = json.loads(self._link.request(subject, body, timeout=_PATIENCE_S))
             except TransferFailed as error:
@@ -148,7 +151,9 @@ class NatsMonitor:
 
     def _of_account(self, name: str) -> dict[str, Any]:
         if name == "varz":
-            return {**self._info, "jetstream": bool(self._info.get("jetstream"))}
+            about = self._about
+            page = {"server_id": about["id"], "server_name": about["name"], "version": about["ver"]}
+            return page | ({"jetstream": {"stats": {}}} if about.get("jetstream") else {})
         if name == "connz":
             answer = json.loads(self._link.request("$SYS.REQ.SERVER.PING.CONNZ", b"{}", timeout=_PATIENCE_S))
             return dict(answer.get("data") or {})
@@ -249,6 +254,11 @@ class MonitoredServer(msgspec.Struct, frozen=True, kw_only=True):
     def is_lakestream(self) -> bool:
         """Return True if the server is lakestream, not nats-server."""
         return "lakestream" in self.varz
+
+    @property
+    def is_whole(self) -> bool:
+        """Return True if it is all of the server, and not only what concerns one account."""
+        return "uptime" in self.varz
 
     @property
     def lake(self) -> dict[str, Any]:
@@ -390,7 +400,6 @@ def warnings(now: MonitoredServer) -> list[str]:
                 f"stream {stream.title}: its table is {stream.lag_seconds:.0f} s behind; look at the compactor's log"
             )
     jetstream = varz.get("jetstream") or {}
-    jetstream = {} if jetstream is True else jetstream
     config, stats = jetstream.get("config") or {}, jetstream.get("stats") or {}
     for used, limit, key in (
         ("storage", "max_storage", "max_file_store"),

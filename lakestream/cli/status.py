@@ -42,8 +42,7 @@ def status(
 def summary(now: MonitoredServer) -> dict[str, Any]:
     """Return the status as plain values."""
     varz, lake = now.varz, now.lake
-    jetstream = varz.get("jetstream") or {}
-    stats = {} if jetstream is True else jetstream.get("stats") or {}
+    stats = (varz.get("jetstream") or {}).get("stats") or {}
     names = (
         "server_id",
         "server_name",
@@ -77,15 +76,15 @@ def _show(now: MonitoredServer, limit: int | None) -> None:
 
     out = console()
     varz, lake = now.varz, now.lake
-    other = "nats-server" if "uptime" in varz else "NATS"  # what an account knows of its server
+    other = "nats-server" if now.is_whole else "NATS"  # an account does not know which it is
     kind = f"lakestream {varz['lakestream']}" if now.is_lakestream else f"{other} {varz.get('version')}"
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="bold", no_wrap=True)
     facts.add_column(overflow="fold")
-    up = f"up {varz['uptime']}" if "uptime" in varz else ""
+    up = f"up {varz['uptime']}" if now.is_whole else ""
     healthy = Text("healthy", "green") if now.healthy else Text(now.health, "red")
     facts.add_row("server", Text.assemble(f"{varz.get('server_name')}  {kind}  {up}  ", healthy))
-    if "uptime" in varz:
+    if now.is_whole:
         facts.add_row(
             "clients",
             f"{varz.get('connections', 0)} connections, {varz.get('subscriptions', 0)} subscriptions, "
@@ -100,7 +99,7 @@ def _show(now: MonitoredServer, limit: int | None) -> None:
     else:
         facts.add_row("clients", f"{len(now.connections)} connections of this account")
     jetstream = varz.get("jetstream") or {}
-    if jetstream is True:
+    if jetstream and not now.is_whole:
         facts.add_row("JetStream", f"{len(now.streams)} streams of this account")
     elif jetstream:
         used, most = (

@@ -82,8 +82,8 @@ TABLE = World(UP + STREAM + commits(4), files=SEALS)
 
 WORLDS: dict[str, World] = {
     "README.md": TABLE._replace(
-        before="",
-        files={"orders/1.json": '{"country": "de", "id": 7, "ordered_at": "2026-05-01T12:00:00Z"}\n'},
+        before=UP,
+        files={**SEALS, "orders/1.json": '{"country": "de", "id": 7, "ordered_at": "2026-05-01T12:00:00Z"}\n'},
     ),
     "docs/accounts.md": World(""),
     "docs/backup.md": World("lakestream up -c nats.conf\n" + ORDERS, files={"nats.conf": COPIED}),

@@ -17,8 +17,8 @@ from lakestream.protocol.subjects import Steps, is_literal, subscribable
 
 ALL = b">"
 
-PATTERNS_AT_ONCE = 4096
-"""Patterns that are checked in one step (4096, about 1 ms)."""
+PATTERNS_AT_ONCE = 256
+"""Patterns for which the subjects are walked once; preparing them is one step (up to 2 ms)."""
 
 
 class MsgGetRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,19 +105,15 @@ def multi_last(store: Store, patterns: Sequence[bytes], through: int, limit: int
     Raises:
         LogError: a file of the index cannot be read.
     """
-    wanted = list[bytes]()
-    for number, pattern in enumerate(patterns, 1):
-        if subscribable(pattern):
-            wanted.append(pattern)
-        if not number % PATTERNS_AT_ONCE:
-            yield
     newest: set[int] = set()
-    for some in store.subjects.newest(wanted, through):
-        newest.update(some)
-        newest.discard(0)
-        # Stop early: a pattern may match millions of subjects.
-        if len(newest) > limit:
-            return None
+    for at in range(0, len(patterns), PATTERNS_AT_ONCE):
+        for some in store.subjects.newest(list(filter(subscribable, patterns[at : at + PATTERNS_AT_ONCE])), through):
+            newest.update(some)
+            newest.discard(0)
+            # A subject that two patterns match counts once. Stop early: a pattern may match millions of subjects.
+            if len(newest) > limit:
+                return None
+            yield
         yield
     found = sorted(newest)
     assert not found or found[-1] <= through, f"sequence {found[-1]} is beyond {through}"

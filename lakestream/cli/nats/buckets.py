@@ -143,7 +143,7 @@ def get(
     raw: Raw = False,
 ) -> None:
     """Show the value of a key."""
-    subject = f"$KV.{bucket}.{key}"
+    subject = f"$KV.{bucket}.{key}"  # the message itself: nats-py's entries of a get have no time
 
     async def work(session: NatsSession) -> None:
         await _bucket(session, bucket)

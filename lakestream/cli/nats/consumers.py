@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
-import time
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lakestream.cli.nats import shown
 from lakestream.cli.nats.session import TIMEOUT_S, CommandFailed, NatsSession, confirm, over_nats
-from lakestream.cli.nats.streams import ConfigFile, Defaults, Force, StreamName, read_config, with_config
+from lakestream.cli.nats.streams import ConfigFile, Defaults, Force, StreamName, Unasked, read_config, with_config
 from lakestream.cli.server_options import Server, with_server
 from lakestream.cli.terminal import JsonOption, print_json
 from lakestream.protocol.durations import format_duration
@@ -99,8 +96,7 @@ def _start(text: str) -> dict[str, Any]:
         return {"deliver_policy": _DELIVER[text]}
     if text.isdigit():
         return {"deliver_policy": "by_start_sequence", "opt_start_seq": int(text)}
-    begun = datetime.fromtimestamp(time.time() - shown.duration(text) / 1e9, UTC)
-    return {"deliver_policy": "by_start_time", "opt_start_time": begun.isoformat().replace("+00:00", "Z")}
+    return {"deliver_policy": "by_start_time", "opt_start_time": shown.moment(text)}
 
 
 @consumer.command("ls")
@@ -170,16 +166,11 @@ def pause(
     stream: StreamName,
     name: ConsumerName,
     until: Annotated[str, typer.Argument(metavar="UNTIL", help="A duration such as 1h, or a time (RFC 3339).")],
-    force: Force = False,
+    force: Unasked = False,
     as_json: JsonOption = False,
 ) -> None:
     """Deliver nothing until a time. `resume` ends it before."""
-    confirm(f"Pause consumer {stream} > {name}?", force)
-    deadline = until
-    if "T" not in until:
-        then = datetime.fromtimestamp(time.time() + shown.duration(until) / 1e9, UTC)
-        deadline = then.isoformat().replace("+00:00", "Z")
-    _pause(server, stream, name, deadline, as_json)
+    _pause(server, stream, name, until if "T" in until else shown.moment(until, ahead=True), as_json)
 
 
 @consumer.command("resume")
@@ -250,8 +241,7 @@ def next_(
 
 def _print(message: Msg, raw: bool) -> None:
     if raw:
-        sys.stdout.buffer.write(message.data + b"\n")
-        sys.stdout.buffer.flush()
+        shown.raw(message.data)
         return
     told = message.metadata
     print(

@@ -66,17 +66,15 @@ def pub(
     async def work(session: NatsSession) -> None:
         if create:
             await _create(session, create, subject, say)
-        sent = 0
+        js, sent = session.client.jetstream(timeout=TIMEOUT_S), 0
         for data in bodies:
             for _ in range(count):
                 if sent and pause:
                     await asyncio.sleep(pause)
                 sent += 1
-                to, payload = _filled(subject, sent), _filled_bytes(data, sent)
-                if not templates:
-                    to, payload = subject, data
+                to, payload = (_filled(subject, sent), _filled_bytes(data, sent)) if templates else (subject, data)
                 if jetstream or create:
-                    ack = await session.client.jetstream(timeout=TIMEOUT_S).publish(to, payload, headers=headers)
+                    ack = await js.publish(to, payload, headers=headers)
                     again = " Duplicate" if ack.duplicate else ""
                     say(f'{shown.clock()} Published {len(payload)} bytes to "{to}"')
                     say(f"{shown.clock()} Stored in Stream: {ack.stream} Sequence: {ack.seq}{again}")
@@ -134,8 +132,7 @@ def sub(
     elif start:
         policy = {"deliver_policy": "by_start_sequence", "opt_start_seq": start}
     elif since:
-        begun = datetime.fromtimestamp(time.time() - shown.duration(since) / 1e9, UTC)
-        policy = {"deliver_policy": "by_start_time", "opt_start_time": begun.isoformat().replace("+00:00", "Z")}
+        policy = {"deliver_policy": "by_start_time", "opt_start_time": shown.moment(since)}
     elif stream or new:
         policy = {"deliver_policy": "new"}
     if not subjects and not stream:
@@ -150,8 +147,7 @@ def sub(
             if subjects_only:
                 print(message.subject, flush=True)
             elif raw:
-                sys.stdout.buffer.write(message.data + b"\n")
-                sys.stdout.buffer.flush()
+                shown.raw(message.data)
             else:
                 _print(number, message, headers_only, timestamp)
             if number == count or (terminate and left == 0):
@@ -255,8 +251,7 @@ def request(
 
 def _answer(message: Msg, milliseconds: float, raw: bool) -> None:
     if raw:
-        sys.stdout.buffer.write(message.data + b"\n")
-        sys.stdout.buffer.flush()
+        shown.raw(message.data)
         return
     print(f"{shown.clock()} Received with rtt {milliseconds:.3f}ms", file=sys.stderr, flush=True)
     for name, value in shown.headers_of(message):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -135,10 +136,8 @@ def confirm(question: str, force: bool) -> None:
     """Ask before something is deleted; end the program unless the answer is yes.
 
     Raises:
-        CommandFailed: there is no terminal to ask at.
+        typer.BadParameter: there is no terminal to ask at.
     """
-    import sys
-
     if force:
         return
     if not sys.stdin.isatty():

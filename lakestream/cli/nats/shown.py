@@ -6,6 +6,7 @@ Belongs here: values as the options of these commands take them and as their out
 from __future__ import annotations
 
 import re
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -48,6 +49,13 @@ def bytes_of(text: str) -> int:
     return int(found[1]) << 10 * _POWERS.index(found[2].upper() or " ")
 
 
+def moment(text: str, *, ahead: bool = False) -> str:
+    """Return the time that lies a duration back, or ahead, as RFC 3339. Raises as `duration`."""
+    seconds = duration(text) / 1e9
+    then = datetime.fromtimestamp(time.time() + (seconds if ahead else -seconds), UTC)
+    return then.isoformat().replace("+00:00", "Z")
+
+
 def clock() -> str:
     """Return the local time of day."""
     return time.strftime("%H:%M:%S")
@@ -80,6 +88,12 @@ def payload(data: bytes) -> str:
     from lakestream.cli.results import text_of
 
     return text_of(data)
+
+
+def raw(data: bytes) -> None:
+    """Print a payload as it is, with a line end."""
+    sys.stdout.buffer.write(data + b"\n")
+    sys.stdout.buffer.flush()
 
 
 def record(title: str, sections: Sequence[tuple[str, Sequence[tuple[str, object]]]]) -> None:

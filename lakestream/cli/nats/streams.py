@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from lakestream.cli.nats import shown
-from lakestream.cli.nats.session import CommandFailed, NatsSession, confirm, over_nats
+from lakestream.cli.nats.session import ApiRefused, CommandFailed, NatsSession, confirm, over_nats
 from lakestream.cli.server_options import Server, with_options, with_server
 from lakestream.cli.terminal import JsonOption, print_json, size
 
@@ -26,7 +25,11 @@ Force = Annotated[bool, typer.Option("--force", "-f", help="Do not ask.")]
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="JSON file with the configuration; options precede it.")
 ]
-Defaults = Annotated[bool, typer.Option("--defaults", help="Accepted for scripts; nothing is ever asked.")]
+Defaults = Annotated[bool, typer.Option("--defaults", help="Accepted for scripts written for the nats command.")]
+Unasked = Annotated[bool, typer.Option("--force", "-f", help="Accepted for scripts written for the nats command.")]
+
+NO_MESSAGE = 10037
+"""Error code (`err_code`) of a message that is not there."""
 
 _RETENTIONS = {"limits": "limits", "interest": "interest", "work": "workqueue", "workqueue": "workqueue"}
 
@@ -186,7 +189,7 @@ def edit(
     given: dict[str, Any],
     config: ConfigFile = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
-    force: Force = False,
+    force: Unasked = False,
     as_json: JsonOption = False,
 ) -> None:
     """Change a stream's configuration. What is not given stays."""
@@ -203,7 +206,6 @@ def edit(
             raise CommandFailed(f"nothing to change in stream {name}")
         if dry_run:
             return
-        confirm(f"Change stream {name}?", force or bool(given))
         changed = await session.api(f"STREAM.UPDATE.{name}", after)
         if not as_json:
             print(f"Stream {name} was updated\n")
@@ -342,13 +344,9 @@ def view(
     raw: Annotated[bool, typer.Option("--raw", help="Payloads only.")] = False,
 ) -> None:
     """Show messages, the first ones unless --id or --since says otherwise."""
-    import time
-    from datetime import UTC, datetime
-
     body: dict[str, Any] = {"next_by_subj": subject} if subject else {"next_by_subj": ">"}
     if since:
-        begun = datetime.fromtimestamp(time.time() - shown.duration(since) / 1e9, UTC)
-        body["start_time"] = begun.isoformat().replace("+00:00", "Z")
+        body["start_time"] = shown.moment(since)
 
     async def work(session: NatsSession) -> None:
         at, left = max(start, 1), count
@@ -356,22 +354,18 @@ def view(
             try:
                 request = {**body, "seq": at} if "start_time" not in body else body
                 message = (await session.api(f"STREAM.MSG.GET.{name}", request))["message"]
-            except CommandFailed as error:
-                if getattr(error, "code", 0) == NO_MESSAGE:
+            except ApiRefused as refused:
+                if refused.code == NO_MESSAGE:
                     return
                 raise
             body.pop("start_time", None)
             at, left = message["seq"] + 1, left - 1
             if raw:
-                sys.stdout.buffer.write(base64.b64decode(message.get("data", "")) + b"\n")
-                sys.stdout.buffer.flush()
+                shown.raw(base64.b64decode(message.get("data", "")))
             else:
                 _message(name, message)
 
     over_nats(server, work)
-
-
-NO_MESSAGE = 10037
 
 
 def _message(stream_name: str, message: dict[str, Any]) -> None:

@@ -437,9 +437,10 @@ class SubjectIndex:
 
         Otherwise like `some_matching`.
         """
-        for some in self._literals(filters):
+        literals, wild = _parted(filters)
+        for some in literals:
             yield sum([self.count_range(subject, lo, hi) for subject in some])
-        for here, away in self._ranges(filters):
+        for here, away in self._ranges(wild):
             values = list(map(self._held.get, dict.fromkeys(here)))
             single = [value for value in values if type(value) is int and 0 < value < PAIR]
             whole = lo <= 1 and hi >= self._through
@@ -460,9 +461,10 @@ class SubjectIndex:
         all filters with wildcards there. Batches of one filter come in order, the subjects inside of one do not. The
         index may change between them: subjects added meanwhile are found or not. Raise CorruptLog, ReadFailed.
         """
-        for some in self._literals(filters):
+        literals, wild = _parted(filters)
+        for some in literals:
             yield [subject for subject in some if subject in self]
-        for here, away in self._ranges(filters):
+        for here, away in self._ranges(wild):
             held = self._held
             yield [subject for subject in dict.fromkeys(here) if held.get(subject)] + away
 
@@ -472,9 +474,10 @@ class SubjectIndex:
 
         Otherwise like `some_matching`.
         """
-        for some in self._literals(filters):
+        literals, wild = _parted(filters)
+        for some in literals:
             yield self._newest_of(some, through)
-        for here, away in self._ranges(filters):
+        for here, away in self._ranges(wild):
             yield self._newest_of(here + away, through)
 
     def _newest_of(self, subjects: list[bytes], through: int) -> list[int]:
@@ -486,19 +489,9 @@ class SubjectIndex:
             return list(map(self.last, subjects))  # which lets them enter memory
         return [at_or_before(self._find(subject), through) for subject in subjects]
 
-    def _literals(self, filters: Sequence[bytes]) -> Iterator[list[bytes]]:
-        """Yield the filters that name one subject and are not among those of others, in lists."""
-        wild = [one for one in filters if not grammar.is_literal(one)]
-        names = list(dict.fromkeys(one for one in filters if grammar.is_literal(one)))
-        if names and wild:
-            covered = set(grammar.chooser(wild, b"")(names))
-            names = [name for name in names if name not in covered]
-        for at in range(0, len(names), LITERALS):
-            yield names[at : at + LITERALS]
-
     def _ranges(self, filters: Sequence[bytes]) -> Iterator[tuple[list[bytes], list[bytes]]]:
-        """Yield the subjects that match filters with wildcards, as `Leaves.candidates` does."""
-        for head, choose in grammar.walks(one for one in filters if not grammar.is_literal(one)):
+        """Yield the subjects that match filters, all with wildcards, as `Leaves.candidates` does."""
+        for head, choose in grammar.walks(filters):
             leaves = self._leaves_for(head)
             if leaves is None:
                 held = list(self._held)
@@ -693,3 +686,15 @@ class SubjectIndex:
         self._weigh()
         if self._shared is not None:
             self._shared.grown(self)
+
+
+def _parted(filters: Sequence[bytes]) -> tuple[list[list[bytes]], list[bytes]]:
+    """Return the filters that name one subject, which no other matches, in lists of LITERALS, and those with
+    wildcards."""
+    literal = list(map(grammar.is_literal, filters))
+    wild = [one for one, is_one in zip(filters, literal, strict=True) if not is_one]
+    names = list(dict.fromkeys(one for one, is_one in zip(filters, literal, strict=True) if is_one))
+    if names and wild:
+        covered = set(grammar.chooser(wild, b"")(names))
+        names = [name for name in names if name not in covered]
+    return [names[at : at + LITERALS] for at in range(0, len(names), LITERALS)], wild
