@@ -16,7 +16,7 @@ INSTALLED := $(VENV)/.installed
 COMPILED := $(VENV)/.compiled
 # An installation takes the dependencies from the first and compiles the others.
 # Optional products that are packages of their own (packages/parts.py lists them).
-PARTS := packages/bench packages/catalogs packages/demo packages/flight packages/move packages/sharing packages/transfer
+PARTS := packages/bench packages/catalogs packages/demo packages/flight packages/move packages/sharing packages/spark packages/sql packages/transfer
 PART_FILES := $(PARTS:%=%/pyproject.toml)
 BUILT_FROM := pyproject.toml setup.py $(wildcard lakestream/native/*.pyx lakestream/native/*.h)
 ARGS ?=
@@ -55,7 +55,7 @@ help:
 	@echo "make packages wheel and sdist, wheels of optional packages and of the JARs, in dist/"
 	@echo "make audit    security advisories about the Python packages (needs network)"
 	@echo "make docs     the documentation site in site/, with its generated references and pictures"
-	@echo "make jar      rebuild lakestream/lake/jvm/lakestream-spark.jar from jvm/ (needs javac 17 or newer)"
+	@echo "make jar      rebuild packages/spark/lakestream_spark/jvm/lakestream-spark.jar from jvm/ (needs javac 17 or newer)"
 	@echo "make lint     ruff, mypy, import-linter"
 	@echo "make dead-code  names without a use, by vulture"
 	@echo "make clean    remove .venv and caches; ./data stays"
@@ -98,7 +98,7 @@ $(COMPILED): $(SERVER) $(shell find lakestream $(PARTS) -name '*.py')
 
 # Without Java or network this prints one line and succeeds: the server runs without the compactor.
 jars: $(RUN)
-	@$(BIN)/python -m lakestream.lake.spark.jars >/dev/null || true
+	@$(BIN)/python -m lakestream_spark.jars >/dev/null || true
 
 # The Java classes for Spark (delta.`streams/…` paths, atomic commits): sources in jvm/, the JAR in the repository.
 jar: $(INSTALLED)

@@ -15,7 +15,7 @@ s3=$(test -e "$LAKESTREAM_CACHE"/jars/hadoop-aws-*.jar && echo --s3 || true)
 
 class_path() {
     # shellcheck disable=SC2086
-    python -m lakestream.lake.spark.jars $s3 --class-path
+    python -m lakestream_spark.jars $s3 --class-path
 }
 
 case "${1:-}" in

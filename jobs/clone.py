@@ -4,7 +4,7 @@
     python jobs/clone.py --lake ./data/lake --stream ORDERS --target ./data/lake/clones/orders
     python jobs/clone.py --lake ./data/lake --stream ORDERS --target /srv/what-if --as-of 2026-01-31T12:00:00Z
 
-Belongs here: the command line. lakestream.lake.write.clone_maker does the work.
+Belongs here: the command line. lakestream_spark.write.clone_maker does the work.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ ROOT = Path(__file__).resolve().parents[1]
 if (ROOT / "lakestream").is_dir():
     sys.path.insert(0, str(ROOT))  # run from a checkout, installed or not
 
-from lakestream.lake.spark import job  # noqa: E402
 from lakestream.lake.table.clones import CloneRefused  # noqa: E402
 from lakestream.protocol.instants import has_zone, instant  # noqa: E402
+from lakestream_spark import job  # noqa: E402
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -55,7 +55,7 @@ def run(options: argparse.Namespace, stop: threading.Event) -> int:
     from lakestream.lake.storage import lake as lakes
     from lakestream.lake.storage import paths
     from lakestream.lake.table.at import NotATable, open_log, version_for_commit_time
-    from lakestream.lake.write import clone_maker
+    from lakestream_spark.write import clone_maker
 
     lake = paths.root(options.lake)
     lakes.require(lake)

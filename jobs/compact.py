@@ -4,7 +4,7 @@
     python jobs/compact.py --lake ./data/lake                    (a Spark of its own on this machine)
     spark-submit jobs/compact.py --lake /mnt/lake --once         (the Spark that spark-submit was configured for)
 
-Belongs here: the command line and the loop. lakestream.lake.write.compactor and upkeep do the work, and
+Belongs here: the command line and the loop. lakestream_spark.write.compactor and upkeep do the work, and
 lakestream_catalogs.keeper (packages/catalogs) keeps the tables registered in catalogs.
 """
 
@@ -27,21 +27,21 @@ from lakestream.extras import ExtraMissing, load  # noqa: E402
 from lakestream.lake.catalogs import address  # noqa: E402
 from lakestream.lake.catalogs.address import CatalogAddress  # noqa: E402
 from lakestream.lake.errors import StorageFailed  # noqa: E402
-from lakestream.lake.spark import job  # noqa: E402
-from lakestream.lake.spark.job import complain, say  # noqa: E402
 from lakestream.lake.storage import paths  # noqa: E402
-from lakestream.lake.write.metrics import CompactorMetrics  # noqa: E402
-from lakestream.lake.write.upkeep import DEFAULT_EVERY_SECONDS, Upkeep  # noqa: E402
 from lakestream.spans import Spans, configured, open_spans  # noqa: E402
+from lakestream_spark import job  # noqa: E402
+from lakestream_spark.job import complain, say  # noqa: E402
+from lakestream_spark.write.metrics import CompactorMetrics  # noqa: E402
+from lakestream_spark.write.upkeep import DEFAULT_EVERY_SECONDS, Upkeep  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from lakestream.lake.catalogs.keeper import Keeper, PassResult
-    from lakestream.lake.spark.session import Rest
-    from lakestream.lake.write.compactor import Compactor
-    from lakestream.lake.write.lake_compaction import BatchReport
-    from lakestream.lake.write.maintainer import MaintenanceResult
+    from lakestream_spark.session import Rest
+    from lakestream_spark.write.compactor import Compactor
+    from lakestream_spark.write.lake_compaction import BatchReport
+    from lakestream_spark.write.maintainer import MaintenanceResult
 
 DEFAULT_INTERVAL = 1.0
 DEFAULT_PARALLEL = 4
@@ -148,12 +148,12 @@ def run(
         return 0
     spark = metrics.spark = job.start_spark("lakestream compactor", lake, options, stop)
     from lakestream.lake.progress import watched
-    from lakestream.lake.spark.session import Rest
     from lakestream.lake.table.batches import Backlog
-    from lakestream.lake.write.compactor import Compactor
-    from lakestream.lake.write.outages import Outages
-    from lakestream.lake.write.spans import CommitSpans
-    from lakestream.lake.write.stream_compaction import CompactionOptions
+    from lakestream_spark.session import Rest
+    from lakestream_spark.write.compactor import Compactor
+    from lakestream_spark.write.outages import Outages
+    from lakestream_spark.write.spans import CommitSpans
+    from lakestream_spark.write.stream_compaction import CompactionOptions
 
     upkeep = None if options.once or not options.maintain_every else _upkeep(spark, lake, options, stop, metrics)
 
@@ -257,7 +257,7 @@ def _open_spans(lake: str) -> Spans | None:
 def _upkeep(
     spark: SparkSession, lake: str, options: argparse.Namespace, stop: threading.Event, metrics: CompactorMetrics
 ) -> Upkeep:
-    from lakestream.lake.write.maintainer import Maintainer
+    from lakestream_spark.write.maintainer import Maintainer
 
     def done(result: MaintenanceResult) -> None:
         _say_done(result)

@@ -5,7 +5,7 @@
     spark-submit jobs/maintain.py --lake /mnt/lake --every 3600  (the Spark that spark-submit was configured for)
     python jobs/maintain.py --lake ./data/lake --detach MIRROR   (give a clone files of its own, then end)
 
-Belongs here: the command line and the loop. lakestream.lake.write.maintainer does the work.
+Belongs here: the command line and the loop. lakestream_spark.write.maintainer does the work.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ ROOT = Path(__file__).resolve().parents[1]
 if (ROOT / "lakestream").is_dir():
     sys.path.insert(0, str(ROOT))  # run from a checkout, installed or not
 
-from lakestream.lake.spark import job  # noqa: E402
-from lakestream.lake.spark.job import complain, say  # noqa: E402
-from lakestream.lake.write import maintenance_plan  # noqa: E402
-from lakestream.lake.write.maintenance_plan import Policy  # noqa: E402
+from lakestream.lake.table.policy import HOUR_NS, TARGET_BYTES  # noqa: E402
+from lakestream_spark import job  # noqa: E402
+from lakestream_spark.job import complain, say  # noqa: E402
+from lakestream_spark.write import maintenance_plan  # noqa: E402
+from lakestream_spark.write.maintenance_plan import Policy  # noqa: E402
 
 if TYPE_CHECKING:
-    from lakestream.lake.write.detach import DetachResult
-    from lakestream.lake.write.maintainer import Maintainer, MaintenanceResult
+    from lakestream_spark.write.detach import DetachResult
+    from lakestream_spark.write.maintainer import Maintainer, MaintenanceResult
 
 DEFAULT_EVERY = 3600.0
 PROGRESS_SECONDS = 1.0
@@ -52,7 +53,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--target-mib",
         type=job.count,
-        default=maintenance_plan.DEFAULT_TARGET_BYTES // maintenance_plan.MIB,
+        default=TARGET_BYTES // maintenance_plan.MIB,
         metavar="MIB",
         help="target size of files for OPTIMIZE; smaller ones than half of it are small (default: %(default)s)",
     )
@@ -102,12 +103,12 @@ def run(options: argparse.Namespace, stop: threading.Event) -> int:
     policy = Policy(
         target_bytes=options.target_mib * maintenance_plan.MIB,
         min_files=options.min_files,
-        retain_ns=int(options.retain_hours * maintenance_plan.HOUR_NS),
+        retain_ns=int(options.retain_hours * HOUR_NS),
     )
     if options.dry_run:
         return _dry_run(lake, policy, options.stream, options.json)
     spark = job.start_spark("lakestream maintainer", lake, options, stop)
-    from lakestream.lake.write.maintainer import Maintainer
+    from lakestream_spark.write.maintainer import Maintainer
 
     try:
         maintainer = Maintainer(spark, lake, policy, stop.is_set)
@@ -133,7 +134,7 @@ def _cancel(stop: threading.Event, maintainer: Maintainer) -> None:
 def _rounds(maintainer: Maintainer, options: argparse.Namespace, lake: str, stop: threading.Event) -> int:
     from lakestream.lake.progress import Advance, progress
     from lakestream.lake.storage.lake import open_storage
-    from lakestream.lake.write.maintainer import tables
+    from lakestream_spark.write.maintainer import tables
 
     if not options.once:
         say("maintainer ready")
@@ -190,7 +191,7 @@ def _detach(maintainer: Maintainer, lake: str, name: str, account: str) -> int:
 def _dry_run(lake: str, policy: Policy, stream: str | None, as_json: bool) -> int:
     from lakestream.lake.errors import LacksFiles
     from lakestream.lake.storage.lake import open_storage
-    from lakestream.lake.write import maintainer
+    from lakestream_spark.write import maintainer
 
     storage, code = open_storage(lake), 0
     for table in maintainer.tables(storage):

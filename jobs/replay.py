@@ -3,7 +3,7 @@
 
     python jobs/replay.py --lake ./data/lake --stream ORDERS
 
-Belongs here: the command line. lakestream.lake.write.replay does the work.
+Belongs here: the command line. lakestream_spark.write.replay does the work.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 if (ROOT / "lakestream").is_dir():
     sys.path.insert(0, str(ROOT))  # run from a checkout, installed or not
 
-from lakestream.lake.spark import job  # noqa: E402
+from lakestream_spark import job  # noqa: E402
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -46,7 +46,7 @@ def run(options: argparse.Namespace, stop: threading.Event) -> int:
     from lakestream.lake.staging.scan import Scanner
     from lakestream.lake.storage import lake as lakes
     from lakestream.lake.storage import paths
-    from lakestream.lake.write.replay import NoReplay, Replay
+    from lakestream_spark.write.replay import NoReplay, Replay
 
     lake = paths.root(options.lake)
     lakes.require(lake)

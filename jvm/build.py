@@ -4,7 +4,7 @@ Belongs here: the compiler's command line and the archive. `make jar` runs it. T
 version of javac give the same bytes: order and times of files are fixed, nothing is compressed. The manifest has the
 hash of the sources and the version of the compiler.
 
-    python jvm/build.py                 writes lakestream/lake/jvm/lakestream-spark.jar
+    python jvm/build.py                 writes packages/spark/lakestream_spark/jvm/lakestream-spark.jar
     python jvm/build.py elsewhere.jar
 """
 
@@ -20,7 +20,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from lakestream.lake.spark import jars
+from lakestream_spark import jars
 
 HERE = Path(__file__).resolve().parent
 SOURCES = HERE / "src"

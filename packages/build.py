@@ -5,7 +5,7 @@ lakestream-jars with Delta's JARs, and the bill of materials.
     python packages/build.py [--to dist] [--no-jars]
 
 Run it with the Python of a development environment (`make packages` does). The JARs are taken from the cache of
-`lakestream.lake.spark.jars`, which fetches them if they are not there, and their checksums are verified once more.
+`lakestream_spark.jars`, which fetches them if they are not there, and their checksums are verified once more.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT))
 import parts  # noqa: E402
 import sbom  # noqa: E402
 
-from lakestream.lake.spark import jars, pins  # noqa: E402
+from lakestream_spark import jars, pins  # noqa: E402
 
 
 def main() -> None:

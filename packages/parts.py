@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 PYPROJECT = ROOT / "pyproject.toml"
-NAMES = ("bench", "catalogs", "demo", "flight", "move", "sharing", "transfer")
+NAMES = ("bench", "catalogs", "demo", "flight", "move", "sharing", "spark", "sql", "transfer")
 
 
 class Part(NamedTuple):
@@ -56,12 +56,14 @@ def dependencies(part: Part) -> list[str]:
 
 def wanted() -> dict[Path, str]:
     """Return the text that each pyproject.toml should have, by its path."""
-    main, texts = project(), {PYPROJECT: PYPROJECT.read_text()}
-    for part in parts().values():
-        pins = rf'"[\w-]+-{part.folder.name}==[^"]*"'  # in its own extra, and in others that need it
-        texts[PYPROJECT] = re.sub(pins, f'"{part.requirement}"', texts[PYPROJECT])
+    main, found = project(), parts().values()
+    texts = {path: path.read_text() for path in (PYPROJECT, *(part.folder / "pyproject.toml" for part in found))}
+    for part in found:
+        pins = rf'"{part.distribution}==[^"]*"'  # in its own extra, and wherever else it is needed
+        texts = {path: re.sub(pins, f'"{part.requirement}"', text) for path, text in texts.items()}
+    for part in found:
         path = part.folder / "pyproject.toml"
-        text = _replaced(path.read_text(), "name = ", part.distribution)
+        text = _replaced(texts[path], "name = ", part.distribution)
         text = _replaced(text, "version = ", main["version"])
         texts[path] = _replaced(text, "dependencies = [", _pin())
     return texts

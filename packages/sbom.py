@@ -28,7 +28,7 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from lakestream.lake.spark import jars, pins  # noqa: E402
+from lakestream_spark import jars, pins  # noqa: E402
 from packages import parts  # noqa: E402
 
 ALLOWED = {

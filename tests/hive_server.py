@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyspark
 
-from lakestream.lake.spark import jars
+from lakestream_spark import jars
 
 START_SECONDS = 180.0
 POLL_SECONDS = 0.2

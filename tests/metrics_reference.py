@@ -3,7 +3,7 @@
     python -m tests.metrics_reference            writes it
 
 Belongs here: the page's form. The documentation of a metric is where the code defines it, in
-lakestream/ops/metrics/names.py and lakestream/lake/write/metrics.py.
+lakestream/ops/metrics/names.py and packages/spark/lakestream_spark/write/metrics.py.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from lakestream.lake.write import metrics as compactor
 from lakestream.metrics.family import HISTOGRAM, Family
 from lakestream.ops.metrics import names as server
 from lakestream.ops.metrics.server import METRICS_CONSUMERS, METRICS_STREAMS
+from lakestream_spark.write import metrics as compactor
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "metrics.md"
 PROCESS = (

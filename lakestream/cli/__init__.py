@@ -11,7 +11,6 @@ In reading order:
 - `serve.py`: `lakestream serve`: one server process.
 - `supervisor.py`: Supervision of one child process.
 - `up.py`: `lakestream up`: the server with its compactor.
-- `jobs.py`: The Spark programs as commands.
 - `config_command.py`: `lakestream config`: checking a configuration file, and showing the settings in force.
 - `checks.py`: Checks of a machine and a configuration, for `lakestream doctor`.
 - `doctor.py`: `lakestream doctor`: what is wrong with a machine or a configuration, and what to do.
@@ -22,9 +21,6 @@ In reading order:
 - `monitor.py`: A running server as its monitoring pages show it, for commands.
 - `status.py`: `lakestream status`: a server on one screen.
 - `top.py`: `lakestream top`: connections, streams and consumers of a running server, live.
-- `sql.py`: `lakestream sql`: SQL on the lake from a terminal, a pipe or a script.
-- `nats_engine.py`: `lakestream sql --url`: SQL that a server answers over NATS.
-- `spark_engine.py`: Queries of the lake with Spark.
 - `schema.py`: `lakestream schema`: the schema registry of an account.
 - `verify.py`: `lakestream verify`: everything that is wrong with the files of stores, or of running servers, and their
   lake.
@@ -33,5 +29,5 @@ In reading order:
 - `restore.py`: `lakestream restore`: restore a stream from the lake; `lakestream schema restore`: the schemas of an
   account.
 - `nats/`: Commands of a NATS client: messages, streams, consumers, buckets and objects of any server with JetStream.
-- `completion.py`: Completion of names at the prompt of `lakestream sql`.
+- `lake_options.py`: Options of the commands that work on a lake.
 """

@@ -15,7 +15,6 @@ from lakestream import __version__
 from lakestream.cli.config_command import config
 from lakestream.cli.doctor import doctor
 from lakestream.cli.flags import SECTIONS
-from lakestream.cli.jobs import clone, compact, maintain, replay
 from lakestream.cli.nats.buckets import kv
 from lakestream.cli.nats.consumers import consumer
 from lakestream.cli.nats.messages import pub, request, sub
@@ -25,7 +24,6 @@ from lakestream.cli.optional import OptionalCommand, OptionalCommands
 from lakestream.cli.repair import repair
 from lakestream.cli.restore import restore, restore_schemas
 from lakestream.cli.schema import schema
-from lakestream.cli.sql import sql
 from lakestream.cli.status import status
 from lakestream.cli.terminal import quiet_asyncio
 from lakestream.cli.top import top
@@ -108,6 +106,26 @@ def up(context: typer.Context) -> None:
     raise typer.Exit(command.up(context.args))
 
 
+def _sql() -> None:
+    """Query the lake: DuckDB's SQL over the streams, with TIMESTAMP AS OF, VERSION AS OF and as_of()."""
+
+
+def _compact() -> None:
+    """Run the compactor: write staged messages into the streams' Delta tables with Spark."""
+
+
+def _maintain() -> None:
+    """Maintain the streams' Delta tables with Spark: rewrite small files, delete old ones, shorten the logs."""
+
+
+def _clone() -> None:
+    """Make a shallow clone of a stream's Delta table with Spark."""
+
+
+def _replay() -> None:
+    """Decode the messages that did not fit their schema again, after it was mended, with Spark."""
+
+
 def _demo() -> None:
     """Publish 336,776 flights, ask the lake three questions, and check the answers against the data set."""
 
@@ -138,12 +156,12 @@ app.add_typer(stream, name="stream", rich_help_panel=NATS)
 app.add_typer(consumer, name="consumer", rich_help_panel=NATS)
 app.add_typer(kv, name="kv", rich_help_panel=NATS)
 app.add_typer(objects, name="object", rich_help_panel=NATS)
-app.command(rich_help_panel=DATA)(sql)
+app.command("sql", cls=OptionalCommand, rich_help_panel=DATA)(_sql)
 app.command("import", cls=OptionalCommand, rich_help_panel=DATA)(_import)
 app.command("export", cls=OptionalCommand, rich_help_panel=DATA)(_export)
 app.command(rich_help_panel=DATA)(restore)
 app.command("move", cls=OptionalCommand, rich_help_panel=DATA)(_move)
-schema.command()(replay)
+schema.command("replay", cls=OptionalCommand)(_replay)
 schema.command("restore")(restore_schemas)
 app.add_typer(schema, name="schema", rich_help_panel=DATA)
 app.add_typer(sharing, name="sharing", rich_help_panel=DATA)
@@ -153,7 +171,7 @@ app.command(rich_help_panel=LOOK)(repair)
 app.command(rich_help_panel=LOOK)(status)
 app.command(rich_help_panel=LOOK)(top)
 app.command("bench", cls=OptionalCommand, rich_help_panel=LOOK)(_bench)
-app.command(rich_help_panel=LAKE)(compact)
-app.command(rich_help_panel=LAKE)(maintain)
-app.command(rich_help_panel=LAKE)(clone)
+app.command("compact", cls=OptionalCommand, rich_help_panel=LAKE)(_compact)
+app.command("maintain", cls=OptionalCommand, rich_help_panel=LAKE)(_maintain)
+app.command("clone", cls=OptionalCommand, rich_help_panel=LAKE)(_clone)
 app.add_typer(catalog, name="catalog", rich_help_panel=LAKE)

@@ -29,12 +29,13 @@ from lakestream.cli.monitor import Monitor, MonitorFailed
 from lakestream.cli.terminal import seconds, size
 from lakestream.config.errors import reason_of
 from lakestream.config.options import FREE_PORT, Options, RemoteTls, TlsOptions
-from lakestream.extras import DISTRIBUTION, MODULES
+from lakestream.extras import DISTRIBUTION, MODULES, load
 from lakestream.lake.errors import JavaMissing, LakeError
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.clouds.known import cloud_of
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.storage.storage import Storage
+from lakestream.spark import ENTRY_POINTS
 
 Level = Literal["ok", "warn", "fail"]
 
@@ -136,14 +137,13 @@ def _has_module(name: str) -> bool:
 
 def java(options: Options) -> Iterator[CheckFinding]:
     """Check for a Java that runs the compactor, and its JARs."""
-    from lakestream.lake.spark import jars
-
     if not (options.jetstream is not None and options.lake.enabled):
         yield _ok("java", "not needed: there is no lake")
         return
     if not _has_module("pyspark"):
         yield _ok("java", "not needed: no compactor is installed here")
         return
+    jars = load(ENTRY_POINTS, "jars", "lake", "the compactor")
     try:
         found = jars.find_java()
         yield _ok("java", f"Java {found.version} ({found.home})", version=found.version, home=found.home)
@@ -156,7 +156,7 @@ def java(options: Options) -> Iterator[CheckFinding]:
     elif jars.are_cached("" if cloud is None else cloud.name):
         yield _ok("jars", f"Delta's JARs are in {jars.directory()}")
     else:
-        command = f"python -m lakestream.lake.spark.jars{'' if cloud is None else f' --{cloud.name}'}"
+        command = f"python -m lakestream_spark.jars{'' if cloud is None else f' --{cloud.name}'}"
         yield _warn(
             "jars", f"Delta's JARs are not in {jars.directory()}", f"the first start fetches them; or: {command}"
         )

@@ -18,11 +18,16 @@ ENTRY_POINTS = "lakestream.commands"
 EXTRAS = {
     "bench": "bench",
     "catalog": "catalogs",
+    "clone": "spark",
+    "compact": "spark",
     "demo": "demo",
     "export": "transfer",
     "import": "transfer",
+    "maintain": "spark",
     "move": "move",
+    "replay": "spark",
     "sharing": "sharing",
+    "sql": "sql",
 }
 """Extra that brings the package of each command."""
 

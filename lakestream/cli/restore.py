@@ -20,9 +20,9 @@ import typer
 
 from lakestream.account.backup import archive
 from lakestream.account.schemas.bucket import STREAM, SUBJECTS, stream_config
+from lakestream.cli.lake_options import LakeOption, default_lake
 from lakestream.cli.link import ClientLink, TransferFailed, exits
 from lakestream.cli.server_options import DEFAULT_SERVER, Server, with_server
-from lakestream.cli.sql import LakeOption, default_lake
 from lakestream.cli.terminal import JsonOption, print_json
 from lakestream.lake.progress import Advance, progress
 from lakestream.lake.storage.paths import DEFAULT_ACCOUNT

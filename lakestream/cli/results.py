@@ -20,7 +20,7 @@ from io import StringIO
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
-from lakestream.lake.sql.values import distinct
+from lakestream.lake.values import distinct
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -181,21 +181,21 @@ class Compaction:
     def __call__(self) -> list[str]:
         """Return the command line. Raises Waiting without Spark, Java 17 or newer, or the program."""
         from lakestream import extras
-        from lakestream.cli import jobs
-        from lakestream.lake.errors import JavaMissing
-        from lakestream.lake.spark import jars
+        from lakestream.lake.errors import JavaMissing, JobMissing
+        from lakestream.spark import ENTRY_POINTS
 
         try:
             extras.require("lake", "the compactor")
-            found = jars.find_java()
-            command = jobs.compactor(self._lake, "--exit-with-parent")
+            found = extras.load(ENTRY_POINTS, "jars", "lake", "the compactor").find_java()
+            compactor = extras.load(ENTRY_POINTS, "compactor", "lake", "the compactor")
+            command: list[str] = compactor(self._lake, "--exit-with-parent")
             if self._options is not None:
                 command += flags_of(self._options)
         except (extras.ExtraMissing, JavaMissing) as error:
             raise StartPostponed(
                 f"{error}. The server serves without it; the compactor starts by itself then"
             ) from None
-        except jobs.JobMissing as error:
+        except JobMissing as error:
             raise StartPostponed(str(error)) from None
         self._log.info(f"Starting the compactor with Java {found.version} ({found.home})")
         return command

@@ -15,9 +15,6 @@ In reading order:
 - `errors.py`: Errors that the lake package raises for its callers.
 - `table/`: A stream's Delta table: its format, its states and its rows.
 - `read/`: Reading streams of a lake, without Spark except for its data source.
-- `write/`: Changing Delta tables, with Spark.
-- `spark/`: Spark for lakestream: Java, JARs, a session, and the common parts of the jobs.
-- `sql/`: SQL over the streams of a lake: DuckDB's, and the functions and views that Spark gets.
 - `catalogs/`: Catalogs: entries of the lake's tables in catalogs that other engines read.
 - `progress.py`: Progress bars of long work.
 - `flush.py`: Client of the flush request: have the server stage what it has.
@@ -25,6 +22,7 @@ In reading order:
   them.
 - `storage/`: Storages of a lake: directories and buckets, their paths, locks, and the identity of a lake.
 - `view.py`: A stream as it is now: its table at one version, and the segments that are staged beyond it.
+- `values.py`: Values of queries as JSON.
 """
 
 from __future__ import annotations
@@ -33,12 +31,11 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from lakestream import extras
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 
 if TYPE_CHECKING:
     from lakestream.lake.errors import LakeError
-    from lakestream.lake.sql.session import Session
-    from lakestream.lake.sql.statements import SqlError
     from lakestream.lake.table.at import TableAsOf as AsOf
     from lakestream.lake.table.at import TimeTravelError, as_of, instant, version_at
     from lakestream.lake.table.progress import TableProgress as Progress
@@ -59,10 +56,10 @@ __all__ = [
 _MODULES = {
     "LakeError": "lakestream.lake.errors",
     "Progress": "lakestream.lake.table.progress",
-    "Session": "lakestream.lake.sql.session",
-    "SqlError": "lakestream.lake.sql.statements",
 }
 """Modules of the names that the time travel module does not define."""
+_SQL = ("Session", "SqlError")
+"""Names that the package lakestream-sql has, as entry points of the group `lakestream.sql`."""
 _CLASSES = {"AsOf": "TableAsOf", "Progress": "TableProgress"}
 """Names of classes that are other ones inside of lakestream."""
 
@@ -86,4 +83,6 @@ def table_path(lake: str | os.PathLike[str], stream: str, account: str = GLOBAL_
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name in _SQL:
+        return extras.load("lakestream.sql", name, "sql", f"lakestream.lake.{name}")
     return getattr(import_module(_MODULES.get(name, "lakestream.lake.table.at")), _CLASSES.get(name, name))

@@ -303,6 +303,10 @@ class TableBusy(LakeError):
         super().__init__(f"{table} is under maintenance; its stream is tried again in a few seconds")
 
 
+class JobMissing(LakeError):
+    """Raised when the Spark programs are not found."""
+
+
 class JavaMissing(LakeError):
     """Raised when there is no Java of a supported version."""
 

@@ -45,7 +45,7 @@ CANCELLED, TIMED_OUT, TOO_LARGE, TOO_MANY, UNAVAILABLE, FORBIDDEN, FAILED, WRONG
     500,
     400,
 )
-"""Codes of errors; lake/sql/child.py adds 404 for an unknown stream."""
+"""Codes of errors; packages/sql/lakestream_sql/child.py adds 404 for an unknown stream."""
 
 
 Value = bool | int | float | str | None

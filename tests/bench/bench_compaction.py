@@ -34,12 +34,12 @@ from lakestream.lake.storage import lake as lakes
 from lakestream.lake.storage import paths
 from lakestream.lake.table import batches, segments
 from lakestream.lake.table.departures import DeletedMessages
-from lakestream.lake.write.compactor import Compactor
-from lakestream.lake.write.data_files import DataFiles
-from lakestream.lake.write.lake_compaction import BatchReport
-from lakestream.lake.write.source import SCHEMA
-from lakestream.lake.write.stream_compaction import StreamCompaction
-from lakestream.lake.write.tasks import StreamTask, written
+from lakestream_spark.write.compactor import Compactor
+from lakestream_spark.write.data_files import DataFiles
+from lakestream_spark.write.lake_compaction import BatchReport
+from lakestream_spark.write.source import SCHEMA
+from lakestream_spark.write.stream_compaction import StreamCompaction
+from lakestream_spark.write.tasks import StreamTask, written
 from tests.bench.lake_streams import Memory, Publisher, Staged, cpu_seconds, table_files
 from tests.lake.compacting import compact as compact_stream
 from tests.lake.model import StreamModel
@@ -86,7 +86,7 @@ def measure(messages: int, subjects: int, profile: bool, beside: bool) -> dict[s
         warm = [Publisher(work, lake, f"WARM{n}", subjects) for n in range(WARM_ROUNDS)]
         reports: list[BatchReport] = []
         os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parents[2] / "spark_conf" / "local"))
-        from lakestream.lake.spark import session as sessions
+        from lakestream_spark import session as sessions
 
         with Memory() as memory:
             spark = sessions.session("compaction benchmark", lake=str(lake))
@@ -124,7 +124,7 @@ def into_partitions(partitions: int) -> list[float]:
     with tempfile.TemporaryDirectory() as scratch:
         lake = Path(scratch) / "lake"
         os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parents[2] / "spark_conf" / "local"))
-        from lakestream.lake.spark import session as sessions
+        from lakestream_spark import session as sessions
 
         spark = sessions.session("compaction benchmark", lake=str(lake))
         model = StreamModel(Path(scratch) / "log")

@@ -220,8 +220,8 @@ def run(commits: int, every: int, retain_hours: float | None, spark: Any) -> lis
 
         look_after: Callable[[], object] = nothing
         if retain_hours is not None:
-            from lakestream.lake.write.maintainer import Maintainer
-            from lakestream.lake.write.maintenance_plan import HOUR_NS, Policy
+            from lakestream_spark.write.maintainer import Maintainer
+            from lakestream_spark.write.maintenance_plan import HOUR_NS, Policy
 
             policy = Policy(retain_ns=int(retain_hours * HOUR_NS))
             maintainer = Maintainer(spark, str(lake), policy, clock=lambda: simulation.now_ns)
@@ -285,7 +285,7 @@ def main() -> None:
     if options.without:
         run(options.commits, options.every, None, None)
         return
-    from lakestream.lake.spark import session as sessions
+    from lakestream_spark import session as sessions
 
     spark = sessions.session("lakestream growth")
     run(options.commits, options.every, options.retain_hours, spark)

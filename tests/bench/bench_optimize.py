@@ -25,9 +25,9 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
 from lakestream.lake.storage.lake import open_storage
-from lakestream.lake.write.maintainer import data_files
-from lakestream.lake.write.maintenance_plan import MIB, Policy, decide_bins
-from lakestream.lake.write.rewrite import Rewriter
+from lakestream_spark.write.maintainer import data_files
+from lakestream_spark.write.maintenance_plan import MIB, Policy, decide_bins
+from lakestream_spark.write.rewrite import Rewriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -98,7 +98,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--commits", type=int, default=125)
     options = parser.parse_args()
-    from lakestream.lake.spark import session as sessions
+    from lakestream_spark import session as sessions
 
     root = Path(tempfile.mkdtemp(prefix="optimize-"))
     spark = sessions.session("lakestream optimize")

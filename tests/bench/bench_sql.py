@@ -28,8 +28,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lakestream.lake.sql.session import Session
 from lakestream.lake.storage import paths
+from lakestream_sql.session import Session
 from tests.bench.draw import bars, save
 from tests.bench.lake_streams import (
     STEP_NS,
@@ -227,7 +227,7 @@ def main() -> None:
         work = Path(scratch)
         replay = replayed(work, options.rows, options.rounds)
         show({REPLAY: replay}, "seconds", 3)
-        from lakestream.lake.spark import session as sessions
+        from lakestream_spark import session as sessions
 
         spark = sessions.session("sql benchmark", heap_mib=1024)
         try:

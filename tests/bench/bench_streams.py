@@ -114,9 +114,9 @@ def object_store(count: int) -> None:
 
 def fairness(lake: str, work: Path, commits: int) -> None:
     """Measure one message of a quiet stream beside a backlog of many commits."""
-    from lakestream.lake.spark import session as sessions
-    from lakestream.lake.write.compactor import Compactor
-    from lakestream.lake.write.stream_compaction import CompactionOptions
+    from lakestream_spark import session as sessions
+    from lakestream_spark.write.compactor import Compactor
+    from lakestream_spark.write.stream_compaction import CompactionOptions
 
     busy, quiet = StreamModel(work / "busy", "BUSY", "busy"), StreamModel(work / "quiet", "QUIET", "quiet")
     for model in (busy, quiet):  # create both tables and warm Spark up
@@ -144,9 +144,9 @@ def fairness(lake: str, work: Path, commits: int) -> None:
 
 def micro_batches(lake: str, work: Path, count: int) -> None:
     """Measure batches of many small streams, after others have warmed Spark up."""
-    from lakestream.lake.spark import session as sessions
-    from lakestream.lake.write.compactor import Compactor
-    from lakestream.lake.write.lake_compaction import BatchReport
+    from lakestream_spark import session as sessions
+    from lakestream_spark.write.compactor import Compactor
+    from lakestream_spark.write.lake_compaction import BatchReport
 
     reports: list[BatchReport] = []
     session = sessions.session("bench streams")

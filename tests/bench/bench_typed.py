@@ -28,14 +28,14 @@ from typing import Any
 import duckdb
 import msgspec
 
-from lakestream.lake.sql.session import extension_path
 from lakestream.lake.storage import lake as lakes
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import schema_files as schemas
-from lakestream.lake.write.compactor import Compactor
-from lakestream.lake.write.lake_compaction import BatchReport
 from lakestream.schemas.schema import Schema
+from lakestream_spark.write.compactor import Compactor
+from lakestream_spark.write.lake_compaction import BatchReport
+from lakestream_sql.session import extension_path
 from tests.bench.bench_compaction import stage_again
 from tests.bench.bench_schemas import JSON_SCHEMA, compact, order
 from tests.bench.lake_streams import Publisher, cpu_seconds, table_files
@@ -74,7 +74,7 @@ def publisher(work: Path, lake: Path, name: str, metadata: dict[str, str]) -> Pu
 def measure(messages: int, kind: str) -> dict[str, Any]:
     """Measure all figures of one table."""
     os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parents[2] / "spark_conf" / "local"))
-    from lakestream.lake.spark import session as sessions
+    from lakestream_spark import session as sessions
 
     metadata = KINDS[kind]
     with tempfile.TemporaryDirectory() as scratch:

@@ -33,7 +33,7 @@ def ensure(root: Path, rows: int) -> None:
     missing = [name for name in TABLES.values() if not (root / name / "complete").exists()]
     if not missing:
         return
-    from lakestream.lake.spark.session import session
+    from lakestream_spark.session import session
 
     spark = session("history benchmark", heap_mib=1024)
     try:

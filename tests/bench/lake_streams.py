@@ -224,7 +224,7 @@ def table_files(table: str) -> tuple[int, int]:
     """Return the number of data files of a table's newest version, and their bytes."""
     from lakestream.lake.storage.lake import open_storage
     from lakestream.lake.table.log import TableLog
-    from lakestream.lake.write.maintainer import data_files
+    from lakestream_spark.write.maintainer import data_files
 
     files = list(data_files(TableLog(open_storage(table), table).state()))
     return len(files), sum(each.size for each in files)

@@ -17,9 +17,9 @@ from nats.js.api import StorageType, StreamConfig
 
 from lakestream.lake import view as views
 from lakestream.lake.flush import ServerCredentials, ServerFile, StreamNotFound
-from lakestream.lake.sql.session import Session, SqlError
-from lakestream.lake.sql.uncompacted import FlushServer as SqlServer
 from lakestream.lake.staging import staging
+from lakestream_sql.session import Session, SqlError
+from lakestream_sql.uncompacted import FlushServer as SqlServer
 from tests.servers import Kind, Server
 
 pytestmark = pytest.mark.conformance

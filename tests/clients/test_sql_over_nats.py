@@ -268,7 +268,7 @@ def children(server: Server) -> list[int]:
     found = []
     for child in psutil.Process(server.process.pid).children():
         with contextlib.suppress(psutil.ZombieProcess, psutil.NoSuchProcess):
-            found += [child.pid] * ("lakestream.lake.sql.child" in child.cmdline())
+            found += [child.pid] * ("lakestream_sql.child" in child.cmdline())
     return found
 
 

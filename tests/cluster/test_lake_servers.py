@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.lake.sql.session import Session
-from lakestream.lake.sql.uncompacted import FlushServer
+from lakestream_sql.session import Session
+from lakestream_sql.uncompacted import FlushServer
 from tests.cluster.nodes import Cluster, Node
 from tests.servers import Kind
 from tests.wire import Wire

@@ -26,7 +26,7 @@ _ITEM = re.compile(r"^- `([\w-]+(?:\.py|/))`: ", re.MULTILINE)
 
 def folders() -> Iterator[Path]:
     """Yield the `__init__.py` of each folder with more than one module, or with folders."""
-    for init in sorted([*ROOT.glob("lakestream/**/__init__.py"), *ROOT.glob("packages/*/lakestream_*/__init__.py")]):
+    for init in sorted([*ROOT.glob("lakestream/**/__init__.py"), *ROOT.glob("packages/*/lakestream_*/**/__init__.py")]):
         if len(members(init.parent)) > 1:
             yield init
 

@@ -25,6 +25,12 @@ pytestmark = pytest.mark.unit
 
 MAX_BYTES = 12_288
 PACKAGE = ROOT / "lakestream"
+PACKAGES = {path.name: path for path in ROOT.glob("packages/*/lakestream_*") if path.is_dir()}
+
+
+def located(name: str) -> Path:
+    """Return the path of a module: below `lakestream/`, or in a package of its own."""
+    return PACKAGES.get(name.partition("/")[0], PACKAGE / "lakestream").parent / name
 
 
 @cache
@@ -51,19 +57,21 @@ def test_each_flow_has_ten_steps() -> None:
 
 def test_each_step_names_a_function_or_class_of_its_module() -> None:
     steps = [step for title in (PUBLISH, DELIVERY, COMPACTION, READ) for step in architecture.flow(title)]
-    assert [(module, name) for module, name in steps if name not in defined(PACKAGE / module)] == []
+    assert [(module, name) for module, name in steps if name not in defined(located(module))] == []
 
 
 def test_each_name_of_the_page_exists() -> None:
     """Paths are below `lakestream/` or the repository; other names are classes, their methods, or functions."""
     text = re.sub(r"^```.*?^```", "", architecture.TEXT, flags=re.DOTALL | re.MULTILINE)
     names = set(re.findall(r"`([^`]+)`", text))
-    python = frozenset[str]().union(*(defined(path) for path in PACKAGE.rglob("*.py")))
+    python = frozenset[str]().union(
+        *(defined(path) for root in (PACKAGE, *PACKAGES.values()) for path in root.rglob("*.py"))
+    )
     java = {path.stem for path in (ROOT / "jvm").rglob("*.java")}
     other = {"max_ack_pending", "add", "make lint", "WHERE subject = …", "drop-when-typed", "__init__.py"}
     assert other <= names
     unknown = {
-        name for name in names - other - python - java if not (PACKAGE / name).exists() and not (ROOT / name).exists()
+        name for name in names - other - python - java if not located(name).exists() and not (ROOT / name).exists()
     }
     assert unknown == set()
 

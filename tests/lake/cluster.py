@@ -10,7 +10,7 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from lakestream.lake.spark import jars
+from lakestream_spark import jars
 
 START_SECONDS = 300.0
 _MASTER = re.compile(r"Starting Spark master at (spark://\S+)")

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from lakestream.lake.staging.staging import StagedStream
-from lakestream.lake.write.source import SCHEMA
-from lakestream.lake.write.stream_compaction import CommitPlan, CompactionOptions, Outcome, StreamCompaction
-from lakestream.lake.write.tasks import Output, written
+from lakestream_spark.write.source import SCHEMA
+from lakestream_spark.write.stream_compaction import CommitPlan, CompactionOptions, Outcome, StreamCompaction
+from lakestream_spark.write.tasks import Output, written
 
 
 def write(spark: Any, plan: CommitPlan) -> Output:

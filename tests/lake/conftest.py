@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from lakestream.lake.spark import session as sessions
 from lakestream.lake.storage import lake as lakes
+from lakestream_spark import session as sessions
 
 SMALL = {
     "spark.sql.codegen.wholeStage": "false",

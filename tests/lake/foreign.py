@@ -11,9 +11,9 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
 from lakestream.lake.read import readers
-from lakestream.lake.sql.session import extension_path
 from lakestream.lake.table.schema import join_headers
 from lakestream.log.format.record import Record
+from lakestream_sql.session import extension_path
 
 Row = Mapping[str, Any]
 COLUMNS = ("subject", "seq", "time", "time_ns", "headers", "data", "header_block", "subject_bytes")

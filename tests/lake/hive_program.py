@@ -9,7 +9,7 @@ import json
 import sys
 from typing import Any
 
-from lakestream.lake.spark import session as sessions
+from lakestream_spark import session as sessions
 
 
 def main(uri: str, warehouse: str, elsewhere: str) -> dict[str, Any]:

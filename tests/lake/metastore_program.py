@@ -15,10 +15,10 @@ from typing import Any
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from lakestream.lake.spark import session as sessions
 from lakestream.lake.staging import scan
 from lakestream.lake.storage import paths
 from lakestream_catalogs.metastore import register
+from lakestream_spark import session as sessions
 from tests.lake.compacting import compact as compact_stream
 from tests.lake.model import StreamModel, flights
 

@@ -37,16 +37,16 @@ from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table import check, clones
 from lakestream.lake.table import schema_files as schemas
 from lakestream.lake.table.actions import table_file
-from lakestream.lake.table.commit import Commit
 from lakestream.lake.table.log import TableLog
 from lakestream.lake.table.state import position_of
-from lakestream.lake.write.clone_maker import CloneMaker, clone
-from lakestream.lake.write.maintainer import Maintainer
-from lakestream.lake.write.maintenance_plan import Policy
-from lakestream.lake.write.misfits import misfits_table
-from lakestream.lake.write.replay import Replay
-from lakestream.lake.write.stream_compaction import CompactionOptions, StreamCompaction
 from lakestream.schemas.schema import Schema
+from lakestream_spark.write.clone_maker import CloneMaker, clone
+from lakestream_spark.write.commit import Commit
+from lakestream_spark.write.maintainer import Maintainer
+from lakestream_spark.write.maintenance_plan import Policy
+from lakestream_spark.write.misfits import misfits_table
+from lakestream_spark.write.replay import Replay
+from lakestream_spark.write.stream_compaction import CompactionOptions, StreamCompaction
 from tests.lake.compacting import compact as compact_stream
 from tests.lake.model import StreamModel
 
@@ -529,7 +529,7 @@ def each(spark: Any, operation: Operation, lake: Callable[[int], str], place: Pa
 
 def main(name: str, lake: str) -> None:
     """Run one operation with all faults, with a Spark of its own; a promise that does not hold is an exception."""
-    from lakestream.lake.spark import session as sessions
+    from lakestream_spark import session as sessions
     from tests.lake.conftest import SMALL
 
     os.environ["LAKESTREAM_LATE_SECONDS"] = "0"  # the operation is repeated at once

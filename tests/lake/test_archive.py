@@ -12,9 +12,9 @@ from lakestream.lake.errors import StillCloned
 from lakestream.lake.read.history.history import TableHistory
 from lakestream.lake.staging import staging
 from lakestream.lake.storage.lake import open_storage
-from lakestream.lake.write import clone_maker
-from lakestream.lake.write.maintainer import Maintainer
-from lakestream.lake.write.table import StreamTable
+from lakestream_spark.write import clone_maker
+from lakestream_spark.write.maintainer import Maintainer
+from lakestream_spark.write.table import StreamTable
 from tests.lake.model import StreamModel, flights
 from tests.lake.tables import ALL, records, rows
 from tests.lake.test_compaction import check, compact, compaction

@@ -21,17 +21,17 @@ from nats.aio.client import Client
 from nats.js.api import StreamConfig
 
 from lakestream.lake.read.history.past import open_past
-from lakestream.lake.sql.session import Session
-from lakestream.lake.sql.spark_functions import as_of as spark_as_of
-from lakestream.lake.sql.uncompacted import FlushServer as Asked
 from lakestream.lake.staging import scan
 from lakestream.lake.storage import paths
 from lakestream.lake.table.at import latest_progress
-from lakestream.lake.write.maintainer import Maintainer
-from lakestream.lake.write.maintenance_plan import Policy
-from lakestream.lake.write.stream_compaction import StreamCompaction
-from lakestream.lake.write.table import StreamTable
 from lakestream.log.format.segment import HEADER_SIZE
+from lakestream_spark.functions import as_of as spark_as_of
+from lakestream_spark.write.maintainer import Maintainer
+from lakestream_spark.write.maintenance_plan import Policy
+from lakestream_spark.write.stream_compaction import StreamCompaction
+from lakestream_spark.write.table import StreamTable
+from lakestream_sql.session import Session
+from lakestream_sql.uncompacted import FlushServer as Asked
 from tests.lake import compacting
 from tests.lake.tables import records
 from tests.lake.test_end_to_end import Compaction, eventually

@@ -12,9 +12,9 @@ import pytest
 from nats.js.api import ObjectMeta
 from nats.js.client import JetStreamContext
 
-from lakestream.lake.sql.session import Session
-from lakestream.lake.sql.statements import SqlError
-from lakestream.lake.sql.uncompacted import FlushServer as Asked
+from lakestream_sql.session import Session
+from lakestream_sql.statements import SqlError
+from lakestream_sql.uncompacted import FlushServer as Asked
 from tests.lake.test_as_it_was import Tables
 from tests.servers import Kind, Server
 from tests.wire import Wire

@@ -17,8 +17,8 @@ import pytest
 from nats.js.api import ConsumerConfig, StreamConfig
 
 from lakestream.client import Client, TooManySubjects, connect, sync
-from lakestream.lake.sql.session import Session
-from lakestream.lake.sql.uncompacted import FlushServer as Asked
+from lakestream_sql.session import Session
+from lakestream_sql.uncompacted import FlushServer as Asked
 from tests.lake.test_end_to_end import Compaction
 from tests.servers import Kind, Server
 from tests.unit.client.test_filters import row_fits, some_filters

@@ -15,7 +15,6 @@ import pytest
 
 from lakestream.lake.errors import TableBusy
 from lakestream.lake.read.history.history import TableHistory
-from lakestream.lake.sql.session import Session
 from lakestream.lake.staging import clone_request, scan, staging
 from lakestream.lake.staging.clone_request import CloneAnswer, CloneRequest, SubjectSelection
 from lakestream.lake.staging.staging import StagedStream
@@ -23,19 +22,20 @@ from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import erasures
 from lakestream.lake.table.at import as_of
 from lakestream.lake.table.clones import References
-from lakestream.lake.table.commit import Commit
 from lakestream.lake.table.log import TableLog
 from lakestream.lake.table.state import position_of
-from lakestream.lake.write import clone_maker as clone_making
-from lakestream.lake.write import detach
-from lakestream.lake.write import maintainer as maintainer_module
-from lakestream.lake.write import stream_compaction as compaction
-from lakestream.lake.write.clone_maker import CloneMaker
-from lakestream.lake.write.compactor import Compactor
-from lakestream.lake.write.detach import DetachResult, DetachStopped
-from lakestream.lake.write.maintainer import Maintainer
-from lakestream.lake.write.stream_compaction import StreamCompaction
 from lakestream.log.format.record import Record
+from lakestream_spark.write import clone_maker as clone_making
+from lakestream_spark.write import detach
+from lakestream_spark.write import maintainer as maintainer_module
+from lakestream_spark.write import stream_compaction as compaction
+from lakestream_spark.write.clone_maker import CloneMaker
+from lakestream_spark.write.commit import Commit
+from lakestream_spark.write.compactor import Compactor
+from lakestream_spark.write.detach import DetachResult, DetachStopped
+from lakestream_spark.write.maintainer import Maintainer
+from lakestream_spark.write.stream_compaction import StreamCompaction
+from lakestream_sql.session import Session
 from tests.lake.conftest import job
 from tests.lake.model import T0, StreamModel, flights
 from tests.lake.tables import ALL, records

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.lake.spark import jars
 from lakestream.lake.table.state import position_of
+from lakestream_spark import jars
 from tests.lake.cluster import Cluster
 from tests.lake.conftest import job
 from tests.lake.model import StreamModel, flights

@@ -18,8 +18,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lakestream.lake.spark import jars
 from lakestream.lake.table.state import position_of
+from lakestream_spark import jars
 from tests.lake.conftest import job
 from tests.lake.model import StreamModel, flights
 from tests.lake.tables import records

@@ -17,7 +17,7 @@ from lakestream.lake.read.history.history import TableHistory
 from lakestream.lake.staging import scan, staging
 from lakestream.lake.table import schema
 from lakestream.lake.table.state import position_of
-from lakestream.lake.write.stream_compaction import CompactionOptions, Outcome, StreamCompaction
+from lakestream_spark.write.stream_compaction import CompactionOptions, Outcome, StreamCompaction
 from tests.lake import compacting
 from tests.lake.model import StreamModel, flights
 from tests.lake.tables import ALL, partition_columns, records, rows, version

@@ -25,10 +25,10 @@ from lakestream.lake.storage.locks import JvmLock
 from lakestream.lake.table import batches
 from lakestream.lake.table.clones import Clone
 from lakestream.lake.table.state import position_of
-from lakestream.lake.write import compactor as compactor_module
-from lakestream.lake.write.compactor import WORKER_TRIES, Compactor
-from lakestream.lake.write.lake_compaction import WORKER_LATE, BatchReport
-from lakestream.lake.write.stream_compaction import StreamCompaction
+from lakestream_spark.write import compactor as compactor_module
+from lakestream_spark.write.compactor import WORKER_TRIES, Compactor
+from lakestream_spark.write.lake_compaction import WORKER_LATE, BatchReport
+from lakestream_spark.write.stream_compaction import StreamCompaction
 from tests.lake.model import StreamModel, flights
 from tests.lake.tables import records, version
 

@@ -15,8 +15,8 @@ import pytest
 from nats.aio.client import Client
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
-from lakestream.lake.write.maintainer import Maintainer
-from lakestream.lake.write.maintenance_plan import Policy
+from lakestream_spark.write.maintainer import Maintainer
+from lakestream_spark.write.maintenance_plan import Policy
 from tests.lake.test_end_to_end import CONFIG, SUBJECTS, Compaction, publish
 from tests.servers import Kind, Server
 

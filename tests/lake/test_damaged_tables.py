@@ -15,10 +15,10 @@ import pytest
 from nats.aio.client import Client
 from nats.js.errors import APIError, NotFoundError, ServerError
 
-from lakestream.lake.sql.session import Session
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.locks import COMPACTOR_LOCK, open_lock
 from lakestream.log.format.segment import HEADER_SIZE
+from lakestream_sql.session import Session
 from tests.lake import tables
 from tests.lake.test_as_it_was import Tables
 from tests.lake.test_end_to_end import Compaction, eventually, publish, replay

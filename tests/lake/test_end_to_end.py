@@ -14,15 +14,15 @@ import pytest
 from nats.aio.client import Client
 from nats.js.api import ConsumerConfig, DeliverPolicy
 
-from lakestream.lake.sql.session import Session
 from lakestream.lake.staging import scan, staging
 from lakestream.lake.storage import paths
-from lakestream.lake.write.compactor import Compactor
-from lakestream.lake.write.lake_compaction import BatchReport
-from lakestream.lake.write.maintainer import Maintainer
-from lakestream.lake.write.maintenance_plan import Policy
 from lakestream.log.format.segment import HEADER_SIZE
 from lakestream.log.store.segment_store import CHECKPOINT_FACTOR
+from lakestream_spark.write.compactor import Compactor
+from lakestream_spark.write.lake_compaction import BatchReport
+from lakestream_spark.write.maintainer import Maintainer
+from lakestream_spark.write.maintenance_plan import Policy
+from lakestream_sql.session import Session
 from tests.lake import tables
 from tests.servers import Kind, Server
 

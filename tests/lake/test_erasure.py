@@ -13,10 +13,10 @@ import pytest
 
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import erasures
-from lakestream.lake.write import clone_maker, maintainer
-from lakestream.lake.write.maintainer import Maintainer, MaintenanceResult
-from lakestream.lake.write.maintenance_plan import Policy, decide
-from lakestream.lake.write.stream_compaction import StreamCompaction
+from lakestream_spark.write import clone_maker, maintainer
+from lakestream_spark.write.maintainer import Maintainer, MaintenanceResult
+from lakestream_spark.write.maintenance_plan import Policy, decide
+from lakestream_spark.write.stream_compaction import StreamCompaction
 from tests.lake.model import StreamModel
 from tests.lake.test_maintenance import KEEP, check, compact, maintain
 

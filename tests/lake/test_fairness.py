@@ -13,9 +13,9 @@ from lakestream.lake.errors import LeaseLost
 from lakestream.lake.table.at import open_log
 from lakestream.lake.table.log import TableLog
 from lakestream.lake.table.state import TableFollower
-from lakestream.lake.write import compactor as module
-from lakestream.lake.write.compactor import Compactor
-from lakestream.lake.write.stream_compaction import CompactionOptions, StreamCompaction
+from lakestream_spark.write import compactor as module
+from lakestream_spark.write.compactor import Compactor
+from lakestream_spark.write.stream_compaction import CompactionOptions, StreamCompaction
 from tests.lake.model import StreamModel, flights
 from tests.lake.tables import records
 

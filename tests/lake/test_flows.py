@@ -10,10 +10,10 @@ import nats
 import pytest
 
 from lakestream.config.options import JetStreamOptions, LakeOptions, Options
-from lakestream.lake.sql.session import Session
-from lakestream.lake.write.compactor import Compactor
 from lakestream.logging import Logger
 from lakestream.server.node import Node
+from lakestream_spark.write.compactor import Compactor
+from lakestream_sql.session import Session
 from tests.calls import Calls, recorded
 from tests.docs.architecture import COMPACTION, READ, flow
 

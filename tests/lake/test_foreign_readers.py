@@ -13,8 +13,8 @@ from deltalake import DeltaTable
 from lakestream.lake.read import readers
 from lakestream.lake.staging import scan
 from lakestream.lake.table import schema
-from lakestream.lake.write.stream_compaction import CompactionOptions
 from lakestream.log.format.record import Record
+from lakestream_spark.write.stream_compaction import CompactionOptions
 from tests.lake.compacting import compact as compact_stream
 from tests.lake.foreign import COLUMNS, Readers, micros, record
 from tests.lake.model import StreamModel

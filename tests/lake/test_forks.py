@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from lakestream.lake.storage import paths
-from lakestream.lake.write.compactor import Compactor
+from lakestream_spark.write.compactor import Compactor
 from tests.chaos.copies import contents
 from tests.lake import tables
 from tests.servers import Kind, Server

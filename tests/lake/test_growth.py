@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from lakestream.lake.write.maintainer import Maintainer
-from lakestream.lake.write.maintenance_plan import HOUR_NS, MARGIN_NS, Policy
+from lakestream.lake.table.policy import HOUR_NS
+from lakestream_spark.write.maintainer import Maintainer
+from lakestream_spark.write.maintenance_plan import MARGIN_NS, Policy
 from tests.bench.bench_growth import CHECKPOINT_EVERY, STEP_NS, SUBJECTS, Sample, Simulation
 
 pytestmark = pytest.mark.lake

@@ -18,8 +18,8 @@ from lakestream.lake.staging import scan
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table.actions import locate
 from lakestream.lake.table.state import TableFollower
-from lakestream.lake.write.stream_compaction import CompactionOptions
 from lakestream.log.format.record import Record
+from lakestream_spark.write.stream_compaction import CompactionOptions
 from tests.lake.compacting import compact as compact_stream
 from tests.lake.model import StreamModel
 from tests.lake.tables import ALL, records

@@ -55,7 +55,7 @@ def test_tables_by_tokens_have_a_column_for_each(spark: Any, lake: Path, tmp_pat
 def test_too_many_combinations_of_tokens_become_buckets(
     spark: Any, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lakestream.lake.write.stream_compaction.SUBJECT_MOST", 20)
+    monkeypatch.setattr("lakestream_spark.write.stream_compaction.SUBJECT_MOST", 20)
     model = StreamModel(tmp_path / "log")
     model.configure({PARTITION: "tokens:2"})
     fill(model, lake, [f"sensor.{n % 15}.{n}" for n in range(60)])

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from lakestream.lake.spark import jars
-from lakestream.lake.spark.session import JAVA_OPTIONS
 from lakestream.spark import LakeNotFound, session
+from lakestream_spark import jars
+from lakestream_spark.session import JAVA_OPTIONS
 
 pytestmark = pytest.mark.lake
 

@@ -23,11 +23,11 @@ from deltalake import DeltaTable, QueryBuilder
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 from py4j.protocol import Py4JJavaError
 
-from lakestream.lake.spark import jars
-from lakestream.lake.spark.session import LAKE_SETTING
 from lakestream.lake.storage.clouds.known import cloud_of
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table.actions import to_z85
+from lakestream_spark import jars
+from lakestream_spark.session import LAKE_SETTING
 from tests.lake.tables import version
 from tests.store_server import StoreServer
 
@@ -51,7 +51,7 @@ COMMITS = int(os.environ.get("LAKESTREAM_COMMIT_RACES", "5"))
 WRITER = """
 import sys
 from tests.lake.test_log_stores import append
-from lakestream.lake.spark.session import session
+from lakestream_spark.session import session
 
 spark = session()
 print("ready", flush=True)

@@ -25,12 +25,13 @@ from lakestream.lake.storage.locks import open_lock, table_lock
 from lakestream.lake.table import at, ends
 from lakestream.lake.table.actions import locate
 from lakestream.lake.table.log import TableLog
+from lakestream.lake.table.policy import HOUR_NS
 from lakestream.lake.table.state import TableFollower, position_of
-from lakestream.lake.write import maintainer
-from lakestream.lake.write.maintainer import Maintainer, MaintenanceResult
-from lakestream.lake.write.maintenance_plan import HOUR_NS, Policy
-from lakestream.lake.write.rewrite import Rewriter
-from lakestream.lake.write.stream_compaction import CompactionOptions
+from lakestream_spark.write import maintainer
+from lakestream_spark.write.maintainer import Maintainer, MaintenanceResult
+from lakestream_spark.write.maintenance_plan import Policy
+from lakestream_spark.write.rewrite import Rewriter
+from lakestream_spark.write.stream_compaction import CompactionOptions
 from tests.lake.compacting import compact as compact_stream
 from tests.lake.conftest import job
 from tests.lake.model import StreamModel, flights
@@ -290,7 +291,7 @@ def test_a_commit_in_between_is_in_the_way_only_if_it_took_the_same_files(
 def test_a_table_under_maintenance_is_not_committed_to(
     spark: Any, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lakestream.lake.write.stream_compaction.BUSY_SECONDS", 0.1)
+    monkeypatch.setattr("lakestream_spark.write.stream_compaction.BUSY_SECONDS", 0.1)
     model = StreamModel(tmp_path / "log")
     model.publish(flights(10))
     model.stage(lake)

@@ -160,9 +160,9 @@ def test_every_metric_of_dashboard_and_rules_is_on_the_pages(system: System) -> 
         client.api("STREAM.INFO.ORDERS")
     found = {line.split()[2] for page in system.pages() for line in page.splitlines() if line.startswith("# TYPE ")}
     of_clusters = {each.name for each in (*RAFT, RAFT_LAG)}  # tests/cluster/test_metrics.py
-    only_after_errors = {"lakestream_compaction_failures_total"}  # tests/unit/lake/write/test_compactor_metrics.py
+    only_after_errors = {"lakestream_compaction_failures_total"}  # tests/unit/spark/test_compactor_metrics.py
     only_with_tls = {"lakestream_tls_certificate_expiry_timestamp_seconds"}  # tests/conformance/test_metrics.py
-    only_with_catalogs = {"lakestream_catalog_up"}  # tests/unit/lake/write/test_compactor_metrics.py
+    only_with_catalogs = {"lakestream_catalog_up"}  # tests/unit/spark/test_compactor_metrics.py
     assert named() - found - of_clusters - only_after_errors - only_with_tls - only_with_catalogs == set()
 
 

@@ -22,9 +22,9 @@ from typing import Any
 import pytest
 
 from lakestream.lake.storage import paths
-from lakestream.lake.write.compactor import Compactor
-from lakestream.lake.write.maintainer import Maintainer
-from lakestream.lake.write.maintenance_plan import Policy
+from lakestream_spark.write.compactor import Compactor
+from lakestream_spark.write.maintainer import Maintainer
+from lakestream_spark.write.maintenance_plan import Policy
 from tests import copied
 from tests.cluster.nodes import Cluster, until
 from tests.copied import Mirror, Origin, Sources

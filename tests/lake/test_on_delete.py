@@ -23,7 +23,7 @@ from nats.js.errors import APIError, NotFoundError
 from lakestream.lake.errors import QuarantinedSegment
 from lakestream.lake.staging import scan, staging
 from lakestream.lake.storage import paths
-from lakestream.lake.write.compactor import Compactor
+from lakestream_spark.write.compactor import Compactor
 from tests.cluster.nodes import Cluster, Node
 from tests.conftest import StartServer
 from tests.lake.model import StreamModel, flights, unstage_through

@@ -15,8 +15,8 @@ import pytest
 
 from lakestream.lake.staging.staging import REFUSAL_FILE
 from lakestream.lake.storage import paths
-from lakestream.lake.write import lake_compaction as module
-from lakestream.lake.write.compactor import Checkpoint, Compactor
+from lakestream_spark.write import lake_compaction as module
+from lakestream_spark.write.compactor import Checkpoint, Compactor
 from tests.lake.model import StreamModel, flights
 from tests.lake.tables import records, version
 
@@ -159,8 +159,8 @@ def test_what_fails_while_the_compactor_stops_is_no_failure_of_a_stream(
 
 PROGRAM = """
 import sys
-from lakestream.lake.spark import session as sessions
-from lakestream.lake.write.compactor import Compactor
+from lakestream_spark import session as sessions
+from lakestream_spark.write.compactor import Compactor
 
 master, lake = sys.argv[1:]
 spark = sessions.session("scale out", extra={"spark.master": master, "spark.executor.memory": "600m",
@@ -209,7 +209,7 @@ def standalone(tmp_path: Path) -> Iterator[str]:
     """Yield the URL of a standalone cluster with two workers."""
     import pyspark
 
-    from lakestream.lake.spark import session as sessions
+    from lakestream_spark import session as sessions
 
     runner = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
     environment = {**os.environ, **sessions.environ(), "SPARK_NO_DAEMONIZE": "1"}

@@ -23,9 +23,9 @@ from nats.js.api import StreamConfig
 
 from lakestream.lake.staging import scan, staging
 from lakestream.lake.storage import paths
-from lakestream.lake.write.maintainer import Maintainer
-from lakestream.lake.write.maintenance_plan import Policy
-from lakestream.lake.write.stream_compaction import CompactionOptions, StreamCompaction
+from lakestream_spark.write.maintainer import Maintainer
+from lakestream_spark.write.maintenance_plan import Policy
+from lakestream_spark.write.stream_compaction import CompactionOptions, StreamCompaction
 from tests.lake import compacting, tables
 from tests.servers import Kind, Server
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from lakestream.cli.results import WRITERS
-from lakestream.cli.spark_engine import SparkEngine
-from lakestream.lake.sql.catalog import UnknownStream
-from lakestream.lake.sql.statements import BadSql, SqlError
 from lakestream.spark import LakeNotFound
+from lakestream_spark.sql_engine import SparkEngine
+from lakestream_sql.catalog import UnknownStream
+from lakestream_sql.statements import BadSql, SqlError
 from tests.lake.tables import version
 
 pytestmark = pytest.mark.lake

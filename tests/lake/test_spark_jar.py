@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from lakestream.lake.spark import jars
+from lakestream_spark import jars
 
 pytestmark = [pytest.mark.lake, pytest.mark.smoke]
 

@@ -1,4 +1,4 @@
-"""Tests of `lakestream.lake.sql.session` on tables that the compactor wrote, compared with Spark on the same tables."""
+"""Tests of `lakestream_sql.session` on tables that the compactor wrote, compared with Spark on the same tables."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from typer.testing import CliRunner
 
 from lakestream.cli.app import app
 from lakestream.lake.errors import UnsupportedLake
-from lakestream.lake.sql.session import Session
 from lakestream.lake.staging import scan
 from lakestream.lake.table.at import as_of, open_log
 from lakestream.log.format.record import Record
 from lakestream.protocol.instants import rfc3339
 from lakestream.spark import session as spark_session
+from lakestream_sql.session import Session
 from tests.lake import common_sql
 from tests.lake.compacting import compact as compact_stream
 from tests.lake.model import StreamModel
 from tests.s3_server import S3Server
 from tests.servers import Kind, Server
-from tests.unit.lake.sql import test_sql_live
+from tests.unit.sql import test_sql_live
 
 pytestmark = pytest.mark.lake
 

@@ -10,9 +10,9 @@ import pytest
 from deltalake import DeltaTable
 
 from lakestream.lake.read.history.history import TableHistory
-from lakestream.lake.sql.session import Session
 from lakestream.lake.staging import scan
 from lakestream.lake.table import schema
+from lakestream_sql.session import Session
 from tests.lake.compacting import compact as compact_stream
 from tests.lake.foreign import Readers, record
 from tests.lake.model import StreamModel

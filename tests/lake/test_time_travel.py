@@ -21,10 +21,10 @@ from typer.testing import CliRunner
 
 from lakestream.cli.app import app
 from lakestream.lake import as_of, instant, table_path, version_at
-from lakestream.lake.sql.session import Session
-from lakestream.lake.sql.spark_functions import as_of as spark_as_of
 from lakestream.lake.table.at import latest_progress, open_log
 from lakestream.protocol.instants import rfc3339
+from lakestream_spark.functions import as_of as spark_as_of
+from lakestream_sql.session import Session
 from tests.lake.test_end_to_end import Compaction
 from tests.lake.test_literal_form import environment, options, program
 from tests.servers import Kind, Server

@@ -13,13 +13,14 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from lakestream.lake.sql import spark_functions, typed
-from lakestream.lake.sql.session import Session, SqlError
-from lakestream.lake.sql.typed import Fit, NoTypedView
 from lakestream.lake.staging import scan
 from lakestream.lake.table import json_schema
 from lakestream.lake.table.json_schema import BadJsonSchema
 from lakestream.lake.table.schema import doubled
+from lakestream_spark import functions as spark_functions
+from lakestream_spark import typed
+from lakestream_sql.session import Session, SqlError
+from lakestream_sql.typed import Fit, NoTypedView
 from tests.lake.compacting import compact as compact_stream
 from tests.lake.model import StreamModel
 

@@ -19,7 +19,6 @@ from lakestream.lake.errors import TableBusy
 from lakestream.lake.read.history.cache import BlockCache
 from lakestream.lake.read.history.history import TableHistory
 from lakestream.lake.read.history.past import open_past
-from lakestream.lake.sql.session import Session
 from lakestream.lake.staging import clone_request, scan
 from lakestream.lake.staging.clone_request import SubjectSelection
 from lakestream.lake.staging.staging import StagedStream
@@ -27,21 +26,22 @@ from lakestream.lake.storage.lake import identify, open_storage
 from lakestream.lake.table import actions, typed_columns
 from lakestream.lake.table import schema_files as schemas
 from lakestream.lake.table.log import TableLog
-from lakestream.lake.write.maintainer import Maintainer
-from lakestream.lake.write.replay import NoReplay, Replay, ReplayResult
-from lakestream.lake.write.stream_compaction import CompactionOptions, StreamCompaction
-from lakestream.lake.write.table import StreamTable
 from lakestream.log.format.record import Record
 from lakestream.log.format.runs import SchemaRun
 from lakestream.schemas.codec import codec_of
 from lakestream.schemas.schema import Format, Schema
+from lakestream_spark.write.maintainer import Maintainer
+from lakestream_spark.write.replay import NoReplay, Replay, ReplayResult
+from lakestream_spark.write.stream_compaction import CompactionOptions, StreamCompaction
+from lakestream_spark.write.table import StreamTable
+from lakestream_sql.session import Session
 from tests.lake import compacting
 from tests.lake.compacting import compact as compact_stream
 from tests.lake.model import T0, StreamModel
 from tests.lake.tables import ALL
 from tests.lake.test_clones import MirrorModel, make
 from tests.lake.test_maintenance import NOW
-from tests.unit.lake.write import test_file_statistics as statistics
+from tests.unit.spark import test_file_statistics as statistics
 from tests.unit.versions_world import named, versions
 
 pytestmark = pytest.mark.lake

@@ -13,13 +13,13 @@ from typer.testing import CliRunner, Result
 
 from lakestream.cli.app import app
 from lakestream.lake.catalogs.address import CatalogAddress, parse
-from lakestream.lake.sql.connection import extension_path
 from lakestream_catalogs.catalog import CatalogAway
 from lakestream_catalogs.opening import open_catalog
 from lakestream_catalogs.plan import SyncResult
 from lakestream_catalogs.sync import sync
 from lakestream_catalogs.tables import LakeTables
 from lakestream_catalogs.unity import PAGE, TOKEN, TOKEN_FILE
+from lakestream_sql.connection import extension_path
 from tests.lake.catalog_lake import ORDERS, CatalogLake
 from tests.unity_server import UnityServer
 

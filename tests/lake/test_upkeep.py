@@ -14,11 +14,11 @@ import pytest
 
 from lakestream.lake.table.at import open_log
 from lakestream.lake.table.state import position_of
-from lakestream.lake.write.compactor import Compactor
-from lakestream.lake.write.lake_compaction import BatchReport
-from lakestream.lake.write.maintainer import Maintainer, MaintenanceResult
-from lakestream.lake.write.maintenance_plan import Policy
-from lakestream.lake.write.upkeep import Upkeep
+from lakestream_spark.write.compactor import Compactor
+from lakestream_spark.write.lake_compaction import BatchReport
+from lakestream_spark.write.maintainer import Maintainer, MaintenanceResult
+from lakestream_spark.write.maintenance_plan import Policy
+from lakestream_spark.write.upkeep import Upkeep
 from tests.lake.conftest import job
 from tests.lake.model import StreamModel, flights
 from tests.lake.tables import records

@@ -20,11 +20,12 @@ from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table.at import open_log
 from lakestream.lake.table.clones import CloneRefused, CloneUnreadable, References
 from lakestream.lake.table.log import TableLog
+from lakestream.lake.table.policy import HOUR_NS
 from lakestream.lake.table.schema import UID_PROPERTY
-from lakestream.lake.write import clone_maker, maintainer
-from lakestream.lake.write.maintainer import Maintainer
-from lakestream.lake.write.maintenance_plan import HOUR_NS, MARGIN_NS, Policy
-from lakestream.lake.write.vacuum import dead_files
+from lakestream_spark.write import clone_maker, maintainer
+from lakestream_spark.write.maintainer import Maintainer
+from lakestream_spark.write.maintenance_plan import MARGIN_NS, Policy
+from lakestream_spark.write.vacuum import dead_files
 from tests.lake.conftest import job
 from tests.lake.model import StreamModel
 from tests.lake.tables import version

@@ -17,8 +17,8 @@ from typing import Any
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from lakestream.lake.spark import session as sessions
 from lakestream.lake.table.foreign_commits import AND_WITH
+from lakestream_spark import session as sessions
 from tests.lake_faults.cases import Broken, Case, Site, Traffic, reads_truly
 
 HISTORY = 150

@@ -35,10 +35,10 @@ WITHOUT_IMPORT = {"tzdata"}
 """Data that Python reads by itself."""
 ALSO = {"py4j": "pyspark"}
 """Modules that come with another distribution."""
-FOR_OTHERS = {"duckdb_extension_delta", "setuptools"}
-"""Required without an import: a file that DuckDB loads, and a version that another distribution can use."""
-ALSO_IMPORTED = {"botocore", "thrift"}
-"""Modules that come with boto3 and pymetastore."""
+FOR_OTHERS = {"duckdb_extension_aws", "duckdb_extension_delta", "duckdb_extension_httpfs", "pandas", "setuptools"}
+"""Required without an import: files that DuckDB loads, what Spark uses, and a version that another distribution can use."""
+ALSO_IMPORTED = {"botocore", "py4j", "thrift"}
+"""Modules that come with boto3, pyspark and pymetastore."""
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +51,19 @@ def modules(requirements: list[str]) -> set[str]:
     """Return the top-level modules of distributions; of extras of lakestream itself, none."""
     names = {re.split(r"[\s\[<>=!;~]", requirement, maxsplit=1)[0].lower() for requirement in requirements}
     return {MODULE_OF.get(name, name.replace("-", "_")) for name in names - {extras.DISTRIBUTION}}
+
+
+def installed(extra: str, project: dict[str, Any]) -> set[str]:
+    """Return the modules that an extra installs, with those of the extras and packages that it names."""
+    found, waiting = set[str](), list(project["optional-dependencies"][extra])
+    while waiting:
+        requirement = waiting.pop()
+        found |= modules([requirement])
+        if inner := re.fullmatch(rf"{extras.DISTRIBUTION}\[(\w+)\]", requirement):
+            waiting += project["optional-dependencies"][inner[1]]
+        elif part := parts.parts().get(requirement):
+            waiting += parts.dependencies(part)
+    return found
 
 
 def test_the_base_installation_is_what_serve_imports(project: dict[str, Any]) -> None:
@@ -67,16 +80,9 @@ def test_the_base_installation_is_what_serve_imports(project: dict[str, Any]) ->
 
 
 def test_every_module_of_an_extra_is_installed_by_it(project: dict[str, Any]) -> None:
-    optional = project["optional-dependencies"]
-    assert optional["server"] == []
+    assert project["optional-dependencies"]["server"] == []
     for extra, names in extras.MODULES.items():
-        installed = modules(optional[extra])
-        for requirement in optional[extra]:
-            if inner := re.fullmatch(rf"{extras.DISTRIBUTION}\[(\w+)\]", requirement):
-                installed |= modules(optional[inner[1]])
-            elif part := parts.parts().get(requirement):
-                installed |= modules(parts.dependencies(part))
-        assert {ALSO.get(name, name) for name in names} <= installed, extra
+        assert {ALSO.get(name, name) for name in names} <= installed(extra, project), extra
 
 
 def test_optional_packages_have_the_name_and_the_version_of_the_main_one(project: dict[str, Any]) -> None:
@@ -132,13 +138,13 @@ def without(tmp_path: Path, *names: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("command", "module", "extra"),
     [
-        (["sql", "-q", "SELECT 1"], "duckdb", "lake"),
-        (["compact", "--once"], "pyspark", "lake"),
-        (["maintain", "--once"], "pyspark", "lake"),
-        (["clone", "ORDERS", "copy"], "pyspark", "lake"),
+        (["sql", "-q", "SELECT 1"], "duckdb", "sql"),
+        (["compact", "--once"], "pyspark", "spark"),
+        (["maintain", "--once"], "lakestream_spark", "spark"),
+        (["clone", "ORDERS", "copy"], "pyspark", "spark"),
         (["export", "ORDERS", "--to", "orders.csv"], "lakestream_transfer", "transfer"),
         (["import", "orders.csv", "--stream", "ORDERS"], "lakestream_transfer", "transfer"),
-        (["import", "orders.csv", "--stream", "ORDERS"], "duckdb", "lake"),
+        (["import", "orders.csv", "--stream", "ORDERS"], "duckdb", "sql"),
         (["sharing", "create", "acme", "--all"], "lakestream_sharing", "sharing"),
         (["sharing", "--help"], "lakestream_sharing", "sharing"),
         (["catalog", "ls"], "lakestream_catalogs", "catalogs"),
@@ -185,7 +191,7 @@ def test_a_job_without_spark_says_what_to_install(tmp_path: Path) -> None:
     done = subprocess.run(
         job, env=without(tmp_path, "pyspark"), capture_output=True, text=True, timeout=60, check=False
     )
-    line = "lakestream: the maintainer needs pyspark, which is not installed: pip install 'lakestream-server[lake]'"
+    line = "lakestream: the maintainer needs pyspark, which is not installed: pip install 'lakestream-server[spark]'"
     assert (done.returncode, done.stderr) == (1, f"{line}\n")
 
 

@@ -220,7 +220,7 @@ def test_without_network_and_jars_the_server_serves_and_says_what_is_missing(dis
     [wheel] = dist.glob("lakestream_server-*.whl")
     programs = make_venv(tmp_path / "venv", env, "--find-links", dist, f"lakestream-server[lake] @ file://{wheel}")
     done = subprocess.run(
-        [str(word) for word in offline([programs / "python", "-m", "lakestream.lake.spark.jars"])],
+        [str(word) for word in offline([programs / "python", "-m", "lakestream_spark.jars"])],
         env=env,
         capture_output=True,
         text=True,

@@ -73,10 +73,10 @@ class LakeJob:
 def main() -> None:
     """Execute commands from standard input until its end."""
     from lakestream.lake.errors import LakeError
-    from lakestream.lake.spark import session as sessions
-    from lakestream.lake.write.compactor import Compactor
-    from lakestream.lake.write.maintainer import Maintainer
-    from lakestream.lake.write.maintenance_plan import Policy
+    from lakestream_spark import session as sessions
+    from lakestream_spark.write.compactor import Compactor
+    from lakestream_spark.write.maintainer import Maintainer
+    from lakestream_spark.write.maintenance_plan import Policy
     from tests.lake.conftest import SMALL
 
     answers = os.fdopen(os.dup(1), "w")

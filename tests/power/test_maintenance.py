@@ -23,7 +23,7 @@ pytestmark = pytest.mark.lake
 PROGRAM = """
 import json
 from pathlib import Path
-from lakestream.lake.spark import session as sessions
+from lakestream_spark import session as sessions
 from tests.lake.conftest import SMALL
 from tests.lake.steps import KEEP, NOW, Stage
 spark = sessions.session("lakestream power tests", extra=SMALL)
@@ -58,7 +58,7 @@ spark.stop()
 TABLE = "lake/streams/ORDERS"
 OPERATION = """
 from pathlib import Path
-from lakestream.lake.spark import session as sessions
+from lakestream_spark import session as sessions
 from tests.lake.conftest import SMALL
 from tests.lake.steps import OPERATIONS, Stage, identify
 spark = sessions.session("lakestream power tests", extra=SMALL)

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from lakestream.lake.sql.session import Session
 from lakestream.lake.staging import scan, staging
 from lakestream.lake.storage import paths
+from lakestream_sql.session import Session
 from tests.lake import tables
 from tests.lake.conftest import job
 from tests.servers import Server

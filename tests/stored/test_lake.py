@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from lakestream.lake.storage import paths
-from lakestream.lake.write.compactor import Compactor
-from lakestream.lake.write.maintainer import Maintainer
+from lakestream_spark.write.compactor import Compactor
+from lakestream_spark.write.maintainer import Maintainer
 from tests.conftest import StartServer
 from tests.servers import Kind, Server
 from tests.stored import lake as stored

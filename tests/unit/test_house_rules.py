@@ -165,9 +165,9 @@ def test_rows_of_tables_have_one_reader() -> None:
 
 
 def test_tables_are_changed_by_one_class() -> None:
-    """Only lake/table/commit.py calls Delta's transaction."""
+    """Only packages/spark/lakestream_spark/write/commit.py calls Delta's transaction."""
     of_delta = (".expectPosition", ".invalidateCache", ".readTimestamp", ".readVersion")
-    assert _called_in(*of_delta) == {"lakestream/lake/table/commit.py"}
+    assert _called_in(*of_delta) == {"packages/spark/lakestream_spark/write/commit.py"}
 
 
 def test_a_server_follows_a_table_once() -> None:
@@ -180,10 +180,10 @@ def test_a_server_follows_a_table_once() -> None:
 
 
 def test_spark_programs_use_the_lake_and_never_the_server() -> None:
-    """Programs in jobs/ import the lake and the layers below it only; import-linter does not check them, since jobs/ is
-    no package."""
+    """Programs in jobs/ import the lake, its Spark and the layers below only; import-linter does not check them, since
+    jobs/ is no package."""
     below = ("extras", "log", "metrics", "protocol", "spans")
-    allowed = ("lakestream.lake", *(f"lakestream.{each}" for each in below))
+    allowed = ("lakestream.lake", "lakestream_spark", *(f"lakestream.{each}" for each in below))
     found = [
         f"{_name(path)}:{line}"
         for path in MODULES

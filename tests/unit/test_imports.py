@@ -40,7 +40,7 @@ OF_FEATURES = {
     "gzip",
     "lakestream.account.backup.archive",
     "lakestream.config.conf",
-    "lakestream.lake.write",
+    "lakestream_spark.write",
     "lakestream.meta.cluster",
     "lakestream.meta.workers",
     "lakestream.net.accounts.imports",

@@ -7,5 +7,4 @@ In reading order:
 - `readers.py`: Tables as Arrow and pandas data, in this process, without Java.
 - `history/`: Old messages for the server, read from a stream's Delta table. No JVM.
 - `base_rows.py`: Base of a stream that begins as a clone, from its table's rows.
-- `datasource.py`: The Spark data source `lakestream`: a live view of a stream, as a batch and as a stream.
 """

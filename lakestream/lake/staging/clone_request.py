@@ -1,7 +1,7 @@
 """Requests that a mirror's table begin as a clone, and their answers.
 
 Belongs here: the request and its answer, two files in the mirror's staging directory, and which program may write or
-delete them. write/clone_maker.py makes the table.
+delete them. lakestream_spark/write/clone_maker.py makes the table.
 
     clone.json     the request: written whole by the server, never changed
     cloned.json    the answer: created once, by the compactor (made, refused) or by the server (withdrawn)

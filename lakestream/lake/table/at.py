@@ -27,7 +27,8 @@ from lakestream.protocol.instants import rfc3339
 
 _MS = 1_000_000
 ADOPTION = "Manual Update"
-"""Operation of the commit by which a table that began as a clone becomes its mirror's (write/clone_maker.py)."""
+"""Operation of the commit by which a table that began as a clone becomes its mirror's
+(lakestream_spark/write/clone_maker.py)."""
 KEEP_MORE = "to keep versions longer, give the stream the metadata lakestream.time_travel (such as 30d)"
 
 

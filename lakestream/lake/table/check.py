@@ -7,7 +7,8 @@ vector. In an object store a successful PUT is durable (S3's promise), so nothin
 
     damaged.json    in the stream's staging directory: the request. The server that found the damage writes it, once it
                     has staged all that its log has of the stream. While it is there, no staged segment is deleted. The
-                    compactor deletes it after the repair (write/repair.py), or the server when a check finds no damage.
+                    compactor deletes it after the repair (lakestream_spark/write/repair.py), or the server when a check
+                    finds no damage.
 
 Source: Parquet format, "File format", "FileMetaData"; Delta protocol, "Deletion Vector Format".
 """
@@ -46,8 +47,8 @@ Source: Parquet format, "File format", "FileMetaData"; Delta protocol, "Deletion
 # rule for the log).
 #
 # Who acts on damage. This module only finds it, and holds the request (`damaged.json`). The server stages what its log
-# still has and writes the request; the compactor restores a version and compacts again (write/repair.py). Neither
-# deletes a staged segment while the request is there.
+# still has and writes the request; the compactor restores a version and compacts again
+# (lakestream_spark/write/repair.py). Neither deletes a staged segment while the request is there.
 
 from __future__ import annotations
 

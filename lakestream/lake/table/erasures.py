@@ -3,7 +3,7 @@
 Belongs here: the notes, and sequences as runs. A DELETE only marks rows in a deletion vector, and files that OPTIMIZE
 replaces stay on disk for readers of older versions. So the compactor writes a note of the sequences in
 `<table>/_erasures/`, after the DELETE and before the commit that moves the position, and the next maintenance run
-(write/vacuum.py)
+(lakestream_spark/write/vacuum.py)
 
 1. rewrites the files of the newest version that hold such a row, however few of their rows are deleted,
 2. deletes every other file that holds one, whether an older version within the retention names it or not,

@@ -59,6 +59,10 @@ LOG_CLEANUP_PROPERTY = "delta.enableExpiredLogCleanup"
 """Delta's own clean-up of the log at each checkpoint. It is off in tables of streams: it looks at the age of commits
 alone, also while a file is missing and the table can only be repaired from an older version. Maintenance does it."""
 LOG_RETENTION_PROPERTY = "delta.logRetentionDuration"
+TOMBSTONES_PROPERTY = "delta.deletedFileRetentionDuration"
+DEFAULT_TOMBSTONES = "interval 1 week"
+TARGET_BYTES = 128 * 1024 * 1024
+"""Size to which maintenance combines files, unless it is told another one; files below half of it are small."""
 CLONED_PROPERTY = "lakestream.cloned"
 """Property of a table that began as a clone: the outcome of the request, as JSON (staging/clone_request.py)."""
 MANAGED_PROPERTIES = (
@@ -76,12 +80,14 @@ MAX_TOKEN = 32
 """Highest position of such a token."""
 MAX_BUCKETS = 64
 DEFAULT_BUCKETS = 8
-_HOUR_NS = 3_600_000_000_000
-LEAST_TIME_TRAVEL_NS = _HOUR_NS
+HOUR_NS = 3_600_000_000_000
+LEAST_TIME_TRAVEL_NS = HOUR_NS
 """Minimum (1 h): below it VACUUM would delete files of commits and queries that are under way."""
 _UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 604800}
 _DURATION = re.compile(r"(\d{1,9})([mhdw])")
 _BOOLEAN = re.compile(r"true|false")
+_INTERVAL_PARTS = re.compile(r"(\d+)\s+(week|day|hour|minute|second)s?\b", re.IGNORECASE)
+_UNIT_NS = {"week": 168 * HOUR_NS, "day": 24 * HOUR_NS, "hour": HOUR_NS, "minute": HOUR_NS // 60, "second": 10**9}
 _INTERVAL = re.compile(r"interval [1-9]\d{0,5} (hour|day|week)s?")
 _ALLOWED = {
     "delta.enablechangedatafeed": (_BOOLEAN, "true or false"),
@@ -165,7 +171,7 @@ class StreamPolicy(msgspec.Struct, frozen=True):
             found[RETENTION_PROPERTY] = "archive"
         if self.time_travel_ns is not None:
             found[TIME_TRAVEL_PROPERTY] = str(self.time_travel_ns)
-            interval = f"interval {-(-self.time_travel_ns // _HOUR_NS)} hours"
+            interval = f"interval {-(-self.time_travel_ns // HOUR_NS)} hours"
             for name in (LOG_RETENTION_PROPERTY, "delta.deletedFileRetentionDuration"):
                 found.setdefault(name, interval)
         if self.keep_table:
@@ -363,3 +369,14 @@ def layout_agrees(current: Layout, want: Partition, asked: Partition, decided_fo
         return current.tokens == want.tokens
     # Fewer buckets than requested are right where there were too few subjects.
     return want.kind != "bucket" or decided_for == asked.text or len(current.bounds) + 1 == want.buckets
+
+
+def interval_ns(text: str) -> int:
+    """Return the length of an interval as Delta's table properties spell it (`interval 1 week`); 0 when it does not
+    parse."""
+    return sum(int(count) * _UNIT_NS[unit.lower()] for count, unit in _INTERVAL_PARTS.findall(text))
+
+
+def tombstones_ns(properties: Mapping[str, str]) -> int:
+    """Return for how long a table with these properties remembers the files that left it."""
+    return interval_ns(properties.get(TOMBSTONES_PROPERTY, DEFAULT_TOMBSTONES))

@@ -2,7 +2,7 @@
 
 Belongs here: limiting, reusing and ending these processes (ops/sql), and what the server does for a query: it judges by
 the user's permissions whether the streams may be read, and has their newest messages staged. SQL itself is in
-lake/sql/child.py, which is never imported here: no query can hold up the server.
+packages/sql/lakestream_sql/child.py, which is never imported here: no query can hold up the server.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ In reading order:
 - `query.py`: One query over NATS, from the request to its last response.
 - `window.py`: Flow control of one query: batches that may be under way.
 - `pool.py`: The processes of the service.
-- `processes.py`: One process that answers queries (lake/sql/child.py).
+- `processes.py`: One process that answers queries (packages/sql/lakestream_sql/child.py).
 - `micro.py`: Discovery of the service (ADR-32): `$SRV.PING`, `$SRV.INFO` and `$SRV.STATS`.
 - `figures.py`: Figures of the service, for metrics and for discovery.
 - `flight.py`: The listener for Flight SQL, in a process of its own.

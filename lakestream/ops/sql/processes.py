@@ -1,4 +1,4 @@
-"""One process that answers queries (lake/sql/child.py).
+"""One process that answers queries (packages/sql/lakestream_sql/child.py).
 
 Belongs here: starting and ending it, and the messages with it. Who has a process, and for how long, is up to the users:
 the console and the service over NATS.
@@ -19,11 +19,11 @@ import msgspec
 from lakestream.extras import DISTRIBUTION
 from lakestream.ports import Timer
 
-INSTALL = f"pip install '{DISTRIBUTION}[lake]'"
+INSTALL = f"pip install '{DISTRIBUTION}[sql]'"
 START_S = 60.0
 """Time until a process takes queries (60 s); it is not part of the time of a query."""
-_PROGRAM = "lakestream.lake.sql.child"
-_PACKAGES = ("duckdb", "duckdb_extension_delta", "deltalake", "pyarrow", "fsspec")
+_PROGRAM = "lakestream_sql.child"
+_PACKAGES = ("lakestream_sql", "duckdb", "duckdb_extension_delta", "deltalake", "pyarrow", "fsspec")
 _PASSED = ("PATH", "HOME", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR")
 _PASSED_KINDS = ("AWS_", "AZURE_", "GOOGLE_", "HTTPS_PROXY", "NO_PROXY", "https_proxy", "no_proxy", "LC_", "PYTHON")
 """Variables of the environment that a process gets, by their names or beginnings; others may be secrets."""

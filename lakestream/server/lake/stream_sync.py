@@ -223,7 +223,7 @@ class StreamSync:
         return StreamLag(behind, age, self.committed_ns, self.misfits)
 
     def has_unstaged_schema(self) -> bool:
-        """Return True if readers cannot know yet the typed columns that the stream names (lake/sql/typed.py)."""
+        """Return True if readers cannot know yet the typed columns that the stream names."""
         written = self.written_identity
         if not self.stream.leading or (written is None and JSON_SCHEMA_PROPERTY not in self.stream.config.metadata):
             return False

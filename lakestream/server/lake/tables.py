@@ -14,8 +14,8 @@ import msgspec
 from lakestream.lake.errors import LakeError
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table.log import LogCommit, TableLog
+from lakestream.lake.table.policy import TARGET_BYTES
 from lakestream.lake.table.state import TableFollower, TableState
-from lakestream.lake.write.maintenance_plan import Policy
 from lakestream.ops.monitoring.monitored import MAX_COMMITS
 from lakestream.ports import Clock
 from lakestream.protocol.decoding import DECODE_ERRORS
@@ -105,7 +105,7 @@ def _figures(follower: TableFollower, now_ns: int, known: ReadFigures | None) ->
 
 
 def _sizes(state: TableState) -> dict[str, Any]:
-    files, below = state.files, Policy().small_bytes
+    files, below = state.files, TARGET_BYTES // 2
     small = [file for file in files if file.size < below]
     gone = sum(file.deleted.cardinality for file in files if file.deleted is not None)
     return {

@@ -1,7 +1,7 @@
 """Secure deletion: the bytes of deleted messages leave the log.
 
 Belongs here: the timer. What is taken out of which file is `log/store/shred.py`'s, what leaves the lake's files is up
-to the maintenance of tables (`lake/write/vacuum.py`).
+to the maintenance of tables (`packages/spark/lakestream_spark/write/vacuum.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Spans of messages with `traceparent`, for OpenTelemetry.
 
 Belongs here: the part of the node that takes a message: its publish, its commit in the log, and the time until its
-segment is staged. The commit in the table is the compactor's (lake/write/spans.py).
+segment is staged. The commit in the table is the compactor's (packages/spark/lakestream_spark/write/spans.py).
 """
 
 from __future__ import annotations

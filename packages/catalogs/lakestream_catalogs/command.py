@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from lakestream.cli.jobs import CatalogOption
+from lakestream.cli.lake_options import CatalogOption, LakeOption, default_lake
 from lakestream.cli.results import visible
-from lakestream.cli.sql import LakeOption, default_lake
 from lakestream.cli.terminal import JsonOption, complain, console, print_json
 from lakestream.lake.errors import LakeError
 

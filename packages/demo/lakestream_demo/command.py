@@ -27,17 +27,17 @@ from lakestream.cli.terminal import JsonOption, complain, console, print_json
 from lakestream.extras import ExtraMissing
 from lakestream.lake.errors import LakeError
 from lakestream.lake.progress import progress
-from lakestream.lake.spark import jars
 from lakestream.lake.storage import paths
 from lakestream.lake.table.at import latest_progress
 from lakestream_demo import flights
+from lakestream_spark import jars
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.js import JetStreamContext
     from rich.console import Console
 
-    from lakestream.lake.sql.session import Session
+    from lakestream_sql.session import Session
 
 DEFAULT_DIRECTORY = Path("data", "demo")
 MAX_PENDING = 4000
@@ -172,7 +172,7 @@ async def _run(url: str, lake: str, data: flights.DataSet, console: Console) -> 
         published_s = await _publish_flights(js, data, console)
         passed = await _airports(client, js, data, console)
         compacted_s = await _wait_for_tables(js, lake, console)
-    from lakestream.lake.sql.session import Session  # loads DuckDB
+    from lakestream_sql.session import Session  # loads DuckDB
 
     with Session(lake) as session:
         answers = {question.title: _compare(session, question, data, console) for question in flights.QUESTIONS}

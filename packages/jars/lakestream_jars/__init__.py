@@ -1,1 +1,1 @@
-"""The JARs of Delta Lake, as files beside this one; `lakestream.lake.spark.jars` finds them."""
+"""The JARs of Delta Lake, as files beside this one; `lakestream_spark.jars` finds them."""

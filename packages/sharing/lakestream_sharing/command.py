@@ -17,10 +17,10 @@ import msgspec
 import typer
 
 from lakestream import extras
+from lakestream.cli.lake_options import LakeOption, default_lake
 from lakestream.cli.link import connect_once, exits
 from lakestream.cli.results import visible
 from lakestream.cli.server_options import Server, with_server
-from lakestream.cli.sql import LakeOption, default_lake
 from lakestream.cli.terminal import JsonOption, complain, console, counted, print_json
 from lakestream_sharing.grants import DEFAULT_LIFETIME_DAYS, EVERY, MAX_LIFETIME_DAYS
 

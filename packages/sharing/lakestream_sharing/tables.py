@@ -18,8 +18,7 @@ from lakestream.lake.storage import paths
 from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table.actions import MetaData, locate
 from lakestream.lake.table.log import LogCommit, TableLog, TableVersion
-from lakestream.lake.write.maintenance_plan import interval_ns
-from lakestream.lake.write.vacuum import DEFAULT_TOMBSTONES, TOMBSTONES_PROPERTY
+from lakestream.lake.table.policy import tombstones_ns
 from lakestream_sharing import actions, predicates
 from lakestream_sharing.actions import Change, FileAction, Lines
 from lakestream_sharing.errors import BadRequest, Forbidden, NotFound, TooLarge
@@ -286,4 +285,4 @@ def _changed(commit: LogCommit, feed: bool) -> Iterator[FileAction]:
 
 
 def _retention_ns(metadata: MetaData) -> int:
-    return interval_ns(metadata.configuration.get(TOMBSTONES_PROPERTY, DEFAULT_TOMBSTONES))
+    return tombstones_ns(metadata.configuration)

@@ -27,13 +27,13 @@ from deltalake import write_deltalake
 from deltalake.exceptions import DeltaError
 
 from lakestream.lake.errors import LakeError, VersionGone
-from lakestream.lake.sql.connection import extension_path
 from lakestream.lake.storage.local_storage import LocalStorage
 from lakestream.lake.table.log import log_directory
 from lakestream.lake.table.scan import Scan
 from lakestream.lake.table.schema import UID_PROPERTY, doubled, literal
 from lakestream.log.format.record import Record
 from lakestream.protocol.instants import instant
+from lakestream_sql.connection import extension_path
 from lakestream_transfer.finding import DELTA, SUFFIXES, BadSource, SourceFiles
 from lakestream_transfer.mapping import MappedRows, encode_json, plain_rows
 from lakestream_transfer.text import spell_binary

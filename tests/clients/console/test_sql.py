@@ -165,7 +165,7 @@ def children(server: Server) -> list[int]:
     """Return the process ids of the queries' processes."""
     assert server.process is not None
     own = psutil.Process(server.process.pid)
-    return [child.pid for child in own.children() if "lakestream.lake.sql.child" in child.cmdline()]
+    return [child.pid for child in own.children() if "lakestream_sql.child" in child.cmdline()]
 
 
 @pytest.mark.heavy

@@ -15,10 +15,10 @@ from typing import Any
 from lakestream.config.errors import StartError
 from lakestream.config.loading import load
 from lakestream.config.options import Flags
-from lakestream.lake.sql import tokens
-from lakestream.lake.sql.statements import Mention, Selection, SqlError, SqlParser, TableAt, parse, rewrite
 from lakestream.protocol import jwt
 from lakestream.protocol.jwt import JwtError
+from lakestream_sql import tokens
+from lakestream_sql.statements import Mention, Selection, SqlError, SqlParser, TableAt, parse, rewrite
 from tests import certificates
 from tests.fuzz.target import Target
 from tests.keys import (

@@ -18,9 +18,9 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from lakestream.lake.errors import LakeError
-from lakestream.lake.write.compactor import Compactor
-from lakestream.lake.write.lake_compaction import BatchReport
-from lakestream.lake.write.source import SegmentsReader, offset_of
+from lakestream_spark.write.compactor import Compactor
+from lakestream_spark.write.lake_compaction import BatchReport
+from lakestream_spark.write.source import SegmentsReader, offset_of
 from tests.sim.events import MS
 from tests.sim.whole.lake import ROOT
 from tests.sim.whole.loop import SimLoop
@@ -145,4 +145,4 @@ class Rows:
 
 def sim_tables() -> Any:
     """Return a context in which compactors use SimTable."""
-    return patch("lakestream.lake.write.stream_compaction.StreamTable", SimTable)
+    return patch("lakestream_spark.write.stream_compaction.StreamTable", SimTable)

@@ -327,7 +327,7 @@ def reachable(lake: Lake) -> Iterator[None]:
         "lakestream.log.format.segment.Files": files,
         "lakestream.server.lake.deleted_streams.Files": files,
         "lakestream.lake.staging.quarantine.Files": files,
-        "lakestream.lake.write.lake_compaction.wait": _wait_in_order,
+        "lakestream_spark.write.lake_compaction.wait": _wait_in_order,
     }
     for module in ("storage.locks", "read.history.history", "read.history.scan", "table.state"):
         replaced[f"lakestream.lake.{module}.threading"] = threads

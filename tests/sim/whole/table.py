@@ -25,7 +25,6 @@ from lakestream.lake.staging.staging import StreamIdentity
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table.actions import AddFile, MetaData, locate
-from lakestream.lake.table.commit import Commit
 from lakestream.lake.table.foreign_commits import MARK
 from lakestream.lake.table.log import TableLog, log_directory
 from lakestream.lake.table.policy import StreamPolicy
@@ -38,8 +37,9 @@ from lakestream.lake.table.schema import (
     table_schema,
 )
 from lakestream.lake.table.state import TableFollower
-from lakestream.lake.write.data_files import DataFiles
-from lakestream.lake.write.table import RANDOM_PREFIXES, ExistingTable, StreamTable, wanted_properties
+from lakestream_spark.write.commit import Commit
+from lakestream_spark.write.data_files import DataFiles
+from lakestream_spark.write.table import RANDOM_PREFIXES, ExistingTable, StreamTable, wanted_properties
 
 _TERM = re.compile(r"seq (?:BETWEEN (\d+) AND (\d+)(?: AND seq IN \(([\d, ]+)\))?|< (\d+))")
 _STRINGS: dict[str, Any] = {

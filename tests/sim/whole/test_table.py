@@ -13,7 +13,7 @@ from lakestream.lake.staging.staging import StreamIdentity
 from lakestream.lake.table.policy import StreamPolicy
 from lakestream.lake.table.progress import TableProgress
 from lakestream.lake.table.schema import Layout, message_schema
-from lakestream.lake.write.data_files import DataFiles
+from lakestream_spark.write.data_files import DataFiles
 from tests.sim.events import Events
 from tests.sim.whole.fibers import Fibers
 from tests.sim.whole.lake import ROOT, Lake, SimStorage, reachable

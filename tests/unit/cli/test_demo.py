@@ -15,10 +15,10 @@ import pytest
 from deltalake import CommitProperties, write_deltalake
 from rich.console import Console
 
-from lakestream.lake.sql.session import Session
 from lakestream.lake.table.progress import TableProgress
 from lakestream_demo import command as demo
 from lakestream_demo import flights
+from lakestream_sql.session import Session
 
 pytestmark = pytest.mark.unit
 

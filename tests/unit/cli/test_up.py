@@ -21,12 +21,13 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
-from lakestream.cli import jobs
+import lakestream
 from lakestream.cli.supervisor import ChildSupervisor, StartPostponed, Timing
 from lakestream.cli.up import Compaction, flags_of, level_of, settle, welcome
 from lakestream.config.loading import load
 from lakestream.config.options import Flags, LakeOptions
 from lakestream.logging import Logger
+from lakestream_spark import commands as jobs
 
 pytestmark = pytest.mark.unit
 
@@ -304,10 +305,10 @@ def test_jobs_are_found_where_a_wheel_puts_them(tmp_path: Path, monkeypatch: pyt
     for file in (record, program):
         file.parent.mkdir(parents=True)
         file.touch()
-    record.write_text("../share/lakestream/jobs/compact.py,,\nlakestream/cli/jobs.py,,\n")
+    record.write_text("../share/lakestream/jobs/compact.py,,\nlakestream/extras.py,,\n")
     (record.parent / "METADATA").write_text("Metadata-Version: 2.1\nName: lakestream\nVersion: 9\n")
     monkeypatch.syspath_prepend(str(tmp_path / "lib"))
-    monkeypatch.setattr(jobs, "__file__", str(tmp_path / "lib" / "lakestream" / "cli" / "jobs.py"))
+    monkeypatch.setattr(lakestream, "__file__", str(tmp_path / "lib" / "lakestream" / "__init__.py"))
     assert jobs.find("compact.py") == program
     with pytest.raises(jobs.JobMissing, match=r"jobs/other\.py is not there: looked for .*Reinstall"):
         jobs.find("other.py")

@@ -21,7 +21,7 @@ class Cloud(ABC):
     """A cloud. Every answer follows from the environment, `os.environ` where it is not given.
 
     Attributes:
-        name: of the packages of JARs (spark/pins.py).
+        name: of the packages of JARs (lakestream_spark/pins.py).
         scheme: of canonical URLs.
         revision: of obstore's identifiers of an object's content, the one that conditional writes compare.
         credentials: the variables and other sources of credentials, for messages.

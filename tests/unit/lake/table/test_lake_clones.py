@@ -16,7 +16,7 @@ from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import clones, erasures
 from lakestream.lake.table.actions import AddFile, DeletionVector
 from lakestream.lake.table.clones import Clone, References
-from lakestream.lake.write.detach import foreign
+from lakestream_spark.write.detach import foreign
 
 
 def write_log(table: Path, *files: str) -> None:

@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from lakestream.lake.write import metrics as compactor
 from lakestream.ops.metrics import names as server
+from lakestream_spark.write import metrics as compactor
 from tests.metrics_named import DASHBOARD, ROOT, RULES, expressions, named
 from tests.metrics_reference import PAGE, page
 

@@ -11,10 +11,10 @@ import pytest
 from deltalake import CommitProperties, write_deltalake
 
 from lakestream.lake.table.state import TableFollower
-from lakestream.lake.write.maintenance_plan import Policy
 from lakestream.ops.monitoring.monitored import MAX_COMMITS
 from lakestream.runtime import ThreadIo
 from lakestream.server.lake.tables import MAX_KEPT, REFRESH_NS, TableFigures
+from lakestream_spark.write.maintenance_plan import Policy
 from tests.unit.consumer_world import VirtualClock
 
 pytestmark = pytest.mark.unit

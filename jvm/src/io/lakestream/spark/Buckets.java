@@ -14,7 +14,7 @@ import org.apache.spark.sql.classic.Dataset;
 /**
  * Key-value buckets and object stores as tables: kv.conf, kv_history.conf, obj.files.
  *
- * <p>Belongs here: their names, and their rows over those of the stream. lakestream/lake/sql/buckets.py has the same for
+ * <p>Belongs here: their names, and their rows over those of the stream. packages/sql/lakestream_sql/buckets.py has the same for
  * DuckDB.
  *
  * <p>Sources: ADR-8 (key-value buckets), ADR-20 (object stores).

@@ -1,0 +1,282 @@
+"""Queries of the lake with Spark.
+
+Belongs here: the same interface as lakestream_sql.session.Session, and Spark's errors as one message without its
+stack trace. Supports everything that Spark does, at the cost of a JVM and some seconds to start.
+
+Only statements that read are allowed, as Spark's own parser decides (Statements in jvm/).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import UTC
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession, types
+from pyspark.sql.types import DataType
+
+from lakestream.lake.errors import JarsMissing
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import open_storage
+from lakestream.lake.table.log import LOG_DIRECTORY
+from lakestream_spark import jars
+from lakestream_spark.lake_session import session
+from lakestream_sql.catalog import UnknownStream
+from lakestream_sql.statements import BadSql, SqlError, Timestamps
+from lakestream_sql.tokens import split
+
+__all__ = ["SparkEngine", "SparkResult"]
+
+Convert = Callable[[Any], Any]
+
+_TYPE_NAMES = {
+    "byte": "TINYINT",
+    "short": "SMALLINT",
+    "integer": "INTEGER",
+    "long": "BIGINT",
+    "string": "VARCHAR",
+    "binary": "BLOB",
+    "timestamp": "TIMESTAMP WITH TIME ZONE",
+    "timestamp_ntz": "TIMESTAMP",
+}
+"""DuckDB's type names where they differ from Spark's in capitals."""
+
+_NO_TABLE = frozenset(
+    {
+        "DELTA_MISSING_DELTA_TABLE",
+        "DELTA_PATH_DOES_NOT_EXIST",
+        "DELTA_TABLE_NOT_FOUND",
+        "DELTA_TABLE_ONLY_OPERATION",
+        "PATH_NOT_FOUND",
+    }
+)
+"""Error classes of Spark and Delta for a path without a table."""
+_PLACE = re.compile(r"\bline (\d+),? pos (\d+)")
+
+
+class SparkResult:
+    """The rows of one query: `columns` and `types` (DuckDB's names), and the rows, once, by iterating."""
+
+    def __init__(self, frame: DataFrame, statement: str, offset: int, text: str) -> None:
+        untyped: Any = frame
+        self._rows: Callable[[], Iterator[Any]] = untyped.toLocalIterator
+        self._explained: Callable[[Exception], SqlError] = lambda error: explained(error, statement, offset, text)
+        fields = frame.schema.fields
+        self.columns = tuple(field.name for field in fields)
+        self.types = tuple(_type_name(field.dataType) for field in fields)
+        self._convert = [_converter(field.dataType) for field in fields]
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        try:
+            # Partition by partition, so that a large result is never in memory as a whole.
+            for row in self._rows():
+                yield tuple(
+                    value if convert is None or value is None else convert(value)
+                    for value, convert in zip(row, self._convert, strict=True)
+                )
+        except Exception as error:
+            raise self._explained(error) from None
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        """Return all remaining rows."""
+        return list(self)
+
+
+class SparkEngine:
+    """Spark over the streams of one lake. Times are read and shown in UTC.
+
+    Args:
+        lake: the lake's root: a directory, a file: URL, or a URL of a cloud.
+        keep: leave Spark running at the end, when the caller had started it.
+        timestamps: the meaning of TIMESTAMP AS OF on a stream's table.
+
+    Raises:
+        LakeNotFound, UnsupportedLake, JavaMissing, JarsMissing.
+    """
+
+    def __init__(self, lake: str | os.PathLike[str], *, keep: bool = False, timestamps: Timestamps = "commit") -> None:
+        self.root = paths.root(os.fspath(lake))
+        self._keep = keep
+        with suppress(JarsMissing):  # only for log4j2.properties: without it Spark is louder
+            os.environ.setdefault("SPARK_CONF_DIR", os.path.dirname(jars.configuration()))
+        # PySpark logs each error that it raises, with its stack trace.
+        logging.getLogger("SQLQueryContextLogger").disabled = True
+        self._spark: SparkSession = session(lake, app="lakestream sql")
+        self._spark.conf.set("spark.lakestream.timestampAsOf", timestamps)
+
+    def close(self) -> None:
+        """Stop Spark; results not read yet are lost."""
+        if not self._keep:
+            self._spark.stop()
+
+    def __enter__(self) -> SparkEngine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- what there is
+
+    def tables(self) -> list[str]:
+        """Return the names of all stream tables, as written between backticks after `delta.`, sorted."""
+        assert self._spark._jvm is not None
+        hadoop = self._spark._jvm.org.apache.hadoop.fs
+        root = hadoop.Path(open_storage(self.root).spark_path(self.root))
+        store = root.getFileSystem(self._spark._jsparkSession.sessionState().newHadoopConf())
+
+        def below(directory: Any) -> list[Any]:
+            if not store.exists(directory):
+                return []
+            return [status.getPath() for status in store.listStatus(directory) if status.isDirectory()]
+
+        def streams(parent: Any) -> list[str]:
+            found = below(hadoop.Path(parent, "streams"))
+            return sorted(path.getName() for path in found if store.exists(hadoop.Path(path, LOG_DIRECTORY)))
+
+        names = [f"streams/{name}" for name in streams(root)]
+        for account in sorted(below(hadoop.Path(root, "accounts")), key=lambda path: str(path.getName())):
+            names += [f"accounts/{account.getName()}/streams/{name}" for name in streams(account)]
+        return names
+
+    # ---- questions
+
+    def run(self, text: str) -> Iterator[SparkResult]:
+        """Answer each statement of a text in order; a wrong one ends it, with the earlier ones done.
+
+        Raises:
+            SqlError: BadSql with the place, UnknownStream with the streams there are, and so on.
+        """
+        for statement, offset in _statements(text):
+            yield self._answer(statement, offset, text)
+
+    def query(self, text: str) -> SparkResult:
+        """Answer a text of exactly one statement.
+
+        Raises:
+            SqlError: as `run`; BadSql when there is none or more than one.
+        """
+        found = _statements(text)
+        if len(found) != 1:
+            raise BadSql(f"one statement is expected here, not {len(found)}", text)
+        return self._answer(*found[0], text)
+
+    def _answer(self, statement: str, offset: int, text: str) -> SparkResult:
+        try:
+            if statement.upper().split() == ["SHOW", "TABLES"]:
+                return SparkResult(self._listing(), statement, offset, text)
+            is_plan = self._refuse_writes(statement, offset, text)
+            frame = self._spark.sql(statement)
+            if is_plan:  # shown as it is, like DuckDB's
+                frame = frame.selectExpr("'physical_plan' AS explain_key", "plan AS explain_value")
+            return SparkResult(frame, statement, offset, text)
+        except SqlError:
+            raise
+        except Exception as error:
+            failure = explained(error, statement, offset, text)
+            if not isinstance(failure, UnknownStream):
+                raise failure from None
+        known = ", ".join(f"delta.`{table}`" for table in self.tables()) or "none yet"
+        raise UnknownStream(f"{failure}\n  the tables there are: {known}")
+
+    def _refuse_writes(self, statement: str, offset: int, text: str) -> bool:
+        """Return True for an EXPLAIN.
+
+        Raises:
+            BadSql: the statement does more than read.
+        """
+        plan = self._spark._jsparkSession.sessionState().sqlParser().parsePlan(statement)
+        assert self._spark._jvm is not None
+        if not self._spark._jvm.io.lakestream.spark.Statements.reads(plan):
+            raise BadSql(
+                "a statement here is SELECT, WITH, VALUES, DESCRIBE, DESCRIBE HISTORY, SHOW or EXPLAIN; streams change "
+                "through NATS",
+                text,
+                offset,
+            )
+        return str(plan.nodeName()) == "ExplainCommand"
+
+    def _listing(self) -> DataFrame:
+        rows = []
+        for name in self.tables():
+            history = self._spark.sql(f"DESCRIBE HISTORY delta.`{name}` LIMIT 1").collect()
+            rows.append((f"delta.`{name}`", history[0]["version"]))
+        return self._spark.createDataFrame(rows, "table string, version long")
+
+
+def _statements(text: str) -> list[tuple[str, int]]:
+    """Return the statements of a text without surrounding blanks, each with its position."""
+    done, rest = split(text, "spark")
+    if rest:
+        done.append((rest, len(text) - len(rest)))
+    return [(part.strip(), offset + len(part) - len(part.lstrip())) for part, offset in done]
+
+
+# ---- errors
+
+
+def explained(error: Exception, statement: str, offset: int, text: str) -> SqlError:
+    """Return Spark's error as one message, with its position in the user's text."""
+    condition, message = _said(error)
+    message = message.strip()
+    if ours := re.search(r"^lakestream\.[\w.]+: (.+)", message, re.MULTILINE):
+        return SqlError(ours.group(1))  # the text of as_of, at the end of the stack trace
+    place = None
+    if found := _PLACE.search(message):
+        line, column = int(found.group(1)), int(found.group(2))
+        place = offset + sum(len(part) for part in statement.splitlines(keepends=True)[: line - 1]) + column
+    body = re.sub(r"^\[[\w.]+\] ", "", message)
+    # The sentence is followed by the state, the position, the query, and the plan.
+    body = re.split(r" SQLSTATE: |\n== |;\s*line \d+|;?\n['!+*]|\n\s*at ", body)[0].replace("(line", "").strip(" ;\n")
+    if condition.partition(".")[0] in _NO_TABLE or body.endswith("_delta_log does not exist"):
+        return UnknownStream(body if place is None else str(BadSql(body, text, place)))
+    return SqlError(body) if place is None else BadSql(body, text, place)
+
+
+def _said(error: Exception) -> tuple[str, str]:
+    """Return Spark's name for an error, and its text; of a chain of Java exceptions, the last one with a text."""
+    if isinstance(error, PySparkException):
+        return error.getCondition() or "", str(error)
+    cause, said = getattr(error, "java_exception", None), ""
+    if cause is None:
+        return "", f"{type(error).__name__}: {error}"
+    while cause is not None:
+        said = cause.getMessage() or said
+        cause = cause.getCause()
+    named = re.match(r"\[([\w.]+)\]", said)
+    return named.group(1) if named else "", said or "Spark failed without a word"
+
+
+# ---- values
+
+
+def _type_name(kind: DataType) -> str:
+    name = kind.typeName()
+    return _TYPE_NAMES.get(name) or kind.simpleString().upper()
+
+
+def _converter(kind: DataType) -> Convert | None:
+    """Return the converter from PySpark's values to DuckDB's: bytes, times with their zone, structs as dicts."""
+    if isinstance(kind, types.BinaryType):
+        return bytes
+    if isinstance(kind, types.TimestampType):
+        # PySpark gives local times without a zone.
+        return lambda value: value.astimezone(UTC)
+    if isinstance(kind, types.ArrayType):
+        inner = _each(_converter(kind.elementType))
+        return lambda value: [inner(item) for item in value]
+    if isinstance(kind, types.MapType):
+        key, item = _each(_converter(kind.keyType)), _each(_converter(kind.valueType))
+        return lambda value: {key(name): item(content) for name, content in value.items()}
+    if isinstance(kind, types.StructType):
+        parts = [(field.name, _each(_converter(field.dataType))) for field in kind.fields]
+        return lambda value: {name: part(content) for (name, part), content in zip(parts, value, strict=True)}
+    return None
+
+
+def _each(convert: Convert | None) -> Convert:
+    return lambda value: value if convert is None or value is None else convert(value)

@@ -1,0 +1,305 @@
+"""Data files of one commit, written from Arrow without Spark's row format.
+
+Belongs here: distributing decoded messages over a table's partitions, their order in a file, and Parquet files.
+file_statistics.py has the statistics that the commit states of them. stream_compaction.py runs this in Spark tasks or
+in the driver, and commits.
+
+Typed columns are those that the messages at hand have; files begin anew where further ones appear, and readers take a
+column that a file lacks as NULL.
+
+Messages are gathered up to `SPOOL_BYTES`, sorted by an integer key (partition, run of sequences, subject), and written
+as one row group of each partition's file. Numbers, bounds and null counts are those of the columns in memory, so no
+file is read again.
+
+Source: Delta protocol, "Add File and Remove File".
+"""
+
+from __future__ import annotations
+
+import secrets
+import string
+import time
+import uuid
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from itertools import pairwise
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from lakestream.lake.storage.lake import open_storage
+from lakestream.lake.storage.storage import Storage
+from lakestream.lake.table import ends
+from lakestream.lake.table.policy import PAGE_SETTING, RUN_SEQS
+from lakestream.lake.table.schema import REMOVED_COLUMN, TABLE_COLUMNS, Layout, escaped, table_schema
+from lakestream_spark.write.file_statistics import FileStatistics, Path
+
+SPOOL_BYTES = 32 * 1024 * 1024
+"""Size of the messages that are sorted together; about three times as much is in memory."""
+OPEN_FILES = 64
+"""Maximum number of files that stay open for further messages; with more partitions each spool has files of its own."""
+PREFIX_CHARS = 2
+"""Length of the random directory names of tables by subject or tokens, Delta's default."""
+
+_UNQUOTED = "/=-_.~$&'()*+,;:@!"
+"""Characters that a path in the log has as they are."""
+_PAGE_ROWS = int(PAGE_SETTING[1])
+_BOUNDED = ("subject", "seq", "time", "time_ns", REMOVED_COLUMN)
+"""Columns of every table with bounds in the statistics of files, row groups and pages, beside typed ones."""
+
+Values = tuple[str | None, ...]
+"""Values of the partition columns, as the log spells them."""
+
+
+class NewFile(msgspec.Struct, frozen=True, rename="camel"):
+    """A data file: the fields of its `add` action."""
+
+    path: str
+    partition_values: dict[str, str | None]
+    size: int
+    modification_time: int
+    stats: str
+    tags: dict[str, str]
+    data_change: bool = True
+
+
+class _File:
+    """A data file that is open for row groups."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        table: str,
+        relative: str,
+        values: dict[str, str | None],
+        schema: Any,
+        indexed: Sequence[Path],
+    ) -> None:
+        self.relative, self.values = relative, values
+        self.statistics = FileStatistics(indexed)
+        self._closing = ExitStack()
+        self._content = self._closing.enter_context(storage.writing(f"{table}/{relative}"))
+        bounded = [name for name in _BOUNDED if name in schema.names]
+        bounded += [".".join(path) for path in indexed if path[0] in schema.names]
+        self._sink = ends.EndWriter(self._content)
+        self._writer = pq.ParquetWriter(
+            self._sink, schema, write_statistics=bounded, write_page_index=True, store_schema=False,
+            max_rows_per_page=_PAGE_ROWS, write_batch_size=_PAGE_ROWS, write_page_checksum=True,
+        )  # fmt: skip
+
+    def write(self, rows: pa.Table) -> None:
+        """Append a row group."""
+        self._writer.write_table(rows, row_group_size=len(rows))
+        self.statistics.add(rows, tuple(self.values))
+
+    def close(self) -> NewFile:
+        """End the file, durably."""
+        self._sink.begin_end()
+        self._writer.close()
+        size, tags = self._content.tell(), self._sink.end.tags()
+        self._closing.close()
+        path, now_ms = quote(self.relative, safe=_UNQUOTED), time.time_ns() // 1_000_000
+        return NewFile(path, self.values, size, now_ms, self.statistics.stated(), tags)
+
+    def abandon(self) -> None:
+        """Close the file, whatever was written."""
+        self._writer.close()
+        self._closing.close()
+
+
+class DataFiles:
+    """Writes messages, in sequence order, into new files of one table. A task has one of its own.
+
+    Args:
+        table: the table's path.
+        layout: its partitioning.
+        archive: it has the column of the time of removal.
+        random: directories have random names (`delta.randomizeFilePrefixes`), else those of the partition's values.
+        spool_bytes, open_files: see the constants.
+        indexed: typed columns with statistics (`file_statistics.indexed`).
+    """
+
+    def __init__(
+        self,
+        table: str,
+        layout: Layout,
+        archive: bool = False,
+        random: bool = True,
+        spool_bytes: int = SPOOL_BYTES,
+        open_files: int = OPEN_FILES,
+        indexed: Sequence[Path] = (),
+    ) -> None:
+        self._table = table
+        self._storage = open_storage(table)
+        self._layout = layout
+        self._spool_bytes, self._open_files = spool_bytes, open_files
+        self._indexed = indexed
+        columns = [*TABLE_COLUMNS, *([REMOVED_COLUMN] if archive else [])]
+        self._random = random
+        # As Delta does: where a file's directory does not tell the partition, its columns do. Polars relies on that.
+        told = [] if random else layout.columns
+        columns = [column for column in columns if column not in layout.columns]
+        self._partitions_in_files = [column for column in layout.columns if column not in told]
+        self._plain = table_schema([*columns, *self._partitions_in_files])
+        self._own = {*columns, *layout.columns, *TABLE_COLUMNS, REMOVED_COLUMN}
+        self._schema = self._plain  # of the files that are open
+        self._values_of: dict[str, Values] = {}
+        self._held: list[pa.RecordBatch] = []
+        self._bytes = 0
+        self._open: dict[Values, _File] = {}
+        self._written: list[NewFile] = []
+        self._number = 0
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> list[NewFile]:
+        """Write all messages and return the new files.
+
+        On an error the files so far stay, which no commit names; VACUUM deletes them.
+        """
+        try:
+            for batch in batches:
+                self._held.append(batch)
+                self._bytes += batch.nbytes
+                if self._bytes >= self._spool_bytes:
+                    self._flush()
+            if self._held:
+                self._flush()
+            self._close_all()
+        except BaseException:
+            for file in self._open.values():
+                file.abandon()
+            raise
+        return self._written
+
+    def _flush(self) -> None:
+        """Sort the messages at hand and write them as one row group of each partition."""
+        columns = _joined(self._held)
+        self._held, self._bytes = [], 0
+        self._take_schema(columns)
+        subjects = columns["subject"].dictionary_encode()
+        texts: list[str] = subjects.dictionary.to_pylist()
+        by_text = sorted(range(len(texts)), key=texts.__getitem__)  # code points order as their UTF-8 does
+        ranks = np.empty(len(texts), np.int64)
+        ranks[by_text] = np.arange(len(texts))
+        texts.sort()
+        places = [self._place(text) for text in texts]
+        numbers = {values: number for number, values in enumerate(dict.fromkeys(places))}
+        parts = np.array([numbers[values] for values in places], np.int64)
+        rank = ranks[subjects.indices.to_numpy()]
+        part = parts[rank]
+        seqs, times = columns["seq"].to_numpy(), columns["time_ns"].to_numpy()
+        order = _order(part, rank, seqs, self._layout)
+        part = part[order]
+        cuts = [0, *(np.flatnonzero(np.diff(part)) + 1).tolist(), len(part)]
+        listed = list(numbers)
+        if len(self._open) + len(listed) > self._open_files:
+            self._close_all()
+        for start, stop in pairwise(cuts):
+            rows = order[start:stop]
+            values = listed[part[start]]
+            file = self._open.get(values) or self._begin(values)
+            file.write(self._taken(columns, rows, values))
+            file.statistics.widen("seq", int(seqs[rows].min()), int(seqs[rows].max()))
+            file.statistics.widen("time_ns", int(times[rows].min()), int(times[rows].max()))
+            if self._layout.kind != "subject":
+                file.statistics.widen("subject", texts[rank[rows].min()], texts[rank[rows].max()])
+            if REMOVED_COLUMN in columns:
+                bounds = pc.min_max(columns[REMOVED_COLUMN].take(pa.array(rows))).as_py()
+                if bounds["min"] is not None:
+                    file.statistics.widen(REMOVED_COLUMN, bounds["min"], bounds["max"])
+            if len(listed) > self._open_files:
+                self._written.append(self._open.pop(values).close())
+
+    def _take_schema(self, columns: dict[str, Any]) -> None:
+        """Give the files the typed columns of these messages; open ones that lack some are closed."""
+        typed = {name: column.type for name, column in columns.items() if name not in self._own}
+        if typed.keys() <= set(self._schema.names):
+            return
+        self._close_all()
+        known = {field.name: field.type for field in self._schema if field.name not in self._plain.names}
+        first = len(self._plain) - len(self._partitions_in_files)
+        fields = [*self._plain][:first] + [pa.field(*each) for each in {**known, **typed}.items()]
+        self._schema = pa.schema(fields + [*self._plain][first:])
+
+    def _place(self, subject: str) -> Values:
+        """Return the partition of a subject."""
+        found = self._values_of.get(subject)
+        if found is None:
+            found = self._values_of[subject] = partition_values(subject, self._layout)
+        return found
+
+    def _begin(self, values: Values) -> _File:
+        """Open a new file for a partition."""
+        columns = self._layout.columns
+        if self._random:
+            directory = "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(PREFIX_CHARS))
+        else:
+            directory = "/".join(f"{column}={escaped(value)}" for column, value in zip(columns, values, strict=True))
+        name = f"{directory}/part-{self._number:05}-{uuid.uuid4()}.c000.snappy.parquet"
+        self._number += 1
+        constant = dict(zip(columns, values, strict=True))
+        found = _File(self._storage, self._table, name, constant, self._schema, self._indexed)
+        self._open[values] = found
+        return found
+
+    def _taken(self, columns: dict[str, Any], rows: Any, values: Values) -> pa.Table:
+        """Return these rows of a partition with the columns of the files."""
+        start, count = int(rows[0]), len(rows)
+        constant = dict(zip(self._layout.columns, values, strict=True))
+        names = [name for name in self._schema.names if name not in constant]
+        if int(rows[-1]) - start + 1 == count and bool((np.diff(rows) == 1).all()):
+            found = {name: columns[name].slice(start, count) for name in names if name in columns}
+        else:
+            at = pa.array(rows)
+            found = {name: columns[name].take(at) for name in names if name in columns}
+        # Open files may have columns of earlier messages.
+        found.update((name, pa.nulls(count, self._schema.field(name).type)) for name in names if name not in found)
+        for name in self._schema.names[len(names) :]:
+            value = constant[name]
+            kind = self._schema.field(name).type
+            number = None if value is None else int(value) if pa.types.is_integer(kind) else value
+            found[name] = pa.repeat(pa.scalar(number, kind), count)
+        return pa.Table.from_pydict(found, schema=self._schema)
+
+    def _close_all(self) -> None:
+        while self._open:
+            values = next(iter(self._open))
+            self._written.append(self._open[values].close())
+            del self._open[values]
+
+
+def partition_values(subject: str, layout: Layout) -> Values:
+    """Return the values of the partition columns for a subject, as the log spells them."""
+    return tuple(None if value is None else str(value) for value in layout.values(subject))
+
+
+def _joined(batches: Sequence[pa.RecordBatch]) -> dict[str, Any]:
+    """Return the columns of the batches, each in one piece, with the column `time`."""
+    kinds = {field.name: field.type for batch in batches for field in batch.schema}
+    columns = {
+        name: pa.concat_arrays(
+            [batch.column(name) if name in batch.schema.names else pa.nulls(batch.num_rows, kind) for batch in batches]
+        )
+        for name, kind in kinds.items()
+    }
+    micros = pc.divide(columns["time_ns"], pa.scalar(1000, pa.int64()))
+    return {**columns, "time": micros.cast(pa.timestamp("us", "UTC"))}
+
+
+def _order(part: Any, rank: Any, seqs: Any, layout: Layout) -> Any:
+    """Return the order of rows: partitions, runs of sequences in each, and subjects in each run, by sequence.
+
+    `seqs` ascends, and the sort is stable. In a table by subject a partition has one subject.
+    """
+    key = part
+    if layout.kind != "subject":
+        runs = seqs // RUN_SEQS
+        runs -= runs.min()
+        key = (part * (int(runs.max()) + 1) + runs) * (int(rank.max()) + 1) + rank
+    if int(key.max()) < 1 << 16:
+        key = key.astype(np.uint16)  # numpy sorts these by radix
+    return np.argsort(key, kind="stable")

@@ -1,0 +1,249 @@
+"""The table of misfits of a stream: messages whose payloads do not fit their schema.
+
+Belongs here: writing its files and committing them. The table lies beside the stream's as `<STREAM>_misfits`, with a
+row for each misfit: seq, time, subject, schema, field, rule, reason. The message itself is in the stream's table, with
+NULLs in typed columns.
+
+The rows of a batch are committed before the stream's own commit. The commit states the progress of the batch, as the
+stream's does, so that a repetition after a crash writes only the rows of messages that are not there yet.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from lakestream.lake.errors import TableBusy
+from lakestream.lake.staging.staging import StreamIdentity
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import open_storage
+from lakestream.lake.storage.storage import Storage
+from lakestream.lake.table import check, ends
+from lakestream.lake.table.actions import locate, table_file
+from lakestream.lake.table.check import Damage
+from lakestream.lake.table.log import TableLog, log_directory
+from lakestream.lake.table.progress import TableProgress, application
+from lakestream.lake.table.scan import Scan
+from lakestream.lake.table.schema import MISFITS_PROPERTY
+from lakestream.lake.table.state import TableFollower
+from lakestream.lake.table.typed_rows import MISFIT_SCHEMA
+from lakestream_spark.write.commit import Commit, forget
+from lakestream_spark.write.data_files import NewFile
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SUFFIX = "_misfits"
+RETENTION_CHECK = "spark.databricks.delta.retentionDurationCheck.enabled"
+"""Setting without which Delta's VACUUM keeps the files of the last week."""
+FILE_ROWS = 100_000
+"""Maximum number of misfits that are held in memory before they become a file."""
+_PROPERTIES = {"delta.enableInCommitTimestamps": "true", "delta.checkpointInterval": "50"}
+
+
+def misfits_table(table: str) -> str:
+    """Return the path of the table of misfits of a stream's table."""
+    return f"{table}{SUFFIX}"
+
+
+class MisfitFiles:
+    """Writes misfits into files of their table, which no commit names yet.
+
+    Args:
+        table: the table of misfits.
+        after_seq: misfits up to this sequence are in the table already.
+    """
+
+    def __init__(self, table: str, after_seq: int = 0) -> None:
+        self._table, self._after = table, after_seq
+        self._storage = open_storage(paths.lake_of(table)[0])  # that of the table needs its directory
+        self._held: list[pa.RecordBatch] = []
+        self._rows = 0
+        self._written: list[NewFile] = []
+
+    def add(self, misfits: pa.RecordBatch) -> None:
+        """Write misfits, in sequence order."""
+        if misfits.num_rows and misfits.column("seq")[0].as_py() <= self._after:
+            misfits = misfits.filter(pc.greater(misfits.column("seq"), self._after))
+        if misfits.num_rows:
+            self._held.append(misfits)
+            self._rows += misfits.num_rows
+            if self._rows >= FILE_ROWS:
+                self._flush()
+
+    def close(self) -> list[NewFile]:
+        """Return the files, complete and durable."""
+        if self._held:
+            self._flush()
+        return self._written
+
+    def _flush(self) -> None:
+        rows = pa.Table.from_batches(self._held, MISFIT_SCHEMA)
+        self._held, self._rows = [], 0
+        name = f"part-{len(self._written):05}-{uuid.uuid4()}.c000.snappy.parquet"
+        with self._storage.writing(f"{self._table}/{name}") as content:
+            sink = ends.EndWriter(content)
+            writer = pq.ParquetWriter(sink, MISFIT_SCHEMA, store_schema=False, write_page_checksum=True)
+            writer.write_table(rows)
+            sink.begin_end()
+            writer.close()
+            size, tags = content.tell(), sink.end.tags()
+        seqs = pc.min_max(rows.column("seq")).as_py()
+        stats = {
+            "numRecords": len(rows),
+            "minValues": {"seq": seqs["min"]},
+            "maxValues": {"seq": seqs["max"]},
+            "nullCount": {field: rows.column(field).null_count for field in rows.column_names},
+        }
+        now_ms = time.time_ns() // 1_000_000
+        self._written.append(NewFile(name, {}, size, now_ms, msgspec.json.encode(stats).decode(), tags))
+
+
+class MisfitTable:
+    """The table of misfits of one stream, changed through Spark under the lock of the stream's table.
+
+    Args:
+        spark: a session with Delta.
+        storage: the lake.
+        identity: the stream.
+        table: the stream's table.
+    """
+
+    def __init__(self, spark: SparkSession, storage: Storage, identity: StreamIdentity, table: str) -> None:
+        self._spark, self._storage, self._identity = spark, storage, identity
+        self._stream_table = table
+        self._path = ""
+
+    @property
+    def path(self) -> str:
+        """Return the path of the table, which need not exist: the first of `<STREAM>_misfits`, `<STREAM>_misfits_` …
+        that no other table takes."""
+        if not self._path:
+            path = misfits_table(self._stream_table)
+            while self._owner(path) not in (None, self._identity.uid):
+                path += "_"
+            self._path = path
+        return self._path
+
+    def reached(self) -> TableProgress | None:
+        """Return the progress of the last commit with misfits."""
+        watch = TableFollower(self.path, self._identity.uid)
+        watch.position()
+        return watch.head.progress
+
+    def commit(self, files: Sequence[NewFile], progress: TableProgress) -> int:
+        """Commit the misfits of a batch; return their number.
+
+        Raises:
+            TableBusy: another stream has taken the place of the table since; the next attempt finds another one.
+        """
+        if not files:
+            return 0
+        owner = self._owner(self.path)
+        if owner not in (None, self._identity.uid):
+            taken, self._path = self._path, ""
+            raise TableBusy(taken)
+        # Of two attempts at a batch, Delta would append the files of the later one behind those of the other.
+        commit = Commit(self._spark, self._storage, self.path, application(self._identity.uid))
+        if owner is None:
+            # The files are there already, which CREATE TABLE would refuse.
+            commit.describe(self._metadata())
+        commit.add(files)
+        commit.append([], commit.move(progress))
+        return sum(msgspec.json.decode(file.stats)["numRecords"] for file in files)
+
+    def delete(self, conditions: Sequence[str], shred: bool = False) -> None:
+        """Delete misfits, given as SQL conditions. With `shred`, no file has them afterwards, also none of an older
+        version: the reason of a misfit may quote the payload.
+
+        Raises:
+            LacksFiles: with `shred`: the newest version is damaged.
+        """
+        from delta.tables import DeltaTable
+
+        if not conditions or self._owner(self.path) is None:
+            return
+        table = DeltaTable.forPath(self._spark, self._storage.spark_path(self.path))
+        for condition in conditions:
+            table.delete(condition)
+        if shred:
+            if not self._storage.local:  # a request for a commit that is still on its way is refused from now on
+                self._begun().run("update")
+            check.require_whole(self._storage, self.path)
+            self._spark.conf.set(RETENTION_CHECK, "false")
+            try:
+                table.vacuum(0)
+            finally:
+                self._spark.conf.unset(RETENTION_CHECK)
+
+    def damaged(self) -> list[Damage]:
+        """Return the damage of files that are missing, or of another size than the log says."""
+        if self._owner(self.path) != self._identity.uid:
+            return []
+        state = TableLog(self._storage, self.path).state()
+        return check.lacking(self._storage, self.path, map(table_file, state.files.values()))
+
+    def listed(self, without: Sequence[Damage]) -> list[int]:
+        """Return the sequences that all files but the damaged ones list."""
+        gone = {each.file.path for each in without}
+        found: list[int] = []
+        for add in TableLog(self._storage, self.path).state().files.values():
+            if add.path not in gone:
+                with self._storage.fetch(locate(self.path, add.path)) as local, pq.ParquetFile(local) as file:
+                    found += file.read(columns=["seq"]).column(0).to_pylist()
+        return found
+
+    def replace(self, damaged: Sequence[Damage], rows: Sequence[pa.Table]) -> None:
+        """Replace damaged files by these rows, in one commit."""
+        commit, files = self._begun(), MisfitFiles(self.path)
+        for batch in (batch for table in rows for batch in table.to_batches()):
+            files.add(batch)
+        commit.add(files.close())
+        gone = {each.file.path for each in damaged}
+        commit.remove(add for add in TableLog(self._storage, self.path).state().files.values() if add.path in gone)
+        commit.run("update")
+
+    def _begun(self) -> Commit:
+        return Commit(self._spark, self._storage, self.path)
+
+    def remove(self) -> None:
+        """Remove the table of a stream that is deleted."""
+        path = misfits_table(self._stream_table)
+        while (owner := self._owner(path)) is not None:
+            if owner == self._identity.uid:
+                self._storage.delete_tree(log_directory(path))
+                forget(self._spark, self._storage, path)
+                self._storage.delete_tree(path)
+                return
+            path += "_"
+
+    def _owner(self, path: str) -> str | None:
+        """Return the uid of the stream whose misfits a table has, "" for any other table, None if there is none."""
+        if not self._storage.names(log_directory(path)):
+            return None
+        try:
+            return str(Scan(path, storage=self._storage).metadata.configuration.get(MISFITS_PROPERTY, ""))
+        except FileNotFoundError:
+            return None
+
+    def _metadata(self) -> dict[str, object]:
+        """Return the `metaData` action of a new table."""
+        fields = []
+        for field in MISFIT_SCHEMA:
+            kind = {"int64": "long", "string": "string"}.get(str(field.type), "timestamp")
+            fields.append({"name": field.name, "type": kind, "nullable": True, "metadata": {}})
+        return {
+            "id": str(uuid.uuid4()),
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": msgspec.json.encode({"type": "struct", "fields": fields}).decode(),
+            "partitionColumns": [],
+            "configuration": {**_PROPERTIES, MISFITS_PROPERTY: self._identity.uid},
+            "createdTime": time.time_ns() // 1_000_000,
+        }

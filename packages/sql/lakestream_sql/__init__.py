@@ -1,0 +1,29 @@
+"""SQL over the streams of a lake: DuckDB's, and the functions and views that Spark gets.
+
+Belongs here: turning the names of a query into tables and versions, and running it in this process or a child. Each
+engine gets queries in its own language: only references to tables and time travel are translated.
+
+In reading order:
+
+- `session.py`: SQL on the streams of a lake, by DuckDB, inside this process.
+- `statements.py`: Statements in DuckDB's SQL, and the tables that they name.
+- `tokens.py`: Tokens of SQL, as far as the ends of statements and the places of tables need them.
+- `explained.py`: DuckDB's errors, in the words that users get.
+- `catalog.py`: Catalog of the tables that queries name.
+- `connection.py`: Connections to DuckDB that can read the lake's Delta tables.
+- `uncompacted.py`: Uncompacted segments in SQL: messages that are staged, and not in the table yet.
+- `file_views.py`: Tables in SQL that DuckDB's Delta extension cannot read.
+- `stored_files.py`: Files of an object store for DuckDB, read by this process.
+- `buckets.py`: Key-value buckets and object stores as tables: kv.conf, kv_history.conf and obj.files.
+- `typed.py`: Typed views of JSON payloads: `<STREAM>_json` and `<STREAM>_json_misfits`.
+- `confined.py`: Confinement of queries to the tables of one account.
+- `child.py`: The program that answers queries for the server: `python -m lakestream_sql.child`.
+- `batches.py`: Results in batches of limited size.
+- `command.py`: `lakestream sql`: SQL on the lake from a terminal, a pipe or a script.
+- `completion.py`: Completion of names at the prompt of `lakestream sql`.
+- `nats_engine.py`: `lakestream sql --url`: SQL that a server answers over NATS.
+"""
+
+TAIL_BYTES = 1 << 30
+"""Default maximum size of one stream's uncompacted segments that are read into memory, in bytes. With a running
+compactor they are seconds of messages; the limit is reached where none runs."""

@@ -1,0 +1,160 @@
+"""Results in batches of limited size.
+
+Belongs here: cutting a result into lines of JSON, or into the parts of one Arrow stream, none of which is larger than a
+message may be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+import pyarrow as pa
+
+from lakestream.lake.values import as_json, distinct
+from lakestream_sql.explained import first_line
+from lakestream_sql.statements import SqlError
+
+if TYPE_CHECKING:
+    from lakestream_sql.session import Result
+
+ARROW_ROWS = 4096
+"""Rows of a batch of DuckDB, which is cut into smaller ones where they are large."""
+
+
+class RowTooLarge(SqlError):
+    """Raised for a row that does not fit into a message."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"a row has more than {limit:,} bytes: select fewer columns, or raise max_payload")
+
+
+class CountedRows(msgspec.Struct):
+    """The rows of a result that were sent. `most`: rows that are wanted, 0: all."""
+
+    most: int
+    rows: int = 0
+    truncated: bool = False
+
+
+def batches(
+    result: Result, form: Literal["json", "arrow"], counted: CountedRows, size: int, most: int
+) -> Iterator[bytes]:
+    """Yield a result in parts.
+
+    Args:
+        form: `json`: lines, an object each; `arrow`: the parts put together are one Arrow IPC stream.
+        counted: is updated with each part.
+        size: bytes of a part that holds more than one row.
+        most: bytes of any part.
+
+    Raises:
+        RowTooLarge: there is a row that has more.
+    """
+    return _json(result, counted, size, most) if form == "json" else _arrow(result, counted, size, most)
+
+
+def _json(result: Result, counted: CountedRows, size: int, most: int) -> Iterator[bytes]:
+    names = distinct(result.columns)
+    lines, length = list[bytes](), 0
+    for row in result:
+        if counted.most and counted.rows >= counted.most:
+            counted.truncated = True
+            break
+        line = msgspec.json.encode(dict(zip(names, map(as_json, row), strict=True))) + b"\n"
+        if len(line) > most:
+            raise RowTooLarge(most)
+        if lines and length + len(line) > size:
+            yield b"".join(lines)
+            lines, length = [], 0
+        lines.append(line)
+        length += len(line)
+        counted.rows += 1
+    if lines:
+        yield b"".join(lines)
+
+
+class _Parts:
+    """The sink of an Arrow stream: what was written since it was taken last."""
+
+    def __init__(self) -> None:
+        self._written = bytearray()
+        self.closed = False
+
+    def write(self, data: Any) -> int:
+        """Add bytes."""
+        self._written += data
+        return len(data)
+
+    def flush(self) -> None:
+        """Do nothing: there is no buffer beyond."""
+
+    def take(self) -> bytes:
+        """Return what was added."""
+        taken, self._written = bytes(self._written), bytearray()
+        return taken
+
+
+def _arrow(result: Result, counted: CountedRows, size: int, most: int) -> Iterator[bytes]:
+    reader = result.batches(ARROW_ROWS)
+    parts = _Parts()
+    schema = _plain_schema(reader)
+    with pa.ipc.new_stream(pa.PythonFile(parts, mode="w"), schema) as stream:
+        for batch in _read(reader):
+            if schema != reader.schema:
+                batch = pa.RecordBatch.from_arrays([*map(_undictionaried, batch.columns)], schema=schema)
+            if counted.most and counted.rows + batch.num_rows > counted.most:
+                counted.truncated = True
+                batch = batch.slice(0, counted.most - counted.rows)
+            for piece in _pieces(batch, size):
+                stream.write_batch(piece)
+                written = parts.take()
+                if len(written) > most:
+                    raise RowTooLarge(most)
+                counted.rows += piece.num_rows
+                yield written
+            if counted.truncated:
+                break
+    if rest := parts.take():  # of an empty result the schema, and the end of the stream
+        yield rest
+
+
+def _read(reader: Any) -> Iterator[Any]:
+    """Yield the batches of a reader. Raises SqlError for a value that fails."""
+    try:
+        yield from reader
+    except OSError as error:
+        raise SqlError(first_line(error)) from None
+
+
+def schema_of(result: Result) -> bytes:
+    """Return the schema of the stream of a result, as a message of Arrow's."""
+    return bytes(_plain_schema(result.batches(1)).serialize())
+
+
+def _plain_schema(reader: Any) -> Any:
+    return pa.schema([field.with_type(_plain(field.type)) for field in reader.schema])
+
+
+def _plain(kind: Any) -> Any:
+    """Return the type without dictionaries, which would be messages of their own in the stream."""
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _undictionaried(column: Any) -> Any:
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
+def _pieces(batch: Any, size: int) -> Iterator[Any]:
+    """Cut a batch of Arrow until its pieces have at most so many bytes, or one row."""
+    waiting = [batch]
+    while waiting:
+        each = waiting.pop()
+        if each.num_rows == 0:
+            continue
+        if each.num_rows == 1 or pa.ipc.get_record_batch_size(each) <= size:
+            yield each
+            continue
+        half = each.num_rows // 2
+        waiting += [each.slice(half), each.slice(0, half)]

@@ -1,0 +1,576 @@
+"""Catalog of the tables that queries name.
+
+Belongs here: resolving a name (``delta.`streams/ORDERS` ``, as_of(ORDERS, T)) and a time to a relation that DuckDB
+can read: a Delta table at one version, or that table with its uncompacted segments as one live view (lake/view.py).
+session.py executes queries, statements.py finds the names in them, lake/table/at.py resolves times.
+
+All mentions of a table in one statement see the same rows, whatever is committed meanwhile: a `StatementSnapshot` is
+made for each statement and caches what it resolved.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import re
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import open_storage
+from lakestream.lake.table import departures as departure_files
+from lakestream.lake.table import json_schema
+from lakestream.lake.table.at import (
+    NotATable,
+    TableAsOf,
+    TimeTravelError,
+    instant,
+    open_log,
+    version_for_commit_time,
+    version_for_message_time,
+    version_for_sequence,
+)
+from lakestream.lake.table.log import TableLog, has_log
+from lakestream.lake.table.schema import REMOVED_COLUMN, Layout, column_names, doubled, literal
+from lakestream.log.format.departures import Point
+from lakestream_sql import buckets, typed
+from lakestream_sql.statements import (
+    BadSql,
+    Mention,
+    Selection,
+    SqlError,
+    TableAt,
+    Timestamps,
+    Travel,
+    excerpt,
+    rows_of,
+    scan,
+)
+from lakestream_sql.uncompacted import LiveStreams, QueriedStream, StreamQuery
+
+if TYPE_CHECKING:
+    from lakestream.lake.table.json_schema import JsonSchema
+    from lakestream_sql.typed import TypedTable
+
+_INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT")
+_MICRO = 1000
+# Payloads that are not UTF-8 are no JSON. The comparison costs nothing, while TRY decodes each row by itself.
+_JSON = "CASE WHEN encode(decode(data, 'replace')) = data THEN TRY_CAST(decode(data, 'replace') AS JSON) END"
+MANY_TABLES = 20
+"""Tables that the error for an unknown one names."""
+NEVER = 1 << 63
+"""After the last time that a message can have."""
+
+
+class UnknownStream(SqlError):
+    """Raised when a query names a stream without a table; the text lists the tables."""
+
+
+class TableStatus(msgspec.Struct, frozen=True):
+    """Progress of a stream's table: version and last sequence (None: unknown), and the number of messages beyond it
+    (None: not asked for)."""
+
+    version: int | None
+    last_seq: int | None
+    uncompacted: int | None
+
+
+class StreamCatalog:
+    """The streams of a lake, as queries name them.
+
+    Args:
+        lake: the lake's root.
+        evaluate: returns the value of a constant expression in DuckDB's SQL; None when it has none.
+        columns: returns the names of a SELECT's columns, which may read the Arrow tables beside it.
+        live_streams: opens live views; None for the tables alone.
+        prepare: creates a schema's functions in DuckDB.
+        place: returns the relation for a table's path and version.
+        account: the only account whose streams have names; its own names need no account. None: all accounts.
+        timestamps: the meaning of TIMESTAMP AS OF on a stream's table.
+    """
+
+    def __init__(
+        self,
+        lake: str,
+        evaluate: Callable[[str], object],
+        columns: Callable[[str, dict[str, Any]], list[str]],
+        live_streams: LiveStreams | None,
+        prepare: Callable[[JsonSchema], None] = lambda _: None,
+        place: Callable[[str, int], TableAt] = TableAt,
+        account: str | None = None,
+        timestamps: Timestamps = "commit",
+    ) -> None:
+        self.account = account
+        self.timestamps = timestamps
+        self.root = paths.root(lake)
+        self.storage = open_storage(self.root)
+        self.evaluate = evaluate
+        self.columns = columns
+        self.live_streams = live_streams
+        self.prepare = prepare
+        self.place = place
+
+    def tables(self) -> list[str]:
+        """Return the names of all streams that can be queried, as written between backticks after `delta.`, sorted."""
+        return [stream.name for stream in self.streams()]
+
+    def streams(self) -> list[QueriedStream]:
+        """Return the streams that can be queried: those with a table, and with live views those with staged
+        messages."""
+        if self.account is not None:
+            own = paths.table(self.root, "", self.account).removeprefix(f"{self.root}/").rpartition(paths.STREAMS)[0]
+            return [self.stream(f"{paths.STREAMS}/{name.rpartition('/')[2]}") for name in self._names(own)]
+        accounts = self.storage.directories(f"{self.root}/{paths.ACCOUNTS}")
+        bases = [("", paths.DEFAULT_ACCOUNT), *((f"{paths.ACCOUNTS}/{name}/", name) for name in accounts)]
+        return [self.stream(name) for base, _ in bases for name in self._names(base)]
+
+    def _names(self, base: str) -> list[str]:
+        root = f"{self.root}/{base}"
+        streams = root + paths.STREAMS
+        names = {name for name in self.storage.directories(streams) if has_log(self.storage, f"{streams}/{name}")}
+        if self.live_streams is not None:
+            names |= {
+                name for name in self.storage.directories(root + paths.SEGMENTS) if self.live_streams.staged(root, name)
+            }
+        return [f"{base}{paths.STREAMS}/{name}" for name in sorted(names)]
+
+    def state(self, stream: QueriedStream) -> TableStatus:
+        """Return the progress of a stream's table, and the number of messages beyond it."""
+        uncompacted = None if self.live_streams is None else self.live_streams.count(stream)
+        try:
+            log = open_log(stream.table)
+        except NotATable:
+            return TableStatus(None, None, uncompacted)
+        progress = log.progress(log.latest)
+        return TableStatus(log.latest, None if progress is None else progress.last_seq, uncompacted)
+
+    def stream(self, name: str) -> QueriedStream:
+        """Return the stream, or other table, that a name between backticks means.
+
+        Raises:
+            UnknownStream: it is not a stream of the only account.
+        """
+        if self.account is not None:
+            return self._stream_of(self.account, name)
+        path = unquote(urlsplit(name).path) if name.startswith("file:") else name
+        if path.startswith(self.root + "/"):
+            path = path[len(self.root) + 1 :]
+        if path.startswith("/") or "://" in path:
+            return QueriedStream("", "", path, name)
+        directory, _, last = path.rpartition("/")
+        table = f"{self.root}/{path}"
+        if directory == paths.STREAMS:
+            account = paths.DEFAULT_ACCOUNT
+        elif match := re.fullmatch(f"{paths.ACCOUNTS}/([^/]+)/{paths.STREAMS}", directory):
+            account = paths.name_of(match[1])
+        else:
+            return QueriedStream("", "", table, name)
+        # Accept a stream's own name too where its directory's name is encoded.
+        if paths.directory_name(last) != last and paths.name_of(last) == last:
+            table = f"{self.root}/{directory}/{paths.directory_name(last)}"
+        return QueriedStream(account, paths.name_of(last), table, name)
+
+    def _stream_of(self, account: str, name: str) -> QueriedStream:
+        """Return the account's stream of that name: `streams/ORDERS`, or with the account before it."""
+        directory, _, last = name.rpartition("/")
+        own = f"{paths.ACCOUNTS}/{paths.directory_name(account)}/{paths.STREAMS}"
+        encoded = _encoded(last) if directory in (paths.STREAMS, own) else ""
+        if not encoded:
+            raise UnknownStream(
+                f"delta.`{name}` is not a stream of account {account}: write delta.`{paths.STREAMS}/NAME`"
+            )
+        return QueriedStream(account, paths.name_of(encoded), paths.table(self.root, "", account) + encoded, name)
+
+    def means_messages(self, name: str) -> bool:
+        """Return True if TIMESTAMP AS OF on a name means the time of messages."""
+        return self.timestamps == "message" and bool(self.stream(name).stream)
+
+    def stream_of(self, mention: Mention) -> str:
+        """Return the name of the stream that a mention means; "" for another table. A typed view means its stream."""
+        of_messages = mention.travel is not None and mention.travel.kind == "MESSAGES"
+        name = of_stream(mention.name) if of_messages else mention.name
+        if mention.bare:
+            name = self.spelled(name) or name
+        if mention.view is None and not self.exists(name):
+            name = name.removesuffix(_suffix(name))
+        return self.stream(name).stream
+
+    def spelled(self, name: str) -> str | None:
+        """Return the name of a stream, or of its typed view, whose letters a query may write small or large; None if
+        there is none.
+
+        Raises:
+            SqlError: there are several.
+        """
+        if self.exists(name) or ((suffix := _suffix(name)) and self.exists(name.removesuffix(suffix))):
+            return name
+        lower = name.lower()
+        found = [table for table in self.tables() if lower in (table.lower() + each for each in ("", *typed.SUFFIXES))]
+        if len(found) > 1:
+            names = " or ".join(f"delta.`{table}`" for table in found)
+            raise SqlError(f"{name.rpartition('/')[2]} may be several streams: write {names}")
+        return found[0] + lower.removeprefix(found[0].lower()) if found else None
+
+    def exists(self, name: str) -> bool:
+        """Return True if there is a stream of that name, or a table."""
+        stream = self.stream(name)
+        base, _, directory = stream.table.rpartition(f"/{paths.STREAMS}/")
+        staged = (
+            self.live_streams is not None and bool(stream.stream) and self.live_streams.staged(base + "/", directory)
+        )
+        return staged or has_log(self.storage, stream.table)
+
+    def typed(self, name: str) -> TypedTable | None:
+        """Return the stream's table, existing or not, if there is a schema for payloads."""
+        stream = self.stream(name)
+        try:
+            return typed.typed_table(stream.table.rpartition(f"/{paths.STREAMS}/")[0], stream.stream)
+        except typed.NoTypedView:
+            return None
+
+    def log(self, mention: Mention, text: str) -> TableLog:
+        """Return the commits of a table.
+
+        Raises:
+            UnknownStream: there is no such table.
+        """
+        try:
+            return open_log(self.stream(mention.name).table)
+        except NotATable:
+            raise self.unknown(mention, text) from None
+
+    def unknown(self, mention: Mention, text: str) -> UnknownStream:
+        """Return the error for an unknown name."""
+        name, place = mention.name, mention.place
+        stream = self.stream(name)
+        spelled: Callable[[str], str] = buckets.short_name if mention.bare else "delta.`{}`".format
+        tables = self.tables()
+        known = (
+            ", ".join(map(spelled, tables[:MANY_TABLES])) + (" …" if len(tables) > MANY_TABLES else "") or "none yet"
+        )
+        own = {table.rpartition("/")[2].lower(): spelled(table) for table in tables}
+        close = [own[each] for each in difflib.get_close_matches(name.rpartition("/")[2].lower(), own, 3, 0.7)]
+        base, _, directory = stream.table.rpartition(f"/{paths.STREAMS}/")
+        if stream.stream and directory in self.storage.directories(f"{base}/{paths.SEGMENTS}"):
+            reason = (
+                f"stream {stream.stream} has no table yet: its messages wait for the compactor "
+                "(`lakestream up` runs one, `lakestream compact --once` does it now)"
+            )
+        else:
+            reason = f"there is no table {spelled(name)} in {self.root}"
+        reason += f". Did you mean {' or '.join(close)}?" if close else ""
+        return UnknownStream(f"{reason}\n{excerpt(text, place)}\n  the tables there are: {known}")
+
+
+def _suffix(name: str) -> str:
+    """Return the ending of the name of a typed view; "" for other names."""
+    return next((each for each in typed.SUFFIXES if name.endswith(each)), "")
+
+
+def _encoded(name: str) -> str:
+    """Return the name of a stream's directory for the stream's name, or for that of the directory; "" for neither."""
+    directory, stream = paths.directory_name(name), paths.name_of(name)
+    if stream == name:
+        return directory
+    return name if paths.directory_name(stream) == name else ""
+
+
+def of_stream(name: str) -> str:
+    """Return the name between backticks for the argument of as_of: ORDERS, or ACME/ORDERS for a stream of an
+    account."""
+    if name.startswith((f"{paths.STREAMS}/", f"{paths.ACCOUNTS}/", "/")) or "://" in name:
+        return name
+    account, slash, stream = name.partition("/")
+    return f"{paths.ACCOUNTS}/{account}/{paths.STREAMS}/{stream}" if slash else f"{paths.STREAMS}/{name}"
+
+
+class StatementSnapshot:
+    """The resolved tables of one statement.
+
+    Args:
+        catalog: the lake.
+        text: the whole query text, for errors.
+
+    Once `locate` was called for every mention, `arrow` has the Arrow tables that the query reads, by name.
+    """
+
+    def __init__(self, catalog: StreamCatalog, text: str) -> None:
+        self._catalog = catalog
+        self._text = text
+        self._found: dict[Mention, TableAt | Selection] = {}
+        self._sources = set[str]()
+        self._typed_views = set[str]()
+        self._live: dict[str, StreamQuery | None] = {}
+        self._logs: dict[str, TableLog] = {}
+        self._numbers = itertools.count(1)
+        self.arrow: dict[str, Any] = {}
+        self.versions: set[TableAt] = set()
+
+    def sources(self) -> set[str]:
+        """Return the queries that stand for what was located."""
+        return self._sources
+
+    def locate(self, mention: Mention) -> TableAt | Selection | None:
+        """Return the relation; None for the name of no stream, which may be one of DuckDB's own.
+
+        Raises:
+            SqlError: UnknownStream, and so on.
+        """
+        if mention.bare:
+            name = self._catalog.spelled(mention.name)
+            mention = msgspec.structs.replace(mention, name=name or mention.name, bare=name is None)
+            if name is None and mention.travel is None and self._catalog.account is None:
+                try:
+                    self._relation(mention)  # of a stream that is not staged yet, the server may know
+                except UnknownStream:
+                    return None
+        found = self._with_json(mention, self._relation(mention))
+        self._sources.add(rows_of(found))
+        return found
+
+    def _with_json(self, mention: Mention, found: TableAt | Selection) -> TableAt | Selection:
+        """Return a stream's table with its payloads as JSON in a column `json`."""
+        of_messages = mention.travel is not None and mention.travel.kind == "MESSAGES"
+        name = of_stream(mention.name) if of_messages else mention.name
+        if mention.view is not None or name in self._typed_views or not self._catalog.stream(name).stream:
+            return found
+        if (live := self._live.get(name)) is not None:
+            names = [*live.view.columns, *live.view.typed_names]
+        else:
+            # Columns come and never go: those of an older version are among them.
+            log = self._log(msgspec.structs.replace(mention, name=name))
+            names = column_names(log.metadata_of(log.latest)["schemaString"])
+        if "data" not in names or "json" in map(str.lower, names):
+            return found
+        return Selection(f"SELECT *, {_JSON} AS json FROM {_source(found)}")
+
+    def _relation(self, mention: Mention) -> TableAt | Selection:
+        key = msgspec.structs.replace(mention, place=0)
+        if (found := self._found.get(key)) is None:
+            try:
+                found = self._found[key] = self._locate(mention)
+            except TimeTravelError as error:
+                raise BadSql(str(error), self._text, mention.place) from None
+        return found
+
+    def _locate(self, mention: Mention) -> TableAt | Selection:
+        if mention.view == "misfits":
+            listed = f"{mention.name}_misfits"
+            name = listed if self._catalog.exists(listed) else mention.name + typed.MISFITS_SUFFIX
+            return self._relation(msgspec.structs.replace(mention, name=name, view=None))
+        if mention.view is not None:
+            rows = _source(self._relation(_rows_of(mention)))
+            return Selection(buckets.select(mention.view, rows, self._columns(rows)))
+        if (view := self._typed(mention)) is not None:
+            return view
+        travel = mention.travel
+        if travel is None:
+            return self._current(mention)
+        if travel.kind in ("MESSAGES", "SEQUENCE"):
+            return self._as_of(msgspec.structs.replace(mention, name=of_stream(mention.name)), travel)
+        if travel.kind == "TIMESTAMP" and self._catalog.means_messages(mention.name):
+            return self._as_of(mention, msgspec.structs.replace(travel, kind="MESSAGES"))
+        log = self._log(mention)
+        if travel.kind == "VERSION":
+            version = self._number(travel.value, mention)
+            if not log.versions[0] <= version <= log.latest:
+                raise TimeTravelError(
+                    f"there is no version {version}; versions {log.versions[0]} to {log.latest} are known"
+                )
+        else:
+            at_ns = self._micros(travel.value, mention, "TIMESTAMP AS OF") * _MICRO
+            version = version_for_commit_time(log, at_ns, time.time_ns())
+        return self._table(log.table, version)
+
+    def _typed(self, mention: Mention) -> Selection | None:
+        """Return a stream's view with typed columns, ORDERS_json; None for any other name."""
+        of_messages = mention.travel is not None and mention.travel.kind == "MESSAGES"
+        name = of_stream(mention.name) if of_messages else mention.name
+        suffix = _suffix(name)
+        if not suffix or self._catalog.exists(name):
+            return None
+        base = msgspec.structs.replace(mention, name=name.removesuffix(suffix))
+        try:
+            located = self._relation(base)  # first: a flush also stages the schema
+        except UnknownStream:
+            if self._catalog.typed(base.name) is None:
+                return None
+            raise
+        if (table := self._catalog.typed(base.name)) is None:
+            return None
+        self._typed_views.add(name)
+        found, source = json_schema.parse(table.text), _source(located)
+        self._catalog.prepare(found)
+        if suffix == typed.MISFITS_SUFFIX:
+            return Selection(typed.misfits_sql(found, source))
+        return Selection(typed.view_sql(found, source, table.columns, doubled))
+
+    def _columns(self, source: str) -> list[str]:
+        """Return the columns of a FROM item."""
+        return self._catalog.columns(f"SELECT * FROM {source}", self.arrow)
+
+    def _log(self, mention: Mention) -> TableLog:
+        if (log := self._logs.get(mention.name)) is None:
+            log = self._logs[mention.name] = self._catalog.log(mention, self._text)
+        return log
+
+    def _table(self, path: str, version: int) -> TableAt:
+        table = self._catalog.place(path, version)
+        self.versions.add(table)
+        return table
+
+    # ---- now
+
+    def _current(self, mention: Mention) -> TableAt | Selection:
+        live = self._view(mention)
+        if live is None:
+            log = self._log(mention)
+            return self._table(log.table, log.latest)
+        found = self._union(live)
+        if live.table is None or not (partition := _partition(live.layout, mention.subject)):
+            return found
+        return Selection(f"SELECT * FROM {_source(found)} WHERE {partition}")
+
+    def _view(self, mention: Mention) -> StreamQuery | None:
+        """Return the live view of a stream; None where only a table can be read."""
+        live_streams = self._catalog.live_streams
+        if live_streams is None:
+            return None
+        if mention.name not in self._live:
+            stream = self._catalog.stream(mention.name)
+            live = live_streams.open(stream, next(self._numbers)) if stream.stream else None
+            self._live[mention.name] = live
+            if live is not None:
+                self.arrow.update(live.arrow)
+        return self._live[mention.name]
+
+    def _union(self, live: StreamQuery) -> TableAt | Selection:
+        if live.table is not None:
+            self.versions.add(live.table)
+        if live.sql is not None:
+            return Selection(live.sql)
+        assert live.table is not None
+        return live.table
+
+    # ---- as of a moment of the stream
+
+    def _as_of(self, mention: Mention, travel: Travel) -> Selection:
+        point = self._point(travel, mention)
+        log, found = self._version(mention, point)
+        if not found.complete and (live := self._view(mention)) is not None:
+            # List the log again: segments compacted before the view was opened are in a version that is listed now.
+            self._logs.pop(mention.name, None)
+            log, found = self._version(mention, point)
+            if not found.complete and live.view.departures is not None and self._catalog.live_streams is not None:
+                live = self._catalog.live_streams.at(live, point, next(self._numbers))
+                self.arrow.update(live.arrow)
+                return Selection(f"SELECT * FROM {_source(self._union(live))} WHERE {_held(point, live.archive)}")
+            if not found.complete and _reaches(point, live):
+                # Messages stored by then have not reached the table yet.
+                return Selection(f"SELECT * FROM {_source(self._union(live))} WHERE {_held(point, live.archive)}")
+        if log is None:
+            raise self._catalog.unknown(mention, self._text)
+        if found.version is None:
+            return Selection(f"SELECT * FROM {scan(self._table(log.table, log.latest))} WHERE false")
+        table = self._table(log.table, found.version)
+        held = _held(point, REMOVED_COLUMN in self._columns(scan(table)))
+        gone = departure_files.gone_as_of(self._catalog.storage, log.table, found)
+        if gone.runs:
+            import pyarrow as pa
+
+            name = f"left_{next(self._numbers)}"
+            self.arrow[name] = pa.table({"seq": departure_files.sequences(gone)})
+            held += f" AND seq NOT IN (SELECT seq FROM {name})"
+        return Selection(f"SELECT * FROM {scan(table)} WHERE {held}")
+
+    def _version(self, mention: Mention, point: Point) -> tuple[TableLog | None, TableAsOf]:
+        """Return the version for a point; no log where there is no table yet."""
+        at_ns = point.before_ns - 1
+        try:
+            log = self._log(mention)
+        except UnknownStream:
+            return None, TableAsOf(None, at_ns, complete=False, seq=point.seq)
+        return log, version_for_sequence(log, point.seq) if point.seq else version_for_message_time(log, at_ns)
+
+    # ---- values
+
+    def _point(self, travel: Travel, mention: Mention) -> Point:
+        """Return the point of as_of, or of a bucket's revision."""
+        if travel.kind == "MESSAGES":
+            return Point(before_ns=self._moment(travel, mention) + 1)
+        seq = self._number(travel.value, mention)
+        if seq < 1:
+            raise TimeTravelError(f"there is no revision {seq}; the first one is 1")
+        return Point(seq=seq)
+
+    def _moment(self, travel: Travel, mention: Mention) -> int:
+        """Return the time of as_of in ns: an integer is in ns already, a text is exact, another time has µs."""
+        if travel.text is not None:
+            return instant(travel.text)
+        kind = self._catalog.evaluate(f"typeof({travel.value})")
+        if kind in _INTEGERS:
+            value = self._catalog.evaluate(f"CAST({travel.value} AS HUGEINT)")
+            assert isinstance(value, int)
+            return instant(value)
+        if kind == "VARCHAR":
+            return instant(str(self._catalog.evaluate(travel.value)))
+        return self._micros(travel.value, mention, "as_of") * _MICRO
+
+    def _micros(self, value: str, mention: Mention, what: str) -> int:
+        micros = self._catalog.evaluate(f"epoch_us(TRY_CAST({value} AS TIMESTAMPTZ))")
+        if not isinstance(micros, int):
+            raise BadSql(
+                f"{what} does not understand {value}; write '2026-05-01 12:30:00' (UTC) or '2026-05-01T12:30:00+02:00'",
+                self._text,
+                mention.place,
+            )
+        return micros
+
+    def _number(self, value: str, mention: Mention) -> int:
+        number = self._catalog.evaluate(f"TRY_CAST({value} AS BIGINT)")
+        if not isinstance(number, int):
+            raise BadSql(f"VERSION AS OF takes a version number, not {value}", self._text, mention.place)
+        return number
+
+
+def _partition(layout: Layout | None, subject: str | None) -> str:
+    """Return the condition for the partition of a subject in a table by tokens. In other layouts DuckDB uses the range
+    of subjects of each file by itself."""
+    if subject is None or layout is None or layout.kind != "tokens":
+        return ""
+    tokens = subject.split(".")
+    # An empty token is NULL too: as a partition value, Delta does not tell the two apart.
+    found = [(f"token{at}", tokens[at - 1] if at <= len(tokens) else "") for at in layout.tokens]
+    return " AND ".join(f"{name} = {literal(token)}" if token else f"{name} IS NULL" for name, token in found)
+
+
+def _source(found: TableAt | Selection) -> str:
+    """Return the FROM item."""
+    return scan(found) if isinstance(found, TableAt) else f"({found.sql})"
+
+
+def _rows_of(mention: Mention) -> Mention:
+    """Return the stream of a bucket, as the view mentions it."""
+    return msgspec.structs.replace(mention, view=None, subject=None)
+
+
+def _held(point: Point, archive: bool) -> str:
+    """Return the condition for rows of messages that the stream held at a point."""
+    return f"seq <= {point.seq}" if point.seq else held_sql(point.before_ns - 1, archive)
+
+
+def _reaches(point: Point, live: StreamQuery) -> bool:
+    """Return True if a point is after the first message that is not in the table yet."""
+    if live.table is None:
+        return True
+    return point.seq > live.view.table_last_seq if point.seq else point.before_ns > (live.tail_begins_ns or NEVER)
+
+
+def held_sql(at_ns: int, archive: bool) -> str:
+    """Return the condition for rows of messages that the stream held at a time."""
+    held = f"time_ns <= {at_ns}"
+    return f"{held} AND ({REMOVED_COLUMN} IS NULL OR {REMOVED_COLUMN} > {at_ns})" if archive else held

@@ -1,0 +1,331 @@
+"""The program that answers queries for the server: `python -m lakestream_sql.child`.
+
+Belongs here: the messages between it and the server, and the limits of a process and of a result. It serves one
+account, one query at a time, and may be killed at any moment. A message is its length (4 bytes, big-endian), a letter
+for its kind, and JSON. The server's first message names lake and account, and is answered once queries are taken. A
+query is answered in two steps, so that the server can judge which streams it reads, and have their newest messages
+staged.
+
+The console gets a result as a whole; the JSON is that of the HTTP response: the server passes it on as it is. Other
+users get the columns, then batches (batches.py) and a summary, each when the server asks for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import resource
+import signal
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+
+import msgspec
+
+from lakestream.lake.errors import LakeError, LakeSilent
+from lakestream.lake.values import as_json
+
+if TYPE_CHECKING:
+    from lakestream_sql.session import Session
+    from lakestream_sql.statements import Bindings
+
+MAX_DATA_BYTES = 4 << 30
+"""Memory of the process (4 GiB), DuckDB's own limit included; a query that needs more fails."""
+
+BESIDE_BYTES = 3 << 30
+"""Memory of the process beside DuckDB's, where that is configured (3 GiB)."""
+
+TAIL_BYTES = 256 << 20
+"""Bytes of a stream's uncompacted segments that are read (256 MiB)."""
+
+_LENGTH = struct.Struct(">I")
+
+
+class Open(msgspec.Struct, frozen=True):
+    """The first message: the lake's root, the account whose streams are served, and what DuckDB may use (0: the
+    defaults)."""
+
+    lake: str
+    account: str
+    memory: int = 0
+    threads: int = 0
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """A query, with the limits of its result.
+
+    `form`: of the result; `whole`: one answer for the console. `max_rows` 0: no limit. `batch_bytes`: size of a batch;
+    a row that needs more than `max_batch_bytes` is an error. `describe`: the columns are wanted, and no rows.
+    """
+
+    query: str
+    max_rows: int
+    max_bytes: int = 0
+    form: Literal["whole", "json", "arrow"] = "whole"
+    batch_bytes: int = 0
+    max_batch_bytes: int = 0
+    parameters: dict[str, bool | int | float | str | None] = {}
+    as_of: int | str | None = None
+    describe: bool = False
+
+
+class ChildReady(msgspec.Struct, frozen=True):
+    """The process takes queries."""
+
+
+class MentionedStreams(msgspec.Struct, frozen=True):
+    """The streams that a query reads; `lists`: it shows the names of all."""
+
+    streams: list[str]
+    lists: bool = False
+
+
+class Judgement(msgspec.Struct, frozen=True):
+    """The server's decision after the streams of a query, and before each batch and the summary: to go on, or to end
+    without an answer."""
+
+    go: bool
+
+
+class QueryAnswer(msgspec.Struct, frozen=True):
+    """The result of a query."""
+
+    columns: list[dict[str, str]]
+    rows: list[list[Any]]
+    truncated: bool
+    elapsed_ms: int
+
+
+class QueryColumns(msgspec.Struct, frozen=True):
+    """The columns of a result that comes in batches. Only where no rows follow: `schema`: of Arrow, as a message;
+    `parameters`: names of those in the query."""
+
+    columns: list[dict[str, str]]
+    schema: bytes = b""
+    parameters: list[str] = []
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """The end of a result that came in batches. `truncated`: there are more rows than were asked for."""
+
+    rows: int
+    truncated: bool
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """The error of a query. `code`: 400 for a query that cannot be answered, 403 for one that may not, 404 for an
+    unknown stream, 413 for a result that does not fit, 500 and 503 if the process ends with it."""
+
+    error: str
+    code: int = 400
+
+
+FAILED, UNAVAILABLE = 500, 503
+_KINDS = {ChildReady: b"r", MentionedStreams: b"m", QueryAnswer: b"a", Failure: b"e", QueryColumns: b"c", Summary: b"s"}
+BATCH = b"b"
+"""The kind of a batch, whose body is not JSON but lines of JSON or a part of an Arrow stream."""
+_open = msgspec.json.Decoder(Open)
+_ask = msgspec.json.Decoder(Ask)
+_judgement = msgspec.json.Decoder(Judgement)
+
+
+def main() -> None:
+    """Serve until the input ends."""
+    messages: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(sys.stdin.buffer, messages.put), daemon=True).start()
+    out = sys.stdout.buffer
+    opened = _open.decode(messages.get())
+    _limit(opened.lake)
+    try:
+        import duckdb
+
+        from lakestream.lake.storage import paths
+        from lakestream.lake.storage.probe import require_answer
+        from lakestream_sql import explained
+        from lakestream_sql.confined import BOUNDS, QueryBounds
+        from lakestream_sql.session import EngineFailed, Session, SqlError  # loads DuckDB
+
+        if opened.memory:
+            _limit_memory(opened.memory + BESIDE_BYTES)
+        bounds = QueryBounds(opened.memory or BOUNDS.memory, opened.threads or BOUNDS.threads)
+        require_answer(paths.root(opened.lake), lambda text: None)
+        session = Session(opened.lake, tail_bytes=TAIL_BYTES, account=opened.account, bounds=bounds)
+    except (LakeError, ImportError) as error:
+        _send(out, Failure(_public(error, opened.lake), UNAVAILABLE if isinstance(error, LakeSilent) else 400))
+        return
+    with contextlib.suppress(OSError):  # a sandbox may deny it
+        os.nice(19)  # for queries: the server has the processor first
+    _send(out, ChildReady())
+    while True:
+        ask, began = _ask.decode(messages.get()), time.monotonic()
+        try:
+            require_answer(paths.root(opened.lake), lambda text: None)  # the lake may have gone since the last query
+            _serve(session, ask, began, messages.get, out)
+            continue
+        except (EngineFailed, LakeSilent) as error:  # another process takes the next query
+            _send(out, Failure(_public(error, opened.lake), FAILED if isinstance(error, EngineFailed) else UNAVAILABLE))
+            return
+        except LakeError as error:
+            failure = Failure(_public(error, opened.lake), _code(error))
+        except duckdb.Error as error:  # while rows are fetched
+            failure = Failure(_public(SqlError(explained.first_line(error)), opened.lake))
+        except RecursionError:
+            failure = Failure("the query is nested too deeply")
+        except MemoryError:
+            failure = Failure("the query needs more memory than one may have")
+        _send(out, failure)
+
+
+def _public(error: BaseException, lake: str) -> str:
+    """Return an error's text without the lake's address, in its own spelling or in DuckDB's."""
+    return str(error).replace(lake, "the lake").replace(f"lake://{lake.replace('://', '/', 1)}", "the lake")
+
+
+def _serve(session: Session, ask: Ask, began: float, next_message: Callable[[], bytes], out: BinaryIO) -> None:
+    """Answer one query. Raises LakeError and others for one that fails."""
+    from lakestream_sql.statements import Bindings
+
+    bindings = Bindings(ask.parameters, ask.as_of, unbound=ask.describe and not ask.parameters)
+    _send(out, MentionedStreams(session.streams(ask.query, bindings), session.lists(ask.query)))
+    if not _judgement.decode(next_message()).go:
+        return
+    if ask.form == "whole":
+        _send(out, _answer(session.query(ask.query, bindings), ask, began))
+        return
+    wanted = _Wanted(next_message)
+    try:
+        _send_batches(session, ask, bindings, wanted, out)
+    except Exception:
+        if wanted.begun and not wanted.more():
+            return
+        raise
+
+
+class _Wanted:
+    """The server's decisions after the columns. `begun`: they were sent, so that each response waits for one."""
+
+    def __init__(self, next_message: Callable[[], bytes]) -> None:
+        self._next = next_message
+        self.begun = False
+
+    def more(self) -> bool:
+        """Wait; return False if the query ends without an answer."""
+        return _judgement.decode(self._next()).go
+
+
+def _send_batches(session: Session, ask: Ask, bindings: Bindings, wanted: _Wanted, out: BinaryIO) -> None:
+    from lakestream_sql.batches import CountedRows, batches, schema_of
+
+    if ask.describe:
+        shape = session.shape(ask.query, bindings)
+        columns = _columns(shape.columns, shape.types)
+        _send(out, QueryColumns(columns, schema_of(shape), session.parameters(ask.query)))
+        wanted.begun = True
+        if wanted.more():
+            _send(out, Summary(0, False))
+        return
+
+    def described(columns: tuple[str, ...], types: tuple[str, ...]) -> None:
+        _send(out, QueryColumns(_columns(columns, types)))
+        wanted.begun = True
+
+    assert ask.form != "whole"  # Invariant: that is one answer.
+    result = session.query(ask.query, bindings, described)
+    counted = CountedRows(ask.max_rows)
+    for body in batches(result, ask.form, counted, ask.batch_bytes, ask.max_batch_bytes):
+        if not wanted.more():
+            return
+        _write(out, BATCH, body)
+    if wanted.more():
+        _send(out, Summary(counted.rows, counted.truncated))
+
+
+def _code(error: LakeError) -> int:
+    from lakestream_sql.batches import RowTooLarge
+    from lakestream_sql.catalog import UnknownStream
+    from lakestream_sql.confined import ForbiddenQuery
+
+    return next(
+        (
+            code
+            for kind, code in ((ForbiddenQuery, 403), (UnknownStream, 404), (RowTooLarge, 413))
+            if isinstance(error, kind)
+        ),
+        400,
+    )
+
+
+def _limit(lake: str) -> None:
+    """Limit what this process can do to its machine. It can write no file; if the lake is in an object store, only
+    copies of staged segments."""
+    from lakestream.lake.storage import paths
+    from lakestream.lake.storage.storage import SINGLE_PUT_BYTES
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is for the server
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    _lower(resource.RLIMIT_FSIZE, 0 if paths.is_local(lake) else SINGLE_PUT_BYTES)
+    _lower(resource.RLIMIT_CORE, 0)
+    _limit_memory(MAX_DATA_BYTES, final=False)
+
+
+def _limit_memory(most: int, *, final: bool = True) -> None:
+    """Limit the memory of this process."""
+    _lower(resource.RLIMIT_DATA, most, final=final)
+
+
+def _lower(kind: int, most: int, *, final: bool = True) -> None:
+    """Lower a limit of the process. `final`: it cannot be raised again."""
+    _, hard = resource.getrlimit(kind)
+    low = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(kind, (low, low if final else hard))
+
+
+def _read(stream: BinaryIO, put: Callable[[bytes], None]) -> None:
+    """Read messages; end the process with the input, whatever it is doing."""
+    while len(head := stream.read(_LENGTH.size)) == _LENGTH.size:
+        put(stream.read(_LENGTH.unpack(head)[0]))
+    os._exit(0)
+
+
+def _send(
+    out: BinaryIO, message: ChildReady | MentionedStreams | QueryAnswer | Failure | QueryColumns | Summary
+) -> None:
+    _write(out, _KINDS[type(message)], msgspec.json.encode(message))
+
+
+def _write(out: BinaryIO, kind: bytes, body: bytes) -> None:
+    out.write(_LENGTH.pack(len(body)) + kind)
+    out.write(body)
+    out.flush()
+
+
+def _answer(result: Any, ask: Ask, began: float) -> QueryAnswer:
+    """Return the first rows of a result, as far as the limits allow."""
+    rows, truncated = _rows(result, ask)
+    return QueryAnswer(
+        _columns(result.columns, result.types), rows, truncated, round((time.monotonic() - began) * 1000)
+    )
+
+
+def _columns(names: Iterable[str], types: Iterable[str]) -> list[dict[str, str]]:
+    return [{"name": name, "type": kind} for name, kind in zip(names, types, strict=True)]
+
+
+def _rows(result: Iterable[tuple[Any, ...]], ask: Ask) -> tuple[list[list[Any]], bool]:
+    rows: list[list[Any]] = []
+    size = 0
+    for row in result:
+        shown = [as_json(value) for value in row]
+        size += len(msgspec.json.encode(shown)) + 1
+        if len(rows) >= ask.max_rows or size > ask.max_bytes:
+            return rows, True
+        rows.append(shown)
+    return rows, False
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""Completion of names at the prompt of `lakestream sql`.
+
+Belongs here: the words that may stand at a place of a statement: tables, columns of those that it names, functions. The
+session is asked for them in its own language, once each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from typing import Any
+
+from lakestream.lake.errors import LakeError
+from lakestream_sql.buckets import short_name
+from lakestream_sql.tokens import Language, tokens
+
+KEYWORDS = (
+    *("SELECT", "FROM", "WHERE", "GROUP", "ORDER", "LIMIT", "JOIN", "USING", "HAVING", "WITH", "UNION", "DISTINCT"),
+    *("BETWEEN", "INTERVAL", "VERSION", "TIMESTAMP", "DESCRIBE", "HISTORY", "EXPLAIN", "SHOW", "TABLES"),
+)
+DELIMITERS = " \t\n,;()[]{}=<>+-*/%|!:'"
+"""Characters between words."""
+_BEFORE_TABLES = ("FROM", "JOIN", "DESCRIBE", "SUMMARIZE", "HISTORY")
+Ask = Callable[[str], Iterable[Iterable[tuple[Any, ...]]]]
+"""Asks statements; returns their rows."""
+
+
+class Completer:
+    """Candidates for the word before the cursor.
+
+    Args:
+        ask: asks the session.
+        language: of the session.
+        typed: returns the statement up to that word.
+    """
+
+    def __init__(self, ask: Ask, language: Language, typed: Callable[[], str]) -> None:
+        self._ask, self._language, self._typed = ask, language, typed
+        self._columns = dict[str, list[str]]()
+        self._found = list[str]()
+
+    def complete(self, word: str, state: int) -> str | None:
+        """Return a candidate by its number, as readline asks for them."""
+        if state == 0:
+            self._found = self.candidates(word, self._typed())
+        return self._found[state] if state < len(self._found) else None
+
+    def candidates(self, word: str, before: str) -> list[str]:
+        """Return the words that begin with `word`: behind FROM tables, elsewhere columns and functions too."""
+        found = [token for token in tokens(before, self._language) if token.kind in ("word", "quoted", "ticked")]
+        words = list(self._tables)
+        if not (found and found[-1].is_word(*_BEFORE_TABLES)):
+            columns = list[str]()
+            for name, table in self._tables.items():
+                own = {name.lower(), table.lower(), table.lower().rpartition("/")[2], name.lower().rpartition(".")[2]}
+                if any(token.name.lower() in own for token in found):
+                    columns += self._columns_of(table)
+            words = [*columns, *words, *(f"{name}(" for name in self._functions), *KEYWORDS]
+        return list(dict.fromkeys(each for each in words if each.lower().startswith(word.lower())))
+
+    @cached_property
+    def _tables(self) -> dict[str, str]:
+        """Return the names of tables: as they may be written, and as the session lists them."""
+        listed = self._first("SHOW TABLES")
+        if self._language == "spark":
+            return {name: name for name in listed}
+        names = (name.removeprefix("delta.`").removesuffix("`") for name in listed)
+        return {short_name(name) if "`" not in name else name.replace("`", ""): name for name in names}
+
+    @cached_property
+    def _functions(self) -> list[str]:
+        return self._first("SHOW FUNCTIONS")
+
+    def _columns_of(self, table: str) -> list[str]:
+        if table not in self._columns:
+            name = table if "`" in table else f"delta.`{table}`"
+            self._columns[table] = self._first(f"DESCRIBE {name}")
+        return self._columns[table]
+
+    def _first(self, statement: str) -> list[str]:
+        """Return the first column of the answer; nothing where there is none."""
+        try:
+            return [str(row[0]) for rows in self._ask(statement) for row in rows]
+        except LakeError:
+            return []

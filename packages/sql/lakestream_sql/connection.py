@@ -1,0 +1,119 @@
+"""Connections to DuckDB that can read the lake's Delta tables.
+
+Belongs here: loading its extensions, from installed wheels and never from the network, and its access to an object
+store: on S3 by DuckDB itself, where the AWS SDK finds the credentials in the environment or from the instance; by
+stored_files.py otherwise. No text made here contains credentials.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import duckdb
+
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.clouds.known import cloud_of
+from lakestream.lake.storage.clouds.s3 import S3
+from lakestream.lake.storage.lake import open_storage
+from lakestream.lake.table.schema import literal
+from lakestream_sql import explained
+from lakestream_sql.statements import SqlError
+
+if TYPE_CHECKING:
+    from lakestream_sql.stored_files import StoredFiles
+
+_PACKAGE = "duckdb_extension_"
+
+MACROS = (
+    # typeof() is constant for a column, so that DuckDB keeps only the branch that applies.
+    "CREATE MACRO text(x) AS CASE typeof(x) WHEN 'BLOB' THEN decode(TRY_CAST(x AS BLOB), 'replace') "
+    "ELSE CAST(x AS VARCHAR) END",
+)
+"""Functions of ours in SQL: the text of a payload, in which `?` is what is not UTF-8."""
+
+
+class ExtensionMissing(SqlError):
+    """Raised when an extension for this DuckDB is not installed."""
+
+
+class NoCredentials(SqlError):
+    """Raised when there are no credentials for the object store."""
+
+
+def extension_path(name: str = "delta") -> Path:
+    """Return the path of an extension in the installed wheel duckdb-extension-<name>, for the DuckDB in use.
+
+    Raises:
+        ExtensionMissing: when the wheel is not there, or is for another DuckDB.
+    """
+    spec = importlib.util.find_spec(_PACKAGE + name)
+    if spec is not None and spec.origin is not None:
+        path = Path(spec.origin).parent / "extensions" / f"v{duckdb.__version__}" / f"{name}.duckdb_extension"
+        if path.is_file():
+            return path
+    raise ExtensionMissing(
+        f"DuckDB {duckdb.__version__} has no {name} extension here: "
+        f"pip install duckdb==1.5.5 duckdb-extension-{name}==1.5.5 (the two versions must be equal)"
+    )
+
+
+def reads_tables(root: str, *, confined: bool) -> bool:
+    """Return True if DuckDB reads the Delta tables of a lake by itself: in a directory, and on S3 unless it is
+    confined. The other clouds' credentials are not all known to it."""
+    return paths.is_local(root) or (not confined and isinstance(cloud_of(root), S3))
+
+
+def connect(root: str, *, itself: bool) -> tuple[duckdb.DuckDBPyConnection, StoredFiles | None]:
+    """Open a database in memory that reads the tables below a lake's root. Times are in UTC.
+
+    Args:
+        itself: as `reads_tables` says.
+
+    Returns:
+        The connection, and where it finds files if it does not read tables by itself.
+
+    Raises:
+        ExtensionMissing, NoCredentials.
+    """
+    remote = itself and not paths.is_local(root)
+    names = (("httpfs", "aws") if remote else ()) + (("delta",) if itself else ())
+    extensions = [extension_path(name) for name in names]
+    # No network access: extensions come from wheels or are built in.
+    connection = duckdb.connect(config={"autoinstall_known_extensions": False, "autoload_known_extensions": False})
+    for extension in extensions:
+        connection.execute("LOAD " + literal(str(extension)))
+    connection.execute("SET GLOBAL TimeZone = 'UTC'")
+    connection.execute("SET GLOBAL errors_as_json = true")
+    for macro in MACROS:
+        connection.execute(macro)
+    if remote:
+        try:
+            connection.execute(_secret(root))
+        except duckdb.Error as error:
+            connection.close()
+            reason = explained.first_line(error)
+            raise NoCredentials(f"there are no credentials for {root} in the environment: {reason}") from None
+    if itself:
+        return connection, None
+    from lakestream_sql.stored_files import StoredFiles
+
+    files = StoredFiles(open_storage(root))
+    connection.register_filesystem(files)
+    return connection, files
+
+
+def _secret(root: str) -> str:
+    """Return the statement that gives DuckDB access to the object store, with credentials from the SDK's own chain."""
+    settings = ["TYPE s3", "PROVIDER credential_chain", f"SCOPE {literal(root)}"]
+    cloud = S3()
+    where = cloud.endpoint()
+    if where is not None:
+        scheme, _, host = where.partition("://")
+        settings += [f"ENDPOINT {literal(host)}", f"USE_SSL {str(scheme == 'https').lower()}"]
+        settings.append(f"URL_STYLE {literal('vhost' if cloud.is_virtual_hosted(os.environ) else 'path')}")
+    if region := cloud.region(os.environ):
+        settings.append(f"REGION {literal(region)}")
+    return f"CREATE SECRET lake ({', '.join(settings)})"

@@ -1,0 +1,133 @@
+"""`lakestream sql --url`: SQL that a server answers over NATS.
+
+Belongs here: the session that the shell uses, and rows of Python's values from Arrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from lakestream.client.client import Client, connect
+from lakestream.client.errors import ClientError
+from lakestream.client.loop_thread import LoopThread
+from lakestream.client.sql import Answer
+from lakestream.lake.errors import LakeError
+from lakestream.lake.flush import ServerCredentials, plain_url
+from lakestream_sql.tokens import split
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_MONTH_DAYS = 30
+
+
+class NatsError(LakeError):
+    """Raised when the server cannot be reached, or does not answer a query."""
+
+
+class NatsEngine:
+    """A session with a server.
+
+    Args:
+        url: of the server.
+        login: credentials there.
+        stream: the only stream that is read; "": any.
+
+    Raises:
+        NatsError: it cannot be reached.
+        BadCredentials: a file of the login cannot be used.
+    """
+
+    def __init__(self, url: str, login: ServerCredentials, stream: str = "") -> None:
+        self.root = plain_url(url)
+        self._stream = stream
+        options = login.arguments()
+        self._thread = LoopThread("sql")
+        try:
+            self._client: Client = self._thread.run(connect(url, **options))
+        except ClientError as error:
+            self._thread.close()
+            raise NatsError(str(error)) from None
+
+    def tables(self) -> list[str]:
+        """Return the names of the tables."""
+        return [str(row[0]).removeprefix("delta.`").removesuffix("`") for row in self._ask("SHOW TABLES")]
+
+    def run(self, text: str) -> Iterator[NatsRows]:
+        """Ask the statements of a text in order. Raises NatsError at the first that fails."""
+        done, rest = split(text)
+        for statement in (*(each for each, _ in done), *([rest] if rest else [])):
+            yield self._ask(statement.strip())
+
+    def _ask(self, statement: str) -> NatsRows:
+        try:
+            return NatsRows(self._thread, self._thread.run(self._client.sql(statement, stream=self._stream)))
+        except ClientError as error:
+            raise NatsError(str(error)) from None
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._thread.run(self._client.close())
+        self._thread.close()
+
+
+class NatsRows:
+    """The result of one statement, as `results.Rows`."""
+
+    def __init__(self, thread: LoopThread, answer: Answer) -> None:
+        self._thread, self._answer = thread, answer
+        self.columns, self.types = answer.columns, answer.types
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        batches = self._answer.batches()
+        try:
+            while (batch := self._thread.run(_next(batches))) is not None:
+                yield from rows_of(batch)
+        except ClientError as error:
+            raise NatsError(str(error)) from None
+        finally:
+            self._thread.run(self._answer.cancel())
+
+
+async def _next(batches: AsyncIterator[pa.RecordBatch]) -> pa.RecordBatch | None:
+    return await anext(batches, None)
+
+
+def rows_of(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
+    """Return the rows of a batch as DuckDB's interface for Python has them."""
+    return zip(*(_values(column) for column in batch.columns), strict=True)
+
+
+def _values(column: Any) -> list[Any]:
+    import pyarrow as pa
+
+    kind = column.type
+    if pa.types.is_timestamp(kind) and kind.unit == "ns":
+        column = column.cast(pa.timestamp("us", kind.tz), safe=False)
+    values = column.to_pylist()
+    return [_python(value, kind) for value in values] if pa.types.is_nested(kind) or _is_interval(kind) else values
+
+
+def _is_interval(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(kind == pa.month_day_nano_interval())
+
+
+def _python(value: Any, kind: Any) -> Any:
+    """Return a value with dicts for maps, and timedeltas for intervals."""
+    import pyarrow as pa
+
+    if value is None:
+        return None
+    if pa.types.is_map(kind):
+        return {_python(key, kind.key_type): _python(each, kind.item_type) for key, each in value}
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return [_python(each, kind.value_type) for each in value]
+    if pa.types.is_struct(kind):
+        return {field.name: _python(value[field.name], field.type) for field in kind}
+    if _is_interval(kind):
+        return timedelta(value.months * _MONTH_DAYS + value.days, microseconds=value.nanoseconds // 1000)
+    return value

@@ -1,0 +1,378 @@
+"""SQL on the streams of a lake, by DuckDB, inside this process.
+
+Belongs here: the session, and executing statements. statements.py finds the tables in them, catalog.py resolves these,
+connection.py loads DuckDB's extensions, explained.py has DuckDB's errors; the command line shows results.
+
+A stream is its table and the uncompacted segments beyond it, as one view (uncompacted.py). Every statement reads each
+stream at one point, so that one mentioned twice has the same rows twice, whatever is published and committed meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import msgspec
+
+from lakestream.lake.storage import paths
+from lakestream.lake.table.at import KEEP_MORE
+from lakestream.lake.table.log import TableLog
+from lakestream_sql import TAIL_BYTES, buckets, explained, statements
+from lakestream_sql.catalog import StatementSnapshot, StreamCatalog, UnknownStream
+from lakestream_sql.confined import BOUNDS, Checker, QueryBounds, confine
+from lakestream_sql.connection import connect, extension_path, reads_tables
+from lakestream_sql.file_views import FileViews
+from lakestream_sql.statements import (
+    NO_BINDINGS,
+    BadSql,
+    Bindings,
+    Mention,
+    SqlError,
+    SqlParser,
+    Statement,
+    Timestamps,
+    characters,
+    parse,
+    rewrite,
+)
+from lakestream_sql.typed import prepare_duckdb
+from lakestream_sql.uncompacted import FlushServer, LiveStreams
+
+if TYPE_CHECKING:
+    from lakestream.lake.table.json_schema import JsonSchema
+
+__all__ = ["BadSql", "Result", "Session", "SqlError", "UnknownStream", "extension_path"]
+
+HISTORY_LIMIT = 1000
+"""Maximum number of commits that DESCRIBE HISTORY shows, the newest first."""
+
+FETCH_ROWS = 10_000
+"""Rows fetched from DuckDB at a time."""
+
+_RETRIES = 3
+
+Described = Callable[[tuple[str, ...], tuple[str, ...]], None]
+"""Called with the names and types of a result's columns."""
+
+
+class NoLakeHere(SqlError):
+    """Raised when there is no lake at the path."""
+
+
+class EngineFailed(SqlError):
+    """Raised when DuckDB fails by a defect of its own: its session answers nothing any more."""
+
+    def __init__(self, message: str) -> None:
+        # The text goes on with a stack, which has the paths of this machine.
+        super().__init__(f"DuckDB failed: {explained.first_line(message)}")
+
+
+class Result:
+    """The result of one query: `columns` and `types` (DuckDB's names), and an iterator over the rows."""
+
+    def __init__(self, cursor: duckdb.DuckDBPyConnection) -> None:
+        self._cursor = cursor
+        description = cursor.description or []
+        self.columns = tuple(str(column[0]) for column in description)
+        self.types = tuple(str(column[1]) for column in description)
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        while rows := self._fetched():
+            yield from rows
+
+    def _fetched(self) -> list[tuple[Any, ...]]:
+        try:
+            return self._cursor.fetchmany(FETCH_ROWS)
+        except (duckdb.InternalException, duckdb.FatalException) as error:
+            raise EngineFailed(str(error)) from None
+        except duckdb.Error as error:  # of a value, behind rows that were right
+            raise SqlError(explained.first_line(error)) from None
+
+    def batches(self, rows: int) -> Any:
+        """Return the remaining rows as a pyarrow RecordBatchReader of batches of so many rows. It raises OSError for a
+        value that fails."""
+        return self._cursor.to_arrow_reader(rows)
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        """Return all remaining rows."""
+        return list(self)
+
+
+def existing_root(lake: str | os.PathLike[str]) -> str:
+    """Return a lake's root, as an absolute path or a URL.
+
+    Args:
+        lake: a path, a `file:` URL, or a URL of a cloud.
+
+    Raises:
+        LakeNotFound: when there is no such directory.
+        UnsupportedLake: when it is an address of another kind.
+    """
+    root = paths.root(os.fspath(lake))
+    if paths.is_local(root) and not os.path.isdir(root):
+        raise NoLakeHere(f"there is no lake at {root}: start `lakestream up`, or name the lake's directory (--lake)")
+    return root
+
+
+class Session:
+    """A DuckDB connection over the streams of one lake. Times are read and shown in UTC.
+
+    Args:
+        lake: the lake's root: a path, a `file:` URL, or a URL of a cloud.
+        committed: read only what is committed to the tables, without uncompacted segments.
+        server: the server to ask to stage its newest messages; None for what is staged already.
+        tail_bytes: maximum size of one stream's uncompacted segments that are read into memory, in bytes.
+        notify: gets a line that the reader of a result should know, such as that no server answered.
+        account: confine the session to the streams of this account, for users who are not trusted; None: no account
+            and no file is out of reach.
+        bounds: memory and threads of a confined session.
+        timestamps: the meaning of TIMESTAMP AS OF on a stream's table.
+
+    Raises:
+        LakeNotFound, UnsupportedLake, ExtensionMissing, NoCredentials.
+    """
+
+    def __init__(
+        self,
+        lake: str | os.PathLike[str],
+        *,
+        committed: bool = False,
+        server: FlushServer | None = None,
+        tail_bytes: int = TAIL_BYTES,
+        notify: Callable[[str], None] = lambda _: None,
+        account: str | None = None,
+        bounds: QueryBounds = BOUNDS,
+        timestamps: Timestamps = "commit",
+    ) -> None:
+        self.root = existing_root(lake)
+        itself = reads_tables(self.root, confined=account is not None)
+        self._connection, files = connect(self.root, itself=itself)
+        self._parser = SqlParser(self._connection)
+        self._checker: Checker | None = None
+        if account is not None:
+            tables = paths.table(self.root, "", account)
+            confine(self._connection, tables if files is None else files.spelled(tables), bounds)
+            self._checker = Checker(self._connection, self._parser)
+        place = FileViews(self.root, self._connection, files).place
+        live_streams = None if committed else LiveStreams(self.root, server, tail_bytes, notify, place)
+
+        def prepare(schema: JsonSchema) -> None:
+            prepare_duckdb(self._connection, schema)
+
+        self._catalog = StreamCatalog(
+            self.root, self._value, self._columns, live_streams, prepare, place, account, timestamps
+        )
+
+    def close(self) -> None:
+        """Close DuckDB; results not read yet are lost."""
+        self._connection.close()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- what there is
+
+    def tables(self) -> list[str]:
+        """Return the names of all stream tables, as written between backticks after `delta.`, sorted."""
+        return self._catalog.tables()
+
+    def streams(self, text: str, bindings: Bindings = NO_BINDINGS) -> list[str]:
+        """Return the names of the streams that a text mentions, in order, without those of other tables.
+
+        Raises:
+            SqlError: BadSql for a text that does not parse; UnknownStream for a stream of another account.
+        """
+        mentions = [mention for each in parse(text, self._parser, bindings) for mention in each.mentions()]
+        return list(dict.fromkeys(name for mention in mentions if (name := self._catalog.stream_of(mention))))
+
+    def lists(self, text: str) -> bool:
+        """Return True if a text asks for the names of all streams."""
+        return any(statement.kind == "tables" for statement in parse(text, self._parser, None))
+
+    def parameters(self, text: str) -> list[str]:
+        """Return the names of the parameters of a text."""
+        return statements.parameters(parse(text, self._parser, None))
+
+    # ---- questions
+
+    def run(self, text: str) -> Iterator[Result]:
+        """Execute the statements of a text in order; the first error ends it, after the earlier ones.
+
+        Raises:
+            SqlError: BadSql with the place, UnknownStream with the existing streams, and so on.
+        """
+        for statement in parse(text, self._parser):
+            yield self._answer(statement, text)
+
+    def query(
+        self, text: str, bindings: Bindings = NO_BINDINGS, described: Described = lambda columns, types: None
+    ) -> Result:
+        """Execute a text of exactly one statement.
+
+        Args:
+            described: called with the columns of the result before the statement is executed.
+
+        Raises:
+            SqlError: as `run`; BadSql when there is none or more than one.
+        """
+        return self._answer(self._only(text, bindings), text, described)
+
+    def shape(self, text: str, bindings: Bindings = NO_BINDINGS) -> Result:
+        """Return the result of a text of exactly one statement without its rows, which are not computed.
+
+        Raises:
+            SqlError: as `query`.
+        """
+        statement = self._only(text, bindings)
+        if statement.kind != "query":
+            return self._answer(statement, text)
+        return self._execute(statement, text, None, rows=False)
+
+    def _only(self, text: str, bindings: Bindings) -> Statement:
+        found = parse(text, self._parser, bindings)
+        if len(found) != 1:
+            raise BadSql(f"one statement is expected here, not {len(found)}", text)
+        return found[0]
+
+    def _answer(self, statement: Statement, text: str, described: Described | None = None) -> Result:
+        if statement.kind == "tables":
+            result = self._show_tables()
+        elif statement.kind == "functions":
+            names = (
+                "SELECT DISTINCT function_name AS function FROM duckdb_functions() WHERE function_name ~ '^[a-z]\\w*$'"
+            )
+            result = Result(self._connection.cursor().execute(f"{names} UNION SELECT 'as_of' ORDER BY 1"))
+        elif statement.kind == "history":
+            (mention,) = statement.mentions()
+            if mention.bare and (name := self._catalog.spelled(mention.name)) is not None:
+                mention = msgspec.structs.replace(mention, name=name)
+            result = self._history(self._catalog.log(mention, text))
+        else:
+            return self._execute(statement, text, described)
+        if described is not None:
+            described(result.columns, result.types)
+        return result
+
+    def _execute(self, statement: Statement, text: str, described: Described | None, *, rows: bool = True) -> Result:
+        """Run a query; once more on newer versions when maintenance deleted one of its files."""
+        seen: StatementSnapshot | None = None
+        for _ in range(_RETRIES):
+            snapshot = StatementSnapshot(self._catalog, text)
+            edited = rewrite(statement, snapshot.locate)
+            query = edited.text
+            if self._checker is not None:
+                self._checker.check(query, snapshot.sources(), statement.prefix)
+            if seen is not None and seen.versions == snapshot.versions:
+                break
+            seen = snapshot
+            before, behind = (statement.prefix, "") if rows else ("SELECT * FROM (\n", "\n) LIMIT 0")
+            try:
+                if described is not None and statement.kind == "query":
+                    before = "DESCRIBE FROM (\n"
+                    columns = self._interruptible(f"{before}{query}\n)", snapshot.arrow).fetchall()
+                    described(tuple(row[0] for row in columns), tuple(row[1] for row in columns))
+                    before, described = "", None
+                result = Result(self._interruptible(before + query + behind, snapshot.arrow))
+                if described is not None:
+                    described(result.columns, result.types)
+                return result
+            except duckdb.IOException as error:
+                failure: Exception = error
+            except (duckdb.InternalException, duckdb.FatalException) as error:
+                raise EngineFailed(str(error)) from None
+            except duckdb.Error as error:
+                said, at = explained.read(error), None
+                if said.position is not None:
+                    offset = characters(before + query + behind, said.position) - len(before)
+                    at = statement.place(edited.place(max(offset, 0)))
+                raise self._explained(said, text, at) from None
+        raise SqlError(
+            f"a file of the table could not be read: {explained.first_line(failure)}. An old version stays readable "
+            f"until VACUUM removes its files; DESCRIBE HISTORY shows the versions; {KEEP_MORE}"
+        ) from failure
+
+    def _explained(self, said: explained.DuckdbError, text: str, offset: int | None) -> SqlError:
+        """Return DuckDB's error, shown at its place in the user's query."""
+        if said.kind == "Table" and said.missing and offset is not None:
+            return self._catalog.unknown(Mention(f"{paths.STREAMS}/{said.missing}", place=offset, bare=True), text)
+        return BadSql(explained.advised(said), text, offset)
+
+    def _interruptible(self, sql: str, arrow: dict[str, Any]) -> duckdb.DuckDBPyConnection:
+        """Execute in a thread: DuckDB checks for Ctrl-C only between its tasks, which can be many seconds long."""
+        cursor = self._connection.cursor()
+        for name, rows in arrow.items():
+            cursor.register(name, rows)
+        failures: list[BaseException] = []
+
+        def execute() -> None:
+            try:
+                cursor.execute(sql)
+            except BaseException as error:
+                failures.append(error)
+
+        worker = threading.Thread(target=execute, name="query", daemon=True)
+        worker.start()
+        try:
+            worker.join()
+        except KeyboardInterrupt:
+            cursor.interrupt()
+            worker.join()
+            raise
+        if failures:
+            raise failures[0]
+        return cursor
+
+    def _show_tables(self) -> Result:
+        rows: list[tuple[object, ...]] = []
+        for stream in self._catalog.streams():
+            state = self._catalog.state(stream)
+            for name in (f"delta.`{stream.name}`", *buckets.names_of(stream.name)):
+                rows.append((name, state.version, state.last_seq, state.uncompacted))
+        return self._rows('"table" VARCHAR, "version" BIGINT, last_seq BIGINT, tail BIGINT', rows)
+
+    def _history(self, log: TableLog) -> Result:
+        rows: list[tuple[object, ...]] = []
+        for version in reversed(log.versions[-HISTORY_LIMIT:]):
+            commit = log.summary(version)
+            progress = commit.progress
+            made = _moment(commit.time_ms * 1_000_000)
+            until = (progress.last_seq, _moment(progress.last_time_ns)) if progress else (None, None)
+            rows.append((version, made, commit.operation, *until))
+        shape = "version BIGINT, timestamp TIMESTAMPTZ, operation VARCHAR, last_seq BIGINT, last_time TIMESTAMPTZ"
+        return self._rows(shape, rows)
+
+    def _rows(self, shape: str, rows: list[tuple[object, ...]]) -> Result:
+        """Return rows made here as a result."""
+        cursor = self._connection.cursor()
+        cursor.execute(f"CREATE OR REPLACE TEMP TABLE answer ({shape})")
+        if rows:
+            cursor.executemany(f"INSERT INTO answer VALUES ({', '.join('?' * len(rows[0]))})", rows)
+        return Result(cursor.execute("FROM answer"))
+
+    def _value(self, expression: str) -> object:
+        """Return the value of a constant expression; None when it has none."""
+        if self._checker is not None:
+            self._checker.check(f"SELECT {expression}")
+        try:
+            row = self._connection.cursor().execute(f"SELECT {expression}").fetchone()
+        except duckdb.Error:
+            return None
+        return row[0] if row else None
+
+    def _columns(self, sql: str, arrow: dict[str, Any]) -> list[str]:
+        """Return the names of the columns of a query of our own."""
+        try:
+            return [str(row[0]) for row in self._interruptible(f"DESCRIBE {sql}", arrow).fetchall()]
+        except duckdb.Error as error:
+            raise SqlError(explained.first_line(error)) from None
+
+
+def _moment(at_ns: int) -> datetime:
+    return datetime.fromtimestamp(at_ns // 1_000_000_000, UTC).replace(microsecond=at_ns % 1_000_000_000 // 1000)

@@ -1,0 +1,195 @@
+"""Typed views of JSON payloads: `<STREAM>_json` and `<STREAM>_json_misfits`.
+
+Belongs here: the views as SELECTs for DuckDB and for Spark, the decoder (lake/table/json_schema.py) as functions for
+both engines, and finding the streams with a schema. Rows whose payload does not fit the schema are not in the first
+view but in the second, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+
+from lakestream.lake.errors import BadPolicy, LakeError, VersionGone
+from lakestream.lake.staging.staging import live_identity
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import open_storage
+from lakestream.lake.table import policy, schema
+from lakestream.lake.table.json_schema import JsonSchema, parse
+from lakestream.lake.table.scan import Scan
+from lakestream.lake.table.schema import JSON_SCHEMA_PROPERTY, ticked
+
+if TYPE_CHECKING:
+    import duckdb
+
+VIEW_SUFFIX = "_json"
+MISFITS_SUFFIX = "_json_misfits"
+SUFFIXES = (MISFITS_SUFFIX, VIEW_SUFFIX)
+VIEW_COLUMNS = ("subject", "seq", "time", "time_ns", "headers")
+"""Columns of the stream's table that its view has, before the typed ones; of an archive also `removed_time_ns`."""
+_LOADERS = 8
+
+
+class NoTypedView(LakeError):
+    """Raised when neither the stream nor its table has a `lakestream.json_schema`."""
+
+
+class Fit(msgspec.Struct, frozen=True):
+    """Number of rows of a table that fit its schema, and of those that do not."""
+
+    fits: int
+    misfits: int
+
+
+# The views as SQL
+def view_sql(found: JsonSchema, table: str, columns: Iterable[str], quote: Callable[[str], str] | None = None) -> str:
+    """Return the SELECT of the rows that fit.
+
+    Args:
+        found: the schema.
+        table: the FROM item: a table, or a table function.
+        columns: the table's columns.
+        quote: quotes a name; Spark's way by default.
+    """
+    name = quote or ticked
+    base = [column for column in (*VIEW_COLUMNS, schema.REMOVED_COLUMN) if column in set(columns)]
+    typed = [f"{name('_typed')}.{name(column)} AS {name(column)}" for column in found.names]
+    return (
+        f"SELECT {', '.join([*base, *typed])} FROM (SELECT *, {found.values_function}(data) AS {name('_typed')} "
+        f"FROM {table} WHERE {found.reason_function}(data) IS NULL) AS {name('_rows')}"
+    )
+
+
+def misfits_sql(found: JsonSchema, table: str) -> str:
+    """Return the SELECT of the rows that do not fit, with the reason."""
+    return (
+        f"SELECT subject, seq, time, time_ns, {found.reason_function}(data) AS reason, data "
+        f"FROM {table} WHERE {found.reason_function}(data) IS NOT NULL"
+    )
+
+
+# Which tables have one
+class TypedTable(msgspec.Struct, frozen=True):
+    """A stream with a schema: name, path of its table, `lakestream.json_schema`, and the table's columns. `made`: the
+    table exists."""
+
+    stream: str
+    path: str
+    text: str
+    columns: tuple[str, ...]
+    made: bool = True
+
+
+def typed_table(lake: str, stream: str) -> TypedTable:
+    """Return a stream of the default account with its schema: the stream's, else its table's.
+
+    Raises:
+        NoTypedView: there is neither.
+    """
+    found = _look(paths.table(paths.root(lake), stream))
+    if found is None:
+        raise NoTypedView(f"stream {stream} has no typed columns: set {JSON_SCHEMA_PROPERTY} in its metadata")
+    return found
+
+
+def typed_tables(lake: str) -> list[TypedTable]:
+    """Return all streams of the default account that have a schema, by name.
+
+    Opens each table's log; unreadable tables and those of other programs are left out.
+    """
+    storage = open_storage(lake)
+    names = {name for part in (paths.STREAMS, paths.SEGMENTS) for name in storage.directories(f"{storage.root}/{part}")}
+    with ThreadPoolExecutor(_LOADERS, thread_name_prefix="typed") as pool:
+        found = pool.map(_look_or_pass, [f"{storage.root}/{paths.STREAMS}/{name}" for name in sorted(names)])
+        return [table for table in found if table is not None]
+
+
+def _look_or_pass(path: str) -> TypedTable | None:
+    try:
+        return _look(path)
+    except VersionGone:
+        return None
+
+
+def _look(path: str) -> TypedTable | None:
+    asked = _asked(path)
+    try:
+        scan = Scan(path)
+    except FileNotFoundError:
+        return asked
+    properties = scan.metadata.configuration
+    text, stream = properties.get(JSON_SCHEMA_PROPERTY), properties.get(schema.STREAM_PROPERTY)
+    if asked is not None:  # the table gets the property with its next commit
+        text, stream = asked.text, asked.stream
+    if text is None or stream is None:
+        return None
+    return TypedTable(stream, path, text, tuple(scan.names))
+
+
+def _asked(path: str) -> TypedTable | None:
+    """Return what the live stream of a table says in the staging area, if it names a schema."""
+    storage = open_storage(path)
+    base, _, directory = path.rpartition(f"/{paths.STREAMS}/")
+    newest = live_identity(storage, f"{base}/{paths.SEGMENTS}/{directory}")
+    if newest is None:
+        return None
+    try:
+        wanted = policy.of_config(bytes(newest.config))
+    except BadPolicy:
+        return None
+    if wanted.json_schema is None:
+        return None
+    names = (*schema.TABLE_COLUMNS, *([schema.REMOVED_COLUMN] if wanted.archive else []))
+    return TypedTable(newest.name, path, wanted.json_schema, names, made=False)
+
+
+def fit(lake: str, stream: str) -> Fit:
+    """Count the rows of a stream's table that fit its schema, and those that do not. Reads all payloads.
+
+    Raises:
+        NoTypedView, BadJsonSchema.
+    """
+    from lakestream.lake.read.readers import batches
+
+    found = typed_table(lake, stream)
+    parsed = parse(found.text)
+    rows = misfits = 0
+    for batch in batches(found.path, ["data"]) if found.made else ():
+        rows += batch.num_rows
+        misfits += batch.num_rows - parsed.reasons(batch.column(0)).null_count
+    return Fit(rows - misfits, misfits)
+
+
+# The engines
+def engine_functions(text: str) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+    """Return the two functions of a schema as the engines need them: plain ones that can be sent to another process."""
+
+    def values(payloads: pa.Array) -> pa.Array:
+        return parse(text).values(payloads)
+
+    def reasons(payloads: pa.Array) -> pa.Array:
+        return parse(text).reasons(payloads)
+
+    for function in (values, reasons):
+        # The engines need the types themselves, not their names.
+        function.__annotations__ = {"payloads": pa.Array, "return": pa.Array}
+    return values, reasons
+
+
+def prepare_duckdb(connection: duckdb.DuckDBPyConnection, found: JsonSchema) -> None:
+    """Create the two functions of the views in a DuckDB database; cursors of the connection have them too."""
+    import duckdb  # not for Spark
+
+    values, reasons = engine_functions(found.text)
+    known = "SELECT 1 FROM duckdb_functions() WHERE function_name = ?"
+    for name, function, returns in (
+        (found.values_function, values, found.duckdb),
+        (found.reason_function, reasons, "VARCHAR"),
+    ):
+        if connection.execute(known, [name]).fetchone() is None:
+            more: dict[str, Any] = {"type": "arrow", "null_handling": "special"}
+            connection.create_function(name, function, [duckdb.type("BLOB")], duckdb.type(returns), **more)

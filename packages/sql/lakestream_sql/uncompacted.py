@@ -1,0 +1,207 @@
+"""Uncompacted segments in SQL: messages that are staged, and not in the table yet.
+
+Belongs here: opening a stream's live view (lake/view.py) for one statement, as SQL and Arrow tables for DuckDB, and the
+limit of what is read into memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+
+from lakestream.lake.errors import LakeError, StorageFailed
+from lakestream.lake.flush import DEFAULT_TIMEOUT_S, FlushFailed, ServerCredentials, StreamNotFound
+from lakestream.lake.staging import staging
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import open_storage
+from lakestream.lake.table import departures as departure_files
+from lakestream.lake.table.departures import DeletedMessages
+from lakestream.lake.table.schema import REMOVED_COLUMN, Layout
+from lakestream.lake.view import StreamView, open_view
+from lakestream_sql.statements import SqlError, TableAt, scan
+
+if TYPE_CHECKING:
+    from lakestream.log.format.departures import Point
+
+MANY_REMOVED = 1000
+"""From this many removed sequences on they are joined instead of listed in a condition."""
+
+
+class QueriedStream(msgspec.Struct, frozen=True):
+    """A stream by its account and name; `table` is the path of its Delta table, `name` its name in queries."""
+
+    account: str
+    stream: str
+    table: str
+    name: str
+
+
+class FlushServer(msgspec.Struct, frozen=True):
+    """The server to ask to stage its newest messages. `url`: None for the one that the lake names."""
+
+    url: str | None = None
+    credentials: ServerCredentials = ServerCredentials()
+    timeout: float = DEFAULT_TIMEOUT_S
+
+
+class UncompactedTooLarge(SqlError):
+    """Raised when more messages wait for the compactor than are read into memory."""
+
+    def __init__(self, stream: str, size: int, limit: int) -> None:
+        super().__init__(
+            f"{size:,} bytes of stream {stream} are not in its table yet, and at most {limit:,} (tail_bytes) are read "
+            "from outside of it: run the compactor (`lakestream compact --once`), or ask the table alone (--committed)"
+        )
+
+
+class StreamQuery(msgspec.Struct, frozen=True):
+    """A stream's live view for one statement, as SQL for DuckDB.
+
+    `sql` is a SELECT that reads the Arrow tables `arrow`, by name; None where the table alone is all. `table` is None
+    while there is none. `layout`: the table's layout if it is one of lakestream's. `tail_begins_ns`: the time of the
+    first uncompacted message; None for no message.
+    """
+
+    table: TableAt | None
+    layout: Layout | None
+    archive: bool
+    sql: str | None
+    arrow: dict[str, Any]
+    tail_begins_ns: int | None
+    view: StreamView
+
+
+class LiveStreams:
+    """Opens live views of a lake's streams.
+
+    Args:
+        root: the lake's root.
+        server: the server to ask to stage its newest messages; None for none.
+        tail_bytes: see `TAIL_BYTES`.
+        notify: gets a line, once, when no server answers.
+        place: returns the relation for a table's path and version.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        server: FlushServer | None,
+        tail_bytes: int,
+        notify: Callable[[str], None],
+        place: Callable[[str, int], TableAt] = TableAt,
+    ) -> None:
+        self._root = root
+        self._storage = open_storage(root)
+        self._server = server
+        self._tail_bytes = tail_bytes
+        self._notify = notify
+        self._place = place
+        self._notified: set[str] = set()
+
+    def staged(self, base: str, name: str) -> bool:
+        """Return True if a directory below segments/ is a live stream's. `base`: the account's root, with a slash."""
+        return staging.live_identity(self._storage, f"{base}{paths.SEGMENTS}/{name}") is not None
+
+    def open(self, stream: QueriedStream, number: int) -> StreamQuery | None:
+        """Return the stream's live view; None where only a table can be read.
+
+        Args:
+            stream: the stream.
+            number: makes the names of its Arrow tables unique within the statement.
+
+        Raises:
+            UncompactedTooLarge: there is more of it than `tail_bytes`.
+            SqlError: the uncompacted segments cannot be read.
+        """
+        try:
+            view = self._view(stream)
+            if view is None:
+                return None
+            return self._live(view, number)
+        except SqlError:
+            raise
+        except StorageFailed:
+            raise  # the table is in the same lake
+        except LakeError as error:
+            raise SqlError(f"{error}\n  --committed asks the table alone") from error
+
+    def at(self, live: StreamQuery, point: Point, number: int) -> StreamQuery:
+        """Return the view as of a point, still with messages stored after it. `number`: as of `open`."""
+        return self._live(live.view.at(point), number)
+
+    def count(self, stream: QueriedStream) -> int:
+        """Return the number of messages staged beyond the table."""
+        base, _, directory = stream.table.rpartition(f"/{paths.STREAMS}/")
+        parent = f"{base}/{paths.SEGMENTS}/{directory}"
+        if not any(staging.segments(f"{parent}/{uid}") for uid in self._storage.directories(parent)):
+            return 0
+        try:
+            view = open_view(self._root, stream.stream, stream.account, flush=False)
+            return sum(batch.num_rows for batch in view.tail_batches())
+        except LakeError:
+            return 0
+
+    def _view(self, stream: QueriedStream) -> StreamView | None:
+        why = self._cannot_ask(stream)
+        if self._server is not None and not why:
+            try:
+                view = open_view(
+                    self._root,
+                    stream.stream,
+                    stream.account,
+                    server=self._server.url,
+                    timeout=self._server.timeout,
+                    credentials=self._server.credentials,
+                )
+                why = "" if view.flushed else view.note
+                return self._with_notice(view, why)
+            except (FlushFailed, StreamNotFound) as error:
+                why = str(error)
+        try:
+            view = open_view(self._root, stream.stream, stream.account, flush=False)
+        except StreamNotFound:
+            return None
+        return self._with_notice(view, why)
+
+    def _cannot_ask(self, stream: QueriedStream) -> str:
+        """Return the reason why no server is asked for a stream of another account than the user's, or ""."""
+        if self._server is None or stream.account == paths.DEFAULT_ACCOUNT or self._server.credentials.arguments():
+            return ""
+        return f"the server is not asked for streams of account {stream.account} without --user or --creds"
+
+    def _with_notice(self, view: StreamView, why: str) -> StreamView:
+        """Report once that a view may lack messages which a server could have."""
+        parent = paths.staging(self._root, view.stream, "", view.account).rstrip("/")
+        if why and why not in self._notified and self._storage.directories(parent):
+            self._notified.add(why)
+            self._notify(f"messages that are not staged yet are missing: {why}")
+        return view
+
+    def _live(self, view: StreamView, number: int) -> StreamQuery:
+        size = sum(part.size for part in view.parts)
+        if size > self._tail_bytes:
+            raise UncompactedTooLarge(view.stream, size, self._tail_bytes)
+        table, seen = None if view.version is None else self._place(view.table, view.version), view
+        selects: list[str] = []
+        arrow: dict[str, Any] = {}
+        rows = view.tail()
+        as_it_is = REMOVED_COLUMN if view.has_removed else None
+        if table is not None and (rows.num_rows or view.hidden_sql() or view.removed_sql() != as_it_is):
+            where = ""
+            if len(view.hidden.removed) + len(view.hidden.runs) > MANY_REMOVED:
+                gone = [pa.array(view.hidden.removed, pa.int64()), pa.array(departure_files.sequences(view.hidden))]
+                arrow[f"gone_{number}"] = pa.table({"seq": pa.chunked_array(gone)})
+                dead = DeletedMessages(view.hidden.floor)
+                view = msgspec.structs.replace(view, hidden=dead)
+                where = f"seq NOT IN (SELECT seq FROM gone_{number})"
+            names = [*view.columns, *view.typed_names]
+            selects.append(view.table_sql(scan(table), names, where))
+        if table is None or rows.num_rows:
+            arrow[f"tail_{number}"] = rows
+            selects.append(f"SELECT * FROM tail_{number}")
+        sql = " UNION ALL BY NAME ".join(selects) or None
+        begins = rows.column("time_ns")[0].as_py() if rows.num_rows else None
+        return StreamQuery(table, view.layout, REMOVED_COLUMN in view.columns, sql, arrow, begins, seen)
