@@ -17,7 +17,7 @@ In reading order:
 - `meta/`: Assignments of streams to nodes, and this node's replicas.
 - `account/`: JetStream for the clients of one account.
 - `lake/`: The lake: streams as Delta tables.
-- `client/`: The Python client: NATS with the past of streams, and streams as Arrow, Polars and pandas data.
+- `client/`: The Python client, by the name that programs know: NATS with the past of streams, and streams as tables.
 - `config/`: The configuration of a server: nats.conf and flags.
 - `net/`: Connections and the routing of messages between them.
 - `verify/`: Verification and repair of stores: of one that no server uses, or of a running server's streams.
@@ -31,6 +31,7 @@ In reading order:
 - `spark.py`: Spark over the streams of a lake.
 - `__main__.py`: `python -m lakestream`: the command `lakestream`, for environments whose programs are not on PATH.
 - `http/`: HTTP/1.1 of every listener but that for WebSocket, around h11.
+- `loop_thread.py`: An event loop in a thread of its own, for synchronous callers of asynchronous code.
 """
 
 __version__ = "0.1.0"

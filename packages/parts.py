@@ -18,7 +18,20 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 PYPROJECT = ROOT / "pyproject.toml"
-NAMES = ("bench", "catalogs", "demo", "flight", "move", "sharing", "spark", "sql", "transfer")
+NAMES = (
+    "bench",
+    "catalogs",
+    "client",
+    "commands",
+    "console",
+    "demo",
+    "flight",
+    "move",
+    "sharing",
+    "spark",
+    "sql",
+    "transfer",
+)
 
 
 class Part(NamedTuple):

@@ -61,7 +61,7 @@ READ = {
 """Licences from the licence files of packages whose metadata does not name one clearly."""
 
 PAGE = ROOT / "docs" / "reference" / "licences.md"
-VENDORED = ROOT / "lakestream" / "ops" / "console" / "static" / "vendor" / "README.md"
+VENDORED = ROOT / "packages" / "console" / "lakestream_console" / "static" / "vendor" / "README.md"
 _VERSION = re.compile(r"(.+?)-(\d[\w.]*)\.jar")
 
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from lakestream.client.loop_thread import LoopThread
 from lakestream.lake.storage.lake import open_storage
+from lakestream.loop_thread import LoopThread
 from lakestream_sharing import grants
 from lakestream_sharing.access import Access
 from lakestream_sharing.app import PREFIX, Limits, Service

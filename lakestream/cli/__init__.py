@@ -12,22 +12,13 @@ In reading order:
 - `supervisor.py`: Supervision of one child process.
 - `up.py`: `lakestream up`: the server with its compactor.
 - `config_command.py`: `lakestream config`: checking a configuration file, and showing the settings in force.
-- `checks.py`: Checks of a machine and a configuration, for `lakestream doctor`.
-- `doctor.py`: `lakestream doctor`: what is wrong with a machine or a configuration, and what to do.
 - `terminal.py`: Output of commands.
 - `results.py`: Output of query results.
 - `server_options.py`: Options by which commands name a server and log in to it.
 - `link.py`: A connection to a running server, for commands that move messages.
-- `monitor.py`: A running server as its monitoring pages show it, for commands.
-- `status.py`: `lakestream status`: a server on one screen.
-- `top.py`: `lakestream top`: connections, streams and consumers of a running server, live.
-- `schema.py`: `lakestream schema`: the schema registry of an account.
 - `verify.py`: `lakestream verify`: everything that is wrong with the files of stores, or of running servers, and their
   lake.
 - `running.py`: Verification of a running server for `lakestream verify` and `lakestream repair`.
 - `repair.py`: `lakestream repair`: what can be repaired in a store, or in a running cluster, without a loss.
-- `restore.py`: `lakestream restore`: restore a stream from the lake; `lakestream schema restore`: the schemas of an
-  account.
-- `nats/`: Commands of a NATS client: messages, streams, consumers, buckets and objects of any server with JetStream.
 - `lake_options.py`: Options of the commands that work on a lake.
 """

@@ -13,20 +13,10 @@ from typer.core import TyperCommand
 
 from lakestream import __version__
 from lakestream.cli.config_command import config
-from lakestream.cli.doctor import doctor
 from lakestream.cli.flags import SECTIONS
-from lakestream.cli.nats.buckets import kv
-from lakestream.cli.nats.consumers import consumer
-from lakestream.cli.nats.messages import pub, request, sub
-from lakestream.cli.nats.objects import objects
-from lakestream.cli.nats.streams import stream
 from lakestream.cli.optional import OptionalCommand, OptionalCommands
 from lakestream.cli.repair import repair
-from lakestream.cli.restore import restore, restore_schemas
-from lakestream.cli.schema import schema
-from lakestream.cli.status import status
 from lakestream.cli.terminal import quiet_asyncio
-from lakestream.cli.top import top
 from lakestream.cli.verify import verify
 
 RUN, NATS, DATA = "Run a server", "Use a server", "Query and move messages"
@@ -42,14 +32,6 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-)
-catalog = typer.Typer(
-    cls=OptionalCommands,
-    help="Register a lake's tables in a Hive metastore, AWS Glue or Unity Catalog.",
-    no_args_is_help=True,
-)
-sharing = typer.Typer(
-    cls=OptionalCommands, help="Share tables with recipients over Delta Sharing.", no_args_is_help=True
 )
 _FLAGS_OF_NATS_SERVER = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
@@ -106,72 +88,45 @@ def up(context: typer.Context) -> None:
     raise typer.Exit(command.up(context.args))
 
 
-def _sql() -> None:
-    """Query the lake: DuckDB's SQL over the streams, with TIMESTAMP AS OF, VERSION AS OF and as_of()."""
+def _later(panel: str, name: str, help: str, *, hidden: bool = False) -> None:
+    """Add a command that an optional package has."""
+    command = app.command(name, cls=OptionalCommand, help=help, rich_help_panel=panel, hidden=hidden)
+    command(lambda: None)
 
 
-def _compact() -> None:
-    """Run the compactor: write staged messages into the streams' Delta tables with Spark."""
+def _later_group(panel: str, name: str, help: str) -> None:
+    """Add a group of commands that an optional package has."""
+    app.add_typer(typer.Typer(cls=OptionalCommands, help=help, no_args_is_help=True), name=name, rich_help_panel=panel)
 
 
-def _maintain() -> None:
-    """Maintain the streams' Delta tables with Spark: rewrite small files, delete old ones, shorten the logs."""
-
-
-def _clone() -> None:
-    """Make a shallow clone of a stream's Delta table with Spark."""
-
-
-def _replay() -> None:
-    """Decode the messages that did not fit their schema again, after it was mended, with Spark."""
-
-
-def _demo() -> None:
-    """Publish 336,776 flights, ask the lake three questions, and check the answers against the data set."""
-
-
-def _import() -> None:
-    """Import a table or text file into a stream: each row becomes a message, exactly once."""
-
-
-def _export() -> None:
-    """Export a stream to a plain table: Delta, Parquet, CSV or JSON lines."""
-
-
-def _move() -> None:
-    """Move streams, buckets and consumers from one NATS server to another."""
-
-
-def _bench() -> None:
-    """Measure a NATS server with workloads, and show rates and latencies as a table and a plot."""
-
-
-app.command("demo", cls=OptionalCommand, rich_help_panel=RUN)(_demo)
+_later(RUN, "demo", "Publish 336,776 flights, ask the lake three questions, and check the answers.")
 app.add_typer(config, name="config", rich_help_panel=RUN)
-app.command(rich_help_panel=NATS)(pub)
-app.command(rich_help_panel=NATS)(sub)
-app.command(rich_help_panel=NATS)(request)
-app.command("req", hidden=True)(request)
-app.add_typer(stream, name="stream", rich_help_panel=NATS)
-app.add_typer(consumer, name="consumer", rich_help_panel=NATS)
-app.add_typer(kv, name="kv", rich_help_panel=NATS)
-app.add_typer(objects, name="object", rich_help_panel=NATS)
-app.command("sql", cls=OptionalCommand, rich_help_panel=DATA)(_sql)
-app.command("import", cls=OptionalCommand, rich_help_panel=DATA)(_import)
-app.command("export", cls=OptionalCommand, rich_help_panel=DATA)(_export)
-app.command(rich_help_panel=DATA)(restore)
-app.command("move", cls=OptionalCommand, rich_help_panel=DATA)(_move)
-schema.command("replay", cls=OptionalCommand)(_replay)
-schema.command("restore")(restore_schemas)
-app.add_typer(schema, name="schema", rich_help_panel=DATA)
-app.add_typer(sharing, name="sharing", rich_help_panel=DATA)
-app.command(rich_help_panel=LOOK)(doctor)
+_later(NATS, "pub", "Publish messages.")
+_later(NATS, "sub", "Subscribe, and print the messages that come.")
+_later(NATS, "request", "Send requests, and print the answers.")
+_later(NATS, "req", "Send requests, and print the answers.", hidden=True)
+_later_group(NATS, "stream", "Create, show, edit, read and delete streams.")
+_later_group(NATS, "consumer", "Create, show, read, pause and delete consumers.")
+_later_group(NATS, "kv", "Create and show key-value buckets; put, get, watch and delete keys.")
+_later_group(NATS, "object", "Create and show object stores; put, get and delete objects.")
+_later(DATA, "sql", "Query the lake: DuckDB's SQL over the streams, with TIMESTAMP AS OF, VERSION AS OF and as_of().")
+_later(DATA, "import", "Import a table or text file into a stream: each row becomes a message, exactly once.")
+_later(DATA, "export", "Export a stream to a plain table: Delta, Parquet, CSV or JSON lines.")
+_later(DATA, "restore", "Restore a stream as it was at a time: sequences, times, headers and gaps as they were.")
+_later(DATA, "move", "Move streams, buckets and consumers from one NATS server to another.")
+_later_group(DATA, "schema", "Register, compare and infer schemas of payloads.")
+_later_group(DATA, "sharing", "Share tables with recipients over Delta Sharing.")
+_later(LOOK, "doctor", "Check this machine and a configuration, and say what is wrong and what to do.")
 app.command(rich_help_panel=LOOK)(verify)
 app.command(rich_help_panel=LOOK)(repair)
-app.command(rich_help_panel=LOOK)(status)
-app.command(rich_help_panel=LOOK)(top)
-app.command("bench", cls=OptionalCommand, rich_help_panel=LOOK)(_bench)
-app.command("compact", cls=OptionalCommand, rich_help_panel=LAKE)(_compact)
-app.command("maintain", cls=OptionalCommand, rich_help_panel=LAKE)(_maintain)
-app.command("clone", cls=OptionalCommand, rich_help_panel=LAKE)(_clone)
-app.add_typer(catalog, name="catalog", rich_help_panel=LAKE)
+_later(LOOK, "status", "Show a server on one screen: load, streams, lag of the tables, the compactor, and warnings.")
+_later(LOOK, "top", "Watch the rates of streams and connections and the lag of consumers, live.")
+_later(LOOK, "bench", "Measure a NATS server with workloads, and show rates and latencies as a table and a plot.")
+_later(LAKE, "compact", "Run the compactor: write staged messages into the streams' Delta tables with Spark.")
+_later(
+    LAKE,
+    "maintain",
+    "Maintain the streams' Delta tables with Spark: rewrite small files, delete old ones.",
+)
+_later(LAKE, "clone", "Make a shallow clone of a stream's Delta table with Spark.")
+_later_group(LAKE, "catalog", "Register a lake's tables in a Hive metastore, AWS Glue or Unity Catalog.")

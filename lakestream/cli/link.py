@@ -21,10 +21,10 @@ import typer
 
 from lakestream.cli.server_options import Server
 from lakestream.cli.terminal import complain
-from lakestream.client.loop_thread import LoopThread
 from lakestream.lake.errors import LakeError
 from lakestream.lake.flush import plain_url
 from lakestream.log.format.record import Record, encode_record, iter_records, record_length
+from lakestream.loop_thread import LoopThread
 
 if TYPE_CHECKING:
     from nats.aio.client import Client

@@ -14,20 +14,33 @@ from typer.core import TyperCommand, TyperGroup
 from lakestream import extras
 
 ENTRY_POINTS = "lakestream.commands"
-"""Group of entry points: the name is that of the command, the object a `typer.Typer` with it or with its commands."""
+"""Group of entry points: the name is that of the command, the object its function, or a `typer.Typer` with commands."""
 EXTRAS = {
     "bench": "bench",
     "catalog": "catalogs",
     "clone": "spark",
     "compact": "spark",
+    "consumer": "commands",
     "demo": "demo",
+    "doctor": "commands",
     "export": "transfer",
     "import": "transfer",
+    "kv": "commands",
     "maintain": "spark",
     "move": "move",
+    "object": "commands",
+    "pub": "commands",
     "replay": "spark",
+    "req": "commands",
+    "request": "commands",
+    "restore": "commands",
+    "schema": "commands",
     "sharing": "sharing",
     "sql": "sql",
+    "status": "commands",
+    "stream": "commands",
+    "sub": "commands",
+    "top": "commands",
 }
 """Extra that brings the package of each command."""
 
@@ -53,7 +66,11 @@ class LoadedLater:
         """
         if not self.loaded:
             name = str(self.name)
-            self.take(typer.main.get_command(extras.load(ENTRY_POINTS, name, EXTRAS[name], f"lakestream {name}")))
+            found = extras.load(ENTRY_POINTS, name, EXTRAS[name], f"lakestream {name}")
+            if not isinstance(found, typer.Typer):
+                function, found = found, typer.Typer(add_completion=False)
+                found.command()(function)
+            self.take(typer.main.get_command(found))
             self.loaded = True
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

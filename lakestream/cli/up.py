@@ -114,7 +114,7 @@ class ServerWithCompactor(Node):
         self.compactor.start()
         shown = (
             self._url(),
-            self.options.console.enabled,
+            self.listeners.has_console,
             f"{lake.compactor_metrics_host}:{lake.compactor_metrics_port}",
         )
         print(welcome(self.options.host, self.identity.port, self.keeper.root, *shown), flush=True)

@@ -1,7 +1,7 @@
-"""The Python client: NATS with the past of streams, and streams as Arrow, Polars and pandas data.
+"""The Python client, by the name that programs know: NATS with the past of streams, and streams as tables.
 
-Belongs here: what programs use. nats-py does the messaging; this adds what lakestream has beyond it. All but earlier
-states that were recorded and the lake also works with nats-server. docs/python-client.md shows it by tasks.
+Belongs here: the names of the package lakestream-client, which is loaded when one is asked for. `__init__.pyi` declares
+them for type checkers.
 
     from lakestream.client import connect
 
@@ -9,75 +9,19 @@ states that were recorded and the lake also works with nats-server. docs/python-
         table = await client.to_arrow("ORDERS", ["seq", "data"], subject="orders.de")
 
 `lakestream.client.sync` has the same for programs without an event loop.
-
-In reading order:
-
-- `errors.py`: Errors of the client.
-- `messages.py`: Messages as the client returns them, and their form as Arrow data.
-- `client.py`: The client.
-- `direct_get.py`: Direct gets: stored messages by request, from any JetStream server.
-- `consumer.py`: Reading a stream that does not allow direct gets, through a consumer.
-- `scan.py`: Reading a stream as Arrow data.
-- `past.py`: A stream as it was.
-- `bucket.py`: Key-value buckets as they were.
-- `sql.py`: SQL over NATS: a query and its result.
-- `sync.py`: The client for callers without an event loop.
-- `loop_thread.py`: An event loop in a thread of its own, for synchronous callers of asynchronous code.
 """
 
 from __future__ import annotations
 
-from lakestream.client.bucket import Bucket, BucketAt, Entry
-from lakestream.client.client import Client, connect
-from lakestream.client.errors import (
-    BadFilter,
-    CannotConnect,
-    ClientError,
-    DirectGetDisabled,
-    LakeNotReachable,
-    MissingPackage,
-    NoAnswer,
-    NoJetStream,
-    NoSuchKey,
-    NoSuchMessage,
-    NoSuchStream,
-    NoTimeTravel,
-    PastUnavailable,
-    QueryFailed,
-    ReadFailed,
-    Refused,
-    TooManySubjects,
-)
-from lakestream.client.messages import Message
-from lakestream.client.past import AsOf
-from lakestream.client.scan import Filters
-from lakestream.client.sql import Answer
+from typing import Any
 
-__all__ = [
-    "Answer",
-    "AsOf",
-    "BadFilter",
-    "Bucket",
-    "BucketAt",
-    "CannotConnect",
-    "Client",
-    "ClientError",
-    "DirectGetDisabled",
-    "Entry",
-    "Filters",
-    "LakeNotReachable",
-    "Message",
-    "MissingPackage",
-    "NoAnswer",
-    "NoJetStream",
-    "NoSuchKey",
-    "NoSuchMessage",
-    "NoSuchStream",
-    "NoTimeTravel",
-    "PastUnavailable",
-    "QueryFailed",
-    "ReadFailed",
-    "Refused",
-    "TooManySubjects",
-    "connect",
-]
+from lakestream import extras
+
+ENTRY_POINTS = "lakestream.client"
+"""Group of entry points: `client` and `sync`, the two modules that programs use."""
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("__") and name != "__all__":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(extras.load(ENTRY_POINTS, "client", "client", "lakestream.client"), name)

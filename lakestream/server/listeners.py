@@ -24,8 +24,9 @@ from lakestream.server.reloading import tls_changes
 if TYPE_CHECKING:
     from lakestream.net.leaf.nodes import LeafNodes
     from lakestream.net.tls import ServerContext
-    from lakestream.ops.console.console import ConsoleServer
+    from lakestream.ops.monitoring.monitored import Monitored
     from lakestream.ops.monitoring.pages import Pages
+    from lakestream.ops.monitoring.port import HttpSite
     from lakestream.server.websocket import WebSocketListener
 
 
@@ -43,6 +44,7 @@ class Listeners:
         tls: of the port for clients; None: plain text.
         websocket: the listener for WebSocket; None: there is none.
         http_port: bound port for monitoring; 0: there is none.
+        has_console: it serves the web console.
     """
 
     def __init__(
@@ -59,13 +61,13 @@ class Listeners:
         self._clock, self._log, self._turn = clock, log, turn
         self.tls: ServerContext | None = None
         self.websocket: WebSocketListener | None = None
-        self.http_port = 0
+        self.http_port, self.has_console = 0, False
         self._clients: Listener | None = None
         self._monitoring: Listener | None = None
         self._files: list[str] = []
 
     # ------------------------------------------------------------------ opening
-    async def open(self, node: ConsoleServer, monitored: Callable[[], Pages], *, shared: bool = False) -> int:
+    async def open(self, node: Monitored, monitored: Callable[[], Pages], *, shared: bool = False) -> int:
         """Open the ports for monitoring and WebSocket, and bind the one for clients; return that.
 
         Args:
@@ -84,11 +86,8 @@ class Listeners:
 
             pages = monitored()
             scrapes = Scrapes(node, self._clock, ServerMetrics(node, pages), pages.together)
-            console = None
-            if options.console.enabled:
-                from lakestream.ops.console.console import Console
-
-                console = Console(node, pages, lambda: self._make(None), self._clock)
+            console = self._console(node, pages) if options.console.enabled else None
+            self.has_console = console is not None
             self._monitoring = await monitoring.serve(node, pages, scrapes, self._clock, console)
             self.http_port = self._monitoring.port
             where = RouteUrl(options.http_host or options.host, self.http_port).address
@@ -111,6 +110,18 @@ class Listeners:
         )
         self._port = self._clients.port
         return self._port
+
+    def _console(self, node: Monitored, pages: Pages) -> HttpSite | None:
+        """Return the web console; None, with a line in the log, if its package is not installed."""
+        from lakestream import extras
+
+        try:
+            console = extras.load("lakestream.console", "console", "console", "the web console")
+        except extras.ExtraMissing as error:
+            self._log.info(f"The monitoring port has no console: {error}")
+            return None
+        site: HttpSite = console(node, pages, lambda: self._make(None), self._clock)
+        return site
 
     async def accept(self) -> None:
         """Begin to accept clients, then open the port for leaf nodes. Raises StartError."""

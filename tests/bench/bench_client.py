@@ -24,7 +24,7 @@ from typing import Any
 import pyarrow as pa
 from nats.js.api import StreamConfig
 
-from lakestream.client import connect, sync
+from lakestream_client import connect, sync
 from tests.servers import Kind, Server
 
 BATCH = 1000

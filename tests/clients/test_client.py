@@ -17,7 +17,7 @@ import nats
 import pytest
 from nats.js.api import ConsumerConfig, RetentionPolicy, StorageType, StreamConfig
 
-from lakestream.client import (
+from lakestream_client import (
     BadFilter,
     CannotConnect,
     Client,
@@ -35,7 +35,7 @@ from lakestream.client import (
     connect,
     sync,
 )
-from lakestream.client.direct_get import PAGE_MESSAGES
+from lakestream_client.direct_get import PAGE_MESSAGES
 from tests.s3_server import S3Server
 from tests.servers import Kind, Server
 from tests.unit.client.test_filters import row_fits, some_filters
@@ -459,8 +459,8 @@ def test_a_missing_package_is_named(ours: Server, package: str, method: str, pur
     program = f"""
 import sys
 sys.modules[{package!r}] = None  # as if it were not installed
-from lakestream.client import MissingPackage
-from lakestream.client.sync import connect
+from lakestream_client import MissingPackage
+from lakestream_client.sync import connect
 with connect({ours.url!r}) as client:
     client.run(client.jetstream.add_stream(name="ANY"))
     try:

@@ -15,7 +15,7 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from lakestream.client import QueryFailed, connect
+from lakestream_client import QueryFailed, connect
 from tests.servers import Kind, Server
 from tests.store_server import StoreServer
 from tests.wire import Frame, Wire, WireTimeout

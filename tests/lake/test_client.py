@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from nats.js.api import ConsumerConfig, StreamConfig
 
-from lakestream.client import Client, TooManySubjects, connect, sync
+from lakestream_client import Client, TooManySubjects, connect, sync
 from lakestream_sql.session import Session
 from lakestream_sql.uncompacted import FlushServer as Asked
 from tests.lake.test_end_to_end import Compaction

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from lakestream.client import QueryFailed, connect
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table.log import TableLog
+from lakestream_client import QueryFailed, connect
 from lakestream_sql.session import Session
 from tests.lake.conftest import job
 from tests.lake.test_compact_job import Job

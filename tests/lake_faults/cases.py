@@ -37,9 +37,9 @@ from deltalake import DeltaTable, QueryBuilder
 from nats.errors import TimeoutError as NatsTimeout
 from nats.js.api import ConsumerConfig, DeliverPolicy
 
-from lakestream.cli.monitor import Monitor, snapshot
-from lakestream.cli.status import summary
 from lakestream.lake.storage import paths
+from lakestream_commands.monitor import Monitor, snapshot
+from lakestream_commands.status import summary
 from tests.faults.plan import SOURCE, Plan
 from tests.lake.test_compact_job import Job
 from tests.power.journal import build

@@ -36,7 +36,7 @@ WITHOUT_IMPORT = {"tzdata"}
 ALSO = {"py4j": "pyspark"}
 """Modules that come with another distribution."""
 FOR_OTHERS = {"duckdb_extension_aws", "duckdb_extension_delta", "duckdb_extension_httpfs", "pandas", "setuptools"}
-"""Required without an import: files that DuckDB loads, what Spark uses, and a version that another distribution can use."""
+"""Required without an import: files that DuckDB loads, what Spark uses, and a version for another distribution."""
 ALSO_IMPORTED = {"botocore", "py4j", "thrift"}
 """Modules that come with boto3, pyspark and pymetastore."""
 

@@ -26,7 +26,7 @@ from typing import Any
 import msgspec
 from pyarrow import flight
 
-from lakestream.client.loop_thread import LoopThread
+from lakestream.loop_thread import LoopThread
 from lakestream.protocol import jwt, nkeys
 from lakestream.protocol.jwt import JwtError
 from lakestream.protocol.nkeys import BadKeyError

@@ -26,12 +26,12 @@ import pyarrow as pa
 from pyarrow import flight
 
 from lakestream import __version__
-from lakestream.client.errors import ClientError, QueryFailed
-from lakestream.client.loop_thread import LoopThread
-from lakestream.client.sql import Answer, ask
+from lakestream.loop_thread import LoopThread
 from lakestream.protocol import sql
 from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.protocol.sql import SqlRequest, Value
+from lakestream_client.errors import ClientError, QueryFailed
+from lakestream_client.sql import Answer, ask
 from lakestream_flight import messages as flight_sql
 from lakestream_flight.logins import FlightLogins, Settings
 from lakestream_flight.messages import BadFlightMessage

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakestream.client.bucket import OPERATION
-from lakestream.client.direct_get import DirectGets
-from lakestream.client.errors import ClientError, NoSuchStream
+from lakestream_client.bucket import OPERATION
+from lakestream_client.direct_get import DirectGets
+from lakestream_client.errors import ClientError, NoSuchStream
 from lakestream_sharing import grants
 from lakestream_sharing.errors import Unauthenticated, Unavailable
 from lakestream_sharing.grants import Shared
@@ -25,7 +25,7 @@ from lakestream_sharing.grants import Shared
 if TYPE_CHECKING:
     from nats.aio.client import Client as Nats
 
-    from lakestream.client.messages import Message
+    from lakestream_client.messages import Message
 
 CACHE_S = 5.0
 """Time for which an answer of the server is used: a revoked token ends that late."""

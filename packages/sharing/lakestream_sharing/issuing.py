@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakestream.client.direct_get import PAGE_MESSAGES, DirectGets
-from lakestream.client.errors import ClientError, NoAnswer, NoSuchStream
+from lakestream_client.direct_get import PAGE_MESSAGES, DirectGets
+from lakestream_client.errors import ClientError, NoAnswer, NoSuchStream
 from lakestream_sharing import grants
 from lakestream_sharing.access import TIMEOUT_S, entries
 from lakestream_sharing.grants import DAY_NS, EVERY, Grant

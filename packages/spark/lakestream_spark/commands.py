@@ -22,8 +22,6 @@ from lakestream.cli.terminal import JsonOption, complain
 from lakestream.lake.errors import JavaMissing, JobMissing
 from lakestream_spark import jars
 
-compact_app, maintain_app = typer.Typer(add_completion=False), typer.Typer(add_completion=False)
-clone_app, replay_app = typer.Typer(add_completion=False), typer.Typer(add_completion=False)
 JsonLinesOption = Annotated[bool, typer.Option("--json", help="Print results as JSON, an object a line.")]
 
 
@@ -66,7 +64,6 @@ def compactor(lake: str, *options: str) -> list[str]:
     return [sys.executable, str(find("compact.py")), "--lake", lake, *options]
 
 
-@compact_app.command()
 def compact(
     lake: LakeOption = None,
     once: Annotated[
@@ -93,7 +90,6 @@ def compact(
     _become("compact.py", lake, options, needs_java=not once)  # with nothing to do it needs no Java
 
 
-@maintain_app.command()
 def maintain(
     words: Annotated[
         list[str] | None,
@@ -145,7 +141,6 @@ def maintain(
     _become("maintain.py", lake, options, needs_java=not dry_run, needs_spark=not dry_run)
 
 
-@clone_app.command()
 def clone(
     stream: Annotated[str, typer.Argument(metavar="STREAM", help="The stream.")],
     target: Annotated[str, typer.Argument(metavar="TARGET", help="New directory for the clone.")],
@@ -165,7 +160,6 @@ def clone(
     _become("clone.py", lake, options + (["--json"] if as_json else []))
 
 
-@replay_app.command()
 def replay(
     stream: Annotated[str, typer.Argument(metavar="STREAM", help="Stream whose misfits are decoded again.")],
     lake: LakeOption = None,

@@ -43,7 +43,6 @@ from lakestream_sql.tokens import Language, split
 if TYPE_CHECKING:
     from lakestream_sql.uncompacted import FlushServer
 
-app = typer.Typer(add_completion=False)
 HISTORY_LENGTH = 1000
 INTERRUPTED = 130
 _PROMPT, _CONTINUED = "sql> ", "...> "
@@ -93,7 +92,6 @@ class Answerer(Protocol):
     def close(self) -> None: ...
 
 
-@app.command()
 def sql(
     text: Annotated[str | None, typer.Argument(metavar="[QUERY]", help="The query, the same as --query.")] = None,
     query: Annotated[

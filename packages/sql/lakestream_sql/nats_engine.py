@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from lakestream.client.client import Client, connect
-from lakestream.client.errors import ClientError
-from lakestream.client.loop_thread import LoopThread
-from lakestream.client.sql import Answer
 from lakestream.lake.errors import LakeError
 from lakestream.lake.flush import ServerCredentials, plain_url
+from lakestream.loop_thread import LoopThread
+from lakestream_client.client import Client, connect
+from lakestream_client.errors import ClientError
+from lakestream_client.sql import Answer
 from lakestream_sql.tokens import split
 
 if TYPE_CHECKING:

@@ -28,8 +28,6 @@ from lakestream_transfer import csv_types, finding, mapping, tabular, text, text
 from lakestream_transfer.importing import SHOWN_BAD, BadImportOption, ImportRows, ImportRun, ImportTarget
 from lakestream_transfer.mapping import OWN
 
-import_app, export_app = typer.Typer(add_completion=False), typer.Typer(add_completion=False)
-
 
 class TimeUnit(StrEnum):
     """Unit of integers in a time column."""
@@ -84,7 +82,6 @@ class _Done(msgspec.Struct, frozen=True):
                 print(f"  {each}", file=sys.stderr)
 
 
-@import_app.command()
 @with_server
 def import_(
     source: Annotated[str, typer.Argument(help="A Delta table, Parquet, CSV or JSON lines: directory, file or glob.")],
@@ -234,7 +231,6 @@ def _text_rows(
     return ImportRows(source, mapper, skip_bad, bool(order), asked)
 
 
-@export_app.command()
 @with_server
 def export(
     stream: Annotated[str, typer.Argument(help="The stream.")],

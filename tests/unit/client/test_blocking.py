@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lakestream.client import bucket, client, past, sql, sync
+from lakestream_client import bucket, client, past, sql, sync
 
 pytestmark = pytest.mark.unit
 
@@ -41,6 +41,6 @@ def test_every_operation_can_be_called_without_an_event_loop(asynchronous: type,
 
 
 def test_an_import_loads_nothing_heavy() -> None:
-    code = "import sys, json, lakestream.client.sync; print(json.dumps(sorted(m.split('.')[0] for m in sys.modules)))"
+    code = "import sys, json, lakestream_client.sync; print(json.dumps(sorted(m.split('.')[0] for m in sys.modules)))"
     loaded = set(json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout))
     assert not loaded & {"deltalake", "duckdb", "nats", "pandas", "polars", "pyarrow", "pyspark", "typer"}

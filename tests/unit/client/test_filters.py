@@ -9,12 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakestream.client import BadFilter
-from lakestream.client.messages import ALL_COLUMNS, COLUMNS, checked_columns
-from lakestream.client.scan import CheckedFilters, Filters, of_lake
 from lakestream.lake.table.schema import Layout
 from lakestream.lake.view import open_view
 from lakestream.protocol.subjects import matches
+from lakestream_client import BadFilter
+from lakestream_client.messages import ALL_COLUMNS, COLUMNS, checked_columns
+from lakestream_client.scan import CheckedFilters, Filters, of_lake
 from tests.lake.model import T0, StreamModel
 from tests.unit.lake.read.test_live import Table
 

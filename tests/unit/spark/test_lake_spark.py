@@ -14,7 +14,7 @@ from lakestream_spark import session as spark
 
 pytestmark = pytest.mark.unit
 
-CONFIGURATIONS = Path(__file__).parents[4] / "spark_conf"
+CONFIGURATIONS = Path(__file__).parents[3] / "spark_conf"
 
 
 def settings(name: str) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 Belongs here: choosing what to read for a point in the past (a version of the table, or the live view cut at that point
 where the table does not reach that far yet), and reading it as messages in sequence order without holding more than a
-range of them. A restore sends them to a server (cli/restore.py).
+range of them. A restore sends them to a server (`lakestream restore`).
 
 With `lakestream.time_travel` these are exactly the messages that the stream held then (table/departures.py). Without,
 they include messages that limits, deletes and purges had not yet removed from the *table* at the commit which first

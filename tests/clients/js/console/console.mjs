@@ -466,7 +466,7 @@ const trials = {
 
   /** Conversions of numbers, times, payloads and histograms, which need no page. */
   async conversions() {
-    const lib = new URL("../../../../lakestream/ops/console/static/js/lib/", import.meta.url);
+    const lib = new URL("../../../../packages/console/lakestream_console/static/js/lib/", import.meta.url);
     const [format, bytes, histogram] = await Promise.all(
       ["format.js", "bytes.js", "histogram.js"].map((name) => import(new URL(name, lib))),
     );

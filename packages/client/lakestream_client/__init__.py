@@ -1,0 +1,82 @@
+"""The Python client: NATS with the past of streams, and streams as Arrow, Polars and pandas data.
+
+Belongs here: what programs use. nats-py does the messaging; this adds what lakestream has beyond it. All but earlier
+states that were recorded and the lake also works with nats-server. docs/python-client.md shows it by tasks.
+
+    from lakestream_client import connect
+
+    async with await connect("nats://127.0.0.1:4222") as client:
+        table = await client.to_arrow("ORDERS", ["seq", "data"], subject="orders.de")
+
+`lakestream_client.sync` has the same for programs without an event loop.
+
+In reading order:
+
+- `errors.py`: Errors of the client.
+- `messages.py`: Messages as the client returns them, and their form as Arrow data.
+- `client.py`: The client.
+- `direct_get.py`: Direct gets: stored messages by request, from any JetStream server.
+- `consumer.py`: Reading a stream that does not allow direct gets, through a consumer.
+- `scan.py`: Reading a stream as Arrow data.
+- `past.py`: A stream as it was.
+- `bucket.py`: Key-value buckets as they were.
+- `sql.py`: SQL over NATS: a query and its result.
+- `sync.py`: The client for callers without an event loop.
+"""
+
+from __future__ import annotations
+
+from lakestream_client.bucket import Bucket, BucketAt, Entry
+from lakestream_client.client import Client, connect
+from lakestream_client.errors import (
+    BadFilter,
+    CannotConnect,
+    ClientError,
+    DirectGetDisabled,
+    LakeNotReachable,
+    MissingPackage,
+    NoAnswer,
+    NoJetStream,
+    NoSuchKey,
+    NoSuchMessage,
+    NoSuchStream,
+    NoTimeTravel,
+    PastUnavailable,
+    QueryFailed,
+    ReadFailed,
+    Refused,
+    TooManySubjects,
+)
+from lakestream_client.messages import Message
+from lakestream_client.past import AsOf
+from lakestream_client.scan import Filters
+from lakestream_client.sql import Answer
+
+__all__ = [
+    "Answer",
+    "AsOf",
+    "BadFilter",
+    "Bucket",
+    "BucketAt",
+    "CannotConnect",
+    "Client",
+    "ClientError",
+    "DirectGetDisabled",
+    "Entry",
+    "Filters",
+    "LakeNotReachable",
+    "Message",
+    "MissingPackage",
+    "NoAnswer",
+    "NoJetStream",
+    "NoSuchKey",
+    "NoSuchMessage",
+    "NoSuchStream",
+    "NoTimeTravel",
+    "PastUnavailable",
+    "QueryFailed",
+    "ReadFailed",
+    "Refused",
+    "TooManySubjects",
+    "connect",
+]
