@@ -12,12 +12,9 @@ import typer
 from typer.core import TyperCommand
 
 from lakestream import __version__
-from lakestream.cli.config_command import config
 from lakestream.cli.flags import SECTIONS
 from lakestream.cli.optional import OptionalCommand, OptionalCommands
-from lakestream.cli.repair import repair
 from lakestream.cli.terminal import quiet_asyncio
-from lakestream.cli.verify import verify
 
 RUN, NATS, DATA = "Run a server", "Use a server", "Query and move messages"
 LOOK, LAKE = "Look and measure", "Maintain a lake"
@@ -89,18 +86,18 @@ def up(context: typer.Context) -> None:
 
 
 def _later(panel: str, name: str, help: str, *, hidden: bool = False) -> None:
-    """Add a command that an optional package has."""
+    """Add a command that is loaded when it is wanted."""
     command = app.command(name, cls=OptionalCommand, help=help, rich_help_panel=panel, hidden=hidden)
     command(lambda: None)
 
 
 def _later_group(panel: str, name: str, help: str) -> None:
-    """Add a group of commands that an optional package has."""
+    """Add a group of commands that is loaded when one is wanted."""
     app.add_typer(typer.Typer(cls=OptionalCommands, help=help, no_args_is_help=True), name=name, rich_help_panel=panel)
 
 
 _later(RUN, "demo", "Publish 336,776 flights, ask the lake three questions, and check the answers.")
-app.add_typer(config, name="config", rich_help_panel=RUN)
+_later_group(RUN, "config", "Check a configuration file, or show the settings in force.")
 _later(NATS, "pub", "Publish messages.")
 _later(NATS, "sub", "Subscribe, and print the messages that come.")
 _later(NATS, "request", "Send requests, and print the answers.")
@@ -117,8 +114,8 @@ _later(DATA, "move", "Move streams, buckets and consumers from one NATS server t
 _later_group(DATA, "schema", "Register, compare and infer schemas of payloads.")
 _later_group(DATA, "sharing", "Share tables with recipients over Delta Sharing.")
 _later(LOOK, "doctor", "Check this machine and a configuration, and say what is wrong and what to do.")
-app.command(rich_help_panel=LOOK)(verify)
-app.command(rich_help_panel=LOOK)(repair)
+_later(LOOK, "verify", "Verify stores, or a running server, and the lake. Nothing is changed.")
+_later(LOOK, "repair", "Repair what is safe; damaged files move aside. The exit code is 1 if damage is left.")
 _later(LOOK, "status", "Show a server on one screen: load, streams, lag of the tables, the compactor, and warnings.")
 _later(LOOK, "top", "Watch the rates of streams and connections and the lag of consumers, live.")
 _later(LOOK, "bench", "Measure a NATS server with workloads, and show rates and latencies as a table and a plot.")

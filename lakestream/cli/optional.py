@@ -1,4 +1,4 @@
-"""Commands of optional packages (`packages/`), which an installation may lack.
+"""Commands that are loaded when they are wanted, most of them from optional packages (`packages/`).
 
 Belongs here: the entry point group by which such a package brings its commands, and the commands and groups that stand
 for them in the help of lakestream.
@@ -6,6 +6,7 @@ for them in the help of lakestream.
 
 from __future__ import annotations
 
+from importlib.metadata import EntryPoint
 from typing import Any
 
 import typer
@@ -45,10 +46,18 @@ EXTRAS = {
 """Extra that brings the package of each command."""
 
 
-class LoadedLater:
-    """A command that another package has.
+OWN = {
+    "config": "lakestream.cli.config_command:config",
+    "repair": "lakestream.cli.repair:repair",
+    "verify": "lakestream.cli.verify:verify",
+}
+"""Commands that every installation has, as an entry point would name them."""
 
-    The package is loaded when the command, or its help, is wanted: others neither wait for it nor fail with it.
+
+class LoadedLater:
+    """A command that another module, or another package, has.
+
+    It is loaded when the command, or its help, is wanted: others neither wait for it nor fail with it.
     """
 
     name: str | None
@@ -62,11 +71,15 @@ class LoadedLater:
         """Load the package, once.
 
         Raises:
-            ExtraMissing: it is not installed.
+            ExtraMissing: its package is not installed.
         """
         if not self.loaded:
             name = str(self.name)
-            found = extras.load(ENTRY_POINTS, name, EXTRAS[name], f"lakestream {name}")
+            found = (
+                EntryPoint(name, OWN[name], ENTRY_POINTS).load()
+                if name in OWN
+                else extras.load(ENTRY_POINTS, name, EXTRAS[name], f"lakestream {name}")
+            )
             if not isinstance(found, typer.Typer):
                 function, found = found, typer.Typer(add_completion=False)
                 found.command()(function)
