@@ -6,7 +6,7 @@ In reading order:
 
 - `main.py`: The `lakestream` command.
 - `app.py`: The Typer application with every command of `lakestream`.
-- `optional.py`: Commands of optional packages (`packages/`), which an installation may lack.
+- `optional.py`: Commands that are loaded when they are wanted, most of them from optional packages (`packages/`).
 - `flags.py`: The command line of a server, in Go's style.
 - `serve.py`: `lakestream serve`: one server process.
 - `supervisor.py`: Supervision of one child process.

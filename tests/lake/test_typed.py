@@ -18,7 +18,7 @@ from lakestream.lake.table import json_schema
 from lakestream.lake.table.json_schema import BadJsonSchema
 from lakestream.lake.table.schema import doubled
 from lakestream_spark import functions as spark_functions
-from lakestream_spark import typed
+from lakestream_sql import typed
 from lakestream_sql.session import Session, SqlError
 from lakestream_sql.typed import Fit, NoTypedView
 from tests.lake.compacting import compact as compact_stream

@@ -1,19 +1,20 @@
 """Disk work of members, in I/O threads.
 
-Belongs here: one batch of changes to a member's log and its file `raft`, and the order in which its parts become
-durable; which batches of all members of a node share a thread. A member has one batch under way at a time.
+Belongs here: what is due for a member's log and its file `raft`, one batch of it, and the order in which its parts
+become durable; which batches of all members of a node share a thread. A member has one batch under way at a time.
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 import msgspec
 
 from lakestream.log.format.files import Brief, Io
-from lakestream.log.format.frame import Frame
+from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.store.log import Appended, SealState
 from lakestream.log.store.segment_log import SegmentLog
 from lakestream.raft.group.group import Replacement, brief
@@ -27,6 +28,7 @@ JOBS = 8
 """… and go to so many threads at once, …"""
 QUICK_JOBS = 2
 """… but to so few while a batch takes less than JOB_NS: those that come meanwhile are done together afterwards."""
+_NO_CUT = 1 << 62
 
 
 class Work(msgspec.Struct):
@@ -86,6 +88,127 @@ def replacing(log: SegmentLog, file: StateFile, replacement: Replacement, now: P
         kept, recovering=now.recovering, forgetful=now.forgetful, joining=now.joining, confirmed=now.confirmed
     )
     return Work(log, file, kept, keep_synced=True, replace=replacement)
+
+
+class PendingWork:
+    """The disk work of one member that is due, and the batch that is under way.
+
+    Attributes:
+        under_way: the batch; None: there is none.
+        seal: a seal that waits for its turn, or is under way: the state behind it, and the index of its SEAL.
+        replacement: a fetched state that takes the place of this one.
+        unsealed: index of a SEAL that is in the log, or being written, behind which nothing was sealed yet; 0: none.
+        keeps: what the file `raft` holds without a sync is to be written.
+        syncs: what relaxed writes left is to be made durable.
+    """
+
+    def __init__(self) -> None:
+        self.under_way: Work | None = None
+        self.seal: tuple[SealState, int] | None = None
+        self.replacement: Replacement | None = None
+        self.unsealed = 0
+        self.keeps = self.syncs = False
+        self._frames: deque[tuple[Frame, int]] = deque()  # (frame, epoch)
+        self._truncate_after: int | None = None
+        self._lowest_cut = _NO_CUT  # since the batch under way began
+        self._settled = False
+
+    def append(self, frames: Sequence[Frame], epoch: int) -> None:
+        """Note entries to be written."""
+        self._frames.extend((frame, epoch) for frame in frames)
+
+    def cut_after(self, index: int) -> None:
+        """Note that the log is to end with `index`."""
+        self._lowest_cut = min(self._lowest_cut, index)
+        while self._frames and self._frames[-1][0].index > index:
+            self._frames.pop()
+        self._truncate_after = index if self._truncate_after is None else min(self._truncate_after, index)
+        if self.unsealed > index:
+            self.unsealed = 0
+
+    def sealed(self, index: int) -> None:
+        """Note that the SEAL at `index` is done."""
+        self.seal = None
+        if self.unsealed <= index:
+            self.unsealed = 0
+
+    def drop(self) -> None:
+        """Write none of the entries: the member has failed."""
+        self._frames.clear()
+
+    def replaced(self) -> None:
+        """Note that another state is in place, which needs none of this."""
+        self._frames.clear()
+        self._truncate_after = self.seal = self.replacement = None
+        self.unsealed = 0
+
+    def must_seal(self, commit: int) -> bool:
+        """Return True if a committed SEAL is to be handed out, or its seal is not done."""
+        return 0 < self.unsealed <= commit
+
+    def is_due(self, unsynced: bool) -> bool:
+        """Return True if a batch may begin. `unsynced`: messages wait until the file `raft` is durable."""
+        if self.under_way is not None:
+            return False
+        asked = self._frames or self.keeps or unsynced or self._truncate_after is not None
+        return bool(asked or self.seal is not None or self.syncs or self.replacement is not None)
+
+    def begin(
+        self,
+        log: SegmentLog,
+        file: StateFile,
+        commit: int,
+        unsynced: bool,
+        kept: Callable[[], PersistentState],
+        noted: Callable[[int], PersistentState],
+    ) -> Work | None:
+        """Return the next batch, which is under way then; None if what is due waits for a seal.
+
+        Args:
+            log, file: of the member.
+            commit: its commit index: entries behind a committed SEAL wait until that is done.
+            unsynced: messages wait until the file is durable.
+            kept: returns what the file is to hold.
+            noted: returns the same for a log that is durable through an index.
+        """
+        if self.replacement is not None:
+            work = replacing(log, file, self.replacement, kept())
+        else:
+            frames, epoch = self._next_frames(commit)
+            cut = self._truncate_after
+            keep_synced = unsynced or cut is not None  # a cut is noted before it is done, or it looks like damage
+            keep = self.keeps or keep_synced
+            if not (frames or keep or self.seal is not None or self.syncs):
+                return None
+            now = kept() if keep else None
+            # With each entry, or damage of the newest ones would look like a write that a crash interrupted.
+            behind = noted(frames[-1].index) if frames and log.options.sync_always else None
+            settle, self._settled = not self._settled, True
+            work = Work(log, file, now, settle, keep_synced, None, self.seal, cut, frames, behind, epoch, self.syncs)
+            self._truncate_after, self.keeps, self.syncs = None, False, False
+        self.under_way, self._lowest_cut = work, _NO_CUT
+        return work
+
+    def _next_frames(self, commit: int) -> tuple[list[Frame], int]:
+        """Return entries of the next write and their epoch."""
+        frames: list[Frame] = []
+        epoch = 0
+        while self._frames and not self.must_seal(commit):
+            frame, epoch = self._frames.popleft()
+            frames.append(frame)
+            if frame.kind is Kind.SEAL:
+                self.unsealed = frame.index
+        return frames, epoch
+
+    def end(self) -> Work:
+        """Return the batch that was under way."""
+        work, self.under_way = self.under_way, None
+        assert work is not None, "no disk work was under way"
+        return work
+
+    def uncut(self, placed: Sequence[Appended]) -> list[Appended]:
+        """Return the places that were not cut since the last batch began."""
+        return [at for at in placed if at.index <= self._lowest_cut]
 
 
 class DiskQueue(Generic[T]):

@@ -14,8 +14,8 @@ Raft; disk.py does the work in the I/O thread.
 # inside, by the owner in the middle of a callback, leave the work to the loop that runs already. If each event carried
 # out what it causes, calls would nest in any order: an owner proposes while entries are handed to it, say.
 #
-#     1. take a Ready           entries go to `_unstable` and `_writes`, messages to `_out`, a cut to `_truncate`
-#     2. begin disk work        at most one piece at a time (`_work`): whatever is due by then, as one `Work`
+#     1. take a Ready           entries go to `_unstable` and `_disk`, messages to `_out`, a cut to `_disk`
+#     2. begin disk work        at most one piece at a time: whatever is due by then (`PendingWork`), as one `Work`
 #     3. hand entries out       those that are committed and on this disk, in order, at most through the next SEAL
 #     4. call the owner         a change of role, answers to reads, room for proposals that were held
 #
@@ -24,12 +24,12 @@ Raft; disk.py does the work in the I/O thread.
 #     - No message leaves before the term and vote it depends on are durable. `_out.unsynced` holds everything back from
 #       the moment a hard state is due until the work that syncs it has ended.
 #     - Entries are sent before they are written, but acknowledged only afterwards: the core hears of them by
-#       `persisted`, with the epoch of the Ready, so that a write that was cut meanwhile acknowledges nothing (`_cut`).
+#       `persisted`, with the epoch of the Ready, so that a write that was cut meanwhile acknowledges nothing (`uncut`).
 #     - The owner applies an entry only if it is committed *and* durable here: `min(commit, placed)`. A leader whose
 #       disk is slow lets others commit and applies later.
 #     - A cut is noted in the file `raft` before the log is cut, or the shorter log would look like damage.
 #     - Sealed ranges are equal on all members. A SEAL is an entry; behind a committed one nothing is written
-#       (`_must_seal`) and nothing handed out until the segment is sealed through it. Entries that another leader put
+#       (`must_seal`) and nothing handed out until the segment is sealed through it. Entries that another leader put
 #       behind it move to the next segment. Between proposing one and having sealed, the leader proposes nothing.
 #     - After a failure nothing is written and nothing promised (`fail`, invariant 4), yet the leadership is given
 #       away: messages that promise nothing still leave.
@@ -39,15 +39,14 @@ Raft; disk.py does the work in the I/O thread.
 # written, and the leader waits for the latter. And a small segment that is merely old waits for its turn among all
 # groups of the node (`seal_old`): a thousand quiet streams would otherwise seal in the same moment.
 #
-# What is ugly: the state of the disk is in a dozen fields. As one state machine it would be larger, since almost any
-# combination happens: a cut while a write is under way, a state that is fetched while a seal waits. They are grouped by
-# who owns them (`Unstable` entries in memory, `Outgoing` messages, `OwnerState` callbacks), and a thread gets its
-# `Work` as a value, so that it reads none of them.
+# What is ugly: what is due for the disk (`PendingWork`) is no state machine. As one it would be larger, since almost
+# any combination happens: a cut while a write is under way, a state that is fetched while a seal waits. The rest is
+# grouped by who owns it (`Unstable` entries in memory, `Outgoing` messages, `OwnerState` callbacks), and a thread gets
+# its `Work` as a value, so that it reads none of it.
 
 from __future__ import annotations
 
 import contextlib
-from collections import deque
 from collections.abc import Callable
 from enum import Enum, auto
 from typing import cast
@@ -57,13 +56,13 @@ import msgspec
 from lakestream.log.format.errors import LogError, LogFrozen
 from lakestream.log.format.files import Io
 from lakestream.log.format.frame import Frame, Kind
-from lakestream.log.store.log import Appended, SealState
+from lakestream.log.store.log import Appended
 from lakestream.log.store.segment_log import SegmentLog
 from lakestream.raft.core.core import Core
 from lakestream.raft.core.messages import Install, Membership, Message, decode_membership
 from lakestream.raft.core.ready import NotLeader, RaftError, RaftOptions, Ready, Role, TooMuchUncommitted, Transferring
 from lakestream.raft.group.callbacks import OwnerState, conflict_text
-from lakestream.raft.group.disk import Work, replacing
+from lakestream.raft.group.disk import PendingWork, Work
 from lakestream.raft.group.group import (
     Diverged,
     Group,
@@ -138,24 +137,18 @@ class RaftGroup(Group):
         """Use `RaftMember.join`. `handed` is (index, term) of the newest entry that is applied."""
         self.group, self.me = group, core.me
         self.failed: Exception | None = None
-        self._core, self._file, self._kept, self._settled = core, file, kept, False
+        self._core, self._file, self._kept = core, file, kept
         self._outlet, self._io, self._options = outlet, outlet.io, options
         self._ticks = 0
         self._given_up = 0  # the term in which this node began to give up leading
         self._life = Life.NEW
         self._pumping = self._touched = self._active = False
-        self._writes: deque[tuple[Frame, int]] = deque()  # (frame, epoch) that are not being written yet
-        self._truncate: int | None = None
-        self._cut = 1 << 62  # the lowest cut since the work under way began
-        self._loading = self._wants_sync = self._room = self._wants_kept = False
+        self._disk = PendingWork()
+        self._loading = self._room = False
         self._behind = False  # on a follower: what is committed is handed out by the next `announce`
-        self._work: Work | None = None  # under way
-        self._seal: tuple[SealState, int] | None = None  # waits for its turn, or is under way
-        self._replacement: Replacement | None = None
         self._idle: list[Callable[[], None]] = []  # to be called when the last work has ended
         self._loaded: list[tuple[Frame, Appended]] = []  # read from the log, and not handed out yet
         self._seal_proposed = 0  # the index of a SEAL of ours that is not sealed yet
-        self._unsealed = 0  # a SEAL that is in the log, or being written, behind which nothing was sealed yet
         self._log = log
         log.propose_seal = self._propose_seal
         self._log_base = log.first_index - 1  # entries through here have left the log, as the core was told
@@ -174,12 +167,12 @@ class RaftGroup(Group):
 
     def _blocked(self) -> bool:
         return bool(
-            self._work is not None
+            self._disk.under_way is not None
             or self._owner.applying
             or self._seal_proposed
             or self._owner.held
-            or self._seal is not None
-            or self._replacement is not None
+            or self._disk.seal is not None
+            or self._disk.replacement is not None
             or self._core.transferring
         )
 
@@ -193,7 +186,7 @@ class RaftGroup(Group):
 
     @property
     def at_rest(self) -> bool:
-        return self._work is None
+        return self._disk.under_way is None
 
     @property
     def is_leader(self) -> bool:
@@ -268,9 +261,9 @@ class RaftGroup(Group):
         was, self._life = self._life, Life.STOPPED
         if was is Life.RUNNING:
             self._outlet.left(self.group)
-        if was is not Life.STOPPED and self._work is None:
+        if was is not Life.STOPPED and self._disk.under_way is None:
             self._close_file(keep=was is Life.RUNNING)
-        if done is not None and self._work is not None:
+        if done is not None and self._disk.under_way is not None:
             self._idle.append(done)
         elif done is not None:
             done()
@@ -290,14 +283,14 @@ class RaftGroup(Group):
         moved = self._core.tick()
         self._ticks += 1
         if self._ticks % KEEP_TICKS == 0 and self._is_outdated():
-            self._wants_kept = moved = True
+            self._disk.keeps = moved = True
         if moved:
             self._pump()
 
     def keep(self) -> None:
         """Write what the file `raft` holds without a sync, if it is outdated: the group sleeps."""
         if self.failed is None and self._is_outdated():
-            self._wants_kept = True
+            self._disk.keeps = True
             self._pump()
 
     def _is_outdated(self) -> bool:
@@ -424,7 +417,7 @@ class RaftGroup(Group):
 
     def sync(self) -> None:
         if self._log.unsynced and self.failed is None:
-            self._wants_sync = True
+            self._disk.syncs = True
             self._pump()
 
     def compact_through(self, index: int, done: Callable[[BaseException | None], None] | None = None) -> None:
@@ -452,7 +445,7 @@ class RaftGroup(Group):
                         self._take(ready)
                         continue
                 # A group is called several times for an entry: whatever is not due costs no call.
-                if self._work is None and self._start_work():
+                if self._disk.is_due(self._out.unsynced) and self._start_work():
                     continue
                 if self._unstable.handed < core.log.commit and self._hand_out():
                     continue
@@ -487,10 +480,11 @@ class RaftGroup(Group):
             self.fail(Diverged(text, text))
             return
         if ready.truncate_after is not None:
-            self._cut_after(ready.truncate_after)
+            self._unstable.cut(ready.truncate_after)
+            self._disk.cut_after(ready.truncate_after)
         if ready.append:
             self._unstable.append(ready.append)
-            self._writes.extend((frame, ready.epoch) for frame in ready.append)
+            self._disk.append(ready.append, ready.epoch)
         if ready.messages:
             self._out.put(ready.messages, self._unstable, self._log)
         if ready.sends:
@@ -510,80 +504,37 @@ class RaftGroup(Group):
         if leads or self._behind:
             self._outlet.committed(self.group)
 
-    def _cut_after(self, after: int) -> None:
-        self._unstable.cut(after)
-        self._cut = min(self._cut, after)
-        while self._writes and self._writes[-1][0].index > after:
-            self._writes.pop()
-        self._truncate = after if self._truncate is None else min(self._truncate, after)
-        if self._unsealed > after:
-            self._unsealed = 0
-
     def _read_done(self, error: BaseException | None) -> None:
         """Go on after entries for other members were read from the disk, or fail with `error`."""
         if self._ended:
             return
-        if error is not None and self._replacement is None:  # else the log is about to be replaced
+        if error is not None and self._disk.replacement is None:  # else the log is about to be replaced
             self.fail(error)
         self._pump()
 
     # ------------------------------------------------------------------ the disk
     def _start_work(self) -> bool:
-        """Submit the next disk work if there is some and none is under way; return True if so."""
-        if self._work is not None or self.failed is not None:
+        """Submit the disk work that is due; return True if so."""
+        disk = self._disk
+        if self.failed is not None:
             return False
-        asked = self._writes or self._wants_kept or self._out.unsynced or self._truncate is not None
-        if not (asked or self._seal is not None or self._wants_sync or self._replacement is not None):
-            return False
-        work = self._next_work()
+        if disk.replacement is not None and self._owner.applying:
+            return False  # it takes the log from under the owner, who may be in the middle of an entry
+        work = disk.begin(self._log, self._file, self._core.commit, self._out.unsynced, self._keep, self._keep_through)
         if work is None:
             return False
-        self._work, self._cut = work, 1 << 62
         if work.keep_synced:
             self._out.sync_begins()
         self._outlet.work(self, work)
         return True
 
-    def _next_work(self) -> Work | None:
-        replacement = self._replacement
-        if replacement is not None:  # it takes the log from under the owner, who may be in the middle of an entry
-            if self._owner.applying:
-                return None
-            return replacing(self._log, self._file, replacement, self._to_keep())
-        frames, epoch = self._next_frames() if self._writes else ([], 0)
-        cut = self._truncate
-        keep_synced = self._out.unsynced or cut is not None  # a cut is noted before it is done, or it looks like damage
-        keep = self._wants_kept or keep_synced
-        if not (frames or keep or self._seal is not None or self._wants_sync):
-            return None
-        if keep:
-            self._kept = self._to_keep()
-        kept, noted = self._kept if keep else None, None
-        if frames and self._log.options.sync_always:
-            # With each entry, or damage of the newest ones would look like a write that a crash interrupted.
-            noted = self._kept = updated(self._kept, self._core, frames[-1].index)
-        settle, self._settled = not self._settled, True
-        self._truncate = None
-        sync, self._wants_sync = self._wants_sync, False
-        self._wants_kept = False
-        log, file = self._log, self._file
-        return Work(log, file, kept, settle, keep_synced, None, self._seal, cut, frames, noted, epoch, sync)
+    def _keep(self) -> PersistentState:
+        self._kept = self._to_keep()
+        return self._kept
 
-    def _next_frames(self) -> tuple[list[Frame], int]:
-        """Return entries of the next write and their epoch. Entries behind a committed SEAL wait until it is done."""
-        frames: list[Frame] = []
-        epoch = 0
-        while self._writes and not self._must_seal:
-            frame, epoch = self._writes.popleft()
-            frames.append(frame)
-            if frame.kind is Kind.SEAL:
-                self._unsealed = frame.index
-        return frames, epoch
-
-    @property
-    def _must_seal(self) -> bool:
-        """Return True if a committed SEAL is to be handed out, or its seal is not done."""
-        return 0 < self._unsealed <= self._core.commit
+    def _keep_through(self, durable: int) -> PersistentState:
+        self._kept = updated(self._kept, self._core, durable)
+        return self._kept
 
     def _to_keep(self) -> PersistentState:
         return updated(self._kept, self._core, self._durable())
@@ -594,8 +545,7 @@ class RaftGroup(Group):
 
     def worked(self) -> None:
         """Go on after disk work, which has its result."""
-        work, self._work = self._work, None
-        assert work is not None, "no disk work was under way"
+        work = self._disk.end()
         done = work.done
         if done is not None and done.file is not None:
             self._file = done.file
@@ -612,7 +562,7 @@ class RaftGroup(Group):
             self._unstable.move([at for at in done.moved if at.index <= self._unstable.placed])
             self._seal_ended(work.seal[1])
         if work.frames:
-            self._unstable.place([at for at in done.placed if at.index <= self._cut])
+            self._unstable.place(self._disk.uncut(done.placed))
             self._core.persisted(work.frames[-1].index, work.epoch)
         if work.keep_synced:
             self._out.sync_ended(self._unstable, self._log)
@@ -621,9 +571,7 @@ class RaftGroup(Group):
         self._pump()
 
     def _seal_ended(self, index: int) -> None:
-        self._seal = None
-        if self._unsealed <= index:
-            self._unsealed = 0
+        self._disk.sealed(index)
         if self._seal_proposed <= index:
             self._seal_proposed = 0
 
@@ -639,7 +587,7 @@ class RaftGroup(Group):
             self._log.failed = error if isinstance(error, LogError) else LogFrozen(self._file.path, self.failed)
         self._core.freeze()
         self._out.clear()
-        self._writes.clear()
+        self._disk.drop()
         self._owner.callbacks.on_failure(self.failed)
         self._check_role()
         self._pump()
@@ -652,25 +600,26 @@ class RaftGroup(Group):
         if replacement is None:
             self._core.install_failed()
         else:
-            self._replacement = replacement
+            self._disk.replacement = replacement
         self._pump()
 
     def _replaced(self, kept: PersistentState, replacement: Replacement, log: SegmentLog) -> None:
         assert log.last_index == replacement.index, "the log that was put in place does not end where its state does"
-        self._log, self._kept, self._replacement = log, kept, None
+        self._log, self._kept = log, kept
         log.propose_seal = self._propose_seal
         self._log_base = log.first_index - 1
         self._unstable = Unstable(replacement.index, replacement.index)
         self._owner.handed_term = replacement.term
-        self._writes.clear()
-        self._truncate, self._seal, self._unsealed, self._loaded = None, None, 0, []
+        self._disk.replaced()
+        self._loaded = []
         self._core.installed(replacement.index, replacement.term, replacement.membership)
         replacement.swapped()
 
     # ------------------------------------------------------------------ handing out
     def _hand_out(self) -> bool:
         """Hand out entries that are committed and on disk here, at most through the next SEAL; return True if so."""
-        if self._seal is not None or self._loading or self._replacement is not None or self.failed is not None:
+        disk = self._disk
+        if disk.seal is not None or disk.replacement is not None or self._loading or self.failed is not None:
             return False
         if self._owner.applying:
             return False
@@ -683,7 +632,7 @@ class RaftGroup(Group):
         limit = min(self._core.commit, unstable.placed)
         if unstable.handed >= limit:
             return False
-        if self._behind and not self._must_seal and self._core.role is not Role.LEADER:
+        if self._behind and not disk.must_seal(self._core.commit) and self._core.role is not Role.LEADER:
             return False  # new entries are written first, but those behind a SEAL wait for it
         found = unstable.take(limit)
         if found:
@@ -699,7 +648,7 @@ class RaftGroup(Group):
 
         def done(found: list[tuple[Frame, Appended]] | None, error: BaseException | None) -> None:
             self._loading = False
-            if self._ended or log is not self._log or self._replacement is not None:
+            if self._ended or log is not self._log or self._disk.replacement is not None:
                 return
             if found is None:
                 self.fail(error)
@@ -727,7 +676,7 @@ class RaftGroup(Group):
         last, at = newest
         if last.kind is Kind.SEAL:
             if at.segment is self._log.open_segment:
-                self._seal = (self._log.sealing_state(), last.index)
+                self._disk.seal = (self._log.sealing_state(), last.index)
             else:
                 self._seal_ended(last.index)
         alone = len(self._core.membership.members) < 2

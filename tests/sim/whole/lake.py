@@ -331,10 +331,14 @@ def reachable(lake: Lake) -> Iterator[None]:
     }
     for module in ("storage.locks", "read.history.history", "read.history.scan", "table.state"):
         replaced[f"lakestream.lake.{module}.threading"] = threads
-    for module in ("lake.read.history.scan", "lake.write.lake_compaction", "lake.write.clone_worker"):
-        replaced[f"lakestream.{module}.ThreadPoolExecutor"] = InlineExecutor
-    for module in ("server.lake.keeper", "server.lake.history"):
-        replaced[f"lakestream.{module}.ThreadPoolExecutor"] = InlineExecutor
+    for module in (
+        "lakestream.lake.read.history.scan",
+        "lakestream.server.lake.keeper",
+        "lakestream.server.lake.history",
+    ):
+        replaced[f"{module}.ThreadPoolExecutor"] = InlineExecutor
+    for module in ("lake_compaction", "clone_worker"):
+        replaced[f"lakestream_spark.write.{module}.ThreadPoolExecutor"] = InlineExecutor
     with ExitStack() as stack:
         for name, value in replaced.items():
             stack.enter_context(patch(name, value))
