@@ -1,7 +1,7 @@
 """SQL for clients, in processes of their own: the processes, and the service over NATS.
 
-Belongs here: requests, limits and processes. packages/sql answers the queries, in those processes only: no query can hold
-up the server.
+Belongs here: requests, limits and processes. packages/sql answers the queries, in those processes only: no query can
+hold up the server.
 
 In reading order:
 
