@@ -22,6 +22,9 @@ cdef enum:
     SECOND = 19  # bytes of a time as text, without its fraction
     SLOTS = 128  # subjects that a run recognises again, beside the last one
     SLOT_SHIFT = 57  # of a hash, whose best bits are the upper ones
+    LINE = 10  # bytes of the first line of a header block
+    MAX_HEAD = 0xFFFF  # bytes of a header block in a run
+    MAX_OWN = 32  # names of `Nats-` headers in a run
 
 ctypedef const uint32_t *Numbers
 cdef Py_ssize_t MAX_OFFSET = 0xFFFFFFFF
@@ -121,30 +124,82 @@ cdef bytes shared(PyObject **slots, const uint8_t *text, Py_ssize_t length):
     return found
 
 
+cdef inline int64_t number(const uint8_t *text, Py_ssize_t *at, Py_ssize_t stop) noexcept nogil:
+    """Return the number of at most nine digits at `at`, and move behind it; -1 if there is none."""
+    cdef Py_ssize_t begin = at[0], limit = min(stop, begin + 9)
+    cdef int64_t value = 0
+    while at[0] < limit and 48 <= text[at[0]] <= 57:
+        value = value * 10 + text[at[0]] - 48
+        at[0] += 1
+    return value if at[0] > begin else -1
+
+
+cdef inline const uint8_t *line_end(const uint8_t *at, const uint8_t *stop) noexcept nogil:
+    """Return the position of the next CR LF, `stop` without one."""
+    while True:
+        at = <const uint8_t *> memchr(at, 13, stop - at)
+        if at == NULL or stop - at < 2:
+            return stop
+        if at[1] == 10:
+            return at
+        at += 1
+
+
+cdef bint gather_own(const uint8_t *block, Py_ssize_t length, list own, bytes apart) except -1:
+    """Add the names of the `Nats-` headers of a block to `own`. Return False if it has the header `apart`, or there are
+    too many names."""
+    cdef const uint8_t *stop = block + length
+    cdef const uint8_t *line = line_end(block, stop) + 2
+    cdef const uint8_t *end
+    cdef const uint8_t *colon
+    cdef Py_ssize_t size
+    cdef bytes name
+    while stop - line > 5:
+        end = line_end(line, stop)
+        if memcmp(line, b"Nats-", 5) == 0:
+            colon = <const uint8_t *> memchr(line, 58, end - line)
+            if colon != NULL:
+                size = colon - line
+                for name in own:
+                    if PyBytes_GET_SIZE(name) == size and memcmp(PyBytes_AS_STRING(name), line, size) == 0:
+                        break
+                else:
+                    name = PyBytes_FromStringAndSize(<const char *> line, size)
+                    if name == apart or len(own) >= MAX_OWN:
+                        return False
+                    own.append(name)
+        line = end + 2
+    return True
+
+
 def parse_run(
-    bytes buf not None, Py_ssize_t position, Py_ssize_t max_word, Py_ssize_t max_payload, bytes subjects not None,
-    bytes replies not None, uint8_t mark,
+    bytes buf not None, Py_ssize_t position, Py_ssize_t max_word, Py_ssize_t max_payload, bint headers,
+    bytes subjects not None, bytes replies not None, uint8_t mark, bytes header not None,
 ):
     cdef const uint8_t *text = <const uint8_t *> PyBytes_AS_STRING(buf)
     cdef const uint8_t *last_text = NULL
     cdef Py_ssize_t stop = min(PyBytes_GET_SIZE(buf), MAX_OFFSET)
-    cdef Py_ssize_t at, limit, subject_at, subject_length, reply_at, reply_length, size, count = 0, room = 64
+    cdef Py_ssize_t at, limit, second, subject_at, subject_length, reply_at, reply_length, count = 0, room = 64
     cdef Py_ssize_t last_length = 0, payload_bytes = 0
+    cdef int64_t size, head
     cdef PyObject *slots[SLOTS]
     cdef bytes subject = None
-    cdef bint fresh
-    cdef list found = [], starts = []
-    cdef array.array places
+    cdef bint fresh, headed
+    cdef list found = [], starts = [], own = []
+    cdef array.array places, heads
     cdef uint32_t *place
     if position < 0:
         raise IndexError(f"position {position}")
     max_word = min(max_word, MAX_OFFSET)
-    if stop - position < SHORTEST or memcmp(text + position, b"PUB ", 4) != 0:
+    if stop - position < SHORTEST or text[position] not in (72, 80):
         return None
     memset(slots, 0, sizeof(slots))
-    places = array.clone(NUMBERS, room * FIELDS, False)
-    while stop - position >= SHORTEST and memcmp(text + position, b"PUB ", 4) == 0:
-        subject_at = position + 4
+    places, heads = array.clone(NUMBERS, room * FIELDS, False), array.clone(NUMBERS, 0, False)
+    while stop - position >= SHORTEST:
+        headed = headers and memcmp(text + position, b"HPUB ", 5) == 0
+        if not headed and memcmp(text + position, b"PUB ", 4) != 0:
+            break
+        subject_at = position + 4 + headed
         at = subject_at + last_length
         fresh = not (last_length and at < stop and text[at] == 32 and memcmp(last_text, text + subject_at, last_length) == 0)
         if fresh:
@@ -156,21 +211,28 @@ def parse_run(
         reply_at = reply_length = 0
         limit = word_end(text, at, min(stop, at + max_word))
         if limit > at and limit < stop and text[limit] == 32:
-            reply_at, reply_length = at, limit - at
-            if begins(text + at, reply_length, replies) or memchr(text + at, mark, reply_length) != NULL:
+            second = limit + 1
+            if headed:  # two numbers follow a reply
+                second = word_end(text, second, min(stop, second + 10))
+            if not headed or (second < stop and text[second] == 32):
+                reply_at, reply_length = at, limit - at
+                if begins(text + at, reply_length, replies) or memchr(text + at, mark, reply_length) != NULL:
+                    break
+                at = limit + 1
+        head = 0
+        if headed:
+            head = number(text, &at, stop)
+            if head < LINE or head > MAX_HEAD or at == stop or text[at] != 32:
                 break
-            at = limit + 1
-        size = 0
-        limit = min(stop, at + 9)
-        while at < limit and 48 <= text[at] <= 57:
-            size = size * 10 + text[at] - 48
             at += 1
-        # A digit stands before `at` unless there is none, else a blank.
-        if text[at - 1] == 32 or stop - at < size + 4 or size > max_payload:
+        size = number(text, &at, stop)
+        if size < head or stop - at < size + 4 or size > max_payload:
             break
         if text[at] != 13 or text[at + 1] != 10 or text[at + 2 + size] != 13 or text[at + 3 + size] != 10:
             break
         at += 2
+        if headed and (memcmp(text + at, b"NATS/1.0\r\n", LINE) != 0 or not gather_own(text + at, head, own, header)):
+            break
         if fresh:
             subject = shared(slots, text + subject_at, subject_length)
             last_text, last_length = <const uint8_t *> PyBytes_AS_STRING(subject), subject_length
@@ -179,26 +241,85 @@ def parse_run(
         if count == room:
             room *= 2
             array.resize(places, room * FIELDS)
+            if len(heads):
+                array.resize(heads, room)
+        if headed and not len(heads):
+            array.resize(heads, room)
+            memset(heads.data.as_chars, 0, count * sizeof(uint32_t))
+        if len(heads):
+            heads.data.as_uints[count] = <uint32_t> head
         place = places.data.as_uints + count * FIELDS
-        place[0], place[1], place[2], place[3] = <uint32_t> reply_at, <uint32_t> reply_length, <uint32_t> at, <uint32_t> size
+        place[0], place[1] = <uint32_t> reply_at, <uint32_t> reply_length
+        place[2], place[3] = <uint32_t> (at + head), <uint32_t> (size - head)
         count += 1
         payload_bytes += size
         position = at + size + 2
     if count == 0:
         return None
     array.resize(places, count * FIELDS)
-    return position, found, starts, places, payload_bytes
+    if len(heads):
+        array.resize(heads, count)
+    return position, found, starts, places, payload_bytes, heads, own
+
+
+cdef Numbers checked_heads(array.array heads, Numbers places, Py_ssize_t begin, Py_ssize_t end) except? NULL:
+    """Return the lengths of header blocks, NULL without any. Raise IndexError for a block that is not there."""
+    cdef Numbers lengths = <Numbers> heads.data.as_uints
+    cdef Py_ssize_t at
+    if not len(heads):
+        return NULL
+    if heads.ob_descr.typecode != c"I":
+        raise TypeError("heads is no array of 'I'")
+    if end > len(heads):
+        raise IndexError(f"messages {begin} to {end} of {len(heads)}")
+    for at in range(begin, end):
+        if lengths[at] > places[at * FIELDS + 2]:
+            raise IndexError("a header block lies before its buffer")
+    return lengths
+
+
+def header_values(
+    bytes buf not None, array.array places not None, array.array heads not None, Py_ssize_t begin, Py_ssize_t end,
+    bytes name not None,
+):
+    cdef Numbers numbers = checked(buf, places, begin, end)
+    cdef Numbers lengths = checked_heads(heads, numbers, begin, end)
+    cdef const uint8_t *text = <const uint8_t *> PyBytes_AS_STRING(buf)
+    cdef const uint8_t *line
+    cdef const uint8_t *stop
+    cdef const uint8_t *tail
+    cdef Py_ssize_t at, size = PyBytes_GET_SIZE(name)
+    cdef bytes value = b""
+    cdef list values = [None] * (end - begin)
+    if lengths == NULL:
+        return values
+    for at in range(begin, end):
+        stop = text + numbers[at * FIELDS + 2]
+        line = line_end(stop - lengths[at], stop) + 2
+        while stop - line > size:
+            tail = line_end(line, stop)
+            if tail - line > size and line[size] == 58 and memcmp(line, PyBytes_AS_STRING(name), size) == 0:
+                line += size + 1
+                while line < tail and line[0] == 32:
+                    line += 1
+                if PyBytes_GET_SIZE(value) != tail - line or memcmp(PyBytes_AS_STRING(value), line, tail - line) != 0:
+                    value = PyBytes_FromStringAndSize(<const char *> line, tail - line)
+                values[at - begin] = value
+                break
+            line = tail + 2
+    return values
 
 
 def encode_run(
-    bytes buf not None, list subjects not None, array.array places not None, Py_ssize_t begin, Py_ssize_t end,
-    uint64_t seq, int64_t time_ns, int64_t step_ns,
+    bytes buf not None, list subjects not None, array.array places not None, array.array heads not None,
+    Py_ssize_t begin, Py_ssize_t end, uint64_t seq, int64_t time_ns, int64_t step_ns,
 ):
     cdef Numbers numbers = checked(buf, places, begin, end, len(subjects)), place
+    cdef Numbers blocks = checked_heads(heads, numbers, begin, end)
     cdef const char *text = PyBytes_AS_STRING(buf)
     cdef Py_ssize_t total = 0, at, length, subject_length
-    cdef uint16_t subject_field
-    cdef uint32_t crc
+    cdef uint16_t subject_field, flags = FLAG_HEADER
+    cdef uint32_t crc, head = 0
     cdef char *out
     cdef char *record
     cdef bytes subject, records
@@ -210,6 +331,8 @@ def encode_run(
         if subject_length > MAX_SUBJECT:
             raise ValueError(f"a subject of {subject_length} bytes")
         length = FIXED + subject_length + place[3]
+        if blocks != NULL and blocks[at]:
+            length += 4 + blocks[at]
         lengths.append(length)
         total += length
     records = PyBytes_FromStringAndSize(NULL, total)
@@ -224,8 +347,12 @@ def encode_run(
         memcpy(record + 12, &time_ns, 8)
         memcpy(record + 20, &subject_field, 2)
         memcpy(record + 24, &place[3], 4)
-        out = put(record + FIXED, PyBytes_AS_STRING(subject), subject_length)
-        out = put(out, text + place[2], place[3])
+        out, head = record + FIXED, blocks[at] if blocks != NULL else 0
+        if head:
+            memcpy(record + 22, &flags, 2)
+            out = put(out, &head, 4)
+        out = put(out, PyBytes_AS_STRING(subject), subject_length)
+        out = put(out, text + place[2] - head, head + place[3])  # a payload follows its header block
         crc = crc32_of(<const uint8_t *> record + 4, out - record - 4)
         memcpy(record, &crc, 4)
         seq, time_ns = seq + 1, time_ns + step_ns
@@ -331,31 +458,39 @@ def split_records(bytes buf not None):
 
 # ---------------------------------------------------------------------- frames
 def frame_run(
-    bytes buf not None, list subjects not None, array.array places not None, Py_ssize_t begin, Py_ssize_t end,
-    bytes sid not None,
+    bytes buf not None, list subjects not None, array.array places not None, array.array heads not None,
+    Py_ssize_t begin, Py_ssize_t end, bytes sid not None,
 ):
     cdef Numbers numbers = checked(buf, places, begin, end, len(subjects)), place
+    cdef Numbers blocks = checked_heads(heads, numbers, begin, end)
     cdef const char *text = PyBytes_AS_STRING(buf)
-    cdef Py_ssize_t total = 0, at
+    cdef Py_ssize_t total = 0, at, head, size
     cdef char *out
-    cdef bytes subject, frames, verb = b"MSG " if sid else b"PUB ", addressed = b" " + sid if sid else sid
+    cdef bytes subject, frames, verb = b"HMSG " if sid else b"HPUB ", addressed = b" " + sid if sid else sid
     for at in range(begin, end):
         place = numbers + at * FIELDS
         subject = <bytes?> subjects[at]
-        # MSG or PUB, two blanks, two line ends.
-        total += 9 + PyBytes_GET_SIZE(subject) + PyBytes_GET_SIZE(addressed) + digits(place[3]) + place[3]
-        total += place[1] + (place[1] > 0)
+        head = blocks[at] if blocks != NULL else 0
+        size = head + place[3]
+        # MSG or PUB, two blanks, two line ends; with a header block an H, a blank and a number more.
+        total += 9 + PyBytes_GET_SIZE(subject) + PyBytes_GET_SIZE(addressed) + digits(size) + size
+        total += place[1] + (place[1] > 0) + (2 + digits(head) if head else 0)
     frames = PyBytes_FromStringAndSize(NULL, total)
     out = PyBytes_AS_STRING(frames)
     for at in range(begin, end):
         place = numbers + at * FIELDS
         subject = <bytes> subjects[at]
-        out = put(put(out, PyBytes_AS_STRING(verb), 4), PyBytes_AS_STRING(subject), PyBytes_GET_SIZE(subject))
+        head = blocks[at] if blocks != NULL else 0
+        size = head + place[3]
+        out = put(out, PyBytes_AS_STRING(verb) + (head == 0), 4 + (head > 0))
+        out = put(out, PyBytes_AS_STRING(subject), PyBytes_GET_SIZE(subject))
         out = put(put(out, PyBytes_AS_STRING(addressed), PyBytes_GET_SIZE(addressed)), b" ", 1)
         if place[1]:
             out = put(put(out, text + place[0], place[1]), b" ", 1)
-        out = put(put_number(out, place[3]), b"\r\n", 2)
-        out = put(put(out, text + place[2], place[3]), b"\r\n", 2)
+        if head:
+            out = put(put_number(out, head), b" ", 1)
+        out = put(put_number(out, size), b"\r\n", 2)
+        out = put(put(out, text + place[2] - head, size), b"\r\n", 2)
     return frames
 
 

@@ -4,8 +4,9 @@ Belongs here: the functions of `lakestream.native`, for machines without the com
 returns. `fast.pyx` has the same functions, compiled: same results, same exceptions. Nothing of the server is known
 here: arguments and results are bytes, numbers and lists of them.
 
-A run of messages is four columns: the read buffer, the subjects, and `places` with four numbers a message (offset and
-length of the reply, offset and length of the payload); a message without a reply has 0 and 0 there.
+A run of messages is columns: the read buffer, the subjects, `places` with four numbers a message (offset and length of
+the reply, offset and length of the payload; a message without a reply has 0 and 0 there), and `heads` with the length
+of each header block, which lies before its payload; `heads` is empty if no message has one.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from __future__ import annotations
 import re
 import struct
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from operator import add
+from itertools import repeat
+from operator import add, gt
 from typing import Any, TypeAlias, TypeVar
 from zlib import crc32
 
@@ -30,9 +32,15 @@ MAX_SUBJECT = 0xFFFF
 """Longest subject of a record in bytes."""
 FIELDS = 4
 """Numbers of one message in `places`."""
+MAX_HEAD = 0xFFFF
+"""Longest header block of a message in a run."""
+MAX_OWN = 32
+"""Names of `Nats-` headers in a run."""
 
 _MAX_OFFSET = 0xFFFFFFFF
 _CR, _LF = 13, 10
+_LINE = 10
+"""Bytes of the first line of a header block."""
 _unpack_head = struct.Struct("<IQqHHIH").unpack_from
 _unpack_u32 = struct.Struct("<I").unpack_from
 _SECOND = 19
@@ -41,50 +49,70 @@ _LINES = (
     b"%b%bNats-Subject: %b\r\nNats-Sequence: %d\r\nNats-Time-Stamp: %b%b\r\n"
     b"Nats-Num-Pending: %d\r\nNats-Last-Sequence: %d\r\n\r\n"
 )
-_pack_crc = struct.Struct("<I").pack
+_pack_u32 = struct.Struct("<I").pack
 _pack_rest = struct.Struct("<QqHHIH").pack
 
 
 @lru_cache(maxsize=8)
-def _command(max_word: int, subjects: bytes, replies: bytes, mark: int) -> re.Pattern[bytes]:
-    """Return the expression of a PUB that `parse_run` takes, up to its payload."""
+def _command(max_word: int, subjects: bytes, replies: bytes, mark: int, headers: bool) -> re.Pattern[bytes]:
+    """Return the expression of a PUB or HPUB that `parse_run` takes, up to its header block or payload."""
     word, other = rb"[!-\xff]{1,%d}+" % max_word, rb"[^\x00-\x20%b]{1,%d}+" % (re.escape(bytes((mark,))), max_word)
     without = [rb"(?!%b)" % re.escape(head) if head else b"" for head in (subjects, replies)]
-    return re.compile(rb"PUB %b(%b) (?:%b(%b) )?([0-9]{1,9})\r\n" % (without[0], word, without[1], other))
+    verb, head = (rb"HPUB", rb"([0-9]{1,9}) ") if headers else (rb"PUB", rb"()")
+    parts = (verb, without[0], word, without[1], other, head)
+    return re.compile(rb"%b %b(%b) (?:%b(%b) )?%b([0-9]{1,9})\r\n" % parts)
 
 
 def parse_run(
-    buf: bytes, position: int, max_word: int, max_payload: int, subjects: bytes, replies: bytes, mark: int
-) -> tuple[int, list[bytes], list[int], array[int], int] | None:
-    """Return the leading run of plain PUB commands at `position`, or None if there is none.
+    buf: bytes,
+    position: int,
+    max_word: int,
+    max_payload: int,
+    headers: bool,
+    subjects: bytes,
+    replies: bytes,
+    mark: int,
+    header: bytes,
+) -> tuple[int, list[bytes], list[int], array[int], int, array[int], list[bytes]] | None:
+    """Return the leading run of plain PUB and HPUB commands at `position`, or None if there is none.
 
     A command is plain if it has the form that most clients write: `PUB`, single blanks, CR LF, no control character in
-    a word, a size of at most nine digits, and if it is complete. The run ends before any other command, a word above
-    `max_word` bytes, and a payload above `max_payload`. Raise IndexError for a negative position.
+    a word, sizes of at most nine digits, and if it is complete; `HPUB` with a header block of at most MAX_HEAD bytes
+    that begins with `NATS/1.0` and CR LF. The run ends before any other command, a word above `max_word` bytes, and
+    header block and payload above `max_payload` together. Raise IndexError for a negative position.
 
     Args:
+        headers: take HPUB too.
         subjects, replies: the run also ends before a subject, or a reply, that begins with this; b"": with none.
         mark: a byte; the run also ends before a reply that contains it. 0: none.
+        header: name of a `Nats-` header; the run also ends before a message that has it.
 
     Returns:
         The position after the run; the subject of each message, where repeated ones mostly share one object; the
-        messages whose subject differs from the one before (the first is 0); `places`; the bytes of all payloads.
+        messages whose subject differs from the one before (the first is 0); `places`; the bytes of all header blocks
+        and payloads; `heads`; the names of all headers that begin with `Nats-`, at most MAX_OWN.
     """
     if position < 0:
         raise IndexError(f"position {position}")
-    match = _command(max_word, subjects, replies, mark).match
+    matches = [
+        _command(max_word, subjects, replies, mark, each).match for each in ((False, True) if headers else (False,))
+    ]
     stop = min(len(buf), _MAX_OFFSET)
     found_subjects: list[bytes] = []
     starts: list[int] = []
     places: list[int] = []
+    heads: list[int] = []
+    own: dict[bytes, None] = {}
     seen: dict[bytes, bytes] = {}
     last = b""
     payload_bytes = 0
-    while (found := match(buf, position, stop)) is not None:
-        subject, digits = found.group(1, 3)
-        at = found.end()
-        end = at + int(digits)
-        if end + 1 >= stop or buf[end] != _CR or buf[end + 1] != _LF or end - at > max_payload:
+    while (found := next(filter(None, (match(buf, position, stop) for match in matches)), None)) is not None:
+        subject, block, digits = found.group(1, 3, 4)
+        begin, head = found.end(), int(block or 0)
+        at, end = begin + head, begin + int(digits)
+        if end + 1 >= stop or buf[end] != _CR or buf[end + 1] != _LF or end - begin > max_payload or at > end:
+            break
+        if block and not (_LINE <= head <= MAX_HEAD and _gather_own(buf[begin:at], own, header)):
             break
         if subject != last:
             last = seen.setdefault(subject, subject)
@@ -92,13 +120,57 @@ def parse_run(
         found_subjects.append(last)
         reply_at, reply_end = found.span(2)
         places += (reply_at, reply_end - reply_at, at, end - at) if reply_at > 0 else (0, 0, at, end - at)
-        payload_bytes += end - at
+        heads.append(head)
+        payload_bytes += end - begin
         position = end + 2
-    return (position, found_subjects, starts, array("I", places), payload_bytes) if found_subjects else None
+    if not found_subjects:
+        return None
+    blocks = array("I", heads if any(heads) else ())
+    return position, found_subjects, starts, array("I", places), payload_bytes, blocks, list(own)
+
+
+def _gather_own(block: bytes, own: dict[bytes, None], apart: bytes) -> bool:
+    """Add the names of the `Nats-` headers of a block to `own`. Return False if it has the header `apart`, or there are
+    too many names, or it begins otherwise."""
+    if not block.startswith(b"NATS/1.0\r\n"):
+        return False
+    for line in block.split(b"\r\n")[1:]:
+        name, colon, _ = line.partition(b":")
+        if colon and name.startswith(b"Nats-") and name not in own:
+            if name == apart or len(own) >= MAX_OWN:
+                return False
+            own[name] = None
+    return True
+
+
+def header_values(
+    buf: bytes, places: array[int], heads: array[int], begin: int, end: int, name: bytes
+) -> list[bytes | None]:
+    """Return the value of a header in each of the messages `begin` to `end` of a run, None for one without it.
+
+    Blanks before a value are skipped; of several lines with the name the first counts. Raise IndexError for messages
+    that are not there.
+    """
+    _check(buf, places, begin, end, _MAX_OFFSET, heads)
+    if not heads:
+        return [None] * (end - begin)
+    key, values = b"\r\n" + name + b":", list[bytes | None]()
+    for head, (_, _, at, _) in zip(heads[begin:end], _rows(places, begin, end), strict=True):
+        _, found, rest = buf[at - head : at].partition(key)
+        values.append(rest.partition(b"\r\n")[0].lstrip(b" ") if found else None)
+    return values
 
 
 def encode_run(
-    buf: bytes, subjects: list[bytes], places: array[int], begin: int, end: int, seq: int, time_ns: int, step_ns: int
+    buf: bytes,
+    subjects: list[bytes],
+    places: array[int],
+    heads: array[int],
+    begin: int,
+    end: int,
+    seq: int,
+    time_ns: int,
+    step_ns: int,
 ) -> tuple[bytes, list[int]]:
     """Encode the messages `begin` to `end` of a run as records, back to back.
 
@@ -112,14 +184,16 @@ def encode_run(
     Returns:
         The records; the length of each in bytes.
     """
-    _check(buf, places, begin, end, len(subjects))
+    _check(buf, places, begin, end, len(subjects), heads)
     parts: list[bytes] = []
     lengths: list[int] = []
-    for subject, (_, _, at, size) in zip(subjects[begin:end], _rows(places, begin, end), strict=True):
+    rows = zip(subjects[begin:end], _rows(places, begin, end), heads[begin:end] or repeat(0), strict=False)
+    for subject, (_, _, at, size), head in rows:
         if len(subject) > MAX_SUBJECT:
             raise ValueError(f"a subject of {len(subject)} bytes")
-        rest = _pack_rest(seq, time_ns, len(subject), 0, size, 0) + subject + buf[at : at + size]
-        parts += (_pack_crc(crc32(rest)), rest)
+        rest = _pack_rest(seq, time_ns, len(subject), FLAG_HEADER if head else 0, size, 0)
+        rest += (_pack_u32(head) if head else b"") + subject + buf[at - head : at + size]
+        parts += (_pack_u32(crc32(rest)), rest)
         lengths.append(len(rest) + 4)
         seq, time_ns = seq + 1, time_ns + step_ns
     return b"".join(parts), lengths
@@ -218,24 +292,27 @@ def _read(buf: bytes, offset: int, stop: int) -> tuple[int, int, int, int, int, 
     return crc, seq, time_ns, subject_at, header_at, data_at, end
 
 
-def frame_run(buf: bytes, subjects: list[bytes], places: array[int], begin: int, end: int, sid: bytes) -> bytes:
-    """Return the messages `begin` to `end` of a run as MSG frames for the subscription `sid`, or as PUB commands.
+def frame_run(
+    buf: bytes, subjects: list[bytes], places: array[int], heads: array[int], begin: int, end: int, sid: bytes
+) -> bytes:
+    """Return the messages `begin` to `end` of a run as MSG and HMSG frames for the subscription `sid`, or as commands.
 
     Raise IndexError for messages that are not there.
 
     Args:
-        sid: b"": PUB commands.
+        sid: b"": commands.
     """
-    _check(buf, places, begin, end, len(subjects))
+    _check(buf, places, begin, end, len(subjects), heads)
     verb, addressed = (b"MSG", b" " + sid) if sid else (b"PUB", b"")
     parts: list[bytes] = []
-    for subject, (reply_at, reply_length, at, size) in zip(subjects[begin:end], _rows(places, begin, end), strict=True):
-        payload = buf[at : at + size]
-        if reply_length:
-            reply = buf[reply_at : reply_at + reply_length]
-            parts.append(b"%b %b%b %b %d\r\n%b\r\n" % (verb, subject, addressed, reply, size, payload))
+    rows = zip(subjects[begin:end], _rows(places, begin, end), heads[begin:end] or repeat(0), strict=False)
+    for subject, (reply_at, reply_length, at, size), head in rows:
+        reply = buf[reply_at : reply_at + reply_length] + b" " if reply_length else b""
+        if head:
+            verbs = (b"H" + verb, subject, addressed, reply, head, head + size, buf[at - head : at + size])
+            parts.append(b"%b %b%b %b%d %d\r\n%b\r\n" % verbs)
         else:
-            parts.append(b"%b %b%b %d\r\n%b\r\n" % (verb, subject, addressed, size, payload))
+            parts.append(b"%b %b%b %b%d\r\n%b\r\n" % (verb, subject, addressed, reply, size, buf[at : at + size]))
     return b"".join(parts)
 
 
@@ -423,7 +500,9 @@ def _check_records(offsets: array[int], lengths: array[int], begin: int, end: in
         raise IndexError(f"records {begin} to {end} of {len(offsets)} and {len(lengths)}")
 
 
-def _check(buf: bytes, places: array[int], begin: int, end: int, subjects: int = _MAX_OFFSET) -> None:
+def _check(
+    buf: bytes, places: array[int], begin: int, end: int, subjects: int = _MAX_OFFSET, heads: Sequence[int] = ()
+) -> None:
     """Raise IndexError for messages that are not there."""
     count = len(places) // FIELDS
     if not 0 <= begin <= end <= min(count, subjects):
@@ -432,6 +511,10 @@ def _check(buf: bytes, places: array[int], begin: int, end: int, subjects: int =
     if max(map(add, chosen[::2], chosen[1::2]), default=0) > size:
         at = next(at for at, length in zip(chosen[::2], chosen[1::2], strict=True) if at + length > size)
         raise IndexError(f"a message at {at} does not lie in {size} bytes")
+    if heads and end > len(heads):
+        raise IndexError(f"messages {begin} to {end} of {len(heads)}")
+    if heads and any(map(gt, heads[begin:end], chosen[2::FIELDS])):
+        raise IndexError("a header block lies before its buffer")
 
 
 def _rows(places: array[int], begin: int, end: int) -> Iterator[tuple[int, int, int, int]]:

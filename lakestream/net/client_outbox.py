@@ -17,7 +17,7 @@ from lakestream.net.unsent import Unsent
 from lakestream.ports import ClientInfo
 from lakestream.protocol.commands import Single
 from lakestream.protocol.frames import HMSG, MSG, MSG_REPLY
-from lakestream.protocol.messages import MessageBlock, Messages, Several
+from lakestream.protocol.messages import Messages, Several
 from lakestream.protocol.publishes import Publishes
 
 APART_BYTES = 64 << 10
@@ -103,7 +103,7 @@ class ClientOutbox(Accepted, Outbox[bytes]):
             return messages.stop(begin, end)
         guard = self.guard
         each = sub.maximum or self.tracer is not None or (guard is not None and guard.filtering)
-        if each or (not self.headers and isinstance(messages, MessageBlock)):
+        if each or (messages.heads and not self.headers):
             return self._take_each(sub, messages, begin, end, client)
         if guard is not None and guard.answering:
             guard.received(messages.replies(begin, end))

@@ -40,6 +40,7 @@ from lakestream.net.unsent import Unsent
 from lakestream.net.websocket.upgrade import Upgrade
 from lakestream.ports import ClientInfo, Clock, Timer
 from lakestream.protocol import frames
+from lakestream.protocol.client import TRACE_DESTINATION
 from lakestream.protocol.commands import Command, Connect, Ping, Pong, Single, Subscribe, Unsubscribe, Violation
 from lakestream.protocol.goquote import quoted
 from lakestream.protocol.parser import Parser
@@ -68,9 +69,9 @@ RESERVED_QUEUE = b"_sys_"
 RESERVED_REPLIES = (b"$JS.", b"_R_.")
 """Beginnings of reply subjects that clients may not use: an answer there would be a request or an ack in their name."""
 
-APART = Apart(RESERVED_SUBJECT, b"_R_.", STREAM_MARK)
-"""A client's publishes that are handled one by one: those that may be refused for reserved words, and those that
-streams look at. The mark covers `$JS.` as well."""
+APART = Apart(RESERVED_SUBJECT, b"_R_.", STREAM_MARK, TRACE_DESTINATION)
+"""A client's publishes that are handled one by one: those that may be refused for reserved words, those that streams
+look at, and those that are traced. The mark covers `$JS.` as well."""
 
 
 class ConnectionOwner(Protocol):
@@ -333,7 +334,7 @@ class Connection(ClientOutbox, Arrival):
     def publish_run(self, run: Publishes) -> int:
         """Publish a run of messages, as `publish` does each of them, while the turn lasts. Return the first message
         that was not published, else their number."""
-        if not self.ready or self._verbose or self._pedantic:
+        if not self.ready or self._verbose or self._pedantic or (run.heads and not self.headers):
             return self._publish_each(run, 0, len(run))
         if self.guard is None:
             return self._route_run(run, 0, len(run))

@@ -327,7 +327,7 @@ class Hub:
                 continue
             for at in range(begin, end):
                 each = run.message(at)
-                left = self.arrived(Routed(each.subject, each.reply, b"", each.payload, groups), client)
+                left = self.arrived(Routed(each.subject, each.reply, each.header, each.payload, groups), client)
                 if left:
                     unserved.append((at, left))
         return unserved

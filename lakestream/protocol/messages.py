@@ -9,7 +9,7 @@ for clients, so that nothing is made for a message that nobody looks at.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Self
+from typing import ClassVar, Self
 
 import msgspec
 from msgspec.structs import replace
@@ -33,6 +33,8 @@ class MessageBlock(msgspec.Struct, gc=False, kw_only=True):
 
     to: bytes = b""
     made: Sequence[Delivery] | None = None
+    heads: ClassVar[bool] = True
+    """Messages may have header blocks."""
 
     @property
     def deliveries(self) -> Sequence[Delivery]:

@@ -4,8 +4,8 @@ Belongs here: the lexical rules of the client protocol (docs/internals/protocol.
 a command is incomplete. No sockets and no decisions about a command. The commands do not depend on how the byte stream
 is cut; nothing is raised: invalid bytes end in a `Violation`.
 
-PUB and HPUB in the form that clients really send have a quick path: a run of PUBs becomes one `Publishes`
-(lakestream.native), an HPUB is found by a compiled expression. Everything else (lower case, tabs, runs of blanks, bare
+PUB and HPUB in the form that clients really send have a quick path: a run of them becomes one `Publishes`
+(lakestream.native). Everything else (lower case, tabs, runs of blanks, bare
 LF, mistakes, the incomplete command at the end) goes through the slow path below, which knows every rule. Both paths
 give the same commands.
 
@@ -39,8 +39,8 @@ MAX_PAYLOAD = 1 << 20
 """Maximum size of header block and payload in bytes (default 1 MiB). A larger one is a violation."""
 
 ONE_BY_ONE = 256
-"""Commands of a buffer that are parsed one by one (all but runs of PUB); then the rest is left over, because 256 KiB of
-small ones take 25 ms."""
+"""Commands of a buffer that are parsed one by one (all but runs of publishes); then the rest is left over, because 256
+KiB of small ones take 25 ms."""
 
 LARGE_BYTES = 64 << 10
 """Incomplete messages above this size (64 KiB) are gathered at their place in the payload, so that none of their bytes
@@ -54,10 +54,6 @@ LINE_TOO_LONG = Violation("maximum control line exceeded", "Maximum Control Line
 
 _PING = Ping()
 _PONG = Pong()
-
-# Any byte above the blank is one class: a single range test a byte. What it leaves out (control characters inside
-# words, valid but rare) the careful path takes. Possessive: a word can be given back at no other place.
-_HPUB = rb"HPUB ([!-\xff]{1,%d}+) (?:([!-\xff]{1,%d}+) )?([0-9]{1,9}) ([0-9]{1,9})\r\n"
 
 # Three kinds of verb: those that ignore what follows, those whose arguments may follow at once, and those that need a
 # blank first.
@@ -127,7 +123,6 @@ class Parser:
     __slots__ = (
         "_apart",
         "_held",
-        "_hpub",
         "_in_line",
         "_large",
         "_need",
@@ -165,13 +160,12 @@ class Parser:
     def limit_lines(self, max_control_line: int) -> None:
         """Apply another limit in bytes for the arguments of one line."""
         self.max_control_line = max_control_line
-        # The two words together stay below the limit, so that a line the expressions take is never too long.
-        self._word = word = max(1, (max_control_line - _CAREFUL_WORDS) // 2)
-        self._hpub = re.compile(_HPUB % (word, word)).match
+        # The two words together stay below the limit, so that a line of a run is never too long.
+        self._word = max(1, (max_control_line - _CAREFUL_WORDS) // 2)
 
     def feed(self, data: bytes) -> list[Command | Publishes]:
-        """Return the commands completed by `data`, in order; consecutive PUBs as one `Publishes`. After `ONE_BY_ONE`
-        others there is a `rest`.
+        """Return the commands completed by `data`, in order; consecutive publishes as one `Publishes`. After
+        `ONE_BY_ONE` others there is a `rest`.
 
         The cost is linear in the bytes fed, however they are cut. At most one incomplete command is held: a control
         line up to its limit, or a payload up to `max_payload`.
@@ -234,42 +228,26 @@ class Parser:
         return -1
 
     def _scan(self, buf: bytes, commands: list[Command | Publishes], position: int = 0) -> None:
-        append, hpub, limit, word = commands.append, self._hpub, self.max_payload, self._word
-        subjects_apart, replies_apart, mark = self._apart
+        limit, word, apart = self.max_payload, self._word, self._apart
         length, more = len(buf), ONE_BY_ONE
         while 0 <= position < length:
             if not more:
                 self.rest = buf[position:]
                 return
-            if buf[position] == _P:
-                run = parse_run(buf, position, word, limit, subjects_apart, replies_apart, mark)
+            if buf[position] == _P or buf[position] == _H:
+                run = parse_run(buf, position, word, limit, self.headers, *apart)
                 if run is not None:
-                    position, subjects, starts, places, payload_bytes = run
-                    if len(subjects) > 1:
-                        append(Publishes(buf, subjects, starts, places, payload_bytes))
+                    if len(run[1]) > 1:
+                        commands.append(Publishes(buf, *run[1:]))
                     else:
                         more -= 1
-                        reply_at, reply_length, payload_at, size = places
+                        _, (subject,), _, (reply_at, reply_length, at, size), _, heads, _ = run
+                        start = at - heads[0] if heads else at
                         reply = buf[reply_at : reply_at + reply_length]
-                        append(Single(subjects[0], reply, b"", buf[payload_at : payload_at + size]))
+                        commands.append(Single(subject, reply, buf[start:at], buf[at : at + size]))
+                    position = run[0]
                     continue
             more -= 1
-            if buf[position] == _H and self.headers:
-                found = hpub(buf, position)
-                if found is not None:
-                    subject, reply, digits, total = found.groups(b"")
-                    start = found.end()
-                    middle, end = start + int(digits), start + int(total)
-                    if (
-                        middle <= end
-                        and end + 1 < length
-                        and buf[end] == _CR
-                        and buf[end + 1] == _LF
-                        and end - start <= limit
-                    ):
-                        append(Single(subject, reply, buf[start:middle], buf[middle:end]))
-                        position = end + 2
-                        continue
             position = self._careful(buf, position, commands)
 
     # ------------------------------------------------------------------ the careful path

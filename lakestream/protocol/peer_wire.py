@@ -56,6 +56,8 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
             itself.
         stored: it understands stored messages in columns (`Stored` in route_wire.py). Other versions are sent each as
             in a `Batch`.
+        headed: the runs that it understands may have messages with header blocks. Other versions are sent each message
+            of such a run by itself.
     """
 
     name: str
@@ -78,6 +80,7 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     leaf_urls: tuple[str, ...] = ()
     runs: bool = False
     stored: bool = False
+    headed: bool = False
 
 
 class PeerAddress(msgspec.Struct, frozen=True, array_like=True):

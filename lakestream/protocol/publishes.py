@@ -1,19 +1,20 @@
 """Publishes in columns.
 
-Belongs here: consecutive plain PUB commands of one read as columns over the read buffer, so that nothing is made for a
-single message, and their messages one by one for whatever has to look at them. `lakestream.native` fills the columns,
-and encodes and frames from them. Between nodes a run travels as its PUB commands (`commands`, `run_of`).
+Belongs here: consecutive plain PUB and HPUB commands of one read as columns over the read buffer, so that nothing is
+made for a single message, and their messages one by one for whatever has to look at them. `lakestream.native` fills the
+columns, and encodes and frames from them. Between nodes a run travels as its commands (`commands`, `run_of`).
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import add
 from typing import ClassVar, NamedTuple, final
 
 import msgspec
 
-from lakestream.native import frame_acks, frame_run, parse_run
+from lakestream.native import frame_acks, frame_run, header_values, parse_run
 from lakestream.protocol.commands import Command, Single
 
 WIDTH = 4
@@ -21,6 +22,9 @@ WIDTH = 4
 
 STREAM_MARK = ord("$")
 """A byte of every reply subject that tells a stream how to store the message (`.$FI` of fast ingest)."""
+
+MAX_REFUSED = 8
+"""Messages of a run that a receiver looks at by themselves, before it is offered none together any more."""
 
 _UNLIMITED = 1 << 30
 """Limit in bytes for what a node has already accepted from a client under its own limits."""
@@ -33,11 +37,13 @@ class Apart(NamedTuple):
         subjects: how its subject begins; b"": no subject sets it apart.
         replies: how its reply begins; b"": no beginning of a reply does.
         mark: a byte of its reply; 0: none does.
+        header: the name of a `Nats-` header; b"": none sets it apart.
     """
 
     subjects: bytes = b""
     replies: bytes = b""
     mark: int = 0
+    header: bytes = b""
 
 
 NOTHING_APART = Apart()
@@ -45,16 +51,20 @@ NOTHING_APART = Apart()
 
 @final
 class Publishes(msgspec.Struct, gc=False):
-    """Consecutive PUB commands without headers.
+    """Consecutive PUB and HPUB commands.
 
     Attributes:
         buf: the read buffer that they lie in.
         subjects: of each; a subject that repeats is one object.
         starts: positions of the messages whose subject differs from that of the message before; the first is 0.
         places: WIDTH numbers for each: offset and length of the reply, offset and length of the payload.
-        payload_bytes: sum of the payloads' lengths.
+        content_bytes: sum of the lengths of header blocks and payloads.
+        heads: length of the header block of each, which lies before its payload; empty if no message has one.
+        own: names of the headers of the protocol (`Nats-…`) that messages have.
         renamed: `subjects` are others than those in `buf`.
         one_by_one: a receiver looks at each message by itself.
+        refused: messages that a receiver has looked at by themselves.
+        columns: see `values`.
     """
 
     to: ClassVar[bytes] = b""
@@ -62,9 +72,13 @@ class Publishes(msgspec.Struct, gc=False):
     subjects: list[bytes]
     starts: list[int]
     places: array[int]
-    payload_bytes: int
+    content_bytes: int
+    heads: array[int]
+    own: list[bytes]
     renamed: bool = False
     one_by_one: bool = False
+    refused: int = 0
+    columns: dict[bytes, list[bytes | None]] = {}
 
     def __len__(self) -> int:
         return len(self.subjects)
@@ -72,8 +86,9 @@ class Publishes(msgspec.Struct, gc=False):
     def message(self, at: int) -> Single:
         """Return one of the messages."""
         reply, reply_length, payload, length = self.places[at * WIDTH : at * WIDTH + WIDTH]
-        buf = self.buf
-        return Single(self.subjects[at], buf[reply : reply + reply_length], b"", buf[payload : payload + length])
+        buf, header = self.buf, payload - self.heads[at] if self.heads else payload
+        reply_to, block = buf[reply : reply + reply_length], buf[header:payload]
+        return Single(self.subjects[at], reply_to, block, buf[payload : payload + length])
 
     def messages(self, begin: int = 0, end: int | None = None) -> Iterator[Single]:
         """Yield the messages from `begin` to before `end`."""
@@ -84,13 +99,19 @@ class Publishes(msgspec.Struct, gc=False):
         self.one_by_one = self.one_by_one or not take(self, begin, end)
         return not self.one_by_one
 
+    def refuse(self) -> None:
+        """Note that a receiver looks at one message by itself. Each time it was offered the messages behind it, too, so
+        that soon it is offered no more."""
+        self.refused += 1
+        self.one_by_one = self.refused >= MAX_REFUSED
+
     def stop(self, begin: int, end: int) -> int:
         return end
 
     def frames(self, sid: bytes, begin: int, end: int) -> tuple[bytes, int, int, int]:
-        """Return the frames of some messages for a subscription, their number, the bytes of their payloads, and the
-        message behind them."""
-        frames = frame_run(self.buf, self.subjects, self.places, begin, end, sid)
+        """Return the frames of some messages for a subscription, their number, the bytes of their header blocks and
+        payloads, and the message behind them."""
+        frames = frame_run(self.buf, self.subjects, self.places, self.heads, begin, end, sid)
         return frames, end - begin, self.bytes_of(begin, end), end
 
     def reply(self, at: int) -> bytes:
@@ -109,29 +130,46 @@ class Publishes(msgspec.Struct, gc=False):
         return any(self.places[begin * WIDTH + 1 : end * WIDTH : WIDTH])
 
     def bytes_of(self, begin: int, end: int) -> int:
-        """Return the sum of some payloads' lengths."""
+        """Return the sum of the lengths of some header blocks and payloads."""
         if end - begin == len(self):
-            return self.payload_bytes
-        return sum(self.places[begin * WIDTH + 3 : end * WIDTH : WIDTH])
+            return self.content_bytes
+        return sum(self.places[begin * WIDTH + 3 : end * WIDTH : WIDTH]) + sum(self.heads[begin:end])
+
+    def sizes(self, begin: int, end: int) -> Iterable[int]:
+        """Return the bytes of header block and payload of each of some messages."""
+        sizes = self.places[begin * WIDTH + 3 : end * WIDTH : WIDTH]
+        return map(add, sizes, self.heads[begin:end]) if self.heads else sizes
+
+    def header(self, at: int) -> bytes:
+        """Return the header block of a message; b"" if it has none."""
+        end = self.places[at * WIDTH + 2]
+        return self.buf[end - self.heads[at] : end] if self.heads else b""
+
+    def values(self, name: bytes) -> list[bytes | None]:
+        """Return the value of a header in each message; None where it is missing."""
+        found = self.columns.get(name)
+        if found is None:
+            found = self.columns[name] = header_values(self.buf, self.places, self.heads, 0, len(self), name)
+        return found
 
     def rest(self, begin: int) -> Publishes:
         """Return the messages from `begin` on."""
         places = self.places[begin * WIDTH :]
         starts = [0, *(at - begin for at in self.starts if at > begin)]
-        subjects, size = self.subjects[begin:], sum(places[3::WIDTH])
-        return Publishes(self.buf, subjects, starts, places, size, self.renamed, self.one_by_one)
+        subjects, size, heads = self.subjects[begin:], self.bytes_of(begin, len(self)), self.heads[begin:]
+        return Publishes(self.buf, subjects, starts, places, size, heads, self.own, self.renamed, self.one_by_one)
 
     def with_subjects(self, names: Mapping[bytes, bytes]) -> Publishes:
         """Return the same messages, each under the subject that `names` has for its own."""
         subjects = [names[subject] for subject in self.subjects]
         starts = [at for at in self.starts if not at or subjects[at] != subjects[at - 1]]
-        return Publishes(self.buf, subjects, starts, self.places, self.payload_bytes, True)
+        return Publishes(self.buf, subjects, starts, self.places, self.content_bytes, self.heads, self.own, True)
 
     def commands(self, begin: int, end: int) -> bytes:
-        """Return the PUB commands of some messages, as they came if they have their subjects; `begin` must be before
+        """Return the commands of some messages, as they came if they have their subjects; `begin` must be before
         `end`."""
         if self.renamed:
-            return frame_run(self.buf, self.subjects, self.places, begin, end, b"")
+            return frame_run(self.buf, self.subjects, self.places, self.heads, begin, end, b"")
         places, last = self.places, end * WIDTH - 2
         if begin:
             # Commands of a run lie back to back: each ends two bytes after its payload.
@@ -144,8 +182,11 @@ class Publishes(msgspec.Struct, gc=False):
     def _first(self) -> int:
         """Return the offset of the first command."""
         reply, reply_length, payload, _ = self.places[:WIDTH]
-        after_subject = (reply if reply_length else self.buf.rfind(b" ", 0, payload) + 1) - 1
-        return after_subject - len(self.subjects[0]) - len(b"PUB ")
+        head = self.heads[0] if self.heads else 0
+        after_subject = (reply if reply_length else self.buf.rfind(b" ", 0, payload - head) + 1) - 1
+        if head and not reply_length:
+            after_subject = self.buf.rfind(b" ", 0, after_subject)
+        return after_subject - len(self.subjects[0]) - len(b"HPUB " if head else b"PUB ")
 
 
 @final
@@ -160,6 +201,7 @@ class PubAcks(msgspec.Struct, gc=False):
     """
 
     to: ClassVar[bytes] = b""
+    heads: ClassVar[bool] = False
     run: Publishes
     begin: int
     end: int
@@ -202,16 +244,15 @@ class BrokenRunError(ValueError):
 
 
 def run_of(commands: bytes, apart: Apart) -> Publishes:
-    """Return PUB commands in columns. Raise BrokenRunError if they are not those of a run."""
-    run = parse_run(commands, 0, _UNLIMITED, _UNLIMITED, *apart)
+    """Return PUB and HPUB commands in columns. Raise BrokenRunError if they are not those of a run."""
+    run = parse_run(commands, 0, _UNLIMITED, _UNLIMITED, True, *apart)
     if run is None or run[0] != len(commands):
         raise BrokenRunError(f"no run of publishes: {commands[run[0] if run is not None else 0 :][:80]!r}")
-    _, subjects, starts, places, payload_bytes = run
-    return Publishes(commands, subjects, starts, places, payload_bytes)
+    return Publishes(commands, *run[1:])
 
 
 def single(commands: Iterable[Command | Publishes]) -> Iterator[Command]:
-    """Yield the commands with each PUB by itself."""
+    """Yield the commands with each PUB and HPUB by itself."""
     for command in commands:
         if isinstance(command, Publishes):
             yield from command.messages()

@@ -111,7 +111,7 @@ class Acks:
     def _take_run(self, run: Publishes, begin: int, end: int) -> bool:
         """Take plain acks of one consumer that nobody waits for; return False for any others."""
         buf, places = run.buf, run.places[begin * WIDTH : end * WIDTH]
-        if any(places[1::WIDTH]):
+        if run.heads or any(places[1::WIDTH]):
             return False
         payloads = {buf[at : at + size] for at, size in zip(places[2::WIDTH], places[3::WIDTH], strict=True)}
         tokens = b".".join(run.subjects[begin:end]).split(b".")

@@ -20,6 +20,7 @@ from lakestream.net.interest.subscription import SingleSink, Subscription
 from lakestream.net.peers.routes import Routes
 from lakestream.net.turn import Turn
 from lakestream.ports import ClientInfo, Single
+from lakestream.protocol import frames
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT, UNLIMITED
 from lakestream.protocol.messages import Messages
 from lakestream.protocol.peer_wire import NodeInfo
@@ -81,8 +82,8 @@ class Client(SingleSink):
     def publish(self, subject: bytes, payload: bytes = b"", reply: bytes = b"", header: bytes = b"") -> bool:
         return self.hub.route(self, self._info, Single(subject, reply, header, payload))
 
-    def publish_run(self, messages: Sequence[tuple[bytes, bytes, bytes]]) -> list[tuple[int, int]]:
-        """Publish (subject, reply, payload) as a run; return what `Hub.route_run` does."""
+    def publish_run(self, messages: Sequence[tuple[bytes, ...]]) -> list[tuple[int, int]]:
+        """Publish (subject, reply, payload, perhaps header block) as a run; return what `Hub.route_run` does."""
         run = run_of(b"".join(pub(*message) for message in messages), NOTHING_APART)
         return list(self.hub.route_run(self, self._info, run, 0, len(run)))
 
@@ -104,8 +105,11 @@ class ColumnarClient(Client):
         return super().take(sub, messages, begin, end, client)
 
 
-def pub(subject: bytes, reply: bytes, payload: bytes) -> bytes:
-    """Return a PUB command."""
+def pub(subject: bytes, reply: bytes, payload: bytes, header: bytes = b"") -> bytes:
+    """Return a PUB or HPUB command."""
+    if header:
+        sizes = len(header), len(header) + len(payload)
+        return frames.HPUB % (subject, reply and reply + b" ", *sizes, header, payload)
     return b"PUB %b %b%d\r\n%b\r\n" % (subject, reply + b" " if reply else b"", len(payload), payload)
 
 
@@ -113,10 +117,18 @@ class Node:
     """Node: accounts, routes, and its side of the connections (`Links` of remote_node.py)."""
 
     def __init__(
-        self, name: str, cluster: Cluster, accounts: Sequence[AccountOptions], knows_accounts: bool, runs: bool
+        self,
+        name: str,
+        cluster: Cluster,
+        accounts: Sequence[AccountOptions],
+        knows_accounts: bool,
+        runs: bool,
+        headed: bool,
     ) -> None:
         self.name = name
-        self.info = NodeInfo(name=name, server_id=name, accounts=knows_accounts, runs=runs, stored=runs)
+        self.info = NodeInfo(
+            name=name, server_id=name, accounts=knows_accounts, runs=runs, stored=runs, headed=runs and headed
+        )
         self.soon: deque[Callable[[], None]] = deque()
         self.clock = ManualClock()
         self.look_ns = 0
@@ -202,6 +214,7 @@ class Cluster:
         accounts: configured accounts besides `$G`; just the name of one without options.
         old: nodes whose version does not know accounts.
         singly: nodes whose version takes each message by itself.
+        headless: nodes whose version takes those with header blocks by themselves.
     """
 
     def __init__(
@@ -211,9 +224,13 @@ class Cluster:
         accounts: Sequence[str | AccountOptions] = (),
         old: Sequence[str] = (),
         singly: Sequence[str] = (),
+        headless: Sequence[str] = (),
     ) -> None:
         options = [AccountOptions(name=one, jetstream=UNLIMITED) if isinstance(one, str) else one for one in accounts]
-        self.nodes = {name: Node(name, self, options, name not in old, name not in (*old, *singly)) for name in names}
+        self.nodes = {
+            name: Node(name, self, options, name not in old, name not in (*old, *singly), name not in headless)
+            for name in names
+        }
         self.ways: dict[tuple[str, str], deque[bytes]] = {}
         if connected:
             for name in names:

@@ -218,7 +218,7 @@ class Gets:
             if stream.mirroring.copying and len(stream.pipeline):
                 return False
             places = run.places[begin * WIDTH : end * WIDTH]
-            if any(places[3::WIDTH]) or not all(places[1::WIDTH]):
+            if run.heads or any(places[3::WIDTH]) or not all(places[1::WIDTH]):
                 return False
             subjects = run.subjects[begin:end]
             names = b"".join(subjects)  # one look, not one for each request

@@ -41,6 +41,8 @@ _CRC = struct.Struct("<I")
 _REST = struct.Struct("<QqHHIH")
 _REST_HEADER = struct.Struct("<QqHHIHI")
 assert _CRC.size + _REST.size == FIXED
+MAX_FIXED = FIXED + 4
+"""Maximum number of bytes of a record beside subject, header block and data."""
 
 _pack_crc = _CRC.pack
 _pack_rest = _REST.pack

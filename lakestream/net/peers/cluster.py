@@ -178,6 +178,7 @@ class Cluster:
             accounts=True,
             runs=True,
             stored=True,
+            headed=True,
             domain=identity.domain,
             max_memory=jetstream.max_memory if jetstream is not None else 0,
             max_storage=jetstream.max_file if jetstream is not None else 0,

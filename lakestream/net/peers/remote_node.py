@@ -78,7 +78,7 @@ class RemoteAccount(Remote):
         if type(messages) is Single:
             self._route(messages, queue)
             return end
-        if node.runs and type(messages) is Publishes:
+        if node.runs and type(messages) is Publishes and (node.headed or not messages.heads):
             record = RoutedRun(messages.commands(begin, end), [queue] if queue else None)
             node.gather(self, record, messages.bytes_of(begin, end), end - begin)
             return end
@@ -226,7 +226,8 @@ class RemoteNode(Outbox[Record]):
         id: of the connection, as traces show it.
         name: of the node.
         accounts: it understands records of other accounts than the default one.
-        runs: it understands runs of publishes; `stored`: stored messages in columns.
+        runs: it understands runs of publishes; `headed`: those with header blocks, too; `stored`: stored messages in
+            columns.
         default: its default account.
         gone: the connection has ended.
         backlog: records from the node that wait for their turn.
@@ -239,7 +240,7 @@ class RemoteNode(Outbox[Record]):
         super().__init__(turn.dirty)
         self.id = next(_numbers)
         self.name = info.name
-        self.accounts, self.runs, self.stored = info.accounts, info.runs, info.stored
+        self.accounts, self.runs, self.headed, self.stored = info.accounts, info.runs, info.headed, info.stored
         self.in_msgs = self.in_bytes = self.out_msgs = self.out_bytes = 0
         self.gone = False
         self.backlog: deque[Record] = deque()

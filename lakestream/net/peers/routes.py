@@ -24,6 +24,7 @@ from lakestream.net.peers.peers import RoutePeers
 from lakestream.net.peers.remote_node import FAR, RemoteAccount, RemoteNode
 from lakestream.net.turn import Turn
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
+from lakestream.protocol.client import TRACE_DESTINATION
 from lakestream.protocol.deliveries import FirstDeliveries
 from lakestream.protocol.messages import ListedMessages, MessageBlock
 from lakestream.protocol.peer_wire import NodeInfo
@@ -49,7 +50,7 @@ CHANGES_IN_A_BUFFER = 1000
 """Subscriptions announced in one buffer, and taken in from another node in one turn (about 10 ms), so that heartbeats
 go on while a node with very many clients connects."""
 
-APART = Apart(mark=STREAM_MARK)
+APART = Apart(mark=STREAM_MARK, header=TRACE_DESTINATION)
 """Messages that no run from another node may have: streams look at each of them."""
 
 Change = tuple[bytes, bytes, int]
@@ -293,7 +294,7 @@ class Routes:
     def _route_run(self, part: RemoteAccount, record: RoutedRun) -> None:
         run, groups = run_of(record.commands, APART), record.groups
         part.node.in_msgs += len(run)
-        part.node.in_bytes += run.payload_bytes
+        part.node.in_bytes += run.content_bytes
         for at, left in part.hub.arrived_run(run, groups, part.client):
             each = run.message(at)
             self._unserved(part, Routed(each.subject, each.reply, b"", each.payload, groups), left)

@@ -100,7 +100,7 @@ class Batch:
 
         Return the length of their records in bytes.
         """
-        records, lengths = encode_run(run.buf, run.subjects, run.places, begin, end, seq, time_ns, STEP_NS)
+        records, lengths = encode_run(run.buf, run.subjects, run.places, run.heads, begin, end, seq, time_ns, STEP_NS)
         self.runs.append((len(self.subjects), run, begin, end))
         self.records.append(records)
         self.subjects += run.subjects[begin:end]

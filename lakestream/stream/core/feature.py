@@ -13,7 +13,8 @@ of a message's way:
     arrived, renamed,         a message with headers came, or one that the configuration may refuse or change
       takes_over
     rules, passes_run         publish rules: see publish.py; messages of a run that need not be judged one by one
-    opened, prepared, taken   the message gets its sequence and goes into a batch
+    opened, prepared, taken,  the message gets its sequence and goes into a batch
+      taken_run
     before_flush,             proposals are handed to the group
       before_write
     unwanted, received,       entries are committed and change the stream: on every replica and at recovery
@@ -37,12 +38,12 @@ from typing import Any, ClassVar, TypeVar
 import msgspec
 
 from lakestream.protocol.publishes import Publishes
-from lakestream.stream.core.batch import After
+from lakestream.stream.core.batch import After, Batch
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.effect import Effect, EffectReader, Effects
 from lakestream.stream.core.limits import Removed
 from lakestream.stream.core.operations import ConsumerProgress, Operation, Removing
-from lakestream.stream.core.publish import IncomingMessage, PublishRule, PublishRules
+from lakestream.stream.core.publish import IncomingMessage, PublishRule, PublishRules, View
 
 T = TypeVar("T")
 
@@ -70,6 +71,8 @@ class Feature:
     """Headers, and the reader of what each means once a message is stored."""
     operations: ClassVar[tuple[type[Operation], ...]] = ()
     """Kinds of log operations that `apply` applies."""
+    columnar: ClassVar[frozenset[bytes]] = frozenset()
+    """Headers that `passes_run` judges. A message with any other header of the protocol is judged by itself."""
     reply_suffix: ClassVar[bytes] = b""
     """Messages whose reply subject ends so are offered to `takes_over`, also where nothing else asks for a check."""
     overridden: ClassVar[frozenset[str]] = frozenset()
@@ -91,9 +94,11 @@ class Feature:
         """Return True if messages without headers have to pass the rules too."""
         return False
 
-    def passes_run(self, run: Publishes, begin: int, end: int) -> bool:
-        """Return True if none of these messages has to be judged by itself, although `judges_every_message`."""
-        return False
+    def passes_run(self, view: View, run: Publishes, begin: int, end: int) -> int:
+        """Return the first of these messages that has to be judged by itself, `end` if all of them pass this feature's
+        rules as they are: those for every message, and those for `columnar` headers. The first one gets the next
+        sequence. The rules for single messages say what passes; this may only be more cautious."""
+        return end
 
     def applies_single_messages(self) -> bool:
         """Return True if the messages of an entry have to be applied one by one."""
@@ -127,6 +132,9 @@ class Feature:
 
     def taken(self, effect: Effect) -> None:
         """Note that a message with values in its effect has got its sequence, and is on its way to the log."""
+
+    def taken_run(self, batch: Batch, run: Publishes, begin: int, end: int) -> None:
+        """Note that messages of a run with `columnar` headers are the last ones of a batch."""
 
     def duplicate_of(self, effect: Effect) -> int:
         """Return the sequence of the stored message that one with this effect repeats, 0 if there is none."""
@@ -247,6 +255,7 @@ class Hooks(msgspec.Struct):
     opened: Of = ()
     prepared: Of = ()
     taken: Of = ()
+    taken_run: Of = ()
     duplicate_of: Of = ()
     removal_time: Of = ()
     before_flush: Of = ()

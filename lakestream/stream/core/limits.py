@@ -17,8 +17,10 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from lakestream.log.format.departures import Arrivals
+from lakestream.log.format.record import MAX_FIXED
 from lakestream.log.index.subject_leaves import LEAF_ROWS
 from lakestream.log.store.store import Store
+from lakestream.protocol.publishes import Publishes
 from lakestream.protocol.subjects import is_literal
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.operations import Purge
@@ -60,6 +62,11 @@ def accounted(config: StreamConfig, subject: bytes, header: bytes, payload: byte
     if config.storage == "memory":
         return size + 16
     return size + 30 + (4 if header else 0)
+
+
+def accounted_run(run: Publishes, begin: int, end: int) -> int:
+    """Return the bytes that some messages of a run count for at most."""
+    return run.bytes_of(begin, end) + sum(map(len, run.subjects[begin:end])) + (end - begin) * MAX_FIXED
 
 
 def refuses_new(config: StreamConfig) -> bool:

@@ -25,7 +25,15 @@ from lakestream.stream.core.effect import Effect
 from lakestream.stream.core.feature import Feature, Hooks
 from lakestream.stream.core.operations import Purge, UpdateStream
 from lakestream.stream.core.pipeline import Pipeline, nothing_left
-from lakestream.stream.core.publish import Duplicate, IncomingMessage, NotHere, NotReady, Postponed, PublishRules
+from lakestream.stream.core.publish import (
+    MAX_RECORD_BYTES,
+    Duplicate,
+    IncomingMessage,
+    NotHere,
+    NotReady,
+    Postponed,
+    PublishRules,
+)
 from lakestream.stream.core.reader import Reader
 from lakestream.stream.core.view import ProposedView
 
@@ -97,8 +105,10 @@ class Proposer:
         self._fetching = False
         self.guarded = self._guards = False
         """True if every message has to pass the rules, those without headers too."""
-        self._passes: tuple[Feature, ...] = ()
-        """Features that may let a run pass; only where nothing else of the configuration guards."""
+        self._singly = self._bounded = False
+        """True if every message is judged by itself; if runs have to keep to limits."""
+        self._columnar: frozenset[bytes] = frozenset()
+        """Headers that features judge in runs."""
         self._settled_rules = True
         """False while every message has to pass the rules because of what is in flight, or as there is little room."""
         self._prepared: tuple[Feature, ...] = ()
@@ -109,11 +119,11 @@ class Proposer:
     def configure(self, config: StreamConfig) -> None:
         """Take a configuration: what follows from it is worked out once, not for each message."""
         self._config, hooks = config, self._hooks
-        refuses = config.sealed or config.max_msg_size > 0 or limits.refuses_new(config) or config.no_ack
-        refuses = refuses or self._buffer.exact
         judges = [each for each in hooks.judges_every_message if each.judges_every_message()]
-        self._guards = refuses or bool(judges)
-        self._passes = () if refuses or not set(judges) <= set(hooks.passes_run) else tuple(judges)
+        self._singly = config.sealed or config.no_ack or not set(judges) <= set(hooks.passes_run)
+        self._bounded = config.max_msg_size > 0 or limits.refuses_new(config) or self._buffer.exact
+        self._guards = self._singly or self._bounded or bool(judges)
+        self._columnar = frozenset[bytes]().union(*(each.columnar for each in hooks.passes_run))
         self.guarded = self.guarded or self._guards
         self._prepared = hooks.prepared
         suffixes = tuple(each.reply_suffix for each in hooks.features if each.reply_suffix)
@@ -132,9 +142,12 @@ class Proposer:
         """Take published messages (`Take`). The pub ack of each leaves once it is committed (invariant 1)."""
         if type(messages) is Single:
             one = messages
-        elif type(messages) is Publishes and messages.offer(self._take_run, begin, end):
-            return end
         else:
+            if type(messages) is Publishes and not messages.one_by_one:
+                taken = self._take_run(messages, begin, end)
+                if taken > begin:
+                    return taken
+                messages.refuse()
             one = messages.message(begin)
         header, reply, payload = one.header, one.reply, one.payload
         if header or self.guarded or self._deferred or len(payload) > self._max_bytes or reply.endswith(self._suffixes):
@@ -143,12 +156,14 @@ class Proposer:
             self._append(one.subject, reply, b"", payload)
         return begin + 1
 
-    def _take_run(self, run: Publishes, begin: int, end: int) -> bool:
-        """Take publishes that no rule looks at one by one; return False if one may, or there is no room for them."""
-        if self._deferred or self._prepared or run.payload_bytes > self._max_bytes:
-            return False
-        if self.guarded and not self._pass_run(run, begin, end):
-            return False
+    def _take_run(self, run: Publishes, begin: int, end: int) -> int:
+        """Take publishes that pass all rules as they are, and return the first one that may not, `end` without any."""
+        if self._deferred or self._prepared or run.content_bytes > min(self._max_bytes, MAX_RECORD_BYTES):
+            return begin
+        if self.guarded or run.own:
+            end = self._passing(run, begin, end)
+            if end == begin:
+                return begin
         pipeline = self._pipeline
         # Invariant 5: times never go backwards in a stream, whatever the clock does. Messages that came together can
         # be told apart by time, as if they had come one after the other.
@@ -157,15 +172,45 @@ class Proposer:
         if batch is None or batch.whole or batch.size >= MAX_BATCH_BYTES or pipeline.crowded:
             batch = self._open_batch(now)
             if batch is None:
-                return False
+                return begin
         pipeline.hold(batch.add_run(seq, now, run, begin, end))
         pipeline.next_seq, pipeline.last_time = seq + end - begin, batch.last_time
-        return True
+        if run.own:
+            for each in self._hooks.taken_run:
+                each.taken_run(batch, run, begin, end)
+        return end
 
-    def _pass_run(self, run: Publishes, begin: int, end: int) -> bool:
-        """Return True if no rule has to look at a message of a run by itself."""
-        passes = self._passes
-        return bool(passes) and self._settled_rules and all(each.passes_run(run, begin, end) for each in passes)
+    def _passing(self, run: Publishes, begin: int, end: int) -> int:
+        """Return the first message of a run that a rule may not let pass as it is; `end` if all of them pass.
+
+        What passes here has to pass `PublishRules.check` and `ProposedView.room` unchanged. The opposite is not so: a
+        message that has to be refused, or is a duplicate, or waits, is left to them.
+        """
+        # What is in flight may change the rules, or remove the message that decides on another one.
+        if self._singly or not self._settled_rules or self._pipeline.operations:
+            return begin
+        for name in run.own:
+            if name not in self._columnar:
+                values = run.values(name)
+                end = next((at for at in range(begin, end) if values[at] is not None), end)
+        for each in self._hooks.passes_run:
+            if begin < end:
+                end = each.passes_run(self.view, run, begin, end)
+        if begin < end and self._bounded and not self._fits(run, begin, end):
+            return begin
+        return end
+
+    def _fits(self, run: Publishes, begin: int, end: int) -> bool:
+        """Return True if no limit refuses one of these messages, whatever becomes of those in flight."""
+        number, buffer, largest = end - begin, self._buffer, self._config.max_msg_size
+        if largest > 0 and max(run.sizes(begin, end)) > largest:
+            return False
+        size = limits.accounted_run(run, begin, end)
+        if buffer.exact:
+            waiting, held = self.view.pending_msgs(), self.view.pending_bytes()
+            if waiting + number > buffer.max_msgs or held + size > buffer.max_bytes or self._pipeline.is_crowded():
+                return False
+        return self.view.has_room(run.subjects[begin:end], size)
 
     def _append(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, time_ns: int = 0) -> int:
         """Put a message (from `time_ns`, or now) that passed every rule into the open batch; its sequence, or 0."""

@@ -56,6 +56,10 @@ class View(Protocol):
     def staged(self, key: EffectKey[Any], value: object) -> int:
         """Return the sequence of an earlier member of the same atomic batch with this value in its effect, or 0."""
 
+    def keeps_last(self, msgs: int, size: int) -> bool:
+        """Return True if no message in flight, nor any of so many more of this size, can remove the last message of a
+        subject."""
+
     def room(self, subject: bytes, length: int, rollup: bool) -> ApiError | None:
         """Return why there is no room for a message of this accounted length, or None. `rollup`: it makes room."""
 

@@ -6,7 +6,8 @@ message before them, stored or on its way.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from lakestream.log.format.record import Record, decode_record
@@ -122,6 +123,29 @@ class ProposedView:
         if 0 < config.max_bytes < store.bytes + self.pending_bytes() + length and not makes_room:
             return api_error(10077, err="maximum bytes exceeded")
         return None
+
+    def has_room(self, subjects: Sequence[bytes], size: int) -> bool:
+        """Return True if `room` has room for each of some messages behind those before it, whatever any of them
+        replaces. `size`: their accounted bytes, or more."""
+        config, store = self.config, self.store
+        if not limits.refuses_new(config):
+            return True
+        if 0 < config.max_msgs < store.msgs + self.pending_msgs() + len(subjects):
+            return False
+        if 0 < config.max_bytes < store.bytes + self.pending_bytes() + size:
+            return False
+        if not config.discard_new_per_subject:
+            return True
+        held, most = store.subjects.count, config.max_msgs_per_subject
+        return all(held(each) + self.pending_of(each) + more <= most for each, more in Counter(subjects).items())
+
+    def keeps_last(self, msgs: int, size: int) -> bool:
+        """Return True if neither what is in flight nor so many more messages, of this size in total, can remove the
+        last message of a subject: then none of them waits for the others (`unsettled`)."""
+        if self.config.retention == "interest" or any(batch.wide_rollups for batch in self.pipeline.batches()):
+            return False
+        msgs, size = self.pending_msgs() + msgs, self.pending_bytes() + size
+        return not limits.most_trimmed(self.config, self.store, msgs, size)
 
     def unsettled(self, subject: bytes, header: bytes) -> bool:
         """Return True if what is in flight may yet remove the message that decides on this one (`Feature.decided_by`).

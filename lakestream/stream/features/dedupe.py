@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -18,6 +18,8 @@ from lakestream.log.store.store import Store
 from lakestream.ports import Clock
 from lakestream.protocol.api.errors import api_error
 from lakestream.protocol.decoding import PackDecoder
+from lakestream.protocol.publishes import Publishes
+from lakestream.stream.core.batch import STEP_NS, Batch
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.effect import Effect, EffectKey, Given
 from lakestream.stream.core.feature import Feature, Stored
@@ -119,6 +121,26 @@ class MessageIds:
                 time_ns = max(time_ns, chunk.times[-1])  # another leader's clock may have been ahead
             chunk.times.append(time_ns)
             chunk.seqs.append(seq)
+
+    def unknown(self, ids: Sequence[bytes | None], now_ns: int) -> int:
+        """Return how many of these ids, from the first on, are new, each before the next is added; None and b"" are no
+        ids. None of them is if there may not be room for all."""
+        if self.window_ns <= 0:
+            return len(ids)
+        self._forget(now_ns)
+        known = self._seqs.keys()
+        if len(known) + len(ids) > MAX_IDS:
+            return 0
+        some = set(ids)
+        if len(some) == len(ids) and known.isdisjoint(some):
+            return len(ids)
+        before: set[bytes] = set()
+        for at, each in enumerate(ids):
+            if each:
+                if each in before or each in known:
+                    return at
+                before.add(each)
+        return len(ids)
 
     def moved(self, before: int, last_seq: int) -> None:
         """Note that a purge gave the sequences after `before` through `last_seq` to no message."""
@@ -264,6 +286,7 @@ class Dedupe(Feature):
         PublishRule(_check_last, frozenset({_EXPECTED}), single=90, replicated=120),
     )
     effects = ((_HEADER, _read),)
+    columnar = frozenset({_HEADER})
 
     def __init__(self, clock: Clock, store: Store, ages: Ages) -> None:
         self._clock, self._store, self._ages = clock, store, ages
@@ -284,6 +307,20 @@ class Dedupe(Feature):
         msg_id = MSG_ID.of(effect)
         if msg_id:
             self.ids.add(msg_id, effect.seq, self._ages.stored_ns(effect.seq, effect.time_ns))
+
+    def passes_run(self, view: View, run: Publishes, begin: int, end: int) -> int:
+        if _HEADER not in run.own:
+            return end
+        return begin + self.ids.unknown(run.values(_HEADER)[begin:end], self._clock.steady())
+
+    def taken_run(self, batch: Batch, run: Publishes, begin: int, end: int) -> None:
+        if _HEADER in run.own:
+            seq = batch.first_seq + len(batch) - (end - begin)
+            stored_ns = self._ages.stored_ns(seq, batch.last_time - (end - begin - 1) * STEP_NS)
+            add, values = self.ids.add, run.values(_HEADER)
+            for at in range(begin, end):
+                if msg_id := values[at]:
+                    add(msg_id, seq + at - begin, stored_ns + (at - begin) * STEP_NS)
 
     def received(self, stored: Stored) -> None:
         if stored.effects and not stored.archived:

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from lakestream.protocol import headers
 from lakestream.protocol.api.errors import api_error
+from lakestream.protocol.publishes import Publishes
+from lakestream.protocol.subjects import is_literal
+from lakestream.stream.core import limits
 from lakestream.stream.core.effect import Given
 from lakestream.stream.core.feature import Feature
 from lakestream.stream.core.publish import IncomingMessage, PublishRule, View
@@ -65,6 +68,36 @@ class Expected(Feature):
         PublishRule(check_of_subject, frozenset({OF_SUBJECT, SUBJECT}), single=40, replicated=90),
         PublishRule(check_last, frozenset({LAST}), single=50, replicated=80),
     )
+
+    columnar = frozenset({STREAM, LAST, OF_SUBJECT})
+
+    def passes_run(self, view: View, run: Publishes, begin: int, end: int) -> int:
+        if self.columnar.isdisjoint(run.own):
+            return end
+        name, before = view.config.name.encode(), view.last_seq() - begin
+        if STREAM in run.own:
+            streams = run.values(STREAM)
+            end = next((at for at in range(begin, end) if streams[at] and streams[at] != name), end)
+        if LAST in run.own:
+            seqs = run.values(LAST)
+            end = next((at for at in range(begin, end) if (value := seqs[at]) and not _is(value, before + at)), end)
+        return self._of_subject(view, run, begin, end) if OF_SUBJECT in run.own and begin < end else end
+
+    def _of_subject(self, view: View, run: Publishes, begin: int, end: int) -> int:
+        """Return the first message whose subject may have another last sequence than it expects."""
+        expected, subjects, before = run.values(OF_SUBJECT), run.subjects, view.last_seq() - begin
+        settled = view.keeps_last(end - begin, limits.accounted_run(run, begin, end))
+        last: dict[bytes, int] = {}
+        for at in range(begin, end):
+            subject, value = subjects[at], expected[at]
+            if value:
+                if not settled or not is_literal(subject):
+                    return at
+                seq = last.get(subject)
+                if not _is(value, view.last_of(subject) if seq is None else seq):
+                    return at
+            last[subject] = before + at + 1
+        return end
 
     def decided_by(self, subject: bytes, header: bytes) -> bytes:
         return (headers.get(header, SUBJECT) or subject) if OF_SUBJECT in header else b""

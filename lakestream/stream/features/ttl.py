@@ -9,6 +9,8 @@ from __future__ import annotations
 from lakestream.protocol import headers
 from lakestream.protocol.api.errors import api_error
 from lakestream.protocol.durations import parse_duration
+from lakestream.protocol.publishes import Publishes
+from lakestream.stream.core.batch import STEP_NS, Batch
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.effect import Effect, EffectKey, Given
 from lakestream.stream.core.feature import Feature
@@ -105,3 +107,34 @@ class Ttl(Feature):
         PublishRule(_raise, _ONLY, single=130, replicated=130),
     )
     effects = ((HEADER, _read),)
+    columnar = _ONLY
+
+    def passes_run(self, view: View, run: Publishes, begin: int, end: int) -> int:
+        if HEADER not in run.own:
+            return end
+        values = run.values(HEADER)[begin:end]
+        if all(_stays(each, view.config) for each in set(values)):
+            return end
+        return begin + next(at for at, each in enumerate(values) if not _stays(each, view.config))
+
+    def taken_run(self, batch: Batch, run: Publishes, begin: int, end: int) -> None:
+        if HEADER not in run.own:
+            return
+        values = run.values(HEADER)[begin:end]
+        ttls = {each: parse_ttl(each) for each in set(values) if each}
+        seq, time_ns = batch.first_seq + len(batch) - len(values), batch.last_time - (len(values) - 1) * STEP_NS
+        for at, value in enumerate(values):
+            if value:
+                effect = Effect(seq + at, time_ns + at * STEP_NS, run.subjects[begin + at])
+                TTL.put(effect, ttls[value])
+                batch.act(effect)
+
+
+def _stays(value: bytes | None, config: StreamConfig) -> bool:
+    """Return True if a message with this lifetime, if any, is stored as it is."""
+    if not value:
+        return True
+    ttl = parse_ttl(value)
+    if not ttl or not config.allow_msg_ttl:
+        return False
+    return ttl < 0 or config.max_msgs_per_subject == 1 or ttl >= config.subject_delete_marker_ttl // SECOND * SECOND

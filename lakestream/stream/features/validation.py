@@ -193,18 +193,22 @@ class Validation(Feature):
     def judges_every_message(self) -> bool:
         return self._mode != OFF
 
-    def passes_run(self, run: Publishes, begin: int, end: int) -> bool:
+    def passes_run(self, view: View, run: Publishes, begin: int, end: int) -> int:
+        if self._mode == OFF:
+            return end
         rules, misfit, places, buf = self._rules, self._definitions.misfit, run.places, run.buf
         subjects = run.subjects
         self._state()
         try:
             for at in range(begin, end):
+                if any(name in run.header(at) for name in (_HEADER, TAG, *_MARKERS)):
+                    return at
                 payload = places[at * WIDTH + 2]
                 if misfit(rules, subjects[at], b"", buf[payload : payload + places[at * WIDTH + 3]]) is not None:
-                    return False
+                    return at
         except NotReady:
-            return False
-        return True
+            return begin
+        return end
 
     def check(self, view: View, message: IncomingMessage) -> None:
         """Refuse a publish that does not fit, or tag it. Raise ApiError, NotReady."""

@@ -14,6 +14,7 @@ from typing import Any
 from lakestream.native import plain
 from lakestream.net.connection import APART
 from lakestream.net.websocket.frames import BATCH_BYTES
+from lakestream.protocol import headers
 from lakestream.protocol.leaf_wire import LeafParser, LeafWireError
 from lakestream.protocol.parser import Parser
 from lakestream.protocol.publishes import NOTHING_APART, Apart, Publishes, single
@@ -58,11 +59,12 @@ def _protocol(data: bytes) -> None:
     assert repr(whole) == repr(cut), (whole, cut)
     at = sent.find(b"PUB ")
     while at >= 0:
-        found = outcome(fast.parse_run, sent, at, WORD, limits[1], *apart)
-        assert found == outcome(plain.parse_run, sent, at, WORD, limits[1], *apart)
+        at -= sent[at - 1 : at] == b"H"
+        found = outcome(fast.parse_run, sent, at, WORD, limits[1], True, *apart)
+        assert found == outcome(plain.parse_run, sent, at, WORD, limits[1], True, *apart)
         if found is not None:
             _stored(sent, found)
-        at = sent.find(b"PUB ", found[0] if found is not None else at + 1)
+        at = sent.find(b"PUB ", found[0] if found is not None else at + 2)
 
 
 def _fields(*fields: Any) -> tuple[Any, ...]:
@@ -71,9 +73,13 @@ def _fields(*fields: Any) -> tuple[Any, ...]:
 
 def _stored(sent: bytes, run: tuple[Any, ...]) -> None:
     """Compare the twins in everything that is done with a run: records, their checks, and back."""
-    end, subjects, starts, places, size = run
-    messages = list(Publishes(sent, subjects, starts, places, size).messages())
-    args = (sent, subjects, places, 0, len(subjects), 5, 1_700_000_000_000_000_000, 3)
+    end, subjects, _, places, _, heads, own = run
+    messages = list(Publishes(sent, *run[1:]).messages())
+    for name in own:
+        columns = outcome(fast.header_values, sent, places, heads, 0, len(subjects), name)
+        assert columns == outcome(plain.header_values, sent, places, heads, 0, len(subjects), name)
+        assert columns == [headers.get(message.header, name) for message in messages]
+    args = (sent, subjects, places, heads, 0, len(subjects), 5, 1_700_000_000_000_000_000, 3)
     encoded = outcome(fast.encode_run, *args)
     assert encoded == outcome(plain.encode_run, *args)
     records, lengths = encoded
@@ -83,7 +89,7 @@ def _stored(sent: bytes, run: tuple[Any, ...]) -> None:
         made = fast.decode_record(_fields, records, at, at + length, True)
         assert made == plain.decode_record(_fields, records, at, at + length, True)
         (read_seq, _, subject, header, payload), _ = made
-        assert (read_seq, subject, header, payload) == (seq, message.subject, b"", message.payload)
+        assert (read_seq, subject, header, payload) == (seq, message.subject, message.header, message.payload)
         at += length
     assert end <= len(sent)
 

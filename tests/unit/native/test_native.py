@@ -34,9 +34,15 @@ pytestmark = pytest.mark.unit
 
 MANY = 1_000_000
 LIMIT, WORD = 1 << 20, 2032
-APART = b"$NRG.", b"_R_.", ord("$")
-SETS = (APART, (b"", b"", 0), (b"a", b"", 0), (b"", b"_INBOX.", ord("x")), (b"PUB longer than any word is", b"b", 255))
-"""Words that set messages apart from runs."""
+APART = True, b"$NRG.", b"_R_.", ord("$"), b"Nats-Apart"
+SETS = (
+    APART,
+    (True, b"", b"", 0, b""),
+    (False, b"a", b"", 0, b""),
+    (True, b"", b"_INBOX.", ord("x"), b"Nats-Msg-Id"),
+    (True, b"PUB longer than any word is", b"b", 255, b"a"),
+)
+"""Whether runs have header blocks, and what sets messages apart from them."""
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -61,18 +67,23 @@ def native(request: pytest.FixtureRequest) -> Any:
     return request.param
 
 
-def pub(subject: bytes, reply: bytes, payload: bytes) -> bytes:
-    return frames.PUB % (subject, reply + b" " if reply else b"", len(payload), payload)
+def pub(subject: bytes, reply: bytes, payload: bytes, header: bytes = b"") -> bytes:
+    reply = reply and reply + b" "
+    if header:
+        return frames.HPUB % (subject, reply, len(header), len(header) + len(payload), header, payload)
+    return frames.PUB % (subject, reply, len(payload), payload)
 
 
-def rows(buf: bytes, found: tuple[int, list[bytes], list[int], array[int]]) -> list[tuple[bytes, bytes, bytes]]:
-    """Return subject, reply and payload of each message of a run."""
-    _, subjects, _, places, _ = found
+def rows(buf: bytes, found: Any) -> list[tuple[bytes, ...]]:
+    """Return subject, reply, payload and, if it has one, header block of each message of a run."""
+    _, subjects, _, places, _, heads, _ = found
     assert len(places) == 4 * len(subjects)
-    result = []
+    assert len(heads) in (0, len(subjects))
+    result: list[tuple[bytes, ...]] = []
     for at, subject in enumerate(subjects):
         reply_at, reply_length, payload_at, size = places[4 * at : 4 * at + 4]
-        result.append((subject, buf[reply_at : reply_at + reply_length], buf[payload_at : payload_at + size]))
+        block = (buf[payload_at - heads[at] : payload_at],) if heads and heads[at] else ()
+        result.append((subject, buf[reply_at : reply_at + reply_length], buf[payload_at : payload_at + size], *block))
     return result
 
 
@@ -93,6 +104,14 @@ MESSAGES = [
     (b"\xc3\xa4.\x7f", b"", b"x"),
     (b"orders.eu", b"", b"last"),
 ]
+BLOCK = b"NATS/1.0\r\nNats-Msg-Id:  1 \r\ntrace: Nats-A: b\r\nNats-TTL:\r\nNats-Msg-Id: 2\r\nNats-none\r\n\r\n"
+HEADED = [
+    (b"orders.eu", b"", b"one"),
+    (b"orders.eu", b"", b"", BLOCK),
+    (b"orders.eu", b"12", b"PUB", b"NATS/1.0\r\n"),
+    (b"a", b"_INBOX.a.2", b"\r\nNats-Msg-Id: no\r\n", b"NATS/1.0\r\nNats-Msg-Id:3"),
+    (b"a", b"", b"\x00" * 300, b"NATS/1.0\r\nNats-Other: \r\r\n\n\r\n"),
+]
 
 
 def test_a_run_is_columns(native: Any) -> None:
@@ -104,6 +123,40 @@ def test_a_run_is_columns(native: Any) -> None:
     assert type(found[3]) is array
     assert found[3].typecode == "I"
     assert list(found[3][:2]) == [0, 0]
+    assert (list(found[5]), found[6]) == ([], [])
+
+
+def test_a_run_has_header_blocks(native: Any) -> None:
+    buf = b"".join(pub(*each) for each in HEADED * 100) + b"PING\r\n"
+    found = native.parse_run(buf, 0, WORD, LIMIT, *APART)
+    assert found[0] == len(buf) - 6
+    assert rows(buf, found) == HEADED * 100
+    assert found[4] == 100 * sum(len(body) + sum(map(len, head)) for _, _, body, *head in HEADED)
+    assert found[6] == [b"Nats-Msg-Id", b"Nats-TTL", b"Nats-Other"]
+    values = {
+        name: native.header_values(buf, found[3], found[5], 0, 5, name) for name in (*found[6], b"trace", b"Nats")
+    }
+    assert values == {
+        b"Nats-Msg-Id": [None, b"1 ", None, b"3", None],
+        b"Nats-TTL": [None, b"", None, None, None],
+        b"Nats-Other": [None, None, None, None, b"\r"],
+        b"trace": [None, b"Nats-A: b", None, None, None],
+        b"Nats": [None] * 5,
+    }
+    assert native.header_values(buf, found[3], found[5], 1, 4, b"Nats-Msg-Id") == [b"1 ", None, b"3"]
+    assert native.header_values(buf, found[3], array("I"), 1, 4, b"Nats-Msg-Id") == [None] * 3
+
+
+def test_a_run_may_be_without_header_blocks(native: Any) -> None:
+    buf = b"".join(pub(*each) for each in HEADED)
+    found = native.parse_run(buf, 0, WORD, LIMIT, False, *APART[1:])
+    assert rows(buf, found) == HEADED[:1]
+
+
+def test_a_run_has_a_bounded_number_of_names(native: Any) -> None:
+    blocks = [b"NATS/1.0\r\nNats-%d: x\r\n\r\n" % (at % 33) for at in range(99)]
+    buf = b"".join(pub(b"s", b"", b"", block) for block in blocks)
+    assert len(native.parse_run(buf, 0, WORD, LIMIT, *APART)[1]) == 32
 
 
 def test_repeated_subjects_share_one_object(native: Any) -> None:
@@ -152,6 +205,22 @@ def test_repeated_subjects_share_one_object(native: Any) -> None:
         b"PUB a b$ 1\r\nx\r\n",
         b"PUB a _R_.x 1\r\nx\r\n",
         b"HPUB a 1 1\r\nx\r\n",
+        b"HPUB a 10 10\r\nNATS/1.1\r\n\r\n",
+        b"HPUB a 14 14\r\nNATS/1.0 503\r\n\r\n",
+        b"HPUB a 10 9\r\nNATS/1.0\r\n\r\n",
+        b"HPUB a 10 10 \r\nNATS/1.0\r\n\r\n",
+        b"HPUB a  10 10\r\nNATS/1.0\r\n\r\n",
+        b"HPUB a 10  10\r\nNATS/1.0\r\n\r\n",
+        b"HPUB a b c 10 10\r\nNATS/1.0\r\n\r\n",
+        b"HPUB a $x 10 10\r\nNATS/1.0\r\n\r\n",
+        b"HPUB a 10\r\nNATS/1.0\r\n\r\n",
+        b"HPUB a 0000000010 10\r\nNATS/1.0\r\n\r\n",
+        b"HPUB a b 0000000010 10\r\nNATS/1.0\r\n\r\n",
+        b"HPUB a 10 10\r\nNATS/1.0\r\n",
+        b"HPUB $NRG.a 10 10\r\nNATS/1.0\r\n\r\n",
+        b"hpub a 10 10\r\nNATS/1.0\r\n\r\n",
+        b"HPUB a 24 24\r\nNATS/1.0\r\nNats-Apart: 1\r\n\r\n",
+        b"HPUB ",
         b"PUB ",
         b"",
         b"\x00",
@@ -189,7 +258,7 @@ def test_a_run_ends_before_what_is_set_apart(
 ) -> None:
     singles = [(b"a", b""), (b"a", b"b.$x"), (b"$NRG", b""), (b"$NRG.x", b""), (b"a", b"_R_.")]
     buf = b"".join(pub(*each, b"") for each in singles)
-    found = native.parse_run(buf, 0, WORD, LIMIT, subjects, replies, ord(mark or "\0"))
+    found = native.parse_run(buf, 0, WORD, LIMIT, False, subjects, replies, ord(mark or "\0"), b"")
     assert (len(found[1]) if found else 0) == length
 
 
@@ -204,26 +273,25 @@ def test_words_and_sizes_at_their_limits(native: Any) -> None:
         native.parse_run(buf, -1, 10, 8, *APART)
 
 
-def test_every_cut_of_a_run(native: Any) -> None:
-    buf = b"".join(pub(*each) for each in MESSAGES)
-    ends = list(accumulate(len(pub(*each)) for each in MESSAGES))
+@pytest.mark.parametrize("messages", [MESSAGES, HEADED])
+def test_every_cut_of_a_run(native: Any, messages: list[tuple[bytes, ...]]) -> None:
+    buf = b"".join(pub(*each) for each in messages)
+    ends = list(accumulate(len(pub(*each)) for each in messages))
     for cut in range(len(buf)):
         found = native.parse_run(buf[:cut], 0, WORD, LIMIT, *APART)
         whole = sum(end <= cut for end in ends)
-        assert (rows(buf, found) if found else []) == MESSAGES[:whole]
+        assert (rows(buf, found) if found else []) == messages[:whole]
 
 
 WORDS = st.binary(min_size=1, max_size=40).map(lambda word: bytes(byte | 0x21 for byte in word).replace(b"$", b"#"))
-RUNS = st.lists(
-    st.tuples(WORDS, st.just(b"") | WORDS.filter(lambda word: not word.startswith(b"_R_.")), st.binary(max_size=200)),
-    min_size=1,
-    max_size=90,
-)
+REPLIES = st.just(b"") | WORDS.filter(lambda word: not word.startswith(b"_R_."))
+BLOCKS = st.just(b"") | st.binary(max_size=40).map(lambda rest: b"NATS/1.0\r\n" + rest)
+RUNS = st.lists(st.tuples(WORDS, REPLIES, st.binary(max_size=200), BLOCKS), min_size=1, max_size=90)
 
 
 @given(RUNS, st.binary(max_size=20), st.integers(0, 2**62), st.integers(-(2**63), 2**62), st.data())
 def test_any_run(
-    messages: list[tuple[bytes, bytes, bytes]], rest: bytes, seq: int, now: int, data: st.DataObject
+    messages: list[tuple[bytes, bytes, bytes, bytes]], rest: bytes, seq: int, now: int, data: st.DataObject
 ) -> None:
     buf = b"".join(pub(*each) for each in messages)
     begin = data.draw(st.integers(0, len(messages)))
@@ -231,43 +299,55 @@ def test_any_run(
     for native in (fast, plain):
         found = native.parse_run(buf + b"\n" + rest, 0, WORD, LIMIT, *APART)
         assert found[0] == len(buf)
-        assert rows(buf, found) == messages
-        _, subjects, starts, places, payload_bytes = found
-        assert payload_bytes == sum(len(body) for *_, body in messages)
+        assert rows(buf, found) == [each if each[3] else each[:3] for each in messages]
+        _, subjects, starts, places, content_bytes, heads, _ = found
+        assert content_bytes == sum(len(body) + len(block) for *_, body, block in messages)
         assert starts == [at for at, each in enumerate(subjects) if at == 0 or each != subjects[at - 1]]
         chosen = messages[begin:end]
-        records = [encode_record(seq + at, now + 7 * at, name, b"", body) for at, (name, _, body) in enumerate(chosen)]
-        assert native.encode_run(buf, subjects, places, begin, end, seq, now, 7) == (
+        records = [
+            encode_record(seq + at, now + 7 * at, name, block, body) for at, (name, _, body, block) in enumerate(chosen)
+        ]
+        assert native.encode_run(buf, subjects, places, heads, begin, end, seq, now, 7) == (
             b"".join(records),
             [len(record) for record in records],
         )
-        assert native.frame_run(buf, subjects, places, begin, end, b"") == b"".join(pub(*each) for each in chosen)
-        assert native.frame_run(buf, subjects, places, begin, end, b"17") == b"".join(
-            frames.MSG_REPLY % (subject, b"17", reply, len(body), body)
-            if reply
-            else frames.MSG % (subject, b"17", len(body), body)
-            for subject, reply, body in chosen
+        assert native.frame_run(buf, subjects, places, heads, begin, end, b"") == b"".join(
+            pub(*each) for each in chosen
+        )
+        assert native.frame_run(buf, subjects, places, heads, begin, end, b"17") == b"".join(
+            frames.HMSG % (name, b"17", reply + b" " if reply else b"", len(block), len(block + body), block, body)
+            if block
+            else frames.MSG % (name, b"17" + (b" " + reply if reply else b""), len(body), body)
+            for name, reply, body, block in chosen
         )
 
 
-@pytest.mark.parametrize("name", ["encode_run", "frame_run", "frame_acks"])
+@pytest.mark.parametrize("name", ["encode_run", "frame_run", "header_values", "frame_acks"])
 def test_messages_that_are_not_there(native: Any, name: str) -> None:
     buf = b"".join(pub(*each) for each in MESSAGES)
-    _, subjects, _, places, _ = native.parse_run(buf, 0, WORD, LIMIT, *APART)
+    _, subjects, _, places, _, none, _ = native.parse_run(buf, 0, WORD, LIMIT, *APART)
 
-    def call(begin: int, end: int, places: array[int] = places, subjects: list[bytes] = subjects) -> object:
+    def call(
+        begin: int, end: int, places: array[int] = places, subjects: list[bytes] = subjects, heads: array[int] = none
+    ) -> object:
         if name == "encode_run":
-            return native.encode_run(buf, subjects, places, begin, end, 1, 1, 1)
+            return native.encode_run(buf, subjects, places, heads, begin, end, 1, 1, 1)
         if name == "frame_run":
-            return native.frame_run(buf, subjects, places, begin, end, b"1")
+            return native.frame_run(buf, subjects, places, heads, begin, end, b"1")
+        if name == "header_values":
+            return native.header_values(buf, places, heads, begin, end, b"Nats-TTL")
         return native.frame_acks(buf, places, begin, end, b"_INBOX.a.", b"", 1, b"1")
 
     for begin, end in ((-1, 1), (1, 0), (0, len(MESSAGES) + 1), (len(MESSAGES) + 1, len(MESSAGES) + 1)):
         with pytest.raises(IndexError):
             call(begin, end)
-    if name != "frame_acks":
+    if name in ("encode_run", "frame_run"):
         with pytest.raises(IndexError):
             call(0, 2, subjects=[b"a"])
+    if name != "frame_acks":
+        for wrong in (array("I", [1]), array("I", [0, places[6] + 1]), array("I", [2**32 - 1] * len(MESSAGES))):
+            with pytest.raises(IndexError):
+                call(0, 2, heads=wrong)
     for field in range(4):
         wrong = array("I", places)
         wrong[field] = len(buf) + 1
@@ -281,23 +361,24 @@ def test_messages_that_are_not_there(native: Any, name: str) -> None:
 
 def test_a_subject_that_no_record_holds(native: Any) -> None:
     places = array("I", [0, 0, 0, 1])
-    records, lengths = native.encode_run(b"x", [b"s" * 0xFFFF], places, 0, 1, 1, 1, 1)
+    records, lengths = native.encode_run(b"x", [b"s" * 0xFFFF], places, array("I"), 0, 1, 1, 1, 1)
     assert lengths == [len(records)]
     with pytest.raises(ValueError, match="65536"):
-        native.encode_run(b"x", [b"s" * 0x10000], places, 0, 1, 1, 1, 1)
+        native.encode_run(b"x", [b"s" * 0x10000], places, array("I"), 0, 1, 1, 1, 1)
 
 
 def test_checksums_of_all_lengths(native: Any) -> None:
     body = random.Random(SEED).randbytes(70_010)
     for size in (*range(400), 4095, 4096, 4097, 65_536, 69_999):
-        records, _ = native.encode_run(body, [b"s"], array("I", [0, 0, size % 7, size]), 0, 1, size, -size, 1)
+        places = array("I", [0, 0, size % 7, size])
+        records, _ = native.encode_run(body, [b"s"], places, array("I"), 0, 1, size, -size, 1)
         assert int.from_bytes(records[:4], "little") == crc32(records[4:]), size
 
 
 # ---------------------------------------------------------------------- pub acks
 def acks(native: Any, replies: list[bytes], head: bytes, seq: int = 1, begin: int = 0, end: int | None = None) -> Any:
     buf = b"".join(pub(b"s", reply, b"x") for reply in replies)
-    _, _, _, places, _ = native.parse_run(buf, 0, WORD, LIMIT, *APART)
+    places = native.parse_run(buf, 0, WORD, LIMIT, *APART)[3]
     return native.frame_acks(buf, places, begin, len(replies) if end is None else end, head, b'{"seq":', seq, b"3")
 
 
@@ -311,7 +392,7 @@ def test_acks_of_one_inbox(native: Any) -> None:
 
 def test_acks_without_a_subscription_are_publishes(native: Any) -> None:
     buf = b"".join(pub(b"s", reply, b"x") for reply in (b"_INBOX.a.1", b"", b"_INBOX.a.22"))
-    _, _, _, places, _ = native.parse_run(buf, 0, WORD, LIMIT, *APART)
+    places = native.parse_run(buf, 0, WORD, LIMIT, *APART)[3]
     framed, number, size, stop = native.frame_acks(buf, places, 0, 3, b"_INBOX.a.", b'{"seq":', 9, b"")
     assert framed == b'PUB _INBOX.a.1 9\r\n{"seq":9}\r\nPUB _INBOX.a.22 10\r\n{"seq":11}\r\n'
     assert (number, size, stop) == (2, 19, 3)
@@ -429,6 +510,19 @@ def test_an_environment_variable_chooses_the_twin() -> None:
 PIECES = [b"a", b"abc", b"$JS.x", b"_R_.x.y", b"_INBOX.abc.1", b"_INBOX.abc.22", b"_INBOX.abc.1.2", b"x$y", b"12", b"7"]
 PIECES += [b"f" * 20, b"\xff\xfe", b"de\x01f", b"", b"subject.one.two.3", b"subject.one.two.4"]
 SIZES = [0, 1, 5, 30, 100]
+BEGINNINGS = [b"NATS/1.0\r\n"] * 7 + [b"NATS/1.0", b""]
+LINES = [
+    b"Nats-Msg-Id: 7",
+    b"Nats-Msg-Id:",
+    b"a: Nats-TTL:",
+    b"Nats-TTL:   x ",
+    b"Nats-",
+    b"Nats-Apart",
+    b"",
+    b"\r",
+    b"\n",
+]
+LINES += [b"Nats-Apart:b", b"Nats-%d: y" % 9]
 ODD = [0, 10, 13, 32, 36, 48, 255]
 
 
@@ -440,7 +534,11 @@ def drawn_commands(rng: random.Random) -> bytes:
         words = [rng.choice(PIECES) for _ in range(rng.choice((1, 2, 2, 2, 3) if rng.random() < 0.1 else (1, 2)))]
         size = len(body) + (rng.choice((-1, 1)) if rng.random() < 0.03 else 0)
         words.append(b"%d" % size if rng.random() < 0.9 else b"%03d" % max(size, 0))
-        command = (b"PUB " if rng.random() < 0.97 else b"pub ") + b" ".join(words) + b"\r\n" + body + b"\r\n"
+        verb = b"PUB " if rng.random() < 0.97 else b"pub "
+        if rng.random() < 0.4:
+            block = rng.choice(BEGINNINGS) + b"\r\n".join(rng.choice(LINES) for _ in range(rng.randrange(4)))
+            verb, body, words[-1:] = b"H" + verb, block + body, [b"%d" % len(block), b"%d" % (size + len(block))]
+        command = verb + b" ".join(words) + b"\r\n" + body + b"\r\n"
         parts.append(command if rng.random() > 0.05 else damaged(rng, command))
     buf = b"".join(parts)
     return buf[: len(buf) - rng.choice((0, 0, 0, 1, 2, 5))]
@@ -488,16 +586,17 @@ def compare(rng: random.Random) -> None:
         *rng.choice(SETS),
     )
     if found is not None and isinstance(found[0], int):
-        _, subjects, _, places, _ = found
+        _, subjects, _, places, _, heads, own = found
         begin, end = 0, len(subjects)
         if rng.random() < 0.3:
             begin, end = rng.randrange(-1, end + 2), rng.randrange(-1, end + 2)
         if rng.random() < 0.05:
-            places[rng.randrange(len(places))] = rng.choice((0, 1, len(buf), len(buf) + 1, 2**32 - 1))
-        same(
-            "encode_run", buf, subjects, places, begin, end, rng.choice((0, 1, 2**63 - 9)), rng.choice((-5, 10**18)), 9
-        )
-        same("frame_run", buf, subjects, places, begin, end, rng.choice((b"", b"17")))
+            wrong = rng.choice((places, heads or places))
+            wrong[rng.randrange(len(wrong))] = rng.choice((0, 1, len(buf), len(buf) + 1, 2**32 - 1))
+        seq, now = rng.choice((0, 1, 2**63 - 9)), rng.choice((-5, 10**18))
+        same("encode_run", buf, subjects, places, heads, begin, end, seq, now, 9)
+        same("frame_run", buf, subjects, places, heads, begin, end, rng.choice((b"", b"17")))
+        same("header_values", buf, places, heads, begin, end, rng.choice((*own, b"Nats-Msg-Id", b"a")))
         head = rng.choice((b"_INBOX.abc.", b"_INBOX.abc.", b"", b"a"))
         same(
             "frame_acks",
@@ -562,13 +661,14 @@ def test_both_agree_on_a_million_inputs() -> None:
     st.integers(0, 20),
     st.integers(1, 50),
     st.integers(0, 300),
-    st.tuples(st.binary(max_size=3), st.binary(max_size=3), st.integers(0, 255)),
+    st.tuples(st.booleans(), st.binary(max_size=3), st.binary(max_size=3), st.integers(0, 255), st.binary(max_size=6)),
 )
 def test_both_agree_on_any_bytes(
-    buf: bytes, position: int, word: int, limit: int, apart: tuple[bytes, bytes, int]
+    buf: bytes, position: int, word: int, limit: int, apart: tuple[bool, bytes, bytes, int, bytes]
 ) -> None:
     same("parse_run", buf, position, word, limit, *apart)
     same("parse_run", b"PUB " + buf, 0, word, limit, *apart)
+    same("parse_run", b"HPUB " + buf, 0, word, limit, *apart)
     same("split_records", buf)
     same("decode_record", Record, buf, position, len(buf), True)
     same("decode_record", Record, buf, position, len(buf), False)

@@ -102,16 +102,22 @@ class World:
     """A server with a client of each of these users; the first one publishes."""
 
     def __init__(
-        self, users: list[User], filters: list[list[str]], mappings: list[SubjectMapping], **options: Any
+        self,
+        users: list[User],
+        filters: list[list[str]],
+        mappings: list[SubjectMapping],
+        headless: tuple[int, ...] = (),
+        **options: Any,
     ) -> None:
         self.server = Server(users, mappings, **options)
         self.sockets = [Socket() for _ in users]
         self.clients = [Connection(self.server, number, None) for number in range(1, len(users) + 1)]
-        for client, socket, user, subjects in zip(self.clients, self.sockets, users, filters, strict=True):
+        for at, (client, socket, user) in enumerate(zip(self.clients, self.sockets, users, strict=True)):
             client.connection_made(socket)
-            login = '{"user":"%s","pass":"p","verbose":false,"pedantic":false,"no_responders":true,"headers":true}'
-            subs = "".join(f"SUB {subject} {sid}\r\n" for sid, subject in enumerate(subjects, 1))
-            client.data_received(f"CONNECT {login % user.user}\r\n{subs}".encode())
+            login = '{"user":"%s","pass":"p","verbose":false,"pedantic":false,"no_responders":%s,"headers":%s}'
+            headers = "false" if at in headless else "true"
+            subs = "".join(f"SUB {subject} {sid}\r\n" for sid, subject in enumerate(filters[at], 1))
+            client.data_received(f"CONNECT {login % (user.user, headers, headers)}\r\n{subs}".encode())
         self.server.clock.turn()
 
     def send(self, data: bytes) -> None:
@@ -151,6 +157,7 @@ messages = st.lists(
         st.sampled_from(SUBJECTS),
         st.sampled_from(["", "", "r.1", "r.2", "r.3", "$JS.ACK.x", "_R_.x"]),
         st.integers(1, 5),
+        st.sampled_from([None, None, b"NATS/1.0\r\nNats-Trace-Dest: a\r\n\r\n", b"NATS/1.0\r\nx: y\r\n\r\n", b"odd"]),
     ),
     min_size=1,
     max_size=12,
@@ -158,20 +165,26 @@ messages = st.lists(
 listening = st.lists(st.sampled_from(PATTERNS), max_size=2)
 
 
-@given(st.lists(st.tuples(permissions, listening), min_size=1, max_size=3), mappings, messages)
+@given(
+    st.lists(st.tuples(permissions, listening), min_size=1, max_size=3),
+    mappings,
+    messages,
+    st.sampled_from([(), (), (1,), (1, 2), (0,)]),
+)
 @settings(max_examples=600, deadline=None)
 def test_a_packet_has_the_effects_of_its_messages(
     clients: list[tuple[Permissions | None, list[str]]],
     mapped: list[SubjectMapping],
-    said: list[tuple[str, str, int]],
+    said: list[tuple[str, str, int, bytes | None]],
+    headless: tuple[int, ...],
 ) -> None:
     users = [User(f"u{number}", "p", each) for number, (each, _) in enumerate(clients)]
     commands = [
-        pub(subject, b"%d.%d" % (number, again), reply)
-        for number, (subject, reply, count) in enumerate(said)
+        pub(subject, b"%d.%d" % (number, again), reply, block)
+        for number, (subject, reply, count, block) in enumerate(said)
         for again in range(count)
     ]
-    at_once, singly = (World(users, [subjects for _, subjects in clients], mapped) for _ in range(2))
+    at_once, singly = (World(users, [subjects for _, subjects in clients], mapped, headless) for _ in range(2))
     at_once.send(b"".join(commands))
     for command in commands:
         singly.send(command)

@@ -17,7 +17,8 @@ from tests.unit.route_world import ONE, A, B, C, Client, Cluster, pub, records
 
 pytestmark = pytest.mark.unit
 
-RUN = [(b"x", b"_INBOX.1.%d" % at, b"%d" % at) for at in range(5)]
+BLOCK = b"NATS/1.0\r\nNats-Msg-Id: 1\r\n\r\n"
+RUN: list[tuple[bytes, ...]] = [(b"x", b"_INBOX.1.%d" % at, b"%d" % at) for at in range(5)]
 ACK = b'{"stream":"S", "seq":'
 
 
@@ -68,6 +69,22 @@ def test_the_commands_of_a_part_are_those_that_came(digits: bytes, reply: bytes)
     for begin in range(len(singles)):
         for end in range(begin + 1, len(singles) + 1):
             assert run.commands(begin, end) == b"".join(singles[begin:end])
+
+
+@pytest.mark.parametrize("reply", [b"", b"r"])
+def test_the_commands_of_a_part_with_header_blocks_are_those_that_came(reply: bytes) -> None:
+    blocks = [BLOCK, b"", BLOCK, b"NATS/1.0\r\n\r\n"]
+    singles = [pub(b"PUB", reply, b"%d" % at, block) for at, block in enumerate(blocks)]
+    for first in (0, 1):
+        run = run_of(b"".join(singles[first:]), NOTHING_APART)
+        renamed = run.with_subjects({b"PUB": b"other"})
+        for begin in range(first, len(singles)):
+            for end in range(begin + 1, len(singles) + 1):
+                part = begin - first, end - first
+                assert run.commands(*part) == b"".join(singles[begin:end])
+                assert renamed.commands(*part) == b"".join(
+                    pub(b"other", reply, b"%d" % at, blocks[at]) for at in range(begin, end)
+                )
 
 
 @pytest.mark.parametrize(
@@ -151,6 +168,24 @@ def test_a_version_without_runs_gets_each_message_by_itself() -> None:
     cluster.settle()
     assert not sent(cluster, A, B)[0]
     assert there.payloads[len(RUN) :] == [ACK + b"%d}" % seq for seq in range(1, 6)]
+
+
+def test_a_version_without_header_blocks_in_runs_gets_those_messages_by_themselves() -> None:
+    headed = [*RUN, (b"x", b"", b"5", BLOCK)]
+    cluster = Cluster(A, B, C, headless=[B])
+    there = [cluster.columnar(B), cluster.columnar(C)]
+    for each in there:
+        each.subscribe(b"x")
+    cluster.settle()
+    cluster.client(A).publish_run(headed)
+    cluster.client(A).publish_run(RUN)
+    cluster.settle()
+    (runs, single), (others, none) = sent(cluster, A, B), sent(cluster, A, C)
+    assert [len(run_of(each.commands, APART)) for each in runs] == [5]
+    assert [each.header for each in single] == [b""] * 5 + [BLOCK]
+    assert [len(run_of(each.commands, APART)) for each in others] == [6, 5]
+    assert not none
+    assert there[0].got == there[1].got
 
 
 def test_accounts_stay_apart() -> None:
@@ -273,7 +308,7 @@ class Sub(NamedTuple):
     leaves: bool
 
 
-Said = list[list[tuple[bytes, bytes]]]
+Said = list[list[tuple[bytes, bytes, bytes]]]
 SUBJECTS = [b"a", b"a.b", b"b.c", b"a.b.c", b"a..b", b".", b"a."]
 FILTERS = [b"a", b"a.b", b"b.c", b"*", b"a.*", b">", b"a.>"]
 subs = st.builds(
@@ -287,7 +322,11 @@ subs = st.builds(
 )
 runs = st.lists(
     st.lists(
-        st.tuples(st.sampled_from(SUBJECTS), st.sampled_from([b"", b"_INBOX.p.1", b"_INBOX.p.2"])),
+        st.tuples(
+            st.sampled_from(SUBJECTS),
+            st.sampled_from([b"", b"_INBOX.p.1", b"_INBOX.p.2"]),
+            st.sampled_from([b"", b"", BLOCK]),
+        ),
         min_size=1,
         max_size=12,
     ),
@@ -297,13 +336,13 @@ runs = st.lists(
 
 
 def result(
-    listening: list[Sub], own: list[bytes], said: Said, in_runs: bool, singly: list[str]
+    listening: list[Sub], own: list[bytes], said: Said, in_runs: bool, singly: list[str], headless: list[str]
 ) -> dict[object, object]:
     """Publish from node A; return what each plain subscriber and each queue group got, and what nobody heard.
 
     The publisher, which has no echo, subscribes to `own`.
     """
-    cluster = Cluster(A, B, C, singly=singly)
+    cluster = Cluster(A, B, C, singly=singly, headless=headless)
     publisher = cluster.columnar(A, echo=False)
     for filter_ in [b"_INBOX.p.*", *own]:
         publisher.subscribe(filter_)
@@ -319,13 +358,13 @@ def result(
     cluster.settle()
     number, unheard = 0, []
     for run in said:
-        messages = [(subject, reply, b"%d" % at) for at, (subject, reply) in enumerate(run, number)]
+        messages = [(subject, reply, b"%d" % at, block) for at, (subject, reply, block) in enumerate(run, number)]
         number += len(run)
         if in_runs:
             for begin, end in publisher.publish_run(messages):
                 unheard += messages[begin:end]
         else:
-            unheard += [each for each in messages if not publisher.publish(each[0], each[2], each[1])]
+            unheard += [each for each in messages if not publisher.publish(each[0], each[2], each[1], each[3])]
     for made, client in ending:
         client.unsubscribe(made)
     cluster.settle()
@@ -338,9 +377,13 @@ def result(
     return found | {queue: sorted(payloads) for queue, payloads in groups.items()}
 
 
-@given(st.lists(subs, max_size=7), st.lists(st.sampled_from(FILTERS), max_size=1), runs, st.sampled_from([[], [], [B]]))
+OLDER = st.sampled_from([[], [], [B]])
+
+
+@given(st.lists(subs, max_size=7), st.lists(st.sampled_from(FILTERS), max_size=1), runs, OLDER, OLDER)
 @settings(max_examples=300, deadline=None)
 def test_runs_and_single_messages_come_to_the_same(
-    listening: list[Sub], own: list[bytes], said: Said, singly: list[str]
+    listening: list[Sub], own: list[bytes], said: Said, singly: list[str], headless: list[str]
 ) -> None:
-    assert result(listening, own, said, True, singly) == result(listening, own, said, False, [])
+    in_runs = result(listening, own, said, True, singly, headless)
+    assert in_runs == result(listening, own, said, False, [], [])
