@@ -42,7 +42,7 @@ SETS = (
     (True, b"", b"_INBOX.", ord("x"), b"Nats-Msg-Id"),
     (True, b"PUB longer than any word is", b"b", 255, b"a"),
 )
-"""Whether runs have header blocks, and what sets messages apart from them."""
+"""Arguments of `parse_run` that set messages apart; the first one is for all that have header blocks."""
 ROOT = Path(__file__).resolve().parents[3]
 
 
