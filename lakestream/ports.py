@@ -53,12 +53,20 @@ class Bus(Protocol):
     """Core NATS as streams and consumers see it."""
 
     def subscribe(
-        self, subject: bytes, take: Take, queue: bytes = b"", *, local: bool = False, runs: bool = False
+        self,
+        subject: bytes,
+        take: Take,
+        queue: bytes = b"",
+        *,
+        local: bool = False,
+        runs: bool = False,
+        apart: bool = False,
     ) -> Subscribed:
         """Call `take` with the messages whose subject matches. Wildcards allowed.
 
         `local`: only messages that are published on this node; the subscription is not propagated to other nodes.
-        `runs`: several publishes of one client may come together (`Publishes`).
+        `runs`: several publishes of one client may come together (`Publishes`); `apart`: also those between which the
+        client has published to others that take theirs apart.
         """
 
     def send(self, messages: Single | PubAcks | MessageBlock) -> bool:

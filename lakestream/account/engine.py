@@ -139,7 +139,7 @@ class Engine:
             return
         if stream.pipeline.serving and not stream.group.handing_over:
             self._subscriptions[stream.name] = [
-                self.bus.subscribe(subject.encode(), stream.proposer.take, runs=True)
+                self.bus.subscribe(subject.encode(), stream.proposer.take, runs=True, apart=True)
                 for subject in stream.config.subjects
             ]
         readable = self.node.replicas.readable(stream.uid)

@@ -14,6 +14,7 @@ __all__ = [
     "WHY",
     "SubjectMatcher",
     "check_records",
+    "choose_run",
     "decode_record",
     "decode_spans",
     "delivery_sizes",
@@ -37,6 +38,7 @@ try:
     from lakestream.native._fast import (
         SubjectMatcher,
         check_records,
+        choose_run,
         decode_record,
         decode_spans,
         delivery_sizes,
@@ -55,6 +57,7 @@ except ImportError as error:
     from lakestream.native.plain import (
         SubjectMatcher,
         check_records,
+        choose_run,
         decode_record,
         decode_spans,
         delivery_sizes,

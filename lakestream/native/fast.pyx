@@ -310,6 +310,34 @@ def header_values(
     return values
 
 
+def choose_run(
+    list subjects not None, array.array places not None, array.array heads not None, list positions not None
+):
+    cdef Py_ssize_t count = len(positions), messages = len(subjects), at = 0, position
+    cdef array.array some = array.clone(NUMBERS, count * FIELDS, False)
+    cdef array.array blocks = array.clone(NUMBERS, count if len(heads) else 0, False)
+    cdef uint64_t size = 0
+    cdef bytes subject, last = None
+    cdef list chosen = [], starts = []
+    if places.ob_descr.typecode != c"I" or heads.ob_descr.typecode != c"I" or sizeof(unsigned int) != 4:
+        raise TypeError("places and heads are no arrays of 'I'")
+    for position in positions:
+        if not 0 <= position < min(messages, len(places) // FIELDS) or (len(heads) and position >= len(heads)):
+            raise IndexError(f"message {position} of {messages}")
+        subject = <bytes?> subjects[position]
+        if subject is not last and subject != last:
+            starts.append(at)
+            last = subject
+        chosen.append(subject)
+        memcpy(some.data.as_uints + at * FIELDS, places.data.as_uints + position * FIELDS, FIELDS * sizeof(uint32_t))
+        size += some.data.as_uints[at * FIELDS + 3]
+        if len(heads):
+            blocks.data.as_uints[at] = heads.data.as_uints[position]
+            size += blocks.data.as_uints[at]
+        at += 1
+    return chosen, starts, some, size, blocks
+
+
 def encode_run(
     bytes buf not None, list subjects not None, array.array places not None, array.array heads not None,
     Py_ssize_t begin, Py_ssize_t end, uint64_t seq, int64_t time_ns, int64_t step_ns,

@@ -161,6 +161,23 @@ def header_values(
     return values
 
 
+def choose_run(
+    subjects: list[bytes], places: array[int], heads: array[int], positions: list[int]
+) -> tuple[list[bytes], list[int], array[int], int, array[int]]:
+    """Return some messages of a run as columns: subjects, those whose subject differs from the one before, `places`,
+    the bytes of their header blocks and payloads, and `heads`. Raise IndexError for messages that are not there."""
+    messages, chosen, starts, some, blocks = len(subjects), list[bytes](), list[int](), array("I"), array("I")
+    for at, position in enumerate(positions):
+        if not 0 <= position < min(messages, len(places) // FIELDS) or (heads and position >= len(heads)):
+            raise IndexError(f"message {position} of {messages}")
+        if not at or subjects[position] != chosen[-1]:
+            starts.append(at)
+        chosen.append(subjects[position])
+        some += places[position * FIELDS : (position + 1) * FIELDS]
+        blocks += heads[position : position + 1]
+    return chosen, starts, some, sum(some[3::FIELDS]) + sum(blocks), blocks
+
+
 def encode_run(
     buf: bytes,
     subjects: list[bytes],

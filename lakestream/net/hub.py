@@ -8,7 +8,7 @@ other accounts are subscribers like clients. Messages from another node go only 
 from __future__ import annotations
 
 import random
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Protocol
 
@@ -57,6 +57,9 @@ class Imports(Protocol):
 
 SINGLE = 4
 """Messages of a run that are routed one by one between two looks at the time."""
+
+SHARED = 512
+"""Messages of a run to several streams that are handed over between two looks at the time."""
 
 
 class ReplyPaths(Protocol):
@@ -187,51 +190,84 @@ class Hub:
         (begin, end) without any receiver, each before the messages behind it are routed.
 
         Subjects are matched where they change; a part whose messages go to the same subscriptions is handed to them
-        as a whole if they take it.
+        as a whole if they take it. Messages to several streams in turn are handed to each stream together.
 
         Args:
             sliced: stop when the turn is over, and set `stopped` to the first message that was not routed.
         """
         self.stopped = end
-        single = 0
-        for match, first, stop in self._parts(run, begin, end):
-            if stop - first > 1 and match.columnar:
+        single, first = 0, begin
+        while first < end:
+            match, stop = self._part(run, first, end)
+            if match.apart and stop < end:
+                first = self._share(client, run, first, end)
+                if sliced and first < end and self.turn.is_over():
+                    self.stopped = first
+                    return
+            elif stop - first > 1 and match.columnar:
                 while first < stop:
                     taken = self._route_part(match, origin, client, run, first, stop)
                     if not taken:
                         yield first, stop
+                        first = stop
                         break
                     first = taken
                     if sliced and first < stop and self.turn.is_over():
                         self.stopped = first
                         return
-                continue
-            for at in range(first, stop):
-                if not self.route(origin, client, run.message(at)):
-                    yield at, at + 1
-                if sliced:
-                    single += 1
-                    if not single % SINGLE and at + 1 < end and self.turn.is_over():
-                        self.stopped = at + 1
-                        return
+            else:
+                while first < stop:
+                    if not self.route(origin, client, run.message(first)):
+                        yield first, first + 1
+                    first += 1
+                    if sliced:
+                        single += 1
+                        if not single % SINGLE and first < end and self.turn.is_over():
+                            self.stopped = first
+                            return
 
-    def _parts(self, run: Publishes, begin: int, end: int) -> Iterator[tuple[Match, int, int]]:
-        """Yield the parts (begin, end) of some messages of a run that go to the same subscriptions, with their match.
-        Route each before the next is asked for."""
+    def _part(self, run: Publishes, begin: int, end: int) -> tuple[Match, int]:
+        """Return the match of a message of a run, and the first one behind it, before `end`, that goes to other
+        subscriptions."""
         graph, subjects, starts = self.interest_graph, run.subjects, run.starts
         match = graph.match
         same = match(subjects[begin])
         prefix = graph.prefix_of(same) or b"\n"  # no subject begins with a line end
-        for at in starts[bisect_right(starts, begin) : bisect_left(starts, end)]:
+        for number in range(bisect_right(starts, begin), len(starts)):
+            at = starts[number]
+            if at >= end:
+                break
             subject = subjects[at]
             if subject.startswith(prefix) and b".." not in subject and not subject.endswith(b"."):
                 continue  # acks, keys: no two have the same subject
             found = match(subject)
             if found is not same and not found.same(same):
-                yield same, begin, at
-                begin, same = at, match(subject)  # routing may have changed it
-                prefix = graph.prefix_of(same) or b"\n"
-        yield same, begin, end
+                return same, at
+        return same, end
+
+    def _share(self, client: ClientInfo, run: Publishes, begin: int, end: int) -> int:
+        """Hand messages of a run to those that take theirs apart, to each all of them together. Return the first
+        message that has other receivers, or that is left for the next call."""
+        match, subjects = self.interest_graph.match, run.subjects
+        of_subject: dict[bytes, list[int]] = {}
+        of_taker: dict[Callable[..., int], tuple[Subscription, list[int]]] = {}  # it may have several subscriptions
+        end = min(end, begin + SHARED)
+        for at in range(begin, end):
+            positions = of_subject.get(subjects[at])
+            if positions is None:
+                sub = match(subjects[at]).apart
+                if sub is None or sub.apart is None:
+                    end = at
+                    break
+                positions = of_subject[subjects[at]] = of_taker.setdefault(sub.apart, (sub, []))[1]
+            positions.append(at)
+        for sub, positions in of_taker.values():
+            first, stop, part = begin, end, run
+            if len(of_taker) > 1:
+                first, stop, part = 0, len(positions), run.chosen(positions)
+            while first < stop:
+                first = sub.sink.take(sub, part, first, stop, client)
+        return end
 
     @staticmethod
     def _route_part(match: Match, origin: Sink | None, client: ClientInfo, run: Publishes, begin: int, end: int) -> int:
@@ -314,7 +350,10 @@ class Hub:
             (message, what `arrived` returns) of those that had no receiver of some group.
         """
         unserved: list[tuple[int, list[bytes]]] = []
-        for match, begin, end in self._parts(run, 0, len(run)):
+        end = 0
+        while end < len(run):
+            begin = end
+            match, end = self._part(run, begin, len(run))
             here = match.here or match
             if here.columnar:
                 subs, left = self._meant(here, groups)
@@ -396,10 +435,17 @@ class Hub:
 
     # ------------------------------------------------------------------ Bus
     def subscribe(
-        self, subject: bytes, take: Take, queue: bytes = b"", *, local: bool = False, runs: bool = False
+        self,
+        subject: bytes,
+        take: Take,
+        queue: bytes = b"",
+        *,
+        local: bool = False,
+        runs: bool = False,
+        apart: bool = False,
     ) -> _Handle:
         sub = Subscription(_Internal(take, self.log, runs), subject, queue, b"")
-        sub.local = local
+        sub.local, sub.apart = local, take if apart else None
         self.join(sub)
         return _Handle(self, sub)
 

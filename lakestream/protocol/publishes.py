@@ -14,7 +14,7 @@ from typing import ClassVar, NamedTuple, final
 
 import msgspec
 
-from lakestream.native import frame_acks, frame_run, header_values, parse_run
+from lakestream.native import choose_run, frame_acks, frame_run, header_values, parse_run
 from lakestream.protocol.commands import Command, Single
 
 WIDTH = 4
@@ -61,7 +61,7 @@ class Publishes(msgspec.Struct, gc=False):
         content_bytes: sum of the lengths of header blocks and payloads.
         heads: length of the header block of each, which lies before its payload; empty if no message has one.
         own: names of the headers of the protocol (`Nats-…`) that messages have.
-        renamed: `subjects` are others than those in `buf`.
+        renamed: the commands in `buf` are others: with other subjects, or with more between them.
         one_by_one: a receiver looks at each message by itself.
         refused: messages that a receiver has looked at by themselves.
         columns: see `values`.
@@ -158,6 +158,11 @@ class Publishes(msgspec.Struct, gc=False):
         starts = [0, *(at - begin for at in self.starts if at > begin)]
         subjects, size, heads = self.subjects[begin:], self.bytes_of(begin, len(self)), self.heads[begin:]
         return Publishes(self.buf, subjects, starts, places, size, heads, self.own, self.renamed, self.one_by_one)
+
+    def chosen(self, positions: list[int]) -> Publishes:
+        """Return some of the messages, ascending."""
+        columns = choose_run(self.subjects, self.places, self.heads, positions)
+        return Publishes(self.buf, *columns, self.own, True)
 
     def with_subjects(self, names: Mapping[bytes, bytes]) -> Publishes:
         """Return the same messages, each under the subject that `names` has for its own."""

@@ -131,11 +131,12 @@ class Subscription:
         elsewhere: its subscribers are behind another server, which takes one copy of a message for all of them.
         remote: the node whose interest this is; None for a subscription on this node.
         far: a queue group's members that it stands for are all behind leaf nodes of another node.
+        apart: takes its messages, if their order among those of other such functions makes no difference. Streams do.
         weight: members of the queue group that it stands for; more than 1 only for another server.
     """
 
     __slots__ = (
-        *("delivered", "elsewhere", "far", "local", "maximum", "queue"),
+        *("apart", "delivered", "elsewhere", "far", "local", "maximum", "queue"),
         *("remote", "sid", "sink", "subject", "weight"),
     )
 
@@ -148,6 +149,7 @@ class Subscription:
         self.delivered = 0
         self.elsewhere = self.far = self.local = False
         self.remote: Remote | None = None
+        self.apart: Callable[..., int] | None = None
         self.weight = 1
 
 
@@ -186,6 +188,11 @@ class Match:
             apart = alone and len({id(sink) for sink in sinks}) == len(sinks)
             self._columnar = apart and all(sink.columnar for sink in sinks)
         return self._columnar and not any(sub.maximum for sub in self.takers)
+
+    @property
+    def apart(self) -> Subscription | None:
+        """Return the only subscription if it takes its messages apart from those of others."""
+        return self.plain[0] if len(self.plain) == 1 and self.plain[0].apart and not self.queues else None
 
     def same(self, other: Match) -> bool:
         """Return True if these are the same subscriptions."""

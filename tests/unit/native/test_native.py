@@ -359,6 +359,22 @@ def test_messages_that_are_not_there(native: Any, name: str) -> None:
     call(0, 0, array("I"), [])
 
 
+def test_some_messages_of_a_run(native: Any) -> None:
+    buf = b"".join(pub(*each) for each in HEADED)
+    _, subjects, _, places, size, heads, own = native.parse_run(buf, 0, WORD, LIMIT, *APART)
+    every = native.choose_run(subjects, places, heads, list(range(5)))
+    assert every == (subjects, [0, 3], places, size, heads)
+    chosen, starts, some, content, blocks = native.choose_run(subjects, places, heads, [0, 2, 3])
+    assert rows(buf, (0, chosen, starts, some, content, blocks, own)) == [HEADED[at] for at in (0, 2, 3)]
+    assert (starts, content) == ([0, 2], sum(len(body) + sum(map(len, head)) for _, _, body, *head in HEADED[2:4]) + 3)
+    assert native.choose_run(subjects, places, array("I"), [])[:2] == ([], [])
+    for wrong in ([5], [-1], [0, 2**40]):
+        with pytest.raises(IndexError):
+            native.choose_run(subjects, places, heads, wrong)
+    with pytest.raises(IndexError):
+        native.choose_run(subjects, places, heads[:2], [2])
+
+
 def test_a_subject_that_no_record_holds(native: Any) -> None:
     places = array("I", [0, 0, 0, 1])
     records, lengths = native.encode_run(b"x", [b"s" * 0xFFFF], places, array("I"), 0, 1, 1, 1, 1)
@@ -597,6 +613,8 @@ def compare(rng: random.Random) -> None:
         same("encode_run", buf, subjects, places, heads, begin, end, seq, now, 9)
         same("frame_run", buf, subjects, places, heads, begin, end, rng.choice((b"", b"17")))
         same("header_values", buf, places, heads, begin, end, rng.choice((*own, b"Nats-Msg-Id", b"a")))
+        some = [at for at in range(len(subjects)) if rng.random() < 0.6]
+        same("choose_run", subjects, places, heads, some if rng.random() < 0.95 else [rng.randrange(-2, 9)])
         head = rng.choice((b"_INBOX.abc.", b"_INBOX.abc.", b"", b"a"))
         same(
             "frame_acks",
