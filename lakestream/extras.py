@@ -26,6 +26,7 @@ MODULES = {
     "flight": ("lakestream_flight",),
     "move": ("lakestream_move",),
     "otel": ("opentelemetry",),
+    "postgres": ("lakestream_postgres", "duckdb"),
     "sharing": ("lakestream_sharing",),
     "transfer": ("lakestream_transfer", "duckdb"),
 }

@@ -27,6 +27,7 @@ NAMES = (
     "demo",
     "flight",
     "move",
+    "postgres",
     "sharing",
     "spark",
     "sql",

@@ -477,6 +477,21 @@ class ConsoleOptions(msgspec.Struct, frozen=True, kw_only=True):
     without_certificate: bool = False
 
 
+class PostgresOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of the listener for Postgres' protocol.
+
+    Attributes:
+        port: 0: there is none; -1: a free one.
+        tls: of clients; None: as of the clients of NATS.
+        max_connections: at the same time.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    tls: TlsOptions | None = None
+    max_connections: int = 64
+
+
 class SqlOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of SQL over NATS.
 
@@ -489,6 +504,7 @@ class SqlOptions(msgspec.Struct, frozen=True, kw_only=True):
         batch_bytes: size of a batch; `window`: batches that may be under way without an acknowledgement.
         ack_wait_ns: time for an acknowledgement when the window is full.
         flight_host, flight_port: of the listener for Flight SQL; port 0: none, -1: a free one.
+        postgres: of the listener for Postgres' protocol.
     """
 
     enabled: bool = False
@@ -505,6 +521,7 @@ class SqlOptions(msgspec.Struct, frozen=True, kw_only=True):
     ack_wait_ns: int = 10 * SECOND
     flight_host: str = "127.0.0.1"
     flight_port: int = 0
+    postgres: PostgresOptions = PostgresOptions()
 
 
 LOOPBACK = "127.0.0.1"

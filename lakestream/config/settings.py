@@ -24,6 +24,7 @@ from lakestream.config.options import (
     LakeOptions,
     Options,
     OtelOptions,
+    PostgresOptions,
     SqlOptions,
 )
 from lakestream.config.remote import as_remotes
@@ -465,6 +466,17 @@ def _queue_group(key: str, item: Item) -> str:
     return group
 
 
+POSTGRES: dict[str, Rule] = {
+    "listen": ("*", address("host", "port")),
+    "tls": ("tls", as_tls),
+    "max_connections": ("max_connections", number_in(1, 10_000)),
+}
+
+
+def _postgres(key: str, item: Item) -> PostgresOptions:
+    return PostgresOptions(**converted(as_map(key, item), POSTGRES))
+
+
 SQL: dict[str, Rule] = {
     "enabled": ("enabled", as_boolean),
     "queue_group": ("queue_group", _queue_group),
@@ -479,6 +491,7 @@ SQL: dict[str, Rule] = {
     "window": ("window", number_in(1, 1024)),
     "ack_wait": ("ack_wait_ns", as_positive_duration),
     "flight": ("*", address("flight_host", "flight_port")),
+    "postgres": ("postgres", _postgres),
 }
 
 

@@ -118,4 +118,5 @@ def encode_headers(values: Mapping[str, str | int]) -> bytes:
 
 def error_headers(code: int, text: str) -> dict[str, str | int]:
     """Return the headers of an error."""
-    return {ERROR_CODE: code, ERROR: text, ERROR_TEXT: json.dumps(text)}
+    # A header keeps single blanks only, and a mark under a place needs all of them.
+    return {ERROR_CODE: code, ERROR: text, ERROR_TEXT: json.dumps(text).replace("  ", " \\u0020")}

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from lakestream.net.peers.workers import Workers
     from lakestream.net.remote.remotes import Remotes
     from lakestream.ops.monitoring.workers import Together
+    from lakestream.ops.sql.listeners import SqlListener
     from lakestream.ops.sql.service import SqlService
     from lakestream.ports import Bus, Subscribed
     from lakestream.server.jetstream import JetStream
@@ -102,6 +103,7 @@ class Node:
         self.remotes: Remotes | None = None
         self.leafnodes: LeafNodes | None = None
         self.sql: SqlService | None = None
+        self._sql_listeners: list[SqlListener] = []
         self._imports: AccountImports | None = None
         self.lame_duck = False
         self._workers: Workers | None = None
@@ -383,12 +385,13 @@ class Node:
             await self.listeners.accept()
             await self.cluster.listen(self.identity, self.listeners.websocket_urls, self.listeners.leaf_urls)
         self._cleanups.append(self.listeners.end)
-        if self.sql is not None and self.options.sql.flight_port:
-            from lakestream.ops.sql.flight import FlightListener  # which few servers have
+        if self.sql is not None:
+            from lakestream.ops.sql.listeners import sql_listeners  # which few servers have
 
-            flight = FlightListener(self.options, port, self.clock, self.log)
-            await flight.start()
-            self._cleanups.append(flight.close)
+            for listener in sql_listeners(lambda: self.options, port, self.clock, self.log):
+                await listener.start()
+                self._cleanups.append(listener.close)
+                self._sql_listeners.append(listener)
         if self._worker is None:
             self.listeners.write_files(self.cluster.port)
         address = self.jetstream.address if self.jetstream is not None else None
@@ -537,6 +540,8 @@ class Node:
             self.log.info(f"Reloaded: {line}")
         if self.leafnodes is not None:
             self.leafnodes.reload(before.leafnodes, authenticators[LEAFNODE])
+        for listener in self._sql_listeners:
+            listener.tell()
         self._connect_remotes()
         self.identity = self._identity(self.identity.server_id, self.identity.port)
         if "client_advertise" in changed:

@@ -12,5 +12,5 @@ In reading order:
 - `processes.py`: One process that answers queries (packages/sql/lakestream_sql/child.py).
 - `micro.py`: Discovery of the service (ADR-32): `$SRV.PING`, `$SRV.INFO` and `$SRV.STATS`.
 - `figures.py`: Figures of the service, for metrics and for discovery.
-- `flight.py`: The listener for Flight SQL, in a process of its own.
+- `listeners.py`: Listeners of other protocols for SQL, each in a process of its own.
 """

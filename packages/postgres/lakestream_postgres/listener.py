@@ -1,0 +1,137 @@
+"""Connections of clients: bytes in and out, TLS, and limits.
+
+Belongs here: sockets and back-pressure. wire.py knows the messages, session.py what they mean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import ssl
+from collections import deque
+
+from lakestream_postgres import wire
+from lakestream_postgres.wire import BadMessage, Message
+
+MAX_WAITING = 64
+"""Decoded messages of a connection that wait; then nothing more is read from its socket."""
+LOGIN_S = 30.0
+"""Time for TLS and login, in seconds."""
+
+
+class Connection(asyncio.Protocol):
+    """A connection of a client. Its methods are called from one task.
+
+    Args:
+        tls: for clients that ask for it; None: there is none.
+
+    Attributes:
+        is_encrypted: TLS is in use.
+        is_local: the client is on this machine.
+    """
+
+    def __init__(self, tls: ssl.SSLContext | None) -> None:
+        self._tls = tls
+        self._decoder = wire.Decoder()
+        self._waiting: deque[Message | BadMessage] = deque()
+        self._arrived, self._writable = asyncio.Event(), asyncio.Event()
+        self._writable.set()
+        self._transport: asyncio.Transport | None = None
+        self._is_upgrading = self.is_closed = False
+        self.is_encrypted = self.is_local = False
+        self.task: asyncio.Task[None] | None = None
+
+    # ------------------------------------------------------------------ asyncio.Protocol
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        peer = transport.get_extra_info("peername")
+        self.is_local = bool(peer) and ipaddress.ip_address(peer[0].partition("%")[0]).is_loopback
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_upgrading and not self.is_encrypted:
+            self.close()  # bytes behind the request for TLS, which somebody on the way may have put there
+            return
+        self._decoder.feed(data)
+        self._decode()
+
+    def _decode(self) -> None:
+        assert self._transport is not None
+        try:
+            while len(self._waiting) < MAX_WAITING and (message := self._decoder.next()) is not None:
+                if isinstance(message, wire.EncryptionRequest) and message.is_tls and self._tls is not None:
+                    if self._decoder.pending or self.is_encrypted:
+                        raise BadMessage("bytes before TLS")
+                    self._transport.pause_reading()
+                    self._is_upgrading = True
+                self._waiting.append(message)
+        except BadMessage as error:
+            self._waiting.append(error)
+            self._transport.pause_reading()
+        self._arrived.set()
+        if len(self._waiting) >= MAX_WAITING:
+            self._transport.pause_reading()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.is_closed = True
+        self._writable.set()
+        self._arrived.set()
+        if self.task is not None:
+            self.task.cancel()
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    # ------------------------------------------------------------------ for sessions
+    async def next(self) -> Message:
+        """Return the next message. Raises BadMessage, ConnectionError."""
+        while not self._waiting:
+            if self.is_closed:
+                raise ConnectionResetError
+            self._arrived.clear()
+            await self._arrived.wait()
+        found = self._waiting.popleft()
+        if len(self._waiting) == MAX_WAITING - 1 and not self._is_upgrading:
+            assert self._transport is not None
+            self._transport.resume_reading()
+            self._decode()
+        if isinstance(found, BadMessage):
+            raise found
+        return found
+
+    def logged_in(self) -> None:
+        """Take larger messages from now on."""
+        self._decoder.limit = wire.MAX_MESSAGE
+
+    def write(self, data: bytes) -> None:
+        """Send bytes."""
+        if self._transport is not None and not self.is_closed:
+            self._transport.write(data)
+
+    async def drain(self) -> None:
+        """Wait until the client has taken enough of what was sent. Raises ConnectionError."""
+        await self._writable.wait()
+        if self.is_closed:
+            raise ConnectionResetError
+
+    async def encrypt(self) -> None:
+        """Answer a request for encryption, and begin TLS if there is any. Raises OSError."""
+        if self._tls is None or self.is_encrypted or not self._is_upgrading:
+            self.write(wire.NO_ENCRYPTION)
+            return
+        assert self._transport is not None
+        self.write(wire.TLS_FOLLOWS)
+        self.is_encrypted = True
+        loop = asyncio.get_running_loop()
+        self._transport = await loop.start_tls(
+            self._transport, self, self._tls, server_side=True, ssl_handshake_timeout=LOGIN_S
+        )
+        self._is_upgrading = False
+
+    def close(self) -> None:
+        """Close the connection when what was sent has left."""
+        if self._transport is not None:
+            self._transport.close()

@@ -1,0 +1,128 @@
+"""Rows of results: from SQL over NATS, or made here.
+
+Belongs here: asking the server, the columns of a result, and its batches one after the other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from lakestream.client.errors import ClientError, QueryFailed
+from lakestream.client.sql import Answer, ask
+from lakestream.protocol import sql
+from lakestream.protocol.sql import ResultHead, SqlRequest
+from lakestream_postgres.errors import explained
+from lakestream_postgres.types import field_of
+from lakestream_postgres.wire import Field
+
+
+class Rows:
+    """The rows of a result, which were made here: batches of Arrow.
+
+    Attributes:
+        fields: its columns.
+    """
+
+    def __init__(self, fields: Sequence[Field], batches: Sequence[Any] = ()) -> None:
+        self.fields = fields
+        self._batches = list(batches)
+
+    async def next(self) -> Any:
+        """Return the next batch; None at the end. Raises PgError."""
+        return self._batches.pop(0) if self._batches else None
+
+    async def close(self) -> None:
+        """End the query."""
+        self._batches.clear()
+
+
+def texts(name: str, values: list[str | None]) -> Rows:
+    """Return rows of one column of texts."""
+    return Rows([field_of(name, "VARCHAR")], [pa.RecordBatch.from_arrays([pa.array(values, pa.string())], [name])])
+
+
+class ServiceRows(Rows):
+    """The rows of a query over NATS, which are received while they are read."""
+
+    def __init__(self, answer: Answer, text: str, *, is_placed: bool) -> None:
+        super().__init__(fields_of(answer.head))
+        self._answer, self._text, self._is_placed = answer, text, is_placed
+        self._received: AsyncIterator[Any] = answer.batches()
+
+    async def next(self) -> Any:
+        try:
+            return await anext(self._received, None)
+        except ClientError as error:
+            raise explained(error, self._text, is_placed=self._is_placed) from None
+
+    async def close(self) -> None:
+        await self._answer.cancel()
+
+
+def fields_of(head: ResultHead) -> list[Field]:
+    """Return the columns of a result over NATS."""
+    return [field_of(each.name, each.type) for each in head.columns]
+
+
+class Service:
+    """SQL over NATS for one login.
+
+    Args:
+        nats: its connection.
+    """
+
+    def __init__(self, nats: Any) -> None:
+        self._nats = nats
+        self._is_narrow = False
+        """The user may ask about single streams alone."""
+
+    async def rows(self, text: str, asked: str, values: dict[str, str | None]) -> Rows:
+        """Return the rows of a query.
+
+        Args:
+            text: the statement, for places of errors.
+            asked: the query as it is sent, with the values of its parameters.
+
+        Raises:
+            PgError: it failed before its first row.
+        """
+        answer = await self._ask(text, asked, SqlRequest(asked, "arrow", dict(values)))
+        return ServiceRows(answer, text, is_placed=len(asked) == len(text))
+
+    async def describe(self, text: str, asked: str) -> list[Field]:
+        """Return the columns of a query, whose parameters are NULL. Raises PgError."""
+        answer = await self._ask(text, asked, SqlRequest(asked, "arrow", describe=True))
+        await answer.cancel()
+        return fields_of(answer.head)
+
+    async def columns(self, asked: str) -> list[str]:
+        """Return the types of the columns of a query, as DuckDB calls them. Raises PgError."""
+        answer = await self._ask("", asked, SqlRequest(asked, "arrow", describe=True, stale=True))
+        await answer.cancel()
+        return [each.type for each in answer.head.columns]
+
+    async def _ask(self, text: str, asked: str, request: SqlRequest) -> Answer:
+        try:
+            if not self._is_narrow:
+                try:
+                    return await ask(self._nats, request)
+                except QueryFailed as error:
+                    if error.code != sql.FORBIDDEN or "Permissions Violation" not in str(error):
+                        raise
+                    self._is_narrow = True
+            return await ask(self._nats, request, _stream(asked))
+        except ClientError as error:
+            raise explained(error, text, is_placed=len(asked) == len(text)) from None
+
+
+_FROM = re.compile(r'\bFROM\s+(?:delta\.`streams/)?["`]?([^\s"`,();.]+)', re.IGNORECASE)
+
+
+def _stream(text: str) -> str:
+    """Return the first stream that a query names, for users who may read single streams: the server checks it."""
+    found = _FROM.search(text)
+    return found[1] if found else ""
