@@ -42,6 +42,7 @@ MAX_ROWS = 200_000
 """Rows of a result; it is kept in memory."""
 _TABLE_FUNCTIONS = frozenset({"unnest", "generate_series", "generate_subscripts", "range", "_pg_expandarray"})
 _SCHEMAS = {"pg_catalog": "pgc", "information_schema": "info"}
+_LISTING = frozenset({"ls_regclass", "ls_to_regclass", "ls_relation_name", "ls_pg_table_is_visible"})
 _USERS = frozenset({"current_user", "session_user", "current_role", "current_catalog"})
 _OPERATOR = re.compile(r"\bOPERATOR\s*\(\s*pg_catalog\s*\.\s*([^\s)]+)\s*\)", re.IGNORECASE)
 _CAST = re.compile(r'::\s*"?pg_catalog"?\s*\.', re.IGNORECASE)
@@ -155,7 +156,8 @@ class Catalogue:
         if tree is None:
             raise PgError("42601", "the query is not one that reads the catalogue")
         relations = _rewrite(tree)
-        if relations and time.monotonic() - self._listed_at > FRESH_S:
+        lists = relations or any(node.get("function_name") in _LISTING for node in trees.nodes(tree))
+        if lists and time.monotonic() - self._listed_at > FRESH_S:
             await self._list()
         query = trees.text_of(tree)
         connection = self._connection or self._connect()

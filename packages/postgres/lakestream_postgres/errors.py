@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from lakestream.client.errors import ClientError, QueryFailed
+from lakestream_client.errors import ClientError, QueryFailed
 from lakestream_postgres import wire
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakestream.client.errors import ClientError, QueryFailed
-from lakestream.client.sql import Answer, ask
+from lakestream_client.errors import ClientError, QueryFailed
+from lakestream_client.sql import Answer, ask
 from lakestream.protocol import sql
 from lakestream.protocol.sql import ResultHead, SqlRequest
 from lakestream_postgres.errors import explained

@@ -363,8 +363,11 @@ class Session:
             self._status = b"T"
         elif statement.kind == "set":
             self._set(statement.name, statement.value)
-        elif statement.kind == "reset" and statement.name in CLIENT_SETTINGS:
-            self._set(statement.name, CLIENT_SETTINGS[statement.name])
+        elif statement.kind == "reset" and statement.name == "all":
+            for name in KEPT:
+                self._set(name, "default")
+        elif statement.kind == "reset":
+            self._set(statement.name, "default")
         elif statement.kind == "nothing" and statement.tag.startswith("DEALLOCATE"):
             self._prepared = {} if statement.tag.endswith("ALL") else self._prepared
             self._prepared.pop(statement.name, None)

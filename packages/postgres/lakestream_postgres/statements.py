@@ -123,8 +123,8 @@ def read(text: str) -> Statement:
         return Statement("nothing", tag=" ".join(words[: 1 + (second == "ALL")]), name=found[-1].name)
     if first in ("SET", "RESET"):
         return _setting(first, found, words)
-    if first == "SHOW" and second not in ("TABLES", "FUNCTIONS") and len(found) > 1:
-        name = "timezone" if words[1:3] == ["TIME", "ZONE"] else found[1].name
+    if first == "SHOW" and second not in ("TABLES", "FUNCTIONS") and words[1:3] != ["ALL", "TABLES"]:
+        name = "timezone" if words[1:3] == ["TIME", "ZONE"] else found[-1].name
         if words[1:3] == ["TRANSACTION", "ISOLATION"]:
             name = "transaction_isolation"
         return Statement("show", tag="SHOW", name=name.lower())

@@ -16,7 +16,7 @@ from typing import Any
 import duckdb
 
 from lakestream_postgres.errors import PgError
-from lakestream_postgres.types import INT8, OID, TYPES
+from lakestream_postgres.types import INT8, OID, TEXT, TYPES
 from lakestream_postgres.wire import Field
 
 MAX_TEXT = 64 << 10
@@ -87,7 +87,8 @@ async def infer(text: str, describe: Describe) -> dict[int, int]:
     found = {int(number): _OIDS if is_array else OID for number, is_array in _OID_CAST.findall(text)}
     if (tree := parse(text)) is None:
         return found
-    for select in [node for node in nodes(tree) if node.get("type") == "SELECT_NODE"]:
+    selects = [node for node in nodes(tree) if node.get("type") == "SELECT_NODE"]
+    for select in selects:
         for modifier in select["modifiers"]:
             for limit in (modifier.get("limit"), modifier.get("offset")):
                 if number := _parameter(limit):
@@ -100,6 +101,10 @@ async def infer(text: str, describe: Describe) -> dict[int, int]:
             except PgError:
                 continue  # of a subquery that needs the query around it: these are texts
             found |= {number: field.oid for number, field in zip(likes, fields, strict=True)}
+    for select in selects:
+        for chosen in select["select_list"]:
+            if number := _parameter(chosen):
+                found.setdefault(number, TEXT)
     return found
 
 

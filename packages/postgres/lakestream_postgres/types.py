@@ -30,7 +30,7 @@ TEXT_FORM, BINARY_FORM = 0, 1
 BOOL, BYTEA, INT8, INT2, INT4, TEXT, OID, JSON = 16, 17, 20, 21, 23, 25, 26, 114
 FLOAT4, FLOAT8, UNKNOWN, DATE, TIME, TIMESTAMP, TIMESTAMPTZ = 700, 701, 705, 1082, 1083, 1114, 1184
 INTERVAL, NUMERIC, UUID = 1186, 1700, 2950
-_TEXTS = frozenset({0, 18, 19, TEXT, UNKNOWN, 1042, 1043, 2205, 2206})
+_TEXTS = frozenset({0, 18, 19, UNKNOWN, 1042, 1043, 2205, 2206})
 """Types whose values are texts that SQL converts where they are used."""
 _NULL_LENGTH = struct.pack(">i", -1)
 
@@ -229,9 +229,12 @@ def _interval_text(value: Any) -> bytes:
     return " ".join(parts).encode()
 
 
+_NESTED = msgspec.json.Encoder(decimal_format="number", enc_hook=str)
+
+
 def _json(value: Any) -> bytes:
     """Return a nested value as the text of JSON; numbers that JSON has not are null."""
-    return msgspec.json.encode(value, enc_hook=str)
+    return _NESTED.encode(value)
 
 
 def _array_text(items: list[Any], encoder: Callable[[Any], bytes]) -> bytes:
@@ -428,7 +431,9 @@ def _array_of_binary(value: bytes, oid: int) -> list[str | None]:
     return items
 
 
-_ITEM = re.compile(r'\s*(?:"((?:[^"\\]|\\.)*)"|([^",{}\\\s](?:[^",{}\\]*[^",{}\\\s])?))\s*(,|\}$)', re.DOTALL)
+_ITEM = re.compile(
+    r'\s*(?:"((?:[^"\\]|\\.)*)"|([^",{}\\\s](?:[^",{}\\]*[^",{}\\\s])?))\s*(,|\}$)', re.DOTALL | re.ASCII
+)
 
 
 def _array_of_text(text: str, oid: int) -> list[str | None]:

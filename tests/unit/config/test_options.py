@@ -25,6 +25,7 @@ from lakestream.config.options import (
     LakeOptions,
     Options,
     OtelOptions,
+    PostgresOptions,
     SqlOptions,
 )
 from lakestream.config.settings import TOP, TOP_HARMLESS, TOP_MISSING, read_settings
@@ -118,6 +119,10 @@ def _jetstream(options: Options) -> JetStreamOptions:
         (
             "sql { max_time: 5s, max_rows: 10, memory: 1GiB, flight: 8815 }",
             {"sql": SqlOptions(enabled=True, max_time_ns=5 * SECOND, max_rows=10, memory=1 << 30, flight_port=8815)},
+        ),
+        (
+            'sql { postgres { listen: "0.0.0.0:5432", max_connections: 5 } }',
+            {"sql": SqlOptions(enabled=True, postgres=PostgresOptions(host="0.0.0.0", port=5432, max_connections=5))},
         ),
         ("sql { enabled: false }", {}),
         ("console: false", {"console": ConsoleOptions(enabled=False)}),

@@ -18,6 +18,7 @@ from lakestream_sql.confined import confine
 from lakestream_sql.connection import connect
 from lakestream_sql.session import EngineFailed, Session, UnknownStream
 from lakestream_sql.statements import SqlError
+from tests.sql_escapes import FUNCTIONS, PATHS, STATEMENTS, UNKNOWN
 
 pytestmark = pytest.mark.unit
 
@@ -88,71 +89,7 @@ def test_as_of_stays_in_the_account(session: Session) -> None:
         session.query("SELECT * FROM as_of('A/ORDERS', now())")
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        "SELECT * FROM read_parquet('x')",
-        "SELECT * FROM parquet_scan('x')",
-        "SELECT * FROM read_text('/etc/passwd')",
-        "SELECT * FROM read_blob('/etc/passwd')",
-        "SELECT * FROM read_json('/etc/passwd')",
-        "SELECT * FROM sniff_csv('/etc/passwd')",
-        "SELECT 1 WHERE EXISTS (SELECT * FROM read_text('/etc/passwd'))",
-        "SELECT (SELECT max(content) FROM read_text('/etc/passwd'))",
-        "WITH x AS (SELECT * FROM read_text('/etc/passwd')) SELECT * FROM x",
-        "SELECT * FROM delta.`streams/ORDERS` JOIN read_text('/etc/passwd') ON true",
-        "SELECT * FROM delta.`streams/ORDERS` UNION ALL SELECT 1, content FROM read_text('/etc/passwd')",
-        "SELECT * FROM as_of('ORDERS', (SELECT max(size) FROM read_text('/etc/passwd')))",
-        "SELECT * FROM delta.`streams/ORDERS` VERSION AS OF (SELECT max(size) FROM read_text('/etc/passwd'))",
-        "SELECT * FROM query('SELECT 1')",
-        "SELECT * FROM delta_scan('/x')",
-        "SELECT * FROM duckdb_secrets()",
-        "SELECT * FROM duckdb_settings()",
-        "SELECT * FROM pragma_database_list()",
-        "EXPLAIN SELECT * FROM read_text('/etc/passwd')",
-        "EXPLAIN ANALYZE FROM ORDERS",
-        "EXPLAIN (FORMAT json, ANALYZE) FROM ORDERS",
-        "EXPLAIN (FORMAT json) FROM read_text('/etc/passwd')",
-        "FROM ORDERS, read_text('/etc/passwd')",
-        "DESCRIBE FROM read_text('/etc/passwd')",
-        "SUMMARIZE FROM read_text('/etc/passwd')",
-        "FROM (DESCRIBE FROM read_text('/etc/passwd'))",
-        "PIVOT (FROM read_text('/etc/passwd')) ON size USING max(content)",
-        "PIVOT ORDERS ON subject USING max((SELECT content FROM read_text('/etc/passwd')))",
-        "PIVOT ORDERS ON subject IN (SELECT content FROM read_text('/etc/passwd')) USING count(*)",
-        "PIVOT (PIVOT read_text('/etc/passwd') ON size USING max(content)) ON a USING max(b)",
-        "UNPIVOT read_text('/etc/passwd') ON content",
-        "WITH x AS (PIVOT read_text('/etc/passwd') ON size USING max(content)) FROM x",
-        "SELECT * FROM ORDERS /* ` */ , read_text('/etc/passwd') /* ` */",
-        "SELECT * FROM ORDERS -- '\n , read_text('/etc/passwd') -- '",
-        "SELECT $$'$$, * FROM read_text('/etc/passwd') -- '",
-        "SELECT E'\\'', content FROM read_text('/etc/passwd') -- '",
-        "SELECT /* /* */ ' */ content FROM read_text('/etc/passwd') -- '",
-        "SELECT * FROM \"read_text\"('/etc/passwd')",
-        "SELECT * FROM system.main.read_text('/etc/passwd')",
-        "SELECT\u00a0* FROM\u2003read_text('/etc/passwd')",
-        "FROM query_table('table_1')",
-        "FROM query_table(['ORDERS'])",
-        "FROM sql_auto_complete('S')",
-        "FROM duckdb_settings",
-        "FROM duckdb_views",
-        "FROM pg_catalog.pg_settings",
-        "FROM information_schema.tables",
-        "FROM main.duckdb_logs",
-        "FROM system.main.duckdb_columns",
-        "FROM pragma_database_list",
-        "FROM temp.main.tail_1",
-        "FROM as_of.m1",
-        "DESCRIBE pg_catalog.pg_settings",
-        "WITH duckdb_views AS (SELECT 1) FROM duckdb_views",
-        "SELECT (WITH duckdb_views AS (SELECT 1) FROM duckdb_views) FROM duckdb_views",
-        "SHOW DATABASES",
-        "SHOW ALL TABLES",
-        "FROM (SHOW ALL TABLES)",
-        "FROM (SHOW TABLES)",
-        "SHOW TABLES FROM system",
-    ],
-)
+@pytest.mark.parametrize("query", FUNCTIONS)
 def test_functions_that_read_something_else(session: Session, query: str) -> None:
     with pytest.raises(
         SqlError, match=r"is available here|statement here reads|is not available here|is the name of|there is no table"
@@ -160,51 +97,13 @@ def test_functions_that_read_something_else(session: Session, query: str) -> Non
         session.query(query)
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        "FROM '/etc/passwd'",
-        'FROM "/etc/passwd"',
-        "FROM table_1",
-        "FROM tail_1",
-        "SELECT * FROM (WITH OTHER AS (SELECT 1) FROM OTHER), OTHER",
-        "WITH a AS (FROM b), b AS (SELECT 1) FROM a",
-        'FROM accounts."A".ORDERS',
-        "FROM accounts.A.ORDERS VERSION AS OF 0",
-        "FROM as_of(accounts.A.ORDERS, now())",
-        "FROM kv.conf",
-        "FROM misfits.ORDERS",
-        'FROM delta."../accounts/A/streams/ORDERS"',
-        "FROM delta.`streams/ORDERS/../../accounts/A/streams/ORDERS`",
-    ],
-)
+@pytest.mark.parametrize("query", UNKNOWN)
 def test_a_name_of_no_stream_of_the_account_is_unknown(session: Session, query: str) -> None:
     with pytest.raises(UnknownStream):
         session.query(query)
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "COPY (FROM ORDERS) TO '/tmp/x'",
-        "ATTACH '/tmp/x'",
-        "INSTALL spatial",
-        "LOAD httpfs",
-        "SET memory_limit = '100GB'",
-        "RESET lock_configuration",
-        "PRAGMA database_list",
-        "CALL pragma_version()",
-        "CREATE TABLE x AS FROM ORDERS",
-        "CREATE MACRO m() AS 1",
-        "DROP VIEW x",
-        "INSERT INTO ORDERS VALUES (1)",
-        "EXECUTE x",
-        "EXPORT DATABASE '/tmp/x'",
-        "USE system",
-        "EXPLAIN COPY (SELECT 1) TO '/tmp/x'",
-        "SELECT 1; COPY (SELECT 1) TO '/tmp/x'",
-    ],
-)
+@pytest.mark.parametrize("statement", STATEMENTS)
 def test_statements_that_do_more_than_read(session: Session, statement: str) -> None:
     with pytest.raises(SqlError):
         session.query(statement)
@@ -246,21 +145,7 @@ def test_what_may_be_asked(session: Session, query: str) -> None:
     assert session.query(query).fetchall()
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        "SELECT current_setting('secret_directory')",
-        "VALUES (system.main.CURRENT_SETTING('allowed_directories'))",
-        "SELECT (SELECT max(current_setting('home_directory')))",
-        "SELECT current_query(), seq FROM delta.`streams/ORDERS`",
-        "SELECT seq FROM as_of('ORDERS', current_setting('secret_directory'))",
-        "SELECT filename FROM delta.`streams/ORDERS`",
-        "SELECT o.filename, o.file_row_number FROM delta.`streams/ORDERS` o",
-        "SELECT COLUMNS('file.*') FROM delta.`streams/ORDERS`",
-        "SELECT rowid FROM delta.`streams/ORDERS`",
-        "SELECT delta_file_number FROM delta.`streams/ORDERS`",
-    ],
-)
+@pytest.mark.parametrize("query", PATHS)
 def test_no_query_shows_paths_of_the_server(session: Session, query: str) -> None:
     with pytest.raises(SqlError) as refused:
         session.query(query).fetchall()
