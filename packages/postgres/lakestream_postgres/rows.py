@@ -11,10 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakestream_client.errors import ClientError, QueryFailed
-from lakestream_client.sql import Answer, ask
 from lakestream.protocol import sql
 from lakestream.protocol.sql import ResultHead, SqlRequest
+from lakestream_client.errors import ClientError, QueryFailed
+from lakestream_client.sql import Answer, ask
 from lakestream_postgres.errors import explained
 from lakestream_postgres.types import field_of
 from lakestream_postgres.wire import Field
