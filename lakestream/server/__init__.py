@@ -19,4 +19,5 @@ In reading order:
 - `temporary_links.py`: Temporary links to remote servers, for `lakestream move`.
 - `heap.py`: The memory of the process.
 - `early_signals.py`: Signals while a server starts.
+- `stalls.py`: Stalls of the event loop: for how long everybody waited, and for which step.
 """

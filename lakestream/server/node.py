@@ -53,6 +53,7 @@ from lakestream.server.reloading import (
     limit_clients,
     reload_clients,
 )
+from lakestream.server.stalls import StallWatch
 
 if TYPE_CHECKING:
     from lakestream.net.accounts.imports import AccountImports
@@ -109,6 +110,7 @@ class Node:
         self._workers: Workers | None = None
         self._ids = itertools.count(1) if worker is None else itertools.count(worker.index + 1, worker.count)
         self._cleanups: list[Callable[[], None]] = []
+        self.stalls = StallWatch(self.log)
 
     # ------------------------------------------------------------------ the event loop
     def run(self) -> int:
@@ -125,7 +127,9 @@ class Node:
         await self.start()
         self._handle_signals()
         Collector(self.clock).start()
+        self.stalls.start(self.clock)
         await self._stopped.wait()
+        self.stalls.stop()
         await self.stop()
         return 0
 

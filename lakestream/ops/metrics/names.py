@@ -123,6 +123,15 @@ ACK_SECONDS = _histogram(
     "lakestream_publish_ack_duration_seconds",
     "Time from the oldest publish of a group commit until its pub acks are handed to the connections, in seconds.",
 )
+STALL_SECONDS = _histogram(
+    "lakestream_event_loop_stall_seconds",
+    "Times for which all clients waited for one step of the server, from 10 ms on, in seconds.",
+)
+LONGEST_STALL = _gauge(
+    "lakestream_event_loop_longest_stall_seconds",
+    "Longest of these waits within the last minute or two, in seconds; the label names the function that ran.",
+    ("step",),
+)
 IO_WAITING = _gauge("lakestream_disk_io_waiting", "Disk operations that wait for a thread now.")
 IO_WAITS = _counter("lakestream_disk_io_waits_total", "Disk operations that waited over 1 ms for a thread.")
 IO_WAIT_SECONDS = _counter("lakestream_disk_io_wait_seconds_total", "Time of those waits, in seconds.")

@@ -51,6 +51,8 @@ class ServerMetrics:
         yield
         sheet.put(names.PENDING, node.unsent.total, self._server)
         waits = node.io.waits()
+        sheet.put(names.STALL_SECONDS, node.stalls.seconds.read())
+        sheet.put(names.LONGEST_STALL, node.stalls.longest.length_ns / 1e9, {"step": node.stalls.longest.step})
         sheet.put(names.IO_WAITING, node.io.waiting)
         sheet.put(names.IO_WAITS, waits.waits)
         sheet.put(names.IO_WAIT_SECONDS, waits.total_ns / 1e9)

@@ -7,7 +7,7 @@ servers of their own.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -58,6 +58,23 @@ class Outage(msgspec.Struct, frozen=True):
     since_ns: int
     reason: str
     text: str
+
+
+class Stall(NamedTuple):
+    """A wait of all clients for one step: its length in ns, and the function that ran; "": it was not seen."""
+
+    length_ns: int = 0
+    step: str = ""
+
+
+class Stalls(Protocol):
+    """The waits of all clients for one step of the event loop."""
+
+    seconds: Histogram
+
+    @property
+    def longest(self) -> Stall:
+        """Return the longest one of late."""
 
 
 class HistoryFigures(msgspec.Struct, frozen=True):
@@ -199,6 +216,10 @@ class Monitored(Protocol):
     unsent: Unsent
     io: ThreadIo
     lame_duck: bool
+
+    @property
+    def stalls(self) -> Stalls:
+        """Return the waits of all clients."""
 
     @property
     def sql(self) -> Queries | None:
