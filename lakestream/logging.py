@@ -14,9 +14,12 @@ import threading
 import time
 from collections import deque
 
+import msgspec
+
 from lakestream.protocol.api.errors import PublicError
 
 _COLORS = {"INF": "32", "DBG": "36", "TRC": "33", "WRN": "0;93", "ERR": "31", "FTL": "31"}
+_WORDS = {"INF": "info", "DBG": "debug", "TRC": "trace", "WRN": "warn", "ERR": "error", "FTL": "fatal"}
 _ESCAPES = str.maketrans({"\n": "\\n", "\r": "\\r", "\x1b": "\\x1b"})
 _STDERR = 2
 _REPEATED_S = 1.0
@@ -118,6 +121,7 @@ class Logger:
         trace: write TRC lines.
         logtime: put the time on each line.
         utc: in UTC instead of local time.
+        as_json: write JSON objects with `time` (UTC, to µs), `level`, `pid` and `message` instead.
         descriptor: where to write without a file; stderr by default.
 
     Raises:
@@ -139,6 +143,7 @@ class Logger:
         trace: bool = False,
         logtime: bool = True,
         utc: bool = False,
+        as_json: bool = False,
         descriptor: int = _STDERR,
     ) -> None:
         self.debugging = debug
@@ -147,6 +152,7 @@ class Logger:
         self._file = file
         self._logtime = logtime
         self._utc = utc
+        self._json = as_json
         self._pid = f"[{os.getpid()}] "
         self._second = -1
         self._stamp = ""
@@ -223,10 +229,10 @@ class Logger:
             for line in block.rstrip().splitlines():
                 self._write("ERR", line)
 
-    def configure(self, *, debug: bool, trace: bool, logtime: bool, utc: bool) -> None:
+    def configure(self, *, debug: bool, trace: bool, logtime: bool, utc: bool, as_json: bool = False) -> None:
         """Apply what a reload may change."""
         self.debugging, self.tracing = debug, trace
-        self._logtime, self._utc = logtime, utc
+        self._logtime, self._utc, self._json = logtime, utc, as_json
         self._second = -1
 
     def reopen(self, file: str | None = None) -> None:
@@ -274,10 +280,21 @@ class Logger:
         self._line(level, text)
 
     def _line(self, level: str, text: str) -> None:
+        if self._json:
+            self._lines.write(self._object(level, text))
+            return
         stamp = self._time() if self._logtime else ""
         # One write per line: lines of two threads never mix. A text stays on its line whatever a client put into it.
         line = f"{self._pid}{stamp}{self._labels[level]}{text.translate(_ESCAPES)}\n"
         self._lines.write(line.encode("utf-8", "backslashreplace"))
+
+    @staticmethod
+    def _object(level: str, text: str) -> bytes:
+        second, rest = divmod(time.time_ns(), 1_000_000_000)
+        stamp = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(second))}.{rest // 1000:06d}Z"
+        message = text.encode("utf-8", "backslashreplace").decode()
+        line = {"time": stamp, "level": _WORDS[level], "pid": os.getpid(), "message": message}
+        return msgspec.json.encode(line) + b"\n"
 
     def _time(self) -> str:
         now = time.time_ns()

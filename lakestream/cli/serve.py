@@ -117,6 +117,7 @@ def _logger(options: Options) -> Logger:
             trace=options.trace,
             logtime=options.logtime,
             utc=options.logtime_utc,
+            as_json=options.log_json,
         )
     except OSError as error:
         raise LogFileError(f"error opening file: open {options.log_file}: {reason_in_words(error)}") from error

@@ -62,6 +62,7 @@ RELOADABLE = frozenset(
         "trace",
         "logtime",
         "logtime_utc",
+        "log_json",
         "log_file",
         "server_tags",
         "server_metadata",

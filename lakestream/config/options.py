@@ -633,6 +633,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     trace: bool = False
     logtime: bool = True
     logtime_utc: bool = False
+    log_json: bool = False
     log_file: str = ""
     pid_file: str = ""
     ports_file_dir: str = ""

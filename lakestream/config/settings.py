@@ -434,6 +434,23 @@ def _lake(key: str, item: Item) -> LakeOptions:
     return LakeOptions(**converted(as_map(key, item), LAKE))
 
 
+# ---------------------------------------------------------------------- the log, our own block
+
+
+def _log_format(key: str, item: Item) -> bool:
+    """Return True for JSON."""
+    if (word := as_text(key, item)) not in ("text", "json"):
+        raise item.error(f"log format {word!r} is not known; there are text and json")
+    return word == "json"
+
+
+LOG: dict[str, Rule] = {"format": ("log_json", _log_format)}
+
+
+def _log(key: str, item: Item) -> bool:
+    return bool(converted(as_map(key, item), LOG).get("log_json", False))
+
+
 # ---------------------------------------------------------------------- the console, our own block
 
 
@@ -565,6 +582,7 @@ TOP: dict[str, Rule] = {
     "trace": ("trace", as_boolean),
     "logtime": ("logtime", as_boolean),
     "logtime_utc": ("logtime_utc", as_boolean),
+    "log": ("log_json", _log),
     **dict.fromkeys(("log_file", "logfile"), ("log_file", as_text)),
     **dict.fromkeys(("pid_file", "pidfile"), ("pid_file", as_text)),
     "ports_file_dir": ("ports_file_dir", as_text),

@@ -551,7 +551,13 @@ class Node:
         if "client_advertise" in changed:
             self.cluster.advertise(self.identity)
         self.config_loaded_ns = self.clock.now()
-        self.log.configure(debug=options.debug, trace=options.trace, logtime=options.logtime, utc=options.logtime_utc)
+        self.log.configure(
+            debug=options.debug,
+            trace=options.trace,
+            logtime=options.logtime,
+            utc=options.logtime_utc,
+            as_json=options.log_json,
+        )
         self.system.configured()
         self._warn()
         self.log.info("Reloaded server configuration")

@@ -104,6 +104,7 @@ BLOCKS: tuple[Keys, ...] = (
     Keys("jetstream.limits", settings.LIMITS),
     Keys("jetstream.limits.batch", settings.BATCH_LIMITS),
     Keys("lake", settings.LAKE, options.LakeOptions()),
+    Keys("log", settings.LOG, options.Options()),
     Keys("console", settings.CONSOLE, options.ConsoleOptions()),
     Keys("sql", settings.SQL, options.SqlOptions()),
     Keys("otel", settings.OTEL, options.OtelOptions()),
@@ -129,6 +130,7 @@ BLOCKS: tuple[Keys, ...] = (
 KINDS: dict[Callable[..., Any], str] = {
     values.as_boolean: "boolean",
     values.as_text: "text",
+    settings._log_format: "`text` or `json`",
     values.as_number: "number",
     values.as_limit: "number",
     values.as_bytes: "size",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import select
@@ -55,6 +56,22 @@ def test_utc(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
     utc, local = capfd.readouterr().err.splitlines()
     assert " 2026/01/02 03:04:05.000001 " in utc
     assert " 2026/01/02 08:34:05.000001 " in local
+
+
+def test_json(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.time_ns", lambda: 1_767_323_045_000_001_999)
+    log = Logger(as_json=True)
+    log.warn('a "subject"\nin two lines\x1b \udcff')
+    log.configure(debug=False, trace=False, logtime=False, utc=False)
+    log.info("as before")
+    first, second = capfd.readouterr().err.splitlines()
+    assert json.loads(first) == {
+        "time": "2026-01-02T03:04:05.000001Z",
+        "level": "warn",
+        "pid": os.getpid(),
+        "message": 'a "subject"\nin two lines\x1b \\udcff',
+    }
+    assert second == f"[{os.getpid()}] [INF] as before"
 
 
 def test_a_text_stays_on_its_line_whatever_a_client_put_into_it(capfd: pytest.CaptureFixture[str]) -> None:

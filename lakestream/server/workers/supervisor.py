@@ -260,7 +260,13 @@ class WorkerSupervisor:
         self._options = options
         if "log_file" in changed:
             self._log.reopen(options.log_file)
-        self._log.configure(debug=options.debug, trace=options.trace, logtime=options.logtime, utc=options.logtime_utc)
+        self._log.configure(
+            debug=options.debug,
+            trace=options.trace,
+            logtime=options.logtime,
+            utc=options.logtime_utc,
+            as_json=options.log_json,
+        )
 
     def _bound(self) -> BoundPorts:
         clients, websocket = self._ports

@@ -447,3 +447,11 @@ def test_options_do_not_change(options: Load) -> None:
     with pytest.raises(AttributeError):
         options(None).port = 5  # type: ignore[misc]
     assert msgspec.structs.replace(options(None), port=5).port == 5
+
+
+def test_the_format_of_the_log(options: Load) -> None:
+    assert not options("").log_json
+    assert options("log { format: json }").log_json
+    assert not options("log: {format: text}").log_json
+    with pytest.raises(StartError, match=r"log format 'xml' is not known; there are text and json"):
+        options("log { format: xml }")
