@@ -19,7 +19,7 @@ from lakestream.raft.group.group import Steps, take_all
 from lakestream.stream.core import limits, offline
 from lakestream.stream.core.batch import Batch
 from lakestream.stream.core.config import StreamConfig
-from lakestream.stream.core.effect import Effect, Effects
+from lakestream.stream.core.effect import MARK, Effect, Effects
 from lakestream.stream.core.feature import Hooks, Stored
 from lakestream.stream.core.operations import (
     CreateStream,
@@ -180,6 +180,7 @@ class Applier:
         effects = [
             self.effects.of(header, self._config, first_seq + place, time_ns, subjects[place])
             for place, header, time_ns in found.headers
+            if MARK in header
         ]
         if self._rolls_inside(effects, first_seq + len(subjects) - 1):
             self._records(list(iter_records(body)), at)
@@ -192,7 +193,7 @@ class Applier:
         return [
             self.effects.of(record.header, self._config, record.seq, record.time_ns, record.subject)
             for record in records
-            if record.header
+            if MARK in record.header
         ]
 
     def _records(self, records: list[Record], at: Appended) -> None:

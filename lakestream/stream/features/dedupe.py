@@ -110,17 +110,27 @@ class MessageIds:
 
     def add(self, msg_id: bytes, seq: int, time_ns: int) -> None:
         """Remember an id of a message stored at `time_ns` by the steady clock; see `Ages.stored_ns`."""
-        self.last_id, self.last_seq = msg_id, seq
-        if self.window_ns > 0:
-            self._seqs[msg_id] = seq
+        self.add_all([msg_id], [seq], [time_ns])
+
+    def add_all(self, ids: list[bytes], seqs: Sequence[int], times: Sequence[int]) -> None:
+        """Remember the ids of some messages, ascending by sequence and time."""
+        self.last_id, self.last_seq = ids[-1], seqs[-1]
+        if self.window_ns <= 0:
+            return
+        self._seqs.update(zip(ids, seqs, strict=True))
+        at = 0
+        while at < len(ids):
             if not self._chunks or len(self._chunks[-1].ids) >= CHUNK_IDS:
                 self._chunks.append(_Chunk())
             chunk = self._chunks[-1]
-            chunk.ids.append(msg_id)
-            if chunk.times:
-                time_ns = max(time_ns, chunk.times[-1])  # another leader's clock may have been ahead
-            chunk.times.append(time_ns)
-            chunk.seqs.append(seq)
+            stop = at + CHUNK_IDS - len(chunk.ids)
+            some = times[at:stop]
+            if chunk.times and some[0] < chunk.times[-1]:  # another leader's clock may have been ahead
+                some = [max(time_ns, chunk.times[-1]) for time_ns in some]
+            chunk.ids += ids[at:stop]
+            chunk.times.extend(some)
+            chunk.seqs.extend(seqs[at:stop])
+            at = stop
 
     def unknown(self, ids: Sequence[bytes | None], now_ns: int) -> int:
         """Return how many of these ids, from the first on, are new, each before the next is added; None and b"" are no
@@ -315,12 +325,13 @@ class Dedupe(Feature):
 
     def taken_run(self, batch: Batch, run: Publishes, begin: int, end: int) -> None:
         if _HEADER in run.own:
-            seq = batch.first_seq + len(batch) - (end - begin)
-            stored_ns = self._ages.stored_ns(seq, batch.last_time - (end - begin - 1) * STEP_NS)
-            add, values = self.ids.add, run.values(_HEADER)
-            for at in range(begin, end):
-                if msg_id := values[at]:
-                    add(msg_id, seq + at - begin, stored_ns + (at - begin) * STEP_NS)
+            number, ids = end - begin, run.values(_HEADER)[begin:end]
+            seq, last_ns = batch.first_seq + len(batch) - number, batch.last_time
+            stored_ns = self._ages.stored_ns(seq + number - 1, last_ns) - (number - 1) * STEP_NS
+            which = [at for at, each in enumerate(ids) if each]
+            if which:
+                times = [stored_ns + at * STEP_NS for at in which]
+                self.ids.add_all([each for each in ids if each], [seq + at for at in which], times)
 
     def received(self, stored: Stored) -> None:
         if stored.effects and not stored.archived:

@@ -21,6 +21,24 @@ STREAMS: tuple[dict[str, Any], ...] = (
     {"name": "T", "subjects": ["t.*"], "no_ack": True, "storage": "memory"},
     {"name": "N", "subjects": ["n.1"], "republish": {"src": "n.*", "dest": "again.{{wildcard(1)}}"}},
 )
+WITH_HEADERS: tuple[dict[str, Any], ...] = (
+    {"name": "R", "subjects": ["r.>"], "max_msgs_per_subject": 3, "allow_msg_ttl": True, "allow_rollup_hdrs": True},
+    {"name": "S", "subjects": ["s.1", "s.2"], "max_bytes": 1500, "discard": "new", "max_msg_size": 120},
+    {"name": "N", "subjects": ["n.1"], "max_msgs": 9, "discard": "new", "discard_new_per_subject": True}
+    | {"max_msgs_per_subject": 4, "duplicate_window": 1_000_000_000},
+)
+HEADERS: tuple[dict[str, tuple[str, ...]], ...] = (
+    {},
+    {"trace": ("x",)},
+    {"Nats-Msg-Id": tuple(map(str, range(60)))},
+    {"Nats-Msg-Id": tuple(map(str, range(60))), "Nats-TTL": ("1h", "never", "2m", "x", "")},
+    {"Nats-TTL": ("1h",)},
+    {"Nats-Expected-Stream": ("R", "R", "R", "S")},
+    {"Nats-Expected-Last-Sequence": tuple(map(str, range(12)))},
+    {"Nats-Expected-Last-Subject-Sequence": ("0", "0", "1", "2", "3")},
+    {"Nats-Rollup": ("sub",)},
+)
+"""Header names with the values among which a message chooses."""
 FENCES = {"R": "r.fence", "S": "s.1", "N": "n.1"}
 """A subject of each stream that acks."""
 CONNECTS: tuple[dict[str, Any], ...] = (
@@ -89,11 +107,12 @@ class _Client:
         self.wire.inbox_sid = self.wire.subscribe(f"{self.wire.inbox}.*")
         self.wire.ping()
 
-    def packet(self, rng: random.Random, number: int, asked: list[str]) -> bytes:
-        """Return some publishes, of which neighbours often have the same subject.
+    def packet(self, rng: random.Random, number: int, asked: list[str], headed: bool = False) -> bytes:
+        """Return some publishes, of which neighbours often have the same subject and headers.
 
         asked: reply subjects so far, to which clients that may answer publish too.
         """
+        names = HEADERS[0]
         parts: list[bytes] = []
         subject = rng.choice(self.sent)
         for at in range(rng.choice((1, 2, 5, 20, 60))):
@@ -108,7 +127,12 @@ class _Client:
             if asked and rng.random() < 0.3:
                 reply = f"ask.{len(asked)}"
                 asked.append(reply)
-            headers = {"Nats-Msg-Id": f"{number}.{at % 7}"} if rng.random() < 0.05 else None
+            if headed:
+                reply = "" if reply == "$JS.x" else reply  # only later releases refuse it
+                names = rng.choice(HEADERS) if rng.random() < 0.2 else names
+                headers = {name: rng.choice(values) for name, values in names.items()} or None
+            else:
+                headers = {"Nats-Msg-Id": f"{number}.{at % 7}"} if rng.random() < 0.05 else None
             parts.append(pub(subject, data, reply, headers))
         return b"".join(parts)
 
@@ -124,8 +148,14 @@ def packets_of_users(t: Script, owner: str, seed: int) -> None:
     _packets(t.as_user(owner), random.Random(f"runs {owner} {seed}"), owner)
 
 
-def _packets(t: Script, rng: random.Random, owner: str) -> None:
-    streams = rng.sample(STREAMS, rng.choice((1, 2, 4)))
+@table([(str(seed), seed) for seed in range(12)])
+def packets_with_headers(t: Script, seed: int) -> None:
+    """The same with message ids, lifetimes, expectations and limits."""
+    _packets(t, random.Random(f"headers {seed}"), "", headed=True)
+
+
+def _packets(t: Script, rng: random.Random, owner: str, headed: bool = False) -> None:
+    streams = WITH_HEADERS if headed else rng.sample(STREAMS, rng.choice((1, 2, 4)))
     fences = [FENCES[config["name"]] for config in streams if config["name"] in FENCES]
     for config in streams:
         t.wire.api(f"STREAM.CREATE.{config['name']}", config)
@@ -137,7 +167,7 @@ def _packets(t: Script, rng: random.Random, owner: str) -> None:
         clients[0].wire.ping()
     for number in range(PACKETS):
         sender = rng.choice(clients)
-        sender.wire.send(sender.packet(rng, number, asked))
+        sender.wire.send(sender.packet(rng, number, asked, headed))
         # A stream has stored all of it when it acks one message more of the same client.
         for subject in fences:
             sender.wire.request(subject, b"fence")
