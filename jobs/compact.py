@@ -48,6 +48,9 @@ DEFAULT_PARALLEL = 4
 ORPHAN_GRACE_SECONDS = 30.0
 """Time for a compactor whose parent has died to stop in order."""
 
+REPORT_SECONDS = 60.0
+"""The batches of a minute have one line together."""
+
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Parse the command line; an error ends the program with code 2 and one line on stderr."""
@@ -84,6 +87,13 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         default=DEFAULT_EVERY_SECONDS,
         metavar="SECONDS",
         help="interval of the maintenance of jobs/maintain.py; 0: never (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--report-every",
+        type=job.not_negative,
+        default=REPORT_SECONDS,
+        metavar="SECONDS",
+        help="one line for the batches of so many seconds; 0: one for each batch (default: %(default)g)",
     )
     parser.add_argument(
         "--catalog",
@@ -157,14 +167,14 @@ def run(
 
     upkeep = None if options.once or not options.maintain_every else _upkeep(spark, lake, options, stop, metrics)
 
-    rest = Rest(spark)
+    rest, lines = Rest(spark), BatchLines(options.json, 0 if options.once else options.report_every)
 
     def report(batch: BatchReport) -> None:
         nonlocal moved
         if batch.streams:
             rest.worked()
         moved += batch.streams
-        _say_batch(options.json, batch)
+        lines.add(batch)
         metrics.note(batch, time.time())
         if upkeep is not None:
             upkeep.note(batch.commits)
@@ -206,7 +216,7 @@ def run(
             if keeper is not None:
                 keeper.start()
             try:
-                return _serve(compactor, upkeep, rest, options.interval, stop)
+                return _serve(compactor, upkeep, rest, lines, options.interval, stop)
             except Exception as error:
                 if not outages.outlast(error):
                     raise
@@ -216,6 +226,7 @@ def run(
             compactor = metrics.compactor = make()
     finally:
         metrics.spark = None
+        lines.flush()
         if keeper is not None:
             keeper.stop()
         _close(compactor, upkeep, spark)
@@ -280,7 +291,9 @@ def _close(compactor: Compactor, upkeep: Upkeep | None, spark: SparkSession) -> 
         complain(f"Spark did not end by itself: {type(error).__name__}")
 
 
-def _serve(compactor: Compactor, upkeep: Upkeep | None, rest: Rest, interval: float, stop: threading.Event) -> int:
+def _serve(
+    compactor: Compactor, upkeep: Upkeep | None, rest: Rest, lines: BatchLines, interval: float, stop: threading.Event
+) -> int:
     compactor.start(interval)
     say("compactor ready")
     if upkeep is not None:
@@ -289,6 +302,7 @@ def _serve(compactor: Compactor, upkeep: Upkeep | None, rest: Rest, interval: fl
         compactor.check()
         compactor.tend()
         rest.check()
+        lines.check()
     return 0
 
 
@@ -304,16 +318,51 @@ def _has_work(lake: str) -> bool:
         return True
 
 
-def _say_result(as_json: bool, streams: int, rows: int, seconds: float) -> None:
-    text = f"compacted {streams} {'stream' if streams == 1 else 'streams'}, {rows} rows, {seconds:.2f} s"
-    job.tell(as_json, text, streams=streams, rows=rows, seconds=round(seconds, 3))
+class BatchLines:
+    """What is printed about batches: failures and the first batch at once, then one line for those of some time.
+
+    Args:
+        as_json: print JSON.
+        every: seconds of a line; 0: each batch has its own.
+    """
+
+    def __init__(self, as_json: bool, every: float) -> None:
+        self._json, self._every = as_json, every
+        self._due = time.monotonic()
+        self._batches: list[BatchReport] = []
+        self._lock = threading.Lock()
+
+    def add(self, batch: BatchReport) -> None:
+        """Take the report of a batch. Called by one thread, `check` by another."""
+        if batch.streams:
+            with self._lock:
+                self._batches.append(batch)
+            self.check()
+        for directory, reason in batch.failures.items():
+            complain(f"{directory}: {reason}")
+
+    def check(self) -> None:
+        """Print what is due."""
+        if self._batches and time.monotonic() >= self._due:
+            self.flush()
+
+    def flush(self) -> None:
+        """Print what was not printed yet."""
+        with self._lock:
+            batches, self._batches = self._batches, []
+            self._due = time.monotonic() + self._every
+        if batches:
+            tables = {name for each in batches for name in each.commits}
+            streams = batches[0].streams if len(batches) == 1 else len(tables)
+            rows, seconds = sum(each.rows for each in batches), sum(each.seconds for each in batches)
+            _say_result(self._json, streams, rows, seconds, len(batches))
 
 
-def _say_batch(as_json: bool, report: BatchReport) -> None:
-    if report.streams:
-        _say_result(as_json, report.streams, report.rows, report.seconds)
-    for directory, reason in report.failures.items():
-        complain(f"{directory}: {reason}")
+def _say_result(as_json: bool, streams: int, rows: int, seconds: float, batches: int = 1) -> None:
+    text = f"compacted {streams} {'stream' if streams == 1 else 'streams'}"
+    text += f" in {batches} batches" if batches > 1 else ""
+    text += f", {rows} rows, {seconds:.2f} s"
+    job.tell(as_json, text, streams=streams, rows=rows, seconds=round(seconds, 3), batches=batches)
 
 
 def _say_done(done: MaintenanceResult) -> None:

@@ -73,7 +73,7 @@ class World:
         model.stage(self.lake)
 
     def compactor(self) -> Job:
-        self.job = Job(self.lake, "--interval", "0.2", "--catalog", str(self.address))
+        self.job = Job(self.lake, "--interval", "0.2", "--report-every", "0", "--catalog", str(self.address))
         return self.job
 
     def entries(self, database: str = "events") -> dict[str, CatalogEntry]:

@@ -109,7 +109,7 @@ def test_a_table_with_many_commits_is_looked_after_while_it_is_compacted(
 def test_a_compactor_and_a_maintainer_that_are_two_processes(lake: Path, tmp_path: Path, started: list[Job]) -> None:
     model = StreamModel(tmp_path / "log")
     program = str(job().with_name("maintain.py"))
-    compactor = Job(lake, "--interval", "0.2", "--maintain-every", "0")
+    compactor = Job(lake, "--interval", "0.2", "--maintain-every", "0", "--report-every", "0")
     maintainer = Job(lake, "--every", "0.1", "--min-files", "2", program=[sys.executable, program])
     started += [compactor, maintainer]
     compactor.wait_for("compactor ready", SECONDS)

@@ -76,6 +76,12 @@ def compact(
             metavar="SECONDS", help="Seconds between two rounds of table maintenance (default: 600; 0: never)."
         ),
     ] = None,
+    report_every: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS", help="One line for the batches of so many seconds (default: 60; 0: one for each batch)."
+        ),
+    ] = None,
     metrics: Annotated[
         str | None, typer.Option(metavar="[HOST:]PORT", help="Serve metrics for Prometheus at this address, /metrics.")
     ] = None,
@@ -85,6 +91,7 @@ def compact(
     """Run the compactor: write staged messages into the streams' Delta tables with Spark."""
     options = [name for name, given in (("--once", once), ("--create", create), ("--json", as_json)) if given]
     options += [] if maintain_every is None else [f"--maintain-every={maintain_every}"]
+    options += [] if report_every is None else [f"--report-every={report_every}"]
     options += [] if metrics is None else [f"--metrics={metrics}"]
     options += [f"--catalog={each}" for each in catalog or ()]
     _become("compact.py", lake, options, needs_java=not once)  # with nothing to do it needs no Java
