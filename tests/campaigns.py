@@ -1,9 +1,9 @@
-"""Results of campaigns, and the table of all of them in docs/reliability.md.
+"""Results of campaigns: the table of every fault in docs/campaigns.md, and the summary in docs/reliability.md.
 
-    python -m tests.campaigns          writes the table again
+    python -m tests.campaigns          writes both tables again
 
 Belongs here: the record of one campaign (docs/reliability/NAME.json, written with the option `--save` of a campaign's
-command), and the table. Each campaign measures in its own package; its section of the page is written by hand.
+command), and the tables. Each campaign measures in its own package; its section of the page is written by hand.
 """
 
 from __future__ import annotations
@@ -15,21 +15,24 @@ from pathlib import Path
 import msgspec
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "reliability.md"
+PAGE = ROOT / "docs" / "campaigns.md"
+SUMMARY = ROOT / "docs" / "reliability.md"
 RESULTS = ROOT / "docs" / "reliability"
-NAMES = (
-    "power",
-    "faults",
-    "corruption",
-    "cluster-corruption",
-    "histories",
-    "simulation",
-    "overload",
-    "lake",
-    "long-run",
-)
-"""Campaigns in the order of the page."""
+NAMES = {
+    "power": ("Power is cut at any file operation", "power-losses"),
+    "faults": ("A file operation fails: I/O error, full disk, short read, vanished file", "failing-files"),
+    "corruption": ("A byte of a stopped or running server's files is damaged", "corruption"),
+    "cluster-corruption": ("A byte of one replica's files is damaged, three servers", "corruption"),
+    "histories": ("Kills, pauses, partitions, slow or full disks, clocks, membership changes, under load", "histories"),
+    "simulation": ("The same kinds of fault in a simulated cluster, reproducible by seed", "simulation"),
+    "overload": ("Clients flood the server", "overload"),
+    "lake": ("The lake is away, or other programs change it", "lake-outages-and-strangers"),
+    "long-run": ("A steady load runs for an hour", "long-run"),
+}
+"""Campaigns in the order of the pages: a line for people, and the section that describes it."""
 BEGIN, END = "<!-- campaigns: made by `python -m tests.campaigns` -->\n", "<!-- end of campaigns -->\n"
+KEPT = "kept"
+"""Beginning of a row's result if the promise was kept."""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -76,20 +79,31 @@ def save(campaign: Campaign) -> None:
     day = datetime.datetime.now(datetime.UTC).date().isoformat()
     content = msgspec.json.encode(msgspec.structs.replace(campaign, day=day))
     (RESULTS / f"{campaign.name}.json").write_bytes(msgspec.json.format(content, indent=1) + b"\n")
-    PAGE.write_text(page(PAGE.read_text(), saved()))
+    write()
+
+
+def write() -> None:
+    """Write both tables from the results in the repository."""
+    for path, text in pages().items():
+        path.write_text(text)
 
 
 def saved() -> list[Campaign]:
-    """Return the results in the repository, in the order of the page."""
+    """Return the results in the repository, in the order of the pages."""
     paths = [RESULTS / f"{name}.json" for name in NAMES]
     return [msgspec.json.decode(path.read_bytes(), type=Campaign) for path in paths if path.exists()]
 
 
-def page(text: str, campaigns: Sequence[Campaign]) -> str:
-    """Return the page with the table of these results."""
+def pages() -> dict[Path, str]:
+    """Return the pages with the tables of the results in the repository."""
+    tables = {PAGE: table(saved()), SUMMARY: summary(saved())}
+    return {path: _page(path.read_text(), made) for path, made in tables.items()}
+
+
+def _page(text: str, made: str) -> str:
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}{table(campaigns)}{END}{after}"
+    return f"{before}{BEGIN}{made}{END}{after}"
 
 
 def table(campaigns: Sequence[Campaign]) -> str:
@@ -102,9 +116,20 @@ def table(campaigns: Sequence[Campaign]) -> str:
     return "\n".join(rows) + "\n"
 
 
+def summary(campaigns: Sequence[Campaign]) -> str:
+    """Return one line for each campaign as a Markdown table: rows of the other table, and how many kept their promise."""
+    rows = ["| what happens | checks | promises kept | latest run |", "|---|--:|--:|---|"]
+    for campaign in campaigns:
+        title, section = NAMES[campaign.name]
+        kept = sum(row.result.startswith(KEPT) for row in campaign.rows)
+        link = f"[{title}]({PAGE.name}#{section})"
+        rows.append(f"| {link} | {len(campaign.rows)} | {kept} of {len(campaign.rows)} | {campaign.day} |")
+    return "\n".join(rows) + "\n"
+
+
 def stale() -> bool:
-    """Return True if the table in the documentation is not that of the results."""
-    return PAGE.read_text() != page(PAGE.read_text(), saved())
+    """Return True if a table in the documentation is not that of the results."""
+    return any(path.read_text() != text for path, text in pages().items())
 
 
 def unknown_tests() -> list[str]:
@@ -118,4 +143,4 @@ def unknown_tests() -> list[str]:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(PAGE.read_text(), saved()))
+    write()

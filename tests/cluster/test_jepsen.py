@@ -1,6 +1,6 @@
 """Tests of the faults under which Jepsen saw nats-server 2.12.1 lose acked messages or streams.
 
-The findings and what happens here are in docs/reliability.md. Each test runs a load, injects the fault of one finding,
+The findings and what happens here are in docs/campaigns.md. Each test runs a load, injects the fault of one finding,
 and audits every replica against all acks. `--against real` shows what nats-server does with damaged files.
 """
 

@@ -4,7 +4,7 @@
 
 Exit code 1 if a target broke a promise; the inputs are in OUT/<target>/findings, each with its traceback beside it.
 `--keep` adds inputs that reach new lines to `corpora/`, which `make test` replays; `--save` writes the results to
-docs/reliability/fuzzing.json and the table in docs/reliability.md.
+docs/reliability/fuzzing.json and the table in docs/campaigns.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The table of campaigns in docs/reliability.md, made from docs/reliability/fuzzing.json.
+"""The table of campaigns in docs/campaigns.md, made from docs/reliability/fuzzing.json.
 
 Belongs here: the results of the latest campaign of each target, and their table.
 """
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from tests.fuzz.target import CORPORA, TESTS
 from tests.fuzz.targets import MODULES, load
 
-PAGE = TESTS.parent / "docs" / "reliability.md"
+PAGE = TESTS.parent / "docs" / "campaigns.md"
 RESULTS = TESTS.parent / "docs" / "reliability" / "fuzzing.json"
 BEGIN, END = "<!-- fuzzing: made by `python -m tests.fuzz --save` -->\n", "<!-- end of fuzzing -->\n"
 

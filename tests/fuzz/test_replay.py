@@ -1,6 +1,6 @@
 """Tests of the fuzz targets: the kept inputs keep all promises, and a broken promise is seen.
 
-`python -m tests.fuzz` makes new inputs (docs/reliability.md).
+`python -m tests.fuzz` makes new inputs (docs/campaigns.md).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The promises, each checked by a function over a history.
 
-Belongs here: the checkers and the list of them. Each returns its violations; none needs a server. docs/reliability.md
+Belongs here: the checkers and the list of them. Each returns its violations; none needs a server. docs/campaigns.md
 (Histories) names the promises; docs/replication.md says what each kind of read guarantees.
 """
 
