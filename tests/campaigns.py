@@ -117,7 +117,7 @@ def table(campaigns: Sequence[Campaign]) -> str:
 
 
 def summary(campaigns: Sequence[Campaign]) -> str:
-    """Return one line for each campaign as a Markdown table: rows of the other table, and how many kept their promise."""
+    """Return a Markdown table with one line per campaign: its rows, and how many of them kept their promise."""
     rows = ["| what happens | checks | promises kept | latest run |", "|---|--:|--:|---|"]
     for campaign in campaigns:
         title, section = NAMES[campaign.name]
