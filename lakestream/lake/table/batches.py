@@ -371,9 +371,13 @@ def _is_behind(storage: Storage, stream: StagedStream) -> bool:
         return False
     table = paths.table(storage.root, identity.name, identity.account)
     watch = TableFollower(table, identity.uid)
-    if stream.last_index > (watch.position() or 0):
-        return True
+    return stream.last_index > (watch.position() or 0) or has_removed_rows(watch)
+
+
+def has_removed_rows(watch: TableFollower) -> bool:
+    """Return True if a table, at the position that was read last, may still have rows of removed messages: those that
+    are deleted behind a commit, whose deletion may fail. Raises LakeError, OSError."""
     if watch.head.progress is None or watch.head.progress.departed <= 0:
         return False
-    log = open_log(table)
+    log = open_log(watch.table)
     return log.pending_deletes(log.latest) is not None

@@ -65,7 +65,6 @@ from lakestream.lake.staging.staging import StagedSegment, StagedStream
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import batches, state
-from lakestream.lake.table.at import open_log
 from lakestream.lake.table.state import TableFollower
 from lakestream.protocol.decoding import DECODE_ERRORS
 
@@ -291,16 +290,10 @@ class SegmentsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return True
 
     def _is_behind(self, name: str, stream: StagedStream, reached: int) -> bool:
-        """Return True if a stream's table lacks staged segments, or may still have rows of removed messages: those that
-        are deleted behind a commit, whose deletion may fail."""
-        if stream.last_index > reached:
-            return True
+        """Return True if a stream's table lacks staged segments, or may still have rows of removed messages."""
         watch = self._watches.get(name)
-        if watch is None or watch.head.progress is None or watch.head.progress.departed <= 0:
-            return False
         try:
-            log = open_log(watch.table)
-            return log.pending_deletes(log.latest) is not None
+            return stream.last_index > reached or (watch is not None and batches.has_removed_rows(watch))
         except (LakeError, OSError):
             return True  # the batch reports it
 
