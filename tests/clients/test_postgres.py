@@ -6,9 +6,7 @@ import asyncio
 import contextlib
 import datetime
 import io
-import os
 import re
-import subprocess
 import threading
 import uuid
 from collections.abc import Iterator
@@ -17,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
-import bcrypt
 import psycopg
 import pytest
 
 from tests.certificates import PLACE
+from tests.clients.postgres_world import KEY, ROWS, address, port, psql, started
 from tests.keys import Operator, creds, user_key
 from tests.servers import Kind, Server
 from tests.sql_escapes import ANYTHING_ELSE, FUNCTIONS, PATHS, STATEMENTS, UNKNOWN
@@ -29,57 +27,15 @@ from tests.wire import Wire
 
 pytestmark = [pytest.mark.conformance, pytest.mark.heavy]
 
-PSQL = "/usr/bin/psql"
-HASH = bcrypt.hashpw(b"pw", bcrypt.gensalt(4)).decode()
-KEY = user_key("postgres")
-CONFIG = f"""
-accounts {{
-  MINE {{ jetstream: enabled, users: [
-    {{ user: ann, password: pw }}
-    {{ user: hashed, password: "{HASH}" }}
-    {{ nkey: {KEY.public} }}
-    {{ user: none, password: pw, permissions {{ publish: {{ deny: ["$LAKE.API.SQL", "$LAKE.API.SQL.>"] }} }} }}
-    {{ user: one, password: pw, permissions {{
-      publish: {{ allow: ["$LAKE.API.SQL.ORDERS", "$LAKE.API.SQL.FLOW.>", "$LAKE.API.SQL.CANCEL.*"] }} }} }} ] }}
-  B {{ jetstream: enabled, users: [{{ user: bob, password: pw }}] }}
-}}
-lake {{ seal_age: "1h" }}
-sql {{ postgres {{ listen: "127.0.0.1:-1", max_connections: 20 }}, max_rows: 400000, max_time: 20s }}
-"""
-ROWS = 3
 UTC = datetime.UTC
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Yield a server with a stream in each of two accounts, and a bucket."""
-    server = Server(Kind.OURS, tmp_path_factory.mktemp("postgres") / "store", config=CONFIG)
-    server.start(timeout=90)
-    for user, stream, subject in (
-        ("ann", "ORDERS", "orders"),
-        ("ann", "KV_settings", "$KV.settings"),
-        ("bob", "SECRET", "s"),
-    ):
-        with Wire(server.address, {"user": user, "pass": "pw"}, 20) as wire:
-            config = {"name": stream, "subjects": [f"{subject}.>"], "max_msgs_per_subject": 5}
-            wire.api(f"STREAM.CREATE.{stream}", config)
-            for number in range(ROWS):
-                wire.request(f"{subject}.{number}", b'{"n": %d}' % number)
-            wire.request(f"$LAKE.API.FLUSH.{stream}")
+    server = started(tmp_path_factory.mktemp("postgres") / "store")
     yield server
     server.kill()
-
-
-def port(server: Server) -> int:
-    """Return the port of the listener."""
-    found = re.search(r"Postgres on 127\.0\.0\.1:(\d+)", server.log())
-    assert found is not None
-    return int(found[1])
-
-
-def address(server: Server, user: str = "ann", password: str = "pw", **more: Any) -> dict[str, Any]:
-    """Return the arguments of psycopg's connections."""
-    return {"host": "127.0.0.1", "port": port(server), "user": user, "password": password, "dbname": "lake"} | more
 
 
 @pytest.fixture
@@ -87,17 +43,6 @@ def ann(server: Server) -> Iterator[psycopg.Connection[Any]]:
     """Yield a connection of psycopg."""
     with psycopg.connect(**address(server), autocommit=True) as connection:
         yield connection
-
-
-def psql(server: Server, *commands: str, user: str = "ann", password: str = "pw") -> subprocess.CompletedProcess[str]:
-    """Run psql with some commands."""
-    where = f"host=127.0.0.1 port={port(server)} user={user} dbname=lake"
-    arguments = [each for command in commands for each in ("-c", command)]
-    environment = {**os.environ, "PGPASSWORD": password, "PSQLRC": "/dev/null", "PSQL_PAGER": "cat"}
-    return subprocess.run(
-        [PSQL, where, "-v", "ON_ERROR_STOP=1", "-A", "-t", *arguments],
-        capture_output=True, text=True, timeout=60, env=environment, check=False,
-    )  # fmt: skip
 
 
 # ---------------------------------------------------------------------- psql
@@ -333,9 +278,7 @@ def test_users_of_operator_mode_log_in_with_their_credentials_over_tls(tmp_path:
     server = Server(Kind.OURS, tmp_path / "store", config=f'{operator.config}\nlake {{ seal_age: "1h" }}\n{sql}')
     server.start(timeout=90)
     try:
-        found = re.search(r"Postgres on 0\.0\.0\.0:(\d+)", server.log())
-        assert found is not None
-        where = {"host": "localhost", "port": int(found[1]), "user": "any", "dbname": "lake"}
+        where = {"host": "localhost", "port": port(server), "user": "any", "dbname": "lake"}
         safe = {"sslmode": "verify-full", "sslrootcert": str(server.certificates / "ca.pem")}
         token = operator.user_token(bearer_token=True)
         for password in (creds(operator.token, operator.user), f"{operator.token}:{operator.user.seed}", token):

@@ -40,7 +40,9 @@ DESCRIBED = 8
 """Tables whose columns are asked for with one query."""
 MAX_ROWS = 200_000
 """Rows of a result; it is kept in memory."""
-_TABLE_FUNCTIONS = frozenset({"unnest", "generate_series", "generate_subscripts", "range", "_pg_expandarray"})
+_TABLE_FUNCTIONS = frozenset(
+    {"unnest", "generate_series", "generate_subscripts", "range", "_pg_expandarray", "pg_get_keywords"}
+)
 _SCHEMAS = {"pg_catalog": "pgc", "information_schema": "info"}
 _LISTING = frozenset({"ls_regclass", "ls_to_regclass", "ls_relation_name", "ls_pg_table_is_visible"})
 _USERS = frozenset({"current_user", "session_user", "current_role", "current_catalog"})
@@ -155,7 +157,7 @@ class Catalogue:
         tree = _parsed(text)
         if tree is None:
             raise PgError("42601", "the query is not one that reads the catalogue")
-        relations = _rewrite(tree)
+        relations = _rewrite(tree, self._settings)
         lists = relations or any(node.get("function_name") in _LISTING for node in trees.nodes(tree))
         if lists and time.monotonic() - self._listed_at > FRESH_S:
             await self._list()
@@ -338,7 +340,7 @@ def _names_of_with(tree: Node) -> set[str]:
     } | {str(node["cte_name"]).lower() for node in trees.nodes(tree) if node.get("type") == "RECURSIVE_CTE_NODE"}
 
 
-def _rewrite(tree: Node) -> set[str]:
+def _rewrite(tree: Node, settings: dict[str, str]) -> set[str]:
     """Change a query for DuckDB, in place; return the relations that it reads.
 
     Raises:
@@ -359,7 +361,7 @@ def _rewrite(tree: Node) -> set[str]:
             elif node["schema_name"] or node["table_name"].lower() not in named:
                 raise PgError("42P01", f'relation "{node["table_name"]}" is not in the catalogue')
         elif kind == "TABLE_FUNCTION" and node["function"].get("function_name", "").lower() not in _TABLE_FUNCTIONS:
-            raise PgError("42501", f"the function {node['function'].get('function_name')} is not available here")
+            trees.make_subquery(node, node["function"])  # a function of values may stand for a table in Postgres
         elif kind == "TABLE_FUNCTION" and node["alias"] and not node["column_name_alias"]:
             node["column_name_alias"] = [node["alias"]]  # the name of the one is that of the other in Postgres
         elif kind == "SHOW_REF":
@@ -370,6 +372,15 @@ def _rewrite(tree: Node) -> set[str]:
                 node["column_names"] = names[1:]
             elif len(names) == 1 and names[0].lower() in _USERS:
                 _call(node, names[0].lower())
+        elif (
+            group == "FUNCTION" and node["function_name"].lower() == "current_setting" and _is_text(node["children"][0])
+        ):
+            # A function in FROM takes no subqueries, as the macro would be.
+            value = settings.get(node["children"][0]["value"]["value"].lower())
+            node_of = {"type": {"id": "VARCHAR", "type_info": None}, "is_null": value is None, "value": value or ""}
+            alias = node["alias"]
+            node.clear()
+            node.update({"class": "CONSTANT", "type": "VALUE_CONSTANT", "alias": alias, "value": node_of})
         elif group == "FUNCTION":
             _function(node)
         elif group == "CAST":
@@ -387,6 +398,10 @@ def _rewrite(tree: Node) -> set[str]:
             name = node["type_info"]["name"].lower()
             node["id"], node["type_info"] = ("INTEGER" if name == "cardinal_number" else "VARCHAR"), None
     return relations
+
+
+def _is_text(node: Node) -> bool:
+    return isinstance((node.get("value") or {}).get("value"), str)
 
 
 def _shown(node: Node) -> str:

@@ -84,6 +84,8 @@ CREATE MACRO ls_pg_table_size(o) AS 0::BIGINT;
 CREATE MACRO ls_pg_total_relation_size(o) AS 0::BIGINT;
 CREATE MACRO ls_pg_indexes_size(o) AS 0::BIGINT;
 CREATE MACRO ls_pg_database_size(o) AS 0::BIGINT;
+CREATE MACRO ls_pg_get_keywords() AS TABLE SELECT keyword_name AS word, upper(keyword_category[1]) AS catcode,
+    keyword_category AS catdesc FROM duckdb_keywords();
 CREATE MACRO ls_quote_ident(n) AS CASE WHEN regexp_full_match(n, '[a-z_][a-z0-9_$]*') THEN n
     ELSE '"' || replace(n, '"', '""') || '"' END;
 CREATE MACRO ls_quote_literal(v) AS '''' || replace(v::VARCHAR, '''', '''''') || '''';
@@ -92,6 +94,12 @@ CREATE MACRO ls_array_upper(a, d) AS CASE WHEN len(a) > 0 THEN len(a) END;
 CREATE MACRO ls__pg_expandarray(a) AS unnest(list_transform(a, lambda x, i: {'x': x, 'n': i}));
 CREATE MACRO ls_unquoted(n) AS list_transform(regexp_extract_all(n, '"(?:[^"]|"")*"|[^.]+'),
     lambda p: CASE WHEN p[1] = '"' THEN replace(p[2:-2], '""', '"') ELSE p END);
+CREATE MACRO ls_parse_ident(n) AS list_transform(regexp_extract_all(n, '"(?:[^"]|"")*"|[^.]+'),
+    lambda p: CASE WHEN p[1] = '"' THEN replace(p[2:-2], '""', '"') ELSE lower(p) END);
+CREATE MACRO ls_formatted(f, v) AS CASE WHEN contains(f, '%I') THEN ls_quote_ident(v::VARCHAR) ELSE v::VARCHAR END;
+CREATE MACRO ls_format(f) AS f, (f, a) AS printf(replace(f, '%I', '%s'), ls_formatted(f, a)),
+    (f, a, b) AS printf(replace(f, '%I', '%s'), ls_formatted(f, a), ls_formatted(f, b));
+CREATE MACRO ls_pg_stat_get_numscans(o) AS 0::BIGINT;
 CREATE MACRO ls_regclass(n) AS CASE WHEN regexp_full_match(n::VARCHAR, '\d+') THEN TRY_CAST(n::VARCHAR AS BIGINT) ELSE
     (SELECT min(ls_r.oid) FROM ls_relations ls_r WHERE lower(ls_r.name) = lower(ls_unquoted(n::VARCHAR)[-1])
      AND (len(ls_unquoted(n::VARCHAR)) = 1 OR lower(ls_r.schema) = lower(ls_unquoted(n::VARCHAR)[-2]))) END;
@@ -113,7 +121,7 @@ CREATE VIEW pgc.pg_class AS SELECT oid, name AS relname, schema_oid AS relnamesp
     (SELECT count(*) FROM ls_columns c WHERE c.relation = r.oid)::SMALLINT AS relnatts, 0::SMALLINT AS relchecks,
     false AS relhasrules, false AS relhastriggers, false AS relhassubclass, false AS relrowsecurity,
     false AS relforcerowsecurity, true AS relispopulated, 'd' AS relreplident, false AS relispartition,
-    0::BIGINT AS relrewrite FROM ls_relations r;
+    0::BIGINT AS relrewrite, [ls_user() || '=r/' || ls_user()] AS relacl FROM ls_relations r;
 CREATE VIEW pgc.pg_attribute AS SELECT relation AS attrelid, name AS attname, type AS atttypid, -1 AS attstattarget,
     size AS attlen, number AS attnum, 0 AS attndims, -1 AS attcacheoff, modifier AS atttypmod, size > 0 AS attbyval,
     'i' AS attalign, 'x' AS attstorage, '' AS attcompression, false AS attnotnull, false AS atthasdef,

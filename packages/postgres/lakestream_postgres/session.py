@@ -18,7 +18,7 @@ from lakestream_postgres.errors import PgError
 from lakestream_postgres.listener import Connection
 from lakestream_postgres.rows import Rows, Service, texts
 from lakestream_postgres.statements import CLIENT_SETTINGS, KEPT, REPORTED, Statement
-from lakestream_postgres.types import BadValue, decode, duckdb_type, encode
+from lakestream_postgres.types import TEXT, TEXTS, BadValue, decode, duckdb_type, encode
 from lakestream_postgres.wire import Field
 
 MAX_STATEMENTS, MAX_PORTALS = 1024, 64
@@ -29,10 +29,10 @@ SERVER_VERSION = "15.0 (lakestream)"
 
 
 class _Prepared:
-    """A prepared statement. `types`: oids of its parameters; 0: unknown."""
+    """A prepared statement. `types`: oids of its parameters, 0: unknown; `shown`: as the client gave them."""
 
     def __init__(self, statement: Statement, types: list[int]) -> None:
-        self.statement, self.types = statement, types
+        self.statement, self.types, self.shown = statement, types, [*types]
         self.fields: Sequence[Field] | None = None
         self.is_described = False
 
@@ -218,7 +218,11 @@ class Session:
         prepared = self._statement(message.name)
         if not prepared.is_described:
             await self._look(prepared)
-        self._write(wire.parameter_description([oid or 25 for oid in prepared.types]))
+        self._write(
+            wire.parameter_description(
+                [given or oid or TEXT for given, oid in zip(prepared.shown, prepared.types, strict=True)]
+            )
+        )
         self._write_fields(prepared.fields, _Portal(prepared, []))
 
     def _write_fields(self, fields: Sequence[Field] | None, portal: _Portal) -> None:
@@ -241,9 +245,10 @@ class Session:
             text = statements.substituted(statement.text, "${}".format)
             is_catalogue = self._catalogue.knows(text)
             describe = self._catalogue.describe if is_catalogue else self._service.describe
-            if 0 in types:
-                for number, oid in (await trees.infer(text, describe)).items():
-                    if number <= len(types) and not types[number - 1]:
+            unknown = {number for number, oid in enumerate(types, 1) if not oid}
+            if not TEXTS.isdisjoint(types):
+                for number, oid in (await trees.infer(text, describe, unknown)).items():
+                    if number in unknown or (oid == TEXT and number <= len(types) and types[number - 1] in TEXTS):
                         types[number - 1] = oid
             prepared.fields = await describe(statement.text, _asked(statement.text, types, [None] * len(types)))
         prepared.is_described = True

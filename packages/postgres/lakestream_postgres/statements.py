@@ -144,7 +144,8 @@ CLIENT_SETTINGS = {
     "in_hot_standby": "off", "integer_datetimes": "on", "intervalstyle": "postgres", "is_superuser": "off",
     "jit": "off", "lc_collate": "C", "lc_ctype": "C", "lock_timeout": "0", "max_identifier_length": "63",
     "max_index_keys": "32", "plan_cache_mode": "auto", "role": "none", "row_security": "on", "search_path": "public",
-    "server_encoding": "UTF8", "session_authorization": "", "standard_conforming_strings": "on",
+    "server_encoding": "UTF8", "server_version_num": "150000", "session_authorization": "",
+    "standard_conforming_strings": "on",
     "statement_timeout": "0", "synchronize_seqscans": "on", "timezone": "UTC",
     "transaction_isolation": "repeatable read", "transaction_read_only": "on", "work_mem": "4096",
 }  # fmt: skip

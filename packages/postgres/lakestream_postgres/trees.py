@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -76,10 +76,11 @@ _OIDS = TYPES[OID].array
 Describe = Callable[[str, str], Awaitable[Sequence[Field]]]
 
 
-async def infer(text: str, describe: Describe) -> dict[int, int]:
+async def infer(text: str, describe: Describe, wanted: Collection[int]) -> dict[int, int]:
     """Return the oids of parameters by their numbers, as far as their places tell.
 
     Args:
+        wanted: the parameters whose types are not known.
         text: a query with parameters `$1`, `$2` …
         describe: returns the columns of a query.
     """
@@ -93,7 +94,7 @@ async def infer(text: str, describe: Describe) -> dict[int, int]:
             for limit in (modifier.get("limit"), modifier.get("offset")):
                 if number := _parameter(limit):
                     found[number] = INT8
-        likes = {number: like for number, like in _likes(select) if number not in found}
+        likes = {number: like for number, like in _likes(select) if number in wanted and number not in found}
         if likes:
             try:
                 asked = _selecting(tree, select, list(likes.values()))
@@ -175,6 +176,16 @@ def call() -> Node:
 
 def _list_of(child: Node) -> Node:
     return call() | {"children": [child]}
+
+
+def make_subquery(node: Node, chosen: Node) -> None:
+    """Make a node of a table, in place, the subquery that selects one expression, under the name of the table."""
+    selected: Node = json.loads(_template())["statements"][0]
+    alias = node["alias"] or chosen["function_name"]
+    selected["node"]["select_list"] = [chosen | {"alias": alias}]
+    names = node["column_name_alias"]
+    node.clear()
+    node.update({"type": "SUBQUERY", "alias": alias, "sample": None, "subquery": selected, "column_name_alias": names})
 
 
 def _selecting(tree: Node, select: Node, chosen: list[Node]) -> str:

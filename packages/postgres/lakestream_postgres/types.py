@@ -30,7 +30,7 @@ TEXT_FORM, BINARY_FORM = 0, 1
 BOOL, BYTEA, INT8, INT2, INT4, TEXT, OID, JSON = 16, 17, 20, 21, 23, 25, 26, 114
 FLOAT4, FLOAT8, UNKNOWN, DATE, TIME, TIMESTAMP, TIMESTAMPTZ = 700, 701, 705, 1082, 1083, 1114, 1184
 INTERVAL, NUMERIC, UUID = 1186, 1700, 2950
-_TEXTS = frozenset({0, 18, 19, UNKNOWN, 1042, 1043, 2205, 2206})
+TEXTS = frozenset({0, 18, 19, UNKNOWN, 1042, 1043, 2205, 2206})
 """Types whose values are texts that SQL converts where they are used."""
 _NULL_LENGTH = struct.pack(">i", -1)
 
@@ -118,7 +118,7 @@ def duckdb_type(oid: int, value: str | None = None) -> str:
     """Return the type of DuckDB to which the text of a parameter is cast; "" for none."""
     if oid in ELEMENTS:
         return f"{duckdb_type(ELEMENTS[oid]) or 'VARCHAR'}[]"
-    if oid in _TEXTS or oid not in TYPES:
+    if oid in TEXTS or oid not in TYPES:
         return ""
     if oid != NUMERIC:
         return TYPES[oid].duckdb
