@@ -107,6 +107,7 @@ BLOCKS: tuple[Keys, ...] = (
     Keys("log", settings.LOG, options.Options()),
     Keys("console", settings.CONSOLE, options.ConsoleOptions()),
     Keys("sql", settings.SQL, options.SqlOptions()),
+    Keys("sql.postgres", settings.POSTGRES, options.PostgresOptions()),
     Keys("otel", settings.OTEL, options.OtelOptions()),
     Keys("cluster", cluster.CLUSTER, None, cluster.CLUSTER_HARMLESS, cluster.CLUSTER_MISSING),
     Keys("cluster.authorization", cluster.CLUSTER_AUTHORIZATION, missing=cluster.CLUSTER_AUTHORIZATION_MISSING),

@@ -107,7 +107,8 @@ class Catalogue:
         if self._connection is not None:
             self._connection.close()
 
-    def knows(self, text: str) -> bool:
+    @staticmethod
+    def knows(text: str) -> bool:
         """Return True if a query is about the catalogue: its tables, functions of the system, or nothing at all."""
         if (tree := _parsed(text)) is None:
             return False
@@ -154,14 +155,9 @@ class Catalogue:
     # ------------------------------------------------------------------ execution
     async def _run(self, text: str, prefix: str) -> Any:
         """Execute a query; return the rows of a DESCRIBE, or else batches of Arrow."""
-        tree = _parsed(text)
-        if tree is None:
-            raise PgError("42601", "the query is not one that reads the catalogue")
-        relations = _rewrite(tree, self._settings)
-        lists = relations or any(node.get("function_name") in _LISTING for node in trees.nodes(tree))
+        query, relations, lists = translated(text, self._settings)
         if lists and time.monotonic() - self._listed_at > FRESH_S:
             await self._list()
-        query = trees.text_of(tree)
         connection = self._connection or self._connect()
 
         def execute() -> Any:
@@ -327,6 +323,20 @@ def _quoted(table: tuple[str, str]) -> str:
 
 
 # ---------------------------------------------------------------------- Postgres' SQL
+
+
+def translated(text: str, settings: dict[str, str]) -> tuple[str, set[str], bool]:
+    """Return a query as DuckDB gets it, the relations that it reads, and whether it needs the list of tables.
+
+    Raises:
+        PgError: it does more than read the catalogue.
+    """
+    tree = _parsed(text)
+    if tree is None:
+        raise PgError("42601", "the query is not one that reads the catalogue")
+    relations = _rewrite(tree, settings)
+    lists = bool(relations) or any(node.get("function_name") in _LISTING for node in trees.nodes(tree))
+    return trees.text_of(tree), relations, lists
 
 
 def _parsed(text: str) -> Node | None:

@@ -183,7 +183,7 @@ def _setting(first: str, found: list[Token], words: list[str]) -> Statement:
 
 def _copy(text: str, found: list[Token], words: list[str]) -> Statement:
     """Read COPY (query) TO STDOUT, or COPY table (columns) TO STDOUT, with options."""
-    at, depth = 1, 0
+    at, depth = 0, 0
     for number, token in enumerate(found[1:], 1):
         depth += (token.text == "(") - (token.text == ")")
         if depth == 0 and token.word in ("TO", "FROM"):

@@ -13,6 +13,7 @@ MODULES = {
     "protocol": "protocol",
     "websocket": "protocol",
     "leaf": "protocol",
+    "postgres": "postgres",
     "proxy": "connections",
     "hello": "connections",
     "routes": "nodes",

@@ -64,6 +64,7 @@ def test_statements_have_kinds(text: str, expected: Statement | None) -> None:
     [
         ("INSERT INTO a VALUES (1)", "25006"),
         ("SET TRANSACTION READ WRITE", "25006"),
+        ("COPY", "42501"),
         ("COPY a FROM STDIN", "42501"),
         ("COPY (SELECT 1) TO '/tmp/x'", "42501"),
         ("COPY (SELECT 1) TO PROGRAM 'x'", "42501"),
