@@ -303,6 +303,37 @@ def test_a_listener_has_so_many_connections(server: Server) -> None:
             assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
+def test_a_reload_changes_passwords_and_ends_logins(tmp_path: Path) -> None:
+    config = "authorization {{ users: [{{ user: ann, password: {} }}] }}\n{}"
+    rest = 'lake { seal_age: "1h" }\nsql { postgres { listen: "127.0.0.1:-1" } }\n'
+    server = Server(Kind.OURS, tmp_path / "store", config=config.format("old", rest))
+    server.start(timeout=90)
+    try:
+        with psycopg.connect(**address(server, password="old")) as connection:
+            server.reload(config.format("new", rest))
+            with pytest.raises(psycopg.OperationalError):
+                connection.execute("SELECT count(*) FROM range(1)")
+        with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
+            psycopg.connect(**address(server, password="old"))
+        with psycopg.connect(**address(server, password="new")) as connection:
+            assert connection.execute("SELECT count(*) FROM range(1)").fetchone() == (1,)
+            name = connection.execute("SELECT current_user").fetchone()
+            assert name == ("ann",)
+    finally:
+        server.kill()
+
+
+def test_a_server_without_logins_wants_none(tmp_path: Path) -> None:
+    config = 'lake { seal_age: "1h" }\nsql { postgres { listen: "127.0.0.1:-1" } }\n'
+    server = Server(Kind.OURS, tmp_path / "store", config=config)
+    server.start(timeout=90)
+    try:
+        with psycopg.connect(host="127.0.0.1", port=port(server), user="anybody", dbname="lake") as connection:
+            assert connection.execute("SELECT 1").fetchone() == (1,)
+    finally:
+        server.kill()
+
+
 # ---------------------------------------------------------------------- confinement
 
 

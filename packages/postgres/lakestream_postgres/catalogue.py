@@ -36,6 +36,8 @@ WAIT_S = 10.0
 """Time for a query of the catalogue, in seconds."""
 FRESH_S = 30.0
 """Age at which the list of tables is asked again, in seconds."""
+QUERIES = asyncio.Semaphore(2)
+"""Queries of the catalogues of all sessions at the same time, which bounds their memory."""
 DESCRIBED = 8
 """Tables whose columns are asked for with one query."""
 MAX_ROWS = 200_000
@@ -48,8 +50,17 @@ _LISTING = frozenset({"ls_regclass", "ls_to_regclass", "ls_relation_name", "ls_p
 _USERS = frozenset({"current_user", "session_user", "current_role", "current_catalog"})
 _OPERATOR = re.compile(r"\bOPERATOR\s*\(\s*pg_catalog\s*\.\s*([^\s)]+)\s*\)", re.IGNORECASE)
 _CAST = re.compile(r'::\s*"?pg_catalog"?\s*\.', re.IGNORECASE)
-_KINDS = dict.fromkeys((16,), "B") | dict.fromkeys((20, 21, 23, 26, 700, 701, 1700, 2205, 2206), "N")
-_KINDS |= dict.fromkeys((18, 19, 25, 1042, 1043), "S") | dict.fromkeys((1082, 1083, 1114, 1184), "D") | {1186: "T"}
+_CATEGORIES = (
+    {16: "B", 1186: "T"}
+    | dict.fromkeys((20, 21, 23, 26, 700, 701, 1700, 2205, 2206), "N")
+    | dict.fromkeys((18, 19, 25, 1042, 1043), "S")
+    | dict.fromkeys((1082, 1083, 1114, 1184), "D")
+)
+"""Categories of types (typcategory); U for others, A for arrays."""
+_OIDS = {"pg_catalog": 11, "public": 2200, "information_schema": 13000, "kv": 16001, "kv_history": 16002, "obj": 16003}
+"""Schemas, with their oids."""
+FIRST_OID = 100_000
+"""Oids of tables are from here on, by their names, so that they are the same in each session."""
 
 
 @cache
@@ -176,8 +187,11 @@ class Catalogue:
                     raise PgError("54000", f"a result of the catalogue has at most {MAX_ROWS} rows")
             return batches
 
-        self._fill_session(connection)
-        work = asyncio.ensure_future(asyncio.to_thread(execute))
+        async with QUERIES:
+            self._fill_session(connection)
+            return await self._wait(asyncio.ensure_future(asyncio.to_thread(execute)))
+
+    async def _wait(self, work: asyncio.Future[Any]) -> Any:
         try:
             async with asyncio.timeout(WAIT_S):
                 return await asyncio.shield(work)
@@ -188,6 +202,9 @@ class Catalogue:
                 raise PgError("57014", f"the query of the catalogue was stopped after {WAIT_S:.0f} s") from None
             raise
         except (duckdb.Error, OSError) as error:
+            if isinstance(error, duckdb.InternalException | duckdb.FatalException):
+                self._connection, self._listed_at = None, float("-inf")  # a defect: it answers nothing any more
+                self._made.clear()
             said = str(error).partition("\n")[0].replace("ls_", "")
             raise PgError("42601", re.sub(r"^\w[\w ]* Error: ", "", said)) from None
 
@@ -197,8 +214,9 @@ class Catalogue:
         )
         found.execute("SET GLOBAL TimeZone = 'UTC'")
         found.execute(_script().partition("CREATE VIEW")[0])
+        found.executemany("INSERT INTO ls_schemas VALUES (?, ?)", [(oid, name) for name, oid in _OIDS.items()])
         for oid, kind in TYPES.items():
-            category = _KINDS.get(oid, "U")
+            category = _CATEGORIES.get(oid, "U")
             found.execute(
                 "INSERT INTO ls_types VALUES (?, ?, ?, ?, ?, ?)",
                 [oid, kind.name, kind.internal, kind.size, kind.array, category],
@@ -232,8 +250,8 @@ class Catalogue:
         connection = self._connection or self._connect()
         names = []
         try:
-            rows = await self._service.rows("", "SHOW TABLES", {})
-            while (batch := await rows.next()) is not None:
+            answer = await self._service.rows("", "SHOW TABLES", {})
+            while (batch := await answer.next()) is not None:
                 names += batch.column(0).to_pylist()
         except PgError as error:
             if error.code != "42501":
@@ -242,28 +260,19 @@ class Catalogue:
         shapes: dict[tuple[str, str], list[tuple[str, str]]] = {}
         for at in range(0, len(tables), DESCRIBED):
             shapes |= await self._shapes(connection, tables[at : at + DESCRIBED])
-        system = [
-            (name.replace("pgc.", "pg_catalog.").replace("info.", "information_schema."), "v") for name in _relations()
-        ]
+        named = [each.replace("pgc.", "pg_catalog.").replace("info.", "information_schema.") for each in _relations()]
+        views = [(schema, name, "v") for schema, _, name in (each.partition(".") for each in named)]
         relations, columns = [], []
-        for (schema, name), kind in [*((each, "r") for each in shapes), *((tuple(n.split(".")), k) for n, k in system)]:
-            oid = 100_000 + zlib.crc32(f"{schema}.{name}".encode()) % 2_000_000_000
-            relations.append((oid, schema, name, kind))
+        for schema, name, kind in [*((*each, "r") for each in shapes), *views]:
+            oid = FIRST_OID + zlib.crc32(f"{schema}.{name}".encode()) % 2_000_000_000
+            relations.append((oid, _OIDS[schema], schema, name, kind))
             for number, (column, type_name) in enumerate(shapes.get((schema, name), ()), 1):
                 field = field_of(column, type_name)
                 columns.append((oid, number, column, field.oid, field.size, field.modifier))
-        connection.execute("DELETE FROM ls_relations")
-        connection.execute("DELETE FROM ls_columns")
-        connection.executemany(
-            "INSERT INTO ls_relations SELECT ?, (SELECT oid FROM ls_schemas s WHERE s.name = $2), $2, ?, ?".replace(
-                "?", "$1", 1
-            )
-            .replace("?", "$3", 1)
-            .replace("?", "$4", 1),
-            relations,
-        )
-        if columns:
-            connection.executemany("INSERT INTO ls_columns VALUES (?, ?, ?, ?, ?, ?)", columns)
+        for into, rows in (("ls_relations", relations), ("ls_columns", columns)):
+            connection.execute(f"DELETE FROM {into}")
+            if rows:
+                connection.executemany(f"INSERT INTO {into} VALUES ({', '.join('?' * len(rows[0]))})", rows)
         self._listed_at = time.monotonic()
 
     async def _shapes(

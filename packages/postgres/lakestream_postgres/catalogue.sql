@@ -7,8 +7,6 @@ CREATE TABLE ls_types (oid BIGINT, name VARCHAR, typname VARCHAR, typlen SMALLIN
 CREATE TABLE ls_schemas (oid BIGINT, name VARCHAR);
 CREATE TABLE ls_relations (oid BIGINT, schema_oid BIGINT, schema VARCHAR, name VARCHAR, kind VARCHAR);
 CREATE TABLE ls_columns (relation BIGINT, number SMALLINT, name VARCHAR, type BIGINT, size SMALLINT, modifier INTEGER);
-INSERT INTO ls_schemas VALUES (11, 'pg_catalog'), (2200, 'public'), (13000, 'information_schema'), (16001, 'kv'),
-    (16002, 'kv_history'), (16003, 'obj');
 
 -- Tables in macros have names with ls_, or the arguments of a call would mean their columns.
 CREATE MACRO ls_current_setting(n) AS (SELECT ls_s.setting FROM ls_session ls_s WHERE ls_s.name = lower(n)),

@@ -13,7 +13,7 @@ from collections import deque
 from lakestream_postgres import wire
 from lakestream_postgres.wire import BadMessage, Message
 
-MAX_WAITING = 64
+MAX_WAITING = 16
 """Decoded messages of a connection that wait; then nothing more is read from its socket."""
 LOGIN_S = 30.0
 """Time for TLS and login, in seconds."""
@@ -28,6 +28,7 @@ class Connection(asyncio.Protocol):
     Attributes:
         is_encrypted: TLS is in use.
         is_local: the client is on this machine.
+        is_served: a session serves it.
     """
 
     def __init__(self, tls: ssl.SSLContext | None) -> None:
@@ -38,7 +39,7 @@ class Connection(asyncio.Protocol):
         self._writable.set()
         self._transport: asyncio.Transport | None = None
         self._is_upgrading = self.is_closed = False
-        self.is_encrypted = self.is_local = False
+        self.is_encrypted = self.is_local = self.is_served = False
         self.task: asyncio.Task[None] | None = None
 
     # ------------------------------------------------------------------ asyncio.Protocol
@@ -108,7 +109,7 @@ class Connection(asyncio.Protocol):
 
     def write(self, data: bytes) -> None:
         """Send bytes."""
-        if self._transport is not None and not self.is_closed:
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
     async def drain(self) -> None:

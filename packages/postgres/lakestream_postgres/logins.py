@@ -70,7 +70,7 @@ async def log_in(connection: Connection, user: str, settings: Settings) -> Any:
     else:
         connection.write(wire.WANT_PASSWORD)
         login = _login(user, (await _answer(connection)).rstrip(b"\0").decode(errors="replace"), settings)
-    found = await _connect(login, user, settings)
+    found = await _connect(connection, login, user, settings)
     connection.write(wire.LOGGED_IN)
     return found
 
@@ -131,11 +131,16 @@ def _is_user_jwt(text: str) -> bool:
         return False
 
 
-async def _connect(login: dict[str, Any], user: str, settings: Settings) -> Any:
+async def _connect(connection: Connection, login: dict[str, Any], user: str, settings: Settings) -> Any:
     import nats
 
     async def quiet(_: Exception) -> None:
         return  # failures are reported by the calls
+
+    async def ended() -> None:
+        if connection.is_served:
+            connection.write(PgError("57P01", "the server has ended the login", is_fatal=True).encode())
+            connection.close()
 
     options = dict(login)
     if settings.secure:
@@ -152,6 +157,7 @@ async def _connect(login: dict[str, Any], user: str, settings: Settings) -> Any:
             reconnect_time_wait=0,
             connect_timeout=LOGIN_S,
             error_cb=quiet,
+            closed_cb=ended,
             **options,
         )
     except Exception:

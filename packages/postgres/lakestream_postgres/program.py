@@ -57,6 +57,8 @@ class Gateway:
 
     async def _serve(self, connection: Connection) -> None:
         try:
+            if len(self._connections) > 2 * self.settings.max_connections:  # with those that only cancel
+                return
             async with asyncio.timeout(LOGIN_S):
                 session = await self._begin(connection)
             if session is not None:

@@ -21,8 +21,10 @@ from lakestream_postgres.statements import CLIENT_SETTINGS, KEPT, REPORTED, Stat
 from lakestream_postgres.types import TEXT, TEXTS, BadValue, decode, duckdb_type, encode
 from lakestream_postgres.wire import Field
 
-MAX_STATEMENTS, MAX_PORTALS = 1024, 64
+MAX_STATEMENTS, MAX_PORTALS = 1024, 16
 """Prepared statements and portals of a session."""
+MAX_PREPARED = 4 << 20
+"""Length of all prepared statements of a session, in characters (4 Mi)."""
 ROWS = 1024
 """Rows that are encoded at a time."""
 SERVER_VERSION = "15.0 (lakestream)"
@@ -86,6 +88,7 @@ class Session:
 
     async def close(self) -> None:
         """End queries and login."""
+        self._connection.is_served = False
         await self._close_portals()
         self._catalogue.close()
         await self._nats.close()
@@ -99,7 +102,7 @@ class Session:
         for name, shown in REPORTED.items():
             self._write(wire.parameter(shown, self._settings[name]))
         self._write(wire.backend_key(*self.key) + wire.ready(self._status))
-        skips = False
+        skips, self._connection.is_served = False, True
         while True:
             await self._connection.drain()
             message = await self._connection.next()
@@ -166,8 +169,13 @@ class Session:
         if isinstance(message, wire.Parse):
             if message.name and message.name in self._prepared:
                 raise PgError("42P05", f'prepared statement "{message.name}" already exists')
-            if len(self._prepared) >= MAX_STATEMENTS:
-                raise PgError("53400", f"a session has at most {MAX_STATEMENTS} prepared statements")
+            if len(message.text) > trees.MAX_TEXT:
+                raise PgError("54000", f"a query has at most {trees.MAX_TEXT} characters")
+            length = len(message.text) + sum(len(each.statement.text) for each in self._prepared.values())
+            if len(self._prepared) >= MAX_STATEMENTS or length > MAX_PREPARED:
+                raise PgError(
+                    "53400", f"a session has at most {MAX_STATEMENTS} prepared statements, of {MAX_PREPARED} characters"
+                )
             parts = statements.split(message.text)
             if len(parts) > 1:
                 raise PgError("42601", "cannot insert multiple commands into a prepared statement")
@@ -283,8 +291,10 @@ class Session:
                 given = {str(number): value for number, value in enumerate(values, 1)}
                 asked = _asked(statement.text, types, values)
                 portal.rows = await self._service.rows(statement.text, asked, given)
-            if portal.prepared.fields is not None:
-                portal.rows.fields = portal.prepared.fields  # as the client was told
+            told = portal.prepared.fields
+            if told is not None and [each.oid for each in told] != [each.oid for each in portal.rows.fields]:
+                text = "cached plan must not change result type\nprepare it again, or cast its parameters"
+                raise PgError("0A000", text)
         elif statement.kind == "show":
             portal.rows = self._shown(statement.name)
         elif statement.kind == "fetch":

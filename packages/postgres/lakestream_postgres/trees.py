@@ -40,7 +40,9 @@ def parse(text: str) -> Node | None:
     try:
         row = _parser().execute("SELECT json_serialize_sql(?)", [text]).fetchone()
         found: Node = json.loads(row[0]) if row is not None else {}
-    except (duckdb.Error, RecursionError, ValueError):
+    except (duckdb.Error, RecursionError, ValueError) as error:
+        if isinstance(error, duckdb.InternalException | duckdb.FatalException):
+            _parser.cache_clear()  # a defect: it parses nothing any more
         return None
     return None if found.get("error") or len(found.get("statements", ())) != 1 else found
 

@@ -17,8 +17,8 @@ MAX_STARTUP = 10_000
 """Size of the first message, in bytes, as in Postgres."""
 MAX_LOGIN = 64 << 10
 """Size of a message before the login (64 KiB): a password may be the text of a credentials file."""
-MAX_MESSAGE = 4 << 20
-"""Size of a message (4 MiB): a query with its parameters."""
+MAX_MESSAGE = 1 << 20
+"""Size of a message (1 MiB): a query, or the parameters of one."""
 PROTOCOL = 3 << 16
 _SSL, _GSS, _CANCEL = 80877103, 80877104, 80877102
 _I16, _U16, _I32, _U32 = struct.Struct(">h"), struct.Struct(">H"), struct.Struct(">i"), struct.Struct(">I")
