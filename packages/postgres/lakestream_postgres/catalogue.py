@@ -391,15 +391,12 @@ def _rewrite(tree: Node, settings: dict[str, str]) -> set[str]:
                 node["column_names"] = names[1:]
             elif len(names) == 1 and names[0].lower() in _USERS:
                 _call(node, names[0].lower())
-        elif (
-            group == "FUNCTION" and node["function_name"].lower() == "current_setting" and _is_text(node["children"][0])
-        ):
+        elif group == "FUNCTION" and (setting := _setting_of(node)):
             # A function in FROM takes no subqueries, as the macro would be.
-            value = settings.get(node["children"][0]["value"]["value"].lower())
-            node_of = {"type": {"id": "VARCHAR", "type_info": None}, "is_null": value is None, "value": value or ""}
-            alias = node["alias"]
+            value, alias = settings.get(setting), node["alias"]
+            given = {"type": {"id": "VARCHAR", "type_info": None}, "is_null": value is None, "value": value or ""}
             node.clear()
-            node.update({"class": "CONSTANT", "type": "VALUE_CONSTANT", "alias": alias, "value": node_of})
+            node.update({"class": "CONSTANT", "type": "VALUE_CONSTANT", "alias": alias, "value": given})
         elif group == "FUNCTION":
             _function(node)
         elif group == "CAST":
@@ -419,8 +416,12 @@ def _rewrite(tree: Node, settings: dict[str, str]) -> set[str]:
     return relations
 
 
-def _is_text(node: Node) -> bool:
-    return isinstance((node.get("value") or {}).get("value"), str)
+def _setting_of(node: Node) -> str:
+    """Return the name of the setting that a call of current_setting has as a constant; "" for another call."""
+    if node["function_name"].lower() != "current_setting" or node["schema"].lower() not in ("", "pg_catalog"):
+        return ""
+    name = (node["children"][0].get("value") or {}).get("value") if node["children"] else None
+    return name.lower() if isinstance(name, str) else ""
 
 
 def _shown(node: Node) -> str:
