@@ -319,7 +319,7 @@ def _has_work(lake: str) -> bool:
 
 
 class BatchLines:
-    """What is printed about batches: failures and the first batch at once, then one line for those of some time.
+    """Lines about batches: failures and the first batch at once, then one line for those of some time.
 
     Args:
         as_json: print JSON.
