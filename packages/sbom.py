@@ -239,8 +239,8 @@ def page(found: Iterable[Component]) -> str:
     text = (
         "# Licences of dependencies\n\n<!-- made by `make docs` from the installed packages: do not edit -->\n"
         "`make packages` writes the bill of materials with versions (CycloneDX, JSON) beside the wheel. Allowed are "
-        f"{allowed}; a test fails for any other (psycopg, LGPL, is a client in tests only). PySpark's own wheel has the "
-        "JARs of Spark, and lists their "
+        f"{allowed}; a test fails for any other (psycopg, LGPL, is a client in tests only). PySpark's own wheel has "
+        "the JARs of Spark, and lists their "
         "licences in its file LICENSE.\n"
     )
     everything = list(found)
