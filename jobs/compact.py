@@ -339,7 +339,7 @@ class BatchLines:
                 self._batches.append(batch)
             self.check()
         for directory, reason in batch.failures.items():
-            complain(f"{directory}: {reason}")
+            (say if directory in batch.waiting else complain)(f"{directory}: {reason}")
 
     def check(self) -> None:
         """Print what is due."""

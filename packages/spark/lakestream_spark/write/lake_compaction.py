@@ -49,7 +49,8 @@ WORKER_LATE = "Spark's Python worker did not start within the 10 s that Spark gi
 class BatchReport(msgspec.Struct, frozen=True):
     """Result of a batch: number of streams, messages, seconds, errors by stream, commits and misfits by table.
 
-    `removed`: the tables of streams that were deleted.
+    `removed`: the tables of streams that were deleted. `waiting`: streams among the failures with which nothing is wrong:
+    their tables are under maintenance.
     """
 
     streams: int
@@ -59,6 +60,7 @@ class BatchReport(msgspec.Struct, frozen=True):
     commits: dict[str, int] = {}
     misfits: dict[str, int] = {}
     removed: list[str] = []
+    waiting: frozenset[str] = frozenset()
 
 
 class BatchTally:
@@ -69,6 +71,7 @@ class BatchTally:
         self.commits: Counter[str] = Counter()
         self.misfits: Counter[str] = Counter()
         self.failures: dict[str, str] = {}
+        self.waiting = set[str]()
         self.removed: list[str] = []
 
     def add(self, more: BatchTally) -> None:
@@ -81,7 +84,8 @@ class BatchTally:
     def report(self, seconds: float) -> BatchReport:
         """Return the counters as a report."""
         rows, commits, misfits = self.rows, dict(self.commits), dict(self.misfits)
-        return BatchReport(len(rows), rows.total(), seconds, self.failures, commits, misfits, self.removed)
+        waiting = frozenset(self.waiting)
+        return BatchReport(len(rows), rows.total(), seconds, self.failures, commits, misfits, self.removed, waiting)
 
 
 class LakeCompaction:
@@ -365,7 +369,9 @@ class LakeCompaction:
         known = self._streams.get(directory)
         reason = _reason(error) if known is None else with_remedy(_reason(error), known.table)
         tally.failures[directory] = self.failures[directory] = reason
-        if reason != WORKER_LATE and not isinstance(error, TableBusy):
+        if isinstance(error, TableBusy):
+            tally.waiting.add(directory)
+        elif reason != WORKER_LATE:
             self._note(directory, reason)
 
     def _succeed(self, directory: str) -> None:
