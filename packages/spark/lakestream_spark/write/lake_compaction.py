@@ -49,8 +49,8 @@ WORKER_LATE = "Spark's Python worker did not start within the 10 s that Spark gi
 class BatchReport(msgspec.Struct, frozen=True):
     """Result of a batch: number of streams, messages, seconds, errors by stream, commits and misfits by table.
 
-    `removed`: the tables of streams that were deleted. `waiting`: streams among the failures with which nothing is wrong:
-    their tables are under maintenance.
+    `removed`: the tables of streams that were deleted. `waiting`: streams among the failures with which nothing is
+    wrong: their tables are under maintenance.
     """
 
     streams: int
