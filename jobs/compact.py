@@ -26,10 +26,11 @@ if (ROOT / "lakestream").is_dir():
 from lakestream.extras import ExtraMissing, load  # noqa: E402
 from lakestream.lake.catalogs import address  # noqa: E402
 from lakestream.lake.catalogs.address import CatalogAddress  # noqa: E402
-from lakestream.lake.errors import StorageFailed  # noqa: E402
+from lakestream.lake.errors import StorageFailed, first_line  # noqa: E402
 from lakestream.lake.storage import paths  # noqa: E402
 from lakestream.spans import Spans, configured, open_spans  # noqa: E402
 from lakestream_spark import job  # noqa: E402
+from lakestream_spark.connect import HEAP_MIB, ConnectServer  # noqa: E402
 from lakestream_spark.job import complain, say  # noqa: E402
 from lakestream_spark.write.metrics import CompactorMetrics  # noqa: E402
 from lakestream_spark.write.upkeep import DEFAULT_EVERY_SECONDS, Upkeep  # noqa: E402
@@ -108,12 +109,22 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         metavar="[HOST:]PORT",
         help="serve metrics for Prometheus there at /metrics (default host: 127.0.0.1)",
     )
+    parser.add_argument(
+        "--connect",
+        type=job.listening,
+        metavar="[HOST:]PORT",
+        help="serve Spark Connect there (default host: 127.0.0.1), with the token in "
+        "$SPARK_CONNECT_AUTHENTICATE_TOKEN, else one of its own; the heap is 1024 MiB then",
+    )
     job.add_spark(parser)
     job.add_json(parser)
     parser.add_argument(
         "--exit-with-parent", action="store_true", help="stop when standard input is closed (not under spark-submit)"
     )
-    return parser.parse_args(arguments)
+    given = parser.parse_args(arguments)
+    if given.connect is not None and given.heap == job.DEFAULT_HEAP_MIB:
+        given.heap = HEAP_MIB
+    return given
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -156,7 +167,9 @@ def run(
         if keeper is not None:
             keeper.once()
         return 0
-    spark = metrics.spark = job.start_spark("lakestream compactor", lake, options, stop)
+    connect = None if options.connect is None or options.once else ConnectServer(lake, options.connect)
+    settings = None if connect is None else connect.settings(options.heap)
+    spark = metrics.spark = job.start_spark("lakestream compactor", lake, options, stop, settings)
     from lakestream.lake.progress import watched
     from lakestream.lake.table.batches import Backlog
     from lakestream_spark.session import Rest
@@ -215,6 +228,8 @@ def run(
             outages.working()
             if keeper is not None:
                 keeper.start()
+            if connect is not None:
+                _start(connect, spark)
             try:
                 return _serve(compactor, upkeep, rest, lines, options.interval, stop)
             except Exception as error:
@@ -229,7 +244,7 @@ def run(
         lines.flush()
         if keeper is not None:
             keeper.stop()
-        _close(compactor, upkeep, spark)
+        _close(compactor, upkeep, connect, spark)
         if spans is not None:
             spans.close()
 
@@ -277,11 +292,25 @@ def _upkeep(
     return Upkeep(Maintainer(spark, lake, stopping=stop.is_set), options.maintain_every, done)
 
 
-def _close(compactor: Compactor, upkeep: Upkeep | None, spark: SparkSession) -> None:
+def _start(connect: ConnectServer, spark: SparkSession) -> None:
+    """Serve Spark Connect. A port that is taken is reported: compaction matters more."""
+    from py4j.protocol import Py4JError
+
+    try:
+        connect.start(spark)
+    except Py4JError as error:
+        complain(f"no Spark Connect at {connect.address}: {first_line(error)}")
+        return
+    say(f"Spark Connect at {connect.address}")
+
+
+def _close(compactor: Compactor, upkeep: Upkeep | None, connect: ConnectServer | None, spark: SparkSession) -> None:
     """Stop the query, then Spark. A JVM that is gone already has released its locks."""
     from py4j.protocol import Py4JError
 
     try:
+        if connect is not None:
+            connect.stop()
         compactor.stop()
         if upkeep is not None:
             upkeep.stop()

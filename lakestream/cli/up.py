@@ -141,6 +141,8 @@ class ServerWithCompactor(Node):
         added = {"LAKESTREAM_SPARK_LOG": "error"} if self.log.debugging else {}
         if self.options.otel.endpoint:
             added |= {"OTEL_EXPORTER_OTLP_ENDPOINT": self.options.otel.endpoint}
+        if self.options.lake.spark_connect_token:  # not on the command line, which every user of the machine may read
+            added |= {"SPARK_CONNECT_AUTHENTICATE_TOKEN": self.options.lake.spark_connect_token}
         return added
 
     def _pass_on(self, line: str) -> None:
@@ -204,10 +206,12 @@ class Compaction:
 def flags_of(options: LakeOptions) -> list[str]:
     """Return the compactor's flags for these settings."""
     flags = [f"--maintain-every={options.maintain_every_ns / 1e9:g}"]
-    if options.compactor_metrics_port:
-        host = options.compactor_metrics_host
-        shown = f"[{host}]" if ":" in host else host
-        flags.append(f"--metrics={shown}:{options.compactor_metrics_port}")
+    for flag, host, port in (
+        ("--metrics", options.compactor_metrics_host, options.compactor_metrics_port),
+        ("--connect", options.spark_connect_host, options.spark_connect_port),
+    ):
+        if port:
+            flags.append(f"{flag}={f'[{host}]' if ':' in host else host}:{port}")
     flags += [f"--catalog={each}" for each in options.catalogs]
     return flags
 

@@ -410,6 +410,33 @@ def _catalogs(key: str, item: Item) -> tuple[str, ...]:
         raise item.error(str(error)) from None
 
 
+SPARK_CONNECT_PORT = 15002
+"""Port of Spark Connect (15002), as in Spark."""
+_connect_address = address("spark_connect_host", "spark_connect_port")
+
+
+def _connect_token(key: str, item: Item) -> str:
+    token = as_text(key, item)
+    if not token or not token.isascii() or any(char.isspace() or char in ";/" for char in token):
+        raise item.error(f"{key} has to be a text of ASCII without blanks, ; and /, as it is a part of clients' URLs")
+    return token
+
+
+SPARK_CONNECT: dict[str, Rule] = {
+    "listen": ("*", _connect_address),
+    "token": ("spark_connect_token", _connect_token),
+}
+
+
+def _spark_connect(key: str, item: Item) -> dict[str, Any]:
+    if isinstance(item.value, bool):
+        return {"spark_connect_port": SPARK_CONNECT_PORT if item.value else 0}
+    if not isinstance(item.value, dict):
+        listen: dict[str, Any] = _connect_address(key, item)
+        return listen
+    return {"spark_connect_port": SPARK_CONNECT_PORT} | converted(as_map(key, item), SPARK_CONNECT)
+
+
 LAKE: dict[str, Rule] = {
     "enabled": ("enabled", as_boolean),
     "url": ("url", _lake_url),
@@ -423,6 +450,7 @@ LAKE: dict[str, Rule] = {
     "defaults": ("defaults", _lake_defaults),
     "catalogs": ("catalogs", _catalogs),
     "compactor_metrics": ("*", address("compactor_metrics_host", "compactor_metrics_port")),
+    "spark_connect": ("*", _spark_connect),
 }
 
 

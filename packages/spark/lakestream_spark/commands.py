@@ -85,6 +85,13 @@ def compact(
     metrics: Annotated[
         str | None, typer.Option(metavar="[HOST:]PORT", help="Serve metrics for Prometheus at this address, /metrics.")
     ] = None,
+    connect: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[HOST:]PORT",
+            help="Serve Spark Connect there; its token is $SPARK_CONNECT_AUTHENTICATE_TOKEN, else one of its own.",
+        ),
+    ] = None,
     catalog: CatalogOption = None,
     as_json: JsonLinesOption = False,
 ) -> None:
@@ -93,6 +100,7 @@ def compact(
     options += [] if maintain_every is None else [f"--maintain-every={maintain_every}"]
     options += [] if report_every is None else [f"--report-every={report_every}"]
     options += [] if metrics is None else [f"--metrics={metrics}"]
+    options += [] if connect is None else [f"--connect={connect}"]
     options += [f"--catalog={each}" for each in catalog or ()]
     _become("compact.py", lake, options, needs_java=not once)  # with nothing to do it needs no Java
 

@@ -26,9 +26,11 @@ from lakestream_spark import datasource
 from lakestream_sql.typed import (
     MISFITS_SUFFIX,
     VIEW_SUFFIX,
+    NoTypedView,
     TypedTable,
     engine_functions,
     misfits_sql,
+    typed_table,
     typed_tables,
     view_sql,
 )
@@ -68,8 +70,17 @@ def register_rows(spark: SparkSession, lake: str) -> str:
     return _ROWS
 
 
-class _Rows:
-    """Implementation of scala.Function1 from the name of a stream of the default account to the plan of its rows."""
+class _Function:
+    """A scala.Function1 that the JVM calls."""
+
+    class Java:
+        """Declaration of the interface for py4j."""
+
+        implements = ("scala.Function1",)
+
+
+class _Rows(_Function):
+    """Function from the name of a stream of the default account to the plan of its rows."""
 
     def __init__(self, spark: SparkSession, lake: str) -> None:
         self._spark = spark
@@ -87,11 +98,6 @@ class _Rows:
             reader = self._spark.read.format("lakestream").option("lake", self._lake)
             return reader.option("stream", stream).load()
         return self._spark.read.format("delta").load(open_storage(self._lake).spark_path(table))
-
-    class Java:
-        """Declaration of the interface for py4j."""
-
-        implements = ("scala.Function1",)
 
 
 def prepare_spark(spark: SparkSession, found: JsonSchema) -> None:
@@ -126,6 +132,34 @@ def register_views(spark: SparkSession, lake: str) -> list[str]:
             spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {ticked(table.stream + suffix)} AS {select}")
             made.append(table.stream + suffix)
     return made
+
+
+def serve_views(spark: SparkSession, lake: str) -> None:
+    """Let the typed views of a lake be there in all sessions of this Spark, by plans of this one."""
+    gateway: Any = spark.sparkContext._gateway
+    ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
+    gateway.jvm.io.lakestream.spark.TypedViews.use(_Views(spark, lake))
+
+
+class _Views(_Function):
+    """Function from the name of a typed view to its plan; None for another name."""
+
+    def __init__(self, spark: SparkSession, lake: str) -> None:
+        self._spark = spark
+        self._lake = lake
+
+    def apply(self, name: Any) -> Any:
+        """Return the plan. Called by the JVM."""
+        stream, _, suffix = str(name).rpartition(VIEW_SUFFIX)
+        try:
+            table = typed_table(self._lake, stream)
+            found = parse(table.text)
+        except (NoTypedView, BadJsonSchema):
+            return None
+        prepare_spark(self._spark, found)
+        source = _made(table) if table.made else _in_the_making(self._spark, self._lake, table)
+        select = misfits_sql(found, source) if suffix else view_sql(found, source, table.columns)
+        return self._spark.sql(select)._jdf.queryExecution().analyzed()
 
 
 def _made(table: TypedTable) -> str:

@@ -15,7 +15,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NoReturn
 
 from lakestream import extras
@@ -145,8 +145,15 @@ def run(name: str, work: Callable[[threading.Event], int]) -> int:
     return 1
 
 
-def start_spark(app: str, lake: str, options: argparse.Namespace, stop: threading.Event) -> SparkSession:
-    """Start a session for work on a lake, by the options --cores and --heap, with our spark_conf/local if it exists."""
+def start_spark(
+    app: str,
+    lake: str,
+    options: argparse.Namespace,
+    stop: threading.Event,
+    settings: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """Start a session for work on a lake, by the options --cores and --heap and further settings, with our
+    spark_conf/local if it exists."""
     storage = open_storage(lake)
     cloud = cloud_of(storage.root)
     if cloud is not None:
@@ -157,7 +164,7 @@ def start_spark(app: str, lake: str, options: argparse.Namespace, stop: threadin
     with contextlib.suppress(JarsMissing):  # only for log4j2.properties: without it Spark logs more
         os.environ.setdefault("SPARK_CONF_DIR", os.path.dirname(jars.configuration()))
 
-    extra: dict[str, str] = {}
+    extra = dict(settings or {})
     if not sessions.under_spark_submit():
         jars.ensure("" if cloud is None else cloud.name)  # before the line about Spark: a download has a bar of its own
         # Spark makes this directory, which stays empty; by default in the working directory.

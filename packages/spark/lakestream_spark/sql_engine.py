@@ -1,7 +1,8 @@
 """Queries of the lake with Spark.
 
 Belongs here: the same interface as lakestream_sql.session.Session, and Spark's errors as one message without its
-stack trace. Supports everything that Spark does, at the cost of a JVM and some seconds to start.
+stack trace. The Spark is that of the lake's compactor if it serves Spark Connect (connect.py), else one of its own, at
+the cost of a JVM and some seconds to start.
 
 Only statements that read are allowed, as Spark's own parser decides (Statements in jvm/).
 """
@@ -23,8 +24,8 @@ from pyspark.sql.types import DataType
 from lakestream.lake.errors import JarsMissing
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
-from lakestream.lake.table.log import LOG_DIRECTORY
-from lakestream_spark import jars
+from lakestream.lake.table.log import has_log
+from lakestream_spark import connect, jars
 from lakestream_spark.lake_session import session
 from lakestream_sql.catalog import UnknownStream
 from lakestream_sql.statements import BadSql, SqlError, Timestamps
@@ -56,6 +57,7 @@ _NO_TABLE = frozenset(
     }
 )
 """Error classes of Spark and Delta for a path without a table."""
+_EXPLAIN = re.compile(r"(\s|--[^\n]*\n|/\*.*?\*/)*EXPLAIN\b", re.IGNORECASE | re.DOTALL)
 _PLACE = re.compile(r"\bline (\d+),? pos (\d+)")
 
 
@@ -102,16 +104,23 @@ class SparkEngine:
     def __init__(self, lake: str | os.PathLike[str], *, keep: bool = False, timestamps: Timestamps = "commit") -> None:
         self.root = paths.root(os.fspath(lake))
         self._keep = keep
-        with suppress(JarsMissing):  # only for log4j2.properties: without it Spark is louder
-            os.environ.setdefault("SPARK_CONF_DIR", os.path.dirname(jars.configuration()))
         # PySpark logs each error that it raises, with its stack trace.
         logging.getLogger("SQLQueryContextLogger").disabled = True
-        self._spark: SparkSession = session(lake, app="lakestream sql")
+        note = None if keep else connect.read_note(self.root)
+        self._spark = self._local() if note is None else connect.client(note)
         self._spark.conf.set("spark.lakestream.timestampAsOf", timestamps)
+        self._spark.conf.set(connect.STATEMENTS, "read")
+
+    def _local(self) -> SparkSession:
+        with suppress(JarsMissing):  # only for log4j2.properties: without it Spark is louder
+            os.environ.setdefault("SPARK_CONF_DIR", os.path.dirname(jars.configuration()))
+        return session(self.root, app="lakestream sql")
 
     def close(self) -> None:
         """Stop Spark; results not read yet are lost."""
-        if not self._keep:
+        if self._keep:
+            self._spark.conf.unset(connect.STATEMENTS)
+        else:
             self._spark.stop()
 
     def __enter__(self) -> SparkEngine:
@@ -124,24 +133,13 @@ class SparkEngine:
 
     def tables(self) -> list[str]:
         """Return the names of all stream tables, as written between backticks after `delta.`, sorted."""
-        assert self._spark._jvm is not None
-        hadoop = self._spark._jvm.org.apache.hadoop.fs
-        root = hadoop.Path(open_storage(self.root).spark_path(self.root))
-        store = root.getFileSystem(self._spark._jsparkSession.sessionState().newHadoopConf())
-
-        def below(directory: Any) -> list[Any]:
-            if not store.exists(directory):
-                return []
-            return [status.getPath() for status in store.listStatus(directory) if status.isDirectory()]
-
-        def streams(parent: Any) -> list[str]:
-            found = below(hadoop.Path(parent, "streams"))
-            return sorted(path.getName() for path in found if store.exists(hadoop.Path(path, LOG_DIRECTORY)))
-
-        names = [f"streams/{name}" for name in streams(root)]
-        for account in sorted(below(hadoop.Path(root, "accounts")), key=lambda path: str(path.getName())):
-            names += [f"accounts/{account.getName()}/streams/{name}" for name in streams(account)]
-        return names
+        storage = open_storage(self.root)
+        accounts = sorted(storage.directories(f"{self.root}/{paths.ACCOUNTS}"))
+        found = []
+        for base in (paths.STREAMS, *(f"{paths.ACCOUNTS}/{account}/{paths.STREAMS}" for account in accounts)):
+            names = [f"{base}/{name}" for name in sorted(storage.directories(f"{self.root}/{base}"))]
+            found += [name for name in names if has_log(storage, f"{self.root}/{name}")]
+        return found
 
     # ---- questions
 
@@ -169,9 +167,8 @@ class SparkEngine:
         try:
             if statement.upper().split() == ["SHOW", "TABLES"]:
                 return SparkResult(self._listing(), statement, offset, text)
-            is_plan = self._refuse_writes(statement, offset, text)
             frame = self._spark.sql(statement)
-            if is_plan:  # shown as it is, like DuckDB's
+            if _EXPLAIN.match(statement):  # shown as it is, like DuckDB's
                 frame = frame.selectExpr("'physical_plan' AS explain_key", "plan AS explain_value")
             return SparkResult(frame, statement, offset, text)
         except SqlError:
@@ -182,23 +179,6 @@ class SparkEngine:
                 raise failure from None
         known = ", ".join(f"delta.`{table}`" for table in self.tables()) or "none yet"
         raise UnknownStream(f"{failure}\n  the tables there are: {known}")
-
-    def _refuse_writes(self, statement: str, offset: int, text: str) -> bool:
-        """Return True for an EXPLAIN.
-
-        Raises:
-            BadSql: the statement does more than read.
-        """
-        plan = self._spark._jsparkSession.sessionState().sqlParser().parsePlan(statement)
-        assert self._spark._jvm is not None
-        if not self._spark._jvm.io.lakestream.spark.Statements.reads(plan):
-            raise BadSql(
-                "a statement here is SELECT, WITH, VALUES, DESCRIBE, DESCRIBE HISTORY, SHOW or EXPLAIN; streams change "
-                "through NATS",
-                text,
-                offset,
-            )
-        return str(plan.nodeName()) == "ExplainCommand"
 
     def _listing(self) -> DataFrame:
         rows = []

@@ -556,6 +556,11 @@ compactor ready"""
         ('compactor_metrics: "0.0.0.0:9464"', ["--metrics=0.0.0.0:9464"]),
         ('compactor_metrics: "[::1]:9464"', ["--metrics=[::1]:9464"]),
         ('catalogs: ["hive://a", "glue://b"]', ["--catalog=hive://a", "--catalog=glue://b"]),
+        ("spark_connect: true", ["--connect=127.0.0.1:15002"]),
+        ("spark_connect: false", []),
+        ('spark_connect: "[::1]:15003"', ["--connect=[::1]:15003"]),
+        ('spark_connect { token: "s3cret" }', ["--connect=127.0.0.1:15002"]),
+        ('spark_connect { listen: 15004, token: "s3cret" }', ["--connect=127.0.0.1:15004"]),
     ],
 )
 def test_the_compactor_gets_its_settings_of_the_file(tmp_path: Path, text: str, metrics: list[str]) -> None:

@@ -295,11 +295,16 @@ public final class AsOf {
   }
 
   private static RuntimeException wrong(String text) {
+    return wrong(text, false);
+  }
+
+  /** Returns an error of the analysis; `placed`: about the whole statement, from its first letter on. */
+  static RuntimeException wrong(String text, boolean placed) {
     return raised(
         new AnalysisException(
             text,
-            Option.empty(),
-            Option.empty(),
+            placed ? Option.apply(1) : Option.empty(),
+            placed ? Option.apply(0) : Option.empty(),
             Option.empty(),
             Option.empty(),
             Map$.MODULE$.empty(),
@@ -308,7 +313,7 @@ public final class AsOf {
 
   /** Returns a checked exception of Spark as the unchecked one that Scala takes it for. */
   @SuppressWarnings("unchecked")
-  private static <E extends Exception> RuntimeException raised(Exception error) throws E {
+  static <E extends Exception> RuntimeException raised(Exception error) throws E {
     throw (E) error;
   }
 }

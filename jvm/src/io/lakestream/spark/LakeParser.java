@@ -3,6 +3,7 @@ package io.lakestream.spark;
 import io.delta.sql.parser.DeltaSqlParser;
 import java.util.List;
 import org.apache.spark.sql.Column;
+import org.apache.spark.sql.Encoders;
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.SparkSession;
 import org.apache.spark.sql.catalyst.FunctionIdentifier;
@@ -44,12 +45,24 @@ final class LakeParser implements ParserInterface {
     return LakePaths.of(session);
   }
 
-  private LogicalPlan placed(LogicalPlan plan) {
+  private LogicalPlan placed(String text, LogicalPlan plan) {
+    Statements.check(session, text, plan);
     return rewriter().rewrite(plan);
   }
 
   private PlanRewriter rewriter() {
-    return new PlanRewriter(paths(), this::timestamp, new AsOf(session, paths()));
+    return new PlanRewriter(paths(), this::timestamp, new AsOf(session, paths()), this::streams);
+  }
+
+  /** Returns the relation of lakestream_streams(text): the streams that a confined query reads, without running it. */
+  private LogicalPlan streams(String text) {
+    List<String> names;
+    try {
+      names = List.copyOf(Confinement.streams(text, inner.parsePlan(text)));
+    } catch (ParseException wrong) {
+      throw AsOf.raised(wrong);
+    }
+    return session.createDataset(names, Encoders.STRING()).queryExecution().analyzed();
   }
 
   private Literal timestamp(Expression expression) {
@@ -64,7 +77,7 @@ final class LakeParser implements ParserInterface {
 
   @Override
   public LogicalPlan parsePlan(String text) throws ParseException {
-    return placed(inner.parsePlan(text));
+    return placed(text, inner.parsePlan(text));
   }
 
   @Override
@@ -74,7 +87,7 @@ final class LakeParser implements ParserInterface {
     if (inner instanceof DeltaSqlParser delta && !plan.getClass().getName().startsWith(DELTAS_OWN)) {
       plan = withParameters(delta.delegate(), text, parameters, plan);
     }
-    return placed(plan);
+    return placed(text, plan);
   }
 
   /** Calls Spark's parser, since Delta's drops the parameters of Spark's statements. */
@@ -89,7 +102,7 @@ final class LakeParser implements ParserInterface {
 
   @Override
   public LogicalPlan parseQuery(String text) throws ParseException {
-    return placed(inner.parseQuery(text));
+    return placed(text, inner.parseQuery(text));
   }
 
   @Override

@@ -20,6 +20,8 @@ public final class LakestreamExtensions implements Function1<SparkSessionExtensi
     // Commits of this session need their files on disk before.
     DurableFileSystem.use(SparkContext.getOrCreate().hadoopConfiguration());
     extensions.injectParser((session, parser) -> new LakeParser(session, parser));
+    extensions.injectResolutionRule(session -> new TypedViews(session));
+    extensions.injectPlannerStrategy(session -> new ConnectPool(session.sparkContext()));
     return BoxedUnit.UNIT;
   }
 }

@@ -55,13 +55,17 @@ final class PlanRewriter {
 
   private final AsOf asOf;
 
+  /** Returns the relation with the streams that a query reads. */
+  private final Function<String, LogicalPlan> streams;
+
   /** Replaced relative paths, for columns qualified by them. */
   private final Map<String, String> replaced = new HashMap<>();
 
-  PlanRewriter(LakePaths paths, Function<Expression, Literal> constants, AsOf asOf) {
+  PlanRewriter(LakePaths paths, Function<Expression, Literal> constants, AsOf asOf, Function<String, LogicalPlan> streams) {
     this.paths = paths;
     this.constants = constants;
     this.asOf = asOf;
+    this.streams = streams;
   }
 
   LogicalPlan rewrite(LogicalPlan plan) {
@@ -136,8 +140,13 @@ final class PlanRewriter {
     if (value instanceof RelationTimeTravel travel) {
       return travel(travel);
     }
-    if (value instanceof UnresolvedTableValuedFunction function && isAsOf(function)) {
-      return asOf.function(CollectionConverters.asJava(function.functionArgs()));
+    if (value instanceof UnresolvedTableValuedFunction function) {
+      List<Expression> arguments = CollectionConverters.asJava(function.functionArgs());
+      if (isNamed(function, AsOf.NAME)) {
+        return asOf.function(arguments);
+      }
+      boolean one = isNamed(function, Confinement.STREAMS) && arguments.size() == 1;
+      return one && arguments.get(0) instanceof Literal text ? streams.apply(text.value().toString()) : value;
     }
     if (!NAMED.contains(value.getClass())) {
       return value;
@@ -177,9 +186,9 @@ final class PlanRewriter {
     return placed;
   }
 
-  private static boolean isAsOf(UnresolvedTableValuedFunction function) {
+  private static boolean isNamed(UnresolvedTableValuedFunction function, String wanted) {
     List<String> name = strings(function.name());
-    return name.size() == 1 && name.get(0).equalsIgnoreCase(AsOf.NAME);
+    return name.size() == 1 && name.get(0).equalsIgnoreCase(wanted);
   }
 
   /**

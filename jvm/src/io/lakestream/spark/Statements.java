@@ -1,6 +1,7 @@
 package io.lakestream.spark;
 
 import java.util.Set;
+import org.apache.spark.sql.SparkSession;
 import org.apache.spark.sql.catalyst.plans.logical.CloneTableStatement;
 import org.apache.spark.sql.catalyst.plans.logical.Command;
 import org.apache.spark.sql.catalyst.plans.logical.CompoundBody;
@@ -14,7 +15,13 @@ import scala.Tuple3;
 import scala.collection.Iterator;
 import scala.collection.immutable.Seq;
 
-/** Classification of parsed statements, for `lakestream sql --engine spark` before it runs one. */
+/**
+ * Statements that a session accepts, by the setting `spark.lakestream.statements`.
+ *
+ * <p>Without it: all. `read`: those that only read, for `lakestream sql --engine spark`. `confined`: queries of the
+ * streams below the session's root and nothing else (Confinement), for users who may not see the whole lake. A statement
+ * cannot change the setting where it applies, since SET does more than read.
+ */
 public final class Statements {
   /** Names of the classes of Spark's and Delta's read-only commands. */
   private static final Set<String> SHOWING =
@@ -31,10 +38,32 @@ public final class Statements {
           "ShowTableProperties",
           "ShowTables");
 
+  private static final String SETTING = "spark.lakestream.statements";
+
   private Statements() {}
 
+  static boolean areConfined(SparkSession session) {
+    return !Set.of("all", "read").contains(session.conf().get(SETTING, "all"));
+  }
+
+  /** Raises an error for a statement that the session does not accept. */
+  static void check(SparkSession session, String text, LogicalPlan plan) {
+    switch (session.conf().get(SETTING, "all")) {
+      case "all" -> {}
+      case "read" -> {
+        if (!reads(plan)) {
+          throw AsOf.wrong(
+              "a statement here is SELECT, WITH, VALUES, DESCRIBE, DESCRIBE HISTORY, SHOW or EXPLAIN; streams change "
+                  + "through NATS",
+              true);
+        }
+      }
+      default -> Confinement.streams(text, plan);
+    }
+  }
+
   /** Returns true for a statement that only reads: a query without commands in it, or a read-only command. */
-  public static boolean reads(LogicalPlan plan) {
+  private static boolean reads(LogicalPlan plan) {
     return SHOWING.contains(plan.getClass().getSimpleName()) || !changes(plan);
   }
 
