@@ -56,7 +56,7 @@ class SqlRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `parameters`: values of `:name`, or a list of those of `?`. `max_rows`: rows that are wanted, 0: all. `as_of`: see
     `dialect.Bindings`. `stale`: answer even if the newest messages of a stream could not be staged. `describe`: answer
-    with the columns alone; without values parameters are NULL then.
+    with the columns alone; without values parameters are NULL then. `engine`: whose SQL it is.
     """
 
     sql: str
@@ -66,6 +66,7 @@ class SqlRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     as_of: int | str | None = None
     stale: bool = False
     describe: bool = False
+    engine: Literal["duckdb", "spark"] = "duckdb"
 
 
 class ResultColumn(msgspec.Struct, frozen=True):

@@ -212,6 +212,7 @@ class RunningQuery:
                 "parameters": sql.by_name(request.parameters),
                 "as_of": request.as_of,
                 "describe": request.describe,
+                "engine": request.engine,
             }
         )
         mentioned = json.loads(await process.hear())
@@ -256,6 +257,8 @@ class RunningQuery:
             )
         if len(streams) > MAX_STREAMS:
             raise QueryRefused(sql.WRONG, f"a query reads at most {MAX_STREAMS} streams")
+        if self._asked.request.engine == "spark":  # it reads what is committed
+            return streams
         reasons = await asyncio.gather(*map(self._flush, streams))
         stale = {stream: why for stream, why in zip(streams, reasons, strict=True) if why}
         if stale and not self._asked.request.stale:

@@ -319,23 +319,25 @@ class Client:
         stream: str = "",
         stale: bool = False,
         format: Literal["arrow", "json"] = "arrow",
+        engine: Literal["duckdb", "spark"] = "duckdb",
     ) -> Answer:
         """Ask the server a query (docs/sql.md#sql-over-nats); return its result once the columns are known.
 
         Args:
-            query: one statement, in DuckDB's SQL (docs/sql.md).
+            query: one statement, in the SQL of its engine (docs/sql.md).
             parameters: values of `:name` in it, or a list of those of `?`.
             as_of: a time, as the second argument of as_of; ns since the epoch, or a text.
             max_rows: rows that are wanted; 0: all.
             stream: the only stream that it reads, for users who may read no other.
             stale: accept that the newest messages of a stream may be missing.
             format: of the batches.
+            engine: `spark` reads committed messages only.
 
         Raises:
             QueryFailed, NoAnswer.
         """
         values = dict(parameters or {}) if isinstance(parameters, Mapping | None) else list(parameters)
-        request = SqlRequest(query, format, values, max_rows, as_of, stale)
+        request = SqlRequest(query, format, values, max_rows, as_of, stale, engine=engine)
         return await ask(self.nats, request, stream)
 
     # ------------------------------------------------------------------ the lake

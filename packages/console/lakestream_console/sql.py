@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from typing import Literal
 
 import msgspec
 
@@ -49,6 +50,7 @@ class SqlBody(msgspec.Struct, frozen=True):
     query: str
     max_rows: int = 0
     timeout_ms: int = 0
+    engine: Literal["duckdb", "spark"] = "duckdb"
 
 
 class NotAllowed(ConsoleError):
@@ -85,16 +87,16 @@ class SqlProcesses:
             process = self._held.get(client)
             if process is None or process.ended:
                 process = await self._start(client)
-            return await self._within(limit_s, process, client, body.query, rows)
+            return await self._within(limit_s, process, client, body, rows)
         finally:
             self._busy.discard(client)
 
-    async def _within(self, limit_s: float, process: Process, client: ConsoleClient, query: str, rows: int) -> bytes:
+    async def _within(self, limit_s: float, process: Process, client: ConsoleClient, body: SqlBody, rows: int) -> bytes:
         """Run a query within its time; keep the process unless something was wrong with it."""
         whole = False
         try:
             async with asyncio.timeout(limit_s):
-                answer = await self._run(process, client, query, rows)
+                answer = await self._run(process, client, body, rows)
             whole = True
             return answer
         except TimeoutError:
@@ -115,8 +117,9 @@ class SqlProcesses:
             else:
                 await self._end(client, process)
 
-    async def _run(self, process: Process, client: ConsoleClient, query: str, rows: int) -> bytes:
-        await process.say({"query": query, "max_rows": rows, "max_bytes": MAX_RESULT_BYTES})
+    async def _run(self, process: Process, client: ConsoleClient, body: SqlBody, rows: int) -> bytes:
+        ask = {"query": body.query, "engine": body.engine, "max_rows": rows, "max_bytes": MAX_RESULT_BYTES}
+        await process.say(ask)
         mentioned = json.loads(await process.hear())
         streams = mentioned["streams"]
         try:
@@ -124,7 +127,8 @@ class SqlProcesses:
         except NotAllowed:
             await process.say({"go": False})
             raise
-        await asyncio.gather(*(self._flush(client, stream) for stream in streams))
+        if body.engine == "duckdb":  # Spark reads what is committed
+            await asyncio.gather(*(self._flush(client, stream) for stream in streams))
         await process.say({"go": True})
         return await process.hear()
 

@@ -14,6 +14,7 @@ In reading order:
 - `datasource.py`: The Spark data source `lakestream`: a live view of a stream, as a batch and as a stream.
 - `functions.py`: Functions and views of lakestream in Spark: as_of, and the typed views of JSON payloads.
 - `lake_session.py`: Sessions of Spark over the streams of a lake.
+- `connect.py`: Spark Connect: the warm Spark of the compactor, for other programs.
 - `sql_engine.py`: Queries of the lake with Spark.
 - `metrics_port.py`: The page of a program without an event loop, over HTTP.
 """

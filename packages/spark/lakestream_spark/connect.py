@@ -14,17 +14,19 @@ import contextlib
 import os
 import secrets
 import socket
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from lakestream.lake.errors import LakeError
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
 from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 from lakestream_spark.datasource import PUSHDOWN
 from lakestream_spark.lake_session import LAKE_SETTING, LAKE_VARIABLE
-from lakestream_spark.session import under_spark_submit
+from lakestream_spark.session import JAVA_OPTIONS, under_spark_submit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,13 +51,27 @@ STATEMENTS = "spark.lakestream.statements"
 """Setting of a session: the statements that it accepts (jvm/, Statements.java)."""
 
 
+class NoSparkConnect(LakeError):
+    """Raised where a query needs the warm Spark of the compactor, and there is none."""
+
+    code = 503
+
+    def __init__(self) -> None:
+        super().__init__(
+            "no compactor serves Spark Connect for this lake here: start the server with `lakestream up` and "
+            "`lake { spark_connect: true }`"
+        )
+
+
 class ConnectNote(msgspec.Struct, frozen=True):
-    """Address and token of the service. `machine`: the host on which a loopback address means it."""
+    """Address and token of the service. `machine`: the host on which a loopback address means it; `started_ns`: when
+    its sessions began, ns since 1970."""
 
     host: str
     port: int
     token: str
     machine: str
+    started_ns: int
 
     @property
     def url(self) -> str:
@@ -98,6 +114,8 @@ class ConnectServer:
             "spark.connect.grpc.binding.port": str(self._port),
             "spark.connect.execute.manager.detachedTimeout": f"{DETACHED_S}s",
             "spark.connect.execute.manager.maintenanceInterval": f"{DETACHED_S // 2}s",
+            # Compaction continues where it was; `lakestream up` starts the program again.
+            "spark.driver.extraJavaOptions": f"{JAVA_OPTIONS} -XX:+ExitOnOutOfMemoryError",
             "spark.driver.maxResultSize": f"{heap_mib // RESULT_SHARE}m",
             "spark.scheduler.allocation.file": Path(__file__).with_name("pools.xml").as_uri(),
             "spark.scheduler.mode": "FAIR",
@@ -124,7 +142,7 @@ class ConnectServer:
         jvm.org.apache.spark.sql.connect.service.SparkConnectService.start(spark.sparkContext._jsc.sc())
         self._spark = spark
         if paths.is_local(self._lake):
-            _write(self._lake, ConnectNote(self._host, self._port, self._token, socket.gethostname()))
+            _write(self._lake, ConnectNote(self._host, self._port, self._token, socket.gethostname(), time.time_ns()))
 
     def stop(self) -> None:
         """Remove the note, and end the service with its queries."""

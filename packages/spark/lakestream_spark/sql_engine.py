@@ -26,12 +26,13 @@ from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table.log import has_log
 from lakestream_spark import connect, jars
-from lakestream_spark.lake_session import session
+from lakestream_spark.lake_session import LAKE_SETTING, session
 from lakestream_sql.catalog import UnknownStream
-from lakestream_sql.statements import BadSql, SqlError, Timestamps
+from lakestream_sql.confined import ForbiddenQuery
+from lakestream_sql.statements import NO_BINDINGS, BadSql, Bindings, SqlError, Timestamps
 from lakestream_sql.tokens import split
 
-__all__ = ["SparkEngine", "SparkResult"]
+__all__ = ["ConfinedSpark", "SparkEngine", "SparkResult"]
 
 Convert = Callable[[Any], Any]
 
@@ -57,6 +58,10 @@ _NO_TABLE = frozenset(
     }
 )
 """Error classes of Spark and Delta for a path without a table."""
+_STREAMS = "lakestream_streams"
+"""Table function of a confined session with the streams that a query reads (jvm/, Confinement.java)."""
+_REFUSED = "a query here reads streams, "
+"""Beginning of the errors of Confinement.java."""
 _EXPLAIN = re.compile(r"(\s|--[^\n]*\n|/\*.*?\*/)*EXPLAIN\b", re.IGNORECASE | re.DOTALL)
 _PLACE = re.compile(r"\bline (\d+),? pos (\d+)")
 
@@ -67,6 +72,7 @@ class SparkResult:
     def __init__(self, frame: DataFrame, statement: str, offset: int, text: str) -> None:
         untyped: Any = frame
         self._rows: Callable[[], Iterator[Any]] = untyped.toLocalIterator
+        self._table: Callable[[], Any] = untyped.toArrow
         self._explained: Callable[[Exception], SqlError] = lambda error: explained(error, statement, offset, text)
         fields = frame.schema.fields
         self.columns = tuple(field.name for field in fields)
@@ -81,6 +87,13 @@ class SparkResult:
                     value if convert is None or value is None else convert(value)
                     for value, convert in zip(row, self._convert, strict=True)
                 )
+        except Exception as error:
+            raise self._explained(error) from None
+
+    def batches(self, rows: int) -> Any:
+        """Return the rows as a pyarrow RecordBatchReader of batches of so many rows."""
+        try:
+            return self._table().to_reader(rows)
         except Exception as error:
             raise self._explained(error) from None
 
@@ -133,13 +146,9 @@ class SparkEngine:
 
     def tables(self) -> list[str]:
         """Return the names of all stream tables, as written between backticks after `delta.`, sorted."""
-        storage = open_storage(self.root)
-        accounts = sorted(storage.directories(f"{self.root}/{paths.ACCOUNTS}"))
-        found = []
-        for base in (paths.STREAMS, *(f"{paths.ACCOUNTS}/{account}/{paths.STREAMS}" for account in accounts)):
-            names = [f"{base}/{name}" for name in sorted(storage.directories(f"{self.root}/{base}"))]
-            found += [name for name in names if has_log(storage, f"{self.root}/{name}")]
-        return found
+        accounts = sorted(open_storage(self.root).directories(f"{self.root}/{paths.ACCOUNTS}"))
+        bases = ("", *(f"{paths.ACCOUNTS}/{account}/" for account in accounts))
+        return [f"{base}{name}" for base in bases for name in _tables(f"{self.root}/{base}")]
 
     # ---- questions
 
@@ -158,10 +167,7 @@ class SparkEngine:
         Raises:
             SqlError: as `run`; BadSql when there is none or more than one.
         """
-        found = _statements(text)
-        if len(found) != 1:
-            raise BadSql(f"one statement is expected here, not {len(found)}", text)
-        return self._answer(*found[0], text)
+        return self._answer(*_only(text), text)
 
     def _answer(self, statement: str, offset: int, text: str) -> SparkResult:
         try:
@@ -188,6 +194,119 @@ class SparkEngine:
         return self._spark.createDataFrame(rows, "table string, version long")
 
 
+class ConfinedSpark:
+    """The warm Spark of a lake's compactor, for the streams of one account and for one query at a time.
+
+    Spark's parser refuses everything that is no query of these streams (Confinement in jvm/).
+
+    Args:
+        lake: the lake's root.
+        account: whose streams may be read.
+
+    Attributes:
+        most: rows of a result that are wanted; one more is asked for. 0: all.
+    """
+
+    def __init__(self, lake: str, account: str) -> None:
+        self._lake = paths.root(lake)
+        self._root = paths.table(self._lake, "", account).rpartition(f"/{paths.STREAMS}/")[0]
+        self._note: connect.ConnectNote | None = None
+        self._session: SparkSession | None = None
+        self.most = 0
+        logging.getLogger("SQLQueryContextLogger").disabled = True
+
+    def streams(self, text: str, bindings: Bindings = NO_BINDINGS) -> list[str]:
+        """Return the names of the streams that a query reads.
+
+        Raises:
+            SqlError: BadSql for a text that does not parse, ForbiddenQuery for more than such a query.
+            NoSparkConnect: there is no warm Spark.
+        """
+        if self.lists(text):
+            return []
+        statement, offset = _only(text)
+        spark = self._spark()
+        try:
+            rows = spark.sql(f"SELECT value FROM {_STREAMS}(:text)", {"text": statement}).collect()
+        except Exception as error:
+            raise _confined(explained(error, statement, offset, text)) from None
+        return list(dict.fromkeys(paths.name_of(row[0]) for row in rows))
+
+    def lists(self, text: str) -> bool:
+        """Return True if a text asks for the names of all streams."""
+        return text.strip().rstrip(";").upper().split() == ["SHOW", "TABLES"]
+
+    def parameters(self, text: str) -> list[str]:
+        """Return no names: Spark does not tell those of parameters."""
+        return []
+
+    def query(
+        self,
+        text: str,
+        bindings: Bindings = NO_BINDINGS,
+        described: Callable[[tuple[str, ...], tuple[str, ...]], None] = lambda columns, types: None,
+    ) -> SparkResult:
+        """Answer a text of exactly one query; `described` is called with the columns before its rows are computed.
+
+        Raises:
+            SqlError, NoSparkConnect: as `streams`.
+        """
+        result = self._result(text, bindings, self.most + 1 if self.most else None)
+        described(result.columns, result.types)
+        return result
+
+    def shape(self, text: str, bindings: Bindings = NO_BINDINGS) -> SparkResult:
+        """Return the result of a text of exactly one query without its rows. Raises as `query`."""
+        return self._result(text, bindings, 0)
+
+    def _result(self, text: str, bindings: Bindings, rows: int | None) -> SparkResult:
+        if bindings.as_of is not None:
+            raise BadSql("as_of of a request is DuckDB's; write as_of('ORDERS', T) in the query", text)
+        statement, offset = _only(text)
+        spark = self._spark()
+        if self.lists(text):
+            names = [(f"delta.`{name}`",) for name in _tables(f"{self._root}/")]
+            return SparkResult(spark.createDataFrame(names, "table string"), statement, offset, text)
+        named = bindings.parameters
+        # `?` has numbers for names.
+        values: Any = list(named.values()) if all(name.isdigit() for name in named) else dict(named)
+        try:
+            frame = spark.sql(statement, values or None)
+            return SparkResult(frame if rows is None else frame.limit(rows), statement, offset, text)
+        except Exception as error:
+            raise _confined(explained(error, statement, offset, text)) from None
+
+    def _spark(self) -> SparkSession:
+        """Return the session; another one when the compactor has started anew."""
+        note = connect.read_note(self._lake)
+        if note is None:
+            raise connect.NoSparkConnect
+        if self._session is None or note != self._note:
+            self._note, self._session = note, connect.client(note)
+            self._session.conf.set(connect.STATEMENTS, "confined")
+            self._session.conf.set(LAKE_SETTING, open_storage(self._lake).spark_path(self._root))
+        return self._session
+
+
+def _confined(error: SqlError) -> SqlError:
+    return ForbiddenQuery(str(error)) if str(error).startswith(_REFUSED) else error
+
+
+def _only(text: str) -> tuple[str, int]:
+    """Return the only statement of a text with its position. Raises BadSql when there is none or more than one."""
+    found = _statements(text)
+    if len(found) != 1:
+        raise BadSql(f"one statement is expected here, not {len(found)}", text)
+    return found[0]
+
+
+def _tables(base: str) -> list[str]:
+    """Return the tables of streams below the directory of a lake or an account, `base`, which ends with a slash."""
+    storage = open_storage(base)
+    names = sorted(storage.directories(f"{base}{paths.STREAMS}"))
+    return [f"{paths.STREAMS}/{name}" for name in names if has_log(storage, f"{base}{paths.STREAMS}/{name}")]
+
+
 def _statements(text: str) -> list[tuple[str, int]]:
     """Return the statements of a text without surrounding blanks, each with its position."""
     done, rest = split(text, "spark")
@@ -211,7 +330,11 @@ def explained(error: Exception, statement: str, offset: int, text: str) -> SqlEr
         place = offset + sum(len(part) for part in statement.splitlines(keepends=True)[: line - 1]) + column
     body = re.sub(r"^\[[\w.]+\] ", "", message)
     # The sentence is followed by the state, the position, the query, and the plan.
-    body = re.split(r" SQLSTATE: |\n== |;\s*line \d+|;?\n['!+*]|\n\s*at ", body)[0].replace("(line", "").strip(" ;\n")
+    body = (
+        re.split(r" SQLSTATE: |\n== |\n+JVM stacktrace:|;\s*line \d+|;?\n['!+*]|\n\s*at ", body)[0]
+        .replace("(line", "")
+        .strip(" ;\n")
+    )
     if condition.partition(".")[0] in _NO_TABLE or body.endswith("_delta_log does not exist"):
         return UnknownStream(body if place is None else str(BadSql(body, text, place)))
     return SqlError(body) if place is None else BadSql(body, text, place)

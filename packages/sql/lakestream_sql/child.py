@@ -71,6 +71,7 @@ class Ask(msgspec.Struct, frozen=True):
     parameters: dict[str, bool | int | float | str | None] = {}
     as_of: int | str | None = None
     describe: bool = False
+    engine: Literal["duckdb", "spark"] = "duckdb"
 
 
 class ChildReady(msgspec.Struct, frozen=True):
@@ -143,6 +144,7 @@ def main() -> None:
     try:
         import duckdb
 
+        from lakestream.extras import ExtraMissing
         from lakestream.lake.storage import paths
         from lakestream.lake.storage.probe import require_answer
         from lakestream_sql import explained
@@ -160,17 +162,20 @@ def main() -> None:
     with contextlib.suppress(OSError):  # a sandbox may deny it
         os.nice(19)  # for queries: the server has the processor first
     _send(out, ChildReady())
+    spark = _Spark(opened)
     while True:
         ask, began = _ask.decode(messages.get()), time.monotonic()
         try:
             require_answer(paths.root(opened.lake), lambda text: None)  # the lake may have gone since the last query
-            _serve(session, ask, began, messages.get, out)
+            _serve(session if ask.engine == "duckdb" else spark.session(ask), ask, began, messages.get, out)
             continue
         except (EngineFailed, LakeSilent) as error:  # another process takes the next query
             _send(out, Failure(_public(error, opened.lake), FAILED if isinstance(error, EngineFailed) else UNAVAILABLE))
             return
         except LakeError as error:
             failure = Failure(_public(error, opened.lake), _code(error))
+        except ExtraMissing as error:
+            failure = Failure(str(error), UNAVAILABLE)
         except duckdb.Error as error:  # while rows are fetched
             failure = Failure(_public(SqlError(explained.first_line(error)), opened.lake))
         except RecursionError:
@@ -178,6 +183,25 @@ def main() -> None:
         except MemoryError:
             failure = Failure("the query needs more memory than one may have")
         _send(out, failure)
+
+
+class _Spark:
+    """The other engine, which is loaded with its first query."""
+
+    def __init__(self, opened: Open) -> None:
+        self._opened = opened
+        self._session: Any = None
+
+    def session(self, ask: Ask) -> Any:
+        """Return the session for a query. Raises ExtraMissing."""
+        if self._session is None:
+            from lakestream import extras
+            from lakestream.spark import ENTRY_POINTS
+
+            confined = extras.load(ENTRY_POINTS, "confined", "spark", "Spark SQL")
+            self._session = confined(self._opened.lake, self._opened.account)
+        self._session.most = ask.max_rows
+        return self._session
 
 
 def _public(error: BaseException, lake: str) -> str:
@@ -249,6 +273,8 @@ def _code(error: LakeError) -> int:
     from lakestream_sql.catalog import UnknownStream
     from lakestream_sql.confined import ForbiddenQuery
 
+    if (own := getattr(error, "code", None)) is not None:
+        return int(own)
     return next(
         (
             code

@@ -155,9 +155,9 @@ def sql(
     if url and timestamps != Timestamps.commit:
         complain("--timestamp-as-of is for queries of a lake's files; with --url write as_of('ORDERS', T)")
         raise typer.Exit(1)
+    language: Language = "spark" if engine == SqlEngine.spark else "duckdb"
     try:
-        with contextlib.closing(_connect(url, login, stream) if url else open_lake()) as session:
-            language: Language = "spark" if engine == SqlEngine.spark and not url else "duckdb"
+        with contextlib.closing(_connect(url, login, stream, language) if url else open_lake()) as session:
             shell = _Shell(session, RowFormat.json if as_json else format, language)
             if (asked := text if query is None else query) is not None:
                 code = shell.script(asked)
@@ -177,10 +177,10 @@ def sql(
     raise typer.Exit(code)
 
 
-def _connect(url: str, login: ServerCredentials, stream: str) -> Answerer:
+def _connect(url: str, login: ServerCredentials, stream: str, engine: Language) -> Answerer:
     from lakestream_sql.nats_engine import NatsEngine  # loads nats-py and pyarrow
 
-    return NatsEngine(url, login, stream)
+    return NatsEngine(url, login, stream, engine)
 
 
 def _session(

@@ -15,7 +15,7 @@ from lakestream.loop_thread import LoopThread
 from lakestream_client.client import Client, connect
 from lakestream_client.errors import ClientError
 from lakestream_client.sql import Answer
-from lakestream_sql.tokens import split
+from lakestream_sql.tokens import Language, split
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,15 +34,16 @@ class NatsEngine:
         url: of the server.
         login: credentials there.
         stream: the only stream that is read; "": any.
+        engine: whose SQL it is.
 
     Raises:
         NatsError: it cannot be reached.
         BadCredentials: a file of the login cannot be used.
     """
 
-    def __init__(self, url: str, login: ServerCredentials, stream: str = "") -> None:
+    def __init__(self, url: str, login: ServerCredentials, stream: str = "", engine: Language = "duckdb") -> None:
         self.root = plain_url(url)
-        self._stream = stream
+        self._stream, self._engine = stream, engine
         options = login.arguments()
         self._thread = LoopThread("sql")
         try:
@@ -57,13 +58,15 @@ class NatsEngine:
 
     def run(self, text: str) -> Iterator[NatsRows]:
         """Ask the statements of a text in order. Raises NatsError at the first that fails."""
-        done, rest = split(text)
+        done, rest = split(text, self._engine)
         for statement in (*(each for each, _ in done), *([rest] if rest else [])):
             yield self._ask(statement.strip())
 
     def _ask(self, statement: str) -> NatsRows:
         try:
-            return NatsRows(self._thread, self._thread.run(self._client.sql(statement, stream=self._stream)))
+            return NatsRows(
+                self._thread, self._thread.run(self._client.sql(statement, stream=self._stream, engine=self._engine))
+            )
         except ClientError as error:
             raise NatsError(str(error)) from None
 

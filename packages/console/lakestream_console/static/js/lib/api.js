@@ -107,8 +107,8 @@ export async function publish(subject, { data_base64 = "", headers } = {}) {
 }
 
 /** Run a statement on the lake and the log's tail; return columns and rows. */
-export async function sql(query, { max_rows = 10000, timeout_ms = 30000, signal } = {}) {
-  const answer = await call("sql", { method: "POST", body: { query, max_rows, timeout_ms }, signal });
+export async function sql(query, { max_rows = 10000, timeout_ms = 30000, engine = "duckdb", signal } = {}) {
+  const answer = await call("sql", { method: "POST", body: { query, max_rows, timeout_ms, engine }, signal });
   if (answer.error) throw new CallError(answer.error);
   return answer;
 }

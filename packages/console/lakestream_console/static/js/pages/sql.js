@@ -126,6 +126,7 @@ export function Sql({ query }) {
   const [text, setText] = useState(() => given ?? sessionStorage.getItem(KEPT) ?? "");
   const [state, setState] = useState({ result: null, error: null, busy: false });
   const [view, setView] = useState("table");
+  const [engine, setEngine] = useState("duckdb");
   const aborter = useRef(null);
   const run = async (statement) => {
     const asked = statement.trim().replace(/;\s*$/, "");
@@ -136,7 +137,7 @@ export function Sql({ query }) {
     setState((old) => ({ ...old, error: null, busy: true }));
     sessionStorage.setItem(KEPT, statement);
     try {
-      const result = await sql(asked, { signal });
+      const result = await sql(asked, { engine, signal });
       if (!signal.aborted) setState({ result: { ...result, number: Date.now() }, error: null, busy: false });
     } catch (error) {
       if (!signal.aborted) setState({ result: null, error, busy: false });
@@ -174,7 +175,7 @@ export function Sql({ query }) {
   };
   const { result, error, busy } = state;
   const submit = (event) => (event.preventDefault(), run(text));
-  return html`<${Head} title="SQL">SQL as DuckDB has it, over the tables and the log’s tail: every acked message, read-only.<//>
+  return html`<${Head} title="SQL">SQL as DuckDB or Spark has it, over the tables and the log’s tail: every acked message, read-only.<//>
     ${session.value.sql === false &&
       html`<${Warning}>This server cannot run SQL: it has no lake, or the extra is not installed. Run <code>pip
         install 'lakestream[lake]'</code> where it runs.<//>
@@ -190,8 +191,13 @@ export function Sql({ query }) {
         <button class="button button-main" type="submit" disabled=${busy || !text.trim()}>Run</button>
         ${busy ? html`<button class="button" type="button" onClick=${cancel}>Cancel</button>`
           : html`<span class="quiet wide"><kbd>Ctrl</kbd> <kbd>Enter</kbd> runs, <kbd>Tab</kbd> completes</span>`}
+        <label class="sr" for="sql-engine">Engine</label>
+        <select id="sql-engine" class="push" value=${engine} onChange=${(event) => setEngine(event.target.value)}>
+          <option value="duckdb">DuckDB</option>
+          <option value="spark">Spark (committed)</option>
+        </select>
         <label class="sr" for="sql-examples">Begin with an example</label>
-        <select id="sql-examples" class="push" value="" onChange=${(event) => {
+        <select id="sql-examples" value="" onChange=${(event) => {
           const [, statement] = examples(streams)[Number(event.target.value)] ?? [];
           event.target.value = "";
           if (statement) setText(statement);
