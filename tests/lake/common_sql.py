@@ -132,6 +132,38 @@ SELECT seq FROM as_of('ORDERS', '{text}') ORDER BY seq
 SELECT o.seq FROM as_of('ORDERS', '{text}') o WHERE o.subject = 'orders.1.x' ORDER BY o.seq
 SELECT n.seq FROM {t} n ANTI JOIN as_of('ORDERS', '{text}') w ON n.seq = w.seq ORDER BY n.seq
 SELECT a.n, b.n AS m FROM (SELECT count(*) AS n FROM as_of('ORDERS', {ns})) a, (SELECT count(*) AS n FROM {t}) b
+SELECT id, price, who, ok FROM {p} ORDER BY id
+SELECT id, day, moment, amount FROM {p} ORDER BY id
+SELECT id, tags FROM {p} ORDER BY id
+SELECT who, sum(price) AS s, avg(amount) AS a, max(day) AS d FROM {p} GROUP BY who ORDER BY who NULLS LAST
+SELECT place.city, count(*) AS n FROM {p} GROUP BY place.city ORDER BY n, place.city
+SELECT o.place.city AS c FROM {p} o WHERE o.id IN (3, 4) ORDER BY o.id
+SELECT id FROM {p} WHERE who IS NULL OR ok ORDER BY id
+SELECT count(who) AS a, count(ok) AS b, count_if(ok) AS c, count(DISTINCT place.city) AS d FROM {p}
+SELECT day, sum(amount) AS s, min(amount) AS a, max(amount) AS b FROM {p} GROUP BY day ORDER BY day
+SELECT amount + 1 AS a, amount * 2 AS b, -amount AS c, abs(amount) AS d, round(amount, 1) AS e FROM {p} ORDER BY id
+SELECT CAST(price AS STRING) AS a, CAST(amount AS DOUBLE) AS b, CAST(ok AS INT) AS c FROM {p} ORDER BY id
+SELECT id FROM {p} WHERE array_contains(tags, 'tag 3') ORDER BY id
+SELECT array_position(tags, 'tag 3') AS a FROM {p} WHERE id = 3
+SELECT year(day) AS a, month(day) AS b, day(day) AS c, quarter(day) AS d FROM {p} ORDER BY id
+SELECT date_trunc('HOUR', moment) AS h, count(*) AS n FROM {p} GROUP BY 1 ORDER BY 1
+SELECT id FROM {p} WHERE moment > TIMESTAMP '2026-05-01 05:00:00' AND day >= DATE '2026-05-03' ORDER BY id
+SELECT id FROM {p} WHERE amount BETWEEN 2.5 AND 5 ORDER BY id
+SELECT id, lag(price) OVER (PARTITION BY who ORDER BY id) AS b FROM {p} ORDER BY id
+SELECT who, id FROM (SELECT who, id, rank() OVER (PARTITION BY who ORDER BY price DESC) AS r FROM {p}) w WHERE r = 1
+    ORDER BY id
+SELECT p.id, o.subject FROM {p} p JOIN {t} o ON p.id = o.seq ORDER BY p.id
+SELECT p.id, o.seq FROM {p} p LEFT JOIN {t} VERSION AS OF 1 o ON p.id = o.seq AND p.ok ORDER BY p.id
+SELECT CASE WHEN price > 20 THEN 'dear' WHEN price > 5 THEN 'fair' END AS c, count(*) AS n FROM {p}
+    GROUP BY 1 ORDER BY n
+SELECT coalesce(who, 'nobody') AS w, sum(coalesce(amount, 0)) AS s FROM {p} GROUP BY 1 ORDER BY 1
+SELECT count(*) AS n, sum(price) AS s FROM {p} VERSION AS OF 0
+SELECT count(*) AS n, sum(price) AS s FROM {p} VERSION AS OF 1
+SELECT count(*) AS n FROM {p} TIMESTAMP AS OF '{typed}'
+SELECT n.id FROM {p} n ANTI JOIN {p} VERSION AS OF 0 w ON n.id = w.id ORDER BY n.id
+SELECT a.id, b.price FROM {p} VERSION AS OF 0 a JOIN {p} b ON a.id = b.id AND a.price = b.price ORDER BY a.id
+SELECT (SELECT sum(price) FROM {p} VERSION AS OF 0) AS a, (SELECT sum(price) FROM {p}) AS b
+SELECT id FROM {p} VERSION AS OF 0 UNION SELECT seq FROM {t} VERSION AS OF 1 WHERE seq < 3 ORDER BY id
 """
 """Whole statements; a line with blanks at its beginning goes on."""
 

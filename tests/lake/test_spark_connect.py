@@ -141,7 +141,7 @@ def test_the_live_source_reads_to_the_last_ack(spark: Any, world: World) -> None
 
 
 def test_queries_run_in_a_pool_that_yields_to_compaction(spark: Any) -> None:
-    from pyspark.sql.connect.functions import udf
+    from pyspark.sql.types import StringType
 
     def pool(_: int) -> str | None:
         from pyspark import TaskContext
@@ -149,8 +149,8 @@ def test_queries_run_in_a_pool_that_yields_to_compaction(spark: Any) -> None:
         context = TaskContext.get()
         return None if context is None else context.getLocalProperty("spark.scheduler.pool")
 
-    frame = spark.range(2).select(udf(pool, "string")("id"))
-    assert [row[0] for row in frame.collect()] == ["connect", "connect"]
+    spark.udf.register("pool", pool, StringType())
+    assert spark.sql("SELECT pool(id) FROM range(2)").collect() == [("connect",), ("connect",)]
 
 
 def test_messages_are_committed_beside_a_query_that_never_ends(spark: Any, world: World) -> None:

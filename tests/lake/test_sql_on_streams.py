@@ -33,6 +33,7 @@ pytestmark = pytest.mark.lake
 
 MS = 1_000_000
 ORDERS = "delta.`streams/ORDERS`"
+PRICES = "delta.`streams/PRICES`"
 
 
 class Lake:
@@ -153,10 +154,30 @@ class Both:
         written = "%Y-%m-%d %H:%M:%S.%f"
         self._names = {"early": early.strftime(written), "middle": middle.strftime(written), "ns": moment}
         self._names["text"] = rfc3339(moment)
+        self._names["typed"] = self._typed(lake).strftime(written)
+
+    def _typed(self, lake: Lake) -> datetime.datetime:
+        """Write a table with typed columns in two commits; return the time of the first one."""
+        values = {
+            "id": "id",
+            "price": "id * 1.25D",
+            "who": "nullif(concat('person ', id % 3), 'person 2')",
+            "tags": "array(concat('tag ', id), 'b')",
+            "place": "named_struct('city', concat('Köln ', id % 4))",
+            "day": "date_add(DATE '2026-05-01', CAST(id % 5 AS INT))",
+            "amount": "CAST(id / 3 AS DECIMAL(9, 2))",
+            "ok": "nullif(id % 2 = 0, id % 7 = 0 AND id % 2 = 0)",
+            "moment": "TIMESTAMP '2026-05-01 00:00:00' + make_interval(0, 0, 0, 0, CAST(id AS INT), 30)",
+        }
+        path = lake.root / "streams" / "PRICES"
+        for start in (0, 12):
+            rows = self._spark.range(start, start + 12).selectExpr(*(f"{values[name]} AS {name}" for name in values))
+            rows.coalesce(1).write.format("delta").mode("append").save(str(path))
+        return datetime.datetime.fromtimestamp(open_log(str(path)).summary(0).time_ms / 1000, datetime.UTC)
 
     def rows(self, statement: str) -> tuple[list[tuple[object, ...]], list[tuple[object, ...]]]:
         """Return the rows of DuckDB and those of Spark."""
-        text = statement.format(t=ORDERS, **self._names)
+        text = statement.format(t=ORDERS, p=PRICES, **self._names)
         ours = [tuple(map(_comparable, row)) for row in self._session.query(text)]
         return ours, [tuple(map(_comparable, row)) for row in self._spark.sql(text).collect()]
 

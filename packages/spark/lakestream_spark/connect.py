@@ -43,8 +43,10 @@ RESULT_SHARE = 8
 """A result may take this part of the heap (an eighth); a larger one is an error of its query."""
 PARTITION_BYTES = 32 << 20
 """Bytes of a table that one task reads (32 MiB), so that a slot is soon free for compaction."""
+STREAM_S = 5
+"""Time of one response stream (5 s), after which a client asks for the next: only then is one missed that is gone."""
 DETACHED_S = 10
-"""Time after which the queries of a client that is gone end (10 s)."""
+"""Time without a response stream after which a query ends (10 s)."""
 REACH_S = 2.0
 """Time for reaching the service of a note (2 s)."""
 STATEMENTS = "spark.lakestream.statements"
@@ -113,7 +115,8 @@ class ConnectServer:
             "spark.connect.grpc.binding.address": self._host,
             "spark.connect.grpc.binding.port": str(self._port),
             "spark.connect.execute.manager.detachedTimeout": f"{DETACHED_S}s",
-            "spark.connect.execute.manager.maintenanceInterval": f"{DETACHED_S // 2}s",
+            "spark.connect.execute.manager.maintenanceInterval": f"{STREAM_S}s",
+            "spark.connect.execute.reattachable.senderMaxStreamDuration": f"{STREAM_S}s",
             # Compaction continues where it was; `lakestream up` starts the program again.
             "spark.driver.extraJavaOptions": f"{JAVA_OPTIONS} -XX:+ExitOnOutOfMemoryError",
             "spark.driver.maxResultSize": f"{heap_mib // RESULT_SHARE}m",

@@ -73,5 +73,6 @@ def test_no_secret_is_shown(tmp_path: Path) -> None:
     assert found["cluster.password"].value == "***"
     websocket = "websocket { port: -1, no_tls: true, authorization: {user: w, password: SECRET9, token: SECRET5} }"
     assert "SECRET" not in repr([each.value for each in shown(tmp_path, websocket).values()])
+    assert shown(tmp_path, "lake { spark_connect { token: SECRETB } }")["lake.spark_connect_token"].value == "***"
     token = shown(tmp_path, "authorization { token: SECRETA }")["authorization.token"]
     assert (token.value, token.origin.rpartition(":")[2]) == ("***", "1")

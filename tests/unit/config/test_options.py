@@ -104,6 +104,10 @@ def _jetstream(options: Options) -> JetStreamOptions:
             'lake { compactor_metrics: "0.0.0.0:9464" }',
             {"lake": LakeOptions(compactor_metrics_host="0.0.0.0", compactor_metrics_port=9464)},
         ),
+        (
+            'lake { spark_connect { listen: "0.0.0.0:15003", token: "abc" } }',
+            {"lake": LakeOptions(spark_connect_host="0.0.0.0", spark_connect_port=15003, spark_connect_token="abc")},
+        ),
         ('lake { catalogs: "hive://metastore/events" }', {"lake": LakeOptions(catalogs=("hive://metastore/events",))}),
         (
             'lake { catalogs: ["hive://metastore:9083", "glue://eu-central-1"] }',
@@ -304,6 +308,8 @@ def test_an_error_does_not_show_the_value_that_may_be_a_password(options: Load) 
         ("jetstream { limits { batch { max_size: 1 } } }", 1, 'unknown field "max_size"'),
         ("authorization: 5", 1, "must be a map"),
         ("authorization { user: a, pass: b, token: c }", 1, "Cannot have a user/pass and token"),
+        ('lake { spark_connect { token: "a;b" } }', 1, "as it is a part of clients' URLs"),
+        ('lake { spark_connect: "nowhere" }', 1, 'could not parse address string "nowhere"'),
         ("authorization { user: a, users: [] }", 1, "Can not have a single user/pass and a users array"),
         ("authorization { users: [{user: c}, {user: c}] }", 1, 'Duplicate user "c" detected'),
         ("authorization { users: [{pass: c}] }", 1, "User entry requires a user"),
