@@ -238,8 +238,11 @@ async def test_asyncpg_learns_the_types_of_parameters(server: Server) -> None:
         await connection.fetch("SELECT count(*) FROM range(1000000) a, range(1000000) b", timeout=1)
     assert await connection.fetchval("SELECT 5") == 5
     await connection.close()
-    async with asyncpg.create_pool(**login, min_size=2, max_size=2) as pool:
-        assert await asyncio.gather(*[pool.fetchval("SELECT 1") for _ in range(6)]) == [1] * 6
+    async with asyncpg.create_pool(**login, min_size=8, max_size=8) as pool:  # more than the account may ask at once
+        query = "SELECT count(*) FROM ORDERS"
+        assert await asyncio.gather(*[pool.fetchval(query) for _ in range(8)]) == [ROWS] * 8
+        query = "SELECT count(*) FROM information_schema.tables WHERE table_schema = 'public'"
+        assert await asyncio.gather(*[pool.fetchval(query) for _ in range(8)]) == [2] * 8
 
 
 # ---------------------------------------------------------------------- logins and limits

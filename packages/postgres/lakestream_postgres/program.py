@@ -11,6 +11,7 @@ import os
 import secrets
 import ssl
 import sys
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -32,6 +33,7 @@ class Gateway:
         self._tls: ssl.SSLContext | None = None
         self._sessions: dict[tuple[int, int], Session] = {}
         self._connections: set[Connection] = set()
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._last = 0
 
     def apply(self, settings: Settings) -> None:
@@ -92,7 +94,8 @@ class Gateway:
         nats = await log_in(connection, user, self.settings)
         connection.logged_in()
         self._last += 1
-        return Session(connection, nats, message.parameters, (self._last, secrets.randbits(32)))
+        turn = self._turns.setdefault(user, asyncio.Lock())
+        return Session(connection, nats, turn, message.parameters, (self._last, secrets.randbits(32)))
 
     async def _run(self, session: Session) -> None:
         self._sessions[session.key] = session

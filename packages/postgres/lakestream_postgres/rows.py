@@ -5,7 +5,9 @@ Belongs here: asking the server, the columns of a result, and its batches one af
 
 from __future__ import annotations
 
+import asyncio
 import re
+import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -18,6 +20,10 @@ from lakestream_client.sql import Answer, ask
 from lakestream_postgres.errors import explained
 from lakestream_postgres.types import field_of
 from lakestream_postgres.wire import Field
+
+QUEUE_S, PAUSE_S = 30.0, 0.05
+"""Time for which a query waits, when its turn has come, while as many run as the account or the server may have, and
+the pause before it is asked again: tools ask many at the same time, and do not try again."""
 
 
 class Rows:
@@ -73,10 +79,11 @@ class Service:
 
     Args:
         nats: its connection.
+        turn: of the user's sessions, one of which waits until the account may ask again.
     """
 
-    def __init__(self, nats: Any) -> None:
-        self._nats = nats
+    def __init__(self, nats: Any, turn: asyncio.Lock) -> None:
+        self._nats, self._turn = nats, turn
         self._is_narrow = False
         """The user may ask about single streams alone."""
 
@@ -107,16 +114,33 @@ class Service:
 
     async def _ask(self, text: str, asked: str, request: SqlRequest) -> Answer:
         try:
-            if not self._is_narrow:
+            if not self._turn.locked():
                 try:
-                    return await ask(self._nats, request)
+                    return await self._once(asked, request)
                 except QueryFailed as error:
-                    if error.code != sql.FORBIDDEN or "Permissions Violation" not in str(error):
+                    if error.code != sql.TOO_MANY:
                         raise
-                    self._is_narrow = True
-            return await ask(self._nats, request, _stream(asked))
+            async with self._turn:
+                until = time.monotonic() + QUEUE_S
+                while True:
+                    try:
+                        return await self._once(asked, request)
+                    except QueryFailed as error:
+                        if error.code != sql.TOO_MANY or time.monotonic() > until:
+                            raise
+                    await asyncio.sleep(PAUSE_S)
         except ClientError as error:
             raise explained(error, text, is_placed=len(asked) == len(text)) from None
+
+    async def _once(self, asked: str, request: SqlRequest) -> Answer:
+        if not self._is_narrow:
+            try:
+                return await ask(self._nats, request)
+            except QueryFailed as error:
+                if error.code != sql.FORBIDDEN or "Permissions Violation" not in str(error):
+                    raise
+                self._is_narrow = True
+        return await ask(self._nats, request, _stream(asked))
 
 
 _FROM = re.compile(r'\bFROM\s+(?:delta\.`streams/)?["`]?([^\s"`,();.]+)', re.IGNORECASE)

@@ -62,17 +62,20 @@ class Session:
 
     Args:
         nats: the login's connection.
+        turn: of the user's sessions (rows.py).
         startup: parameters of the startup.
         key: process and secret of cancel requests.
     """
 
-    def __init__(self, connection: Connection, nats: Any, startup: dict[str, str], key: tuple[int, int]) -> None:
+    def __init__(
+        self, connection: Connection, nats: Any, turn: asyncio.Lock, startup: dict[str, str], key: tuple[int, int]
+    ) -> None:
         self.key = key
         self._connection, self._nats = connection, nats
         user = startup.get("user", "")
         self._settings = CLIENT_SETTINGS | {"session_authorization": user, "server_version": SERVER_VERSION}
         self._startup = startup
-        self._service = Service(nats)
+        self._service = Service(nats, turn)
         self._catalogue = Catalogue(self._service, startup.get("database") or user, user, self._settings)
         self._prepared: dict[str, _Prepared] = {}
         self._portals: dict[str, _Portal] = {}
