@@ -7,6 +7,8 @@ import contextlib
 import datetime
 import io
 import re
+import socket
+import struct
 import threading
 import uuid
 from collections.abc import Iterator
@@ -288,6 +290,10 @@ def test_users_of_operator_mode_log_in_with_their_credentials_over_tls(tmp_path:
             with psycopg.connect(**where, **safe, password=password) as connection:
                 assert connection.execute("SELECT 1 FROM range(1)").fetchone() == (1,)
                 assert connection.pgconn.ssl_in_use
+        with socket.create_connection(("localhost", port(server)), 20) as plain:  # CVE-2021-23222 of Postgres
+            plain.sendall(struct.pack(">II", 8, 80877103) + b"before TLS")
+            assert plain.recv(4096).startswith(b"E")
+            assert plain.recv(4096) == b""
         for password in (f"{operator.token}:{user_key('other').seed}", operator.token, "pw"):
             with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
                 psycopg.connect(**where, **safe, password=password)
