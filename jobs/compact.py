@@ -170,6 +170,8 @@ def run(
     connect = None if options.connect is None or options.once else ConnectServer(lake, options.connect)
     settings = None if connect is None else connect.settings(options.heap)
     spark = metrics.spark = job.start_spark("lakestream compactor", lake, options, stop, settings)
+    if connect is not None:
+        connect.spark = spark
     from lakestream.lake.progress import watched
     from lakestream.lake.table.batches import Backlog
     from lakestream_spark.session import Rest
@@ -228,10 +230,8 @@ def run(
             outages.working()
             if keeper is not None:
                 keeper.start()
-            if connect is not None:
-                _start(connect, spark)
             try:
-                return _serve(compactor, upkeep, rest, lines, options.interval, stop)
+                return _serve(compactor, upkeep, rest, lines, connect, options.interval, stop)
             except Exception as error:
                 if not outages.outlast(error):
                     raise
@@ -292,12 +292,12 @@ def _upkeep(
     return Upkeep(Maintainer(spark, lake, stopping=stop.is_set), options.maintain_every, done)
 
 
-def _start(connect: ConnectServer, spark: SparkSession) -> None:
+def _start(connect: ConnectServer) -> None:
     """Serve Spark Connect. A port that is taken is reported: compaction matters more."""
     from py4j.protocol import Py4JError
 
     try:
-        connect.start(spark)
+        connect.start()
     except Py4JError as error:
         complain(f"no Spark Connect at {connect.address}: {first_line(error)}")
         return
@@ -321,10 +321,18 @@ def _close(compactor: Compactor, upkeep: Upkeep | None, connect: ConnectServer |
 
 
 def _serve(
-    compactor: Compactor, upkeep: Upkeep | None, rest: Rest, lines: BatchLines, interval: float, stop: threading.Event
+    compactor: Compactor,
+    upkeep: Upkeep | None,
+    rest: Rest,
+    lines: BatchLines,
+    connect: ConnectServer | None,
+    interval: float,
+    stop: threading.Event,
 ) -> int:
     compactor.start(interval)
     say("compactor ready")
+    if connect is not None:
+        _start(connect)
     if upkeep is not None:
         upkeep.start()
     while not stop.wait(interval):

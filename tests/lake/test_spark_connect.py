@@ -23,6 +23,7 @@ from tests.clients.test_sql_over_nats import Result, Session, until
 from tests.cluster.nodes import free_ports
 from tests.lake.test_compact_job import Job
 from tests.servers import Kind, Server
+from tests.sql_escapes import ANYTHING_ELSE, FUNCTIONS, PATHS, STATEMENTS, UNKNOWN
 
 pytestmark = [pytest.mark.lake, pytest.mark.heavy]
 
@@ -334,9 +335,9 @@ ESCAPES = (
 
 def test_no_statement_leaves_the_account(ann: Session, world: World, spark: Any) -> None:
     spark.sql("CREATE TABLE IF NOT EXISTS stolen USING delta AS SELECT 'x' AS x")
-    for query in ESCAPES:
-        found = ask(ann, query.format(lake=world.lake))
-        assert found.code in (400, 403), (query, found)
+    for query in (*ESCAPES, *FUNCTIONS, *UNKNOWN, *STATEMENTS, *PATHS, *ANYTHING_ELSE):
+        found = ask(ann, query.replace("{lake}", str(world.lake)))
+        assert found.code in (400, 403, 404), (query, found)
         assert found.batches == [], query
     spark.sql("DROP TABLE stolen")
 

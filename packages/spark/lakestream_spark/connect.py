@@ -35,7 +35,7 @@ NOTE = "spark_connect.json"
 """File with address and token, beside the checkpoint of the compactor."""
 TOKEN_VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
 """Spark's own variable for the token, of servers and of clients."""
-PUSHDOWN_VARIABLE = "LAKESTREAM_PUSHDOWN"
+PUSHDOWN_VARIABLE = "SPARK_LAKESTREAM_PUSHDOWN"
 """Set for Python workers whose sessions allow pushed filters (pyspark_lakestream.py)."""
 HEAP_MIB = 1024
 """Heap of a JVM that serves queries beside compaction (1 GiB)."""
@@ -91,12 +91,16 @@ class ConnectServer:
     Args:
         lake: the lake's root.
         where: host and port.
+
+    Attributes:
+        spark: the session that was started with its settings.
     """
 
     def __init__(self, lake: str, where: tuple[str, int]) -> None:
         self._lake, (self._host, self._port) = lake, where
         self._token = os.environ.get(TOKEN_VARIABLE) or secrets.token_urlsafe(32)
-        self._spark: SparkSession | None = None
+        self.spark: SparkSession | None = None
+        self._serving = False
 
     @property
     def address(self) -> str:
@@ -130,7 +134,7 @@ class ConnectServer:
             settings["spark.connect.authenticate.token"] = self._token
         return settings
 
-    def start(self, spark: SparkSession) -> None:
+    def start(self) -> None:
         """Serve the sessions of clients by this one's Spark, and write the note; nothing if it serves already.
 
         Raises:
@@ -138,25 +142,30 @@ class ConnectServer:
         """
         from lakestream_spark import functions
 
-        if self._spark is not None:
+        spark: Any = self.spark
+        if self._serving:
             return
         functions.serve_views(spark, self._lake)
-        jvm: Any = spark._jvm
-        jvm.org.apache.spark.sql.connect.service.SparkConnectService.start(spark.sparkContext._jsc.sc())
-        self._spark = spark
+        self._service().start(spark.sparkContext._jsc.sc())
+        self._serving = True
         if paths.is_local(self._lake):
-            _write(self._lake, ConnectNote(self._host, self._port, self._token, socket.gethostname(), time.time_ns()))
+            note = ConnectNote(self._host, self._port, self._token, socket.gethostname(), time.time_ns())
+            _write(self._lake, note)
 
     def stop(self) -> None:
         """Remove the note, and end the service with its queries."""
-        if self._spark is None:
+        if not self._serving:
             return
+        self._serving = False
         with contextlib.suppress(FileNotFoundError):
             os.unlink(_path(self._lake))
-        jvm: Any = self._spark._jvm
-        none = jvm.scala.Option.empty()
-        jvm.org.apache.spark.sql.connect.service.SparkConnectService.stop(none, none)
-        self._spark = None
+        spark: Any = self.spark
+        none = spark._jvm.scala.Option.empty()
+        self._service().stop(none, none)
+
+    def _service(self) -> Any:
+        spark: Any = self.spark
+        return spark._jvm.org.apache.spark.sql.connect.service.SparkConnectService
 
 
 def _path(lake: str) -> str:

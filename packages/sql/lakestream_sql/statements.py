@@ -237,8 +237,13 @@ class SqlParser:
         return not self._serialized(f"SELECT ({sql}\n)").get("error")
 
     def _serialized(self, sql: str) -> dict[str, Any]:
+        # Not as a parameter: DuckDB imports pandas for the first one, a fifth of a cold query. But a literal
+        # ends at a NUL.
+        written = ("SELECT json_serialize_sql(?)", [sql])
+        if "\0" not in sql:
+            written = (f"SELECT json_serialize_sql({literal(sql)})", [])
         try:
-            row = self._connection.cursor().execute("SELECT json_serialize_sql(?)", [sql]).fetchone()
+            row = self._connection.cursor().execute(*written).fetchone()
             return dict(json.loads(row[0])) if row is not None else {}
         except (RecursionError, duckdb.Error):
             raise Unparsed(NESTED, 0) from None

@@ -594,6 +594,15 @@ class Terminal:
         return code
 
 
+def test_a_query_does_not_load_pandas(lake: Path) -> None:
+    program = (
+        "import sys; from lakestream_sql.session import Session; session = Session(sys.argv[1]); "
+        "print(session.query(\"SELECT count(*), 'it''s' FROM ORDERS\").fetchall(), 'pandas' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(lake)], capture_output=True, text=True, check=True)
+    assert done.stdout == '[(12, "it\'s")] False\n'
+
+
 @pytest.fixture
 def terminal(lake: Path, tmp_path: Path) -> Iterator[Terminal]:
     terminal = Terminal("--lake", str(lake), XDG_STATE_HOME=str(tmp_path))
