@@ -28,7 +28,7 @@ cdef enum:
 
 ctypedef const uint32_t *Numbers
 cdef Py_ssize_t MAX_OFFSET = 0xFFFFFFFF
-cdef array.array NUMBERS = arrays.array("I")
+cdef array.array NUMBERS = arrays.array("I")  # stays empty
 
 
 cdef extern from "crc32.h" nogil:
@@ -194,7 +194,7 @@ def parse_run(
     if stop - position < SHORTEST or text[position] not in (72, 80):
         return None
     memset(slots, 0, sizeof(slots))
-    places, heads = array.clone(NUMBERS, room * FIELDS, False), array.clone(NUMBERS, 0, False)
+    places, heads = array.clone(NUMBERS, room * FIELDS, False), NUMBERS
     while stop - position >= SHORTEST:
         headed = headers and memcmp(text + position, b"HPUB ", 5) == 0
         if not headed and memcmp(text + position, b"PUB ", 4) != 0:
@@ -241,12 +241,11 @@ def parse_run(
         if count == room:
             room *= 2
             array.resize(places, room * FIELDS)
-            if len(heads):
+            if heads is not NUMBERS:
                 array.resize(heads, room)
-        if headed and not len(heads):
-            array.resize(heads, room)
-            memset(heads.data.as_chars, 0, count * sizeof(uint32_t))
-        if len(heads):
+        if headed and heads is NUMBERS:
+            heads = array.clone(NUMBERS, room, True)
+        if heads is not NUMBERS:
             heads.data.as_uints[count] = <uint32_t> head
         place = places.data.as_uints + count * FIELDS
         place[0], place[1] = <uint32_t> reply_at, <uint32_t> reply_length
@@ -257,7 +256,7 @@ def parse_run(
     if count == 0:
         return None
     array.resize(places, count * FIELDS)
-    if len(heads):
+    if heads is not NUMBERS:
         array.resize(heads, count)
     return position, found, starts, places, payload_bytes, heads, own
 
