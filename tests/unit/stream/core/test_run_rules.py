@@ -191,3 +191,35 @@ def test_a_run_with_many_refusals_is_soon_judged_one_by_one(tmp_path: Any) -> No
     assert world.stream.store.msgs == 10
     assert sum(b"maximum messages exceeded" in body for _, body in world.inbox.got) == 190
     assert len(asked) == 8
+
+
+OF_SUBJECT = b"Nats-Expected-Last-Subject-Sequence"
+PLAIN: Message = (b"s.a", [], b"x")
+MARKERS = {"allow_msg_ttl": True, "allow_rollup_hdrs": True, "subject_delete_marker_ttl": 60_000_000_000}
+
+
+@pytest.mark.parametrize(
+    ("config", "steps", "shown"),
+    [
+        ({}, [[PLAIN, (b"s.*", [(OF_SUBJECT, b"0")], b"")]], b'"err_code":10071'),
+        ({"retention": "interest"}, [[PLAIN, (b"s.a", [(OF_SUBJECT, b"1")], b"")]], b'"err_code":10071'),
+        ({"max_msgs": 1}, [[PLAIN, (b"s.b", [], b""), (b"s.a", [(OF_SUBJECT, b"1")], b"")]], b'"err_code":10071'),
+        ({}, [[PLAIN], "settle", "purge", [(b"s.a", [(OF_SUBJECT, b"1")], b"")]], b'"err_code":10071'),
+        ({}, [[PLAIN], "settle", [(b"s.a", [(OF_SUBJECT, b"x")], b"")] * 2], b'"err_code":10071'),
+        (MARKERS, [[PLAIN, (b"s.a", [(b"Nats-TTL", b"2")], b"")]], b"Nats-TTL: 60"),
+        ({"discard": "new", "max_bytes": 200}, [[PLAIN] * 4, [PLAIN] * 3], b"maximum bytes exceeded"),
+        ({"discard": "new", "max_msgs": 6}, [[PLAIN] * 4, [PLAIN] * 3], b"maximum messages exceeded"),
+        ({"max_msg_size": 40}, [[PLAIN, (b"s.a", [(b"a", b"b" * 20)], b"x" * 4), PLAIN]], b'"err_code":10054'),
+        ({"max_msg_size": 4}, [[PLAIN, (b"s.a", [], b"12345"), PLAIN]], b'"err_code":10054'),
+    ],
+)
+def test_what_does_not_pass(config: dict[str, Any], steps: list[Any], shown: bytes) -> None:
+    outcomes = []
+    for runs in (False, True):
+        with tempfile.TemporaryDirectory() as directory:
+            publisher = Publisher(directory, ManualClock(), runs, config, False)
+            for step in steps:
+                publisher.step(step)
+            outcomes.append(publisher.outcome())
+    assert outcomes[1] == outcomes[0]
+    assert shown in repr(outcomes[0]).encode()
