@@ -310,31 +310,49 @@ def header_values(
 
 
 def choose_run(
-    list subjects not None, array.array places not None, array.array heads not None, list positions not None
+    bytes buf not None, list subjects not None, array.array places not None, array.array heads not None,
+    list positions not None,
 ):
-    cdef Py_ssize_t count = len(positions), messages = len(subjects), at = 0, position
+    cdef Py_ssize_t count = len(positions), messages = len(subjects), at = 0, position, total = 0, head
+    cdef Numbers numbers = checked(buf, places, 0, len(places) // FIELDS), place
+    cdef Numbers lengths = checked_heads(heads, numbers, 0, min(len(heads), len(places) // FIELDS))
+    cdef const char *text = PyBytes_AS_STRING(buf)
     cdef array.array some = array.clone(NUMBERS, count * FIELDS, False)
-    cdef array.array blocks = array.clone(NUMBERS, count if len(heads) else 0, False)
+    cdef array.array blocks = NUMBERS if lengths == NULL else array.clone(NUMBERS, count, False)
+    cdef uint32_t *made = some.data.as_uints
     cdef uint64_t size = 0
-    cdef bytes subject, last = None
+    cdef char *begin
+    cdef char *out
+    cdef bytes subject, last = None, copy
     cdef list chosen = [], starts = []
-    if places.ob_descr.typecode != c"I" or heads.ob_descr.typecode != c"I" or sizeof(unsigned int) != 4:
-        raise TypeError("places and heads are no arrays of 'I'")
+    messages = min(messages, len(places) // FIELDS, len(heads) if lengths != NULL else messages)
     for position in positions:
-        if not 0 <= position < min(messages, len(places) // FIELDS) or (len(heads) and position >= len(heads)):
+        if not 0 <= position < messages:
             raise IndexError(f"message {position} of {messages}")
+        place = numbers + position * FIELDS
+        total += place[1] + place[3] + (lengths[position] if lengths != NULL else 0)
+    if total > MAX_OFFSET:
+        raise IndexError(f"{total} bytes are too many")
+    copy = PyBytes_FromStringAndSize(NULL, total)
+    begin = out = PyBytes_AS_STRING(copy)
+    for position in positions:
         subject = <bytes?> subjects[position]
         if subject is not last and subject != last:
             starts.append(at)
             last = subject
         chosen.append(subject)
-        memcpy(some.data.as_uints + at * FIELDS, places.data.as_uints + position * FIELDS, FIELDS * sizeof(uint32_t))
-        size += some.data.as_uints[at * FIELDS + 3]
-        if len(heads):
-            blocks.data.as_uints[at] = heads.data.as_uints[position]
-            size += blocks.data.as_uints[at]
+        place, head = numbers + position * FIELDS, 0
+        made[0], made[1], made[3] = <uint32_t> (out - begin) if place[1] else 0, place[1], place[3]
+        out = put(out, text + place[0], place[1])
+        if lengths != NULL:
+            head = lengths[position]
+            blocks.data.as_uints[at] = <uint32_t> head
+        made[2] = <uint32_t> (out - begin + head)
+        out = put(out, text + place[2] - head, head + place[3])
+        size += head + place[3]
+        made += FIELDS
         at += 1
-    return chosen, starts, some, size, blocks
+    return copy, chosen, starts, some, size, blocks
 
 
 def encode_run(

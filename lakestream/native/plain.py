@@ -162,20 +162,33 @@ def header_values(
 
 
 def choose_run(
-    subjects: list[bytes], places: array[int], heads: array[int], positions: list[int]
-) -> tuple[list[bytes], list[int], array[int], int, array[int]]:
-    """Return some messages of a run as columns: subjects, those whose subject differs from the one before, `places`,
-    the bytes of their header blocks and payloads, and `heads`. Raise IndexError for messages that are not there."""
-    messages, chosen, starts, some, blocks = len(subjects), list[bytes](), list[int](), array("I"), array("I")
+    buf: bytes, subjects: list[bytes], places: array[int], heads: array[int], positions: list[int]
+) -> tuple[bytes, list[bytes], list[int], array[int], int, array[int]]:
+    """Return some messages of a run as columns over a buffer of their own: the buffer, subjects, those whose subject
+    differs from the one before, `places`, the bytes of their header blocks and payloads, and `heads`.
+
+    Raise IndexError for messages that are not there.
+    """
+    count = len(places) // FIELDS
+    _check(buf, places, 0, count, _MAX_OFFSET)
+    _check(buf, places, 0, min(len(heads), count), _MAX_OFFSET, heads)
+    messages = min(len(subjects), count, len(heads) or count)
+    chosen, starts, some, blocks = list[bytes](), list[int](), array("I"), array("I")
+    parts: list[bytes] = []
+    end = size = 0
     for at, position in enumerate(positions):
-        if not 0 <= position < min(messages, len(places) // FIELDS) or (heads and position >= len(heads)):
+        if not 0 <= position < messages:
             raise IndexError(f"message {position} of {messages}")
         if not at or subjects[position] != chosen[-1]:
             starts.append(at)
         chosen.append(subjects[position])
-        some += places[position * FIELDS : (position + 1) * FIELDS]
+        reply_at, reply_length, payload_at, length = places[position * FIELDS : (position + 1) * FIELDS]
+        head = heads[position] if heads else 0
+        parts += (buf[reply_at : reply_at + reply_length], buf[payload_at - head : payload_at + length])
+        some.extend((end if reply_length else 0, reply_length, end + reply_length + head, length))
         blocks += heads[position : position + 1]
-    return chosen, starts, some, sum(some[3::FIELDS]) + sum(blocks), blocks
+        end, size = end + reply_length + head + length, size + head + length
+    return b"".join(parts), chosen, starts, some, size, blocks
 
 
 def encode_run(

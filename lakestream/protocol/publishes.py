@@ -160,9 +160,9 @@ class Publishes(msgspec.Struct, gc=False):
         return Publishes(self.buf, subjects, starts, places, size, heads, self.own, self.renamed, self.one_by_one)
 
     def chosen(self, positions: list[int]) -> Publishes:
-        """Return some of the messages, ascending."""
-        columns = choose_run(self.subjects, self.places, self.heads, positions)
-        return Publishes(self.buf, *columns, self.own, True)
+        """Return a copy of some of the messages, ascending: whoever waits for the disk does not keep the others."""
+        columns = choose_run(self.buf, self.subjects, self.places, self.heads, positions)
+        return Publishes(*columns, self.own, True)
 
     def with_subjects(self, names: Mapping[bytes, bytes]) -> Publishes:
         """Return the same messages, each under the subject that `names` has for its own."""

@@ -362,17 +362,19 @@ def test_messages_that_are_not_there(native: Any, name: str) -> None:
 def test_some_messages_of_a_run(native: Any) -> None:
     buf = b"".join(pub(*each) for each in HEADED)
     _, subjects, _, places, size, heads, own = native.parse_run(buf, 0, WORD, LIMIT, *APART)
-    every = native.choose_run(subjects, places, heads, list(range(5)))
-    assert every == (subjects, [0, 3], places, size, heads)
-    chosen, starts, some, content, blocks = native.choose_run(subjects, places, heads, [0, 2, 3])
-    assert rows(buf, (0, chosen, starts, some, content, blocks, own)) == [HEADED[at] for at in (0, 2, 3)]
-    assert (starts, content) == ([0, 2], sum(len(body) + sum(map(len, head)) for _, _, body, *head in HEADED[2:4]) + 3)
-    assert native.choose_run(subjects, places, array("I"), [])[:2] == ([], [])
+    for some in ([0, 1, 2, 3, 4], [0, 2, 3], [1, 4], []):
+        copy, *columns = native.choose_run(buf, subjects, places, heads, some)
+        assert rows(copy, (0, *columns, own)) == [HEADED[at] for at in some]
+        assert len(copy) == sum(sum(map(len, HEADED[at][1:])) for at in some)
+        assert columns[3] == sum(sum(map(len, HEADED[at][2:])) for at in some)
+    assert native.choose_run(buf, subjects, places, heads, [0, 1, 3, 4])[2] == [0, 2]
+    assert native.choose_run(buf, subjects, places, heads, list(range(5)))[4] == size
     for wrong in ([5], [-1], [0, 2**40]):
         with pytest.raises(IndexError):
-            native.choose_run(subjects, places, heads, wrong)
-    with pytest.raises(IndexError):
-        native.choose_run(subjects, places, heads[:2], [2])
+            native.choose_run(buf, subjects, places, heads, wrong)
+    for less in ((buf, subjects, places, heads[:2]), (buf[:-9], subjects, places, heads), (buf, [], places, heads)):
+        with pytest.raises(IndexError):
+            native.choose_run(*less, [4])
 
 
 def test_a_subject_that_no_record_holds(native: Any) -> None:
@@ -614,7 +616,7 @@ def compare(rng: random.Random) -> None:
         same("frame_run", buf, subjects, places, heads, begin, end, rng.choice((b"", b"17")))
         same("header_values", buf, places, heads, begin, end, rng.choice((*own, b"Nats-Msg-Id", b"a")))
         some = [at for at in range(len(subjects)) if rng.random() < 0.6]
-        same("choose_run", subjects, places, heads, some if rng.random() < 0.95 else [rng.randrange(-2, 9)])
+        same("choose_run", buf, subjects, places, heads, some if rng.random() < 0.95 else [rng.randrange(-2, 9)])
         head = rng.choice((b"_INBOX.abc.", b"_INBOX.abc.", b"", b"a"))
         same(
             "frame_acks",
