@@ -333,8 +333,8 @@ ESCAPES = (
 )
 
 
-def test_no_statement_leaves_the_account(ann: Session, world: World, spark: Any) -> None:
-    spark.sql("CREATE TABLE IF NOT EXISTS stolen USING delta AS SELECT 'x' AS x")
+def test_no_statement_leaves_the_account(ann: Session, world: World, spark: Any, tmp_path: Path) -> None:
+    spark.sql(f"CREATE TABLE stolen USING delta LOCATION '{tmp_path}/stolen' AS SELECT 'x' AS x")
     others = [query for query in FUNCTIONS if "WITH duckdb_views" not in query]  # nothing but a name here
     for query in (*ESCAPES, *others, *UNKNOWN, *STATEMENTS, *PATHS, *ANYTHING_ELSE):
         found = ask(ann, query.replace("{lake}", str(world.lake)))
