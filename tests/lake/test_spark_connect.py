@@ -168,6 +168,7 @@ def test_messages_are_committed_beside_a_query_that_never_ends(spark: Any, world
     thread = threading.Thread(target=run)
     thread.start()
     try:
+        until(lambda: _holds_all_slots(world))
         before = len(world.job.lines)
         wire = Session(world.server, "bob").wire
         wire.request("secret.new", b"{}")
@@ -179,6 +180,13 @@ def test_messages_are_committed_beside_a_query_that_never_ends(spark: Any, world
         spark.removeTag("endless")
     assert not thread.is_alive()
     assert "CANCEL" in str(failed[0]).upper()
+
+
+def _holds_all_slots(world: World) -> bool:
+    """Return True while both slots of the compactor's JVM run tasks."""
+    jvm = next(each for each in psutil.Process(world.job.process.pid).children() if each.name() == "java")
+    names = [name.read_text() for name in Path(f"/proc/{jvm.pid}/task").glob("*/comm")]
+    return sum(name.startswith("Executor task l") for name in names) >= 2
 
 
 def test_the_token_is_a_secret_of_the_user(world: World) -> None:

@@ -146,7 +146,9 @@ class ConnectServer:
         if self._serving:
             return
         functions.serve_views(spark, self._lake)
-        self._service().start(spark.sparkContext._jsc.sc())
+        context = spark.sparkContext._jsc.sc()
+        spark._jvm.io.lakestream.spark.Preemption.start(context)
+        self._service().start(context)
         self._serving = True
         if paths.is_local(self._lake):
             note = ConnectNote(self._host, self._port, self._token, socket.gethostname(), time.time_ns())

@@ -19,6 +19,9 @@ final class ConnectPool extends SparkStrategy {
   /** Name of the pool; packages/spark/lakestream_spark/pools.xml has the weights. */
   static final String NAME = "connect";
 
+  /** Local property of threads with the pool of their jobs. */
+  static final String PROPERTY = "spark.scheduler.pool";
+
   private final SparkContext context;
 
   ConnectPool(SparkContext context) {
@@ -28,7 +31,7 @@ final class ConnectPool extends SparkStrategy {
   @Override
   public Seq<SparkPlan> apply(LogicalPlan plan) {
     if (Thread.currentThread().getName().startsWith(Utils.CONNECT_EXECUTE_THREAD_PREFIX())) {
-      context.setLocalProperty("spark.scheduler.pool", NAME);
+      context.setLocalProperty(PROPERTY, NAME);
     }
     return CollectionConverters.asScala(List.<SparkPlan>of()).toSeq();
   }
