@@ -24,6 +24,7 @@ from tests.servers import Kind, Server, release
 
 # Test machines vary in speed, so the duration of an example is no failure.
 hypothesis.settings.register_profile("patient", deadline=None)
+hypothesis.settings.register_profile("quick", deadline=None, max_examples=40)
 hypothesis.settings.load_profile("patient")
 
 TESTS = Path(__file__).parent
@@ -31,6 +32,12 @@ HEAVY_FOLDERS = {"chaos", "cluster", "lake", "power"}
 """In these folders every test is `heavy` unless it is marked `smoke`."""
 
 SHOWN_LOGS = pytest.StashKey[list[Callable[[], str]]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let property tests draw fewer examples in `make test`; with the heavy tests, and alone, they draw 100."""
+    if config.getoption("markexpr") == "not heavy":
+        hypothesis.settings.load_profile("quick")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
