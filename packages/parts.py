@@ -26,6 +26,7 @@ NAMES = (
     "console",
     "demo",
     "flight",
+    "mcp",
     "move",
     "postgres",
     "sharing",

@@ -107,6 +107,7 @@ _later_group(NATS, "consumer", "Create, show, read, pause and delete consumers."
 _later_group(NATS, "kv", "Create and show key-value buckets; put, get, watch and delete keys.")
 _later_group(NATS, "object", "Create and show object stores; put, get and delete objects.")
 _later(DATA, "sql", "Query the lake: DuckDB's SQL over the streams, with TIMESTAMP AS OF, VERSION AS OF and as_of().")
+_later(DATA, "mcp", "Serve streams, tables and buckets as tools to AI assistants (MCP), over stdio or HTTP.")
 _later(DATA, "import", "Import a table or text file into a stream: each row becomes a message, exactly once.")
 _later(DATA, "export", "Export a stream to a plain table: Delta, Parquet, CSV or JSON lines.")
 _later(DATA, "restore", "Restore a stream as it was at a time: sequences, times, headers and gaps as they were.")

@@ -28,6 +28,7 @@ EXTRAS = {
     "import": "transfer",
     "kv": "commands",
     "maintain": "spark",
+    "mcp": "mcp",
     "move": "move",
     "object": "commands",
     "pub": "commands",

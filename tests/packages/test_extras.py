@@ -145,6 +145,8 @@ def without(tmp_path: Path, *names: str) -> dict[str, str]:
         (["export", "ORDERS", "--to", "orders.csv"], "lakestream_transfer", "transfer"),
         (["import", "orders.csv", "--stream", "ORDERS"], "lakestream_transfer", "transfer"),
         (["import", "orders.csv", "--stream", "ORDERS"], "duckdb", "sql"),
+        (["mcp"], "lakestream_mcp", "mcp"),
+        (["mcp"], "mcp", "mcp"),
         (["sharing", "create", "acme", "--all"], "lakestream_sharing", "sharing"),
         (["sharing", "--help"], "lakestream_sharing", "sharing"),
         (["catalog", "ls"], "lakestream_catalogs", "catalogs"),
