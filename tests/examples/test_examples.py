@@ -22,6 +22,8 @@ pytestmark = [pytest.mark.conformance, pytest.mark.heavy]
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 NAMES = ["orders", "iot", "audit", "features", "cdc"]
+OTHERS = {"dbt", "notebook"}
+"""Examples with tests of their own."""
 STEP = re.compile(r"```sh\n(.*?)```\n\n```text\n(.*?)```", re.DOTALL)
 """A command and its output in a README."""
 TIMEOUT_S = 300
@@ -65,7 +67,7 @@ def test_an_example_prints_what_its_page_shows(server: Server, name: str) -> Non
 
 def test_every_example_is_listed_and_run() -> None:
     folders = {path.name for path in EXAMPLES.iterdir() if path.is_dir() and (path / "README.md").exists()}
-    assert folders == {*NAMES, "notebook"}
+    assert folders == {*NAMES, *OTHERS}
     listed = re.findall(r"\]\((\w+)/README\.md\)", (EXAMPLES / "README.md").read_text())
     assert sorted(listed) == sorted(folders)
     assert all((EXAMPLES / name).glob("*.*") for name in listed)
