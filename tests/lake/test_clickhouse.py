@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
+import subprocess
 from pathlib import Path
 from typing import Any
 
-import chdb
 import msgspec
 import pyarrow as pa
 import pytest
@@ -15,28 +14,38 @@ from deltalake import DeltaTable
 from lakestream.log.format.record import Record
 from tests.lake.foreign import Readers, micros, record
 from tests.lake.test_foreign_readers import LAYOUTS, Table, messages
+from tests.packages.environments import environ, make_venv
 
 pytestmark = pytest.mark.lake
 
+REQUIREMENT = "chdb==4.4.0"
+"""ClickHouse as a library. It is 530 MB, so only these tests install it, into an environment of their own."""
+PROGRAM = "import sys, chdb; sys.stdout.buffer.write(chdb.query(sys.argv[1], 'Arrow').bytes())"
 STORED_NS = 1_700_000_000_123_456_789
 NO_HEADERS = b"NATS/1.0\r\n\r\n"
 COUNT = "SELECT count() AS n FROM {table}"
 
 
 class ClickHouse:
-    """ClickHouse inside this process."""
+    """ClickHouse in processes of their own. `python`: has chdb."""
 
-    def __init__(self) -> None:
-        self._connection = chdb.connect()
+    def __init__(self, python: Path) -> None:
+        self._python = python
 
-    def ask(self, table: str, query: str, **settings: int) -> list[dict[str, Any]]:
-        """Return the rows of a query of `{table}`. Its strings are bytes, as the column `data` needs."""
+    def ask(self, table: str, query: str, directory: str = "", **settings: int) -> list[dict[str, Any]]:
+        """Return the rows of a query of `{table}`. Its strings are bytes, as the column `data` needs.
+
+        `directory`: the working directory, below which chdb reads files; the table's folder without. Raises
+        RuntimeError.
+        """
         settings = {"output_format_arrow_string_as_string": 0, **settings}
         query = query.replace("{table}", f"deltaLakeLocal('{table}')")
         query += " SETTINGS " + ", ".join(f"{name} = {value}" for name, value in settings.items())
-        with contextlib.chdir(Path(table).parent):  # chdb reads files below the working directory only
-            answer = self._connection.query(query, "Arrow").bytes()
-        return pa.ipc.open_file(pa.py_buffer(answer)).read_all().to_pylist()
+        where = directory or Path(table).parent
+        done = subprocess.run([self._python, "-c", PROGRAM, query], cwd=where, capture_output=True, check=False)
+        if done.returncode:
+            raise RuntimeError(done.stderr.decode())
+        return pa.ipc.open_file(pa.py_buffer(done.stdout)).read_all().to_pylist()
 
     def rows(self, table: str, where: str = "") -> list[dict[str, Any]]:
         """Return rows in the form of tests.lake.foreign."""
@@ -56,8 +65,9 @@ def without_empty_headers(found: Record) -> Record:
 
 
 @pytest.fixture(scope="module")
-def clickhouse() -> ClickHouse:
-    return ClickHouse()
+def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> ClickHouse:
+    home = tmp_path_factory.mktemp("clickhouse")
+    return ClickHouse(make_venv(home / "venv", environ(home), REQUIREMENT) / "python")
 
 
 @pytest.fixture
@@ -100,8 +110,8 @@ def test_clickhouse_counts_deleted_rows_unless_its_shortcut_is_off_and_reads_ver
     table.model.remove([1, 2], erase=True)
     table.compact()
 
-    def ask(query: str, **settings: int) -> list[dict[str, Any]]:
-        return clickhouse.ask(table.path, query, **settings)
+    def ask(query: str, directory: str = "", **settings: int) -> list[dict[str, Any]]:
+        return clickhouse.ask(table.path, query, directory, **settings)
 
     assert ask(COUNT) == [{"n": 11}], "wrong: two of them are deleted"
     assert ask(COUNT, optimize_trivial_count_query=0) == [{"n": 9}]
@@ -113,7 +123,7 @@ def test_clickhouse_counts_deleted_rows_unless_its_shortcut_is_off_and_reads_ver
     with pytest.raises(RuntimeError, match="SYNTAX_ERROR"):
         ask("SELECT seq FROM {table} TIMESTAMP AS OF '2026-01-01'")
     with pytest.raises(RuntimeError, match="is not inside"):
-        chdb.connect().query(f"SELECT seq FROM deltaLakeLocal('{table.path}')")
+        ask("SELECT seq FROM {table}", directory="/usr")
 
 
 def test_clickhouse_finds_no_table_below_a_directory_with_a_number_sign(
