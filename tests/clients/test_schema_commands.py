@@ -35,6 +35,7 @@ def schema(*arguments: str, code: int = 0) -> str:
     return done.stderr if code else done.stdout
 
 
+@pytest.mark.heavy
 def test_versions_are_added_checked_compared_and_deleted(server: Server, tmp_path: Path) -> None:
     files = {}
     for name, text in {"v1.json": V1, "v2.json": V2, "closer.json": CLOSER, "a.avsc": AVRO, "p.proto": PROTO}.items():

@@ -19,6 +19,7 @@ from lakestream.server.node import Node
 pytestmark = pytest.mark.unit
 
 
+@pytest.mark.heavy
 async def test_a_lake_that_does_not_answer_does_not_hold_up_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
