@@ -8,7 +8,7 @@ In reading order:
 - `link.py`: A connection as one user: requests, errors, and names that fit into a subject.
 - `shown.py`: Messages and results as JSON of bounded size.
 - `tools.py`: The tools that read.
-- `writes.py`: The tools that publish and put.
+- `writes.py`: The tools that publish and put, with `--allow-writes` only.
 - `assembly.py`: The server of the Model Context Protocol, with the tools.
 - `command.py`: `lakestream mcp`: the command line, stdio and HTTP.
 """
