@@ -6,7 +6,9 @@ pyproject.toml), texts that name the `pip install` to run, and loading what an o
 
 from __future__ import annotations
 
+import functools
 import importlib.util
+from collections.abc import Callable
 from typing import Any
 
 DISTRIBUTION = "lakestream-server"
@@ -57,8 +59,11 @@ def explain(error: ImportError, purpose: str) -> ExtraMissing | None:
     return next((ExtraMissing(purpose, module, extra) for extra, names in MODULES.items() if module in names), None)
 
 
+@functools.cache
 def load(group: str, name: str, extra: str, purpose: str) -> Any:
     """Return the object that the package of an extra brings as an entry point.
+
+    It is kept: to find one, Python reads the metadata of all installed packages, which takes 10 ms and more.
 
     Args:
         group, name: of the entry point.
@@ -73,3 +78,14 @@ def load(group: str, name: str, extra: str, purpose: str) -> Any:
     for found in importlib.metadata.entry_points(group=group, name=name):
         return found.load()
     raise ExtraMissing(purpose, MODULES[extra][0], extra)
+
+
+def forwarding(module: str, group: str, name: str, extra: str) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a module whose names are those of an entry point, a module of an extra's package."""
+
+    def get(attribute: str) -> Any:
+        if attribute.startswith("__") and attribute != "__all__":
+            raise AttributeError(f"module {module!r} has no attribute {attribute!r}")
+        return getattr(load(group, name, extra, module), attribute)
+
+    return get

@@ -11,16 +11,9 @@ when a session is asked for.
 
 from __future__ import annotations
 
-from typing import Any
-
 from lakestream import extras
 
 ENTRY_POINTS = "lakestream.spark"
 """Group of entry points: what the package has for the commands of lakestream, and `session` for programs."""
-_NAMES = ("LakeNotFound", "default_lake", "session")
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _NAMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(extras.load(ENTRY_POINTS, "session", "lake", "a Spark session"), name)
+__getattr__ = extras.forwarding(__name__, ENTRY_POINTS, "session", "lake")

@@ -13,15 +13,9 @@ them for type checkers.
 
 from __future__ import annotations
 
-from typing import Any
-
 from lakestream import extras
 
 ENTRY_POINTS = "lakestream.client"
 """Group of entry points: `client` and `sync`, the two modules that programs use."""
 
-
-def __getattr__(name: str) -> Any:
-    if name.startswith("__") and name != "__all__":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(extras.load(ENTRY_POINTS, "client", "client", "lakestream.client"), name)
+__getattr__ = extras.forwarding(__name__, ENTRY_POINTS, "client", "client")

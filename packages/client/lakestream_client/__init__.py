@@ -22,6 +22,7 @@ In reading order:
 - `bucket.py`: Key-value buckets as they were.
 - `sql.py`: SQL over NATS: a query and its result.
 - `sync.py`: The client for callers without an event loop.
+- `gateway.py`: Logins of gateways: programs on the server's machine that connect as each of their users.
 """
 
 from __future__ import annotations

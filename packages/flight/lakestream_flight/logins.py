@@ -18,7 +18,6 @@ import base64
 import binascii
 import hashlib
 import secrets
-import ssl
 import threading
 import time
 from typing import Any
@@ -27,16 +26,14 @@ import msgspec
 from pyarrow import flight
 
 from lakestream.loop_thread import LoopThread
-from lakestream.protocol import jwt, nkeys
-from lakestream.protocol.jwt import JwtError
+from lakestream.protocol import nkeys
 from lakestream.protocol.nkeys import BadKeyError
+from lakestream_client.gateway import connect_user, is_user_jwt, signed_login
 
 MAX_SESSIONS = 256
 """Logins at the same time; the one that was not used for longest ends."""
 IDLE_S = 1800.0
 """Time after which a login ends that is not used (30 min)."""
-LOGIN_S = 10
-"""Time for a login, in seconds."""
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -93,30 +90,9 @@ class _Sessions:
         return token, session
 
     def _connect(self, login: dict[str, Any]) -> Any:
-        import nats
-
-        async def quiet(_: Exception) -> None:
-            return  # failures are reported by the calls
-
-        options: dict[str, Any] = dict(login)
-        if self._settings.secure:
-            # The server on this machine started this program and told it its own address.
-            context = ssl.create_default_context()
-            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-            options["tls"] = context
+        settings = self._settings
         try:
-            return self._thread.run(
-                nats.connect(
-                    self._settings.server,
-                    name="lakestream flight",
-                    allow_reconnect=False,
-                    max_reconnect_attempts=1,
-                    reconnect_time_wait=0,
-                    connect_timeout=LOGIN_S,
-                    error_cb=quiet,
-                    **options,
-                )
-            )
+            return self._thread.run(connect_user("lakestream flight", settings.server, settings.secure, login))
         except Exception:
             raise flight.FlightUnauthenticatedError("the server rejects the login") from None
 
@@ -141,14 +117,14 @@ def _basic(value: str) -> dict[str, Any]:
         user, _, password = base64.b64decode(value + "=" * (-len(value) % 4), validate=True).decode().partition(":")
     except (binascii.Error, UnicodeDecodeError):
         raise flight.FlightUnauthenticatedError("the login is not valid") from None
-    if not (_is_user_jwt(user) or nkeys.is_public(user, nkeys.USER)):
+    if not (is_user_jwt(user) or nkeys.is_public(user, nkeys.USER)):
         return {"user": user, "password": password}
     try:
         pair = nkeys.key_pair(password)
     except BadKeyError:
         raise flight.FlightUnauthenticatedError("the password of a user with a key is its seed (SU…)") from None
-    if _is_user_jwt(user):
-        return _signed(user, password)
+    if is_user_jwt(user):
+        return signed_login(user, password)
     if pair.public != user:
         raise flight.FlightUnauthenticatedError("the seed is that of another key")
     return {"nkeys_seed_str": password}
@@ -156,27 +132,10 @@ def _basic(value: str) -> dict[str, Any]:
 
 def _bearer(token: str) -> dict[str, Any]:
     """Return the arguments of a connection for a token."""
-    if not _is_user_jwt(token):
+    if not is_user_jwt(token):
         return {"token": token}
     # The server does not verify the signature of a bearer token's user, but the client has to make one.
-    return _signed(token, nkeys.new_seed())
-
-
-def _signed(token: str, seed: str) -> dict[str, Any]:
-    """Return the arguments of a connection for the JWT of a user and the seed of its key."""
-    from nats.aio.client import RawCredentials
-
-    parts = (("NATS USER JWT", token.strip()), ("USER NKEY SEED", seed.strip()))
-    blocks = (f"-----BEGIN {name}-----\n{text}\n------END {name}------\n" for name, text in parts)
-    return {"user_credentials": RawCredentials("\n".join(blocks))}
-
-
-def _is_user_jwt(text: str) -> bool:
-    """Return True for a token of NATS; other services have tokens of that form too."""
-    try:
-        return jwt.kind_of(text) == "user"
-    except JwtError:
-        return False
+    return signed_login(token, nkeys.new_seed())
 
 
 class FlightLogin(flight.ServerMiddleware):  # type: ignore[misc]

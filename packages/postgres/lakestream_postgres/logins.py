@@ -15,20 +15,17 @@ from __future__ import annotations
 
 import re
 import secrets
-import ssl
 from typing import Any
 
 import msgspec
 
-from lakestream.protocol import jwt, nkeys
-from lakestream.protocol.jwt import JwtError
+from lakestream.protocol import nkeys
+from lakestream_client.gateway import connect_user, is_user_jwt, signed_login
 from lakestream_postgres import wire
 from lakestream_postgres.errors import PgError
 from lakestream_postgres.listener import Connection
 from lakestream_postgres.scram import MECHANISM, BadScram, ScramServer
 
-LOGIN_S = 10
-"""Time for a login at the server, in seconds."""
 _JWT = re.compile(r"\beyJ[\w-]+\.[\w-]+\.[\w-]+")
 _SEED = re.compile(r"\bSU[A-Z2-7]{56}\b")
 
@@ -108,57 +105,21 @@ async def _scram(connection: Connection, user: str, password: str | None) -> dic
 def _login(user: str, password: str, settings: Settings) -> dict[str, Any]:
     """Return the arguments of a connection for user and password."""
     token, seed = _JWT.search(password), _SEED.search(password)
-    if token is not None and _is_user_jwt(token[0]):
+    if token is not None and is_user_jwt(token[0]):
         # Of a bearer the server wants no signature of its key, but the client has to make one.
-        return _signed(token[0], seed[0] if seed is not None else nkeys.new_seed())
+        return signed_login(token[0], seed[0] if seed is not None else nkeys.new_seed())
     if seed is not None and seed[0] == password.strip():
         return {"nkeys_seed_str": seed[0]}
     return {"token": password} if settings.token else {"user": user, "password": password}
 
 
-def _signed(token: str, seed: str) -> dict[str, Any]:
-    from nats.aio.client import RawCredentials
-
-    parts = (("NATS USER JWT", token), ("USER NKEY SEED", seed))
-    blocks = (f"-----BEGIN {name}-----\n{text}\n------END {name}------\n" for name, text in parts)
-    return {"user_credentials": RawCredentials("\n".join(blocks))}
-
-
-def _is_user_jwt(text: str) -> bool:
-    try:
-        return jwt.kind_of(text) == "user"
-    except JwtError:
-        return False
-
-
 async def _connect(connection: Connection, login: dict[str, Any], user: str, settings: Settings) -> Any:
-    import nats
-
-    async def quiet(_: Exception) -> None:
-        return  # failures are reported by the calls
-
     async def ended() -> None:
         if connection.is_served:
             connection.write(PgError("57P01", "the server has ended the login", is_fatal=True).encode())
             connection.close()
 
-    options = dict(login)
-    if settings.secure:
-        # The server on this machine started this program and told it its own address.
-        context = ssl.create_default_context()
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        options["tls"] = context
     try:
-        return await nats.connect(
-            settings.server,
-            name="lakestream postgres",
-            allow_reconnect=False,
-            max_reconnect_attempts=1,
-            reconnect_time_wait=0,
-            connect_timeout=LOGIN_S,
-            error_cb=quiet,
-            closed_cb=ended,
-            **options,
-        )
+        return await connect_user("lakestream postgres", settings.server, settings.secure, login, ended)
     except Exception:
         raise _rejected(user) from None
