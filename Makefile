@@ -17,6 +17,9 @@ COMPILED := $(VENV)/.compiled
 # An installation takes the dependencies from the first and compiles the others.
 # Optional products that are packages of their own (packages/parts.py lists them).
 PARTS := packages/bench packages/catalogs packages/client packages/commands packages/console packages/demo packages/flight packages/mcp packages/move packages/postgres packages/sharing packages/spark packages/sql packages/transfer
+# Those that `make run` starts with: a running Python does not see what is installed from folders later. The distributions
+# that they require come while the server is up.
+FIRST := packages/client packages/commands packages/console packages/spark packages/sql
 PART_FILES := $(PARTS:%=%/pyproject.toml)
 BUILT_FROM := pyproject.toml setup.py $(wildcard lakestream/native/*.pyx lakestream/native/*.h)
 ARGS ?=
@@ -70,6 +73,7 @@ $(BIN)/python:
 $(SERVER): $(BUILT_FROM) | $(BIN)/python
 	@echo "== install: the server (once, 500 MB)"
 	$(call pip_install,-e .)
+	$(call pip_install,--no-deps $(FIRST:%=-e %))
 	@touch $@
 
 # In two steps, so that SQL and the demo's data are there while Spark is still on its way.
