@@ -96,6 +96,22 @@ def test_optional_packages_have_the_name_and_the_version_of_the_main_one(project
     assert all(part.requirement in optional[part.folder.name] for part in parts.parts().values())
 
 
+def test_make_run_starts_with_the_packages_that_a_running_server_looks_for() -> None:
+    """A running Python does not see packages that are installed from folders later."""
+    makefile = (ROOT / "Makefile").read_text()
+    first = re.search(r"^FIRST := (.+)$", makefile, re.MULTILINE)
+    assert first is not None
+    wanted = set[str]()
+    for part in parts.parts().values():
+        points = parts.project(part.folder).get("entry-points", {})
+        if points.keys() & {"lakestream.client", "lakestream.console", "lakestream.spark"} or "pub" in points.get(
+            ENTRY_POINTS, ()
+        ):
+            own = [part, *(parts.parts()[each] for each in parts.dependencies(part) if each in parts.parts())]
+            wanted |= {f"packages/{each.folder.name}" for each in own}
+    assert set(first[1].split()) == wanted
+
+
 def test_commands_of_optional_packages_are_those_that_the_help_lists() -> None:
     brought = {
         command: name
