@@ -1,9 +1,10 @@
-"""Render the page of the benchmarks and its plots from the results of one run.
+"""Render the pages that state figures, and their plots, from the results of one run.
 
     python -m tests.bench.report [RESULTS] [--out DIRECTORY] [--check]
 
-Without arguments it makes docs/benchmarks.md and the plots in docs/benchmarks/ of docs/benchmarks/results.json.
-Belongs here: the tables and plots. The prose is in tests/bench/page.md, the figures and goals in figures.py.
+Without arguments it makes docs/benchmarks.md, docs/comparison.md and the plots in docs/benchmarks/ of
+docs/benchmarks/results.json. Belongs here: the tables and plots. The prose is in tests/bench/page.md and
+tests/bench/comparison.md, the figures and goals in figures.py.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from tests.bench.draw import bars, lines, save
 from tests.bench.figures import FIGURES, KINDS, OURS, RESULTS, ROOT, A, Goal, Results, Row, load, number, row
 
 TEMPLATE = Path(__file__).with_name("page.md")
+COMPARISON = Path(__file__).with_name("comparison.md")
 NAME = "benchmarks.md"
 PLOTS = "benchmarks"
 """Directory of the plots, beside the page."""
@@ -30,12 +32,14 @@ AXES = {
     "payloads": "bytes of the payload",
 }
 _LINK = re.compile(r"docs/([\w/-]+\.md)(#[\w-]+)?")
+_FIGURE = re.compile(r"\{\{(\w+)(?:(/| of )(\w+))?\}\}")
+"""A figure in prose: `{{key}}` is our median, `{{key of A}}` that of another server, `{{key/A}}` the ratio of both."""
 MARK = "Figures: "
 """Beginning of the line of a script's docstring that names the place of its figures."""
 
 
 def render(results: Results) -> dict[str, str]:
-    """Return the files of a page: the page itself, and its plots."""
+    """Return the contents of the pages and plots, by path below docs/."""
     plots = dict(_plots(results))
     page = TEMPLATE.read_text()
     for name, text in (
@@ -47,7 +51,21 @@ def render(results: Results) -> dict[str, str]:
         ("scripts", _scripts()),
     ):
         page = page.replace("{{" + name + "}}", text)
-    return {NAME: page} | {f"{PLOTS}/{name}.svg": svg for name, (_, svg) in plots.items()}
+    comparison = _FIGURE.sub(lambda place: _in_prose(place, results), COMPARISON.read_text())
+    return {NAME: page, COMPARISON.name: comparison} | {f"{PLOTS}/{name}.svg": svg for name, (_, svg) in plots.items()}
+
+
+def _in_prose(place: re.Match[str], results: Results) -> str:
+    """Return the text of a figure in prose; "not measured" if the run has none.
+
+    Raises:
+        StopIteration: there is no figure of this key.
+    """
+    seen = row(next(figure for figure in FIGURES if figure.key == place[1]), results)
+    if place[2] == "/":
+        return f"{seen.ratios[place[3]][0]:.2f}" if place[3] in seen.ratios else "not measured"
+    kind = place[3] or OURS
+    return number(seen.medians[kind]) if kind in seen.medians else "not measured"
 
 
 def write(results: Results, folder: Path) -> Path:
