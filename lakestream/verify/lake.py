@@ -8,7 +8,6 @@ reach the table with later segments.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 
@@ -208,9 +207,3 @@ def content_digest(files: Files, path: str) -> bytes:
         if frame.kind == FrameKind.MESSAGES:
             found.update(frame.body)
     return found.digest()
-
-
-def lake_beside(root: str) -> str:
-    """Return the default lake of a store, `<store_dir>/lake`, or "" if there is none."""
-    path = os.path.join(os.path.dirname(os.path.abspath(root)), "lake")
-    return path if os.path.isdir(path) else ""

@@ -186,3 +186,9 @@ def _replay(files: Files, directory: str, durable: int, commit: int | None) -> l
         return store.notes
     finally:
         store.abandon()
+
+
+def lake_beside(root: str) -> str:
+    """Return the default lake of a store, `<store_dir>/lake`, or "" if there is none."""
+    path = os.path.join(os.path.dirname(os.path.abspath(root)), "lake")
+    return path if os.path.isdir(path) else ""

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from lakestream import extras
 from lakestream.lake.errors import LakeError
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.files import Files
@@ -161,6 +162,11 @@ class StreamCheck:
             yield from self._replay(stream, _below(scratch, "without"))
 
     def _in_lake(self, stream: Stream, files: Files, compare: bool) -> Iterator[Finding]:
+        try:
+            extras.require("tables", "comparing a stream with the lake")
+        except extras.ExtraMissing as error:
+            yield self._harmless(str(error), self._lake, FindingKind.TABLE)
+            return
         from lakestream.verify.lake import LakeCheck  # with the lake's readers, in the thread that needs them
 
         try:

@@ -20,6 +20,7 @@ from packages import parts
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULE_OF = {
+    "backports.zstd": "backports",
     "delta-spark": "delta",
     "nats-py": "nats",
     "opentelemetry-exporter-otlp-proto-http": "opentelemetry",
@@ -29,8 +30,8 @@ MODULE_OF = {
 }
 """Modules of distributions that have another name."""
 FOR_THE_COMMAND_LINE = {"nkeys", "rich", "typer"}
-OPTIONAL = set(extras.MODULES["otel"])
-"""Imported by a server that is configured for them."""
+OPTIONAL = {*extras.MODULES["otel"], *extras.MODULES["tables"], "compression"}
+"""Imported by a server that is configured for them, reads tables, or runs on Python 3.14."""
 WITHOUT_IMPORT = {"tzdata"}
 """Data that Python reads by itself."""
 ALSO = {"py4j": "pyspark"}
@@ -121,12 +122,21 @@ def test_commands_of_optional_packages_are_those_that_the_help_lists() -> None:
     assert brought == EXTRAS_OF_COMMANDS
 
 
+def has_tables(part: parts.Part) -> bool:
+    """Return True if a package requires the libraries for tables, or another package that does."""
+    needed, own = parts.dependencies(part), parts.parts()
+    return f"{extras.DISTRIBUTION}[tables]" in needed or any(has_tables(own[each]) for each in needed if each in own)
+
+
 @pytest.mark.parametrize("part", parts.parts().values(), ids=lambda part: str(part.distribution))
 def test_an_optional_package_requires_what_it_imports(part: parts.Part, project: dict[str, Any]) -> None:
     graph = grimp.build_graph(part.module, include_external_packages=True, exclude_type_checking_imports=True)
     own = {name for name in graph.modules if name.partition(".")[0] == part.module}
     imported = {other.partition(".")[0] for name in own for other in graph.find_modules_directly_imported_by(name)}
-    foreign = imported - set(sys.stdlib_module_names) - modules(project["dependencies"]) - {part.module, "lakestream"}
+    base = modules(
+        [*project["dependencies"], *(project["optional-dependencies"]["tables"] if has_tables(part) else [])]
+    )
+    foreign = imported - set(sys.stdlib_module_names) - base - {part.module, "lakestream"}
     extra = modules(project["optional-dependencies"][part.folder.name]) - {part.module}
     assert foreign - ALSO_IMPORTED == modules(parts.dependencies(part)) - FOR_OTHERS | extra
 

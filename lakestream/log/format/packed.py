@@ -7,11 +7,12 @@ in both. A segment is compressed as a whole once it is sealed, and then replaces
     blocks    zstd, each of `block_bytes` bytes of frames, the last one of what is left
     footer    as in segment.py; in its metadata also `packing`
 
-The codec is Arrow's, which the lake needs anyway; it is loaded with the first such segment.
+The codec is that of Python 3.14, or its backport; it is loaded with the first such segment.
 """
 
 from __future__ import annotations
 
+import sys
 from itertools import accumulate
 from typing import Any
 from zlib import crc32
@@ -44,10 +45,12 @@ WORTH = 0.9
 
 
 def codec() -> Any:
-    """Return the compressor. The first call takes 0.4 s: make it before messages wait for it."""
-    import pyarrow
-
-    return pyarrow.Codec("zstd", compression_level=LEVEL)
+    """Return the module with `compress(data, level)`, `ZstdDecompressor` and `ZstdError`."""
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+    else:
+        from backports import zstd
+    return zstd
 
 
 def pack(files: Files, path: str) -> int:
@@ -60,7 +63,7 @@ def pack(files: Files, path: str) -> int:
     header, end, content = read_intact(files, path)
     zstd, frames_end = codec(), end.frames_end
     cuts = range(HEADER_SIZE, frames_end, BLOCK_BYTES)
-    blocks = [zstd.compress(content[at : min(at + BLOCK_BYTES, frames_end)], asbytes=True) for at in cuts]
+    blocks = [zstd.compress(content[at : min(at + BLOCK_BYTES, frames_end)], LEVEL) for at in cuts]
     packed_end = HEADER_SIZE + sum(map(len, blocks))
     if packed_end > WORTH * frames_end:
         return 0
@@ -131,8 +134,9 @@ class PackedView:
             size = min(self._block_bytes, left)
             compressed = self._files.read_at(self._fd, stop - start, start)
             try:
-                block: bytes = self._codec.decompress(compressed, size, True)
-            except (ValueError, OSError) as error:
+                # With a limit: the length that a damaged block states may be anything.
+                block: bytes = self._codec.ZstdDecompressor().decompress(compressed, size + 1)
+            except self._codec.ZstdError as error:
                 raise CorruptRecord(start, f"a compressed block is damaged: {error}") from error
             if len(block) != size:
                 raise CorruptRecord(start, f"a compressed block has {len(block)} bytes instead of {size}")

@@ -33,7 +33,6 @@ from lakestream.log.format.frame import HEADER_SIZE as FRAME_HEADER
 from lakestream.log.format.frame import Frame, Kind, decode_frame, later_write, unwritten
 from lakestream.log.format.outline import SUFFIX as OUTLINE_SUFFIX
 from lakestream.log.format.outline import OutlineFile, read_outline_info
-from lakestream.log.format.packed import codec
 from lakestream.log.format.record import TIME_AT
 from lakestream.log.format.segment import (
     HEADER_SIZE,
@@ -219,8 +218,6 @@ def _open_segment(path: str, files: Files, begun: Header, last: bool, known: Kno
         if header.first_index != first_index:
             raise CorruptLog(path, 0, f"the header says that it begins with entry {header.first_index}")
         if end is not None:
-            if end.packing is not None:
-                codec()  # load it before messages wait for it
             return Segment.sealed(path, header, end.footer, end.frames_end, end.file_bytes)
         if not last or is_packed(files.read_at(fd, HEADER_SIZE, 0)):
             raise CorruptLog(path, size, "the footer of this sealed segment is damaged")

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 import msgspec
 
+from lakestream import extras
 from lakestream.lake.errors import HistoryUnavailable
 from lakestream.lake.flush import FLUSH
 from lakestream.lake.staging import clone_request, staging
@@ -212,6 +213,10 @@ class LakeClones:
         why = why_not(config, _STREAM_CONFIG.decode(mirror.config))
         if why:
             return _Found(never=f"{source.name}: {why}")
+        try:
+            extras.require("tables", "a mirror that begins as a clone")
+        except extras.ExtraMissing as error:
+            return _Found(never=str(error))
         clone_request.request(self.root, mirror, _request(source, origin, wanted, flushed.last_index))
         return _Found()
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
+from lakestream import extras
 from lakestream.lake.errors import HistoryUnavailable, LakeAway, LakeError, StorageFailed
 from lakestream.lake.table.at import TimeTravelError
 from lakestream.lake.table.foreign_commits import Run
@@ -49,6 +50,8 @@ REFUSED = "the stream's table in the lake is not read now; the server's log says
 FAILING = "the message is in the lake, whose object store fails some requests now; the server's log says why"
 """Texts for clients."""
 
+READING = "reading old messages from the tables of the lake"
+"""Beginning of the text about libraries for it that are not installed."""
 FAILING_RETRY_S = 2
 """Seconds after which clients are told to try again while the object store fails some requests (2)."""
 
@@ -264,6 +267,11 @@ class ThreadHistory:
         """Raise an error if nothing has to be read now."""
         if self._refusal:
             raise HistoryUnavailableError(self._refusal, REFUSED)
+        try:
+            extras.require("tables", READING)
+        except extras.ExtraMissing as error:
+            self._report(str(error))
+            raise HistoryUnavailableError(str(error), REFUSED) from None
         self._presence.require()
 
     async def _judge(self) -> None:

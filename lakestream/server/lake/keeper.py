@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from lakestream import extras
 from lakestream.config.options import LakeOptions
 from lakestream.lake.errors import BadPolicy, LakeAway, LakeError, OlderLake, OlderStore, StorageFailed
 from lakestream.lake.staging import staging
@@ -39,7 +40,7 @@ from lakestream.schemas.naming import SCHEMA_KEY
 from lakestream.server.heap import trim
 from lakestream.server.lake import deleted_streams
 from lakestream.server.lake.early_seals import EarlySeals
-from lakestream.server.lake.history import SharedCache, ThreadHistory
+from lakestream.server.lake.history import READING, SharedCache, ThreadHistory
 from lakestream.server.lake.presence import Presence
 from lakestream.server.lake.stream_sync import Grace, LookResult, StreamSync
 from lakestream.stream.core.config import StreamConfig
@@ -547,14 +548,15 @@ class LakeKeeper:
                 return
             sync.looked_at = visits
             changed = sync.told(found.changes)
-            self._report(sync, found.trouble or changed)
+            unread = _unreadable() if found.held else ""
+            self._report(sync, found.trouble or changed or unread)
             if leads and sealed:
                 sync.staged_through = max(sync.staged_through, sealed[-1].last_index)
                 sync.stream.spans.staged(sealed[-1].last_seq)
             if identity is not None:
                 sync.written_identity = identity
             self._record_position(sync, found, left)
-            if found.held is not None and not sync.stream.closed:
+            if found.held is not None and not unread and not sync.stream.closed:
                 self._release(sync.stream, store, found.held)
 
         sync.io.submit(lambda: sync.look(sealed, identity, leads, left, floor, applied, budget), settled)
@@ -615,8 +617,19 @@ class LakeKeeper:
             self._log.debug(f"stream {stream.name}: {len(dropped)} segments left the log, the lake holds them")
 
 
+def _unreadable() -> str:
+    """Return why messages have to stay in the log although the table holds them; "" if they need not."""
+    try:
+        extras.require("tables", READING)
+    except extras.ExtraMissing as error:
+        return f"messages stay in the log: {error}"
+    return ""
+
+
 def _named(error: BaseException) -> str:
-    """Return an error with what to do if the lake is full."""
+    """Return an error with what to do if the lake is full, or a library is not installed."""
+    if isinstance(error, ImportError):
+        return str(extras.explain(error, READING) or error)
     full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
     if full or (isinstance(error, StorageFailed) and " 507" in str(error)):
         return f"the lake is full ({error}): free space there, or raise its quota; staging goes on by itself then"

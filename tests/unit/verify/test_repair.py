@@ -12,8 +12,7 @@ import pytest
 from lakestream.log.format.files import Files
 from lakestream.log.format.segment import read_end
 from lakestream.log.verify.findings import Finding, FindingKind, Repair
-from lakestream.verify.lake import lake_beside
-from lakestream.verify.stores import StoreCheck, root_of
+from lakestream.verify.stores import StoreCheck, lake_beside, root_of
 from tests.corruption.standalone import STREAMS, build, start
 from tests.unit.logkit import flip
 
