@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from tests import certificates
-from tests.nursery import Forked
+from tests.nursery import Forked, run
 
 WORKERS = os.environ.get("LAKESTREAM_TEST_WORKERS", "")
 """Number of worker processes of servers without a cluster; "": as each test says. Any suite runs on workers with it."""
@@ -98,6 +98,8 @@ class Server:
         name: the server's name.
         jetstream: pass -js and -sd.
         environment: variables added to those of the test.
+        forked: fork it from a process that has loaded lakestream, instead of running the program, if it has none of its
+            own.
 
     In config and args, `certificates.PLACE` stands for the directory of the shared certificates, which is written then.
     The variable `TOKENS` names a directory beside the store, which is the server's own: a configuration may say
@@ -115,6 +117,7 @@ class Server:
         name: str = "under-test",
         jetstream: bool = True,
         environment: Mapping[str, str] | None = None,
+        forked: bool = FORKED,
     ) -> None:
         self.kind = kind
         self.store = store
@@ -124,6 +127,7 @@ class Server:
         self.name = name
         self.jetstream = jetstream
         self.environment = dict(environment or {})
+        self.forked = forked and kind is Kind.OURS and not environment  # variables may be for the interpreter
         self.host = "127.0.0.1"
         self.port = 0
         self.http_port = 0
@@ -196,7 +200,7 @@ class Server:
         self._said_ready = False
         self.port = self.http_port = self.websocket_port = self.leaf_port = 0
         environment = {**os.environ, "PYTHONUNBUFFERED": "1", "TOKENS": str(self.tokens), **self.environment}
-        if FORKED and self.kind is Kind.OURS and not self.environment:  # variables may be for the interpreter
+        if self.forked:
             self.process = Forked(command[len(program(self.kind)) - 1 :], environment)
         else:
             self.process = subprocess.Popen(
@@ -337,5 +341,7 @@ def run_to_end(
     Raises:
         subprocess.TimeoutExpired: it did not exit in time; it is killed then.
     """
+    if FORKED and kind is Kind.OURS and not before:
+        return run(["serve", *flags], timeout=timeout)
     command = [*before, *program(kind), *flags]
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)

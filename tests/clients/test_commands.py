@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests import nursery
 from tests.certificates import PLACE
 from tests.keys import Operator
 from tests.servers import Kind, Server
@@ -50,10 +51,7 @@ def monitor(server: Server) -> str:
 
 
 def run(*arguments: str, cwd: Path | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, **environ}
-    return subprocess.run(
-        [*PROGRAM, *arguments], capture_output=True, text=True, check=False, timeout=180, env=environment, cwd=cwd
-    )
+    return nursery.run(arguments, {**os.environ, **environ}, directory=cwd, timeout=180)
 
 
 def answer(*arguments: str) -> Any:
@@ -276,6 +274,7 @@ def test_over_https_the_authority_of_the_certificate_is_named(tmp_path: Path) ->
         server.kill()
 
 
+@pytest.mark.heavy
 def test_commands_log_in_with_a_credentials_file_over_tls(tmp_path: Path) -> None:
     operator = Operator()
     server = Server(Kind.OURS, tmp_path / "store", config=f"{TLS}\n{operator.config}").start()

@@ -13,21 +13,22 @@ from typing import Any
 
 import pytest
 
+from tests import nursery
 from tests.certificates import Authority
 from tests.s3_server import S3Server
 from tests.servers import Kind, Server
 
 pytestmark = pytest.mark.conformance
 
-PROGRAM = [sys.executable, "-m", "lakestream.cli.main"]
 NO_SERVER = "http://127.0.0.1:9"
 
 
 def run(*arguments: str, cwd: Path | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
+    if not environ:
+        return nursery.run(arguments, directory=cwd, timeout=180)
+    command = [sys.executable, "-m", "lakestream.cli.main", *arguments]  # some are read when modules are loaded
     environment = {**os.environ, **environ}
-    return subprocess.run(
-        [*PROGRAM, *arguments], capture_output=True, text=True, check=False, timeout=180, env=environment, cwd=cwd
-    )
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=180, env=environment, cwd=cwd)
 
 
 class Findings:
@@ -126,7 +127,7 @@ def test_an_address_of_another_machine_is_a_failure(tmp_path: Path) -> None:
 
 
 def test_a_running_server_is_recognised_and_looked_at(tmp_path: Path) -> None:
-    server = Server(Kind.OURS, tmp_path / "store", args=["-m", "-1"]).start()
+    server = Server(Kind.OURS, tmp_path / "store", args=["-m", "-1"], forked=False).start()
     try:
         config = _conf(tmp_path, f"listen: 127.0.0.1:{server.port}\nhttp: 127.0.0.1:{server.http_port}")
         found = doctor("-c", config, "-sd", str(tmp_path / "store"))

@@ -158,6 +158,7 @@ async def test_without_allow_writes_nothing_can_be_written(server: Server) -> No
         assert await text(client, "describe_stream", stream="ORDERS") == before
 
 
+@pytest.mark.heavy
 async def test_a_user_sees_what_it_may_see(server: Server) -> None:
     async with assistant(server, "--allow-writes", user="few") as client:
         refused = "this user may not publish to {}: have it allowed, or log in as another user"
@@ -196,6 +197,7 @@ async def test_a_server_without_sql_says_how_to_turn_it_on(tmp_path: Path) -> No
         real.kill()
 
 
+@pytest.mark.heavy
 async def test_buckets_tables_and_schemas_are_described(server: Server) -> None:
     with Wire(server.address, {"user": "ann", "pass": "pw"}) as wire:
         schema = {"format": "json", "text": '{"type": "object"}'}
@@ -220,6 +222,7 @@ async def test_buckets_tables_and_schemas_are_described(server: Server) -> None:
         assert "schema not found: order@7" in await text(client, "describe_schema", name="order", version=7)
 
 
+@pytest.mark.heavy
 async def test_answers_are_bounded(server: Server) -> None:
     async with assistant(server, "--allow-writes") as client:
         names = "SELECT i FROM range(2000) t(i)"
@@ -249,6 +252,7 @@ async def test_answers_are_bounded(server: Server) -> None:
         assert ([each["seq"] for each in page["messages"]], page["next_seq"]) == ([2, 3], 4)
 
 
+@pytest.mark.heavy
 async def test_streams_without_direct_gets_and_without_a_recorded_past(server: Server) -> None:
     async with assistant(server) as client:
         found = json.loads(await text(client, "kv_history", bucket="plain", key="key"))
@@ -275,6 +279,7 @@ async def test_what_is_refused_to_writers(server: Server) -> None:
         assert "key key of bucket plain has another revision" in stale
 
 
+@pytest.mark.heavy
 async def test_over_http_only_this_machine_gets_at_the_tools(server: Server) -> None:
     async with over_http(server) as url:
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+/mcp", url)
@@ -284,6 +289,7 @@ async def test_over_http_only_this_machine_gets_at_the_tools(server: Server) -> 
         assert refused.value.code == 421
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("more", "expected"),
     [

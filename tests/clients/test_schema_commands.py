@@ -71,6 +71,7 @@ def test_versions_are_added_checked_compared_and_deleted(server: Server, tmp_pat
     assert "No such file" in schema("add", "orders", str(tmp_path / "absent"), code=1)
 
 
+@pytest.mark.heavy
 def test_schemas_come_back_from_the_lake(server: Server, tmp_path: Path) -> None:
     """With versions and ids, on a server with an empty store; the deleted ones too, since rows of tables name them."""
     for name, text in {"v1.json": V1, "v2.json": V2, "a.avsc": AVRO}.items():

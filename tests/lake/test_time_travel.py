@@ -153,6 +153,7 @@ def test_as_of_is_its_version_and_a_filter(past: Past) -> None:
                 assert [seq for (seq,) in session.query(query).fetchall()] == wanted, (at_ns, travel)
 
 
+@pytest.mark.heavy
 def test_spark_finds_the_same(past: Past) -> None:
     """Spark returns the same at the first and last message of every commit, to the ns."""
     log = open_log(past.table)
@@ -266,6 +267,7 @@ def test_as_of_may_stand_wherever_a_table_may(past: Past) -> None:
     assert seqs(spark.sql("SELECT seq FROM as_of('TIME', :at)", args={"at": at_ns})) == wanted
 
 
+@pytest.mark.heavy
 def test_the_stock_spark_sql_shell_has_as_of(past: Past, tmp_path: Path) -> None:
     """Python is not there: the JAR reads the log of the table itself."""
     at_ns = past.times[past.borders[0]]
