@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -22,10 +23,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from lakestream.cli.link import INTERRUPTED
+from lakestream.cli.link import INTERRUPTED, TransferFailed, connect_once
+from lakestream.cli.server_options import Server, with_server
 from lakestream.cli.terminal import JsonOption, complain, console, print_json
 from lakestream.extras import ExtraMissing
 from lakestream.lake.errors import LakeError
+from lakestream.lake.flush import plain_url
 from lakestream.lake.progress import progress
 from lakestream.lake.storage import paths
 from lakestream.lake.table.at import latest_progress
@@ -61,11 +64,13 @@ class DemoFailed(Exception):
 
 
 @app.command()
+@with_server
 def demo(
-    url: Annotated[
-        str | None, typer.Option("--url", help="A running server, with --lake (default: start one).")
+    server: Server,
+    url: Annotated[str, typer.Option("--url", hidden=True, help="The same as --server.")] = "",
+    lake: Annotated[
+        str | None, typer.Option("--lake", help="Use the running server --server, whose lake this is; else start one.")
     ] = None,
-    lake: Annotated[str | None, typer.Option("--lake", help="The lake of the server at --url.")] = None,
     directory: Annotated[Path, typer.Option("--dir", help="Data directory of the demo's own server.")] = (
         DEFAULT_DIRECTORY
     ),
@@ -79,12 +84,15 @@ def demo(
     try:
         data = flights.load(limit)
         with contextlib.ExitStack() as stack:
-            if url is None:
+            if lake is None:
+                if url or (server.named and not os.environ.get("NATS_URL")):
+                    raise DemoFailed("a running server needs --lake as well: the directory or URL of its lake")
                 url, lake = stack.enter_context(_own_server(directory, out))
-            elif lake is None:
-                raise DemoFailed("--url needs --lake: the directory where that server's lake is")
-            outcome = asyncio.run(_run(url, lake, data, out))
-    except (DemoFailed, ExtraMissing, LakeError) as error:
+                server = Server(url)
+            elif url:
+                server = msgspec.structs.replace(server, url=url)
+            outcome = asyncio.run(_run(server, lake, data, out))
+    except (DemoFailed, ExtraMissing, LakeError, TransferFailed) as error:
         complain(error)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
@@ -166,15 +174,17 @@ class DemoOutcome(msgspec.Struct):
     answers: dict[str, bool]
 
 
-async def _run(url: str, lake: str, data: flights.DataSet, console: Console) -> DemoOutcome:
-    async with _connected(url) as client:
+async def _run(server: Server, lake: str, data: flights.DataSet, console: Console) -> DemoOutcome:
+    async with _connected(server) as client:
+        who = json.loads((await client.request("$SYS.REQ.USER.INFO", b"", timeout=5)).data)
+        account = str(who["data"]["account"])
         js = client.jetstream(publish_async_max_pending=MAX_PENDING)
         published_s = await _publish_flights(js, data, console)
         passed = await _airports(client, js, data, console)
-        compacted_s = await _wait_for_tables(js, lake, console)
+        compacted_s = await _wait_for_tables(js, lake, account, console)
     from lakestream_sql.session import Session  # loads DuckDB
 
-    with Session(lake) as session:
+    with Session(lake, account=None if account == paths.DEFAULT_ACCOUNT else account) as session:
         answers = {question.title: _compare(session, question, data, console) for question in flights.QUESTIONS}
     passed = passed and all(answers.values())
     console.print("\n[bold green]every answer is equal[/]" if passed else "\n[bold red]some answers differ[/]")
@@ -182,21 +192,20 @@ async def _run(url: str, lake: str, data: flights.DataSet, console: Console) -> 
 
 
 @contextlib.asynccontextmanager
-async def _connected(url: str) -> AsyncIterator[Client]:
-    import nats
-    from nats.errors import Error, NoServersError
+async def _connected(server: Server) -> AsyncIterator[Client]:
+    from nats.errors import Error
+    from nats.js.errors import APIError
 
-    try:
-        client = await nats.connect(url, name="lakestream demo", allow_reconnect=False)
-    except (NoServersError, OSError) as error:
-        raise DemoFailed(f"no server at {url}: {error}") from None
+    client = await connect_once(server, "lakestream demo")
     try:
         yield client
+    except APIError as error:
+        raise DemoFailed(f"the server refused: {error.description}") from error
     except Error as error:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise asyncio.CancelledError from error  # nats-py turns a cancellation into an error of its own
-        raise DemoFailed(f"the server at {url} refused: {error}") from error
+        raise DemoFailed(f"the server at {plain_url(server.url)} refused: {error}") from error
     finally:
         await client.close()
 
@@ -210,7 +219,7 @@ async def _publish_flights(js: JetStreamContext, data: flights.DataSet, console:
     except BadRequestError as error:
         raise DemoFailed(f"cannot create stream {flights.STREAM}: {error.description}") from None
     if (await js.stream_info(flights.STREAM)).state.messages:
-        raise DemoFailed(f"stream {flights.STREAM} already holds messages; delete it first, or leave --url away")
+        raise DemoFailed(f"stream {flights.STREAM} already holds messages; delete it first, or leave --lake away")
     total = len(data.flights)
     acked: list[int] = []
     failures: list[BaseException] = []
@@ -305,7 +314,7 @@ async def last_for(
         await replies.unsubscribe()
 
 
-async def _wait_for_tables(js: JetStreamContext, lake: str, console: Console) -> float:
+async def _wait_for_tables(js: JetStreamContext, lake: str, account: str, console: Console) -> float:
     """Wait until the tables hold all messages of the streams; return the seconds."""
     began = moved = time.monotonic()
     streams = (flights.STREAM, f"KV_{flights.BUCKET}")
@@ -313,7 +322,7 @@ async def _wait_for_tables(js: JetStreamContext, lake: str, console: Console) ->
     seen = dict.fromkeys(streams, 0)
     with progress("compact", sum(wanted.values())) as advance:
         for stream, last in wanted.items():
-            while (reached := min(_reached(lake, stream), last)) < last:
+            while (reached := min(_reached(lake, stream, account), last)) < last:
                 if reached != seen[stream]:
                     advance(reached - seen[stream])
                     seen[stream], moved = reached, time.monotonic()
@@ -329,8 +338,8 @@ async def _wait_for_tables(js: JetStreamContext, lake: str, console: Console) ->
     return seconds
 
 
-def _reached(lake: str, stream: str) -> int:
-    progress = latest_progress(paths.table(lake, stream))
+def _reached(lake: str, stream: str, account: str) -> int:
+    progress = latest_progress(paths.table(lake, stream, account))
     return progress.last_seq if progress is not None else 0
 
 
