@@ -85,16 +85,21 @@ def test_the_dashboard_is_the_same_from_the_table(server: Server) -> None:
     assert shell(server, query.replace("sql -f", "sql --committed -f")) == output
 
 
-def test_the_notebook_runs(server: Server) -> None:
-    """The notebook runs from top to bottom and ends with a plot."""
+def test_the_notebook_runs(server: Server, tmp_path: Path) -> None:
+    """The notebook runs from top to bottom and ends with a plot, in a directory that is not the lake's."""
     import nbformat
     from nbclient import NotebookClient
 
     notebook = nbformat.read(EXAMPLES / "notebook" / "live.ipynb", as_version=4)
     nbformat.validate(notebook)
     assert [cell.outputs for cell in notebook.cells if cell.cell_type == "code" and cell.outputs] == []
-    environment = {**os.environ, "NATS_URL": server.url, "PYTHONPATH": str(ROOT)}
-    resources = {"metadata": {"path": str(server.store.parent)}}
+    environment = {
+        **os.environ,
+        "NATS_URL": server.url,
+        "PYTHONPATH": str(ROOT),
+        "LAKESTREAM_LAKE": str(server.store / "lake"),
+    }
+    resources = {"metadata": {"path": str(tmp_path)}}
     NotebookClient(notebook, timeout=TIMEOUT_S, resources=resources).execute(env=environment)
     plots = [output for cell in notebook.cells for output in cell.get("outputs", []) if "image/png" in str(output)]
     assert len(plots) == 1
