@@ -172,8 +172,8 @@ class TransferApi:
             bound = f"earlier than {before}" if record.time_ns <= now else "in the future"
             raise RecordRefused(f"its time ({record.time_ns} ns) is {bound}")
         effect = self._effect(stream, record) if record.header or stream.proposer.guarded else None
-        message = publish.IncomingMessage(record.subject, reply, record.header, record.data)
-        if not stream.proposer.store(message, effect, record.time_ns) and not reply:
+        message = publish.IncomingMessage(record.subject, reply, record.header, record.data, time_ns=record.time_ns)
+        if not stream.proposer.store([(message, effect)]) and not reply:
             raise RecordRefused(stream.failed or api_error(10167), again=stream.failed is None)
 
     @staticmethod

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from lakestream.account.schemas.bucket import STREAM
 from lakestream.account.schemas.calls import CallUnanswered, list_nothing
-from lakestream.log.format.record import Record
 from lakestream.ports import Bus, Clock, Timer
 from lakestream.protocol.api.errors import ApiError
 from lakestream.schemas.schema import Schema
@@ -141,16 +140,14 @@ class Follower:
 
     def renewed(self) -> None: ...
 
-    def take(self, message: Record, pending: int) -> ApiError | None:
-        schema = self.state.apply(message.seq, message.subject, message.header, message.data)
-        if self._caught_up:
-            self._changed(schema)
-        elif not pending:
+    def take(self, run: Run) -> tuple[int, ApiError | None]:
+        for change in zip(run.seqs, run.subjects, run.headers, run.payloads, strict=True):
+            schema = self.state.apply(*change)
+            if self._caught_up:
+                self._changed(schema)
+        if not self._caught_up and not run.pending[-1]:
             self._is_caught_up()
-        return None
-
-    def take_run(self, run: Run) -> int:
-        return 0
+        return len(run), None
 
     def _is_caught_up(self) -> None:
         self._caught_up = True

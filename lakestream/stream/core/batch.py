@@ -15,7 +15,7 @@ import msgspec
 from lakestream.log.format.record import encode_record, times_of
 from lakestream.native import encode_run
 from lakestream.protocol.publishes import Publishes
-from lakestream.stream.core.effect import Effect
+from lakestream.stream.core.effect import MARK, Effect
 
 MAX_BATCH_BYTES = 1 << 20
 """A batch that reaches this size (1 MiB) is closed and another begun: it is applied in one go."""
@@ -181,7 +181,11 @@ class Batch:
 
 
 class Run(msgspec.Struct, frozen=True, gc=False):
-    """Plain messages of an origin as columns, in the order of their sequences there, perhaps with gaps; times in ns."""
+    """Messages of an origin as columns, in the order of their sequences there, perhaps with gaps; times in ns.
+
+    Several are plain; a message with headers of the protocol, which may have an effect, is a run of one. It is a shape
+    of its own because it has what no message of a client has: sequence and time of each, and the number of those left.
+    """
 
     seqs: list[int]
     times: list[int]
@@ -194,13 +198,18 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     def __len__(self) -> int:
         return len(self.seqs)
 
+    def __getitem__(self, part: slice) -> Run:
+        columns = (self.seqs, self.times, self.subjects, self.headers, self.payloads, self.pending)
+        return Run(*(column[part] for column in columns))  # type: ignore[arg-type]
+
+    @property
+    def marked(self) -> bool:
+        """Return True if this is a message with headers of the protocol."""
+        return len(self.seqs) == 1 and MARK in self.headers[0]
+
     def after(self, seq: int) -> Run:
         """Return the messages with a higher sequence."""
-        if self.seqs[0] > seq:
-            return self
-        at = sum(1 for each in self.seqs if each <= seq)
-        columns = (self.seqs, self.times, self.subjects, self.headers, self.payloads, self.pending)
-        return Run(*(column[at:] for column in columns))  # type: ignore[arg-type]
+        return self if self.seqs[0] > seq else self[sum(1 for each in self.seqs if each <= seq) :]
 
     def stretches(self) -> list[tuple[int, int]]:
         """Return (begin, end) of each part with consecutive sequences."""

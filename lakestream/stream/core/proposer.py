@@ -59,6 +59,9 @@ DISCLOSING = frozenset({10070, 10071, 10201})
 NO_RESPONDERS = b"NATS/1.0 503\r\n\r\n"
 OVERLOADED = b"NATS/1.0 429 Too Many Requests\r\n\r\n"
 
+Accepted = tuple[IncomingMessage, Effect | None]
+"""A message that passed every rule, and what it does once it is stored."""
+
 _logger = logging.getLogger(__name__)
 
 
@@ -240,14 +243,20 @@ class Proposer:
             if after is not None:
                 batch.after.append((seq, now, after))
 
-    def _open_batch(self, time_ns: int, whole: bool = False) -> Batch | None:
-        """Begin a batch whose first message gets this time; None if the stream takes none now."""
+    def _open_batch(self, time_ns: int, seq: int = 0, whole: bool = False, copied: bool = False) -> Batch | None:
+        """Begin a batch whose first message gets this time; None if the stream takes none now.
+
+        Args:
+            seq: its sequence; 0: the next one.
+            copied: the sequence and the time are those of an origin.
+        """
         pipeline = self._pipeline
         if not pipeline.accepts or (pipeline.pending_bytes and self._exceeded(0)):
             return None
-        batch = Batch(pipeline.next_seq, whole)
+        seq = seq or pipeline.next_seq
+        batch = Batch(seq, whole)
         for each in self._hooks.opened:
-            each.opened(pipeline.next_seq, time_ns)
+            each.opened(seq, time_ns, copied)
         pipeline.add_batch(batch)
         return batch
 
@@ -343,11 +352,29 @@ class Proposer:
         except ApiError as error:
             self.reject(message, error)
             return
-        self.store(message, outcome)
+        self._store(message, outcome)
 
-    def store(self, message: IncomingMessage, effect: Effect | None, time_ns: int = 0) -> int:
-        """Store a message that passed every rule; return its sequence, 0 if refused. `time_ns`: see `_append`."""
-        seq = self._append(message.subject, message.reply, message.header, message.payload, time_ns)
+    def store(self, accepted: Sequence[Accepted]) -> int:
+        """Store messages that passed every rule, all of them or none: several are one entry, whatever happens.
+
+        Return the sequence of the last one; 0 if they are refused, its publisher then gets the error. Several only
+        where `settled`.
+        """
+        if len(accepted) == 1:
+            return self._store(*accepted[0])
+        pipeline, last = self._pipeline, 0
+        pipeline.batch = None
+        if self._open_batch(max(self._wall(), pipeline.last_time), whole=True) is None:
+            self._refuse_unopened(accepted[-1][0].reply)
+            return 0
+        for message, effect in accepted:
+            last = self._store(message, effect)
+        pipeline.batch = None
+        return last
+
+    def _store(self, message: IncomingMessage, effect: Effect | None) -> int:
+        """Store a message that passed every rule; return its sequence, 0 if refused."""
+        seq = self._append(message.subject, message.reply, message.header, message.payload, message.time_ns)
         pipeline = self._pipeline
         batch = pipeline.batch
         if not seq or batch is None:
@@ -359,123 +386,80 @@ class Proposer:
             batch.after.append((seq, now, message.after))
         if message.observer is not None and (after := message.observer.storing(message)) is not None:
             batch.after.append((seq, now, after))
-        if effect is None or not (effect.values or effect.acts):
-            return seq
-        effect.seq, effect.time_ns, effect.subject = seq, now, message.subject
-        for each in self._hooks.taken:
-            each.taken(effect)
+        if effect is not None and (effect.values or effect.acts):
+            effect.subject = message.subject
+            self._note(effect)
+        return seq
+
+    def _note(self, effect: Effect, own: bool = True) -> None:
+        """Note the effect of the last message of the open batch. `own`: the message is no mirrored one."""
+        pipeline = self._pipeline
+        batch = pipeline.batch
+        assert batch is not None, "it has the message"
+        effect.seq, effect.time_ns = pipeline.next_seq - 1, pipeline.last_time
+        if own and (effect.values or effect.acts):
+            for each in self._hooks.taken:
+                each.taken(effect)
         if effect.acts:
             batch.act(effect)
             if effect.rollup and not batch.whole:
                 # A rollup ends its batch: what it removes is settled before the next message.
                 pipeline.batch = None
-        return seq
 
-    def store_whole(self, accepted: Sequence[tuple[IncomingMessage, Effect]]) -> int:
-        """Store messages that passed every rule as one entry: all of them or none, whatever happens.
+    # ------------------------------------------------------------------ messages of other streams
+    def copy(self, run: Run, effect: Effect | None = None, own: bool = False) -> tuple[int, ApiError | None]:
+        """Store messages of an origin, which no rule judges.
 
-        Returns the sequence of the last one; 0 when refused, the publisher of the last one then gets the error. Only
-        where `settled`.
+        It is not `take`: nobody waits for an ack, and a mirror's sequences are given, with gaps.
+
+        Args:
+            effect: of the last message; the others have none that counts. With gaps there is none.
+            own: under this stream's next sequences, now, as sources do, all or none; else as the origin has them.
+
+        Returns:
+            The number of those stored, from the first on, and why not the next one: `NOT_NOW`, or what `room` says.
         """
-        self._pipeline.batch = None
-        batch = self._open_batch(max(self._wall(), self._pipeline.last_time), whole=True)
-        if batch is None:
-            self._refuse_unopened(accepted[-1][0].reply)
-            return 0
-        last = 0
-        for message, effect in accepted:
-            last = self.store(message, effect)
-        self._pipeline.batch = None
-        return last
-
-    # ------------------------------------------------------------------ messages of other streams, and the server's own
-    def store_at(self, copied: Record, effect: Effect) -> ApiError | None:
-        """Store a mirrored message under its sequence and time; return why not."""
-        pipeline = self._pipeline
-        if self.moving or not pipeline.accepts or pipeline.pending_bytes > self._max_bytes or pipeline.is_crowded():
-            return NOT_NOW
-        seq, subject, header, payload = copied.seq, self.renamed(copied.subject), copied.header, copied.data
-        if self.weighed() or self._config.discard == "new":
-            length = limits.accounted(self._config, subject, header, payload)
-            refused = self.view.room(subject, length, bool(effect.rollup))
-            if refused is not None:
-                return refused
-        batch = self._batch_at(seq, copied.time_ns)
-        # Invariant 5: whatever the origin's clock did.
-        effect.seq, effect.subject = seq, subject
-        effect.time_ns = pipeline.last_time = now = max(copied.time_ns, pipeline.last_time)
-        pipeline.next_seq = seq + 1
-        if self._prepared:
-            self._prepare(batch, seq, now, subject, header, payload)
-        pipeline.hold(batch.add(seq, now, subject, b"", header, payload))
-        if effect.acts:
-            batch.act(effect)
-            if effect.rollup:
-                pipeline.batch = None
-        return None
-
-    def store_run(self, run: Run) -> int:
-        """Store mirrored messages under their sequences and times; return how many, from the first on.
-
-        Those that are left are to be taken one by one: something has to be looked at that this does not look at.
-        """
-        pipeline = self._pipeline
-        if self._looks_at_each or self.moving or not pipeline.accepts:
-            return 0
-        for begin, end in run.stretches():
+        pipeline, number = self._pipeline, len(run)
+        each, weighed = self.looks_at_each, self.weighed() or self._config.discard == "new"
+        assert not (each and own and number > 1), "all or none"
+        if self.moving or not pipeline.accepts:
+            return 0, NOT_NOW
+        if self._hooks.renamed:
+            run = msgspec.structs.replace(run, subjects=list(map(self.renamed, run.subjects)))
+        parts = [(at, at + 1) for at in range(number)] if each else [(0, number)] if own else run.stretches()
+        for begin, end in parts:
             if pipeline.pending_bytes > self._max_bytes or pipeline.is_crowded():
-                return begin
-            first = run.seqs[begin]
-            batch = self._batch_at(first, run.times[end - 1])
-            # Invariant 5: whatever the origin's clock did.
-            times = list(accumulate(run.times[begin:end], max, initial=pipeline.last_time))[1:]
-            part = slice(begin, end)
-            self._extend(batch, first, times, run.subjects[part], run.headers[part], run.payloads[part])
-        return len(run)
-
-    def _batch_at(self, seq: int, time_ns: int) -> Batch:
-        """Return the batch for a mirrored message with this sequence and time."""
-        pipeline = self._pipeline
-        batch = pipeline.batch
-        if batch is None or seq != pipeline.next_seq or batch.size >= MAX_BATCH_BYTES:
-            batch = Batch(seq)
-            for each in self._hooks.opened:
-                each.opened(seq, time_ns, True)
-            pipeline.add_batch(batch)
-        return batch
-
-    def store_all(self, subjects: list[bytes], headers: list[bytes], payloads: list[bytes], effect: Effect) -> bool:
-        """Store sourced messages, of which only the last has an effect that counts; False: see `store_run`."""
-        pipeline = self._pipeline
-        if self._looks_at_each or self.moving:
-            return False
-        batch, now = pipeline.batch, max(self._wall(), pipeline.last_time)
-        if batch is None or batch.whole or batch.size >= MAX_BATCH_BYTES:
-            batch = self._open_batch(now)
-            if batch is None:
-                return False
-        self._extend(batch, pipeline.next_seq, [now] * len(subjects), subjects, headers, payloads)
-        effect.seq, effect.time_ns, effect.subject = pipeline.next_seq - 1, now, subjects[-1]
-        batch.act(effect)
-        return True
+                return begin, NOT_NOW
+            subjects, blocks, payloads = run.subjects[begin:end], run.headers[begin:end], run.payloads[begin:end]
+            if weighed:
+                length = limits.accounted(self._config, subjects[0], blocks[0], payloads[0])
+                refused = self.view.room(subjects[0], length, effect is not None and bool(effect.rollup))
+                if refused is not None:
+                    return begin, refused
+            # Invariant 5: times never go backwards in a stream, whatever this or the origin's clock did.
+            if own:
+                times = [max(self._wall(), pipeline.last_time)] * number
+            else:
+                times = list(accumulate(run.times[begin:end], max, initial=pipeline.last_time))[1:]
+            seq = pipeline.next_seq if own else run.seqs[begin]
+            batch = pipeline.batch
+            if batch is None or batch.whole or seq != pipeline.next_seq or batch.size >= MAX_BATCH_BYTES:
+                batch = self._open_batch(times[0] if own else run.times[end - 1], seq, copied=not own)
+                if batch is None:
+                    return begin, NOT_NOW
+            if self._prepared:
+                self._prepare(batch, seq, times[0], subjects[0], blocks[0], payloads[0])
+            pipeline.hold(batch.extend(seq, times, subjects, blocks, payloads))
+            pipeline.next_seq, pipeline.last_time = seq + end - begin, times[-1]
+        if effect is not None:
+            effect.subject = run.subjects[-1]
+            self._note(effect, own)
+        return number, None
 
     @property
-    def _looks_at_each(self) -> bool:
+    def looks_at_each(self) -> bool:
         """Return True if something is to be done for each copied message, also for one without headers."""
-        return bool(self._prepared or self._hooks.renamed) or self.weighed() or self._config.discard == "new"
-
-    def _extend(
-        self,
-        batch: Batch,
-        first: int,
-        times: list[int],
-        subjects: list[bytes],
-        headers: list[bytes],
-        payloads: list[bytes],
-    ) -> None:
-        pipeline = self._pipeline
-        pipeline.hold(batch.extend(first, times, subjects, headers, payloads))
-        pipeline.next_seq, pipeline.last_time = first + len(times), times[-1]
+        return bool(self._prepared) or self.weighed() or self._config.discard == "new"
 
     @property
     def moving(self) -> bool:

@@ -98,6 +98,8 @@ class IncomingMessage(msgspec.Struct):
     after: After | None = None
     """Called once the message is committed and applied, unless leadership or the stream ends before."""
     observer: Observer | None = None
+    time_ns: int = 0
+    """Time under which an import stores it, in ns; 0: now."""
 
     @property
     def size(self) -> int:

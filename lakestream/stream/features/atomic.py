@@ -19,7 +19,7 @@ from lakestream.stream.core import limits
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.effect import Effect, Given
 from lakestream.stream.core.pipeline import Pipeline
-from lakestream.stream.core.proposer import Proposer
+from lakestream.stream.core.proposer import Accepted, Proposer
 from lakestream.stream.core.publish import MAX_HEADER_BYTES, Duplicate, IncomingMessage, Postponed, PublishRule, View
 from lakestream.stream.features.batches import (
     MAX_ID_CHARS,
@@ -224,9 +224,9 @@ class Atomic(Batches[_Staged]):
             last.reply, last.observer = reply, commit.observer  # it is the commit whose trace tells
             shown = msgspec.json.encode(batch.id.decode("utf-8", "replace"))
             last.tail = b',"batch":%b,"count":%d' % (shown, len(accepted))
-            proposer.store_whole(accepted)
+            proposer.store(accepted)
 
-    def _judge(self, batch: _Staged) -> list[tuple[IncomingMessage, Effect]]:
+    def _judge(self, batch: _Staged) -> list[Accepted]:
         """Return every member with its effect. Raise ApiError with the first that fails, Postponed, _Later."""
         config, proposed = self._config, self._proposer.view
         if config.sealed:
@@ -234,7 +234,7 @@ class Atomic(Batches[_Staged]):
         if not config.allow_atomic:
             raise api_error(10174)
         view = OverlayView(proposed)
-        accepted = []
+        accepted: list[Accepted] = []
         for staged in batch.members:
             message = msgspec.structs.replace(staged, reply=b"")  # the rules rewrite it; it may be judged again
             if view.in_flight and proposed.unsettled(message.subject, message.header):

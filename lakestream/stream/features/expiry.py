@@ -371,7 +371,7 @@ class Expiry(Feature):
                 doomed += left
         if stored:
             stored[-1][0].after = self._waits(look)
-            if not self._proposer.store_whole(stored):
+            if not self._proposer.store(stored):
                 self._proposed, self._more = self._proposed - 1, False  # too much is in flight: another look
         if doomed:
             self._pipeline.propose(Remove(doomed), self._waits(look))

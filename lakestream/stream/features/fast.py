@@ -293,7 +293,7 @@ class Fast(Batches[_Fast]):
         self, batch: _Fast, member: FastReply, message: IncomingMessage, judged: IncomingMessage, effect: Effect | None
     ) -> None:
         reply, judged.reply, judged.tail = message.reply, b"", b""
-        seq = self._proposer.store(judged, effect)
+        seq = self._proposer.store([(judged, effect)])
         message.reply = reply
         if not seq:
             self._refused(batch, member, message, self._pipeline.failed or api_error(10167))

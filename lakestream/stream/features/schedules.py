@@ -364,5 +364,5 @@ class Schedules(Feature):
             return  # it stays away until another node leads, as in nats-server
         proposer = self._proposer
         message = IncomingMessage(proposer.renamed(made.subject), b"", header, made.data)  # no rule refuses it
-        if not proposer.settled or not proposer.store(message, proposer.effect_of(header)):
+        if not proposer.settled or not proposer.store([(message, proposer.effect_of(header))]):
             self._again(subject, entry)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from lakestream.log.format.record import Record
+import msgspec
+
 from lakestream.protocol.api.errors import ApiError
 from lakestream.stream.core.batch import Run
 from lakestream.stream.core.operations import Skip
@@ -57,24 +58,19 @@ class Mirror:
     def renewed(self) -> None:
         """Do nothing: sequences cannot restart, so the mirror continues when the new origin has reached its own."""
 
-    def take(self, message: Record, pending: int) -> ApiError | None:
-        if message.seq < self._pipeline.next_seq:
-            return None  # it is stored
-        subject, header = self._origin.renamed(message.subject), stored_header(message.header)
-        copied = Record(message.seq, message.time_ns, subject, header, message.data)
-        refused = self._proposer.store_at(copied, self._proposer.effect_of(header))
-        if not self.near and refused is None:
-            self._note(pending)
-        return refused
-
-    def take_run(self, run: Run) -> int:
-        fresh = run.after(self._pipeline.next_seq - 1)
+    def take(self, run: Run) -> tuple[int, ApiError | None]:
+        fresh, proposer = run.after(self._pipeline.next_seq - 1), self._proposer
+        known = len(run) - len(fresh)
         if not len(fresh):
-            return len(run)  # they are stored
-        taken = self._proposer.store_run(self._origin.renamed_run(fresh))
+            return known, None  # they are stored
+        effect = None
+        if fresh.marked:
+            fresh = msgspec.structs.replace(fresh, headers=[stored_header(fresh.headers[0])])
+            effect = proposer.effect_of(fresh.headers[0])
+        taken, refused = proposer.copy(self._origin.renamed_run(fresh), effect)
         if taken and not self.near:
             self._note(fresh.pending[taken - 1])
-        return len(run) - len(fresh) + taken
+        return known + taken, refused
 
     def _note(self, pending: int) -> None:
         """Note how many messages are still to come."""

@@ -13,14 +13,12 @@ import logging
 import random
 import secrets
 import string
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Annotated, Protocol
 
 import msgspec
 
-from lakestream.log.format.record import Record
-from lakestream.ports import Bus, ClientInfo, Clock, Delivery, MessageBlock, Messages, Single, Subscribed, Timer, singly
+from lakestream.ports import Bus, ClientInfo, Clock, Messages, Single, Subscribed, Timer, singly
 from lakestream.protocol import headers
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.jsonio import dumps
@@ -29,7 +27,7 @@ from lakestream.protocol.domain_subjects import LINK_QUEUE
 from lakestream.stream.core.batch import Run
 from lakestream.stream.core.proposer import NOT_NOW
 from lakestream.stream.mirroring.origin import Origin, OriginStart
-from lakestream.stream.mirroring.runs import run_of
+from lakestream.stream.mirroring.runs import CONTROL, MAX_SEQ, run_of
 
 FIRST_NS = 100_000_000
 """A session begins after this long (100 ms) and up to twice that, so that many do not begin at once."""
@@ -49,8 +47,6 @@ RETRY_NS = 5_000_000
 MOST_STALLED = 3
 """Consecutive heartbeats that report unanswered flow control although every request was answered, after which an error
 is shown: the answers do not reach the origin."""
-LAST_SEQ, LAST_TIME_NS = 1 << 62, 1 << 63
-"""Sequences and times from these on are not of a JetStream origin, and ignored."""
 PATIENCE = 400
 """Offers of one message before the session begins again (2 s)."""
 REFUSED_PAUSE_NS = 2_000_000_000
@@ -63,7 +59,7 @@ FLOW_CONTROL = "flow_control"
 """Ack policy under which the answers to flow control requests are the acks."""
 LAST_CONSUMER, LAST_STREAM, STALLED = b"Nats-Last-Consumer", b"Nats-Last-Stream", b"Nats-Consumer-Stalled"
 _LETTERS = string.digits + string.ascii_letters
-_CONTROL, _ACK = b"NATS/1.0 ", b"$JS.ACK."
+_ACK = b"$JS.ACK."
 _logger = logging.getLogger(__name__)
 
 
@@ -82,12 +78,9 @@ class Taker(Protocol):
     def renewed(self) -> None:
         """Note that another stream has the origin's name now."""
 
-    def take(self, message: Record, pending: int) -> ApiError | None:
-        """Store the next message, as the origin has it; `pending` more follow. Return why not: it comes again later,
-        after `NOT_NOW` soon."""
-
-    def take_run(self, run: Run) -> int:
-        """Store messages that came together; return how many, from the first on. The others come again by `take`."""
+    def take(self, run: Run) -> tuple[int, ApiError | None]:
+        """Store messages as the origin has them. Return how many, from the first on, and why not the next one: it comes
+        again later, after `NOT_NOW` soon."""
 
 
 class Commits(Protocol):
@@ -97,7 +90,7 @@ class Commits(Protocol):
         """Call `then` once every message taken so far is committed."""
 
 
-_Seq = Annotated[int, msgspec.Meta(ge=0, lt=LAST_SEQ)]
+_Seq = Annotated[int, msgspec.Meta(ge=0, lt=MAX_SEQ)]
 
 
 class _Place(msgspec.Struct, frozen=True):
@@ -166,7 +159,7 @@ class OriginSession:
         self._came_some = False
         self._unsafe = False
         """True while a flow control answer waits until messages are committed."""
-        self._waiting: deque[tuple[bytes, bytes, bytes, bytes]] = deque()
+        self._waiting: list[Single] = []
         """Messages that are not processed yet, in order."""
         self._offers = 0
         """Number of times that the first of them was offered to the taker."""
@@ -302,44 +295,18 @@ class OriginSession:
 
     # ------------------------------------------------------------------ messages
     def _take(self, messages: Messages, begin: int, end: int, client: ClientInfo) -> int:
-        if isinstance(messages, MessageBlock) and self._open and not self._waiting:
-            begin += self._take_run(messages.deliveries, begin)
-        if begin < end:
-            one = messages.message(begin)
-            self._take_one(one.subject, one.reply, one.header, one.payload)
-            begin += 1
-        return begin
-
-    def _take_one(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
+        end = messages.stop(begin, end)
         if not self._running:
-            return
+            return end
+        held = bool(self._waiting)
+        self._waiting += messages.messages(begin, end)
         if self._open:
             self._last_ns = self._clock.steady()
-        if not self._open or self._waiting:
-            self._waiting.append((subject, reply, header, payload))
-            if len(self._waiting) > MAX_WAITING:
-                self._again()
-        elif self._process(subject, reply, header, payload) is NOT_NOW:
-            self._waiting.append((subject, reply, header, payload))
-            self._clock.call_later(RETRY_NS, functools.partial(self._offer, self._round))
-
-    def _take_run(self, messages: Sequence[Delivery], first: int) -> int:
-        """Take the plain messages from place `first` on, all at once; return how many."""
-        run = run_of(messages, first, self._delivered[0] + 1, LAST_SEQ)
-        if run is None:
-            return 0
-        try:
-            taken = self._taker.take_run(run)
-        except Exception:
-            self._again(pause=REFUSED_PAUSE_NS)
-            raise
-        if taken:
-            self._last_ns, self._came_some = self._clock.steady(), True
-            self._delivered = (self._delivered[0] + taken, run.seqs[taken - 1])
-            self.lag = run.pending[taken - 1]
-            self._fails = self._stalled = 0
-            self.error = None
-        return taken
+        if len(self._waiting) > MAX_WAITING:
+            self._again()
+        elif self._open and not held:
+            self._drain()
+        return end
 
     def _offer(self, attempt: int) -> None:
         """Process what waits, unless it is of an earlier attempt."""
@@ -352,58 +319,52 @@ class OriginSession:
             self._drain()
 
     def _drain(self) -> None:
-        waiting = self._waiting
-        while self._open and waiting:
-            if self._process(*waiting[0]) is NOT_NOW:
-                self._clock.call_later(RETRY_NS, functools.partial(self._offer, self._round))
-                return
-            if waiting:  # it is still this attempt
-                waiting.popleft()
-                self._offers = 0
-
-    def _process(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> ApiError | None:
-        """Process a message; return `NOT_NOW` if it has to be offered again."""
-        # A stored message can look like a control message, but has an ack subject as its reply.
-        if header.startswith(_CONTROL) and not payload and not reply.startswith(_ACK):
-            self._control(reply, header)
-            return None
-        # $JS.ACK[.<domain>.<account>].<stream>.<consumer>.<deliveries>.<seq>.<consumer seq>.<time>.<pending>[.<random>]
-        tokens = reply.split(b".")
-        at = {9: 5, 11: 7, 12: 7}.get(len(tokens), 0)
-        if not at or tokens[1] != b"ACK":
-            return None
+        """Process what waits, until a message has to be offered again."""
+        waiting, done = self._waiting, 0
         try:
-            seq, consumer_seq, time_ns, pending = map(int, tokens[at : at + 4])
-        except ValueError:  # not sent by an origin
-            return None
-        if not (0 < seq < LAST_SEQ and 0 <= time_ns < LAST_TIME_NS):
-            return None
-        expected = self._delivered[0] + 1
-        if consumer_seq != expected:
+            while self._open and done < len(waiting):
+                taken = self._process(waiting, done)
+                if not taken:
+                    self._clock.call_later(RETRY_NS, functools.partial(self._offer, self._round))
+                    return
+                done, self._offers = done + taken, 0
+        finally:
+            del waiting[:done]
+
+    def _process(self, messages: Sequence[Single], first: int) -> int:
+        """Process messages from a place on; return their number, 0 if the first has to be offered again."""
+        one = messages[first]
+        # A stored message can look like a control message, but has an ack subject as its reply.
+        if one.header.startswith(CONTROL) and not one.payload and not one.reply.startswith(_ACK):
+            self._control(one.reply, one.header)
+            return 1
+        found = run_of(messages, first)
+        if found is None:  # not sent by an origin
+            return 1
+        consumer_seq, run = found
+        if consumer_seq != self._delivered[0] + 1:
             if not self._origin.prepared or (self._came_some and consumer_seq != 1):
                 self._again()  # a message was lost
-                return None
+                return len(run)
             if consumer_seq != 1:
-                return None  # sent before the reset
+                return len(run)  # sent before the reset
         self._came_some = True
         try:
-            refused = self._taker.take(Record(seq, time_ns, subject, header, payload), pending)
+            taken, refused = self._taker.take(run)
         except Exception:
             self._again(pause=REFUSED_PAUSE_NS)
             raise
-        if refused is NOT_NOW:
-            return refused
-        if refused is not None:
-            text = "stream %s: message %d of %s is not stored: %s; it is requested again in 2s"
-            _logger.warning(text, self._origin.stream, seq, self._origin.key, refused)
-            self._again(pause=REFUSED_PAUSE_NS)
-            return None
-        self._delivered = (consumer_seq, seq)
-        self.lag = pending
-        self._fails = self._stalled = 0
-        if self.error is not None:
+        if taken:
+            self._delivered = (consumer_seq + taken - 1, run.seqs[taken - 1])
+            self.lag = run.pending[taken - 1]
+            self._fails = self._stalled = 0
             self.error = None
-        return None
+        if refused is not None and refused is not NOT_NOW:
+            text = "stream %s: message %d of %s is not stored: %s; it is requested again in 2s"
+            _logger.warning(text, self._origin.stream, run.seqs[taken], self._origin.key, refused)
+            self._again(pause=REFUSED_PAUSE_NS)
+            return len(run)
+        return taken
 
     def _control(self, reply: bytes, header: bytes) -> None:
         """Process a heartbeat, a flow control request, or the consumer's end."""

@@ -19,7 +19,6 @@ from lakestream.ports import Clock
 from lakestream.protocol import headers
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.gotime import format_time
-from lakestream.stream.core import limits
 from lakestream.stream.core.batch import Run
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.effect import STREAM_SOURCE, Effect, EffectKey, Given
@@ -162,68 +161,57 @@ class Source:
     def renewed(self) -> None:
         self.seq, self._identity, self._since_ns = 0, "", 0
 
-    def take(self, message: Record, pending: int) -> ApiError | None:
-        if message.seq <= self.seq:
-            return None  # it is stored
-        if self._proposer.moving:
+    def take(self, run: Run) -> tuple[int, ApiError | None]:
+        fresh, proposer = run.after(self.seq), self._proposer
+        known, count = len(run) - len(fresh), len(fresh)
+        if fresh.marked or proposer.looks_at_each or proposer.view.config.allow_msg_counter:
+            for at in range(count):
+                try:
+                    refused = self._take_one(fresh[at : at + 1])
+                except ApiError as error:  # the duplicate window is full
+                    refused = error
+                if refused is not None:
+                    return known + at, refused
+                self.seq = fresh.seqs[at]
+        elif count:  # else they are stored
+            identity = b" " + self._identity.encode() if self._identity else b""
+            places = [
+                b"%b%d%b%b%b" % (self._before, seq, self._behind, subject, identity)
+                for seq, subject in zip(fresh.seqs, fresh.subjects, strict=True)
+            ]
+            blocks = [with_source(*each) for each in zip(fresh.headers, places, strict=True)]
+            sourced = msgspec.structs.replace(self._origin.renamed_run(fresh), headers=blocks)
+            # The last message determines the position. Without other headers of the protocol it is the only effect.
+            taken, refused = proposer.copy(sourced, _at(places[-1]), own=True)
+            if not taken:
+                return known, refused
+            self.seq = fresh.seqs[-1]
+        return len(run), None
+
+    def _take_one(self, run: Run) -> ApiError | None:
+        """Store a message; return why not."""
+        proposer, view, (subject,) = self._proposer, self._proposer.view, run.subjects
+        if proposer.moving:
             return NOT_NOW
-        where = b"%b%d%b%b" % (self._before, message.seq, self._behind, message.subject)
+        where = b"%b%d%b%b" % (self._before, run.seqs[0], self._behind, subject)
         if self._identity:
             where += b" " + self._identity.encode()
-        header, plain = message.header, b"\r\nNats-" not in message.header
-        if not plain:
-            header = stored_header(header)
-        subject = self._proposer.renamed(self._origin.renamed(message.subject))
-        taken = IncomingMessage(subject, b"", with_source(header, where), message.data)
-        # Without other headers of the protocol this is the only effect.
-        effect = _at(where) if plain else self._proposer.effect_of(taken.header)
-        try:
-            refused = self._store(taken, effect, message.subject)
-        except ApiError as error:  # the duplicate window is full
-            return error
-        if refused is None:
-            self.seq = message.seq
-        return refused
-
-    def take_run(self, run: Run) -> int:
-        fresh = run.after(self.seq)
-        if not len(fresh):
-            return len(run)  # they are stored
-        if self._proposer.view.config.allow_msg_counter:
-            return 0
-        identity = b" " + self._identity.encode() if self._identity else b""
-        places = [
-            b"%b%d%b%b%b" % (self._before, seq, self._behind, subject, identity)
-            for seq, subject in zip(fresh.seqs, fresh.subjects, strict=True)
-        ]
-        blocks = [with_source(*each) for each in zip(fresh.headers, places, strict=True)]
-        effect = _at(places[-1])  # the last message determines the position
-        if not self._proposer.store_all(self._origin.renamed_run(fresh).subjects, blocks, fresh.payloads, effect):
-            return 0
-        self.seq = fresh.seqs[-1]
-        return len(run)
-
-    def _store(self, message: IncomingMessage, effect: Effect, origin_subject: bytes) -> ApiError | None:
-        """Store a message that had `origin_subject` in the origin; return why not."""
-        view, config = self._proposer.view, self._proposer.view.config
-        if self._proposer.duplicate_of(effect):
+        header = with_source(stored_header(run.headers[0]), where)
+        effect = proposer.effect_of(header) if run.marked else _at(where)
+        if proposer.duplicate_of(effect):
             return None
-        if config.allow_msg_counter:
-            if view.unsettled(message.subject, message.header):
+        message = IncomingMessage(proposer.renamed(self._origin.renamed(subject)), b"", header, run.payloads[0])
+        if view.config.allow_msg_counter:
+            if view.unsettled(message.subject, header):
                 return NOT_NOW
             try:
-                self._merge(self._last(message), message, self._origin.source.name, origin_subject)
+                self._merge(self._last(message), message, self._origin.source.name, subject)
             except NotHere as missing:
                 self._fetch(missing.seq)
                 return NOT_NOW
-            except ApiError as error:
-                return error
-        if self._proposer.weighed() or config.discard == "new":
-            length = limits.accounted(config, message.subject, message.header, message.payload)
-            refused = view.room(message.subject, length, bool(effect.rollup))
-            if refused is not None:
-                return refused
-        return None if self._proposer.store(message, effect) else NOT_NOW
+        headers, payloads = [message.header], [message.payload]
+        sourced = msgspec.structs.replace(self._origin.renamed_run(run), headers=headers, payloads=payloads)
+        return proposer.copy(sourced, effect, own=True)[1]
 
     def _last(self, message: IncomingMessage) -> Record | None:
         """Return the last message of its subject. Raise NotHere if only the lake has it."""

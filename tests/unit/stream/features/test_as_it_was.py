@@ -22,7 +22,7 @@ from lakestream.log.index.subject_index import SubjectIndex
 from lakestream.log.store.past import PIECE, LogPast
 from lakestream.log.store.segment_log import LogOptions, SegmentLog
 from lakestream.ports import PastUnavailableError, Was
-from lakestream.stream.core.effect import Effect
+from lakestream.stream.core.batch import Run
 from lakestream.stream.core.operations import Purge, UpdateStream
 from lakestream.stream.features import time_travel as as_it_was
 from lakestream.stream.features.time_travel import Past
@@ -204,11 +204,11 @@ def test_messages_of_a_mirror_keep_the_times_of_their_origin_behind_a_removal(
     world = World(str(tmp_path), metadata=metadata, subjects=[], mirror={"name": "O"})
     stream = world.stream
     begin = world.clock.now() - HOUR
-    stream.proposer.store_at(Record(1, begin, b"x", b"", b"1"), Effect(0))
+    stream.proposer.copy(Run([1], [begin], [b"x"], [b""], [b"1"], [1]))
     world.settle()
     stream.propose(Purge())
     world.settle()
-    stream.proposer.store_at(Record(2, begin + 10, b"x", b"", b"2"), Effect(0))
+    stream.proposer.copy(Run([2], [begin + 10], [b"x"], [b""], [b"2"], [0]))
     world.settle()
     assert stream.store.read(2).time_ns == begin + 10
     if metadata:

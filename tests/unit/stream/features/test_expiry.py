@@ -161,8 +161,8 @@ def test_a_lifetime_counts_from_the_messages_own_time(make: MakeWorld) -> None:
     now, block = world.clock.time, b"NATS/1.0\r\nNats-TTL: 3600\r\n\r\n"
     for hours, subject in ((30, b"s.a"), (2, b"s.b"), (0, b"s.c")):
         effect = world.stream.proposer.effect_of(block)
-        message = publish.IncomingMessage(subject, b"", block, b"")
-        world.stream.proposer.store(message, effect, now - hours * 3600 * SECOND)
+        message = publish.IncomingMessage(subject, b"", block, b"", time_ns=now - hours * 3600 * SECOND)
+        world.stream.proposer.store([(message, effect)])
     world.settle()
     pass_time(world, SECOND)
     assert [subject for _, subject, _ in records(world)] == [b"s.c"]

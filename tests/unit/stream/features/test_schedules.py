@@ -216,8 +216,9 @@ def test_a_schedule_that_is_older_than_the_stream_counts_from_the_streams_beginn
     for subject, pattern in ((b"s.1", b"@every 1h"), (b"s.2", b"@at 2020-01-01T00:00:00Z")):
         header = headers.build([(b"Nats-Schedule", pattern), (b"Nats-Schedule-Target", b"s.t")])
         effect = world.stream.proposer.effect_of(header)
-        message = publish.IncomingMessage(subject, b"", header, pattern)
-        world.stream.proposer.store(message, effect, time_ns=gotime.time_ns("2021-01-01T00:00:00Z"))
+        then = gotime.time_ns("2021-01-01T00:00:00Z")
+        message = publish.IncomingMessage(subject, b"", header, pattern, time_ns=then)
+        world.stream.proposer.store([(message, effect)])
     world.settle()
     passes(world, 60)
     assert [data for _, subject, data in world.content() if subject == b"s.t"] == [b"@at 2020-01-01T00:00:00Z"]
@@ -243,7 +244,7 @@ def test_a_leader_forgets_no_schedule_on_its_own(make: MakeWorld) -> None:
     world = make()
     header = headers.build([(b"Nats-Schedule", b"@every 1s")])
     effect = world.stream.proposer.effect_of(header)
-    world.stream.proposer.store(publish.IncomingMessage(b"s.1", b"", header, b"no target"), effect)
+    world.stream.proposer.store([(publish.IncomingMessage(b"s.1", b"", header, b"no target"), effect)])
     world.settle()
     kept = world.stream.feature(schedules.Schedules).dump()
     passes(world, 100)

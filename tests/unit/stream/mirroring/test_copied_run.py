@@ -7,27 +7,32 @@ import random
 import pytest
 
 from lakestream.log.format.record import Record
-from lakestream.ports import Delivery
+from lakestream.ports import Single
 from lakestream.protocol import headers
 from lakestream.stream.mirroring import runs
-from lakestream.stream.mirroring.runs import Run, run_of
+from lakestream.stream.mirroring.runs import MAX_SEQ, Run, run_of
 from tests.unit.api_world import ApiWorld
 from tests.unit.consumer_world import MS
 
 pytestmark = pytest.mark.unit
 
-HIGHEST = 1 << 62
 HEADERS = (b"", b"", b"NATS/1.0\r\nA: b\r\n\r\n", b"NATS/1.0\r\nNats-Msg-Id: %d\r\n\r\n", b"NATS/1.0\r\n\r\n")
 
 
-def delivery(seq: int, order: int, header: bytes = b"", prefix: bytes = b"$JS.ACK.O.c", last: bytes = b"") -> Delivery:
+def delivery(seq: int, order: int, header: bytes = b"", prefix: bytes = b"$JS.ACK.O.c", last: bytes = b"") -> Single:
     """Return a message as an origin's consumer sends it."""
     reply = b"%b.1.%d.%d.%d.%d%b" % (prefix, seq, order, 1000 + seq, 99 - order, last)
-    return b"o.%d" % seq, reply, header, b"data %d" % seq
+    return Single(b"o.%d" % seq, reply, header, b"data %d" % seq)
+
+
+def together(messages: list[Single], first: int = 0) -> Run | None:
+    """Return the run that begins at a place; None if the message there is processed by itself, or ignored."""
+    found = run_of(messages, first)
+    return found[1] if found is not None and len(found[1]) > 1 else None
 
 
 def test_a_run_has_columns_of_what_came() -> None:
-    run = run_of([delivery(2 * each, each) for each in range(1, 6)], 0, 1, HIGHEST)
+    run = together([delivery(2 * each, each) for each in range(1, 6)])
     assert run is not None
     assert (run.seqs, run.times, run.pending) == (
         [2, 4, 6, 8, 10],
@@ -43,28 +48,35 @@ def test_a_run_has_columns_of_what_came() -> None:
 @pytest.mark.parametrize(
     "breaks",
     [
-        (b"d", b"", b"NATS/1.0 100 Idle Heartbeat\r\n\r\n", b""),
-        (b"d", b"$JS.FC.O.c.abcd", b"NATS/1.0 100 FlowControl Request\r\n\r\n", b""),
+        Single(b"d", b"", b"NATS/1.0 100 Idle Heartbeat\r\n\r\n"),
+        Single(b"d", b"$JS.FC.O.c.abcd", b"NATS/1.0 100 FlowControl Request\r\n\r\n"),
         delivery(5, 5, b"NATS/1.0\r\nNats-Rollup: all\r\n\r\n"),
         delivery(5, 5, b"NATS/1.0 503\r\n\r\n"),
-        (b"o.5", b"_INBOX.x", b"", b""),
     ],
 )
-def test_a_run_ends_before_what_has_to_be_looked_at(breaks: Delivery) -> None:
+def test_a_run_ends_before_what_has_to_be_looked_at(breaks: Single) -> None:
     plain = [delivery(each, each) for each in range(1, 5)]
-    found = run_of([*plain, breaks, delivery(6, 6)], 0, 1, HIGHEST)
+    found = together([*plain, breaks, delivery(6, 6)])
     assert found is not None
     assert found.seqs == [1, 2, 3, 4]
-    behind = run_of([breaks, *plain, breaks], 1, 1, HIGHEST)
+    behind = together([breaks, *plain, breaks], 1)
     assert behind == found
-    assert run_of([breaks, *plain, delivery(6, 6)], 0, 1, HIGHEST) is None
+    assert together([breaks, *plain, delivery(6, 6)]) is None
+
+
+@pytest.mark.parametrize("breaks", [Single(b"o.5", b"_INBOX.x"), Single(b"o.5"), Single(b"o.5", b"a.b.c.d.e.1.2.3.4")])
+def test_a_message_of_others_is_ignored(breaks: Single) -> None:
+    assert run_of([breaks, *[delivery(each, each) for each in range(1, 5)]], 0) is None
+    found = run_of([delivery(1, 1), breaks], 0)
+    assert found is not None
+    assert (found[0], found[1].seqs) == (1, [1])
 
 
 @pytest.mark.parametrize(
     ("prefix", "last"), [(b"$JS.ACK.d.hash.O.c", b""), (b"$JS.ACK.d.hash.O.c", b".random"), (b"$JS.ACK.O.c", b"")]
 )
 def test_all_forms_of_ack_subjects_are_read(prefix: bytes, last: bytes) -> None:
-    found = run_of([delivery(each + 7, each, prefix=prefix, last=last) for each in range(3, 9)], 0, 3, HIGHEST)
+    found = together([delivery(each + 7, each, prefix=prefix, last=last) for each in range(3, 9)])
     assert found is not None
     assert found.seqs == [10, 11, 12, 13, 14, 15]
 
@@ -72,21 +84,19 @@ def test_all_forms_of_ack_subjects_are_read(prefix: bytes, last: bytes) -> None:
 @pytest.mark.parametrize(
     "messages",
     [
-        [delivery(each, each + 1) for each in range(1, 9)],  # one was lost
         [delivery(each, each if each < 5 else each + 1) for each in range(1, 9)],
         [delivery(9 - each, each) for each in range(1, 9)],
         [delivery(3, each) for each in range(1, 9)],
-        [delivery(HIGHEST - 4 + each, each) for each in range(1, 9)],
+        [delivery(MAX_SEQ - 4 + each, each) for each in range(1, 9)],
         [delivery(each - 1, each) for each in range(1, 9)],
         [delivery(each, each, prefix=b"$JS.ACK.O") for each in range(1, 9)],
         [delivery(each, each, last=b"x") for each in range(1, 9)],
         [delivery(each, each, prefix=b"$JS.ACK.O.c.x" if each % 2 else b"$JS.ACK.c") for each in range(1, 9)],
         [delivery(each, each) for each in range(1, runs.MIN_RUN)],
-        [],
     ],
 )
-def test_what_is_no_run_is_left_to_be_looked_at(messages: list[Delivery]) -> None:
-    assert run_of(messages, 0, 1, HIGHEST) is None
+def test_what_is_no_run_is_left_to_be_looked_at(messages: list[Single]) -> None:
+    assert together(messages) is None
 
 
 def settle(world: ApiWorld, seconds: float) -> None:
@@ -115,11 +125,13 @@ def test_copies_are_the_same_whether_messages_are_taken_together_or_not(
 ) -> None:
     taken: list[int] = []
 
-    def watched(messages: list[Delivery], first: int, expected: int, highest: int) -> Run | None:
-        found = run_of(messages, first, expected, highest) if at_once else None
-        taken.append(len(found) if found is not None else 0)
+    def watched(messages: list[Single], first: int) -> tuple[int, Run] | None:
+        found = run_of(messages, first)
+        taken.append(len(found[1]) if found is not None and len(found[1]) > 1 else 0)
         return found
 
+    if not at_once:
+        monkeypatch.setattr(runs, "MIN_RUN", 1 << 30)
     monkeypatch.setattr("lakestream.stream.mirroring.session.run_of", watched)
     world, dice = ApiWorld(), random.Random(9)
     world.create("O", subjects=["o.>"], duplicate_window=0)
@@ -152,3 +164,24 @@ def test_copies_are_the_same_whether_messages_are_taken_together_or_not(
         "O o.1 >": max(one.seq for one in origin if one.subject == b"o.1"),
     }
     assert (sum(taken) > 3000) is at_once, "most of them together"
+
+
+def test_a_session_begins_again_behind_what_it_has_when_a_message_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = iter((True,))
+
+    def losing(messages: list[Single], first: int) -> tuple[int, Run] | None:
+        found = run_of(messages, first)
+        if found is not None and len(found[1]) > 1 and next(lost, False):
+            return found[0] + 1, found[1][1:]
+        return found
+
+    monkeypatch.setattr("lakestream.stream.mirroring.session.run_of", losing)
+    world = ApiWorld()
+    world.create("O", subjects=["o"])
+    world.create("M", mirror={"name": "O"})
+    settle(world, 1)
+    for number in range(20):
+        world.send("o", b"%d" % number)
+    settle(world, 2)
+    assert next(lost, None) is None
+    assert [one.data for one in messages(world, "M")] == [b"%d" % number for number in range(20)]

@@ -11,10 +11,10 @@ import pytest
 
 from lakestream.account.backup import archive
 from lakestream.config.options import JetStreamOptions, LakeOptions
-from lakestream.log.format.record import Record
 from lakestream.net.interest.subscription import Subscription
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.server.jetstream import open_stores
+from lakestream.stream.core.batch import Run
 from lakestream.stream.core.operations import Operation, ResetConsumer, UpdateConsumer
 from lakestream.stream.core.proposer import NOT_NOW
 from lakestream.stream.core.state import Done
@@ -123,13 +123,13 @@ def test_a_session_does_not_wait_for_ever_after_a_failure(world: ApiWorld, monke
     source = one(world, "S")
     take, calls = source.take, iter(("not now", "failure"))
 
-    def fails(message: Record, pending: int) -> ApiError | None:
+    def fails(messages: Run) -> tuple[int, ApiError | None]:
         match next(calls, ""):
             case "not now":
-                return NOT_NOW
+                return 0, NOT_NOW
             case "failure":
                 raise ValueError("a bug")
-        outcome: ApiError | None = take(message, pending)
+        outcome: tuple[int, ApiError | None] = take(messages)
         return outcome
 
     monkeypatch.setattr(source, "take", fails)
@@ -151,8 +151,8 @@ def test_a_source_says_why_a_message_is_not_taken_rather_than_fail(
         raise api_error(10167)
 
     monkeypatch.setattr(world.stream("S").feature(Dedupe).ids, "seen", full)
-    refused = one(world, "S").take(Record(1, 5, b"o.a", b"NATS/1.0\r\nNats-Msg-Id: 1\r\n\r\n", b""), 0)
-    assert refused.err_code == 10167
+    taken, refused = one(world, "S").take(Run([1], [5], [b"o.a"], [b"NATS/1.0\r\nNats-Msg-Id: 1\r\n\r\n"], [b""], [0]))
+    assert (taken, refused.err_code) == (0, 10167)
 
 
 @pytest.mark.parametrize("told", ["NaN", "Infinity", "", "x", "0E999999999"])
