@@ -17,7 +17,6 @@ from lakestream.log.format.record import Record
 from lakestream.protocol.api.errors import PublicError
 from lakestream.protocol.client import ClientInfo as ClientInfo
 from lakestream.protocol.commands import Single as Single
-from lakestream.protocol.messages import Delivery as Delivery
 from lakestream.protocol.messages import ListedMessages as ListedMessages
 from lakestream.protocol.messages import MessageBlock as MessageBlock
 from lakestream.protocol.messages import Messages as Messages

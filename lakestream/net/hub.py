@@ -17,10 +17,9 @@ from lakestream.logging import Logger
 from lakestream.net.interest.interest import Interest, Watch
 from lakestream.net.interest.subscription import Match, NamedSink, Requester, Sink, Subscription, hand
 from lakestream.net.turn import Turn
-from lakestream.ports import ClientInfo, Delivery, ListedMessages, MessageBlock, Messages, Single, Take
+from lakestream.ports import ClientInfo, ListedMessages, MessageBlock, Messages, Single, Take
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.publishes import PubAcks, Publishes
-from lakestream.protocol.route_wire import Routed
 
 TRACED = b"Nats-Trace-Dest:"
 """A message without these bytes in its headers is not traced."""
@@ -267,8 +266,7 @@ class Hub:
             first, stop, part = begin, end, run
             if len(of_taker) > 1:
                 first, stop, part = 0, len(positions), run.chosen(positions)
-            while first < stop:
-                first = sub.sink.take(sub, part, first, stop, client)
+            hand(sub, part, first, stop, client)
         return end
 
     @staticmethod
@@ -282,8 +280,7 @@ class Hub:
                 continue
             at = sink.take(sub, run, begin, stop or end, client)
             stop = stop or at
-            while at < stop:
-                at = sink.take(sub, run, at, stop, client)
+            hand(sub, run, at, stop, client)
         return stop
 
     def brought(self, near: Container[object], client: ClientInfo, message: Single, queues: Sequence[bytes]) -> bool:
@@ -318,27 +315,33 @@ class Hub:
         return chosen
 
     # ------------------------------------------------------------------ from other nodes
-    def arrived(self, message: Routed, client: ClientInfo, node: NamedSink | None = None) -> list[bytes]:
-        """Hand a message that another node routed here to the subscribers of this node. `node`: named in its trace.
+    def arrived(
+        self, message: Single, groups: list[bytes] | None, client: ClientInfo, node: NamedSink | None = None
+    ) -> list[bytes]:
+        """Hand a message that another node routed here to the subscribers of this node.
+
+        Args:
+            groups: see `Routed` in route_wire.py.
+            node: named in its trace.
 
         Returns:
             The queue groups it was meant for that have no member here any more; b"" for the subscribers in none.
         """
         match = self.interest_graph.match(message.subject)
-        if message.relayed:
-            # Service imports are not served for other nodes, which have the same imports.
-            subs = [sub for sub in match.plain if sub.local and type(sub.sink) is _Internal]
-            left: list[bytes] = []
-        else:
-            subs, left = self._meant(match.here or match, message.groups)
-        single = Single(message.subject, message.reply, message.header, message.payload)
-        traced = TRACED in message.header and node is not None and not message.relayed
-        if traced and node is not None and self.tracing is not None:
-            self.tracing.arrived(node, single, client, subs)
+        subs, left = self._meant(match.here or match, groups)
+        if node is not None and self.tracing is not None and TRACED in message.header:
+            self.tracing.arrived(node, message, client, subs)
             return left
         for sub in subs:
-            sub.sink.take(sub, single, 0, 1, client)
+            sub.sink.take(sub, message, 0, 1, client)
         return left
+
+    def relayed(self, message: Single, client: ClientInfo) -> None:
+        """Hand a message that another node relays to this one's local subscribers, and to no others. Service imports
+        are not served for other nodes, which have the same imports."""
+        for sub in self.interest_graph.match(message.subject).plain:
+            if sub.local and type(sub.sink) is _Internal:
+                sub.sink.take(sub, message, 0, 1, client)
 
     def arrived_run(
         self, run: Publishes, groups: list[bytes] | None, client: ClientInfo
@@ -346,7 +349,7 @@ class Hub:
         """Hand messages that another node routed here to the subscribers of this node, as `arrived` does each of them.
 
         Args:
-            groups: see `Routed`.
+            groups: see `arrived`.
 
         Returns:
             (message, what `arrived` returns) of those that had no receiver of some group.
@@ -360,16 +363,12 @@ class Hub:
             if here.columnar:
                 subs, left = self._meant(here, groups)
                 for sub in subs:
-                    at = begin
-                    while at < end:
-                        at = sub.sink.take(sub, run, at, end, client)
+                    hand(sub, run, begin, end, client)
                 if left:
                     unserved.extend((at, left) for at in range(begin, end))
                 continue
             for at in range(begin, end):
-                each = run.message(at)
-                left = self.arrived(Routed(each.subject, each.reply, each.header, each.payload, groups), client)
-                if left:
+                if left := self.arrived(run.message(at), groups, client):
                     unserved.append((at, left))
         return unserved
 
@@ -411,7 +410,7 @@ class Hub:
         here = match.here or match
         if not queue:
             for sub in here.plain:
-                hand(sub, messages, self.system)
+                hand(sub, messages, 0, len(messages), self.system)
             return bool(here.plain)
         for group in here.queues:
             if group[0].queue == queue:
@@ -422,7 +421,7 @@ class Hub:
     def _deal(self, group: Sequence[Subscription], messages: MessageBlock) -> None:
         """Hand each message to one member of a queue group."""
         if len(group) == 1 or len(messages) == 1:
-            hand(self._choice(group), messages, self.system)
+            hand(self._choice(group), messages, 0, len(messages), self.system)
             return
         for message in messages:
             self._deal(group, ListedMessages((message,), to=messages.to))
@@ -472,11 +471,8 @@ class Hub:
 
     def _hand(self, match: Match, messages: MessageBlock) -> bool:
         """Hand messages to the subscriptions of a match, each to one member of a queue group; False: there is none."""
-        end, system = len(messages), self.system
         for sub in match.plain:
-            at = 0
-            while at < end:
-                at = sub.sink.take(sub, messages, at, end, system)
+            hand(sub, messages, 0, len(messages), self.system)
         for group in match.queues:
             self._deal(group, messages)
         return bool(match.plain or match.queues)
@@ -488,18 +484,17 @@ class Hub:
             return self.route(None, self.system, messages.message(0))
         match, begin, system = self.interest_graph.match, 0, self.system
         same: Match | None = None
-        first: Delivery = (b"", b"", b"", b"")
         for at, message in enumerate(messages):
-            other = match(message[0])
+            other = match(message.subject)
             if other is not same:
                 if same is not None:
                     if at - begin > 1 or same.queues:
                         found |= self._hand(same, messages[begin:at])
                     elif same.plain:  # one for each of many clients, such as acks: quicker without a block
-                        found, single = True, Single(*first)
+                        found, single = True, messages.message(begin)
                         for sub in same.plain:
                             sub.sink.take(sub, single, 0, 1, system)
-                begin, same, first = at, other, message
+                begin, same = at, other
         return found if same is None else self._hand(same, messages[begin:] if begin else messages) or found
 
     def _acknowledge(self, acks: PubAcks) -> bool:

@@ -15,9 +15,9 @@ import msgspec
 
 
 @final
-class Single(msgspec.Struct, gc=False):
-    """PUB or HPUB: a block of one message (`Messages`). An absent reply or header block is `b""`; `header` is the raw
-    block through its blank line."""
+class Single(msgspec.Struct, gc=False, array_like=True):
+    """PUB or HPUB, or one message of a list: a block of one (`Messages`). An absent reply or header block is `b""`;
+    `header` is the raw block through its blank line. Between nodes it is an array of these four (route_wire.py)."""
 
     to: ClassVar[bytes] = b""
 
@@ -36,6 +36,11 @@ class Single(msgspec.Struct, gc=False):
 
     def stop(self, begin: int, end: int) -> int:
         return end
+
+    @property
+    def content_bytes(self) -> int:
+        """Return the lengths of header block and payload."""
+        return len(self.header) + len(self.payload)
 
     def under(self, subject: bytes) -> Single:
         """Return the message under another subject."""

@@ -14,7 +14,7 @@ import re
 
 import msgspec
 
-from lakestream.protocol.commands import Ping, Pong
+from lakestream.protocol.commands import Ping, Pong, Single
 
 MAX_LINE = 1 << 20
 """Maximum length of a control line in bytes (1 MiB): the longest is an INFO with the addresses of a large cluster."""
@@ -28,13 +28,10 @@ class ServerProtocolError(Exception):
 
 
 class DeliveredMessage(msgspec.Struct, gc=False):
-    """MSG or HMSG. An absent reply or header block is `b""`; `sid` is the id of the subscription."""
+    """MSG or HMSG: a message, and the id of the subscription that it is for."""
 
     sid: bytes
-    subject: bytes
-    reply: bytes
-    header: bytes
-    payload: bytes
+    message: Single
 
 
 class Info(msgspec.Struct, frozen=True):
@@ -111,7 +108,7 @@ class ServerParser:
                 continue
             if middle > end or buf[end] != _CR or buf[end + 1] != _LF:
                 raise ServerProtocolError("message without CRLF at its end")
-            append(DeliveredMessage(sid, subject, reply, buf[start:middle], buf[middle:end]))
+            append(DeliveredMessage(sid, Single(subject, reply, buf[start:middle], buf[middle:end])))
             position = end + 2
 
     def _hold(self, buf: bytes, position: int, end: int = 0) -> int:
@@ -159,5 +156,5 @@ class ServerParser:
         if middle > end or buf[end : end + 2] != b"\r\n":
             raise ServerProtocolError("message without CRLF at its end")
         reply = parts[2] if len(parts) == sizes + 3 else b""
-        events.append(DeliveredMessage(parts[1], parts[0], reply, buf[start:middle], buf[middle:end]))
+        events.append(DeliveredMessage(parts[1], Single(parts[0], reply, buf[start:middle], buf[middle:end])))
         return end + 2

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 from lakestream import native
-from lakestream.protocol.messages import Delivery, MessageBlock
+from lakestream.protocol.commands import Single
+from lakestream.protocol.messages import MessageBlock
 
 
 class FirstDeliveries(MessageBlock, gc=False):
@@ -55,12 +56,12 @@ class FirstDeliveries(MessageBlock, gc=False):
         places = self.offsets, self.lengths, self.begin + begin, self.begin + end
         return FirstDeliveries(self.buf, *places, self.head, self.consumer + begin, self.left - begin, to=self.to)
 
-    def make(self) -> list[Delivery]:
+    def make(self) -> list[Single]:
         head, consumer, left = self.head, self.consumer, self.left
         which = slice(self.begin, self.end)
         fields = native.decode_spans(_fields, self.buf, self.offsets[which], self.lengths[which])
         return [
-            (subject, b"%b%d.%d.%d.%d" % (head, seq, consumer + at, time_ns, left - at), header, data)
+            Single(subject, b"%b%d.%d.%d.%d" % (head, seq, consumer + at, time_ns, left - at), header, data)
             for at, (seq, time_ns, subject, header, data) in enumerate(fields)
         ]
 

@@ -16,11 +16,10 @@ from typing import Any
 
 import msgspec
 
-from lakestream.protocol.commands import Ping, Pong
+from lakestream.protocol.commands import Ping, Pong, Single
 from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.protocol.delivered import ErrorLine
 from lakestream.protocol.frames import LEAF_HMSG, LEAF_MSG
-from lakestream.protocol.messages import Delivery
 
 MAX_LINE = 64 * 1024
 """Maximum length of a line in bytes: nats-server's INFO can be long."""
@@ -54,15 +53,10 @@ class LeafWireError(Exception):
 
 
 class LeafMessage(msgspec.Struct, gc=False):
-    """LMSG or HMSG. Absent parts are `b""`; `header` is the raw block through its blank line.
+    """LMSG or HMSG: a message, and the queue groups of which one member each is to get it; subscribers in none always
+    do."""
 
-    `queues`: the queue groups of which one member each is to get it; subscribers in none always do.
-    """
-
-    subject: bytes
-    reply: bytes
-    header: bytes
-    payload: bytes
+    message: Single
     queues: tuple[bytes, ...] = ()
 
 
@@ -164,7 +158,8 @@ class LeafParser:
                 reply = words[0]
             else:
                 raise LeafWireError(_shown(found[0]))
-        events.append(LeafMessage(found[2], reply, data[start : start + size], data[start + size : end], queues))
+        message = Single(found[2], reply, data[start : start + size], data[start + size : end])
+        events.append(LeafMessage(message, queues))
         return end + 2
 
     def _published(self, data: bytes, position: int) -> int:
@@ -274,12 +269,13 @@ class Names:
                 return ours + subject[len(theirs) :]
         return subject
 
-    def deliveries(self, to: bytes, queue: bytes, messages: Sequence[Delivery]) -> list[bytes]:
+    def deliveries(self, to: bytes, queue: bytes, messages: Sequence[Single]) -> list[bytes]:
         """Return the frames of a batch for the subscribers of `to`, in a queue group or (b"") in none."""
         frames: list[bytes] = []
         append, ack, skip = frames.append, self._ack, len(ACK)
         before, after, instead = (b"+ ", b" %b " % queue, b"| %b " % queue) if queue else (b"", b" ", b"")
-        for subject, reply, header, payload in messages:
+        for each in messages:
+            subject, reply, header, payload = each.subject, each.reply, each.header, each.payload
             if reply.startswith(ACK):
                 shown = b"@" + subject if subject != to else b""
                 asks = b"%b%b%b%b%b" % (before, ack, reply[skip:], shown, after)

@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from lakestream.protocol.commands import Single
+
 
 class Within(msgspec.Struct, array_like=True, tag="w", frozen=True):
     """The account of the following records in this buffer."""
@@ -63,14 +65,14 @@ class RoutedRun(msgspec.Struct, array_like=True, tag="r", gc=False):
 
 
 class RouteBatch(msgspec.Struct, array_like=True, tag="b", gc=False):
-    """Messages for the subscribers of one subject, each shown under its own: (subject shown, reply, header, payload).
+    """Messages for the subscribers of one subject, each shown under its own.
 
     `queue`: for members of that group (each message for one of them); b"": for all subscribers in no group.
     """
 
     to: bytes
     queue: bytes
-    messages: Sequence[tuple[bytes, bytes, bytes, bytes]]
+    messages: Sequence[Single]
     moved: bool = False
 
 

@@ -30,7 +30,7 @@ from lakestream.meta.site import LakeWatch, Site
 from lakestream.net.hub import Hub
 from lakestream.net.interest.interest import Subscription
 from lakestream.net.turn import Turn
-from lakestream.ports import ClientInfo, Delivery, Single
+from lakestream.ports import ClientInfo, Single
 from lakestream.raft.core.messages import Membership
 from lakestream.raft.group.groups import RaftGroups
 from lakestream.raft.group.ports import Channel
@@ -205,7 +205,7 @@ class Client(Inbox):
 
     def __init__(self) -> None:
         super().__init__()
-        self.all: list[Delivery] = []
+        self.all: list[tuple[bytes, ...]] = []
 
     def receive(self, sub: Subscription, message: Single, client: ClientInfo) -> None:
         self.got.append((message.subject, message.payload))
@@ -520,7 +520,7 @@ class World:
         self.leader().stream.propose(CreateConsumer(name, body, self.clock.now(), 1), done.append)
         self.until(lambda: done)
 
-    def pull(self, name: str, batch: int = 1) -> list[Delivery]:
+    def pull(self, name: str, batch: int = 1) -> list[tuple[bytes, ...]]:
         """Return the messages that a pull request on the leader brings at once."""
         node = self.leader()
         before = len(node.inbox.all)
@@ -531,7 +531,7 @@ class World:
         self.run(0.01)
         return [each for each in node.inbox.all[before:] if each[1]]
 
-    def ack(self, message: Delivery, confirmed: bool = False) -> None:
+    def ack(self, message: tuple[bytes, ...], confirmed: bool = False) -> None:
         """Ack a message on the leader."""
         node = self.leader()
         self._number += 1

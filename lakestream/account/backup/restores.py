@@ -198,7 +198,7 @@ class _Transfer:
                 self.failure = f"storage failure during restore: {for_clients(error)}"
                 self._end(some[-1][1])
                 return
-            self._engine.bus.send(ListedMessages([(reply, b"", b"", b"") for _, reply in some]))
+            self._engine.bus.send(ListedMessages([Single(reply) for _, reply in some]))
             self._write()
 
         self._writing = True

@@ -16,7 +16,7 @@ from lakestream import native
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.record import Record
 from lakestream.log.format.records import Records, seqs_of
-from lakestream.ports import Delivery, ListedMessages, MessageBlock, PastUnavailableError, Single
+from lakestream.ports import ListedMessages, MessageBlock, PastUnavailableError, Single
 from lakestream.protocol.api.errors import for_clients
 from lakestream.protocol.gotime import Stamps
 from lakestream.stream.core.reader import HistoryUnavailableError
@@ -86,10 +86,10 @@ class MessageHeaders:
             return GetAnswers(self, records, pending + len(records) - 1, last_seq, to=reply)
         return ListedMessages(self.each(reply, records, pending + len(records) - 1, last_seq), to=reply)
 
-    def each(self, reply: bytes, records: Sequence[Record], pending: int, last_seq: int) -> list[Delivery]:
+    def each(self, reply: bytes, records: Sequence[Record], pending: int, last_seq: int) -> list[Single]:
         """Return the messages one by one; `pending` follow the first one."""
         fixed, stamps, pending = self._fixed, self._stamps, pending + 1
-        messages: list[Delivery] = []
+        messages: list[Single] = []
         append = messages.append
         begin = end = 0  # bounds of the second whose text is `prefix`
         prefix = b""
@@ -105,7 +105,7 @@ class MessageHeaders:
             else:
                 stamp = stamps.format(time_ns)
                 header = _NUMBERED % (opening, fixed, record.subject, seq, stamp, pending, last_seq)
-            append((reply, b"", header, record.data))
+            append(Single(reply, b"", header, record.data))
             last_seq = seq
         return messages
 
@@ -123,7 +123,7 @@ class GetAnswers(MessageBlock, gc=False):
     pending: int
     last_seq: int
 
-    def make(self) -> list[Delivery]:
+    def make(self) -> list[Single]:
         return self.headers.each(self.to, self.records, self.pending, self.last_seq)
 
     def __len__(self) -> int:
@@ -261,7 +261,9 @@ class GetRun:
             records, more = records[:keep], False
         self._bytes_left -= total
         if self._bare:  # the pending count at the end is then the initial one, as in nats-server
-            messages: MessageBlock = ListedMessages([(reply, b"", b"", record.data) for record in records], to=reply)
+            messages: MessageBlock = ListedMessages(
+                [Single(reply, payload=record.data) for record in records], to=reply
+            )
         else:
             self._pending -= len(records)
             messages = self._headers.numbered(reply, records, self._pending, self._last_seq)
@@ -277,7 +279,7 @@ class GetRun:
         lines = b"Nats-Num-Pending: %d\r\nNats-Last-Sequence: %d\r\n" % (self._pending, self._last_seq)
         if self._through:
             lines += b"Nats-UpTo-Sequence: %d\r\n" % self._through
-        bus.send(ListedMessages([(reply, b"", status(204, b"EOB", lines), b"")], to=reply))
+        bus.send(ListedMessages([Single(reply, header=status(204, b"EOB", lines))], to=reply))
         self._done()
 
     def _break_off(self, error: Exception) -> None:

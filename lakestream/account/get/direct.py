@@ -235,8 +235,10 @@ class Gets:
             if len(records) < len(wanted):
                 return False
             found = {record.seq: (block(record), record.data) for record in records}
-            answers = [(reply, b"", *found[seq]) for reply, seq in zip(run.replies(begin, end), seqs, strict=True)]
-            if len(seqs) > len(wanted) and sum([len(data) for _, _, _, data in answers]) > PIECE_BYTES:
+            answers = [
+                Single(reply, b"", *found[seq]) for reply, seq in zip(run.replies(begin, end), seqs, strict=True)
+            ]
+            if len(seqs) > len(wanted) and sum([len(each.payload) for each in answers]) > PIECE_BYTES:
                 return False  # a large message, requested again and again, would fill the memory
             stream.bus.send(ListedMessages(answers))
             return True

@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 
 from lakestream.protocol.client import ClientInfo
 from lakestream.protocol.commands import Single
-from lakestream.protocol.messages import MessageBlock, Messages
+from lakestream.protocol.messages import Messages
 
 MAX_WEIGHT = 999_999_999
 """Members of a queue group that the subscription of one other server counts for, as in nats-server."""
@@ -153,11 +153,10 @@ class Subscription:
         self.weight = 1
 
 
-def hand(sub: Subscription, messages: MessageBlock, client: ClientInfo) -> None:
-    """Have the sink of a subscription take all of a batch."""
-    at, end = 0, len(messages)
-    while at < end:
-        at = sub.sink.take(sub, messages, at, end, client)
+def hand(sub: Subscription, messages: Messages, begin: int, end: int, client: ClientInfo) -> None:
+    """Have the sink of a subscription take messages, all of them."""
+    while begin < end:
+        begin = sub.sink.take(sub, messages, begin, end, client)
 
 
 class Match:

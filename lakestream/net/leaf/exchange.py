@@ -18,7 +18,7 @@ from lakestream.net.interest.subscription import MAX_WEIGHT, Congested, Subscrip
 from lakestream.net.leaf.account import REPLY_PATHS, Key, LeafAccount
 from lakestream.net.leaf.rights import Rights
 from lakestream.net.outbox import Outbox
-from lakestream.ports import ClientInfo, Clock, Delivery, ListedMessages, MessageBlock, Messages, Single
+from lakestream.ports import ClientInfo, Clock, ListedMessages, MessageBlock, Messages, Single
 from lakestream.protocol import frames, headers
 from lakestream.protocol.api.jsonio import dumps
 from lakestream.protocol.commands import Ping, Pong
@@ -131,8 +131,8 @@ class Exchange(Outbox[bytes]):
         self._headers, self._strict = headers, strict
         self._near: Container[object] = {self}
         self._told: dict[Key, int] = {}
-        self._last: tuple[bytes, bytes, bytes, bytes, list[bytes]] | None = None
-        """A message that more queue groups of the other side may still get."""
+        self._last: tuple[Single, list[bytes]] | None = None
+        """A message that more queue groups of the other side may still get, and those that get it."""
         self._acks_told = False
 
     # ------------------------------------------------------------------ announcing
@@ -189,7 +189,7 @@ class Exchange(Outbox[bytes]):
 
     def take(self, sub: Subscription, messages: Messages, begin: int, end: int, client: ClientInfo) -> int:
         if messages.to and isinstance(messages, MessageBlock):
-            self._carry(sub.queue, messages.to, messages.deliveries[begin:end])
+            self._carry(sub.queue, messages.to, messages.listed[begin:end])
             return end
         end = messages.stop(begin, end)
         for each in messages.messages(begin, end):
@@ -199,40 +199,31 @@ class Exchange(Outbox[bytes]):
     def _route(self, message: Single, queue: bytes) -> None:
         """Send a message to the subscribers of its subject there, in a queue group or (b"") in none."""
         last = self._last
-        subject, reply, header, payload = message.subject, message.reply, message.header, message.payload
-        if (
-            queue
-            and last is not None
-            and last[3] is payload
-            and last[0] is subject
-            and last[1] is reply
-            and last[2] is header
-            and queue not in last[4]
-        ):
-            last[4].append(queue)  # one copy carries all queue groups
+        if queue and last is not None and message is last[0] and queue not in last[1]:
+            last[1].append(queue)  # one copy carries all queue groups
             return
-        if self.over or not self._may_send(subject, reply):
+        if self.over or not self._may_send(message.subject, message.reply):
             return
         self._settle()
-        self._last = subject, reply, header, payload, [queue] if queue else []
-        self._count(1, len(header) + len(payload))
+        self._last = message, [queue] if queue else []
+        self._count(1, message.content_bytes)
 
-    def _carry(self, queue: bytes, to: bytes, messages: Sequence[Delivery]) -> None:
+    def _carry(self, queue: bytes, to: bytes, messages: Sequence[Single]) -> None:
         """Send a batch for the subscribers of one subject, in a queue group or (b"") in none."""
         if self.over or not self._may_send(to, b""):
             return
         if not self._headers:
-            messages = [(subject, reply, b"", payload) for subject, reply, _, payload in messages]
-        if not self._acks_told and any(reply.startswith(_JETSTREAM) for _, reply, _, _ in messages):
+            messages = [Single(each.subject, each.reply, b"", each.payload) for each in messages]
+        if not self._acks_told and any(each.reply.startswith(_JETSTREAM) for each in messages):
             self._announce_acks()
         if self._rights.limits_taking:
             now = self._clock.steady()
-            for _, reply, _, _ in messages:
-                if reply:
-                    self._rights.asked(reply, now)
+            for each in messages:
+                if each.reply:
+                    self._rights.asked(each.reply, now)
         self._settle()
         self._out.extend(self._names.deliveries(to, queue, messages))
-        self._count(len(messages), sum(len(header) + len(payload) for _, _, header, payload in messages))
+        self._count(len(messages), sum(each.content_bytes for each in messages))
 
     def _may_send(self, subject: bytes, reply: bytes) -> bool:
         rights = self._rights
@@ -260,18 +251,19 @@ class Exchange(Outbox[bytes]):
 
     def no_responders(self, sub: Subscription, subject: bytes, reply: bytes) -> None:
         if not sub.subject.startswith((b"*", b">")):
-            self._carry(b"", reply, ((reply, b"", frames.no_responders(subject), b""),))
+            self._carry(b"", reply, (Single(reply, header=frames.no_responders(subject)),))
 
     def _settle(self) -> None:
         """Make a frame of the last message: no more queue groups come."""
         last, self._last = self._last, None
         if last is None:
             return
-        subject, reply, header, payload, queues = last
+        message, queues = last
+        subject, reply, header, payload = message.subject, message.reply, message.header, message.payload
         if reply.startswith(_JETSTREAM) or payload.startswith(_RESTORE):
             if not self._acks_told:
                 self._announce_acks()
-            shown = self._names.deliveries(subject, b"", ((subject, reply, b"", payload),))[0]
+            shown = self._names.deliveries(subject, b"", (Single(subject, reply, b"", payload),))[0]
             if not queues and not header:
                 self._out.append(shown)
                 return
@@ -372,8 +364,9 @@ class Exchange(Outbox[bytes]):
         if sub is not None:
             self._hub.leave(sub)
 
-    def _arrived(self, message: LeafMessage) -> None:
+    def _arrived(self, event: LeafMessage) -> None:
         """Route a message of the other side."""
+        message, queues = event.message, event.queues
         subject, reply, header, payload = message.subject, message.reply, message.header, message.payload
         self.in_msgs += 1
         self.in_bytes += len(header) + len(payload)
@@ -390,18 +383,18 @@ class Exchange(Outbox[bytes]):
             subject = mapped
         if b"@" in reply and reply.startswith(ACK):
             reply, _, shown = reply.rpartition(b"@")
-            self._deliver(subject, (shown, reply, header, payload), message.queues)
+            self._deliver(subject, Single(shown, reply, header, payload), queues)
             return
-        tracing = hub.tracing if header and TRACED in header else None
+        tracing, single = hub.tracing if header and TRACED in header else None, Single(subject, reply, header, payload)
         if tracing is not None:
-            found = tracing.route(self, self._client, Single(subject, reply, header, payload))
+            found = tracing.route(self, self._client, single)
         else:
-            found = hub.brought(self._near, self._client, Single(subject, reply, header, payload), message.queues)
+            found = hub.brought(self._near, self._client, single, queues)
         if not found and reply and subject.startswith(_JETSTREAM):
             # The other side saw a subscriber, this server, so it reports nothing itself.
-            self._carry(b"", reply, ((reply, b"", frames.no_responders(message.subject), b""),))
+            self._carry(b"", reply, (Single(reply, header=frames.no_responders(message.subject)),))
 
-    def _deliver(self, to: bytes, message: Delivery, queues: Sequence[bytes]) -> None:
+    def _deliver(self, to: bytes, message: Single, queues: Sequence[bytes]) -> None:
         """Hand a consumer's message to the subscribers of its deliver subject, under the subject that it is stored
         with."""
         match = self._hub.interest_graph.match(to)
@@ -411,7 +404,7 @@ class Exchange(Outbox[bytes]):
             members = [sub for sub in group if sub.sink not in near] if group[0].queue in queues else []
             subs += members[:1]
         for sub in subs:
-            hand(sub, ListedMessages((message,), to=to), self._hub.system)
+            hand(sub, ListedMessages((message,), to=to), 0, 1, self._hub.system)
 
     # ------------------------------------------------------------------ the end
     def end(self) -> None:

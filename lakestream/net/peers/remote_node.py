@@ -123,7 +123,7 @@ class RemoteAccount(Remote):
 
     def no_responders(self, sub: Subscription, subject: bytes, reply: bytes) -> None:
         """Send a 503 to the requester there: the subscriber of its request here declined it."""
-        self._carry(b"", ListedMessages(((reply, b"", frames.no_responders(subject), b""),), to=reply))
+        self._carry(b"", ListedMessages((Single(reply, header=frames.no_responders(subject)),), to=reply))
 
     def _carry(self, queue: bytes, block: MessageBlock) -> None:
         """Send a batch for the subscribers of one subject, in a queue group or (b"") in none."""
@@ -134,8 +134,8 @@ class RemoteAccount(Remote):
             return
         messages = list(block)  # the batch belongs to the caller
         size = begin = 0
-        for position, (_, _, header, payload) in enumerate(messages):
-            size += len(header) + len(payload)
+        for position, each in enumerate(messages):
+            size += each.content_bytes
             if size > HIGH_WATER:
                 batch = RouteBatch(block.to, queue, messages[begin : position + 1])
                 self.node.gather(self, batch, size, position + 1 - begin)
@@ -144,15 +144,15 @@ class RemoteAccount(Remote):
             self.node.gather(self, RouteBatch(block.to, queue, messages[begin:]), size, len(messages) - begin)
 
     # ------------------------------------------------------------------ remote
-    def move(self, message: Routed | MessageBlock, queue: bytes) -> None:
-        """Take a message of another node for a queue group there that lost its last member here."""
-        if isinstance(message, Routed):
-            moved: Record = Routed(message.subject, message.reply, message.header, message.payload, [queue], True)
-            self.node.gather(self, moved, len(message.header) + len(message.payload))
-        else:
-            messages = list(message)
-            size = sum(len(header) + len(payload) for _, _, header, payload in messages)
-            self.node.gather(self, RouteBatch(message.to, queue, messages, True), size, len(messages))
+    def move(self, messages: Single | MessageBlock, queue: bytes) -> None:
+        """Take messages of another node for a queue group there that lost its last member here."""
+        if type(messages) is Single:
+            moved = Routed(messages.subject, messages.reply, messages.header, messages.payload, [queue], True)
+            self.node.gather(self, moved, messages.content_bytes)
+        elif isinstance(messages, MessageBlock):
+            listed = list(messages)
+            size = sum(each.content_bytes for each in listed)
+            self.node.gather(self, RouteBatch(messages.to, queue, listed, True), size, len(listed))
 
     def relay(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
         """Hand a message to the local subscribers there (`Bus.subscribe`), as if it were published there."""

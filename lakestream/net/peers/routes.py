@@ -25,6 +25,7 @@ from lakestream.net.peers.remote_node import FAR, RemoteAccount, RemoteNode
 from lakestream.net.turn import Turn
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.client import TRACE_DESTINATION
+from lakestream.protocol.commands import Single
 from lakestream.protocol.deliveries import FirstDeliveries
 from lakestream.protocol.messages import ListedMessages, MessageBlock
 from lakestream.protocol.peer_wire import NodeInfo
@@ -251,13 +252,15 @@ class Routes:
             if type(record) is Routed:
                 node.in_msgs += 1
                 node.in_bytes += len(record.header) + len(record.payload)
-                left = arrived(record, part.client, part)
-                if left:
-                    self._unserved(part, record, left)
+                message = Single(record.subject, record.reply, record.header, record.payload)
+                if record.relayed:
+                    part.hub.relayed(message, part.client)
+                elif left := arrived(message, record.groups, part.client, part):
+                    self._unserved(part, message, record.groups, left, record.moved)
             elif type(record) is RoutedRun:
                 self._route_run(part, record)
             elif type(record) is RouteBatch:
-                size = sum(len(header) + len(payload) for _, _, header, payload in record.messages)
+                size = sum(each.content_bytes for each in record.messages)
                 self._deliver(part, ListedMessages(record.messages, to=record.to), record.queue, size, record.moved)
             elif type(record) is StoredBatch:
                 columns = record.records, record.lengths, record.head, record.consumer, record.left, record.to
@@ -296,8 +299,7 @@ class Routes:
         part.node.in_msgs += len(run)
         part.node.in_bytes += run.content_bytes
         for at, left in part.hub.arrived_run(run, groups, part.client):
-            each = run.message(at)
-            self._unserved(part, Routed(each.subject, each.reply, b"", each.payload, groups), left)
+            self._unserved(part, run.message(at), groups, left)
 
     def _deliver(self, part: RemoteAccount, block: MessageBlock, queue: bytes, size: int, moved: bool = False) -> None:
         part.node.in_msgs += len(block)
@@ -327,22 +329,29 @@ class Routes:
 
         slow.on_drain(drained)
 
-    def _unserved(self, part: RemoteAccount, message: Routed, left: Sequence[bytes]) -> None:
+    def _unserved(
+        self,
+        part: RemoteAccount,
+        message: Single,
+        groups: Sequence[bytes] | None,
+        left: Sequence[bytes],
+        moved_before: bool = False,
+    ) -> None:
         """Move or report a message whose receivers, or some of them, are not here any more."""
         queues = [queue for queue in left if queue]
-        moved = not message.moved and self._move(part.hub, message, message.subject, queues)
-        meant = 1 if message.groups is None else len(message.groups)
+        moved = not moved_before and self._move(part.hub, message, message.subject, queues)
+        meant = 1 if groups is None else len(groups)
         if message.reply and not moved and len(left) == meant:
             # Report no responders instead of a timeout, so that the requester can retry at once.
             part.tell(NoResponders(message.subject, message.reply))
 
     @staticmethod
-    def _move(hub: Hub, record: Routed | MessageBlock, subject: bytes, queues: Sequence[bytes]) -> bool:
+    def _move(hub: Hub, messages: Single | MessageBlock, subject: bytes, queues: Sequence[bytes]) -> bool:
         """Queue groups that have no member here any more: one elsewhere gets the message. False: there was none."""
         moved = False
         for queue in queues:
             sub = hub.elsewhere(subject, queue)
             if sub is not None and isinstance(sub.remote, RemoteAccount):
-                sub.remote.move(record, queue)
+                sub.remote.move(messages, queue)
                 moved = True
         return moved

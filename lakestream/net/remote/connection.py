@@ -21,7 +21,7 @@ from lakestream.net.turn import Turn
 from lakestream.ports import Clock
 from lakestream.protocol import frames
 from lakestream.protocol.api.jsonio import dumps
-from lakestream.protocol.commands import Ping, Pong
+from lakestream.protocol.commands import Ping, Pong, Single
 from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.protocol.delivered import DeliveredMessage, ErrorLine, Info, ServerParser, ServerProtocolError
 
@@ -68,7 +68,7 @@ class ConnectionUser(Protocol):
     def info_changed(self, server: RemoteServer) -> None:
         """Note a changed INFO."""
 
-    def received(self, messages: list[DeliveredMessage]) -> None:
+    def received(self, sid: bytes, messages: list[Single]) -> None:
         """Handle a run of messages of one subscription. May end or stall the connection."""
 
     def error_received(self, text: str) -> None:
@@ -173,22 +173,23 @@ class RemoteConnection(OutgoingConnection, Outbox[bytes]):
         except ServerProtocolError as error:
             self.end(f"protocol error: {error}")
             return
-        run: list[DeliveredMessage] = []
+        run, sid = list[Single](), b""
         for event in events:
             if type(event) is DeliveredMessage:
-                if run and run[0].sid != event.sid:
-                    self._user.received(run)
+                if run and sid != event.sid:
+                    self._user.received(sid, run)
                     run = []
-                run.append(event)
+                sid = event.sid
+                run.append(event.message)
                 continue
             if run:
-                self._user.received(run)
+                self._user.received(sid, run)
                 run = []
             self._control(event)
             if self.reason:
                 return
         if run:
-            self._user.received(run)
+            self._user.received(sid, run)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         text, at_ns = self._last_error

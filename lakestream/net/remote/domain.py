@@ -26,7 +26,7 @@ from lakestream.net.remote import bodies as remote_bodies
 from lakestream.net.remote.bodies import DeliverTarget
 from lakestream.net.remote.link import RemoteAnswer, RemoteLink, fits_protocol_line
 from lakestream.net.remote.paths import Path, Paths
-from lakestream.ports import ClientInfo, Clock, Delivery, Handler, ListedMessages, Single, Subscribed, singly
+from lakestream.ports import ClientInfo, Clock, Handler, ListedMessages, Single, Subscribed, singly
 from lakestream.protocol import headers
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.jsonio import dumps
@@ -228,16 +228,17 @@ class RemoteDomain:
         return sent
 
     # ------------------------------------------------------------------ answers
-    def _forward_responses(self, messages: Sequence[Delivery]) -> None:
+    def _forward_responses(self, messages: Sequence[Single]) -> None:
         send, at = self.link.hub.send, len(self._replies)
-        for subject, reply, header, payload in messages:
+        for each in messages:
+            reply, header, payload = each.reply, each.header, each.payload
             pushes = self._translator.consumer(header, payload)
             if pushes is not None:
                 self._open_push(pushes)
                 payload = self._translator.shown(header, payload)
             elif payload:
                 payload = self._translator.shown(header, payload)
-            send(Single(subject[at:], self._back(reply) if reply else b"", header, payload))
+            send(Single(each.subject[at:], self._back(reply) if reply else b"", header, payload))
 
     def _back(self, reply: bytes) -> bytes:
         """Return a reply subject of the remote as it is called here; b"" for one that is not JetStream's."""
@@ -273,15 +274,16 @@ class RemoteDomain:
         """Deliver what a consumer there sends, whenever there is interest here."""
         self._pushes.open(pushed.there, pushed)
 
-    def deliver(self, path: Path, messages: Sequence[Delivery]) -> bool:
+    def deliver(self, path: Path, messages: Sequence[Single]) -> bool:
         """Deliver the messages of a path; return False without interest here."""
         there, here, _, acked = path.to
         back, kept = self._back, b" " if acked else _ACK
         batch = []
-        for subject, reply, header, payload in messages:
+        for each in messages:
+            subject, reply, header, payload = each.subject, each.reply, each.header, each.payload
             if reply and not reply.startswith(kept):
                 reply = back(reply)
             if header and not payload and header.startswith(_STATUS) and b".FC." in header:
                 header = self._stalled(header)
-            batch.append((here if subject == there else subject, reply, header, payload))
+            batch.append(Single(here if subject == there else subject, reply, header, payload))
         return self.link.hub.send(ListedMessages(batch, to=here))

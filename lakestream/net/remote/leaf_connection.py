@@ -18,7 +18,7 @@ from lakestream.net.hub import TRACED, Hub
 from lakestream.net.interest.subscription import Subscription
 from lakestream.net.outbox import Outbox
 from lakestream.net.remote.outgoing import OutgoingConnection
-from lakestream.ports import ClientInfo, Clock, Delivery, MessageBlock, Messages, Single
+from lakestream.ports import ClientInfo, Clock, MessageBlock, Messages, Single
 from lakestream.protocol import frames, leaf_wire
 from lakestream.protocol.commands import Ping, Pong
 from lakestream.protocol.delivered import ErrorLine
@@ -118,17 +118,17 @@ class RemoteSubscribers:
 
     def take(self, sub: Subscription, messages: Messages, begin: int, end: int, client: ClientInfo) -> int:
         if messages.to and isinstance(messages, MessageBlock):
-            self._carry(sub.queue, messages.to, messages.deliveries[begin:end])
+            self._carry(sub.queue, messages.to, messages.listed[begin:end])
             return end
         end = messages.stop(begin, end)
         for each in messages.messages(begin, end):
-            self._carry(sub.queue, each.subject, ((each.subject, each.reply, each.header, each.payload),))
+            self._carry(sub.queue, each.subject, (each,))
         return end
 
-    def _carry(self, queue: bytes, to: bytes, messages: Sequence[Delivery]) -> None:
+    def _carry(self, queue: bytes, to: bytes, messages: Sequence[Single]) -> None:
         size = largest = 0
-        for _, _, header, payload in messages:
-            length = len(header) + len(payload)
+        for each in messages:
+            length = len(each.header) + len(each.payload)
             size += length
             if length > largest:
                 largest = length
@@ -136,19 +136,18 @@ class RemoteSubscribers:
             messages = self._fitting(messages)
         self._output.send(self._names.deliveries(to, queue, messages), len(messages), size)
 
-    def _fitting(self, messages: Sequence[Delivery]) -> list[Delivery]:
+    def _fitting(self, messages: Sequence[Single]) -> list[Single]:
         fitting = []
         for one in messages:
-            size = len(one[2]) + len(one[3])
+            size = one.content_bytes
             if size > self._max_payload:
-                self._too_large(one[0], size)
+                self._too_large(one.subject, size)
             else:
                 fitting.append(one)
         return fitting
 
     def no_responders(self, sub: Subscription, subject: bytes, reply: bytes) -> None:
-        header = frames.no_responders(subject)
-        self._carry(b"", reply, ((reply, b"", header, b""),))
+        self._carry(b"", reply, (Single(reply, header=frames.no_responders(subject)),))
 
 
 class LeafConnection(OutgoingConnection, Outbox[bytes]):
@@ -205,7 +204,7 @@ class LeafConnection(OutgoingConnection, Outbox[bytes]):
         turn.overrun = None
         for event in events:
             if type(event) is LeafMessage:
-                self._arrived(event)
+                self._arrived(event.message)
             else:
                 self._control(event)
         if turn.overrun is not None:
@@ -224,7 +223,7 @@ class LeafConnection(OutgoingConnection, Outbox[bytes]):
             self.over.set_result(reason)
 
     # ------------------------------------------------------------------ in
-    def _arrived(self, message: LeafMessage) -> None:
+    def _arrived(self, message: Single) -> None:
         """Route a request, an ack or a flow control response."""
         self.in_msgs += 1
         self.in_bytes += len(message.header) + len(message.payload)
@@ -254,11 +253,11 @@ class LeafConnection(OutgoingConnection, Outbox[bytes]):
                 f"{subject.decode(errors='replace')!r}"
             )
 
-    def _respond_no_responders(self, message: LeafMessage) -> None:
+    def _respond_no_responders(self, message: Single) -> None:
         """Send a 503: the other side sees a responder, this server. Only for JetStream subjects; other subjects may
         have subscribers there."""
         header = frames.no_responders(message.subject)
-        self.send(self._names.deliveries(message.reply, b"", ((message.reply, b"", header, b""),)), 1, len(header))
+        self.send(self._names.deliveries(message.reply, b"", (Single(message.reply, header=header),)), 1, len(header))
 
     def _control(self, event: Event) -> None:
         match event:

@@ -19,9 +19,8 @@ from lakestream.logging import Logger
 from lakestream.net.hub import Hub
 from lakestream.net.remote.connection import RemoteConnection, RemoteServer
 from lakestream.net.remote.dial import Redial
-from lakestream.ports import Clock, Delivery, Subscribed, Timer
+from lakestream.ports import Clock, Single, Subscribed, Timer
 from lakestream.protocol import frames
-from lakestream.protocol.delivered import DeliveredMessage
 from lakestream.protocol.gotime import format_time
 from lakestream.protocol.subjects import short_hash
 
@@ -40,7 +39,7 @@ ANSWER_NS = 5_000_000_000
 
 _word = re.compile(rb"[!-~\x80-\xff]+").fullmatch
 
-Take = Callable[[Sequence[Delivery]], None]
+Take = Callable[[Sequence[Single]], None]
 """Called in the event loop with a run of messages of a subscription: (subject shown, reply, header, payload)."""
 
 
@@ -311,12 +310,12 @@ class RemoteLink:
         if request is not None:
             request[0](None)
 
-    def _responded(self, messages: Sequence[Delivery]) -> None:
-        for subject, _, header, payload in messages:
-            request = self._requests.pop(subject[len(self._answers) :], None)
+    def _responded(self, messages: Sequence[Single]) -> None:
+        for each in messages:
+            request = self._requests.pop(each.subject[len(self._answers) :], None)
             if request is not None:
                 request[1].cancel()
-                request[0](RemoteAnswer(header, payload))
+                request[0](RemoteAnswer(each.header, each.payload))
 
     # ------------------------------------------------------------------ from it
     def subscribe(self, subject: bytes, take: Take, queue: bytes = b"") -> Subscribed:
@@ -333,16 +332,16 @@ class RemoteLink:
         if self._subscriptions.pop(sub.sid, None) is not None and self.up:
             self._send(frames.UNSUB % sub.sid)
 
-    def received(self, messages: list[DeliveredMessage]) -> None:
+    def received(self, sid: bytes, messages: Sequence[Single]) -> None:
         self.in_msgs += len(messages)
         self.in_bytes += sum([len(message.header) + len(message.payload) for message in messages])
-        sub = self._subscriptions.get(messages[0].sid)
+        sub = self._subscriptions.get(sid)
         if sub is None:
             return  # it has just ended
         turn = self.hub.turn
         turn.overrun = None
         try:
-            sub.take([(one.subject, one.reply, one.header, one.payload) for one in messages])
+            sub.take(messages)
         except Exception as error:  # a message must not end the link
             self._log.exception(f"remote {self.name}: handling of a message on {sub.subject!r} failed", error)
         if turn.overrun is not None and self._connection is not None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from lakestream.net.remote.bodies import DeliverTarget
 from lakestream.net.remote.link import RemoteLink
-from lakestream.ports import Clock, Delivery, Subscribed, Timer
+from lakestream.ports import Clock, Single, Subscribed, Timer
 
 MAX_PATHS = 16_384
 """Paths of a remote. Beyond that, paths without interest are dropped, then the one that is idle longest."""
@@ -24,7 +24,7 @@ IDLE_NS = 600_000_000_000
 CHECK_NS, CHECKED_AT_ONCE = 1_000_000_000, 2000
 """Interval of interest checks (1 s), and paths checked at once."""
 
-Deliver = Callable[["Path", Sequence[Delivery]], bool]
+Deliver = Callable[["Path", Sequence[Single]], bool]
 """Delivers messages; returns False when there is no interest any more."""
 
 
@@ -64,7 +64,7 @@ class Path:
             self._listening = link.subscribe(self.to.there, self._take, self.to.group)
             self._paths.moved(self)
 
-    def _take(self, messages: Sequence[Delivery]) -> None:
+    def _take(self, messages: Sequence[Single]) -> None:
         self._paths.touch(self)
         if not self._paths.deliver(self, messages):
             self.check()

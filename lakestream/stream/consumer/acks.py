@@ -222,7 +222,7 @@ class AckHandler:
 
     def _log_confirmations(self) -> None:
         replies, self._confirmations = self._confirmations, []
-        self._owner.progress_now(lambda: self._bus.send(ListedMessages([(reply, b"", b"", b"") for reply in replies])))
+        self._owner.progress_now(lambda: self._bus.send(ListedMessages(list(map(Single, replies)))))
 
 
 class _NakOptions(msgspec.Struct):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.record import Record
 from lakestream.log.format.records import Records, seqs_of
-from lakestream.ports import Clock, Delivery, ListedMessages, MessageBlock, Timer
+from lakestream.ports import Clock, ListedMessages, MessageBlock, Single, Timer
 from lakestream.protocol.deliveries import FirstDeliveries
 from lakestream.stream.consumer.config import ConsumerConfig
 from lakestream.stream.consumer.feed import Feed
@@ -186,7 +186,7 @@ class Deliverer:
             self._account(found, taken)
         return taken
 
-    def _single(self, records: Sequence[Record], left: int) -> list[Delivery]:
+    def _single(self, records: Sequence[Record], left: int) -> list[Single]:
         """Form messages one by one: from the lake, without payloads, or at the pace at which they were stored."""
         reply, consumer = self._reply_first, self._ledger.delivered_consumer + 1
         if self._plain:
@@ -198,12 +198,12 @@ class Deliverer:
             for at, record in enumerate(records)
         ]
 
-    def _message(self, record: Record, reply: bytes) -> Delivery:
+    def _message(self, record: Record, reply: bytes) -> Single:
         """Form a message with its ack subject."""
         if not self._config.headers_only:
-            return record.subject, reply, record.header, record.data
+            return Single(record.subject, reply, record.header, record.data)
         head = record.header[:-2] if record.header else b"NATS/1.0\r\n"
-        return record.subject, reply, b"%bNats-Msg-Size: %d\r\n\r\n" % (head, len(record.data)), b""
+        return Single(record.subject, reply, b"%bNats-Msg-Size: %d\r\n\r\n" % (head, len(record.data)))
 
     def _account(self, found: Matches, taken: int) -> None:
         """Record that the first `taken` messages were sent."""
@@ -251,10 +251,10 @@ class Deliverer:
         return sent
 
 
-def first_deliveries(records: Sequence[Record], reply: bytes, consumer: int, left: int) -> list[Delivery]:
+def first_deliveries(records: Sequence[Record], reply: bytes, consumer: int, left: int) -> list[Single]:
     """Return messages with their ack subjects, of which `reply` is the template."""
     return [
-        (one.subject, reply % (one.seq, consumer + at, one.time_ns, left - at), one.header, one.data)
+        Single(one.subject, reply % (one.seq, consumer + at, one.time_ns, left - at), one.header, one.data)
         for at, one in enumerate(records)
     ]
 

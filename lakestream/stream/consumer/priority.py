@@ -12,7 +12,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
-from lakestream.ports import Clock, ListedMessages, MessageBlock, Timer
+from lakestream.ports import Clock, ListedMessages, MessageBlock, Single, Timer
 from lakestream.protocol.gotime import ZERO, format_time
 from lakestream.protocol.nuid import nuid
 from lakestream.stream.consumer.advisories import ConsumerAdvisories
@@ -158,8 +158,10 @@ class PinnedClient(RoundRobin):
             self._give(waiting)
         line = b"Nats-Pin-Id: %b\r\n\r\n" % self._pin.encode()
         pinned = [
-            (subject, reply, (header[:-2] if header else b"NATS/1.0\r\n") + line, data)
-            for subject, reply, header, data in messages
+            Single(
+                each.subject, each.reply, (each.header[:-2] if each.header else b"NATS/1.0\r\n") + line, each.payload
+            )
+            for each in messages
         ]
         return ListedMessages(pinned)
 

@@ -159,7 +159,7 @@ class PushTarget(DeliveryTarget):
         if not send(messages if first == len(messages) else messages[:first]):
             return False
         if request:
-            send(ListedMessages([(subject, request, _FLOW_CONTROL, b"")], to=subject))
+            send(ListedMessages([Single(subject, request, _FLOW_CONTROL)], to=subject))
             if asking < taken:
                 send(messages[asking:taken])
         return True

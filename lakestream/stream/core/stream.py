@@ -17,7 +17,7 @@ from lakestream.log.format.errors import LogError
 from lakestream.log.format.frame import Frame
 from lakestream.log.store.log import Appended
 from lakestream.log.store.store import Store
-from lakestream.ports import Bus, Clock, Delivery, Io, ListedMessages, PubAcks, Single
+from lakestream.ports import Bus, Clock, Io, ListedMessages, PubAcks, Single
 from lakestream.protocol.api.advisory import advise
 from lakestream.protocol.api.errors import ApiError, api_error, for_clients
 from lakestream.protocol.decoding import PackDecoder
@@ -302,23 +302,23 @@ class StreamCore:
             single = at + end - begin
         answers = self._acks(batch, single, len(batch.subjects))
         if batch.late:
-            answers += [(reply, b"", b"", answer) for reply, answer in batch.late]
+            answers += [Single(reply, b"", b"", answer) for reply, answer in batch.late]
         if len(answers) == 1:
-            self.bus.send(Single(*answers[0]))
+            self.bus.send(answers[0])
         elif answers:
             self.bus.send(ListedMessages(answers))
 
-    def _acks(self, batch: Batch, begin: int, end: int) -> list[Delivery]:
+    def _acks(self, batch: Batch, begin: int, end: int) -> list[Single]:
         """Return the pub acks of some messages that came one by one."""
         prefix, tails, first = self.proposer.ack, batch.tails, batch.first_seq + begin
         replies = batch.replies[begin:end] if batch.runs else batch.replies
         if tails:
             return [
-                (reply, b"", b"", b"%b%d%b}" % (prefix, seq, tails.get(seq, b"")))
+                Single(reply, b"", b"", b"%b%d%b}" % (prefix, seq, tails.get(seq, b"")))
                 for seq, reply in enumerate(replies, first)
                 if reply
             ]
-        return [(reply, b"", b"", b"%b%d}" % (prefix, seq)) for seq, reply in enumerate(replies, first) if reply]
+        return [Single(reply, b"", b"", b"%b%d}" % (prefix, seq)) for seq, reply in enumerate(replies, first) if reply]
 
     def _finish(self, operation: Operation, result: object, done: Done | None) -> None:
         """Answer the proposer, after its consequences (what it released from an interest stream, say) are stored."""

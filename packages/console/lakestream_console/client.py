@@ -22,7 +22,7 @@ from lakestream.net.connection import Connection
 from lakestream.net.pipe import Pipe
 from lakestream.protocol import frames, headers
 from lakestream.protocol.api.jsonio import dumps
-from lakestream.protocol.commands import Ping, Pong
+from lakestream.protocol.commands import Ping, Pong, Single
 from lakestream.protocol.delivered import DeliveredMessage, ErrorLine, Info, ServerParser, ServerProtocolError
 from lakestream.protocol.goquote import quoted
 from lakestream.protocol.nkeys import key_pair
@@ -121,10 +121,10 @@ class WaitingRequest:
 
     def __init__(self, wanted: Replies, done: asyncio.Future[None]) -> None:
         self.wanted, self.done = wanted, done
-        self.replies: list[DeliveredMessage] = []
+        self.replies: list[Single] = []
         self.size = 0
 
-    def take(self, message: DeliveredMessage, size: int) -> None:
+    def take(self, message: Single, size: int) -> None:
         """Add a reply."""
         self.replies.append(message)
         self.size += size
@@ -148,7 +148,7 @@ class WaitingRequest:
 class ConsoleReceiver(Protocol):
     """The user of a subscription."""
 
-    def received(self, message: DeliveredMessage) -> None:
+    def received(self, message: Single) -> None:
         """Take a message."""
 
     def ended(self, reason: str) -> None:
@@ -274,7 +274,7 @@ class ConsoleClient:
 
     async def request(
         self, subject: bytes, header: bytes, payload: bytes, wanted: Replies, wait_ns: int
-    ) -> tuple[list[DeliveredMessage], bool]:
+    ) -> tuple[list[Single], bool]:
         """Publish with a reply subject; return the replies, and True if they are all that were wanted.
 
         Args:
@@ -353,7 +353,7 @@ class ConsoleClient:
             return
         for event in events:
             if type(event) is DeliveredMessage:
-                self._receive(event)
+                self._receive(event.sid, event.message)
             elif type(event) is Ping:
                 self._pipe.send(frames.PONG)
             elif type(event) is Pong:
@@ -371,9 +371,9 @@ class ConsoleClient:
         if self._steps and not (step := self._steps.popleft()).done.done():
             step.done.set_result(None)
 
-    def _receive(self, message: DeliveredMessage) -> None:
-        if message.sid != _INBOX_SID:
-            receiver = self._receivers.get(message.sid)
+    def _receive(self, sid: bytes, message: Single) -> None:
+        if sid != _INBOX_SID:
+            receiver = self._receivers.get(sid)
             if receiver is not None:
                 receiver.received(message)
             return

@@ -12,7 +12,7 @@ import msgspec
 
 from lakestream.http.exchange import Headers, HttpOutput
 from lakestream.ports import Clock, Timer
-from lakestream.protocol.delivered import DeliveredMessage
+from lakestream.protocol.commands import Single
 from lakestream.protocol.gotime import format_time
 from lakestream_console.client import ConsoleClient
 from lakestream_console.shown import shown
@@ -50,7 +50,7 @@ class EventStream:
         self._sids: list[bytes] = []
         self._output: HttpOutput | None = None
         self._timer: Timer | None = None
-        self._early: list[DeliveredMessage] = []
+        self._early: list[Single] = []
         self._sent = self._dropped = self._quiet = self._stalled = 0
         self._over = False
 
@@ -87,7 +87,7 @@ class EventStream:
         self._closed()
 
     # ------------------------------------------------------------------ Receiver
-    def received(self, message: DeliveredMessage) -> None:
+    def received(self, message: Single) -> None:
         if self._over:
             return
         if self._sent >= MAX_RATE or (self._output is not None and not self._output.writable):
@@ -106,7 +106,7 @@ class EventStream:
         self.end()
 
     # ------------------------------------------------------------------ what is sent
-    def _send(self, message: DeliveredMessage) -> None:
+    def _send(self, message: Single) -> None:
         page = shown(message, MAX_PAYLOAD)
         page |= {"reply": message.reply.decode("utf-8", "replace"), "time": format_time(self._clock.now())}
         self._event("message", page)

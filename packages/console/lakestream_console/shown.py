@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from lakestream.protocol import headers
-from lakestream.protocol.delivered import DeliveredMessage
+from lakestream.protocol.commands import Single
 
 
-def shown(message: DeliveredMessage, most: int | None = None) -> dict[str, Any]:
+def shown(message: Single, most: int | None = None) -> dict[str, Any]:
     """Return a message. `most`: bytes of the payload that are shown; None: all."""
     payload = message.payload if most is None else message.payload[:most]
     page: dict[str, Any] = {

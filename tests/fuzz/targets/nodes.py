@@ -15,6 +15,7 @@ from lakestream.log.format.frame import Kind
 from lakestream.log.format.record import encode_record
 from lakestream.net.peers.routes import APART
 from lakestream.protocol import peer_wire, route_wire
+from lakestream.protocol.commands import Single
 from lakestream.protocol.deliveries import FirstDeliveries
 from lakestream.protocol.peer_wire import FrameReader, PeerWireError
 from lakestream.protocol.publishes import run_of
@@ -111,7 +112,7 @@ ROUTED = (
     route_wire.RouteInterest([(b"a.>", b"", 1), (b"b", b"q", 0)]),
     route_wire.Routed(b"a", b"r", b"NATS/1.0\r\n\r\n", b"x", [b"", b"q"], False, True),
     route_wire.RoutedRun(b"PUB a 1\r\nx\r\nPUB a r 0\r\n\r\n", [b""]),
-    route_wire.RouteBatch(b"a", b"q", [(b"a", b"", b"", b"x")], True),
+    route_wire.RouteBatch(b"a", b"q", [Single(b"a", payload=b"x")], True),
     route_wire.StoredBatch(b"i", b"", 1, RECORD, [len(RECORD)], b"$JS.ACK.S.C.1.", 5, 0),
     route_wire.Hold(b"a", True),
     route_wire.FlowMark(),

@@ -7,23 +7,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakestream.protocol import delivered
-from lakestream.protocol.commands import Ping, Pong
+from lakestream.protocol.commands import Ping, Pong, Single
 from lakestream.protocol.delivered import DeliveredMessage, ErrorLine, Event, Info, ServerParser, ServerProtocolError
 
 pytestmark = pytest.mark.unit
 
+HEADER = b"NATS/1.0\r\n\r\n"
 SPOKEN: list[tuple[bytes, list[Event]]] = [
     (b'INFO {"a":1} \r\n', [Info(b'{"a":1}')]),
     (b"PING\r\n", [Ping()]),
     (b"PONG\r\n", [Pong()]),
     (b"+OK\r\n", []),
     (b"-ERR 'Stale Connection'\r\n", [ErrorLine("Stale Connection")]),
-    (b"MSG a.b 7 3\r\nabc\r\n", [DeliveredMessage(b"7", b"a.b", b"", b"", b"abc")]),
-    (b"MSG a 7 r.1 0\r\n\r\n", [DeliveredMessage(b"7", b"a", b"r.1", b"", b"")]),
-    (b"MSG  a\t7  r 2 \r\n\r\n\r\n", [DeliveredMessage(b"7", b"a", b"r", b"", b"\r\n")]),
-    (b"HMSG a 7 12 15\r\nNATS/1.0\r\n\r\nabc\r\n", [DeliveredMessage(b"7", b"a", b"", b"NATS/1.0\r\n\r\n", b"abc")]),
-    (b"HMSG a 7 r 12 12\r\nNATS/1.0\r\n\r\n\r\n", [DeliveredMessage(b"7", b"a", b"r", b"NATS/1.0\r\n\r\n", b"")]),
-    (b"MSG \xc3\xa4 7 1\r\n\n\r\n", [DeliveredMessage(b"7", b"\xc3\xa4", b"", b"", b"\n")]),
+    (b"MSG a.b 7 3\r\nabc\r\n", [DeliveredMessage(b"7", Single(b"a.b", payload=b"abc"))]),
+    (b"MSG a 7 r.1 0\r\n\r\n", [DeliveredMessage(b"7", Single(b"a", b"r.1"))]),
+    (b"MSG  a\t7  r 2 \r\n\r\n\r\n", [DeliveredMessage(b"7", Single(b"a", b"r", b"", b"\r\n"))]),
+    (
+        b"HMSG a 7 12 15\r\nNATS/1.0\r\n\r\nabc\r\n",
+        [DeliveredMessage(b"7", Single(b"a", b"", HEADER, b"abc"))],
+    ),
+    (b"HMSG a 7 r 12 12\r\nNATS/1.0\r\n\r\n\r\n", [DeliveredMessage(b"7", Single(b"a", b"r", HEADER))]),
+    (b"MSG \xc3\xa4 7 1\r\n\n\r\n", [DeliveredMessage(b"7", Single(b"\xc3\xa4", payload=b"\n"))]),
 ]
 
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from lakestream.protocol import leaf_wire
-from lakestream.protocol.commands import Ping, Pong
+from lakestream.protocol.commands import Ping, Pong, Single
 from lakestream.protocol.delivered import ErrorLine
 from lakestream.protocol.leaf_wire import (
     Event,
@@ -29,13 +29,13 @@ STREAM: list[tuple[bytes, Event]] = [
     (b"LS+ work group 3\r\n", InterestBegins(b"work", b"group", 3)),
     (b"LS- work group\r\n", InterestEnds(b"work", b"group")),
     (b"LS- $JS.M.abc\r\n", InterestEnds(b"$JS.M.abc")),
-    (b"LMSG a.b 5\r\nLS+ x\r\n", LeafMessage(b"a.b", b"", b"", b"LS+ x")),
-    (b"LMSG a.b reply 0\r\n\r\n", LeafMessage(b"a.b", b"reply", b"", b"")),
-    (b"LMSG a.b + reply g1 g2 2\r\n\r\n\r\n", LeafMessage(b"a.b", b"reply", b"", b"\r\n", (b"g1", b"g2"))),
-    (b"LMSG a.b | g1 2\r\nhi\r\n", LeafMessage(b"a.b", b"", b"", b"hi", (b"g1",))),
-    (b"HMSG a.b reply 18 20\r\n%bhi\r\n" % HEADER, LeafMessage(b"a.b", b"reply", HEADER, b"hi")),
-    (b"HMSG a.b 18 18\r\n%b\r\n" % HEADER, LeafMessage(b"a.b", b"", HEADER, b"")),
-    (b"HMSG a.b | g 18 20\r\n%bhi\r\n" % HEADER, LeafMessage(b"a.b", b"", HEADER, b"hi", (b"g",))),
+    (b"LMSG a.b 5\r\nLS+ x\r\n", LeafMessage(Single(b"a.b", payload=b"LS+ x"))),
+    (b"LMSG a.b reply 0\r\n\r\n", LeafMessage(Single(b"a.b", b"reply"))),
+    (b"LMSG a.b + reply g1 g2 2\r\n\r\n\r\n", LeafMessage(Single(b"a.b", b"reply", b"", b"\r\n"), (b"g1", b"g2"))),
+    (b"LMSG a.b | g1 2\r\nhi\r\n", LeafMessage(Single(b"a.b", payload=b"hi"), (b"g1",))),
+    (b"HMSG a.b reply 18 20\r\n%bhi\r\n" % HEADER, LeafMessage(Single(b"a.b", b"reply", HEADER, b"hi"))),
+    (b"HMSG a.b 18 18\r\n%b\r\n" % HEADER, LeafMessage(Single(b"a.b", b"", HEADER))),
+    (b"HMSG a.b | g 18 20\r\n%bhi\r\n" % HEADER, LeafMessage(Single(b"a.b", b"", HEADER, b"hi"), (b"g",))),
     (b"PING\r\n", Ping()),
     (b"PONG\r\n", Pong()),
     (b"-ERR 'Authorization Violation'\r\n", ErrorLine("Authorization Violation")),
@@ -111,43 +111,43 @@ def test_deliveries_say_their_subject_behind_the_ack() -> None:
     names = Names("lake", "h4sh")
     ack = b"$JS.ACK.ORDERS.C.1.5.5.1795343599914977348.0"
     theirs = b"$JS.ACK.lake.h4sh.ORDERS.C.1.5.5.1795343599914977348.0"
-    plain = (b"orders.1", ack, b"", b"data")
-    assert names.deliveries(b"$JS.M.x", b"", [plain, (b"orders.1", ack, HEADER, b"data")]) == [
+    plain = Single(b"orders.1", ack, b"", b"data")
+    assert names.deliveries(b"$JS.M.x", b"", [plain, Single(b"orders.1", ack, HEADER, b"data")]) == [
         b"LMSG $JS.M.x %b@orders.1 4\r\ndata\r\n" % theirs,
         b"HMSG $JS.M.x %b@orders.1 18 22\r\n%bdata\r\n" % (theirs, HEADER),
     ]
     assert names.deliveries(b"$JS.M.x", b"g", [plain]) == [b"LMSG $JS.M.x + %b@orders.1 g 4\r\ndata\r\n" % theirs]
-    assert names.deliveries(b"_INBOX.a", b"", [(b"_INBOX.a", b"", b"", b"answer")]) == [
+    assert names.deliveries(b"_INBOX.a", b"", [Single(b"_INBOX.a", payload=b"answer")]) == [
         b"LMSG _INBOX.a 6\r\nanswer\r\n"
     ]
-    assert names.deliveries(b"_INBOX.a", b"g", [(b"_INBOX.a", b"", b"", b"x")]) == [b"LMSG _INBOX.a | g 1\r\nx\r\n"]
+    assert names.deliveries(b"_INBOX.a", b"g", [Single(b"_INBOX.a", payload=b"x")]) == [b"LMSG _INBOX.a | g 1\r\nx\r\n"]
     assert names.to_ours(theirs) == ack
     assert names.to_theirs(ack) == theirs
 
 
 def test_flow_control_has_a_name_there_wherever_it_stands() -> None:
     names = Names("lake", "h4sh")
-    request = (b"$JS.M.x", b"$JS.FC.ORDERS.C.abcd", b"NATS/1.0 100 FlowControl Request\r\n\r\n", b"")
+    request = Single(b"$JS.M.x", b"$JS.FC.ORDERS.C.abcd", b"NATS/1.0 100 FlowControl Request\r\n\r\n")
     beat = b"NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 1\r\nNats-Consumer-Stalled: %b\r\n\r\n"
-    asked, told = names.deliveries(b"$JS.M.x", b"", [request, (b"$JS.M.x", b"", beat % b"$JS.FC.ORDERS.C.abcd", b"")])
+    asked, told = names.deliveries(b"$JS.M.x", b"", [request, Single(b"$JS.M.x", b"", beat % b"$JS.FC.ORDERS.C.abcd")])
     assert asked.startswith(b"HMSG $JS.M.x $JS.FC.lake.h4sh.ORDERS.C.abcd 36 36\r\n")
     assert beat % b"$JS.FC.lake.h4sh.ORDERS.C.abcd" in told
     assert names.to_ours(b"$JS.FC.lake.h4sh.ORDERS.C.abcd") == b"$JS.FC.ORDERS.C.abcd"
     # A stored header with this name stays as it is.
     stored = b"NATS/1.0\r\nNats-Consumer-Stalled: $JS.FC.O.C.x\r\n\r\n"
-    assert stored in names.deliveries(b"$JS.M.x", b"", [(b"orders", b"$JS.ACK.O.C.1.1.1.1.0", stored, b"")])[0]
+    assert stored in names.deliveries(b"$JS.M.x", b"", [Single(b"orders", b"$JS.ACK.O.C.1.1.1.1.0", stored)])[0]
 
 
 def test_the_chunks_of_a_restore_have_a_name_there() -> None:
     names = Names("lake", "h4sh")
     answer = b'{"type":"io.nats.jetstream.api.v1.stream_restore_response","deliver_subject":"$JS.SNAPSHOT.RESTORE.O.x"}'
-    [frame] = names.deliveries(b"_INBOX.a", b"", [(b"_INBOX.a", b"", b"", answer)])
+    [frame] = names.deliveries(b"_INBOX.a", b"", [Single(b"_INBOX.a", payload=answer)])
     assert b'"deliver_subject":"$JS.lake.SNAPSHOT.RESTORE.O.x"' in frame
     assert frame.startswith(b"LMSG _INBOX.a %d\r\n" % (len(answer) + len("lake.")))
     assert names.to_ours(b"$JS.lake.SNAPSHOT.RESTORE.O.x") == b"$JS.SNAPSHOT.RESTORE.O.x"
     # A stored message with this header stays as it is.
     header = b"NATS/1.0\r\nNats-Sequence: 1\r\n\r\n"
-    assert answer in names.deliveries(b"_INBOX.a", b"", [(b"_INBOX.a", b"", header, answer)])[0]
+    assert answer in names.deliveries(b"_INBOX.a", b"", [Single(b"_INBOX.a", b"", header, answer)])[0]
 
 
 @pytest.mark.parametrize("value", [b'"\xff"', b"[" * 2000, b"{", b"\xff"], ids=["no UTF-8", "deep", "open", "no JSON"])

@@ -57,7 +57,7 @@ def test_time_stamp_is_the_stored_time(world: ApiWorld) -> None:
 def test_time_stamps_of_several_are_the_stored_times(nanos: int) -> None:
     times = [second * 10**9 + nanos for second in (1_700_000_000, 1_700_000_000, 1_700_000_007, 1_699_999_999)]
     records = [Record(seq, time_ns, b"a", b"", b"") for seq, time_ns in enumerate(times, 1)]
-    blocks = [header for _, _, header, _ in direct_batch.MessageHeaders("A").numbered(b"reply", records, 0, 0)]
+    blocks = [one.header for one in direct_batch.MessageHeaders("A").numbered(b"reply", records, 0, 0)]
     for block, at in zip(blocks, times, strict=True):
         assert b"Nats-Time-Stamp: %b\r\nNats-Num-Pending: " % format_time(at).encode() in block
 

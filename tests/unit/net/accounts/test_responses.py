@@ -108,7 +108,7 @@ def _answer(
         assert hub.send(Single(reply, payload=messages[0])), "there is always somebody to take an answer"
         ends = not messages[0]
     else:
-        found = hub.send(ListedMessages([(b"stored", b"", b"", one) for one in messages], to=reply))
+        found = hub.send(ListedMessages([Single(b"stored", payload=one) for one in messages], to=reply))
         assert found is (way is not None and way.requester.subscription is not None)
         ends = False
     if way is None:

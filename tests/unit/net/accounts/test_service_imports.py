@@ -198,7 +198,7 @@ def test_an_acknowledgement_keeps_its_subject(kept: bytes) -> None:
     client.publish(b"one", b"q", b"inbox.1")
     reply = server.taken()[0][1]
     here.hub("A").send(Single(reply, kept, payload=b"x"))
-    here.hub("A").send(ListedMessages([(b"s.1", kept, b"", b"y")], to=reply))
+    here.hub("A").send(ListedMessages([Single(b"s.1", kept, b"", b"y")], to=reply))
     assert [(subject, reply) for subject, reply, _, _ in client.taken()] == [(b"inbox.1", kept), (b"s.1", kept)]
 
 
@@ -213,7 +213,7 @@ def test_a_batch_of_answers_comes_under_the_requesters_subject() -> None:
     client.publish(b"one", b"q", b"inbox.1")
     reply = server.taken()[0][1]
     assert here.hub("A").send(
-        ListedMessages([(reply, b"", b"", b"1"), (b"stored", b"", b"", b"2"), (reply, b"", b"", b"")], to=reply)
+        ListedMessages([Single(reply, payload=b"1"), Single(b"stored", payload=b"2"), Single(reply)], to=reply)
     )
     assert client.subjects == [b"inbox.1", b"stored", b"inbox.1"]
     assert here.ways("A") == 1
@@ -339,7 +339,7 @@ def test_a_requester_that_has_gone_is_no_interest() -> None:
     assert here.hub("A").interest(reply)
     here.hub("B").leave(sub)
     assert not here.hub("A").interest(reply)
-    assert not here.hub("A").send(ListedMessages([(b"s", b"", b"", b"x")], to=reply))
+    assert not here.hub("A").send(ListedMessages([Single(b"s", payload=b"x")], to=reply))
     assert here.ways("A") == 0
     assert not here.hub("A").interest(reply)
 

@@ -128,7 +128,7 @@ def test_a_batch_names_its_deliver_subject_in_the_importing_account_to_a_subscri
 
     other = Server(here.hub("B"), ClientInfo(id=1, host="", account="B"))
     other.subscribe(b"via.>")
-    assert here.hub("A").send(ListedMessages([(b"s.1", b"$JS.ACK.S.p", b"", b"x")], to=b"dlv.b"))
+    assert here.hub("A").send(ListedMessages([Single(b"s.1", b"$JS.ACK.S.p", b"", b"x")], to=b"dlv.b"))
     assert addressed == [b"via.dlv.b"]
 
 
@@ -141,7 +141,7 @@ def test_a_consumers_deliveries_keep_the_subject_that_they_are_stored_with() -> 
     importer = here.client("B")
     importer.subscribe(b"via.dlv.b")
     assert here.hub("A").bound(b"dlv.b")
-    assert here.hub("A").send(ListedMessages([(b"s.1", b"$JS.ACK.S.p", b"", b"x")], to=b"dlv.b"))
+    assert here.hub("A").send(ListedMessages([Single(b"s.1", b"$JS.ACK.S.p", b"", b"x")], to=b"dlv.b"))
     here.hub("A").send(Single(b"dlv.b", header=b"NATS/1.0 100 Idle Heartbeat\r\n\r\n"))
     assert importer.subjects == [b"s.1", b"via.dlv.b"]
 

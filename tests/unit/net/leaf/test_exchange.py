@@ -169,7 +169,7 @@ def test_acks_have_names_of_their_own_there(world: World) -> None:
     world.hub.subscribe(b"$JS.ACK.>", singly(lambda subject, *_: acked.append(subject)))
     assert world.told(line) == []  # not before there is something to ack
     world.takes(exchange, b"LS+ deliver\r\n")
-    world.hub.send(ListedMessages([(b"stored", b"$JS.ACK.S.C.1.2.3.4.5", b"", b"x")], to=b"deliver"))
+    world.hub.send(ListedMessages([Single(b"stored", b"$JS.ACK.S.C.1.2.3.4.5", b"", b"x")], to=b"deliver"))
     lines = world.told(line)
     [frame] = [one for one in lines if one.startswith(b"LMSG")]
     _, to, reply, _ = frame.split()

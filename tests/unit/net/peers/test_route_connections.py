@@ -82,8 +82,8 @@ def test_deliveries_wait_while_the_receiver_itself_is_congested_on_its_node(clus
     cluster.settle()
     bus, called = cluster[A].hub, list[int]()
     slow.congested = True
-    bus.send(ListedMessages([(b"s", b"", b"", b"1")], to=b"to"))
-    bus.send(ListedMessages([(b"s", b"", b"", b"2")], to=b"to"))
+    bus.send(ListedMessages([Single(b"s", payload=b"1")], to=b"to"))
+    bus.send(ListedMessages([Single(b"s", payload=b"2")], to=b"to"))
     cluster.settle()
     assert not bus.writable(b"to")
     assert bus.writable(b"other")
@@ -105,13 +105,13 @@ def test_a_wait_for_a_node_that_goes_ends(cluster: Cluster, what: str) -> None:
     bus, called = cluster[A].hub, list[int]()
     if what == "hold":
         slow.congested = True
-        bus.send(ListedMessages([(b"s", b"", b"", b"1")], to=b"to"))
+        bus.send(ListedMessages([Single(b"s", payload=b"1")], to=b"to"))
         cluster.settle()
     elif what == "congestion":
         cluster[A].full.add(B)
     else:
         for _ in range(MAX_MARKS):
-            bus.send(ListedMessages([(b"s", b"", b"", b"x" * MARK_EVERY)], to=b"to"))
+            bus.send(ListedMessages([Single(b"s", payload=b"x" * MARK_EVERY)], to=b"to"))
             cluster[A].turn()
     assert not bus.writable(b"to")
     bus.when_writable(b"to", lambda: called.append(1))
@@ -145,7 +145,7 @@ def test_what_is_under_way_to_a_node_is_bounded_though_its_connection_takes_all(
     there.subscribe(b"to")
     cluster.settle()
     bus, called, sent = cluster[A].hub, list[int](), 0
-    batch = [(b"s", b"", b"", b"x" * 1000)] * 100
+    batch = [Single(b"s", payload=b"x" * 1000)] * 100
     while bus.writable(b"to"):
         bus.send(ListedMessages(batch, to=b"to"))
         cluster[A].turn()
@@ -170,7 +170,7 @@ def test_a_slow_receiver_gets_no_more_than_is_under_way(cluster: Cluster) -> Non
     bus, sent = cluster[A].hub, 0
     for _ in range(1000):
         if bus.writable(b"to"):
-            bus.send(ListedMessages([(b"s", b"", b"", b"x" * 100_000)], to=b"to"))
+            bus.send(ListedMessages([Single(b"s", payload=b"x" * 100_000)], to=b"to"))
             sent += 100_000
         cluster[A].turn()
         if sent > 3 * MARK_EVERY:  # the receiver's node reacts slowly
@@ -317,7 +317,7 @@ def test_interest_added_and_removed_in_a_turn_is_sent_as_one_state(cluster: Clus
                 RouteBatch,
                 st.binary(),
                 st.binary(),
-                st.lists(st.tuples(st.binary(), st.binary(), st.binary(), st.binary())),
+                st.lists(st.builds(Single, st.binary(), st.binary(), st.binary(), st.binary())),
             ),
         )
     )
@@ -378,7 +378,7 @@ class Model(RuleBasedStateMachine):
         hub = self.cluster[node].hub
         if batch:
             found = hub.send(
-                ListedMessages([(b"shown", b"r", b"h", b"%d" % number) for number in range(3)], to=subject)
+                ListedMessages([Single(b"shown", b"r", b"h", b"%d" % number) for number in range(3)], to=subject)
             )
         else:
             found = hub.send(Single(subject, b"r", b"h", b"0"))

@@ -170,7 +170,7 @@ def test_deliveries_to_a_slow_guest_on_another_node_wait(cluster: Cluster) -> No
     bus, called = cluster[B].accounts.of(OWNER).hub, list[int]()
     assert bus.interest(to)
     guest.congested = True
-    bus.send(ListedMessages([(b"s.1", b"$JS.ACK.1", b"", b"1")], to=to))
+    bus.send(ListedMessages([Single(b"s.1", b"$JS.ACK.1", b"", b"1")], to=to))
     cluster.settle()
     assert not bus.writable(to)
     bus.when_writable(to, lambda: called.append(1))
@@ -180,7 +180,7 @@ def test_deliveries_to_a_slow_guest_on_another_node_wait(cluster: Cluster) -> No
     cluster.settle()
     assert called == [1]
     assert bus.writable(to)
-    bus.send(ListedMessages([(b"s.2", b"$JS.ACK.2", b"", b"2")], to=to))
+    bus.send(ListedMessages([Single(b"s.2", b"$JS.ACK.2", b"", b"2")], to=to))
     cluster.settle()
     assert [message for _, message in guest.got] == [
         (b"s.1", b"$JS.ACK.1", b"", b"1"),

@@ -50,7 +50,7 @@ def test_any_order_of_accounts_arrives_as_it_was_said(operations: list[tuple[str
         if operation == "big":
             payload += b"x" * (HIGH_WATER + 1)
         if operation == "deliver":
-            hub.send(ListedMessages([(b"s", b"", b"", payload)], to=b"x.y"))
+            hub.send(ListedMessages([Single(b"s", payload=payload)], to=b"x.y"))
         else:
             hub.send(Single(b"q.y" if operation == "queue" else b"x.y", payload=payload))
         expected[account].append(payload)
@@ -123,7 +123,7 @@ class Model(RuleBasedStateMachine):
         hub = self.cluster[node].accounts.of(account).hub
         if batch:
             found = hub.send(
-                ListedMessages([(b"shown", b"r", b"h", b"%d" % number) for number in range(3)], to=subject)
+                ListedMessages([Single(b"shown", b"r", b"h", b"%d" % number) for number in range(3)], to=subject)
             )
         else:
             found = hub.send(Single(subject, b"r", b"h", b"0"))

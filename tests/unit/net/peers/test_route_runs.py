@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakestream.net.peers.routes import APART, CHANGES_IN_A_BUFFER
-from lakestream.ports import ClientInfo, ListedMessages, Messages, PubAcks
+from lakestream.ports import ClientInfo, ListedMessages, Messages, PubAcks, Single
 from lakestream.protocol.publishes import NOTHING_APART, BrokenRunError, Publishes, run_of
 from lakestream.protocol.route_wire import NoResponders, Routed, RoutedRun, RouteInterest, encode
 from tests.unit.route_world import ONE, A, B, C, Client, Cluster, pub, records
@@ -206,7 +206,7 @@ def test_a_run_keeps_its_place_between_other_messages(cluster: Cluster) -> None:
     here = cluster.client(A)
     here.publish(b"x", b"before")
     here.publish_run(RUN)
-    cluster[A].hub.send(ListedMessages([(b"x", b"", b"", b"behind")], to=b"x"))
+    cluster[A].hub.send(ListedMessages([Single(b"x", payload=b"behind")], to=b"x"))
     cluster.settle()
     assert there.payloads == [b"before", *(payload for _, _, payload in RUN), b"behind"]
 
@@ -286,14 +286,15 @@ def test_a_run_for_a_queue_group_moves_to_the_node_with_its_last_members(cluster
     there, further = cluster.columnar(B), cluster.columnar(C)
     sub = there.subscribe(b"x", b"g")
     cluster.settle()
-    cluster.client(A).publish_run(RUN)
+    cluster.client(A).publish_run([*RUN, (b"x", b"", b"headed", BLOCK)])
     further.subscribe(b"x", b"g")
     cluster[C].turn()
     cluster.arrive(C, B)
     there.unsubscribe(sub)
     cluster.settle()
     assert not there.got
-    assert further.payloads == [payload for _, _, payload in RUN]
+    whole = [(b"x", reply, b"", payload) for _, reply, payload in RUN] + [(b"x", b"", BLOCK, b"headed")]
+    assert [message for _, message in further.got] == whole, "with their headers"
 
 
 # ---------------------------------------------------------------------- against single messages

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
 from itertools import accumulate
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakestream.log.format.record import encode_record
 from lakestream.net.outbox import HIGH_WATER
-from lakestream.ports import ListedMessages
+from lakestream.ports import ListedMessages, Single
 from lakestream.protocol.deliveries import FirstDeliveries
-from lakestream.protocol.route_wire import RouteBatch, StoredBatch, encode
+from lakestream.protocol.route_wire import RouteBatch, StoredBatch, decode, encode
 from tests.unit.route_world import A, B, C, Cluster, records
 
 pytestmark = pytest.mark.unit
@@ -32,6 +34,11 @@ def stored(messages: list[Message], junk: bytes = b"", first: int = 5, step: int
     buf = b"".join(junk + record for record in encoded)
     lengths = array("I", map(len, encoded))
     return FirstDeliveries(buf, array("I", offsets), lengths, 0, len(messages), HEAD, 11, 100)
+
+
+def parts(messages: Iterable[Single]) -> list[tuple[bytes, ...]]:
+    """Return messages as clients keep them."""
+    return [(each.subject, each.reply, each.header, each.payload) for each in messages]
 
 
 def kinds(cluster: Cluster, sender: str, receiver: str) -> list[type]:
@@ -63,7 +70,7 @@ def test_a_version_without_columns_gets_a_batch() -> None:
     cluster[A].hub.send(stored(SOME).addressed(b"inbox"))
     cluster.settle()
     assert kinds(cluster, A, B) == [RouteBatch]
-    assert [message for _, message in there.got] == list(stored(SOME))
+    assert [message for _, message in there.got] == parts(stored(SOME))
 
 
 def test_much_goes_in_several_records() -> None:
@@ -75,7 +82,7 @@ def test_much_goes_in_several_records() -> None:
     cluster[A].hub.send(stored(large).addressed(b"inbox"))
     cluster.settle()
     assert kinds(cluster, A, B) == [StoredBatch] * 4
-    assert [message for _, message in there.got] == list(stored(large))
+    assert [message for _, message in there.got] == parts(stored(large))
 
 
 def test_a_queue_group_on_another_node_shares_the_messages() -> None:
@@ -86,7 +93,7 @@ def test_a_queue_group_on_another_node_shares_the_messages() -> None:
     cluster.settle()
     # The members of a group get single messages: each may be for another one.
     cluster[B].arrived(A, encode([StoredBatch(b"to", b"g", 0, *stored(SOME * 20).columns())]))
-    assert sorted(message for each in members for _, message in each.got) == sorted(stored(SOME * 20))
+    assert sorted(message for each in members for _, message in each.got) == sorted(parts(stored(SOME * 20)))
     assert all(member.got for member in members)
 
 
@@ -102,7 +109,7 @@ def test_columns_move_to_the_node_with_the_last_members_of_their_group() -> None
     there.unsubscribe(sub)
     cluster.settle()
     assert not there.got
-    assert [message for _, message in further.got] == list(stored(SOME))
+    assert [message for _, message in further.got] == parts(stored(SOME))
 
 
 @pytest.mark.parametrize(
@@ -144,11 +151,15 @@ def test_columns_are_the_messages(
     assert list(again) == list(part) == list(whole)[begin:end]
     assert ListedMessages(list(part)).frames(b"7", 0, len(part)) == part.frames(b"7", 0, len(part))
     assert again.frames(b"7", 0, len(part)) == part.frames(b"7", 0, len(part))
-    assert again.sizes() == part.sizes() == [sum(map(len, message)) for message in part]
-    assert (
-        part.content()
-        == part.frames(b"7", 0, len(part))[2]
-        == sum(len(header) + len(body) for _, _, header, body in part)
-    )
+    assert again.sizes() == part.sizes() == [sum(map(len, message)) for message in parts(part)]
+    assert part.content() == part.frames(b"7", 0, len(part))[2] == sum(each.content_bytes for each in part)
     most = data.draw(st.integers(1, 400))
     assert [message for one in whole.parts(most) for message in one] == list(whole)
+
+
+def test_a_message_of_a_batch_is_an_array_of_four_between_nodes() -> None:
+    """As in versions that had no class for it."""
+    one = (b"s", b"r", b"h", b"p")
+    wire = encode([RouteBatch(b"to", b"g", [Single(*one)])])
+    assert msgspec.msgpack.decode(wire) == [["b", b"to", b"g", [list(one)], False]]
+    assert decode(wire) == [RouteBatch(b"to", b"g", [Single(*one)])]

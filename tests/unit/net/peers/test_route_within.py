@@ -46,7 +46,7 @@ SAID: list[Record] = [
     Routed(b"a", b"", b"NATS/1.0\r\n\r\n", b"", [b"", b"g"]),
     Routed(b"m", b"", b"", b"", [b"g"], True),
     Routed(b"$JS.API.INFO", b"r", b"", b"", None, False, True),
-    RouteBatch(b"to", b"", [(b"s", b"r", b"h", b"p")]),
+    RouteBatch(b"to", b"", [Single(b"s", b"r", b"h", b"p")]),
     RouteBatch(b"to", b"g", [], True),
     Hold(b"to", True),
     FlowMark(),
@@ -79,7 +79,7 @@ def test_a_cluster_that_uses_the_default_account_alone_says_nothing_of_accounts(
     here.subscribe(b"_INBOX.*")
     cluster.settle()
     here.publish(b"x", b"1", b"_INBOX.1")
-    cluster[A].hub.send(ListedMessages([(b"s", b"", b"", b"2")], to=b"x"))
+    cluster[A].hub.send(ListedMessages([Single(b"s", payload=b"2")], to=b"x"))
     there.publish(b"_INBOX.1", b"!")
     cluster.settle()
     assert not [
@@ -210,7 +210,7 @@ def test_a_message_for_a_group_that_has_just_lost_its_last_member_moves_within_i
     sub = leaving.subscribe(b"work", b"g")
     cluster.settle()
     cluster.client(A, account=account).publish(b"work", b"single")
-    cluster[A].accounts.of(account).hub.send(ListedMessages([(b"s", b"", b"", b"batch")], to=b"work"))
+    cluster[A].accounts.of(account).hub.send(ListedMessages([Single(b"s", payload=b"batch")], to=b"work"))
     cluster[A].turn()
     for client in staying.values():
         client.subscribe(b"work", b"g")
@@ -258,7 +258,7 @@ def test_a_slow_receiver_holds_up_its_own_account_only(cluster: Cluster) -> None
     held, free = (cluster[A].accounts.of(account).hub for account in (ONE, TWO))
     slow.congested = True
     for hub in (held, free):
-        hub.send(ListedMessages([(b"s", b"", b"", b"1")], to=b"to"))
+        hub.send(ListedMessages([Single(b"s", payload=b"1")], to=b"to"))
     cluster.settle()
     assert (held.writable(b"to"), free.writable(b"to")) == (False, True)
     called: list[int] = []
@@ -279,7 +279,7 @@ def test_what_is_under_way_to_a_node_is_bounded_for_all_accounts_together(cluste
     size = 0
     while hubs[0].writable(b"to"):
         for hub in hubs:
-            hub.send(ListedMessages([(b"s", b"", b"", b"x" * 50_000)], to=b"to"))
+            hub.send(ListedMessages([Single(b"s", payload=b"x" * 50_000)], to=b"to"))
             size += 50_000
         cluster[A].turn()
     assert MAX_MARKS * MARK_EVERY <= size < (MAX_MARKS + 1) * MARK_EVERY

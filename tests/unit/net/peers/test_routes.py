@@ -75,10 +75,10 @@ def test_messages_to_a_node_keep_their_order_whatever_way_they_take(cluster: Clu
     hub = cluster[A].hub
     here = cluster.client(A)
     here.publish(b"to", b"1")
-    hub.send(ListedMessages([(b"s", b"", b"", b"2"), (b"s", b"", b"", b"3")], to=b"to"))
+    hub.send(ListedMessages([Single(b"s", payload=b"2"), Single(b"s", payload=b"3")], to=b"to"))
     hub.send(Single(b"to", payload=b"4"))
-    hub.send(ListedMessages([(b"to", b"", b"", b"5"), (b"to", b"", b"", b"6")]))
-    hub.send(ListedMessages([(b"s", b"", b"", b"7")], to=b"to"))
+    hub.send(ListedMessages([Single(b"to", payload=b"5"), Single(b"to", payload=b"6")]))
+    hub.send(ListedMessages([Single(b"s", payload=b"7")], to=b"to"))
     cluster.settle()
     assert there.payloads == [b"1", b"2", b"3", b"4", b"5", b"6", b"7"]
 
@@ -110,7 +110,7 @@ def test_a_batch_is_shown_under_its_own_subjects_and_may_be_reused_by_its_owner(
     there = cluster.client(B)
     there.subscribe(b"_INBOX.x.*")
     cluster.settle()
-    batch = [(b"s.1", b"$JS.ACK.1", b"", b"1"), (b"s.2", b"$JS.ACK.2", b"H", b"2")]
+    batch = [Single(b"s.1", b"$JS.ACK.1", b"", b"1"), Single(b"s.2", b"$JS.ACK.2", b"H", b"2")]
     assert cluster[A].hub.send(ListedMessages(batch, to=b"_INBOX.x.5"))
     batch.clear()
     cluster.settle()
@@ -126,7 +126,7 @@ def test_a_large_batch_travels_in_several_buffers(cluster: Cluster) -> None:
     cluster.settle()
     before = len(cluster[A].sent)
     payload = b"x" * (HIGH_WATER // 4)
-    cluster[A].hub.send(ListedMessages([(b"s", b"", b"", payload)] * 20, to=b"to"))
+    cluster[A].hub.send(ListedMessages([Single(b"s", payload=payload)] * 20, to=b"to"))
     cluster.settle()
     assert len(there.got) == 20
     assert len(cluster[A].sent) - before == 4
@@ -334,7 +334,7 @@ def test_a_batch_for_a_group_is_spread_over_its_members(cluster: Cluster) -> Non
     for member in members:
         member.subscribe(b"to", b"g")
     cluster.settle()
-    cluster[A].hub.send(ListedMessages([(b"s", b"", b"", b"%d" % number) for number in range(90)], to=b"to"))
+    cluster[A].hub.send(ListedMessages([Single(b"s", payload=b"%d" % number) for number in range(90)], to=b"to"))
     cluster.settle()
     assert sorted(int(payload) for member in members for payload in member.payloads) == list(range(90))
     assert all(member.got for member in members)
@@ -345,7 +345,7 @@ def test_a_message_for_a_group_whose_last_member_here_has_left_moves_to_another_
     sub = leaving.subscribe(b"work", b"g")
     cluster.settle()
     cluster.client(A).publish(b"work", b"single")
-    cluster[A].hub.send(ListedMessages([(b"s", b"", b"", b"batch")], to=b"work"))
+    cluster[A].hub.send(ListedMessages([Single(b"s", payload=b"batch")], to=b"work"))
     cluster[A].turn()
     staying.subscribe(b"work", b"g")
     cluster[C].turn()

@@ -10,7 +10,7 @@ from lakestream.logging import Logger
 from lakestream.net.hub import Hub
 from lakestream.net.remote.leaf_connection import RemoteSubscribers
 from lakestream.net.turn import Turn
-from lakestream.ports import Delivery, ListedMessages, Single
+from lakestream.ports import ListedMessages, Single
 from lakestream.protocol.leaf_wire import InterestBegins, InterestEnds, Names
 
 pytestmark = pytest.mark.unit
@@ -53,7 +53,7 @@ class World:
 def test_a_batch_goes_once_and_to_the_subject_it_was_delivered_to() -> None:
     world = World()
     world.hears(b"_INBOX.a.*", b"_INBOX.a.>", b"_INBOX.a.7")
-    batch: list[Delivery] = [(b"orders.1", ACK, b"", b"x")]
+    batch = [Single(b"orders.1", ACK, b"", b"x")]
     wanted = [b"LMSG _INBOX.a.7 $JS.ACK.lake.h.O.C.1.1.1.1.0@orders.1 1\r\nx\r\n"]
     assert world.hub.send(ListedMessages(batch, to=b"_INBOX.a.7"))
     assert world.way.sent == wanted
@@ -85,7 +85,7 @@ def test_a_change_of_a_groups_size_is_no_gap_in_interest() -> None:
     for count in (1, 5, 2):
         assert world.subscribers.begins(InterestBegins(b"$JS.M.a", b"g", count))
     assert seen == [True]
-    world.hub.send(ListedMessages([(b"o", ACK, b"", b"x")], to=b"$JS.M.a"))
+    world.hub.send(ListedMessages([Single(b"o", ACK, b"", b"x")], to=b"$JS.M.a"))
     assert world.way.sent == [b"LMSG $JS.M.a + $JS.ACK.lake.h.O.C.1.1.1.1.0@o g 1\r\nx\r\n"]
     world.subscribers.ends(InterestEnds(b"$JS.M.a", b"g"))
     assert seen == [True, False]
@@ -107,6 +107,8 @@ def test_a_slow_connection_holds_deliveries() -> None:
 def test_what_the_other_side_would_not_take_is_named() -> None:
     world = World(max_payload=10)
     world.hears(b"$JS.M.a")
-    world.hub.send(ListedMessages([(b"o.1", ACK, b"", b"x" * 11), (b"o.2", ACK, b"", b"x" * 10)], to=b"$JS.M.a"))
+    world.hub.send(
+        ListedMessages([Single(b"o.1", ACK, b"", b"x" * 11), Single(b"o.2", ACK, b"", b"x" * 10)], to=b"$JS.M.a")
+    )
     assert world.refused == [(b"o.1", 11)]
     assert len(world.way.sent) == 1
