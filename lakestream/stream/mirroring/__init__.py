@@ -11,6 +11,6 @@ In reading order:
 - `session.py`: Sessions: reading an origin in order, for a mirror or a source.
 - `mirror.py`: Mirrors: the messages of another stream with their sequences and times.
 - `sources.py`: Sources: messages of other streams among a stream's own.
-- `runs.py`: Runs: plain messages of an origin that came together, as columns.
+- `runs.py`: Runs: messages of an origin that came together, as columns.
 - `clone.py`: A mirror that begins as a clone of its origin's table.
 """
