@@ -31,6 +31,7 @@ In reading order:
 - `spark.py`: Spark over the streams of a lake.
 - `__main__.py`: `python -m lakestream`: the command `lakestream`, for environments whose programs are not on PATH.
 - `http/`: HTTP/1.1 of every listener but that for WebSocket, around h11.
+- `lazy_modules.py`: Modules that are loaded when they are first used.
 - `loop_thread.py`: An event loop in a thread of its own, for synchronous callers of asynchronous code.
 """
 

@@ -10,6 +10,7 @@ import gc
 import sys
 from collections.abc import Sequence
 
+from lakestream.lazy_modules import leave_out
 from lakestream.server.early_signals import EARLY
 
 _OF_THE_APPLICATION = ("-h", "--help", "--install-completion", "--show-completion")
@@ -48,6 +49,8 @@ def _begin() -> None:
 
 def _run(arguments: Sequence[str]) -> None:
     """Run a command of the Typer application; one whose packages are not installed ends with one line and code 1."""
+    if arguments[:1] == ["sql"] and "spark" not in arguments:
+        leave_out("pandas")  # pyarrow looks for it first of all, which takes longer than a query
     from lakestream.cli.app import app
 
     try:

@@ -20,6 +20,7 @@ from lakestream.lake.errors import LakeError
 from lakestream.lake.storage import lake as lakes
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.storage import Storage
+from lakestream.lazy_modules import postpone
 from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 
 if TYPE_CHECKING:
@@ -382,6 +383,7 @@ class Flusher:
 
     async def _try(self, urls: Sequence[str], stream: str, timeout: float) -> tuple[Client, FlushAnswer]:
         """Connect to one server and ask it. Raises FlushFailed."""
+        postpone("aiohttp")  # which only WebSockets need, and takes most of the time
         from nats.aio.client import Client
 
         client = Client()
