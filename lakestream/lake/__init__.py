@@ -18,6 +18,7 @@ In reading order:
 - `catalogs/`: Catalogs: entries of the lake's tables in catalogs that other engines read.
 - `progress.py`: Progress bars of long work.
 - `flush.py`: Client of the flush request: have the server stage what it has.
+- `last_messages.py`: The last message of each subject, as the index of a stream's leader has it.
 - `staging/`: The staging area: sealed segments that wait for compaction, and the notes of server and compactor beside
   them.
 - `storage/`: Storages of a lake: directories and buckets, their paths, locks, and the identity of a lake.

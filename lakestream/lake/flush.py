@@ -20,7 +20,6 @@ from lakestream.lake.errors import LakeError
 from lakestream.lake.storage import lake as lakes
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.storage import Storage
-from lakestream.lazy_modules import postpone
 from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 
 if TYPE_CHECKING:
@@ -28,7 +27,10 @@ if TYPE_CHECKING:
 
     from nats.aio.client import Client
 
-FLUSH = "$LAKE.API.FLUSH."
+    from lakestream.lake.last_messages import LastPage
+
+FLUSH, LAST = "$LAKE.API.FLUSH.", "$LAKE.API.LAST."
+"""Followed by a stream's name: requests to stage what there is, and for the last message of each subject."""
 RESPONSE_TYPE = "io.lakestream.api.v1.flush_response"
 DEFAULT_TIMEOUT_S = 5.0
 """Timeout of connecting and flushing together."""
@@ -313,12 +315,25 @@ class Flusher:
         except TimeoutError:
             raise FlushFailed(f"{self._where()} does not flush stream {stream}: no answer in {timeout} s") from None
 
+    def last(self, stream: str, filters: Sequence[str], timeout: float = DEFAULT_TIMEOUT_S) -> list[LastPage]:
+        """Return the last message of each subject, as the server's index has it; without a whole answer, what there is.
+
+        Raises:
+            FlushFailed: no server gave a usable answer in time.
+        """
+        try:
+            if self._client is None or not self._client.is_connected:
+                self.flush(stream, timeout)  # finds the server
+            return self._run(self._last(stream, filters), timeout)
+        except TimeoutError:
+            raise FlushFailed(f"{self._where()} does not list the subjects of stream {stream} in {timeout} s") from None
+
     def close(self) -> None:
         """Close the connection and its thread."""
         if self._loop is None or self._thread is None:
             return
         with contextlib.suppress(Exception):
-            self._run(self._disconnect(), 2.0)
+            self._run(self._end(), 2.0)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -350,6 +365,28 @@ class Flusher:
                     return await self._ask(self._client, stream, timeout / 2)  # leave time for the others
             await self._disconnect()
             return await self._first(stream, timeout)
+
+    async def _last(self, stream: str, filters: Sequence[str]) -> list[LastPage]:
+        from lakestream.lake.last_messages import PAGE, LastPage, LastRequest
+
+        client, pages = self._client, list[LastPage]()
+        if client is None:
+            return pages
+        inbox = client.new_inbox()
+        subscription = await client.subscribe(inbox)
+        try:
+            await client.publish(f"{LAST}{stream}", msgspec.json.encode(LastRequest(list(filters))), reply=inbox)
+            async for message in subscription.messages:
+                if not message.data:  # no responders
+                    break
+                pages.append(PAGE.decode(message.data))
+                if pages[-1].done:
+                    break
+        except DECODE_ERRORS:
+            pages.clear()
+        finally:
+            await subscription.unsubscribe()
+        return pages
 
     async def _first(self, stream: str, timeout: float) -> FlushAnswer:
         """Return the first usable answer, and keep its connection."""
@@ -383,6 +420,8 @@ class Flusher:
 
     async def _try(self, urls: Sequence[str], stream: str, timeout: float) -> tuple[Client, FlushAnswer]:
         """Connect to one server and ask it. Raises FlushFailed."""
+        from lakestream.lazy_modules import postpone
+
         postpone("aiohttp")  # which only WebSockets need, and takes most of the time
         from nats.aio.client import Client
 
@@ -438,6 +477,14 @@ class Flusher:
             )
         except Exception as error:
             raise failures[-1] if failures else error from None
+
+    async def _end(self) -> None:
+        """Disconnect, and end the requests that were given up."""
+        await self._disconnect()
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _disconnect(self) -> None:
         client, self._client = self._client, None

@@ -94,6 +94,14 @@ class StagedPart(msgspec.Struct, frozen=True):
     last_seq: int
 
 
+DecodedParts = dict[tuple[StagedPart, tuple[str, ...], Layout | None], list[pa.RecordBatch]]
+"""The rows of staged segments with a view's columns, those of removed messages too."""
+
+
+Followers = dict[tuple[str, str], TableFollower]
+"""Tables by path and owner."""
+
+
 class StreamView(msgspec.Struct, frozen=True, kw_only=True):
     """One stream at one point.
 
@@ -207,6 +215,15 @@ class StreamView(msgspec.Struct, frozen=True, kw_only=True):
             self, state=state, parts=tuple(parts), hidden=DeletedMessages(dead.floor, removed, runs)
         )
 
+    def table_rows(self) -> int | None:
+        """Return the number of rows in the table, those of hidden messages too; None if the log does not tell."""
+        if self.state is None:
+            return 0
+        if any(not file.rows for file in self.state.files):
+            return None
+        gone = (file.deleted.cardinality for file in self.state.files if file.deleted is not None)
+        return sum(file.rows for file in self.state.files) - sum(gone)
+
     # ------------------------------------------------------------------ as SQL
     def hidden_conditions(self) -> list[str]:
         """Return SQL conditions of bounded length; a table row for which one of them holds was removed."""
@@ -267,16 +284,38 @@ class StreamView(msgspec.Struct, frozen=True, kw_only=True):
             except FileNotFoundError:
                 raise SegmentGone(part.path) from None
 
-    def tail(self) -> pa.Table:
+    def _kept_batches(self, kept: DecodedParts) -> Iterator[pa.RecordBatch]:
+        """Yield the same as `tail_batches`, for all sequences, from decoded segments as far as there are."""
+        before, now = dict(kept), DecodedParts()
+        kept.clear()  # what is not in the view is not kept
+        for part in self.parts:
+            key = part, self.columns, self.layout
+            if (found := before.get(key)) is None:
+                try:
+                    decoded = segments.decode(part.path, part.after)
+                    found = [each for batch in decoded for each in shaped(batch, self.columns, self.layout, 1, END)]
+                except FileNotFoundError:
+                    raise SegmentGone(part.path) from None
+            now[key] = found
+            for batch in found:
+                living = alive(batch.column("seq").to_numpy(), self.hidden)
+                yield batch if living.all() else batch.filter(pa.array(living))
+        kept.update(now)
+
+    def tail(self, kept: DecodedParts | None = None) -> pa.Table:
         """Return the staged messages with the view's columns and their typed ones.
 
         They are decoded as the compactor will. A version whose columns the table lacks adds them to the view; rows of
         the table are NULL there.
 
+        Args:
+            kept: segments that were decoded for an earlier view of the stream; those of this one are left there.
+
         Raises:
             SegmentGone: the view is too old.
         """
-        found = [batch for batch in self.tail_batches() if batch.num_rows]
+        batches = self.tail_batches() if kept is None or self.archive else self._kept_batches(kept)
+        found = [batch for batch in batches if batch.num_rows]
         if not self.schemas or not found:
             return pa.Table.from_batches(found, table_schema(self.columns))
         catalog = SchemaCatalog(open_storage(self.lake), self.account)
@@ -389,6 +428,7 @@ def open_view(
     credentials: ServerCredentials | None = None,
     flusher: Flusher | None = None,
     answer: FlushAnswer | None = None,
+    followers: Followers | None = None,
 ) -> StreamView:
     """Return a stream of a lake as it is now.
 
@@ -401,6 +441,7 @@ def open_view(
         credentials: for logging in to the server.
         flusher: a connection to `server` to use and leave open.
         answer: a server's answer to a flush that the caller has made; no other is made then.
+        followers: the tables as earlier views found them, which are not read anew; they are left there.
 
     Raises:
         StreamNotFound: neither lake nor server know the stream.
@@ -416,7 +457,7 @@ def open_view(
         if attempt:
             time.sleep(PAUSE_S * attempt)
         try:
-            view = _plan(storage, stream, account, answer)
+            view = _plan(storage, stream, account, answer, {} if followers is None else followers)
         except (SegmentGap, VersionGone, FileNotFoundError) as error:
             failure = error
             continue
@@ -432,7 +473,7 @@ def open_view(
     raise failure
 
 
-def _plan(storage: Storage, stream: str, account: str, answer: FlushAnswer | None) -> StreamView:
+def _plan(storage: Storage, stream: str, account: str, answer: FlushAnswer | None, followers: Followers) -> StreamView:
     """Plan a view once. The staging area is read first: segments that have left it by then are in the table read next.
 
     Raises:
@@ -444,7 +485,7 @@ def _plan(storage: Storage, stream: str, account: str, answer: FlushAnswer | Non
     directory = paths.staging(root, stream, uid, account) if uid else ""
     files = storage.list(directory) if uid else []
     path = paths.table(root, stream, account)
-    state = _state(storage, path, uid)
+    state = _state(storage, path, uid, followers)
     properties = {} if state is None else state.metadata.configuration
     if not uid:
         if state is None or (_was_deleted(storage, stream, account) and properties.get(ON_DELETE_PROPERTY) != "keep"):
@@ -490,13 +531,15 @@ def _plan(storage: Storage, stream: str, account: str, answer: FlushAnswer | Non
     )
 
 
-def _state(storage: Storage, path: str, uid: str) -> TableState | None:
+def _state(storage: Storage, path: str, uid: str, followers: Followers) -> TableState | None:
     """Return the state of the stream's table; None when there is none, or it belongs to another stream."""
     metadata = TableFollower(path, storage=storage).metadata()
     owner = "" if metadata is None else metadata.configuration.get(UID_PROPERTY, "")
     if not owner or (uid and owner != uid):
         return None
-    return TableFollower(path, owner, storage).advance()
+    if (path, owner) not in followers:
+        followers[path, owner] = TableFollower(path, owner, storage)
+    return followers[path, owner].advance()
 
 
 def _columns(view: StreamView, archive: bool) -> tuple[str, ...]:
@@ -581,17 +624,20 @@ def shaped(
     yield pa.RecordBatch.from_arrays(arrays, schema=wanted)
 
 
-def _of_subject(column: str, layout: Layout | None) -> Callable[[str], Any] | None:
-    """Return the function from a subject to a partition column; None for any other column."""
+def _of_subject(column: str, layout: Layout | None) -> Callable[[list[str]], list[Any]] | None:
+    """Return the function from subjects to values of a partition column; None for any other column."""
     if layout is None or column not in layout.columns:
         return None
+    if layout.kind == "bucket":
+        bounds = np.array(layout.bounds, object)
+        return lambda subjects: np.searchsorted(bounds, np.array(subjects, object), "right").tolist()  # as `values`
     place = layout.columns.index(column)
-    return lambda subject: layout.values(subject)[place]
+    return lambda subjects: [layout.values(subject)[place] for subject in subjects]
 
 
-def _mapped(column: Any, function: Callable[[str], Any], kind: Any) -> Any:
+def _mapped(column: Any, function: Callable[[list[str]], list[Any]], kind: Any) -> Any:
     encoded = column.dictionary_encode()
-    values = pa.array([function(value) for value in encoded.dictionary.to_pylist()], kind)
+    values = pa.array(function(encoded.dictionary.to_pylist()), kind)
     return values.take(encoded.indices)
 
 

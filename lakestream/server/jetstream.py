@@ -25,6 +25,7 @@ from lakestream.account.use import ElsewhereUse
 from lakestream.config.errors import StartError
 from lakestream.config.options import JetStreamOptions, LakeOptions, Options
 from lakestream.extras import ExtraMissing
+from lakestream.lake.flush import LAST
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.files import Files, Io
 from lakestream.log.store.segment_log import LogOptions
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from lakestream.net.peers.workers import Workers
     from lakestream.server.lake.address import LakeAddress
     from lakestream.server.lake.keeper import LakeKeeper
+    from lakestream.server.lake.last_api import LastApi
     from lakestream.server.lake.schema_export import SchemaExport
 
 LOOK_NS = 2_000_000_000
@@ -110,7 +112,18 @@ class Served:
         self.flushes = FlushApi(engine, keeper)
         self._export = export
         self._schema_requests = engine.bus.subscribe(f"{PREFIX}>".encode(), singly(self._schemas_asked))
+        self._last_requests = engine.bus.subscribe(f"{LAST}*".encode(), singly(self._last_asked))
         self._services = services
+
+    @functools.cached_property
+    def last_messages(self) -> LastApi:
+        """Return the requests for last messages, which are loaded with the first of them."""
+        from lakestream.server.lake.last_api import LastApi
+
+        return LastApi(self.engine)
+
+    def _last_asked(self, subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:
+        self.last_messages.asked(subject, reply, header, body, client)
 
     @functools.cached_property
     def schemas(self) -> SchemaApi:
@@ -131,6 +144,7 @@ class Served:
         """Stop JetStream of an account; the API remains, to reject requests."""
         self.transfers.close()
         self.flushes.close()
+        self._last_requests.cancel()
         self.verifications.close()
         self._schema_requests.cancel()
         for service in self._services:

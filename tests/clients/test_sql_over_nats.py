@@ -209,6 +209,30 @@ def test_values_of_a_bucket_have_the_types_of_its_schema(server: Server) -> None
     session.wire.close()
 
 
+def test_last_messages_come_from_the_index_as_of_the_newest_message(server: Server) -> None:
+    """Everything acknowledged or deleted before is in the answer: of a stream, of a bucket, and of a single key."""
+    session = Session(server, "cid")
+    session.fill("TICKS", 300)
+    config = {"name": "KV_conf", "subjects": ["$KV.conf.>"], "max_msgs_per_subject": 1, "allow_rollup_hdrs": True}
+    session.wire.api("STREAM.CREATE.KV_conf", config)
+    for turn in range(3):
+        session.wire.request("ticks.7", b'{"n": %d}' % turn)
+        session.wire.request("$KV.conf.a.b", b"%d" % turn)
+        session.wire.request(f"$KV.conf.{turn}", b"new")
+        query = "SELECT count(*) AS n, max(seq) AS last FROM last(TICKS)"
+        assert session.ask(query).rows == [{"n": 300, "last": 301 + turn}]
+        query = "SELECT json->>'n' AS n FROM last(TICKS) WHERE subject = 'ticks.7'"
+        assert session.ask(query).rows == [{"n": str(turn)}]
+        query = "SELECT text(value) AS value FROM kv.conf WHERE key = 'a.b'"
+        assert session.ask(query).rows == [{"value": str(turn)}]
+        assert session.ask("SELECT count(*) AS n FROM kv.conf").rows == [{"n": turn + 2}]
+    session.wire.api("STREAM.MSG.DELETE.TICKS", {"seq": 303})
+    query = "SELECT seq FROM last(TICKS, 'ticks.*') WHERE subject IN ('ticks.7', 'ticks.8') ORDER BY seq"
+    assert session.ask(query).rows == [{"seq": 9}, {"seq": 302}]
+    assert session.ask("SELECT count(*) AS n FROM TICKS").rows == [{"n": 302}]
+    session.wire.close()
+
+
 def test_requests_have_parameters_a_time_and_a_number_of_rows(ann: Session) -> None:
     found = ann.ask({"sql": "SELECT :text AS a, :number + 1 AS b, :none AS c", "parameters": {
         "text": "it's; SELECT 1", "number": 1, "none": None}})  # fmt: skip
@@ -339,7 +363,8 @@ def test_permissions_are_those_for_the_subjects(server: Server) -> None:
         none.wire.delivered(sid, timeout=0.2)
     count = "SELECT count(*) AS n FROM delta.`streams/%s`"
     assert one.ask(count % "ORDERS", "$LAKE.API.SQL.ORDERS").rows[0]["n"] >= 3
-    for query in (count % "OTHER", "SHOW TABLES", "SELECT 1 FROM as_of('OTHER', now())"):
+    assert one.ask("SELECT count(*) AS n FROM last(ORDERS)", "$LAKE.API.SQL.ORDERS").rows[0]["n"] >= 3
+    for query in (count % "OTHER", "SHOW TABLES", "SELECT 1 FROM as_of('OTHER', now())", "SELECT 1 FROM last(OTHER)"):
         assert one.ask(query, "$LAKE.API.SQL.ORDERS").code == 403
     assert one.ask("SELECT 1 AS a", "$LAKE.API.SQL.ORDERS").rows == [{"a": 1}]
 

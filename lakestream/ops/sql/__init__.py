@@ -7,6 +7,7 @@ In reading order:
 
 - `service.py`: SQL over NATS: `$LAKE.API.SQL` in each account.
 - `query.py`: One query over NATS, from the request to its last response.
+- `last.py`: The last messages of streams for a query's process.
 - `window.py`: Flow control of one query: batches that may be under way.
 - `pool.py`: The processes of the service.
 - `processes.py`: One process that answers queries (packages/sql/lakestream_sql/child.py).

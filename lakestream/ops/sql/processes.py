@@ -74,9 +74,12 @@ class Process:
         self.timer: Timer | None = None
 
     async def say(self, message: object) -> None:
-        """Send a message. Raises ProcessEnded."""
+        """Send a message as JSON. Raises ProcessEnded."""
+        await self.pass_on(msgspec.json.encode(message))
+
+    async def pass_on(self, body: bytes) -> None:
+        """Send a message that is encoded already. Raises ProcessEnded."""
         assert self._process.stdin is not None
-        body = msgspec.json.encode(message)
         try:
             self._process.stdin.write(_LENGTH.pack(len(body)) + body)
             await self._process.stdin.drain()

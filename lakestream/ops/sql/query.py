@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 
 import msgspec
 
 from lakestream.config.options import SECOND, SqlOptions
+from lakestream.ops.sql import last
 from lakestream.ops.sql.figures import SqlFigures
+from lakestream.ops.sql.last import MENTIONED, MentionedBy
 from lakestream.ops.sql.pool import Pool
 from lakestream.ops.sql.processes import CannotStart, Process, ProcessEnded, ProcessQueryFailed
 from lakestream.ops.sql.window import Window
@@ -215,9 +218,16 @@ class RunningQuery:
                 "engine": request.engine,
             }
         )
-        mentioned = json.loads(await process.hear())
+        mentioned = MENTIONED.decode(await process.hear())
         try:
-            stale = await self._stage(mentioned["streams"], mentioned["lists"])
+            self._judge(mentioned)
+        except QueryRefused:
+            await last.pass_on(mentioned.last, last.nothing, process)
+            await process.say({"go": False})
+            raise
+        await last.pass_on(mentioned.last, self._ask_last, process)
+        try:
+            stale = await self._stage(mentioned.streams)
         except QueryRefused:
             await process.say({"go": False})
             raise
@@ -248,15 +258,38 @@ class RunningQuery:
             ) from None
 
     # ------------------------------------------------------------------ streams
-    async def _stage(self, streams: list[str], lists: bool) -> list[str]:
-        """Have the newest messages staged; return the streams for which that failed. Raises Refused."""
+    def _judge(self, mentioned: MentionedBy) -> None:
+        """Raise Refused for a query that may not read its streams."""
         only = self._asked.stream
-        if only and (lists or any(stream != only for stream in streams)):
+        if only and (mentioned.lists or any(stream != only for stream in mentioned.streams)):
             raise QueryRefused(
                 sql.FORBIDDEN, f"{sql.QUERY_STREAM}{only} reads stream {only} alone; {sql.QUERY} reads all"
             )
-        if len(streams) > MAX_STREAMS:
+        if len(mentioned.streams) > MAX_STREAMS:
             raise QueryRefused(sql.WRONG, f"a query reads at most {MAX_STREAMS} streams")
+
+    async def _ask_last(self, subject: str, body: bytes) -> AsyncIterator[bytes]:
+        """Yield the answers to a request, each within the time for staging."""
+        answers: asyncio.Queue[bytes] = asyncio.Queue()
+
+        def take(subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:
+            answers.put_nowait(body)
+
+        inbox = f"_INBOX.{nuid()}".encode()
+        subscription = self._bus.subscribe(inbox, singly(take))
+        try:
+            if self._bus.send(Single(subject.encode(), inbox, payload=body)):
+                while True:
+                    async with asyncio.timeout(FLUSH_WAIT_NS / SECOND):
+                        answer = await answers.get()
+                    yield answer
+        except TimeoutError:
+            return
+        finally:
+            subscription.cancel()
+
+    async def _stage(self, streams: list[str]) -> list[str]:
+        """Have the newest messages staged; return the streams for which that failed. Raises Refused."""
         if self._asked.request.engine == "spark":  # it reads what is committed
             return streams
         reasons = await asyncio.gather(*map(self._flush, streams))

@@ -16,4 +16,5 @@ In reading order:
 - `deleted_streams.py`: Marking a deleted stream in the lake.
 - `schema_export.py`: Export of registered schemas to the lake.
 - `api.py`: Requests of the lake's readers to the server.
+- `last_api.py`: Requests for the last message of each subject: `$LAKE.API.LAST.<stream>`.
 """

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
+from collections.abc import AsyncIterator
 from typing import Literal
 
 import msgspec
 
-from lakestream.ops.sql import processes
+from lakestream.ops.sql import last, processes
+from lakestream.ops.sql.last import MENTIONED
 from lakestream.ops.sql.processes import CannotStart, Process, ProcessEnded, ProcessQueryFailed
 from lakestream.ports import Clock
+from lakestream.protocol.delivered import DeliveredMessage
 from lakestream_console.client import ConsoleClient, ConsoleError, SessionEnded
 
 MAX_PROCESSES = 4
@@ -120,17 +122,27 @@ class SqlProcesses:
     async def _run(self, process: Process, client: ConsoleClient, body: SqlBody, rows: int) -> bytes:
         ask = {"query": body.query, "engine": body.engine, "max_rows": rows, "max_bytes": MAX_RESULT_BYTES}
         await process.say(ask)
-        mentioned = json.loads(await process.hear())
-        streams = mentioned["streams"]
+        mentioned = MENTIONED.decode(await process.hear())
+        streams = mentioned.streams
         try:
-            _judge(client, streams, mentioned["lists"])
+            _judge(client, streams, mentioned.lists)
         except NotAllowed:
+            await last.pass_on(mentioned.last, last.nothing, process)
             await process.say({"go": False})
             raise
+        await last.pass_on(mentioned.last, lambda subject, body: self._ask_last(client, subject, body), process)
         if body.engine == "duckdb":  # Spark reads what is committed
             await asyncio.gather(*(self._flush(client, stream) for stream in streams))
         await process.say({"go": True})
         return await process.hear()
+
+    async def _ask_last(self, client: ConsoleClient, subject: str, body: bytes) -> AsyncIterator[bytes]:
+        """Yield the answers to a request, if they come in time."""
+        replies: list[DeliveredMessage] = []
+        with contextlib.suppress(ConsoleError):
+            replies, _ = await client.request(subject.encode(), b"", body, "eob", FLUSH_WAIT_NS)
+        for reply in replies:
+            yield reply.payload
 
     async def _flush(self, client: ConsoleClient, stream: str) -> None:
         """Have the newest messages of a stream staged. Without that the query reads those that are."""

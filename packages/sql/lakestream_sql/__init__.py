@@ -22,6 +22,7 @@ In reading order:
 - `command.py`: `lakestream sql`: SQL on the lake from a terminal, a pipe or a script.
 - `completion.py`: Completion of names at the prompt of `lakestream sql`.
 - `nats_engine.py`: `lakestream sql --url`: SQL that a server answers over NATS.
+- `last.py`: The last message of each subject: last(ORDERS), and the values of a bucket.
 """
 
 TAIL_BYTES = 1 << 30

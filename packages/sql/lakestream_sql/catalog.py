@@ -14,7 +14,7 @@ import difflib
 import itertools
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
@@ -37,7 +37,7 @@ from lakestream.lake.table.at import (
 from lakestream.lake.table.log import TableLog, has_log
 from lakestream.lake.table.schema import REMOVED_COLUMN, Layout, column_names, doubled, literal
 from lakestream.log.format.departures import Point
-from lakestream_sql import buckets, typed
+from lakestream_sql import buckets, last, typed
 from lakestream_sql.statements import (
     BadSql,
     Mention,
@@ -50,7 +50,7 @@ from lakestream_sql.statements import (
     rows_of,
     scan,
 )
-from lakestream_sql.uncompacted import LiveStreams, QueriedStream, StreamQuery
+from lakestream_sql.uncompacted import LastIndex, LastWanted, LiveStreams, QueriedStream, StreamQuery
 
 if TYPE_CHECKING:
     from lakestream.lake.table.json_schema import JsonSchema
@@ -86,6 +86,7 @@ class StreamCatalog:
         lake: the lake's root.
         evaluate: returns the value of a constant expression in DuckDB's SQL; None when it has none.
         columns: returns the names of a SELECT's columns, which may read the Arrow tables beside it.
+        number: returns the only value of such a SELECT.
         live_streams: opens live views; None for the tables alone.
         prepare: creates a schema's functions in DuckDB.
         place: returns the relation for a table's path and version.
@@ -98,6 +99,7 @@ class StreamCatalog:
         lake: str,
         evaluate: Callable[[str], object],
         columns: Callable[[str, dict[str, Any]], list[str]],
+        number: Callable[[str, dict[str, Any]], int],
         live_streams: LiveStreams | None,
         prepare: Callable[[JsonSchema], None] = lambda _: None,
         place: Callable[[str, int], TableAt] = TableAt,
@@ -109,7 +111,7 @@ class StreamCatalog:
         self.root = paths.root(lake)
         self.storage = open_storage(self.root)
         self.evaluate = evaluate
-        self.columns = columns
+        self.columns, self.number = columns, number
         self.live_streams = live_streams
         self.prepare = prepare
         self.place = place
@@ -185,19 +187,30 @@ class StreamCatalog:
             )
         return QueriedStream(account, paths.name_of(encoded), paths.table(self.root, "", account) + encoded, name)
 
+    def last_wanted(self, mentions: Iterable[Mention]) -> dict[str, set[LastWanted]]:
+        """Return the last messages that a statement wants, by the path of the table."""
+        found: dict[str, set[LastWanted]] = {}
+        for mention in mentions:
+            if mention.last is not None and mention.travel is None:
+                stream = self.stream(self.named(mention))
+                found.setdefault(stream.table, set()).add(LastWanted(stream.stream, mention.last))
+        return found
+
     def means_messages(self, name: str) -> bool:
         """Return True if TIMESTAMP AS OF on a name means the time of messages."""
         return self.timestamps == "message" and bool(self.stream(name).stream)
 
     def stream_of(self, mention: Mention) -> str:
         """Return the name of the stream that a mention means; "" for another table. A typed view means its stream."""
+        return self.stream(self.named(mention)).stream
+
+    def named(self, mention: Mention) -> str:
+        """Return the name between backticks of the stream or table that a mention means."""
         of_messages = mention.travel is not None and mention.travel.kind == "MESSAGES"
         name = of_stream(mention.name) if of_messages else mention.name
         if mention.bare:
             name = self.spelled(name) or name
-        if mention.view is None and not self.exists(name):
-            name = name.removesuffix(_suffix(name))
-        return self.stream(name).stream
+        return name if mention.view is not None or self.exists(name) else name.removesuffix(_suffix(name))
 
     def spelled(self, name: str) -> str | None:
         """Return the name of a stream, or of its typed view, whose letters a query may write small or large; None if
@@ -294,13 +307,16 @@ class StatementSnapshot:
     Args:
         catalog: the lake.
         text: the whole query text, for errors.
+        mentions: all tables of the statement.
 
     Once `locate` was called for every mention, `arrow` has the Arrow tables that the query reads, by name.
     """
 
-    def __init__(self, catalog: StreamCatalog, text: str) -> None:
+    def __init__(self, catalog: StreamCatalog, text: str, mentions: Iterable[Mention] = ()) -> None:
         self._catalog = catalog
         self._text = text
+        self._wanted = catalog.last_wanted(mentions)
+        self._indexes: dict[LastWanted, LastIndex | None] = {}
         self._found: dict[Mention, TableAt | Selection] = {}
         self._sources = set[str]()
         self._typed_views = set[str]()
@@ -328,9 +344,23 @@ class StatementSnapshot:
                     self._relation(mention)  # of a stream that is not staged yet, the server may know
                 except UnknownStream:
                     return None
-        found = self._with_json(mention, self._relation(mention))
+        found = self._counted(mention) or self._with_json(mention, self._relation(mention))
         self._sources.add(rows_of(found))
         return found
+
+    def _counted(self, mention: Mention) -> Selection | None:
+        """Return as many rows as a stream has now, for a query that reads no column; None for any other."""
+        is_plain = mention.last is None and mention.view is None and mention.travel is None
+        if not mention.counted or not is_plain or not self._catalog.exists(mention.name):
+            return None
+        live = self._view(mention)
+        rows = None if live is None else live.view.table_rows()
+        if live is None or rows is None:
+            return None
+        if live.hidden:
+            assert live.table is not None  # Invariant: what is hidden is hidden in the table.
+            rows -= self._catalog.number(f"SELECT count(*) FROM {scan(live.table)} WHERE {live.hidden}", live.arrow)
+        return Selection(f"SELECT true AS row FROM range({rows + live.tail.num_rows})")
 
     def _with_json(self, mention: Mention, found: TableAt | Selection) -> TableAt | Selection:
         """Return a stream's table with its payloads as JSON in a column `json`."""
@@ -367,6 +397,8 @@ class StatementSnapshot:
             return Selection(buckets.select(mention.view, rows, self._columns(rows)))
         if (view := self._typed(mention)) is not None:
             return view
+        if mention.last is not None:
+            return self._last(mention)
         travel = mention.travel
         if travel is None:
             return self._current(mention)
@@ -435,6 +467,22 @@ class StatementSnapshot:
             return found
         return Selection(f"SELECT * FROM {_source(found)} WHERE {partition}")
 
+    def _last(self, mention: Mention) -> Selection:
+        """Return the last message of each subject: by the server's index, or where there is none from all messages."""
+        every = msgspec.structs.replace(mention, last=None, pattern="", subject=None)
+        filters, found = mention.last or (), None
+        live = self._view(every) if mention.travel is None else None
+        index = self._indexes.get(LastWanted(self._catalog.stream(mention.name).stream, filters))
+        if live is not None and index is not None:
+            found = last.by_index(live, index, filters, next(self._numbers))
+        if live is not None and found is not None:
+            self._union(live)
+            self.arrow.update(found[1])
+            sql = found[0]
+        else:
+            sql = last.by_search(_source(self._relation(every)), filters)
+        return Selection(f"SELECT * FROM ({sql}) WHERE {last.matching([mention.pattern])}" if mention.pattern else sql)
+
     def _view(self, mention: Mention) -> StreamQuery | None:
         """Return the live view of a stream; None where only a table can be read."""
         live_streams = self._catalog.live_streams
@@ -442,6 +490,8 @@ class StatementSnapshot:
             return None
         if mention.name not in self._live:
             stream = self._catalog.stream(mention.name)
+            for each in self._wanted.get(stream.table, ()):  # an index is read before the view is opened
+                self._indexes[each] = live_streams.last(stream, each.filters)
             live = live_streams.open(stream, next(self._numbers)) if stream.stream else None
             self._live[mention.name] = live
             if live is not None:

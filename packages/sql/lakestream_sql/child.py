@@ -21,12 +21,13 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import msgspec
 
 from lakestream.lake.errors import LakeError, LakeSilent
+from lakestream.lake.last_messages import PAGE, LastPage
 from lakestream.lake.values import as_json
 
 if TYPE_CHECKING:
@@ -78,11 +79,20 @@ class ChildReady(msgspec.Struct, frozen=True):
     """The process takes queries."""
 
 
+class WantedMessages(msgspec.Struct, frozen=True):
+    """The last messages of a stream's subjects that a query wants, of those that match a filter (none: of all)."""
+
+    stream: str
+    filters: list[str] = []
+
+
 class MentionedStreams(msgspec.Struct, frozen=True):
-    """The streams that a query reads; `lists`: it shows the names of all."""
+    """The streams that a query reads; `lists`: it shows the names of all. `last`: what the server has to answer for
+    from the streams' indexes (lakestream/lake/last_messages.py), page by page, before it decides."""
 
     streams: list[str]
     lists: bool = False
+    last: list[WantedMessages] = []
 
 
 class Judgement(msgspec.Struct, frozen=True):
@@ -214,19 +224,31 @@ def _serve(session: Session, ask: Ask, began: float, next_message: Callable[[], 
     from lakestream_sql.statements import Bindings
 
     bindings = Bindings(ask.parameters, ask.as_of, unbound=ask.describe and not ask.parameters)
-    _send(out, MentionedStreams(session.streams(ask.query, bindings), session.lists(ask.query)))
+    wanted = session.last_wanted(ask.query, bindings) if ask.engine == "duckdb" else []
+    last = [WantedMessages(each.stream, list(each.filters)) for each in wanted]
+    _send(out, MentionedStreams(session.streams(ask.query, bindings), session.lists(ask.query), last))
+    if ask.engine == "duckdb":
+        session.take_last({each: list(_pages(next_message)) for each in wanted})
     if not _judgement.decode(next_message()).go:
         return
     if ask.form == "whole":
         _send(out, _answer(session.query(ask.query, bindings), ask, began))
         return
-    wanted = _Wanted(next_message)
+    decisions = _Wanted(next_message)
     try:
-        _send_batches(session, ask, bindings, wanted, out)
+        _send_batches(session, ask, bindings, decisions, out)
     except Exception:
-        if wanted.begun and not wanted.more():
+        if decisions.begun and not decisions.more():
             return
         raise
+
+
+def _pages(next_message: Callable[[], bytes]) -> Iterator[LastPage]:
+    """Yield the pages of an index, which may end with an error."""
+    while True:
+        yield (page := PAGE.decode(next_message()))
+        if page.done:
+            return
 
 
 class _Wanted:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -40,9 +41,10 @@ from lakestream_sql.statements import (
     rewrite,
 )
 from lakestream_sql.typed import prepare_duckdb
-from lakestream_sql.uncompacted import FlushServer, LiveStreams
+from lakestream_sql.uncompacted import FlushServer, LastWanted, LiveStreams, index_of
 
 if TYPE_CHECKING:
+    from lakestream.lake.last_messages import LastPage
     from lakestream.lake.table.json_schema import JsonSchema
 
 __all__ = ["BadSql", "Result", "Session", "SqlError", "UnknownStream", "extension_path"]
@@ -52,6 +54,9 @@ HISTORY_LIMIT = 1000
 
 FETCH_ROWS = 10_000
 """Rows fetched from DuckDB at a time."""
+
+QUICK_S = 0.05
+"""Time (50 ms) after which the columns of a result are told before its rows are there."""
 
 _RETRIES = 3
 
@@ -158,18 +163,20 @@ class Session:
             confine(self._connection, tables if files is None else files.spelled(tables), bounds)
             self._checker = Checker(self._connection, self._parser)
         place = FileViews(self.root, self._connection, files).place
-        live_streams = None if committed else LiveStreams(self.root, server, tail_bytes, notify, place)
+        self._live = None if committed else LiveStreams(self.root, server, tail_bytes, notify, place)
 
         def prepare(schema: JsonSchema) -> None:
             prepare_duckdb(self._connection, schema)
 
         self._catalog = StreamCatalog(
-            self.root, self._value, self._columns, live_streams, prepare, place, account, timestamps
+            self.root, self._value, self._columns, self._number, self._live, prepare, place, account, timestamps
         )
 
     def close(self) -> None:
         """Close DuckDB; results not read yet are lost."""
         self._connection.close()
+        if self._live is not None:
+            self._live.close()
 
     def __enter__(self) -> Session:
         return self
@@ -192,6 +199,18 @@ class Session:
         mentions = [mention for each in parse(text, self._parser, bindings) for mention in each.mentions()]
         return list(dict.fromkeys(name for mention in mentions if (name := self._catalog.stream_of(mention))))
 
+    def last_wanted(self, text: str, bindings: Bindings = NO_BINDINGS) -> list[LastWanted]:
+        """Return the last messages that a text wants from the indexes of streams. Raises SqlError as `streams`."""
+        if self._live is None:
+            return []
+        mentions = [mention for each in parse(text, self._parser, bindings) for mention in each.mentions()]
+        return [each for some in self._catalog.last_wanted(mentions).values() for each in some]
+
+    def take_last(self, pages: Mapping[LastWanted, list[LastPage]]) -> None:
+        """Take what a server answered for that, before it staged its newest messages, for the next query."""
+        if self._live is not None:
+            self._live.given = {wanted: index_of(each) for wanted, each in pages.items()}
+
     def lists(self, text: str) -> bool:
         """Return True if a text asks for the names of all streams."""
         return any(statement.kind == "tables" for statement in parse(text, self._parser, None))
@@ -211,9 +230,7 @@ class Session:
         for statement in parse(text, self._parser):
             yield self._answer(statement, text)
 
-    def query(
-        self, text: str, bindings: Bindings = NO_BINDINGS, described: Described = lambda columns, types: None
-    ) -> Result:
+    def query(self, text: str, bindings: Bindings = NO_BINDINGS, described: Described | None = None) -> Result:
         """Execute a text of exactly one statement.
 
         Args:
@@ -264,7 +281,7 @@ class Session:
         """Run a query; once more on newer versions when maintenance deleted one of its files."""
         seen: StatementSnapshot | None = None
         for _ in range(_RETRIES):
-            snapshot = StatementSnapshot(self._catalog, text)
+            snapshot = StatementSnapshot(self._catalog, text, statement.mentions())
             edited = rewrite(statement, snapshot.locate)
             query = edited.text
             if self._checker is not None:
@@ -273,13 +290,18 @@ class Session:
                 break
             seen = snapshot
             before, behind = (statement.prefix, "") if rows else ("SELECT * FROM (\n", "\n) LIMIT 0")
-            try:
-                if described is not None and statement.kind == "query":
-                    before = "DESCRIBE FROM (\n"
-                    columns = self._interruptible(f"{before}{query}\n)", snapshot.arrow).fetchall()
+
+            def describe(query: str = query, snapshot: StatementSnapshot = snapshot) -> None:
+                nonlocal described
+                if described is None or statement.kind != "query":
+                    return
+                with suppress(duckdb.Error):  # which the query itself raises, too
+                    columns = self._interruptible(f"DESCRIBE FROM (\n{query}\n)", snapshot.arrow).fetchall()
                     described(tuple(row[0] for row in columns), tuple(row[1] for row in columns))
-                    before, described = "", None
-                result = Result(self._interruptible(before + query + behind, snapshot.arrow))
+                    described = None
+
+            try:
+                result = Result(self._interruptible(before + query + behind, snapshot.arrow, describe))
                 if described is not None:
                     described(result.columns, result.types)
                 return result
@@ -304,8 +326,14 @@ class Session:
             return self._catalog.unknown(Mention(f"{paths.STREAMS}/{said.missing}", place=offset, bare=True), text)
         return BadSql(explained.advised(said), text, offset)
 
-    def _interruptible(self, sql: str, arrow: dict[str, Any]) -> duckdb.DuckDBPyConnection:
-        """Execute in a thread: DuckDB checks for Ctrl-C only between its tasks, which can be many seconds long."""
+    def _interruptible(
+        self, sql: str, arrow: dict[str, Any], meanwhile: Callable[[], None] | None = None
+    ) -> duckdb.DuckDBPyConnection:
+        """Execute in a thread: DuckDB checks for Ctrl-C only between its tasks, which can be many seconds long.
+
+        Args:
+            meanwhile: called if it takes longer than `QUICK_S`.
+        """
         cursor = self._connection.cursor()
         for name, rows in arrow.items():
             cursor.register(name, rows)
@@ -320,6 +348,10 @@ class Session:
         worker = threading.Thread(target=execute, name="query", daemon=True)
         worker.start()
         try:
+            if meanwhile is not None:
+                worker.join(QUICK_S)
+                if worker.is_alive():
+                    meanwhile()
             worker.join()
         except KeyboardInterrupt:
             cursor.interrupt()
@@ -365,6 +397,13 @@ class Session:
         except duckdb.Error:
             return None
         return row[0] if row else None
+
+    def _number(self, sql: str, arrow: dict[str, Any]) -> int:
+        """Return the only value of a query of our own."""
+        try:
+            return int(self._interruptible(sql, arrow).fetchall()[0][0])
+        except duckdb.Error as error:
+            raise SqlError(explained.first_line(error)) from None
 
     def _columns(self, sql: str, arrow: dict[str, Any]) -> list[str]:
         """Return the names of the columns of a query of our own."""

@@ -8,6 +8,7 @@ A query is DuckDB's, to the letter. Ours are only the names of tables and their 
     delta.`streams/ORDERS`        a name in backticks, or delta.'/path'
     ORDERS VERSION AS OF 3        or TIMESTAMP AS OF, with any value behind it
     as_of(ORDERS, '…')            a table as of a time of messages
+    last(ORDERS)                  the last message of each subject; DuckDB parses it, but does not know it
     :name                         a parameter; DuckDB's own $name and ? as well
 
 The tokens tell where these are (tokens.py). What is left parses in DuckDB, whose own parser then says which names are
@@ -26,8 +27,10 @@ import duckdb
 import msgspec
 
 from lakestream.lake.errors import LakeError
+from lakestream.lake.last_messages import MAX_FILTERS
 from lakestream.lake.storage import paths
 from lakestream.lake.table.schema import doubled, literal
+from lakestream.protocol.subjects import subscribable
 from lakestream_sql import buckets
 from lakestream_sql.buckets import View
 from lakestream_sql.explained import DuckdbError, advised, is_sparks
@@ -81,7 +84,9 @@ class Mention(msgspec.Struct, frozen=True):
     `name`: as written between the backticks after `delta.`, or as the argument of as_of; `bare`: of a stream, as in
     `FROM ORDERS`. `place`: its offset in the query text. `subject`: the only subject whose rows the query can want of
     it, where that is obvious. `view`: the table of a bucket or an object store (buckets.py), or of misfits, over the
-    stream of that name.
+    stream of that name. `last`: only the last message of each subject is read; NATS filters for all subjects that the
+    query can want (empty: every subject). `pattern`: the filter that the query names. `counted`: the query wants only
+    the number of rows.
     """
 
     name: str
@@ -90,6 +95,9 @@ class Mention(msgspec.Struct, frozen=True):
     subject: str | None = None
     view: View | Literal["misfits"] | None = None
     bare: bool = False
+    last: tuple[str, ...] | None = None
+    pattern: str = ""
+    counted: bool = False
 
 
 class TableAt(msgspec.Struct, frozen=True):
@@ -120,7 +128,7 @@ def scan(table: TableAt) -> str:
 
 Locate = Callable[[Mention], TableAt | Selection | None]
 """Resolves a mentioned table; None for a name that is DuckDB's to know. Raises SqlError."""
-AS_OF = "as_of"
+AS_OF, LAST = "as_of", "last"
 Value = bool | int | float | str | None
 """A value of a parameter."""
 
@@ -522,10 +530,9 @@ class _Reader:
 
     def _closing(self, at: int) -> int:
         """Return the number of the token behind the parenthesis that closes the one at `at`."""
-        for number, depth in enumerate(itertools.accumulate(token.depth for token in self._tokens[at:])):
-            if depth == 0:
-                return at + number + 1
-        raise self._bad("a parenthesis is not closed", self._tokens[at])
+        if (end := closing(self._tokens, at)) is None:
+            raise self._bad("a parenthesis is not closed", self._tokens[at])
+        return end
 
     def _as_of(self, at: int, end: int) -> Mention:
         """Parse as_of(ORDERS, T)."""
@@ -546,37 +553,58 @@ class _Reader:
 
     # ---- tables
 
+    def _last(self, call: dict[str, Any], place: int) -> Mention:
+        """Return the table that last(ORDERS) means."""
+        arguments = [*call["children"], None, None]
+        pattern, mention = _text(arguments[1]), None
+        if arguments[0] is not None and arguments[0]["type"] == "COLUMN_REF":
+            mention = self._referred(tuple(arguments[0]["column_names"]), place)[1]
+        elif named := _text(arguments[0]):
+            account, _, name = named.rpartition("/")
+            mention = self._referred(("accounts", account, name) if account else (name,), place)[1]
+        known = arguments[1] is None or (pattern is not None and _is_filter(pattern))
+        if mention is None or mention.view is not None or not known or len(arguments) > 4:
+            raise BadSql("last takes a stream, and subjects: last(ORDERS), last(ORDERS, 'eu.>')", self._text, place)
+        return msgspec.structs.replace(mention, last=(), pattern=pattern or "", place=place)
+
     def _references(self, sql: str, tree: dict[str, Any], place: Callable[[int], int]) -> tuple[TableReference, ...]:
         found = significant(sql)
         numbers = {token.start: number for number, token in enumerate(found)}
-        tables, columns, shown, subjects = list[dict[str, Any]](), list[dict[str, Any]](), set[int](), dict[int, str]()
+        tables, columns = list[dict[str, Any]](), list[dict[str, Any]]()
+        shown, selects = set[int](), dict[int, dict[str, Any]]()
         for node, is_named in nodes(tree):
             kind = node.get("type")
-            if kind == "BASE_TABLE" and not is_named:
+            if (kind == "BASE_TABLE" and not is_named) or (kind == "TABLE_FUNCTION" and _is_last(node)):
                 tables.append(node)
             elif kind == "COLUMN_REF" and len(node["column_names"]) > 2:
                 columns.append(node)
-            elif kind == "SELECT_NODE" and (subject := _only_subject(node)) is not None:
-                subjects[id(node["from_table"])] = subject
+            elif kind == "SELECT_NODE":
+                selects[id(node["from_table"])] = node
             elif kind == "SHOW_REF" and _is_bare(node["query"]):
                 shown.add(id(node["query"]["from_table"]))
         references = list[TableReference]()
         for node in tables:
-            names = tuple(str(node[key]) for key in ("catalog_name", "schema_name", "table_name") if node[key])
             number = numbers.get(characters(sql, node["query_location"]), len(found))
-            last = number + 2 * len(names) - 2
-            if last >= len(found) or found[last].name.lower() != names[-1].lower():
-                continue  # DuckDB's own, such as the table of a SHOW
-            names, mention = self._referred(names, place(found[last].start))
+            mention: Mention | None
+            if node["type"] == "TABLE_FUNCTION":
+                names: tuple[str, ...] = (LAST,)
+                mention = self._last(node["function"], place(found[number].start))
+                last = (closing(found, number + 1) or len(found)) - 1
+            else:
+                names = tuple(str(node[key]) for key in ("catalog_name", "schema_name", "table_name") if node[key])
+                last = number + 2 * len(names) - 2
+                if last >= len(found) or found[last].name.lower() != names[-1].lower():
+                    continue  # DuckDB's own, such as the table of a SHOW
+                names, mention = self._referred(names, place(found[last].start))
             if mention is None:
                 continue
-            mention = msgspec.structs.replace(mention, subject=subjects.get(id(node)))
+            mention = _narrowed(mention, node, selects.get(id(node)))
             is_table = number > 0 and found[number - 1].is_word("TABLE")
             start, end = found[number - is_table].start, found[last].end
             before = "FROM " if is_table or id(node) in shown else ""
             behind = "" if node["alias"] else f" AS {doubled(names[-1])}"
             edits = list[Edit]()
-            for column in columns if len(names) > 1 else ():
+            for column in columns if len(names) > 1 else []:
                 at = numbers.get(characters(sql, column["query_location"]))
                 own = [name.lower() for name in column["column_names"][: len(names)]]
                 if at is not None and own == [name.lower() for name in names]:
@@ -627,23 +655,90 @@ def _is_bare(query: dict[str, Any] | None) -> bool:
     return bool(chosen) and chosen[0]["query_location"] == _NOWHERE
 
 
-def _only_subject(select: dict[str, Any]) -> str | None:
-    """Return the subject of `WHERE subject = '…' AND …` over one table alone."""
-    table, where = select["from_table"], select["where_clause"]
-    if table["type"] != "BASE_TABLE" or table["sample"] or select["sample"]:
-        return None
-    own = [["subject"], [str(table["alias"] or table["table_name"]).lower(), "subject"]]
-    conditions = [where] if where is not None else []
+def closing(found: list[SqlToken], at: int) -> int | None:
+    """Return the number of the token behind the parenthesis that closes the one at `at`; None if none does."""
+    for number, depth in enumerate(itertools.accumulate(token.depth for token in found[at:])):
+        if depth == 0:
+            return at + number + 1
+    return None
+
+
+def _is_last(node: dict[str, Any]) -> bool:
+    """Return True for a call of the table function `last`."""
+    call = node["function"]
+    return call.get("function_name") == LAST and not call.get("schema") and not call.get("catalog")
+
+
+def _narrowed(mention: Mention, table: dict[str, Any], select: dict[str, Any] | None) -> Mention:
+    """Return the mention with the subjects that the query can want of it.
+
+    Args:
+        select: the SELECT that reads this table alone, if there is one.
+    """
+    of_bucket = mention.view == "kv" and mention.travel is None
+    if of_bucket or mention.pattern:
+        mention = msgspec.structs.replace(mention, last=("$KV.>" if of_bucket else mention.pattern,))
+    if select is None or select["sample"] or table["sample"]:
+        return mention
+    column, prefix = ("key", "$KV.*.") if mention.view == "kv" else ("subject", "")
+    own = [[column], [str(table["alias"] or table.get("table_name") or LAST).lower(), column]]
+    equal, begun = _wanted(select["where_clause"], own)
+    if mention.view is None:
+        subject = equal[0] if len(equal) == 1 else None
+        mention = msgspec.structs.replace(mention, subject=subject, counted=_reads_no_column(select))
+    filters = tuple(prefix + value for value in (equal or begun))
+    if mention.last is None or not filters or len(filters) > MAX_FILTERS:
+        return mention
+    return msgspec.structs.replace(mention, last=filters) if all(map(_is_filter, filters)) else mention
+
+
+_OF_COLUMNS = ("COLUMN_REF", "STAR", "POSITIONAL_REFERENCE")
+
+
+def _reads_no_column(select: dict[str, Any]) -> bool:
+    """Return True for a SELECT over one table that wants only the number of its rows: `SELECT count(*) FROM ORDERS`."""
+    rest = {name: value for name, value in select.items() if name not in ("type", "from_table")}
+    return all(node.get("class") not in _OF_COLUMNS and node.get("type") != "SELECT_NODE" for node, _ in nodes(rest))
+
+
+def _wanted(where: dict[str, Any] | None, own: list[list[str]]) -> tuple[list[str], list[str]]:
+    """Return the values that a column is compared with in `column = '…' AND …` or `column IN ('…')`, and the NATS
+    filter for the values that begin as `column LIKE 'eu.%'` says. `own`: spellings of the column."""
+    begun, conditions = list[str](), [where] if where is not None else []
     while conditions:
         each = conditions.pop()
+        name, children = each.get("function_name"), each.get("children") or []
         if each["type"] == "CONJUNCTION_AND":
-            conditions += each["children"]
+            conditions += children
         elif each["type"] == "COMPARE_EQUAL":
-            for column, value in ((each["left"], each["right"]), (each["right"], each["left"])):
-                is_own = column["type"] == "COLUMN_REF" and [name.lower() for name in column["column_names"]] in own
-                if is_own and value["type"] == "VALUE_CONSTANT" and isinstance(value["value"].get("value"), str):
-                    return str(value["value"]["value"])
-    return None
+            children = [each["left"], each["right"]]
+            column, value = children if children[0]["type"] == "COLUMN_REF" else children[::-1]
+            if _names(column) in own and (text := _text(value)) is not None:
+                return [text], []
+        elif each["type"] == "COMPARE_IN" and _names(children[0]) in own:
+            values = [_text(value) for value in children[1:]]
+            if None not in values:
+                return [value for value in values if value is not None], []
+        elif name in ("~~", "starts_with", "prefix", "^@") and _names(children[0]) in own:
+            head = _text(children[1]) or ""
+            if name == "~~":
+                head = head[: min(at if (at := head.find(mark)) >= 0 else len(head) for mark in "%_")]
+            begun = [f"{head.rpartition('.')[0]}.>"] if "." in head else begun
+    return [], begun
+
+
+def _names(column: dict[str, Any]) -> list[str]:
+    return [name.lower() for name in column.get("column_names", ())]
+
+
+def _text(value: dict[str, Any] | None) -> str | None:
+    """Return the value of a constant text; None for anything else."""
+    found = value["value"].get("value") if value is not None and value["type"] == "VALUE_CONSTANT" else None
+    return found if isinstance(found, str) else None
+
+
+def _is_filter(text: str) -> bool:
+    return subscribable(text.encode())
 
 
 MAX_NODES = 1_000_000

@@ -1,26 +1,35 @@
 """Uncompacted segments in SQL: messages that are staged, and not in the table yet.
 
-Belongs here: opening a stream's live view (lake/view.py) for one statement, as SQL and Arrow tables for DuckDB, and the
-limit of what is read into memory.
+Belongs here: opening a stream's live view (lake/view.py) for one statement, as SQL and Arrow tables for DuckDB, the
+limit of what is read into memory, and asking the server for its index.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from lakestream.lake.errors import LakeError, StorageFailed
-from lakestream.lake.flush import DEFAULT_TIMEOUT_S, FlushFailed, ServerCredentials, StreamNotFound
+from lakestream.lake.flush import (
+    DEFAULT_TIMEOUT_S,
+    Flusher,
+    FlushFailed,
+    ServerCredentials,
+    StreamNotFound,
+    connect,
+)
+from lakestream.lake.last_messages import LastPage
 from lakestream.lake.staging import staging
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import departures as departure_files
 from lakestream.lake.table.departures import DeletedMessages
 from lakestream.lake.table.schema import REMOVED_COLUMN, Layout
-from lakestream.lake.view import StreamView, open_view
+from lakestream.lake.view import DecodedParts, Followers, StreamView, open_view
 from lakestream_sql.statements import SqlError, TableAt, scan
 
 if TYPE_CHECKING:
@@ -37,6 +46,39 @@ class QueriedStream(msgspec.Struct, frozen=True):
     stream: str
     table: str
     name: str
+
+
+class LastWanted(msgspec.Struct, frozen=True):
+    """The last messages of a stream that a query wants: of the subjects that match a filter; of all without filters."""
+
+    stream: str
+    filters: tuple[str, ...]
+
+
+class LastIndex(msgspec.Struct, frozen=True):
+    """The last message of each subject.
+
+    `begun`: the log entry as of which the answer began; `ended`: the one that it has at most.
+    """
+
+    uid: str
+    begun: int
+    ended: int
+    seqs: Any
+    subjects: Any
+
+
+def index_of(pages: Sequence[LastPage]) -> LastIndex | None:
+    """Return the index of a whole answer; None for one that ended with an error, or is not whole."""
+    if not pages or not pages[-1].done or any(page.error for page in pages):
+        return None
+    seqs = np.frombuffer(b"".join(page.seqs for page in pages), "<i8")
+    lengths = np.frombuffer(b"".join(page.lengths for page in pages), "<u4")
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(page.subjects for page in pages))]
+    names = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(lengths), buffers)
+    return LastIndex(pages[0].uid, pages[0].applied, pages[-1].applied, seqs, names.cast(pa.string()))
 
 
 class FlushServer(msgspec.Struct, frozen=True):
@@ -61,8 +103,8 @@ class StreamQuery(msgspec.Struct, frozen=True):
     """A stream's live view for one statement, as SQL for DuckDB.
 
     `sql` is a SELECT that reads the Arrow tables `arrow`, by name; None where the table alone is all. `table` is None
-    while there is none. `layout`: the table's layout if it is one of lakestream's. `tail_begins_ns`: the time of the
-    first uncompacted message; None for no message.
+    while there is none. `layout`: the table's layout if it is one of lakestream's. `tail`: the uncompacted messages.
+    `hidden`: the condition for rows of the table that are left out; "" for none.
     """
 
     table: TableAt | None
@@ -70,8 +112,14 @@ class StreamQuery(msgspec.Struct, frozen=True):
     archive: bool
     sql: str | None
     arrow: dict[str, Any]
-    tail_begins_ns: int | None
+    tail: Any
+    hidden: str
     view: StreamView
+
+    @property
+    def tail_begins_ns(self) -> int | None:
+        """Return the time of the first uncompacted message; None for no message."""
+        return self.tail.column("time_ns")[0].as_py() if self.tail.num_rows else None
 
 
 class LiveStreams:
@@ -83,6 +131,9 @@ class LiveStreams:
         tail_bytes: see `TAIL_BYTES`.
         notify: gets a line, once, when no server answers.
         place: returns the relation for a table's path and version.
+
+    Attributes:
+        given: the last messages that the caller has asked a server for.
     """
 
     def __init__(
@@ -100,6 +151,15 @@ class LiveStreams:
         self._notify = notify
         self._place = place
         self._notified: set[str] = set()
+        self._flushers: dict[str, Flusher] = {}
+        self._decoded: dict[str, DecodedParts] = {}
+        self._followers: Followers = {}
+        self.given: dict[LastWanted, LastIndex | None] = {}
+
+    def close(self) -> None:
+        """Close the connections to servers."""
+        while self._flushers:
+            self._flushers.popitem()[1].close()
 
     def staged(self, base: str, name: str) -> bool:
         """Return True if a directory below segments/ is a live stream's. `base`: the account's root, with a slash."""
@@ -147,24 +207,50 @@ class LiveStreams:
     def _view(self, stream: QueriedStream) -> StreamView | None:
         why = self._cannot_ask(stream)
         if self._server is not None and not why:
+            flusher = self._flusher(stream.account)
             try:
                 view = open_view(
                     self._root,
                     stream.stream,
                     stream.account,
-                    server=self._server.url,
                     timeout=self._server.timeout,
-                    credentials=self._server.credentials,
+                    flusher=flusher,
+                    followers=self._followers,
                 )
-                why = "" if view.flushed else view.note
-                return self._with_notice(view, why)
+                return self._with_notice(view, "" if view.flushed else view.note)
             except (FlushFailed, StreamNotFound) as error:
                 why = str(error)
+                self.close()  # other servers may run by the next time
         try:
-            view = open_view(self._root, stream.stream, stream.account, flush=False)
+            view = open_view(self._root, stream.stream, stream.account, flush=False, followers=self._followers)
         except StreamNotFound:
             return None
         return self._with_notice(view, why)
+
+    def _flusher(self, account: str) -> Flusher | None:
+        """Return the connection for streams of an account; None when the lake names no server."""
+        assert self._server is not None
+        if (found := self._flushers.get(account)) is None:
+            found = connect(open_storage(self._root), account, self._server.url, self._server.credentials)
+            if found is not None:
+                self._flushers[account] = found
+        return found
+
+    def last(self, stream: QueriedStream, filters: tuple[str, ...]) -> LastIndex | None:
+        """Return the last messages of subjects as the server's index has them; None when it cannot be asked.
+
+        An index serves the views that are opened behind it.
+        """
+        wanted = LastWanted(stream.stream, filters)
+        if wanted in self.given:
+            return self.given[wanted]
+        if self._server is None or self._cannot_ask(stream):
+            return None
+        try:
+            flusher = self._flusher(stream.account)
+            return None if flusher is None else index_of(flusher.last(stream.stream, filters, self._server.timeout))
+        except LakeError:
+            return None  # the flush that follows tells why
 
     def _cannot_ask(self, stream: QueriedStream) -> str:
         """Return the reason why no server is asked for a stream of another account than the user's, or ""."""
@@ -180,6 +266,15 @@ class LiveStreams:
             self._notify(f"messages that are not staged yet are missing: {why}")
         return view
 
+    def _kept(self, view: StreamView) -> DecodedParts:
+        """Return the decoded segments of the stream, which the next query wants again; those of others are dropped
+        when all of them have too many bytes."""
+        for table in list(self._decoded):
+            parts = (key[0] for each in self._decoded.values() for key in each)
+            if table != view.table and sum(part.size for part in parts) > self._tail_bytes // 2:
+                del self._decoded[table]
+        return self._decoded.setdefault(view.table, {})
+
     def _live(self, view: StreamView, number: int) -> StreamQuery:
         size = sum(part.size for part in view.parts)
         if size > self._tail_bytes:
@@ -187,8 +282,8 @@ class LiveStreams:
         table, seen = None if view.version is None else self._place(view.table, view.version), view
         selects: list[str] = []
         arrow: dict[str, Any] = {}
-        rows = view.tail()
-        as_it_is = REMOVED_COLUMN if view.has_removed else None
+        rows = view.tail(self._kept(view))
+        as_it_is, hidden = REMOVED_COLUMN if view.has_removed else None, view.hidden_sql() or ""
         if table is not None and (rows.num_rows or view.hidden_sql() or view.removed_sql() != as_it_is):
             where = ""
             if len(view.hidden.removed) + len(view.hidden.runs) > MANY_REMOVED:
@@ -197,11 +292,11 @@ class LiveStreams:
                 dead = DeletedMessages(view.hidden.floor)
                 view = msgspec.structs.replace(view, hidden=dead)
                 where = f"seq NOT IN (SELECT seq FROM gone_{number})"
+                hidden = f"NOT ({where})" + (f" OR {floor}" if (floor := view.hidden_sql()) else "")
             names = [*view.columns, *view.typed_names]
             selects.append(view.table_sql(scan(table), names, where))
         if table is None or rows.num_rows:
             arrow[f"tail_{number}"] = rows
             selects.append(f"SELECT * FROM tail_{number}")
         sql = " UNION ALL BY NAME ".join(selects) or None
-        begins = rows.column("time_ns")[0].as_py() if rows.num_rows else None
-        return StreamQuery(table, view.layout, REMOVED_COLUMN in view.columns, sql, arrow, begins, seen)
+        return StreamQuery(table, view.layout, REMOVED_COLUMN in view.columns, sql, arrow, rows, hidden, seen)
