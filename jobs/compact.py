@@ -124,6 +124,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     given = parser.parse_args(arguments)
     if given.connect is not None and given.heap == job.DEFAULT_HEAP_MIB:
         given.heap = HEAP_MIB
+    if given.connect is not None:
+        given.cores += 1  # a slot that is kept (jvm/, Preemption.java)
     return given
 
 

@@ -1,10 +1,14 @@
 package io.lakestream.spark;
 
-import java.util.ArrayDeque;
-import java.util.Deque;
 import java.util.HashSet;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Properties;
 import java.util.Set;
+import java.util.concurrent.CountDownLatch;
 import org.apache.spark.SparkContext;
+import org.apache.spark.api.java.JavaFutureAction;
+import org.apache.spark.api.java.JavaSparkContext;
 import org.apache.spark.scheduler.SparkListener;
 import org.apache.spark.scheduler.SparkListenerStageCompleted;
 import org.apache.spark.scheduler.SparkListenerStageSubmitted;
@@ -12,31 +16,64 @@ import org.apache.spark.scheduler.SparkListenerTaskEnd;
 import org.apache.spark.scheduler.SparkListenerTaskStart;
 
 /**
- * Takes a slot from the queries of Spark Connect when a stage of the compactor finds all of them taken.
+ * Keeps a slot from the queries of Spark Connect, for the compactor.
  *
  * <p>Spark's fair scheduler gives a pool the slots that become free, and takes none away: one query of long tasks would
- * stop compaction until they end. The task that was started last is killed, which is no failure, and begins anew later.
+ * stop compaction until they end. To kill one of its tasks when a stage of the compactor begins is not enough: a task
+ * looks only now and then whether it was killed (a join of two large ranges every ten seconds), the query gets the slot
+ * back between two stages, and a commit has several. So a task that does nothing holds a slot, in a pool that comes
+ * behind the compactor's and before the queries'. When a stage of the compactor begins and queries have all other slots,
+ * it ends at once, and another one takes the next slot that the compactor leaves.
  */
 public final class Preemption extends SparkListener {
+  /** Name of the pool; packages/spark/lakestream_spark/pools.xml has the weights. Of equals the first by name is served. */
+  private static final String POOL = "compactor-slot";
+
+  private static final String INTERRUPT = "spark.job.interruptOnCancel";
+
   private final SparkContext context;
   private final Set<Integer> stages = new HashSet<>();
-  private final Deque<Long> tasks = new ArrayDeque<>();
+  private final Set<Long> tasks = new HashSet<>();
+  private JavaFutureAction<Void> held;
 
   private Preemption(SparkContext context) {
     this.context = context;
+    this.held = hold();
   }
 
-  /** Begins to watch the tasks of an application. */
+  /** Begins to keep a slot of an application, unless it has only one. */
   public static void start(SparkContext context) {
-    context.addSparkListener(new Preemption(context));
+    if (context.defaultParallelism() > 1) {
+      context.addSparkListener(new Preemption(context));
+    }
+  }
+
+  private JavaFutureAction<Void> hold() {
+    String pool = context.getLocalProperty(ConnectPool.PROPERTY);
+    context.setLocalProperty(ConnectPool.PROPERTY, POOL);
+    context.setLocalProperty(INTERRUPT, "true");
+    try {
+      return JavaSparkContext.fromSparkContext(context).parallelize(List.of(0), 1).foreachPartitionAsync(Preemption::wait);
+    } finally {
+      context.setLocalProperty(ConnectPool.PROPERTY, pool);
+      context.setLocalProperty(INTERRUPT, null);
+    }
+  }
+
+  private static void wait(Iterator<Integer> none) throws InterruptedException {
+    new CountDownLatch(1).await();
   }
 
   @Override
   public void onStageSubmitted(SparkListenerStageSubmitted event) {
-    if (event.properties() != null && ConnectPool.NAME.equals(event.properties().getProperty(ConnectPool.PROPERTY))) {
+    Properties properties = event.properties();
+    String pool = properties == null ? null : properties.getProperty(ConnectPool.PROPERTY);
+    if (ConnectPool.NAME.equals(pool)) {
       stages.add(event.stageInfo().stageId());
-    } else if (tasks.size() >= context.defaultParallelism()) {
-      context.killTaskAttempt(tasks.getLast(), true, "compaction comes first");
+    } else if (!POOL.equals(pool) && tasks.size() >= context.defaultParallelism() - 1) {
+      JavaFutureAction<Void> before = held;
+      held = hold();
+      before.cancel(true);
     }
   }
 
@@ -48,7 +85,7 @@ public final class Preemption extends SparkListener {
   @Override
   public void onTaskStart(SparkListenerTaskStart event) {
     if (stages.contains(event.stageId())) {
-      tasks.addLast(event.taskInfo().taskId());
+      tasks.add(event.taskInfo().taskId());
     }
   }
 
