@@ -53,11 +53,17 @@ class World:
         self._fill("ann", "ORDERS", MESSAGES)
         self._fill("ann", "OTHER", 1)
         self._fill("bob", "SECRET", 2)
+        bucket = Session(self.server)
+        config = {"name": "KV_settings", "subjects": ["$KV.settings.>"], "max_msgs_per_subject": 5}
+        bucket.wire.api("STREAM.CREATE.KV_settings", config)
+        for key, value in (("a", b"1"), ("a", b"2"), ("b", b"3")):
+            bucket.wire.request(f"$KV.settings.{key}", value)
+        bucket.wire.close()
         self.port = free_ports(1)[0]
         self.job = Job(self.lake, "--connect", str(self.port), "--maintain-every", "0", "--interval", "0.2")
         self.job.wait_for("compactor ready")
         self.job.wait_for(f"Spark Connect at 127.0.0.1:{self.port}")
-        until(lambda: self.has("A", "ORDERS", "OTHER") and self.has("B", "SECRET"))
+        until(lambda: self.has("A", "ORDERS", "OTHER", "KV_settings") and self.has("B", "SECRET"))
         note = connect.read_note(str(self.lake))
         assert note is not None
         self.note = note
@@ -248,7 +254,7 @@ def test_a_query_over_nats_reads_the_accounts_tables(ann: Session) -> None:
     assert (found.code, found.rows) == (0, [{"n": MESSAGES, "d": '{"n": 9}'}])
     assert (found.head["account"], found.head["stale"]) == ("A", ["ORDERS"])
     names = [row["table"] for row in ask(ann, "SHOW TABLES").rows]
-    assert names == ["delta.`streams/ORDERS`", "delta.`streams/OTHER`"]
+    assert names == ["delta.`streams/KV_settings`", "delta.`streams/ORDERS`", "delta.`streams/OTHER`"]
     assert ask(ann, f"SELECT seq FROM {ORDERS} WHERE seq = :x", parameters={"x": 3}).rows == [{"seq": 3}]
     assert ask(ann, f"SELECT seq FROM {ORDERS} WHERE seq = ?", parameters=[4]).rows == [{"seq": 4}]
     assert ask(ann, "WITH o AS (SELECT 1 AS x) SELECT x FROM o").rows == [{"x": 1}]
@@ -258,6 +264,34 @@ def test_a_query_over_nats_reads_the_accounts_tables(ann: Session) -> None:
     assert (len(few.rows), few.end["Lake-Sql-Truncated"]) == (2, "true")
     shape = ask(ann, f"SELECT seq, data FROM {ORDERS}", describe=True)
     assert [(each["name"], each["type"]) for each in shape.head["columns"]] == [("seq", "BIGINT"), ("data", "BLOB")]
+
+
+def test_a_query_over_nats_reads_the_accounts_buckets(ann: Session, spark: Any, tmp_path: Path) -> None:
+    found = ask(ann, "SELECT key, CAST(value AS STRING) AS value, revision FROM kv.settings ORDER BY key")
+    assert found.rows == [{"key": "a", "value": "2", "revision": 2}, {"key": "b", "value": "3", "revision": 3}]
+    assert found.head["stale"] == ["KV_settings"]
+    assert ask(ann, "SELECT count(*) AS n FROM kv_history.settings").rows == [{"n": 3}]
+    assert ask(ann, "SELECT revision FROM kv.settings VERSION AS OF 1").rows == [{"revision": 1}]
+    assert ask(ann, "SELECT * FROM kv.none").code == 404
+    assert ask(ann, "SELECT * FROM obj.none").code == 404
+    spark.sql("CREATE DATABASE kv")
+    spark.sql(f"CREATE TABLE kv.none USING delta LOCATION '{tmp_path}/none' AS SELECT 'x' AS x")
+    assert ask(ann, "SELECT * FROM kv.none").code == 404, "a table of Spark's own catalog"
+    spark.sql("DROP DATABASE kv CASCADE")
+
+
+@pytest.mark.parametrize(
+    ("query", "name"),
+    [
+        ("SELECT * FROM ORDERS_json", "typed view ORDERS_json"),
+        ("SELECT * FROM misfits.ORDERS", "typed view misfits.ORDERS"),
+        ("SELECT * FROM last('ORDERS')", "table function last"),
+    ],
+)
+def test_what_only_the_other_engine_has_is_refused_by_name(ann: Session, query: str, name: str) -> None:
+    found = ask(ann, query)
+    assert found.code == 403
+    assert f"{name}, which DuckDB's engine has, is not available" in found.end["Lake-Sql-Error"]
 
 
 async def test_the_client_gets_arrow(world: World, spark: Any) -> None:
@@ -322,7 +356,9 @@ ESCAPES = (
     "SELECT * FROM TYPED_json WHERE EXISTS (WITH TYPED_json AS (SELECT 1) SELECT * FROM TYPED_json)",
     "WITH a AS (SELECT * FROM TYPED_json), TYPED_json AS (SELECT 1) SELECT * FROM a",
     "SELECT * FROM stolen",
-    "SELECT * FROM kv.prices",
+    "SELECT * FROM kv.`B/prices`",
+    "SELECT * FROM kv.`../prices`",
+    "SELECT * FROM accounts.B.SECRET",
     "SELECT * FROM spark_catalog.default.stolen",
     "SELECT * FROM STREAM delta.`streams/ORDERS`",
     "SELECT _metadata.file_path FROM delta.`streams/ORDERS`",

@@ -62,6 +62,12 @@ _STREAMS = "lakestream_streams"
 """Table function of a confined session with the streams that a query reads (jvm/, Confinement.java)."""
 _REFUSED = "a query here reads streams, "
 """Beginning of the errors of Confinement.java."""
+LAST_HINT = (
+    "the table function last is DuckDB's engine's alone; in Spark: SELECT subject, max(seq), max_by(data, seq) FROM "
+    "delta.`streams/ORDERS` GROUP BY subject"
+)
+_NO_BUCKET = "there is no table "
+"""Beginning of the error of AsOf.java for a bucket without a table."""
 _EXPLAIN = re.compile(r"(\s|--[^\n]*\n|/\*.*?\*/)*EXPLAIN\b", re.IGNORECASE | re.DOTALL)
 _PLACE = re.compile(r"\bline (\d+),? pos (\d+)")
 
@@ -324,6 +330,8 @@ def explained(error: Exception, statement: str, offset: int, text: str) -> SqlEr
     message = message.strip()
     if ours := re.search(r"^lakestream\.[\w.]+: (.+)", message, re.MULTILINE):
         return SqlError(ours.group(1))  # the text of as_of, at the end of the stack trace
+    if condition == "UNRESOLVABLE_TABLE_VALUED_FUNCTION" and "`last`" in message:
+        message = LAST_HINT
     place = None
     if found := _PLACE.search(message):
         line, column = int(found.group(1)), int(found.group(2))
@@ -335,7 +343,11 @@ def explained(error: Exception, statement: str, offset: int, text: str) -> SqlEr
         .replace("(line", "")
         .strip(" ;\n")
     )
-    if condition.partition(".")[0] in _NO_TABLE or body.endswith("_delta_log does not exist"):
+    if (
+        condition.partition(".")[0] in _NO_TABLE
+        or body.endswith("_delta_log does not exist")
+        or body.startswith(_NO_BUCKET)
+    ):
         return UnknownStream(body if place is None else str(BadSql(body, text, place)))
     return SqlError(body) if place is None else BadSql(body, text, place)
 

@@ -133,7 +133,13 @@ public final class AsOf {
    */
   LogicalPlan bucket(List<String> name, Expression timestamp, String version) {
     String stream = Buckets.stream(name);
-    if (stream == null || !isTable(table(stream))) {
+    if (stream == null) {
+      return null;
+    }
+    if (!isTable(table(stream))) {
+      if (Statements.areConfined(session)) { // else a table of Spark's catalog would be looked for
+        throw wrong("there is no table " + String.join(".", name));
+      }
       return null;
     }
     Dataset<Row> messages;

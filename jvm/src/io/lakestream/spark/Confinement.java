@@ -35,8 +35,8 @@ import scala.jdk.javaapi.CollectionConverters;
  *
  * <p>Spark has no users: any query could read files (<code>text.`/etc/passwd`</code>), call Java (reflect), run programs
  * (TRANSFORM … USING) or read other accounts' tables. So nothing is forbidden here, a little is allowed: the nodes of
- * queries, tables <code>delta.`streams/X`</code> directly below the session's root, names of WITH, as_of, and Spark's
- * builtin functions of harmless groups. The session's root is the account's directory. It is the plan as parsed that is
+ * queries, tables <code>delta.`streams/X`</code> directly below the session's root, buckets (kv.X), names of WITH, as_of, and
+ * Spark's builtin functions of harmless groups. The session's root is the account's directory. It is the plan as parsed that is
  * judged, before any name is looked up; IDENTIFIER(…), whose names appear later, is none of the allowed nodes.
  */
 final class Confinement {
@@ -112,6 +112,11 @@ final class Confinement {
           "stack", "variant_explode", "variant_explode_outer", STREAMS);
   private static final Pattern TABLE = Pattern.compile("streams/([^/@]+)(@v\\d+|@\\d{17})?");
 
+  /** Name of a bucket or object store of the account itself. */
+  private static final Pattern BUCKET = Pattern.compile("[-A-Za-z0-9_]+");
+
+  private static final String ELSEWHERE = ", which DuckDB's engine has,";
+
   /** The column with the paths of files, which Spark adds to every table. */
   private static final Pattern METADATA = Pattern.compile("(?<![A-Za-z0-9_])_metadata(?![A-Za-z0-9_])", Pattern.CASE_INSENSITIVE);
 
@@ -175,7 +180,8 @@ final class Confinement {
       if (name.size() == 1 && name.get(0).equalsIgnoreCase(AsOf.NAME)) {
         asOf(CollectionConverters.asJava(function.functionArgs()));
       } else if (name.size() != 1 || !TABLES.contains(lower(name.get(0)))) {
-        throw refused("function " + String.join(".", name));
+        boolean isOurs = name.size() == 1 && lower(name.get(0)).equals("last");
+        throw refused((isOurs ? "table " : "") + "function " + String.join(".", name) + (isOurs ? ELSEWHERE : ""));
       }
     }
   }
@@ -187,6 +193,13 @@ final class Confinement {
     }
     if (name.size() == 1 && scope.contains(lower(name.get(0)))) {
       return;
+    }
+    if (Buckets.stream(name) != null && BUCKET.matcher(name.get(1)).matches()) {
+      streams.add(Buckets.stream(name).substring("streams/".length()));
+      return;
+    }
+    if (TypedViews.isName(name) || (name.size() == 2 && lower(name.get(0)).equals("misfits"))) {
+      throw refused("typed view " + String.join(".", name) + ELSEWHERE);
     }
     Matcher stream = TABLE.matcher(name.get(name.size() - 1));
     if (name.size() != 2 || !name.get(0).equalsIgnoreCase("delta") || !stream.matches()) {

@@ -1,5 +1,6 @@
 package io.lakestream.spark;
 
+import java.util.List;
 import java.util.regex.Pattern;
 import org.apache.spark.sql.SparkSession;
 import org.apache.spark.sql.catalyst.AliasIdentifier;
@@ -10,6 +11,7 @@ import org.apache.spark.sql.catalyst.rules.Rule;
 import scala.Function1;
 import scala.collection.immutable.Nil$;
 import scala.collection.immutable.Seq;
+import scala.jdk.javaapi.CollectionConverters;
 import scala.runtime.AbstractPartialFunction;
 
 /**
@@ -42,9 +44,13 @@ public final class TypedViews extends Rule<LogicalPlan> {
 
   private static boolean isView(LogicalPlan plan) {
     return plan instanceof UnresolvedRelation relation
-        && relation.multipartIdentifier().size() == 1
         && !relation.isStreaming()
-        && NAME.matcher(relation.multipartIdentifier().head()).matches();
+        && isName(CollectionConverters.asJava(relation.multipartIdentifier()));
+  }
+
+  /** Returns true for a name that a typed view may have. */
+  static boolean isName(List<String> name) {
+    return name.size() == 1 && NAME.matcher(name.get(0)).matches();
   }
 
   private static final class Views extends AbstractPartialFunction<LogicalPlan, LogicalPlan> {
