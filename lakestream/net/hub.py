@@ -321,7 +321,7 @@ class Hub:
         """Hand a message that another node routed here to the subscribers of this node.
 
         Args:
-            groups: see `Routed` in route_wire.py.
+            groups: see `Routed` in protocol/route_wire.py.
             node: named in its trace.
 
         Returns:

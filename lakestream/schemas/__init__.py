@@ -18,7 +18,6 @@ In reading order:
 - `schema.py`: Schemas as the registry stores them.
 - `codec.py`: Codecs of all formats behind one interface.
 - `compatibility.py`: Compatibility of versions of a schema, by the modes and rules of Confluent's Schema Registry.
-- `infer.py`: Proposal of a JSON Schema from a sample of payloads.
 - `naming.py`: Names of schemas in streams and messages.
 - `payloads.py`: Payloads of one version of a schema.
 """

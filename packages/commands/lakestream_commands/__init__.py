@@ -14,4 +14,5 @@ In reading order:
 - `schema.py`: `lakestream schema`: the schema registry of an account.
 - `status.py`: `lakestream status`: a server on one screen.
 - `top.py`: `lakestream top`: connections, streams and consumers of a running server, live.
+- `infer.py`: Proposal of a JSON Schema from a sample of payloads.
 """

@@ -212,7 +212,7 @@ def infer(
     as_json: JsonOption = False,
 ) -> None:
     """Propose a JSON Schema for a stream, from a sample. stdout has the schema, stderr what would not fit."""
-    from lakestream.schemas.infer import infer as propose
+    from lakestream_commands.infer import infer as propose
 
     with exits(""), ClientLink(server) as link:
         records = sampled(link, stream, subject, count)

@@ -15,4 +15,5 @@ In reading order:
 - `live.py`: Messages of subjects as Server-Sent Events.
 - `shown.py`: Messages as the page gets them.
 - `sql.py`: SQL of the console, in processes of their own.
+- `pipe.py`: A connection of this server without a socket.
 """

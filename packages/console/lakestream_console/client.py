@@ -19,7 +19,6 @@ import msgspec
 
 from lakestream import __version__
 from lakestream.net.connection import Connection
-from lakestream.net.pipe import Pipe
 from lakestream.protocol import frames, headers
 from lakestream.protocol.api.jsonio import dumps
 from lakestream.protocol.commands import Ping, Pong, Single
@@ -28,6 +27,7 @@ from lakestream.protocol.goquote import quoted
 from lakestream.protocol.nkeys import key_pair
 from lakestream.protocol.nuid import nuid
 from lakestream.protocol.subjects import valid_subject
+from lakestream_console.pipe import Pipe
 
 NAME = "lakestream console"
 """Name of a session's connection in /connz."""

@@ -17,8 +17,7 @@ import msgspec
 from lakestream.ops.sql import last, processes
 from lakestream.ops.sql.last import MENTIONED
 from lakestream.ops.sql.processes import CannotStart, Process, ProcessEnded, ProcessQueryFailed
-from lakestream.ports import Clock
-from lakestream.protocol.delivered import DeliveredMessage
+from lakestream.ports import Clock, Single
 from lakestream_console.client import ConsoleClient, ConsoleError, SessionEnded
 
 MAX_PROCESSES = 4
@@ -138,7 +137,7 @@ class SqlProcesses:
 
     async def _ask_last(self, client: ConsoleClient, subject: str, body: bytes) -> AsyncIterator[bytes]:
         """Yield the answers to a request, if they come in time."""
-        replies: list[DeliveredMessage] = []
+        replies: list[Single] = []
         with contextlib.suppress(ConsoleError):
             replies, _ = await client.request(subject.encode(), b"", body, "eob", FLUSH_WAIT_NS)
         for reply in replies:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from lakestream.net.pipe import Pipe
+from lakestream_console.pipe import Pipe
 
 pytestmark = pytest.mark.unit
 

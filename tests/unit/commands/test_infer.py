@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestream.schemas.infer import infer
+from lakestream_commands.infer import infer
 
 pytestmark = pytest.mark.unit
 
