@@ -21,7 +21,6 @@ import msgspec
 
 from lakestream.lake.storage import paths
 from lakestream.lake.table.at import KEEP_MORE
-from lakestream.lake.table.log import TableLog
 from lakestream_sql import TAIL_BYTES, buckets, explained, statements
 from lakestream_sql.catalog import StatementSnapshot, StreamCatalog, UnknownStream
 from lakestream_sql.confined import BOUNDS, Checker, QueryBounds, confine
@@ -49,6 +48,8 @@ if TYPE_CHECKING:
 
 __all__ = ["BadSql", "Result", "Session", "SqlError", "UnknownStream", "extension_path"]
 
+HISTORY = "version BIGINT, timestamp TIMESTAMPTZ, operation VARCHAR, last_seq BIGINT, last_time TIMESTAMPTZ"
+"""Columns of DESCRIBE HISTORY."""
 HISTORY_LIMIT = 1000
 """Maximum number of commits that DESCRIBE HISTORY shows, the newest first."""
 
@@ -270,7 +271,7 @@ class Session:
             (mention,) = statement.mentions()
             if mention.bare and (name := self._catalog.spelled(mention.name)) is not None:
                 mention = msgspec.structs.replace(mention, name=name)
-            result = self._history(self._catalog.log(mention, text))
+            result = self._history(mention, text)
         else:
             return self._execute(statement, text, described)
         if described is not None:
@@ -369,16 +370,21 @@ class Session:
                 rows.append((name, state.version, state.last_seq, state.uncompacted))
         return self._rows('"table" VARCHAR, "version" BIGINT, last_seq BIGINT, tail BIGINT', rows)
 
-    def _history(self, log: TableLog) -> Result:
+    def _history(self, mention: Mention, text: str) -> Result:
         rows: list[tuple[object, ...]] = []
+        try:
+            log = self._catalog.log(mention, text)
+        except UnknownStream:
+            if StatementSnapshot(self._catalog, text).locate(mention) is None:
+                raise
+            return self._rows(HISTORY, rows)  # a stream whose messages are not in a table yet
         for version in reversed(log.versions[-HISTORY_LIMIT:]):
             commit = log.summary(version)
             progress = commit.progress
             made = _moment(commit.time_ms * 1_000_000)
             until = (progress.last_seq, _moment(progress.last_time_ns)) if progress else (None, None)
             rows.append((version, made, commit.operation, *until))
-        shape = "version BIGINT, timestamp TIMESTAMPTZ, operation VARCHAR, last_seq BIGINT, last_time TIMESTAMPTZ"
-        return self._rows(shape, rows)
+        return self._rows(HISTORY, rows)
 
     def _rows(self, shape: str, rows: list[tuple[object, ...]]) -> Result:
         """Return rows made here as a result."""

@@ -106,6 +106,20 @@ def seqs(session: Session, source: str = ORDERS, where: str = "") -> list[int]:
     return [seq for (seq,) in session.query(f"SELECT seq FROM {source} {where} ORDER BY seq").fetchall()]
 
 
+@pytest.mark.parametrize("name", ["ORDERS", ORDERS])
+def test_the_history_of_a_stream_without_a_table_is_empty(lake: Lake, name: str) -> None:
+    lake.publish(3)
+    lake.stage()
+    with Session(lake.root) as session:
+        found = session.query(f"DESCRIBE HISTORY {name}")
+        assert (found.columns[:3], found.fetchall()) == (("version", "timestamp", "operation"), [])
+        with pytest.raises(UnknownStream, match=r"Did you mean"):
+            session.query("DESCRIBE HISTORY ORDRES")
+    lake.commit()
+    with Session(lake.root) as session:
+        assert [row[0] for row in session.query(f"DESCRIBE HISTORY {name}").fetchall()][-1:] == [0]
+
+
 def test_a_stream_without_a_table(lake: Lake, session: Session) -> None:
     lake.publish(7)
     lake.stage()
