@@ -98,7 +98,7 @@ _OPTIONS: dict[str, tuple[Any, Any]] = {
 
 def with_server(command: Callable[..., None]) -> Callable[..., None]:
     """Return a command with the options of a server instead of its parameter `server`, which gets a `Server`."""
-    return with_options("server", _OPTIONS, _server)(command)
+    return with_options("server", _OPTIONS, server_of)(command)
 
 
 def with_options(
@@ -138,7 +138,7 @@ def with_options(
     return decorate
 
 
-def _server(given: dict[str, Any]) -> Server:
+def server_of(given: Mapping[str, Any]) -> Server:
     """Return the server that options name: each of them precedes the context, which precedes the default."""
     login = {name: given[name] for name in _LOGIN_OPTIONS if given[name]}
     name = given["context"] or ("" if given["server"] else _selected())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lakestream.cli.app import app
+from tests import nursery
 from tests.servers import Kind, Server
 from tests.wire import Wire
 
@@ -277,3 +279,26 @@ def test_status_over_nats_shows_the_server_or_what_concerns_the_account(tmp_path
             assert told["healthy"] is True
     finally:
         server.kill()
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("stream info O", ["ORDERS", "OTHER"]),
+        ("stream info KV_", ["KV_prices"]),
+        ("consumer info ORDERS ", ["slow"]),
+        ("kv get ", ["prices"]),
+        ("object ls ", ["files"]),
+        ("stream info --server nats://127.0.0.1:1 O", []),
+    ],
+)
+def test_a_shell_completes_names(address: str, run: Run, line: str, expected: list[str]) -> None:
+    for name in ("ORDERS", "OTHER"):
+        run("stream", "add", name, "--subjects", f"{name}.>", "--defaults")
+    run("consumer", "add", "ORDERS", "slow", "--pull", "--defaults")
+    run("kv", "add", "prices")
+    run("object", "add", "files")
+    words = f"lakestream {line}"
+    variables = {"_LAKESTREAM_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    found = nursery.run([], {**os.environ, **variables})
+    assert (found.stdout.split(), found.stderr) == (expected, "")

@@ -12,4 +12,5 @@ In reading order:
 - `consumers.py`: `lakestream consumer`.
 - `buckets.py`: `lakestream kv`.
 - `objects.py`: `lakestream object`.
+- `completion.py`: Names of a server's streams, consumers and buckets, for shells that complete a command line.
 """

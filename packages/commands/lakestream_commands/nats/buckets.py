@@ -14,6 +14,7 @@ import typer
 from lakestream.cli.server_options import Server, with_server
 from lakestream.cli.terminal import JsonOption, print_json, size
 from lakestream_commands.nats import shown
+from lakestream_commands.nats.completion import names
 from lakestream_commands.nats.session import TIMEOUT_S, ApiRefused, CommandFailed, NatsSession, confirm, over_nats
 from lakestream_commands.nats.streams import NO_MESSAGE, Force
 
@@ -24,7 +25,8 @@ kv = typer.Typer(help="Create and show key-value buckets; put, get, watch and de
 
 PREFIX = "KV_"
 
-BucketName = Annotated[str, typer.Argument(metavar="BUCKET", help="Name of the bucket.")]
+_BUCKETS = names("stream", "KV_")
+BucketName = Annotated[str, typer.Argument(metavar="BUCKET", help="Name of the bucket.", autocompletion=_BUCKETS)]
 Key = Annotated[str, typer.Argument(metavar="KEY", help="The key.")]
 Value = Annotated[str | None, typer.Argument(metavar="[VALUE]", help="The value; without it stdin is read.")]
 Raw = Annotated[bool, typer.Option("--raw", "-r", help="Print the value only.")]
@@ -171,7 +173,9 @@ def get(
 @with_server
 def ls(
     server: Server,
-    bucket: Annotated[str, typer.Argument(metavar="[BUCKET]", help="List its keys; without it the buckets.")] = "",
+    bucket: Annotated[
+        str, typer.Argument(metavar="[BUCKET]", help="List its keys; without it the buckets.", autocompletion=_BUCKETS)
+    ] = "",
     filters: Annotated[list[str] | None, typer.Argument(metavar="[FILTER]...", help="Only these keys.")] = None,
     names: Annotated[bool, typer.Option("--names", "-n", help="Names only.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="With time and revision.")] = False,

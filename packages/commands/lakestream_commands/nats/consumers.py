@@ -15,6 +15,7 @@ from lakestream.cli.server_options import Server, with_server
 from lakestream.cli.terminal import JsonOption, print_json
 from lakestream.protocol.durations import format_duration
 from lakestream_commands.nats import shown
+from lakestream_commands.nats.completion import names
 from lakestream_commands.nats.session import TIMEOUT_S, CommandFailed, NatsSession, confirm, over_nats
 from lakestream_commands.nats.streams import ConfigFile, Defaults, Force, StreamName, Unasked, read_config, with_config
 
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
 
 consumer = typer.Typer(help="Create, show, read, pause and delete consumers.", no_args_is_help=True)
 
-ConsumerName = Annotated[str, typer.Argument(metavar="CONSUMER", help="Name of the consumer.")]
+ConsumerName = Annotated[
+    str, typer.Argument(metavar="CONSUMER", help="Name of the consumer.", autocompletion=names("consumer"))
+]
 
 
 def _option(kind: Any, name: str, text: str, **more: Any) -> Any:

@@ -16,6 +16,7 @@ import typer
 from lakestream.cli.server_options import Server, with_server
 from lakestream.cli.terminal import JsonOption, print_json, size
 from lakestream_commands.nats import shown
+from lakestream_commands.nats.completion import names
 from lakestream_commands.nats.session import TIMEOUT_S, CommandFailed, NatsSession, confirm, over_nats
 from lakestream_commands.nats.streams import Force
 
@@ -27,7 +28,8 @@ objects = typer.Typer(help="Create and show object stores; put, get and delete o
 
 PREFIX = "OBJ_"
 
-StoreName = Annotated[str, typer.Argument(metavar="BUCKET", help="Name of the object store.")]
+_STORES = names("stream", "OBJ_")
+StoreName = Annotated[str, typer.Argument(metavar="BUCKET", help="Name of the object store.", autocompletion=_STORES)]
 ObjectName = Annotated[str, typer.Argument(metavar="OBJECT", help="Name of the object.")]
 
 
@@ -155,7 +157,9 @@ def info(server: Server, bucket: StoreName, name: ObjectName) -> None:
 @with_server
 def ls(
     server: Server,
-    bucket: Annotated[str, typer.Argument(metavar="[BUCKET]", help="List its objects; without it the stores.")] = "",
+    bucket: Annotated[
+        str, typer.Argument(metavar="[BUCKET]", help="List its objects; without it the stores.", autocompletion=_STORES)
+    ] = "",
     as_json: JsonOption = False,
 ) -> None:
     """List the objects of an object store, or the object stores."""

@@ -16,11 +16,14 @@ import typer
 from lakestream.cli.server_options import Server, with_options, with_server
 from lakestream.cli.terminal import JsonOption, print_json, size
 from lakestream_commands.nats import shown
+from lakestream_commands.nats.completion import names
 from lakestream_commands.nats.session import ApiRefused, CommandFailed, NatsSession, confirm, over_nats
 
 stream = typer.Typer(help="Create, show, edit, read and delete streams.", no_args_is_help=True)
 
-StreamName = Annotated[str, typer.Argument(metavar="STREAM", help="Name of the stream.")]
+StreamName = Annotated[
+    str, typer.Argument(metavar="STREAM", help="Name of the stream.", autocompletion=names("stream"))
+]
 Force = Annotated[bool, typer.Option("--force", "-f", help="Do not ask.")]
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="JSON file with the configuration; options precede it.")
