@@ -291,7 +291,7 @@ def _upkeep(
         _say_done(result)
         metrics.note_maintained(result)
 
-    return Upkeep(Maintainer(spark, lake, stopping=stop.is_set), options.maintain_every, done)
+    return Upkeep(Maintainer(spark, lake, stopping=stop.is_set), options.maintain_every, done, lake=lake)
 
 
 def _start(connect: ConnectServer) -> None:

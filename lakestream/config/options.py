@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from lakestream.protocol import jwt  # with time zones, which a server without operators does without
 
 SECOND = 1_000_000_000
+MAX_CONSOLE_HISTORY_NS = 24 * 3600 * SECOND
+"""Longest history of the console's plots (24 h)."""
 MINUTE = 60 * SECOND
 KIB, MIB = 1024, 1024 * 1024
 MAX_PORT = 65535
@@ -474,11 +476,13 @@ class ConsoleOptions(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         allowed_hosts: names under which it is served without a login, besides the machine's own.
         without_certificate: its users need no client certificate where other clients do.
+        history_ns: time for which figures are kept for its plots, at most `MAX_CONSOLE_HISTORY_NS`; 0: none are.
     """
 
     enabled: bool = True
     allowed_hosts: tuple[str, ...] = ()
     without_certificate: bool = False
+    history_ns: int = MAX_CONSOLE_HISTORY_NS
 
 
 class PostgresOptions(msgspec.Struct, frozen=True, kw_only=True):

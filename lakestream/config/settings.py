@@ -19,6 +19,7 @@ from lakestream.config.errors import StartError
 from lakestream.config.leafnodes import as_leafnodes
 from lakestream.config.operators import OPERATOR_KEYS, settle_operators
 from lakestream.config.options import (
+    MAX_CONSOLE_HISTORY_NS,
     SECOND,
     ConsoleOptions,
     LakeOptions,
@@ -488,10 +489,18 @@ def _hosts(key: str, item: Item) -> tuple[str, ...]:
     return tuple(as_text(key, each) for each in item.value)
 
 
+def _history(key: str, item: Item) -> int:
+    duration = as_duration(key, item)
+    if not 0 <= duration <= MAX_CONSOLE_HISTORY_NS:
+        raise item.error(f"{key} is a duration of at most 24h")
+    return duration
+
+
 CONSOLE: dict[str, Rule] = {
     "enabled": ("enabled", as_boolean),
     "allowed_hosts": ("allowed_hosts", _hosts),
     "without_certificate": ("without_certificate", as_boolean),
+    "history": ("history_ns", _history),
 }
 
 

@@ -9,5 +9,6 @@ In reading order:
 - `snapshots.py`: Sending a stream as a backup: `$JS.API.STREAM.SNAPSHOT`.
 - `restores.py`: Restoring a backup: `$JS.API.STREAM.RESTORE`.
 - `restore_target.py`: Filling a new stream with the entries of an archive.
+- `past_stream.py`: A new stream with the messages that another one held in the past, as an archive to restore.
 - `events.py`: Advisories about snapshots and restores.
 """

@@ -26,6 +26,7 @@ from lakestream.runtime import ThreadIo
 if TYPE_CHECKING:
     from lakestream.account.api.subjects import Api
     from lakestream.account.engine import Engine
+    from lakestream.lake.staging.upkeep_desk import UpkeepState
     from lakestream.meta.node import MetaNode
     from lakestream.meta.stores import FileStores
     from lakestream.net.accounts.signed_accounts import SignedAccounts
@@ -104,6 +105,10 @@ class Lag(Protocol):
     @property
     def batch(self) -> object | None:
         """Return the last micro-batch of its query, if that is known."""
+
+    @property
+    def upkeep(self) -> UpkeepState | None:
+        """Return the state of its maintenance of tables, if that is known."""
 
     def lag(self) -> Mapping[str, StreamLag]:
         """Return the lag of each stream's table."""

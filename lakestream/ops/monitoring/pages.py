@@ -512,10 +512,14 @@ def lake_of(keeper: Lag) -> dict[str, Any]:
 
 
 def compactor_of(keeper: Lag) -> dict[str, Any]:
-    """Return the `compactor` object: whether one is at work, or about to be, and its last micro-batch."""
+    """Return the `compactor` object: whether one is at work or about to be, its maintenance, its last micro-batch."""
     page: dict[str, Any] = {"alive": keeper.attended}
     if keeper.starting and not keeper.attended:
         page["starting"] = True
+    if (upkeep := keeper.upkeep) is not None:
+        page["maintenance"] = {"next": format_time(upkeep.next_ns), "running": upkeep.running}
+        if upkeep.last:
+            page["maintenance"] |= {"last": upkeep.last, "last_time": format_time(upkeep.last_ns)}
     return page if keeper.batch is None else page | {"batch": msgspec.to_builtins(keeper.batch)}
 
 

@@ -66,11 +66,13 @@ class Process:
     Attributes:
         used_ns: when its last query ended.
         timer: ends it while it is idle.
+        opened: the body of its first answer.
     """
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
         self.used_ns = 0
+        self.opened = b""
         self.timer: Timer | None = None
 
     async def say(self, message: object) -> None:
@@ -127,12 +129,18 @@ async def start(lake: str, account: str, *, memory: int = 0, threads: int = 0) -
         CannotStart, ProcessEnded.
         ProcessQueryFailed: the lake cannot be queried.
     """
+    return await started(_PROGRAM, {"lake": lake, "account": account, "memory": memory, "threads": threads})
+
+
+async def started(program: str, opening: object) -> Process:
+    """Start a process of a program that is confined like that of a query, say its first message and wait for its first
+    answer. Raises CannotStart, ProcessEnded and ProcessQueryFailed, as `start` does."""
     try:
         made = await asyncio.create_subprocess_exec(
             sys.executable,
             "-P",  # nothing is imported from the working directory
             "-m",
-            _PROGRAM,
+            program,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
@@ -145,8 +153,8 @@ async def start(lake: str, account: str, *, memory: int = 0, threads: int = 0) -
     process = Process(made)
     try:
         async with asyncio.timeout(START_S):
-            await process.say({"lake": lake, "account": account, "memory": memory, "threads": threads})
-            await process.next()
+            await process.say(opening)
+            process.opened = await process.hear()
     except TimeoutError:
         await process.kill()
         raise ProcessEnded from None

@@ -15,6 +15,6 @@ In reading order:
 - `clones.py`: Clones of tables for mirrors, requested from the compactor.
 - `deleted_streams.py`: Marking a deleted stream in the lake.
 - `schema_export.py`: Export of registered schemas to the lake.
-- `api.py`: Requests of the lake's readers to the server.
+- `api.py`: Requests of clients about a stream's part of the lake.
 - `last_api.py`: Requests for the last message of each subject: `$LAKE.API.LAST.<stream>`.
 """

@@ -1,8 +1,9 @@
-"""Requests of the lake's readers to the server.
+"""Requests of clients about a stream's part of the lake.
 
 Belongs here: `$LAKE.API.FLUSH.<stream>`, which seals the stream's open segment and stages it, so that the lake's
-staging area has every message that was acked before the request. A flush waits for the log's running write before it
-seals, and seals nothing without messages or removals.
+staging area has every message that was acked before the request, and `$LAKE.API.MAINTAIN.<stream>`, which passes on to
+the compactor. A flush waits for the running write of the log before it seals; without messages or removals it seals
+nothing.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from lakestream.server.lake.keeper import LakeKeeper
     from lakestream.stream.assembly import Stream
 
+MAINTAIN = "$LAKE.API.MAINTAIN."
 WATCH_NS = 500_000_000
 """Interval at which a running flush is checked, in case its stream fails or is deleted."""
 MOST_WAITING = 10_000
@@ -50,11 +52,35 @@ class FlushApi:
         self._engine, self._keeper = engine, keeper
         self._bus, self._clock = engine.bus, engine.clock
         self._under_way: dict[str, _Flushing] = {}
-        self._subscription: Subscribed = self._bus.subscribe(f"{FLUSH}*".encode(), singly(self._asked))
+        self._subscriptions: list[Subscribed] = [
+            self._bus.subscribe(f"{FLUSH}*".encode(), singly(self._asked)),
+            self._bus.subscribe(f"{MAINTAIN}*".encode(), singly(self._maintain)),
+        ]
 
     def close(self) -> None:
         """Stop listening."""
-        self._subscription.cancel()
+        for subscription in self._subscriptions:
+            subscription.cancel()
+
+    def _maintain(self, subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:
+        """Pass a request to maintain the stream's table now to the compactor."""
+        try:
+            stream = self._in_lake(subject.rpartition(b".")[2].decode("utf-8", "replace"))
+        except ApiError as error:
+            self._fail([reply], error)
+            return
+        if stream is None:
+            return
+        name = stream.name
+
+        def passed(wrong: str) -> None:
+            if wrong:
+                self._fail([reply], ApiError(503, 0, wrong))
+            else:
+                self._answer([reply], {"stream": name, "success": True})
+
+        assert self._keeper is not None
+        self._keeper.maintain(stream, passed)
 
     def _asked(self, subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:
         try:
@@ -62,10 +88,11 @@ class FlushApi:
         except ApiError as error:
             self._fail([reply], error)
 
-    def _join(self, name: str, reply: bytes) -> None:
+    def _in_lake(self, name: str) -> Stream | None:
+        """Return a stream that has a table; None if another node answers for it. Raises ApiError."""
         stream = self._engine.node.asked_here(self._engine.account, name)
         if stream is None:
-            return
+            return None
         if stream.closed:
             raise api_error(10059)
         if self._keeper is None:
@@ -76,6 +103,12 @@ class FlushApi:
             raise ApiError(400, 0, f"stream {name} is not in the lake (its metadata has {LAKE}: off)")
         if stream.failed is not None:
             raise stream.failed
+        return stream
+
+    def _join(self, name: str, reply: bytes) -> None:
+        stream = self._in_lake(name)
+        if stream is None:
+            return
         flushing = self._under_way.get(name)
         if flushing is not None and flushing.stream is stream:
             if len(flushing.waiting) >= MOST_WAITING:

@@ -49,6 +49,7 @@ from lakestream.stream.core.stream import StreamCore
 
 if TYPE_CHECKING:
     from lakestream.lake.staging.query_progress import QueryProgress
+    from lakestream.lake.staging.upkeep_desk import UpkeepState
     from lakestream.server.lake.clones import LakeClones
     from lakestream.server.lake.tables import TableFigures
     from lakestream.stream.assembly import Stream
@@ -118,6 +119,8 @@ class LakeKeeper:
         """True if one was started that is not at work yet, as far as whoever started it knows."""
         self.batch: QueryProgress | None = None
         """The last micro-batch of the compactor's query, by the last check."""
+        self.upkeep: UpkeepState | None = None
+        """The state of the maintenance, by the last check."""
         self.visits = 0
         """Number of checks that found a compactor, or that one has been there since."""
         self._lock = LockState(False)
@@ -220,6 +223,26 @@ class LakeKeeper:
             page |= {"table": figures.table, "commits": figures.commits[:commits]}
         error = trouble or figures.error
         return page | ({"error": error} if error else {})
+
+    def maintain(self, stream: Stream, done: Callable[[str], None]) -> None:
+        """Ask the compactor to maintain a stream's table now; call back with "" once it is asked, or what is wrong."""
+        sync = self._syncs.get((stream.account, stream.name))
+        if sync is None or not self.attended:
+            done("no compactor is running: start one with `lakestream up`, or run `lakestream maintain`")
+            return
+        if self.upkeep is None:
+            done("the compactor does not maintain tables (maintain_every: 0)")
+            return
+
+        def ask() -> bool:
+            from lakestream.lake.staging import upkeep_desk
+
+            return upkeep_desk.ask(self.root, sync.follower.table)
+
+        def asked(accepted: bool | None, error: BaseException | None) -> None:
+            done(str(error) if error is not None else "" if accepted else "too many requests wait for the compactor")
+
+        self._io.submit(ask, asked)
 
     # ------------------------------------------------------------------ LakeLink
     def refusal(self, config: StreamConfig) -> str | None:
@@ -482,14 +505,18 @@ class LakeKeeper:
             return
         self._attended_at = now
 
-        def look() -> tuple[LockState, QueryProgress | None]:
-            from lakestream.lake.staging import query_progress
+        def look() -> tuple[LockState, QueryProgress | None, UpkeepState | None]:
+            from lakestream.lake.staging import query_progress, upkeep_desk
 
             found = lock_state(path)
-            return found, query_progress.read(self.root) if found.held else None
+            if not found.held:
+                return found, None, None
+            return found, query_progress.read(self.root), upkeep_desk.read_state(self.root)
 
-        def seen(both: tuple[LockState, QueryProgress | None] | None, error: BaseException | None) -> None:
-            found, self.batch = both or (LockState(False, self._lock.changed_ns), None)
+        def seen(
+            all_: tuple[LockState, QueryProgress | None, UpkeepState | None] | None, error: BaseException | None
+        ) -> None:
+            found, self.batch, self.upkeep = all_ or (LockState(False, self._lock.changed_ns), None, None)
             before, self._lock = self._lock, found
             came = not before.held and (found.held or found.changed_ns != before.changed_ns)
             self.attended = found.held

@@ -2,7 +2,7 @@
 
 Belongs here: the commands' options and exit codes (0 done, 1 failed, 130 after Ctrl-C), and sending messages to a
 server as a backup, in the flow of `$JS.API.STREAM.RESTORE`. Messages of the past are found in
-lake/read/history/past.py; the format of an archive is in account/backup/archive.py.
+lake/read/history/past.py; the new stream and its archive are in account/backup/past_stream.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lakestream.account.backup import archive
+from lakestream.account.backup.past_stream import CHUNK_BYTES, chunks, empty_state, packed, restored_config
 from lakestream.account.schemas.bucket import STREAM, SUBJECTS, stream_config
 from lakestream.cli.lake_options import LakeOption, default_lake
 from lakestream.cli.link import ClientLink, TransferFailed, exits
@@ -28,18 +28,15 @@ from lakestream.lake.progress import Advance, progress
 from lakestream.lake.storage.paths import DEFAULT_ACCOUNT
 from lakestream.lake.table.at import instant
 from lakestream.log.format.record import Record
-from lakestream.protocol import s2
 from lakestream.protocol.instants import rfc3339
 
 if TYPE_CHECKING:
     from lakestream.lake.read.history.past import StreamPast
 
-CHUNK_BYTES = 128 << 10
 WINDOW = 32
 """Unacknowledged chunks in flight."""
 FINISH_S = 3600.0
 """Time that the server may take to make a stream of the archive (1 h)."""
-_LIMITS = ("max_age", "max_msgs", "max_bytes", "max_msgs_per_subject")
 
 
 @with_server
@@ -109,7 +106,7 @@ def restore_schemas(
         with ClientLink(server) as link:
             if link.stream(STREAM) is not None:
                 raise TransferFailed(f"the account has schemas: delete its stream {STREAM} first to bring these back")
-            send(link, stream_config(replicas), _state(records[0].seq), [records])
+            send(link, stream_config(replicas), empty_state(records[0].seq), [records])
         names = sorted({each.name for each in found})
     if as_json:
         print_json({"schemas": names, "versions": len(found), "last_id": found[-1].id})
@@ -135,7 +132,7 @@ def _restore(
     began = time.perf_counter()
     begins = first[0].seq
     with progress("restore", max(past.last_seq - begins + 1, len(first))) as advance:
-        outcome = send(link, config, _state(begins), _counted(chain([first], blocks), begins, advance))
+        outcome = send(link, config, empty_state(begins), _counted(chain([first], blocks), begins, advance))
     seconds = time.perf_counter() - began
     kept = outcome["state"]
     if as_json:
@@ -170,23 +167,11 @@ def _config(link: ClientLink, past: StreamPast, to: str, subjects: list[str] | N
     if existing is not None and to == past.stream:
         raise TransferFailed(f"stream {to} exists; name another with --to, or delete it first")
     config: dict[str, Any] = existing["config"] if existing is not None else json.loads(past.config)
-    config = {**config, "name": to}
     if subjects:
-        config["subjects"] = subjects
+        config = {**config, "subjects": subjects}
     elif existing is not None:
-        config.pop("subjects", None)  # the existing stream has them: the new one takes its own name
-    if unlimited:
-        config = {name: value for name, value in config.items() if name not in _LIMITS}
-    for name in ("mirror", "sources"):  # the restored stream is no mirror any more
-        config.pop(name, None)
-    metadata = config.get("metadata") or {}
-    config["metadata"] = {key: value for key, value in metadata.items() if key not in ("_nats.ver", "_nats.level")}
-    return config
-
-
-def _state(first_seq: int) -> dict[str, int]:
-    """Return a stream state with the first sequence; the number of messages is not known."""
-    return {"messages": 0, "bytes": 0, "first_seq": first_seq, "last_seq": first_seq - 1, "consumer_count": 0}
+        config = {name: value for name, value in config.items() if name != "subjects"}  # the existing stream has them
+    return restored_config(config, to, unlimited=unlimited)
 
 
 def send(
@@ -209,7 +194,7 @@ def send(
         if refusal:
             raise TransferFailed(f"stream {name}: {_reason(refusal)}")
 
-    for chunk in _chunks(_packed(state, blocks), size):
+    for chunk in chunks(packed(state, blocks), size):
         if len(sent) == WINDOW:
             settle()
         sent.append(link.submit(to, chunk))
@@ -227,23 +212,3 @@ def _reason(answer: bytes) -> str:
         return str(json.loads(answer)["error"]["description"])
     except (ValueError, KeyError, TypeError):
         return answer.decode("utf-8", "replace")
-
-
-def _packed(state: dict[str, int], blocks: Iterable[list[Record]]) -> Iterator[bytes]:
-    """Yield the archive as an S2 stream, in pieces."""
-    now = time.time_ns()
-    yield s2.MAGIC + s2.encode(archive.MAGIC + archive.entry(archive.STATE_NAME, now, body=json.dumps(state).encode()))
-    for block in blocks:
-        yield s2.encode(archive.messages(block))
-    yield s2.encode(archive.END)
-
-
-def _chunks(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
-    buffer = bytearray()
-    for piece in pieces:
-        buffer += piece
-        while len(buffer) >= size:
-            yield bytes(buffer[:size])
-            del buffer[:size]
-    if buffer:
-        yield bytes(buffer)

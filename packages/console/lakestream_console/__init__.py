@@ -12,7 +12,11 @@ In reading order:
 - `sessions.py`: The sessions of the console.
 - `client.py`: The client of a console session.
 - `pages.py`: The monitoring pages of a session.
+- `ring.py`: A ring of figures: the last hour in fine steps, a day in coarse ones.
+- `history.py`: The figures of the last day, for the plots of the page.
 - `live.py`: Messages of subjects as Server-Sent Events.
+- `restores.py`: Restoring a stream as of a moment into a new one.
+- `past.py`: The program that reads a stream as of a moment, for a restore.
 - `shown.py`: Messages as the page gets them.
 - `sql.py`: SQL of the console, in processes of their own.
 - `pipe.py`: A connection of this server without a socket.

@@ -20,7 +20,7 @@ from lakestream.net.accounts.auth import REDACTED, Authenticator
 from lakestream.net.connection import Connection
 from lakestream.ops.monitoring.monitored import Monitored
 from lakestream.ops.monitoring.pages import Pages
-from lakestream.ops.monitoring.query import Query
+from lakestream.ops.monitoring.query import BadQuery, Query
 from lakestream.ops.sql.processes import missing
 from lakestream.ops.system.requests import permissions_shown
 from lakestream.ports import Clock
@@ -40,8 +40,10 @@ from lakestream_console.client import (
     Replies,
 )
 from lakestream_console.files import PAGE, ConsoleFiles
+from lakestream_console.history import MAX_RANGE_S, ServerHistory
 from lakestream_console.live import EventStream
 from lakestream_console.pages import NAMES, AccountPages
+from lakestream_console.restores import RestoreBody, ServerRestores
 from lakestream_console.sessions import FAILURES_NS, ConsoleSession, LoginLimit, Sessions
 from lakestream_console.shown import shown
 from lakestream_console.sql import SqlBody, SqlProcesses
@@ -128,6 +130,7 @@ class RequestBody(MessageBody, frozen=True):
 _login_body = msgspec.json.Decoder(LoginBody)
 _message_body = msgspec.json.Decoder(MessageBody)
 _sql_body = msgspec.json.Decoder(SqlBody)
+_restore_body = msgspec.json.Decoder(RestoreBody)
 _request_body = msgspec.json.Decoder(RequestBody)
 
 
@@ -157,15 +160,21 @@ class Console:
         self._limit = LoginLimit(clock)
         self._files: ConsoleFiles | None = None
         self._pages = AccountPages(node, pages)
+        self._history = ServerHistory(node, pages, clock, self._options.history_ns // 1_000_000_000)
         self._streams = 0
         self._processes: SqlProcesses | None = None
+        self._restores: ServerRestores | None = None
         self._routes = {
             "session": _Route("GET", self._session),
             "logout": _Route("POST", self._log_out),
             "request": _Route("POST", self._request),
             "publish": _Route("POST", self._publish),
             "live": _Route("GET", self._live),
+            "history": _Route("GET", self._figures),
             "sql": _Route("POST", self._sql),
+            "cancel": _Route("POST", self._cancel),
+            "restore": _Route("POST", self._restore),
+            "restored": _Route("GET", self._restored),
             **{name: _Route("GET", self._page(name)) for name in NAMES},
         }
 
@@ -177,6 +186,8 @@ class Console:
         """Let go of what belongs to a session that has ended."""
         if self._processes is not None:
             self._processes.ended(session.client)
+        if self._restores is not None:
+            self._restores.ended(session.client)
 
     # ------------------------------------------------------------------ requests
     def _name(self, request: HttpRequest) -> str | None:
@@ -438,16 +449,40 @@ class Console:
         await live.subscribe([subject.encode() for subject in subjects])
         return live
 
-    async def _sql(self, request: HttpRequest, session: ConsoleSession) -> HttpAnswer:
-        body = _decoded(request.body, _sql_body)
+    def _lake(self) -> str:
+        """Return the root of the lake. Raises ConsoleError if there is none, or what reads it is not installed."""
         jetstream = self._node.jetstream
         if jetstream is None or jetstream.keeper is None:
             raise ConsoleError(503, "this server keeps no lake (lake.enabled: false)")
         if absent := missing():
             raise ConsoleError(501, absent)
+        return jetstream.keeper.root
+
+    async def _sql(self, request: HttpRequest, session: ConsoleSession) -> HttpAnswer:
+        body, lake = _decoded(request.body, _sql_body), self._lake()
         if self._processes is None:
-            self._processes = SqlProcesses(jetstream.keeper.root, self._clock)
+            self._processes = SqlProcesses(lake, self._clock)
         return _raw(await self._processes.query(session.client, body))
+
+    async def _cancel(self, request: HttpRequest, session: ConsoleSession) -> HttpAnswer:
+        return _json({"cancelled": self._processes is not None and self._processes.cancel(session.client)})
+
+    async def _restore(self, request: HttpRequest, session: ConsoleSession) -> HttpAnswer:
+        body, lake = _decoded(request.body, _restore_body), self._lake()
+        if self._restores is None:
+            self._restores = ServerRestores(lake, self._clock)
+        return _json(await self._restores.begin(session.client, body), 202)
+
+    async def _restored(self, request: HttpRequest, session: ConsoleSession) -> HttpAnswer:
+        return _json(self._restores.shown(session.client) if self._restores is not None else None)
+
+    async def _figures(self, request: HttpRequest, session: ConsoleSession) -> HttpAnswer:
+        try:
+            seconds = Query(request.query).number("seconds") or MAX_RANGE_S
+        except BadQuery as error:
+            raise ConsoleError(400, str(error)) from None
+        account = session.client.connection.account
+        return _json(self._history.read("" if self._pages.sees_all(account) else account.name, seconds))
 
     def _page(self, name: str) -> Callable[[HttpRequest, ConsoleSession], Awaitable[Outcome]]:
         async def answer(request: HttpRequest, session: ConsoleSession) -> HttpAnswer:

@@ -108,7 +108,7 @@ class EventStream:
     # ------------------------------------------------------------------ what is sent
     def _send(self, message: Single) -> None:
         page = shown(message, MAX_PAYLOAD)
-        page |= {"reply": message.reply.decode("utf-8", "replace"), "time": format_time(self._clock.now())}
+        page |= {"time": format_time(self._clock.now())}
         self._event("message", page)
 
     def _event(self, name: str, page: object) -> None:

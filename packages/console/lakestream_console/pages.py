@@ -12,7 +12,6 @@ from typing import Any
 
 from lakestream import __version__
 from lakestream.net.accounts.accounts import Account
-from lakestream.ops.metrics.names import ACK_SECONDS, SYNC_SECONDS
 from lakestream.ops.monitoring.accounts import account_traffic, accountz
 from lakestream.ops.monitoring.connections import connz
 from lakestream.ops.monitoring.jetstream import totals
@@ -26,7 +25,7 @@ from lakestream.protocol.durations import uptime_text
 from lakestream.protocol.gotime import format_time
 from lakestream_console.client import ConsoleError
 
-NAMES = ("varz", "jsz", "connz", "routez", "raftz", "lakez", "healthz", "accountz", "latencies")
+NAMES = ("varz", "jsz", "connz", "routez", "raftz", "lakez", "healthz", "accountz")
 
 Found = tuple[int, dict[str, Any]]
 """The status and the JSON of a page."""
@@ -60,7 +59,7 @@ class AccountPages:
             if self.sees_all(account) and together is not None and name in MERGED:
                 return 200, await together.page(name, query)
             if self.sees_all(account):
-                return 200, self._latencies() if name == "latencies" else self._pages.pages[name](query)
+                return 200, self._pages.pages[name](query)
             own = self._own.get(name)
         except BadQuery as error:
             raise ConsoleError(400, str(error)) from None
@@ -90,14 +89,6 @@ class AccountPages:
         if self._pages.together is not None:
             health = await self._pages.together.health(query, health)
         return health.status, {"status": "ok"} if health.status == 200 else unhealthy(health, query.flag("details"))
-
-    def _latencies(self) -> dict[str, Any]:
-        """Return the histograms of acks and syncs under the names that they have in /metrics; {} without JetStream."""
-        jetstream = self._node.jetstream
-        if jetstream is None:
-            return {}
-        syncs = jetstream.stores.figures.sync_seconds
-        return {ACK_SECONDS.name: jetstream.ack_seconds.read(), SYNC_SECONDS.name: syncs.read()}
 
     def _varz(self, account: Account, query: Query) -> dict[str, Any]:
         """Return /varz with the figures of the account in the place of the server's."""

@@ -20,6 +20,8 @@ def shown(message: Single, most: int | None = None) -> dict[str, Any]:
         "data_base64": payload,  # which msgspec encodes as base64
         "size": len(message.payload),
     }
+    if message.reply:
+        page["reply"] = message.reply.decode("utf-8", "replace")
     status = headers.status(message.header)
     if status.code:
         page |= {"status": status.code, "description": status.text.decode("utf-8", "replace")}

@@ -45,6 +45,9 @@ FLUSH_WAIT_NS = 5_000_000_000
 """Time for staging the newest messages of a stream (5 s); without an answer the query reads what is staged."""
 
 
+CANCELLED = "the query was cancelled"
+
+
 class SqlBody(msgspec.Struct, frozen=True):
     """The body of a query. Limits of 0 are the defaults."""
 
@@ -69,6 +72,7 @@ class SqlProcesses:
         self._lake, self._clock = lake, clock
         self._held: dict[ConsoleClient, Process] = {}
         self._busy: set[ConsoleClient] = set()
+        self._cancelled: set[ConsoleClient] = set()
         self._starting = 0
 
     async def query(self, client: ConsoleClient, body: SqlBody) -> bytes:
@@ -88,9 +92,20 @@ class SqlProcesses:
             process = self._held.get(client)
             if process is None or process.ended:
                 process = await self._start(client)
+            if client in self._cancelled:  # meanwhile
+                raise ConsoleError(409, CANCELLED)
             return await self._within(limit_s, process, client, body, rows)
         finally:
             self._busy.discard(client)
+            self._cancelled.discard(client)
+
+    def cancel(self, client: ConsoleClient) -> bool:
+        """Stop the query of a session, with its process; return False if none runs."""
+        if client not in self._busy:
+            return False
+        self._cancelled.add(client)
+        self.ended(client)
+        return True
 
     async def _within(self, limit_s: float, process: Process, client: ConsoleClient, body: SqlBody, rows: int) -> bytes:
         """Run a query within its time; keep the process unless something was wrong with it."""
@@ -111,6 +126,8 @@ class SqlProcesses:
         except ProcessEnded as error:
             if client.reason:
                 raise SessionEnded(client.reason) from None
+            if client in self._cancelled:
+                raise ConsoleError(409, CANCELLED) from None
             raise ConsoleError(500, str(error)) from None
         finally:
             if whole:

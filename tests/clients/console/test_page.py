@@ -92,11 +92,6 @@ def test_the_pages_of_the_server(plain: Server, page: Browser) -> None:
     assert page.get("jsz?streams=1").json["account_details"][0]["name"] == "$G"
     assert page.get("healthz").json == {"status": "ok"}
     assert page.get("raftz").json == {}
-    latencies = page.get("latencies").json
-    assert set(latencies) == {"lakestream_publish_ack_duration_seconds", "lakestream_log_sync_duration_seconds"}
-    for name, histogram in latencies.items():
-        assert 1 <= histogram["counts"][-1][1] <= histogram["count"], name
-        assert f"\n{name}_count ".encode() in Browser(plain).ask("GET", "/metrics").body
     found = next(each for each in page.get("lakez?stream=SHOWN").json["streams"])
     assert found == {
         "account": "$G", "name": "SHOWN", "lag_msgs": 1, "lag_seconds": found["lag_seconds"], "position": 0,

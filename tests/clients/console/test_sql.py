@@ -214,3 +214,18 @@ def test_without_a_lake_there_is_no_sql(starts: Start) -> None:
     assert sql(browser, "SELECT 1").status == 503
     assert browser.get("lakez").json["disabled"] is True
     server.kill()
+
+
+@pytest.mark.heavy
+def test_a_query_is_cancelled(shop: Server, analyst: Browser) -> None:
+    assert analyst.post("cancel").json == {"cancelled": False}
+    replies: list[Reply] = []
+    endless = "SELECT count(*) FROM range(10000000000) a, range(1000000) b"
+    other = Browser(shop)
+    other.cookie, other.csrf = analyst.cookie, analyst.csrf
+    running = threading.Thread(target=lambda: replies.append(sql(other, endless)))
+    running.start()
+    until(lambda: analyst.post("cancel").json == {"cancelled": True})
+    running.join()
+    assert (replies[0].status, replies[0].json["error"]) == (409, "the query was cancelled")
+    assert sql(analyst, "SELECT 1").json["rows"] == [[1]]

@@ -42,9 +42,9 @@ def data(reply: Reply, index: int = 0) -> bytes:
     return b64decode(reply.json["replies"][index]["data_base64"])
 
 
-def until(condition: Callable[[], bool]) -> None:
+def until(condition: Callable[[], bool], seconds: float = 10) -> None:
     """Wait for what happens in the server."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)

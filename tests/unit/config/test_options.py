@@ -136,6 +136,7 @@ def _jetstream(options: Options) -> JetStreamOptions:
             {"console": ConsoleOptions(allowed_hosts=("a.example", "b.example"), without_certificate=True)},
         ),
         ("console { allowed_hosts: a.example }", {"console": ConsoleOptions(allowed_hosts=("a.example",))}),
+        ("console { history: 2h }", {"console": ConsoleOptions(history_ns=2 * 3600 * SECOND)}),
         ("store_dir: x", {}),
         ("accounts {}, websocket {}, cluster {}", {}),
     ],

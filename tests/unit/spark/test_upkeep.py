@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import cast
 
 import pytest
 
+from lakestream.lake.staging import upkeep_desk
+from lakestream.lake.storage import lake as lakes
 from lakestream_spark.write import upkeep
 from lakestream_spark.write.maintainer import Maintainer, MaintenanceResult
+from lakestream_spark.write.maintenance_plan import MaintenancePlan
 
 pytestmark = pytest.mark.unit
 
@@ -71,3 +76,55 @@ def test_a_table_with_many_commits_does_not_put_off_the_others(monkeypatch: pyte
     running.stop()
     assert maintainer.rounds[:3] == [1000 + EVERY, 1000 + 2 * EVERY, 1000 + 3 * EVERY]
     assert maintainer.tables >= 20
+
+
+class Asked:
+    """`Maintainer` that notes the tables; `turn` is set after each round."""
+
+    def __init__(self) -> None:
+        self.tables: list[str] = []
+        self.turn = threading.Event()
+
+    def acquire(self) -> bool:
+        return True
+
+    def release(self) -> None:
+        """Release nothing."""
+
+    def cancel(self) -> None:
+        """Cancel nothing."""
+
+    def maintain(self, table: str) -> MaintenanceResult:
+        self.tables.append(table)
+        self.turn.set()
+        return MaintenanceResult("ORDERS", MaintenancePlan(), removed=32, added=1, seconds=2.0)
+
+
+def test_a_table_is_maintained_when_a_server_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upkeep, "LOOK_SECONDS", 0.01)
+    lake, maintainer, told = str(tmp_path), Asked(), threading.Event()
+    lakes.require(lake, create=True)
+    running = upkeep.Upkeep(cast(Maintainer, maintainer), EVERY, lambda done: told.set(), lake=lake)
+    running.start()
+    table = f"{lake}/streams/ORDERS"
+    assert upkeep_desk.ask(lake, table)
+    assert upkeep_desk.ask(lake, table)  # again: the same request
+    assert told.wait(30)
+    running.stop()
+    assert maintainer.tables[0] == table
+    assert upkeep_desk.take(lake) == []
+    state = upkeep_desk.read_state(lake)
+    assert state is not None
+    assert (state.running, state.last) == ("", "ORDERS: optimized 32 files into 1, 2.00 s")
+    assert 0 < state.next_ns - time.time_ns() <= EVERY * 1e9
+
+
+def test_requests_are_limited_and_damaged_ones_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake = str(tmp_path)
+    lakes.require(lake, create=True)
+    monkeypatch.setattr(upkeep_desk, "MAX_REQUESTS", 2)
+    assert [upkeep_desk.ask(lake, f"{lake}/{name}") for name in "abc"] == [True, True, False]
+    first = next((tmp_path / "_compactor" / "maintain").iterdir())
+    first.write_bytes(b"{")
+    assert len(upkeep_desk.take(lake)) == 1
+    assert upkeep_desk.take(lake) == []

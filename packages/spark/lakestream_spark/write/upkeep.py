@@ -1,25 +1,36 @@
 """Maintenance beside a compactor, in the same JVM.
 
-Belongs here: the schedule: all tables at an interval, and in between a table that got many commits. One table at a
-time, in one thread, and with one Spark task, so that the compactor has the other cores; it waits for a table only while
-maintenance commits to that very one.
+Belongs here: the schedule: all tables at an interval, and in between a table that got many commits, or that a server
+asks for (lake/staging/upkeep_desk.py). One table at a time, in one thread, and with one Spark task, so that the
+compactor has the other cores; it waits for a table only while maintenance commits to that very one.
 
 The lake's maintainer lock is held for a round at a time. While a separate maintainer holds it, nothing happens here.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from typing import Any
 
+import msgspec
+
+from lakestream.lake.errors import LakeError
+from lakestream.lake.staging import upkeep_desk
+from lakestream.lake.staging.upkeep_desk import UpkeepState
 from lakestream_spark.write.maintainer import Maintainer, MaintenanceResult
 from lakestream_spark.write.maintenance_plan import MaintenancePlan
 
 DEFAULT_EVERY_SECONDS = 600.0
 DEFAULT_COMMITS = 100
 """Number of commits after which a table is maintained early."""
+LOOK_SECONDS = 2.0
+"""Interval of looks for requests of servers."""
+
+_DRIFT_NS = 1_000_000_000
 
 
 class Upkeep:
@@ -30,6 +41,7 @@ class Upkeep:
         every: seconds between two rounds.
         report: called after each table, in another thread.
         commits: see DEFAULT_COMMITS.
+        lake: the lake's root, where servers ask for the maintenance of a table and see its state; "": nowhere.
     """
 
     def __init__(
@@ -38,10 +50,14 @@ class Upkeep:
         every: float,
         report: Callable[[MaintenanceResult], None],
         commits: int = DEFAULT_COMMITS,
+        lake: str = "",
     ) -> None:
         self._maintainer = maintainer
         self._every = every
         self._report = report
+        self._lake = lake
+        self._asked: dict[str, None] = {}
+        self._told = UpkeepState()
         self._limit = commits
         self._commits: Counter[str] = Counter()
         self._guard = threading.Lock()
@@ -73,12 +89,16 @@ class Upkeep:
     def _run(self) -> None:
         self._full_at = time.monotonic() + self._every
         while not self._stopping:
+            self._look()
             # Tables with many commits do not put off the round over all of them.
-            self._wake.wait(max(self._full_at - time.monotonic(), 0.0))
+            left = max(self._full_at - time.monotonic(), 0.0)
+            woken = self._wake.wait(min(left, LOOK_SECONDS) if self._lake else left)
             self._wake.clear()
             if self._stopping:
                 return
             full = time.monotonic() >= self._full_at
+            if not (full or woken or self._asked):
+                continue
             try:
                 self._round(full)
             except Exception as error:  # the lake cannot be listed, or Spark has ended; the compactor reports it
@@ -93,14 +113,47 @@ class Upkeep:
         if not self._maintainer.acquire():
             return
         try:
+            while self._asked and not self._stopping:
+                table = next(iter(self._asked))
+                self._maintain(table)
+                del self._asked[table]
             if not full:
                 self._some()
                 return
             with self._guard:
                 self._commits.clear()
-            self._maintainer.once(report=self._report)
+            self._tell(running="all tables")
+            self._maintainer.once(report=self._done)
         finally:
             self._maintainer.release()
+            self._tell(running="")
+
+    def _look(self) -> None:
+        """Note what servers ask for, and when the next round is due. The compactor reports a lake that is away."""
+        if not self._lake:
+            return
+        with contextlib.suppress(OSError, LakeError):
+            self._asked |= dict.fromkeys(upkeep_desk.take(self._lake))
+        due = time.time_ns() + int((self._full_at - time.monotonic()) * 1e9)
+        if abs(due - self._told.next_ns) > _DRIFT_NS:
+            self._tell(next_ns=due)
+
+    def _tell(self, **changed: Any) -> None:
+        """Tell servers the state, as far as it has changed."""
+        state = msgspec.structs.replace(self._told, **changed)
+        if self._lake and state != self._told:
+            self._told = state
+            with contextlib.suppress(OSError, LakeError):
+                upkeep_desk.write_state(self._lake, state)
+
+    def _maintain(self, table: str) -> None:
+        self._tell(running=table.rpartition("/")[2])
+        if (done := self._maintainer.maintain(table)) is not None:
+            self._done(done)
+
+    def _done(self, done: MaintenanceResult) -> None:
+        self._tell(last=done.describe(), last_ns=time.time_ns())
+        self._report(done)
 
     def _some(self) -> None:
         """Maintain tables with many commits, while there are any and the round over all tables is not due."""
@@ -110,5 +163,4 @@ class Upkeep:
                 if table is None or self._commits[table] < self._limit:
                     return
                 del self._commits[table]
-            if (done := self._maintainer.maintain(table)) is not None:
-                self._report(done)
+            self._maintain(table)

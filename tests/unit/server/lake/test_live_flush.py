@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from lakestream.config.options import LakeOptions
-from lakestream.lake.staging import staging
+from lakestream.lake.staging import staging, upkeep_desk
+from lakestream.lake.staging.upkeep_desk import UpkeepState
 from lakestream.lake.storage import lake as lakes
 from lakestream.lake.storage import paths
 from lakestream.logging import Logger
@@ -47,11 +48,11 @@ class FlushWorld(World):
         self.api = FlushApi(engine, keeper)
         self.settle()
 
-    def ask(self) -> bytes:
-        """Request a flush; return the reply subject."""
+    def ask(self, request: bytes = b"FLUSH") -> bytes:
+        """Make a request about the stream; return the reply subject."""
         self._number += 1
         reply = b"_INBOX.me.%d" % self._number
-        self.hub.route(None, CLIENT, Single(b"$LAKE.API.FLUSH.S", reply, b"", b""))
+        self.hub.route(None, CLIENT, Single(b"$LAKE.API.%b.S" % request, reply, b"", b""))
         return reply
 
     def staged(self) -> list[tuple[int, int]]:
@@ -172,3 +173,19 @@ def test_a_deletion_reaches_an_unavailable_lake_when_it_is_back(
     assert tries == 3
     assert done == [None]
     assert os.path.exists(f"{paths.staging(world.lake, 'S', world.stream.uid)}/{paths.DELETED_FILE}")
+
+
+def test_maintenance_is_asked_of_the_compactor_if_one_works_here(world: FlushWorld) -> None:
+    asked = world.ask(b"MAINTAIN")
+    world.settle()
+    error = (world.answer(asked) or {})["error"]
+    assert (error["code"], "no compactor is running" in error["description"]) == (503, True)
+    world.keeper.attended = True
+    asked = world.ask(b"MAINTAIN")
+    world.settle()
+    assert "maintain_every: 0" in (world.answer(asked) or {})["error"]["description"]
+    world.keeper.upkeep = UpkeepState()
+    asked = world.ask(b"MAINTAIN")
+    world.settle()
+    assert (world.answer(asked) or {})["success"] is True
+    assert upkeep_desk.take(world.lake) == [paths.table(world.lake, "S")]

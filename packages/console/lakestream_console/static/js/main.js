@@ -2,9 +2,10 @@
 
 import { html, render, useEffect, useLayoutEffect, useErrorBoundary, useRef, useState } from "../vendor/htm-preact.js";
 import { logout, open, session } from "./lib/api.js";
+import { ago, serverName, time } from "./lib/format.js";
 import { go, link, useRoute } from "./lib/router.js";
-import { samples, start, stop } from "./lib/samples.js";
-import { useStore } from "./lib/store.js";
+import { life, samples, start, stop } from "./lib/samples.js";
+import { useClock, useStore } from "./lib/store.js";
 import { Buckets } from "./pages/buckets.js";
 import { Cluster } from "./pages/cluster.js";
 import { Connections } from "./pages/connections.js";
@@ -34,6 +35,9 @@ const PAGES = [
 ];
 
 const THEMES = { auto: "System colours", light: "Light colours", dark: "Dark colours" };
+
+/** Time for which a restart of the server is told. */
+const RESTART_SHOWN_MS = 120_000;
 
 function currentTheme() {
   return document.documentElement.dataset.theme ?? "auto";
@@ -112,7 +116,7 @@ function Navigation({ active, opened, show }) {
       <div class="who">
         <b>${account.user || (account.auth_required ? "logged in" : "no login needed")}</b>
         <span class="quiet wrap">account ${account.account}</span>
-        <span class="quiet wrap">${account.server} · ${account.version}</span>
+        <span class="quiet wrap" title=${account.server}>${serverName(account.server)} · ${account.version}</span>
       </div>
       <div class="side-tools">
         <button class="button button-bare" type="button" title=${THEMES[currentTheme()]}
@@ -146,9 +150,24 @@ function Page({ page, route }) {
   return html`<${page.show} path=${route.path} query=${route.query} key=${route.path.slice(0, 2).join("/")} />`;
 }
 
+/** What the reader must know about the server: it does not answer, or it was restarted. */
+function Banner() {
+  const { silent, restart } = useStore(life);
+  const { received } = useStore(samples);
+  const now = useClock();
+  if (silent) {
+    const since = `The server has not answered for ${ago(now - silent)}.`;
+    return html`<div class="banner" role="alert">${since} Trying again.
+      ${received > 0 && ` The figures are those of ${time(received, { date: false, fraction: false })}.`}</div>`;
+  }
+  if (!restart || now - restart.seen > RESTART_SHOWN_MS) return null;
+  return html`<div class="banner" role="status">The server was restarted at ${time(restart.start, { date: false, fraction: false })}.
+    <button class="button button-bare button-small" type="button" onClick=${() => life.set({ ...life.value, restart: null })}>
+      Close</button></div>`;
+}
+
 function Frame() {
   const route = useRoute();
-  const { error } = useStore(samples);
   const [opened, setOpened] = useState(false);
   const [shown, show] = useState(null);
   const main = useRef(null);
@@ -189,8 +208,7 @@ function Frame() {
     <div class="frame">
       <${Navigation} active=${name} opened=${opened} show=${show} />
       <div>
-        ${error?.status === 0 &&
-          html`<div class="banner" role="status">${error.message} The figures are those of before.</div>`}
+        <${Banner} />
         <main class="main" id="main" tabindex="-1" ref=${main}>
           <${Page} page=${page} route=${route} />
         </main>

@@ -41,7 +41,7 @@ async function call(path, { method = "GET", body, signal } = {}) {
     });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new CallError("The server cannot be reached. Trying again…");
+    throw new CallError("The server does not answer.");
   }
   const text = await response.text();
   let answer;
@@ -118,6 +118,9 @@ export function page(name, query = {}, signal) {
   const text = new URLSearchParams(query).toString();
   return call(`${name}${text ? `?${text}` : ""}`, { signal });
 }
+
+/** Return the figures that the server has kept of the last so many seconds. */
+export const figures = (seconds, signal) => page("history", { seconds }, signal);
 
 /** Open the live tail of subjects; return the EventSource. */
 export function live(subjects) {

@@ -60,6 +60,12 @@ export function span(seconds) {
     .join(" ");
 }
 
+/** Return a time in ms that has passed, in whole seconds or longer units. */
+export const ago = (passed) => span(Math.max(0, Math.round(passed / 1000)));
+
+/** Return a server's name as people know it: one that is only its id of 56 characters is shortened. */
+export const serverName = (name) => (/^N[A-Z2-7]{55}$/.test(name) ? `server ${name.slice(0, 6)}…` : name);
+
 const two = (number) => String(number).padStart(2, "0");
 
 /** Return a time as milliseconds since the epoch; NaN for none and for the zero time of Go. */

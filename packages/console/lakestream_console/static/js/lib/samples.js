@@ -1,29 +1,30 @@
-/** Figures of the last ten minutes, sampled while the console is open: rates by stream, traffic, latencies. */
+/** The server's figures now, sampled while the console is open: rates by stream, traffic. */
 
 import { page, session } from "./api.js";
 import { millis } from "./format.js";
-import { quantile } from "./histogram.js";
 import { createStore } from "./store.js";
 
-/** Time between samples in ms. */
+/** Time between samples, and after which one is given up, in ms. */
 const INTERVAL = 2000;
-const KEPT = 300;
-const KEPT_BY_STREAM = 60;
+const PATIENCE = 10_000;
+/** Time after which a server that has not answered counts as silent, in ms. */
+const SILENT = 4000;
 
-const SYNC = "lakestream_log_sync_duration_seconds";
-const ACK = "lakestream_publish_ack_duration_seconds";
+const NOTHING = { now: {}, streams: null, varz: null, jsz: null, error: null, received: 0 };
 
 /**
- * The latest sample: `varz`, `streams` (with `rate`, `series` and `lake`), `points` for plots, `latencies` (the
- * server's histograms; null for an account that does not see them), `error`.
+ * The latest sample: `varz`, `jsz`, `streams` (with `rate` and `lake`), `now` (rates), `received` (when it came, in ms), `error`.
  */
-export const samples = createStore({ points: [], streams: null, varz: null, error: null });
+export const samples = createStore(NOTHING);
+
+/** The life of the server: since when it is silent (ms, 0: it answers), and when it was found restarted (`start`, `seen`). */
+export const life = createStore({ silent: 0, restart: null });
 
 let timer = 0;
 let last = null;
 let begun = 0;
 let shown = 0;
-const series = new Map();
+let started = "";
 
 const identity = (stream) => `${stream.account}/${stream.name}`;
 
@@ -49,57 +50,52 @@ function lakeOf(lake, stream) {
 }
 
 function rated(streams, lake, seconds) {
-  return streams.map((stream) => {
-    const key = identity(stream);
-    const rate = perSecond(last?.sequences.get(key), stream.state.last_seq, seconds);
-    const points = series.get(key) ?? [];
-    if (rate !== null) points.push(rate);
-    series.set(key, points.slice(-KEPT_BY_STREAM));
-    return { ...stream, rate, series: series.get(key), lake: lakeOf(lake, stream) };
-  });
+  return streams.map((stream) => ({ ...stream, lake: lakeOf(lake, stream),
+    rate: perSecond(last?.sequences.get(identity(stream)), stream.state.last_seq, seconds) }));
 }
 
-/** Return the quantiles of acks and syncs between the last sample and this one. */
-function timings(now) {
-  const of = (name, share) => quantile(last?.latencies?.[name], now[name], share);
-  return { ack50: of(ACK, 0.5), ack99: of(ACK, 0.99), sync99: of(SYNC, 0.99) };
+/** Note that the server has answered, and whether it is another process than before. */
+function alive({ server_name: name, start }) {
+  const restarted = started && started !== `${name} ${start}`;
+  started = `${name} ${start}`;
+  if (life.value.silent || restarted) life.set({ silent: 0, restart: restarted ? { start, seen: Date.now() } : life.value.restart });
 }
 
 async function sample() {
   const number = ++begun;
-  const [varz, jsz, latencies] = await Promise.all([
-    page("varz"),
-    page("jsz", { accounts: "true", streams: "true", consumers: "true", config: "true" }),
-    session.value?.system ? page("latencies") : null, // they are the server's: an account of several does not see them
+  const signal = AbortSignal.timeout(PATIENCE);
+  const [varz, jsz] = await Promise.all([
+    page("varz", {}, signal),
+    page("jsz", { accounts: "true", streams: "true", consumers: "true", config: "true" }, signal),
   ]);
   if (number < shown) return; // a later one was faster
   shown = number;
-  const now = millis(varz.now) || Date.now();
-  const seconds = last ? (now - last.time) / 1000 : 0;
+  alive(varz);
+  const time = millis(varz.now) || Date.now();
+  const seconds = last ? (time - last.time) / 1000 : 0;
   const streams = rated(streamsOf(jsz), varz.lake, seconds);
-  const point = {
-    time: now / 1000,
+  const known = streams.filter((each) => each.rate !== null);
+  const now = {
     in: perSecond(last?.varz.in_msgs, varz.in_msgs, seconds),
     out: perSecond(last?.varz.out_msgs, varz.out_msgs, seconds),
-    inBytes: perSecond(last?.varz.in_bytes, varz.in_bytes, seconds),
-    outBytes: perSecond(last?.varz.out_bytes, varz.out_bytes, seconds),
-    stored: streams.some((each) => each.rate !== null) ? streams.reduce((sum, each) => sum + (each.rate ?? 0),
-      0) : null,
-    ...(latencies && timings(latencies)),
+    stored: last && known.length === streams.length ? known.reduce((sum, each) => sum + each.rate, 0) : null,
   };
-  const points = last ? [...samples.value.points, point].slice(-KEPT) : samples.value.points;
-  const sequences = new Map(streams.map((each) => [identity(each), each.state.last_seq]));
-  last = { time: now, varz, sequences, latencies };
-  samples.set({ points, streams, varz, jsz, latencies, error: null });
+  last = { time, varz, sequences: new Map(streams.map((each) => [identity(each), each.state.last_seq])) };
+  samples.set({ now, streams, varz, jsz, error: null, received: Date.now() });
 }
 
 async function tick() {
   if (!document.hidden) {
+    const asked = Date.now();
+    const waiting = setTimeout(() => life.value.silent || life.set({ ...life.value, silent: asked }), SILENT);
     try {
       await sample();
     } catch (error) {
+      const unreachable = !error.status; // no HTTP status: no connection, or no answer in time
+      if (unreachable && !life.value.silent) life.set({ ...life.value, silent: asked });
       samples.set({ ...samples.value, error });
     }
+    clearTimeout(waiting);
   }
   if (timer) timer = setTimeout(tick, INTERVAL);
 }
@@ -116,8 +112,7 @@ export function stop() {
   timer = 0;
   shown = ++begun; // samples that are under way are of the session that has ended
   last = null;
-  series.clear();
-  samples.set({ points: [], streams: null, varz: null, error: null });
+  samples.set(NOTHING);
 }
 
 /** Take a sample now, after something was changed. */

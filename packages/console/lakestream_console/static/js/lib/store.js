@@ -20,6 +20,16 @@ export function createStore(value) {
   };
 }
 
+/** Return the time in ms, and render again every second. */
+export function useClock() {
+  const [now, set] = useState(Date.now);
+  useEffect(() => {
+    const timer = setInterval(() => set(Date.now()), 1000);
+    return () => clearInterval(timer);
+  }, []);
+  return now;
+}
+
 /** Return the value of a store, and render again when it changes. */
 export function useStore(store) {
   const [, render] = useState(0);

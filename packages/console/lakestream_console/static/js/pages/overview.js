@@ -2,11 +2,12 @@
 
 import { html } from "../../vendor/htm-preact.js";
 import { session } from "../lib/api.js";
-import { bytes, compact, count, counted, elapsed, millis, NONE, rate, span, time } from "../lib/format.js";
+import { bytes, compact, count, counted, elapsed, millis, NONE, rate, serverName, span, time } from "../lib/format.js";
+import { RANGES, useHistory } from "../lib/history.js";
 import { link } from "../lib/router.js";
 import { samples } from "../lib/samples.js";
 import { useStore } from "../lib/store.js";
-import { Figures, Head, Sparkline } from "../parts/figures.js";
+import { Figures, Head, Updated } from "../parts/figures.js";
 import { StreamName } from "../parts/names.js";
 import { Empty, Failed, Loading, Warning } from "../parts/notes.js";
 import { Plot } from "../parts/plot.js";
@@ -46,22 +47,51 @@ function warningsOf({ varz, streams }) {
 
 const BUSY_COLUMNS = [
   { title: "Stream", cell: (row) => html`<${StreamName} stream=${row} />` },
-  { title: "Stored", num: true, cell: (row) => rate(row.rate ?? NaN) },
-  { title: html`<span class="sr">Trend</span>`, wide: true, cell: (row) =>
-    html`<${Sparkline} values=${row.series} />` },
+  { title: "Stored, msg/s", num: true, cell: (row) => compact(Math.round(row.rate ?? NaN)) },
   { title: "Messages", num: true, cell: (row) => compact(row.state.messages) },
 ];
+
+/** The plots of a range, which the reader chooses. */
+function History() {
+  const { range, choose, data, error } = useHistory();
+  const x = data?.times ?? [];
+  const line = (label, name, sparse = false) => ({ label, sparse, values: data?.series[name] ?? [] });
+  const bounds = data && [data.now - range, data.now];
+  const some = (name) => data?.series[name]?.some((value) => value !== null);
+  const none = data?.kept === 0 ? "The server keeps no history (console.history: 0)." : undefined;
+  const plot = (title, kind, format, series, empty = none) => html`<${Plot} title=${title} x=${x} range=${bounds}
+    kind=${kind} format=${format} series=${series} none=${empty} />`;
+  const latency = none ?? "Latencies appear here once messages are stored.";
+  return html`<section class="section" aria-label="History">
+    <div class="section-head"><h2>History</h2>
+      ${data && data.started > bounds[0] && html`<span class="quiet">since the server’s start, ${time(data.started * 1000, { fraction: false })}</span>`}
+      <div class="group push" role="group" aria-label="Range">
+        ${RANGES.map(([seconds, text]) => html`<button class="button button-small" type="button"
+          aria-pressed=${seconds === range} onClick=${() => choose(seconds)}>${text}</button>`)}
+      </div>
+    </div>
+    <${Failed} error=${error} />
+    <div class="columns">
+      ${plot("Messages per second", "count", compact,
+        [line("stored", "stored"), line("in", "in"), line("out", "out")])}
+      ${data && !("ack50" in data.series) ? null : plot("Time to the ack", "time", span,
+        [line("p50", "ack50", true), line("p99", "ack99", true), line("fsync p99", "sync99", true)], latency)}
+      ${plot("Bytes per second", "bytes", bytes, [line("in", "in_bytes"), line("out", "out_bytes")])}
+      ${some("lag_seconds") && plot("Table lag", "time", span, [line("oldest message", "lag_seconds")])}
+      ${some("memory") && plot("Memory", "bytes", bytes, [line("of the server", "memory")])}
+      ${some("cpu") && plot("CPU", "percent", (value) => `${Math.round(value)} %`, [line("of one core", "cpu")])}
+    </div>
+  </section>`;
+}
 
 /** The page. */
 export function Overview() {
   const sample = useStore(samples);
-  const { varz, points, streams, error } = sample;
-  const head = html`<${Head} title="Overview">${session.value.server} · lakestream ${session.value.version}
+  const { varz, now, streams, error, received } = sample;
+  const head = html`<${Head} title="Overview" tools=${html`<${Updated} at=${received} />`}>
+    <span title=${session.value.server}>${serverName(session.value.server)}</span> · lakestream ${session.value.version}
     ${varz && ` · up ${elapsed(varz.uptime)}`}<//>`;
   if (!varz) return html`${head}${error ? html`<${Failed} error=${error} />` : html`<${Loading} />`}`;
-  const x = points.map(({ time }) => time);
-  const values = (name) => points.map((point) => point[name] ?? null);
-  const now = points.at(-1) ?? {};
   const warnings = warningsOf(sample);
   const total = (of) => (streams ?? []).reduce((sum, each) => sum + of(each), 0);
   const lags = Object.values(varz.lake?.lag_seconds ?? {});
@@ -86,9 +116,8 @@ export function Overview() {
         : varz.lake.compactor?.starting ? "compactor is starting" : "no compactor",
       tone: Math.max(0,
         ...lags) > LAG_SECONDS ? "warn" : undefined },
-    varz.mem !== undefined && { title: "Memory", value: bytes(varz.mem), under: `CPU ${Math.round(varz.cpu)} %` },
+    varz.mem !== undefined && { title: "Memory", value: bytes(varz.mem), under: `${varz.cores} cores` },
   ];
-  const latency = "Latencies appear here once messages are stored.";
   return html`${head}
     ${warnings.length > 0 &&
       html`<section class="warnings" aria-label="Wants attention">
@@ -96,23 +125,6 @@ export function Overview() {
           ${warnings.length > 6 && html`<p class="quiet">and ${warnings.length - 6} more</p>`}</section>
             <div class="section"></div>`}
     <${Figures} of=${figures} />
-    <div class="section columns">
-      <${Plot} title="Messages per second" x=${x} format=${compact} series=${[
-        { label: "stored", values: values("stored") },
-        { label: "in", values: values("in") },
-        { label: "out", values: values("out") },
-      ]} />
-      ${sample.latencies === null
-        ? html`<${Plot} title="Bytes per second" x=${x} format=${bytes} series=${[
-            { label: "in", values: values("inBytes") },
-            { label: "out", values: values("outBytes") },
-          ]} />`
-        : html`<${Plot} title="Time to the ack" x=${x} format=${span} none=${latency} series=${[
-            { label: "p50", values: values("ack50") },
-            { label: "p99", values: values("ack99") },
-            { label: "fsync p99", values: values("sync99") },
-          ]} />`}
-    </div>
     <div class="section columns">
       <section>
         <div class="section-head"><h2>Busiest streams</h2><a href=${link("streams")}>All streams</a></div>
@@ -139,6 +151,7 @@ export function Overview() {
           : html`<p class="quiet">Every consumer has all its messages.</p>`}
       </section>
     </div>
+    <${History} />
     ${streams?.length === 0 &&
     html`<${Empty} title="This account has no streams yet">
       <p>Create one on the page <a href=${link("streams")}>Streams</a>, or from a terminal:</p>

@@ -91,7 +91,7 @@ function ResultPlot({ result }) {
           <option value="">All numbers</option>${options(values)}</select></div>
     </div>
     <${Plot} title=${`${drawn.map(name).join(", ")} by ${name(axis)}`} x=${sorted.map(at)} times=${times.has(axis)}
-      format=${compact} none="No rows to plot."
+      kind="count" format=${compact} none="No rows to plot."
         series=${drawn.map((index) => ({ label: name(index), values: sorted.map((row) => (row[index] === null ? null
           : Number(row[index]))) }))} />`;
 }

@@ -2,13 +2,14 @@
 
 import { html, useState } from "../../vendor/htm-preact.js";
 import { session } from "../lib/api.js";
-import { bytes, compact, count, NONE, rate, seconds, size, span } from "../lib/format.js";
+import { compact, count, NONE, seconds, size, span } from "../lib/format.js";
 import { createStream } from "../lib/jetstream.js";
 import { go, link } from "../lib/router.js";
 import { refresh, samples } from "../lib/samples.js";
 import { useStore } from "../lib/store.js";
+import { inUnit, unitOf } from "../lib/units.js";
 import { ChoiceField, FormDialog, TextField } from "../parts/dialog.js";
-import { Head, Sparkline } from "../parts/figures.js";
+import { Head, Updated } from "../parts/figures.js";
 import { Icon } from "../parts/icons.js";
 import { NoJetStream, StreamName } from "../parts/names.js";
 import { Empty, Failed, Loading, toast } from "../parts/notes.js";
@@ -17,41 +18,42 @@ import { Table } from "../parts/table.js";
 const MAX_ROWS = 500;
 const NANOS = 1e9;
 
-/** Return the lag of the table in messages: null without a lake. */
-const lagOf = (stream) => stream.lake?.lag_msgs ?? null;
-
 const pendingOf = (stream) => Math.max(0, ...(stream.consumer_detail ?? []).map((each) => each.num_pending));
 
-/** Cell of a table's lag: messages, and the age of the oldest below. */
-function Lag({ lake }) {
-  if (!lake || lake.lag_msgs === undefined) return html`<span class="quiet">${NONE}</span>`;
-  if (!lake.lag_msgs) return html`<span class="quiet">none</span>`;
-  return html`${compact(lake.lag_msgs)}<span class="under">${span(Math.round(lake.lag_seconds ?? 0))}</span>`;
+/** Return a number to sort by the state of a table: none, empty, complete, then how far it is behind. */
+const tableOrder = ({ lake, state }) => (!lake ? -3 : !state.messages ? -2 : lake.lag_msgs || -1);
+
+/** The state of a stream's table: none, in error, empty, complete, or how far it is behind. */
+function TableState({ stream: { lake, state } }) {
+  if (!lake) return html`<span class="quiet">no table</span>`;
+  if (lake.error) return html`<span class="tag tag-bad" title=${lake.error}>error</span>`;
+  if (lake.lag_msgs) return html`<span class="warn">${compact(lake.lag_msgs)} behind</span>
+    <span class="quiet"> ${span(Math.round(lake.lag_seconds))}</span>`;
+  return state.messages ? html`<span class="good">complete</span>` : html`<span class="quiet">empty</span>`;
 }
 
-const COLUMNS = [
-  {
-    title: "Stream",
-    by: (row) => row.name,
-    cell: (row) =>
-      html`<${StreamName} stream=${row} /><span class="under">
-        ${(row.config?.subjects ?? []).slice(0, 4).join(", ") || (row.mirror ? "mirror" : "")}</span>`,
-  },
-  { title: "Stored", num: true, by: (row) => row.rate, cell: (row) => rate(row.rate ?? NaN) },
-  { title: html`<span class="sr">Trend</span>`, wide: true, cell: (row) =>
-    html`<${Sparkline} values=${row.series} />` },
-  { title: "Messages", num: true, by: (row) => row.state.messages, cell: (row) => count(row.state.messages) },
-  { title: "Size", num: true, wide: true, by: (row) => row.state.bytes, cell: (row) => bytes(row.state.bytes) },
-  { title: "Consumers", num: true, wide: true, by: (row) => row.state.consumer_count, cell: (row) =>
-    count(row.state.consumer_count) },
-  { title: "Most pending", num: true, wide: true, by: pendingOf, cell: (row) =>
-    (row.state.consumer_count ? count(pendingOf(row)) : html`<span class="quiet">${NONE}</span>`) },
-  { title: "Table lag", num: true, by: lagOf, cell: (row) => html`<${Lag} lake=${row.lake} />` },
-];
+/** Return the columns; sizes are in one unit, that of the largest. */
+function columnsOf(streams, several) {
+  const { per, unit } = unitOf("bytes", Math.max(0, ...streams.map((each) => each.state.bytes)));
+  return [
+    { title: "Stream", by: (row) => row.name, cell: (row) => html`<${StreamName} stream=${row} />` },
+    several && { title: "Account", by: (row) => row.account, cell: (row) => row.account },
+    { title: "Subjects", wide: true, cell: (row) => html`<span class="mono quiet clip">
+      ${(row.config?.subjects ?? []).join(" ") || (row.config?.mirror ? `mirror of ${row.config.mirror.name}` : "")}</span>` },
+    { title: "Stored, msg/s", num: true, by: (row) => row.rate, cell: (row) => inUnit(row.rate ?? NaN, 1) },
+    { title: "Messages", num: true, by: (row) => row.state.messages, cell: (row) => count(row.state.messages) },
+    { title: `Size, ${unit}`, num: true, wide: true, by: (row) => row.state.bytes, cell: (row) => inUnit(row.state.bytes, per) },
+    { title: "Consumers", num: true, wide: true, by: (row) => row.state.consumer_count, cell: (row) =>
+      count(row.state.consumer_count) },
+    { title: "Most pending", num: true, wide: true, by: pendingOf, cell: (row) =>
+      (row.state.consumer_count ? count(pendingOf(row)) : html`<span class="quiet">${NONE}</span>`) },
+    { title: "Table", by: tableOrder, cell: (row) => html`<span class="nowrap"><${TableState} stream=${row} /></span>` },
+  ].filter(Boolean);
+}
 
 /** The page. */
 export function Streams() {
-  const { streams, error } = useStore(samples);
+  const { streams, error, received } = useStore(samples);
   const [filter, setFilter] = useState("");
   const [creating, setCreating] = useState(false);
   const [kind, setKind] = useState("streams");
@@ -62,8 +64,7 @@ export function Streams() {
       (each.config?.subjects ?? []).some((subject) => subject.toLowerCase().includes(wanted))),
   );
   const several = new Set((streams ?? []).map((each) => each.account)).size > 1;
-  const columns = several ? [COLUMNS[0], { title: "Account", by: (row) => row.account, cell: (row) => row.account },
-    ...COLUMNS.slice(1)] : COLUMNS;
+  const columns = columnsOf(rows, several);
   const stores = session.value.jetstream !== false;
   const create = stores && html`<button class="button button-main" type="button" onClick=${() => setCreating(true)}>
     <${Icon} name="plus" /> Create stream</button>`;
@@ -81,11 +82,12 @@ export function Streams() {
         <button class="button" type="button" aria-pressed=${kind === "all"}
           onClick=${() => setKind("all")}>With buckets</button>
       </div>
+      <span class="push"><${Updated} at=${received} /></span>
     </div>
     ${error && !streams && html`<${Failed} error=${error} />`}
     ${!streams && !error && html`<${Loading} />`}
     ${rows.length > 0 &&
-      html`<${Table} caption="Streams" columns=${columns} rows=${rows.slice(0, MAX_ROWS)}
+      html`<${Table} dense caption="Streams" columns=${columns} rows=${rows.slice(0, MAX_ROWS)}
         keyOf=${(row) => `${row.account}/${row.name}`} sorted=${{ column: 0, down: false }} />`}
     ${rows.length > MAX_ROWS && html`<p class="quiet">${count(rows.length - MAX_ROWS)} more: filter to see them.</p>`}
     ${streams && !rows.length && (wanted

@@ -1,6 +1,8 @@
-/** A row of figures, a page's head, and the sparkline of a rate. */
+/** A row of figures, a page's head, and the age of what it shows. */
 
 import { html } from "../../vendor/htm-preact.js";
+import { ago } from "../lib/format.js";
+import { useClock } from "../lib/store.js";
 
 /** A row of figures: [{title, value, under, tone}]. */
 export function Figures({ of }) {
@@ -27,16 +29,8 @@ export function Head({ title, crumb, tags, children, tools }) {
   </header>`;
 }
 
-/** A small line of the last values, scaled to their greatest. */
-export function Sparkline({ values, width = 84, height = 20 }) {
-  if (!values ||
-    values.length < 2) return html`<svg class="spark" width=${width} height=${height} aria-hidden="true"></svg>`;
-  const top = Math.max(...values, 1e-9);
-  const step = (width - 2) / 59;
-  const start = width - 1 - step * (values.length - 1);
-  const points = values.map((value, at) =>
-    `${(start + at * step).toFixed(1)},${(height - 2 - (value / top) * (height - 4)).toFixed(1)}`);
-  return html`<svg class="spark" width=${width} height=${height} aria-hidden="true">
-    <polyline points=${points.join(" ")} fill="none" stroke="currentColor" stroke-width="1.3" stroke-linejoin="round" />
-  </svg>`;
+/** How old the figures of a page are; it counts on while none come. */
+export function Updated({ at }) {
+  const now = useClock();
+  return html`<span class="quiet nowrap">${at ? `updated ${ago(now - at)} ago` : ""}</span>`;
 }

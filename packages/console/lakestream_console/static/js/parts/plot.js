@@ -2,6 +2,7 @@
 
 import { html, useEffect, useRef } from "../../vendor/htm-preact.js";
 import { createStore, useStore } from "../lib/store.js";
+import { labels as labelled, stepsOf } from "../lib/units.js";
 
 const HEIGHT = 180;
 
@@ -14,19 +15,19 @@ new MutationObserver(() => colours.set(colours.value + 1)).observe(document.docu
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-function options({ series, format, times, width, cursor }) {
+function options({ series, kind, times, width, cursor, range }) {
   const axis = {
     stroke: colour("--ink-3"),
     font: `12px ${colour("--sans")}`,
     grid: { stroke: colour("--line"), width: 1 },
     ticks: { show: false },
   };
-  const lines = series.map(({ label }, index) => ({
+  const lines = series.map(({ label, sparse = true }, index) => ({
     label,
     stroke: colour(`--series-${(index % 4) + 1}`),
     width: 1.6,
-    spanGaps: true,
-    points: { show: false },
+    spanGaps: sparse,
+    points: { show: sparse, size: 4, fill: colour(`--series-${(index % 4) + 1}`) },
   }));
   return {
     width,
@@ -34,12 +35,12 @@ function options({ series, format, times, width, cursor }) {
     padding: [8, 26, 0, 0],
     legend: { show: false },
     cursor: { y: false, points: { size: 6 } },
-    scales: { x: { time: times }, y: { range: (plot, low, high) => [Math.min(0, low ?? 0),
+    scales: { x: { time: times, ...(range && { range: () => range() }) }, y: { range: (plot, low, high) => [Math.min(0, low ?? 0),
       high > 0 ? high * 1.08 : 1] } },
     series: [{}, ...lines],
     axes: [
       { ...axis, grid: { show: false }, size: 28, space: 90, ...(times ? { values: clock } : {}) },
-      { ...axis, size: 62, gap: 6, values: (plot, ticks) => ticks.map((value) => format(value)) },
+      { ...axis, size: 62, gap: 6, space: 34, incrs: stepsOf(kind), values: (plot, ticks) => labelled(kind, ticks) },
     ],
     hooks: { setCursor: [cursor] },
   };
@@ -60,10 +61,11 @@ function clock(plot, ticks, axis, space, step) {
 /**
  * A plot with its title and key.
  *
- * `x` has the horizontal values (seconds since the epoch if `times`), `series` is [{label, values}], `format` writes a
- * value. The key shows the values under the pointer, else the last ones.
+ * `x` has the horizontal values (seconds since the epoch if `times`), `range` their first and last (else those of `x`),
+ * `series` is [{label, values, sparse}], `kind` that of their values (units.js), `format` writes one. Lines of `sparse` series
+ * join what is apart. The key shows the values under the pointer, else the last ones.
  */
-export function Plot({ title, x, series, format, times = true, none = "Collecting the first figures…" }) {
+export function Plot({ title, x, range, series, kind = "count", format, times = true, none = "Collecting the first figures…" }) {
   const box = useRef(null);
   const key = useRef(null);
   const plot = useRef(null);
@@ -73,10 +75,10 @@ export function Plot({ title, x, series, format, times = true, none = "Collectin
     value !== undefined));
   const data = [x, ...series.map(({ values }) => values)];
   const current = useRef({});
-  current.current = { data, format };
+  current.current = { data, format, range };
   const show = (index) => {
     const { data: all, format: write } = current.current;
-    const at = index ?? all[0].length - 1;
+    const at = index ?? all[0].findLastIndex((_, place) => all.slice(1).some((values) => (values[place] ?? null) !== null));
     key.current?.querySelectorAll("b").forEach((cell, number) => {
       const value = all[number + 1]?.[at];
       cell.textContent = value === null || value === undefined ? "–" : write(value);
@@ -87,7 +89,8 @@ export function Plot({ title, x, series, format, times = true, none = "Collectin
     if (!filled) return undefined;
     const width = box.current.clientWidth;
     const shown = new globalThis.uPlot(
-      options({ series, format, times, width, cursor: (one) => show(one.cursor.idx) }),
+      options({ series, kind, times, width, cursor: (one) => show(one.cursor.idx),
+        range: range && (() => current.current.range) }),
       data,
       box.current,
     );

@@ -6,9 +6,9 @@ import { html, useState } from "../../vendor/htm-preact.js";
  * A table.
  *
  * A column has `title`, `cell(row)`, and optionally `by(row)` to sort by, `num` (right-aligned), `wide` (hidden on narrow
- * screens). `caption` names the table for screen readers.
+ * screens). `caption` names the table for screen readers; `dense`: low rows.
  */
-export function Table({ caption, columns, rows, keyOf, sorted, chosen }) {
+export function Table({ caption, columns, rows, keyOf, sorted, chosen, dense = false }) {
   const [order, setOrder] = useState(sorted ?? null);
   const by = order && columns[order.column]?.by;
   const shown = by
@@ -34,7 +34,7 @@ export function Table({ caption, columns, rows, keyOf, sorted, chosen }) {
     </th>`;
   };
   return html`<div class="scroll" role="region" aria-label=${caption} tabindex="0">
-    <table>
+    <table class=${dense ? "dense" : undefined}>
       <caption class="sr">${caption}</caption>
       <thead><tr>${columns.map(head)}</tr></thead>
       <tbody>
