@@ -1,7 +1,8 @@
 """Tests of the web console's pages in headless Chromium (`js/console/console.mjs` drives it).
 
 With `LAKESTREAM_PICTURES=1` in the environment the trials `pictures`, `the-cluster` and
-`the-slider-shows-the-old-value` write the screenshots of docs/pictures/console.
+`the-slider-shows-the-old-value` write the screenshots of docs/pictures/console. With `LAKESTREAM_LOOKS=FOLDER` the
+trials of each page write screenshots of it at three widths, light and dark, into that folder.
 """
 
 from __future__ import annotations
@@ -168,6 +169,7 @@ def addresses(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     config = "lake { seal_age: 1s }\n"
     server = Server(kind, folder / "shop", config=config, args=MONITORED, name="shop-1")
     guarded = Server(kind, folder / "users", config=USERS, args=MONITORED, name="guarded-1")
+    empty = Server(kind, folder / "empty", args=MONITORED, name="empty-1")
     divided = Server(kind, folder / "accounts", config=ACCOUNTS, args=MONITORED, name="divided-1")
     cluster = Cluster(kind, folder / "cluster")
     pictures = str(PICTURES) if os.environ.get("LAKESTREAM_PICTURES") else ""
@@ -175,6 +177,7 @@ def addresses(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         server.start()
         guarded.start()
         divided.start()
+        empty.start()
         cluster.start()
         asyncio.run(_fill(server))
         asyncio.run(_store(guarded, "ann", "GUARDED"))
@@ -187,6 +190,11 @@ def addresses(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
                 "CONSOLE": _console(server),
                 "USERS": _console(guarded),
                 "ACCOUNTS": _console(divided),
+                "ACCOUNTS_PORT": str(divided.port),
+                "EMPTY": _console(empty),
+                "LAKESTREAM": str(Path(sys.executable).parent / "lakestream"),
+                "COMPACTOR": pictures,
+                "LOOKS": os.environ.get("LAKESTREAM_LOOKS", ""),
                 "CLUSTER": _console(cluster.nodes[0]),
                 "NATS": server.url,
                 "OBJECT_BYTES": str(len(REPORT)),
@@ -197,6 +205,7 @@ def addresses(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         server.kill()
         guarded.kill()
         divided.kill()
+        empty.kill()
 
 
 @pytest.mark.parametrize("trial", npm.listed(SCRIPT))

@@ -50,6 +50,9 @@ MAX_ANSWER_BYTES = 8 << 20
 MAX_REPLIES = 10_000
 """Replies to one request (10,000)."""
 
+PULL = b"$JS.API.CONSUMER.MSG.NEXT."
+"""Beginning of the subjects of requests whose replies are messages of a stream."""
+
 _INBOX_SID = b"1"
 
 _LINE_BYTES = 64
@@ -194,6 +197,7 @@ class ConsoleClient:
         self._waiting: dict[bytes, WaitingRequest] = {}
         self._held = 0
         self._receivers: dict[bytes, ConsoleReceiver] = {}
+        self._pulls: dict[bytes, WaitingRequest] = {}
 
     # ------------------------------------------------------------------ login and end
     async def log_in(self, secrets: LoginSecrets) -> None:
@@ -287,9 +291,15 @@ class ConsoleClient:
             raise ConsoleError(403, self._no_inbox)
         if len(self._waiting) >= MAX_PENDING:
             raise ConsoleError(429, f"{MAX_PENDING} requests of this session wait for replies already")
-        reply = self._inbox + b"%d" % next(self._numbers)
+        number = b"%d" % next(self._numbers)
+        pulls = subject.startswith(PULL)
+        reply = self._inbox + (b"pull." if pulls else b"") + number
         frame = self._frame(subject, reply, header, payload)
         waiting = self._waiting[reply] = WaitingRequest(wanted, self._loop.create_future())
+        if pulls:
+            # Messages of a stream come under their own subjects: the subscription tells whose they are.
+            self._pulls[number] = waiting
+            frame = frames.SUB % (reply, b"", number) + frame
         try:
             await self._do(frame)
             try:
@@ -300,6 +310,8 @@ class ConsoleClient:
             return waiting.replies, True
         finally:
             del self._waiting[reply]
+            if self._pulls.pop(number, None) is not None:
+                self._pipe.send(frames.UNSUB % number)
             self._held -= waiting.size
             waiting.done.cancel()
 
@@ -372,12 +384,10 @@ class ConsoleClient:
             step.done.set_result(None)
 
     def _receive(self, sid: bytes, message: Single) -> None:
-        if sid != _INBOX_SID:
-            receiver = self._receivers.get(sid)
-            if receiver is not None:
-                receiver.received(message)
+        if (receiver := self._receivers.get(sid)) is not None:
+            receiver.received(message)
             return
-        waiting = self._waiting.get(message.subject)
+        waiting = self._pulls.get(sid) or self._waiting.get(message.subject)
         if waiting is None or waiting.done.done():
             return
         size = len(message.payload) + len(message.header)

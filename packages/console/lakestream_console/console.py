@@ -366,6 +366,7 @@ class Console:
             "jetstream": jetstream is not None and account.name in jetstream.served,
             "domain": node.identity.domain,
             "system": self._pages.sees_all(account),
+            "system_account": account.is_system,
             "lake": lake,
             "sql": lake and not missing(),
         }

@@ -40,6 +40,7 @@ def test_figures_are_kept_without_a_page(plain: Server) -> None:
     assert browser.get("history?seconds=x").status == 400
 
 
+@pytest.mark.heavy
 def test_an_account_sees_its_own_figures(users: Server) -> None:
     ann = logged_in(users, user="ann", password="secret-of-ann")
     bob = logged_in(users, user="bob", password="secret-of-bob")

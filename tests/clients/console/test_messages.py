@@ -131,6 +131,21 @@ def test_unknown_requests_and_methods(page: Browser) -> None:
     assert page.ask("OPTIONS", "/console/api/request", headers={"Origin": "http://evil.example"}).status == 403
 
 
+def test_the_next_message_of_a_consumer_is_asked_for_and_acked(page: Browser) -> None:
+    page.request("$JS.API.STREAM.CREATE.NEXT", {"name": "NEXT", "subjects": ["next.*"]})
+    config = {"name": "c", "durable_name": "c", "ack_policy": "explicit"}
+    page.request("$JS.API.CONSUMER.CREATE.NEXT.c", {"stream_name": "NEXT", "config": config, "action": "create"})
+    asked = {"subject": "$JS.API.CONSUMER.MSG.NEXT.NEXT.c", "data": '{"batch": 1, "no_wait": true}'}
+    assert page.post("request", asked).json["replies"][0]["status"] == 404
+    page.post("publish", {"subject": "next.one", "data": "x", "headers": {"Colour": "blue"}})
+    found = page.post("request", asked).json["replies"][0]
+    assert (found["subject"], found["headers"]["Colour"]) == ("next.one", ["blue"])
+    assert found["reply"].startswith("$JS.ACK.NEXT.c.1.1.1.")
+    assert page.post("request", {"subject": found["reply"], "data": "+ACK"}).status == 200
+    state = page.request("$JS.API.CONSUMER.INFO.NEXT.c")
+    assert (state["ack_floor"]["stream_seq"], state["num_ack_pending"], state["num_waiting"]) == (1, 0, 0)
+
+
 def test_replies_are_limited(plain: Server, page: Browser) -> None:
     page.request("$JS.API.STREAM.CREATE.LARGE", {"name": "LARGE", "subjects": ["large"], "allow_direct": True})
     for _ in range(9):

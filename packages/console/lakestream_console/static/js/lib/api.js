@@ -91,8 +91,8 @@ export async function logout() {
 }
 
 /** Send a request; return its replies (`replies`: a number, or "eob" for a batch of a direct get). */
-export async function request(subject, { data = "", headers, replies = 1, timeout, signal } = {}) {
-  const body = { subject, data, headers, replies, timeout_ms: timeout };
+export async function request(subject, { data = "", data_base64, headers, replies = 1, timeout, signal } = {}) {
+  const body = { subject, data, data_base64, headers, replies, timeout_ms: timeout };
   const answer = await call("request", { method: "POST", body, signal });
   if (answer.error && !answer.replies?.length) throw new CallError(answer.error);
   return answer.replies ?? [];
@@ -106,12 +106,24 @@ export async function publish(subject, { data_base64 = "", headers } = {}) {
   return answer.ack ?? null;
 }
 
-/** Run a statement on the lake and the log's tail; return columns and rows. */
-export async function sql(query, { max_rows = 10000, timeout_ms = 30000, engine = "duckdb", signal } = {}) {
-  const answer = await call("sql", { method: "POST", body: { query, max_rows, timeout_ms, engine }, signal });
-  if (answer.error) throw new CallError(answer.error);
+let asking = Promise.resolve();
+
+/** Run a statement on the lake and the log's tail; return columns and rows. A session has one at a time: others wait. */
+export function sql(query, { max_rows = 10000, timeout_ms = 30000, engine = "duckdb", signal } = {}) {
+  const answer = asking.then(() => {
+    signal?.throwIfAborted();
+    return call("sql", { method: "POST", body: { query, max_rows, timeout_ms, engine }, signal });
+  });
+  asking = answer.catch(() => {});
   return answer;
 }
+
+/** Stop the statement of this session that runs. */
+export const cancelSql = () => call("cancel", { method: "POST", body: {} });
+
+/** Begin to restore a stream as of a moment (RFC 3339) as another one; return the restore, as `restored` does later. */
+export const restore = (body) => call("restore", { method: "POST", body });
+export const restored = (signal) => call("restored", { signal });
 
 /** Return a monitoring page as this session's account sees it. */
 export function page(name, query = {}, signal) {

@@ -9,7 +9,7 @@ export function fromBase64(text) {
 }
 
 /** Return bytes as base64. */
-function toBase64(bytes) {
+export function toBase64(bytes) {
   let binary = "";
   for (let at = 0; at < bytes.length; at += 32768) {
     binary += String.fromCharCode(...bytes.subarray(at, at + 32768));

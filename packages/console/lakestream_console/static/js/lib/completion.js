@@ -7,20 +7,31 @@ const KEYWORDS = ("SELECT FROM WHERE GROUP ORDER LIMIT JOIN USING HAVING WITH UN
   "TIMESTAMP DESCRIBE SUMMARIZE HISTORY EXPLAIN").split(" ");
 const asked = new Map();
 
-/** Return the first column of a statement's answer, asked once a minute; nothing where it fails. */
-function first(statement) {
+/** Return the rows of a statement's answer, asked once a minute. */
+function rowsOf(statement) {
   const kept = asked.get(statement);
   if (kept && Date.now() - kept.at < KEPT_MS) return kept.answer;
-  const answer = sql(statement).then(({ rows }) => rows.map(([name]) => String(name)), () => []);
+  const answer = sql(statement).then(({ rows }) => rows, (error) => {
+    asked.delete(statement); // it may succeed the next time
+    throw error;
+  });
   asked.set(statement, { at: Date.now(), answer });
   return answer;
 }
 
+/** Return the first column of a statement's answer; nothing where it fails. */
+const first = (statement) => rowsOf(statement).then((rows) => rows.map(([name]) => String(name)), () => []);
+
+/** Return a name as it is written in SQL. */
+export const written = (name) => (/^[A-Za-z_][A-Za-z0-9_]*$/.test(name) ? name : `"${name.replaceAll('"', '""')}"`);
+
+/** Return the columns of a stream's table: [[name, type]]. */
+export const columnsOf = (stream) => rowsOf(`DESCRIBE delta.\`streams/${stream}\``);
+
 /** Return a table's name as it may be written, for the one that SHOW TABLES lists. */
 function short(listed) {
   const [, view, name] = /^(\w+)\.`(?:streams\/)?(.*)`$/.exec(listed) ?? [null, "delta", listed];
-  const written = /^[A-Za-z_][A-Za-z0-9_]*$/.test(name) ? name : `"${name.replaceAll('"', '""')}"`;
-  return view === "delta" ? written : `${view}.${written}`;
+  return view === "delta" ? written(name) : `${view}.${written(name)}`;
 }
 
 /** Return the word before the end of a text, which may be completed; "" if there is none. */

@@ -3,7 +3,7 @@
 import { useEffect, useMemo, useState } from "../../vendor/htm-preact.js";
 import { session, sql } from "./api.js";
 import { subjectPage } from "./jetstream.js";
-import { lastBySubject, lastOf } from "./messages.js";
+import { asMessage, lastBySubject, lastOf } from "./messages.js";
 import { isTravelling, upTo } from "./past.js";
 import { useKept, usePoll } from "./poll.js";
 
@@ -13,12 +13,30 @@ const PAGE = 200;
 const MAX_NAMES = 100_000;
 /** Rows of an answer to SQL. */
 const MAX_ROWS = 10_000;
+/** Entries that are read at once by SQL, as by a direct get. */
+const MAX_AT_ONCE = 1024;
 const NAMES_REFRESH_MS = 10_000;
 
 const quoted = (text) => `'${text.replaceAll("'", "''")}'`;
 
 /** Return true if the tables tell what a stream held at a moment. */
 export const isInTable = (info) => session.value.sql && isTravelling(info);
+
+/** Return the last message of each subject below `prefix` as of a moment, by SQL; null if they are too many. */
+async function lastAt(stream, prefix, at, options) {
+  const { rows } = await sql(`SELECT seq, subject, CAST(time AS VARCHAR), headers, data FROM ${table(stream, at)}
+    WHERE starts_with(subject, ${quoted(prefix)})
+    QUALIFY row_number() OVER (PARTITION BY subject ORDER BY seq DESC) = 1 LIMIT ${MAX_AT_ONCE + 1}`, options);
+  return rows.length > MAX_AT_ONCE ? null : rows.map(asMessage);
+}
+
+/** Return the last message of each of these subjects as of a moment, by SQL. */
+async function lastOfAt(stream, subjects, at, options) {
+  const { rows } = await sql(`SELECT seq, subject, CAST(time AS VARCHAR), headers, data FROM ${table(stream, at)}
+    WHERE subject IN (${subjects.map(quoted).join(", ")})
+    QUALIFY row_number() OVER (PARTITION BY subject ORDER BY seq DESC) = 1`, options);
+  return rows.map(asMessage);
+}
 
 /** Return a stream as it was after everything stored in the millisecond `at`, as a table of SQL. */
 const table = (stream, at) => `as_of(${quoted(stream)}, '${new Date(at).toISOString().replace("Z", "999999")}')`;
@@ -36,7 +54,7 @@ async function subjectsAt(stream, prefix, at, options) {
   while (found.length < MAX_NAMES) {
     const after = found.length ? ` AND subject > ${quoted(found.at(-1))}` : "";
     const query = `SELECT DISTINCT subject FROM ${table(stream, at)}
-      WHERE startswith(subject, ${quoted(prefix)})${after} ORDER BY subject LIMIT ${MAX_ROWS}`;
+      WHERE starts_with(subject, ${quoted(prefix)})${after} ORDER BY subject LIMIT ${MAX_ROWS}`;
     const { rows } = await sql(query, options);
     if (!rows.length) break;
     found.push(...rows.map(([subject]) => subject));
@@ -69,10 +87,13 @@ export function useEntries(info, prefix, at, { wanted, chosen, nameOf }) {
   const stream = info?.config.name;
   const last = at === null ? info?.state.last_seq ?? 0 : 0;
   const keys = [stream, at, Boolean(info)];
-  const load = async (signal) => info && { messages: await lastBySubject(info, `${prefix}>`, upTo(at), { signal }) };
+  // A stream without direct gets tells its past by SQL alone.
+  const bySql = at !== null && Boolean(info) && !info.config.allow_direct && session.value.sql;
+  const load = async (signal) => info && { messages: bySql ? await lastAt(stream, prefix, at, { signal })
+    : await lastBySubject(info, `${prefix}>`, upTo(at), { signal }) };
   const all = useKept(usePoll(load, 0, [...keys, last]));
   const large = Boolean(all.data) && all.data.messages === null;
-  const fromTable = at !== null && Boolean(info) && isInTable(info);
+  const fromTable = at !== null && Boolean(info) && (bySql || isInTable(info));
   const list = (signal) => large && (fromTable ? subjectsAt(stream, prefix, at, { signal })
     : subjectsNow(stream, prefix, { signal }));
   const names = useKept(usePoll(list, large && at === null ? NAMES_REFRESH_MS : 0, [...keys, large]));
@@ -85,7 +106,8 @@ export function useEntries(info, prefix, at, { wanted, chosen, nameOf }) {
   const page = Math.max(0, Math.min(place, Math.ceil(matching.length / PAGE) - 1));
   const shown = large ? matching.slice(page * PAGE, (page + 1) * PAGE).map(({ subject }) => subject) : [];
   const asked = large && chosen && !shown.includes(chosen) ? [...shown, chosen] : shown;
-  const read = async (signal) => large && { messages: asked.length ? await lastOf(info, asked, upTo(at), { signal }) : [] };
+  const read = async (signal) => large && { messages: !asked.length ? []
+    : bySql ? await lastOfAt(stream, asked, at, { signal }) : await lastOf(info, asked, upTo(at), { signal }) };
   const some = useKept(usePoll(read, 0, [...keys, last, asked.join("\n")]));
   if (!large) return { ...all, data: all.data?.messages ?? null, pages: null };
   return {

@@ -1,6 +1,6 @@
 /** Stored messages: direct gets, with the messages API for streams that do not allow them. */
 
-import { CallError, request } from "./api.js";
+import { CallError, request, sql } from "./api.js";
 import { fromBase64, toLossyText } from "./bytes.js";
 import { millis } from "./format.js";
 import { jetstream, subjectPage } from "./jetstream.js";
@@ -195,4 +195,30 @@ export async function lastOf(info, subjects, at, options) {
 /** Return all stored messages of one subject, oldest first, at most `limit`. */
 export async function revisions(info, subject, limit = 256, options = {}) {
   return forward(info, { seq: 1, filter: subject, limit }, options);
+}
+
+const quoted = (text) => `'${text.replaceAll("'", "''")}'`;
+const LIKE_ESCAPED = /[\\%_]/g;
+
+/** Return a pattern of LIKE for a subject with wildcards: it may match more, where `*` stands for several tokens. */
+function likeOf(filter) {
+  const tokens = filter.split(".").map((token) => (token === "*" || token === ">" ? "%"
+    : token.replace(LIKE_ESCAPED, (each) => `\\${each}`)));
+  return `${quoted(tokens.join("."))} ESCAPE '\\'`;
+}
+
+/** Return the newest messages of a stream whose payloads contain a text, ascending; those before a sequence if it is given. */
+export async function search(stream, text, filter, before, options) {
+  const conditions = [`contains(text(data), ${quoted(text)})`, filter && `subject LIKE ${likeOf(filter)}`,
+    before && `seq < ${Number(before)}`].filter(Boolean);
+  const { rows } = await sql(`SELECT seq, subject, CAST(time AS VARCHAR), headers, data FROM delta.\`streams/${stream}\`
+    WHERE ${conditions.join(" AND ")} ORDER BY seq DESC LIMIT ${PAGE}`, options);
+  return rows.reverse().map(asMessage);
+}
+
+/** Return a message from a row of seq, subject, time, headers and data. */
+export function asMessage([seq, subject, time, headers, data]) {
+  const at = new Date(time.includes("T") ? time : `${time.replace(" ", "T").replace(/[+]00(:00)?$/, "")}Z`);
+  return { seq, subject, time: at.toISOString(), millis: at.getTime(), headers: headers ?? {}, data: fromBase64(data ?? ""),
+    pending: 0 };
 }

@@ -19,9 +19,10 @@ import { NoJetStream } from "../parts/names.js";
 import { Empty, Failed, Loading, toast, Warning } from "../parts/notes.js";
 import { Pages } from "../parts/pages.js";
 import { Payload } from "../parts/payload.js";
+import { Restore } from "../parts/restore.js";
 import { Table } from "../parts/table.js";
 import { TimeSlider } from "../parts/time.js";
-import { nanos } from "./streams.js";
+import { nanos, wrongDuration } from "./stream_form.js";
 
 const PREFIX = "KV_";
 const MAX_KEYS = 1000;
@@ -83,8 +84,7 @@ function CreateBucket({ close }) {
   const wrong = values.name &&
     !/^[\w-]+$/.test(values.name) ? "A bucket's name has letters, digits, - and _ only." : "";
   const send = async () => {
-    nanos(values.past, "Time travel");
-    const age = nanos(values.ttl, "Time to live");
+    const age = nanos(values.ttl);
     await createStream({
       name: PREFIX + values.name,
       subjects: [`$KV.${values.name}.>`],
@@ -104,15 +104,17 @@ function CreateBucket({ close }) {
     go(link("buckets", values.name));
   };
   return html`<${FormDialog} title="Create a bucket" button="Create bucket" close=${close} send=${send}
-    ready=${Boolean(values.name) && !wrong}>
+    needs=${`$JS.API.STREAM.CREATE.${PREFIX}${values.name || "*"}`}
+    ready=${Boolean(values.name) && !wrong && !wrongDuration(values.past) && !wrongDuration(values.ttl)}>
     <${TextField} label="Name" name="name" bad=${wrong} ...${bind} required spellcheck="false" />
     <div class="pair">
       <${TextField} label="Revisions of each key" name="history" type="number" min="1" max=${MAX_HISTORY} ...${bind}
         required />
-      <${TextField} label="Time to live" hint="Keys expire after it." name="ttl" placeholder="forever" ...${bind} />
+      <${TextField} label="Time to live" hint="Keys expire after it." name="ttl" placeholder="forever"
+        bad=${wrongDuration(values.ttl)} ...${bind} />
     </div>
     <${TextField} label="Time travel" hint="How far back the bucket can be read as it was." name="past"
-      placeholder="off" ...${bind} />
+      placeholder="off" bad=${wrongDuration(values.past)} ...${bind} />
   <//>`;
 }
 
@@ -166,6 +168,7 @@ function Bucket({ bucket, chosen }) {
   const tools = html`
     <button class="button button-main" type="button" disabled=${at !== null}
       onClick=${() => show({ put: "" })}>Put a key</button>
+    ${session.value.sql && html`<button class="button" type="button" onClick=${() => show({ restore: true })}>Restore…</button>`}
     <button class="button button-bad" type="button" onClick=${() => show({ remove: true })}>Delete…</button>`;
   const limits = [counted(state.num_subjects ?? 0, "key"), config.max_msgs_per_subject > 0 &&
     `history ${config.max_msgs_per_subject}`, config.max_age > 0 && `keys live ${span(config.max_age / 1e9)}`,
@@ -214,16 +217,18 @@ function Bucket({ bucket, chosen }) {
     </div>
     ${shown?.put !== undefined &&
       html`<${Put} bucket=${bucket} close=${close} changed=${changed} name=${shown.put} value=${shown.value} />`}
+    ${shown?.restore && html`<${Restore} stream=${stream} prefix=${PREFIX} at=${at} close=${close}
+      open=${(made) => (resample(), go(link("buckets", made)))} />`}
     ${shown?.erase &&
       html`<${Confirm} title=${`Delete key ${shown.erase}`} name=${shown.erase} button="Delete key" close=${close}
-        send=${async () => {
+        needs=${`${prefix}${shown.erase}`} send=${async () => {
       await publish(`${prefix}${shown.erase}`, { headers: { "KV-Operation": ["DEL"] } });
       toast(`Key ${shown.erase} is deleted.`);
       changed();
     }}><p>Readers find no value from now on. Earlier revisions stay in the history.</p><//>`}
     ${shown?.remove &&
       html`<${Confirm} title=${`Delete bucket ${bucket}`} name=${bucket} button="Delete bucket" close=${close}
-        send=${async () => {
+        needs=${`$JS.API.STREAM.DELETE.${stream}`} send=${async () => {
       await deleteStream(stream);
       toast(`Bucket ${bucket} is deleted.`);
       await resample();
@@ -280,7 +285,7 @@ function Put({ bucket, close, changed, name, value = "" }) {
     changed();
   };
   return html`<${FormDialog} title=${name ? `Edit ${name}` : "Put a key"} button="Put" close=${close} send=${send}
-    ready=${Boolean(values.name) && !wrong}>
+    needs=${`$KV.${bucket}.${values.name || "*"}`} ready=${Boolean(values.name) && !wrong}>
     ${!name &&
       html`<${TextField} label="Key" name="name" class="code" spellcheck="false" bad=${wrong} values=${values}
         set=${set} required />`}

@@ -2,13 +2,14 @@
 
 import { html, useState } from "../../vendor/htm-preact.js";
 import { page, session } from "../lib/api.js";
-import { bytes, compact, count, elapsed, NONE } from "../lib/format.js";
-import { streamInfo } from "../lib/jetstream.js";
+import { bytes, compact, count, elapsed, NONE, serverName } from "../lib/format.js";
+import { stepDown, streamInfo } from "../lib/jetstream.js";
 import { usePoll } from "../lib/poll.js";
 import { streamsOf } from "../lib/samples.js";
+import { Confirm } from "../parts/dialog.js";
 import { Figures, Head } from "../parts/figures.js";
 import { StreamName } from "../parts/names.js";
-import { Empty, Failed, Loading, Warning } from "../parts/notes.js";
+import { Empty, Failed, Loading, toast, Warning } from "../parts/notes.js";
 import { Table } from "../parts/table.js";
 
 const REFRESH_MS = 2000;
@@ -83,13 +84,13 @@ function movesOf(streams) {
 
 function Replica({ replica }) {
   const state = replica.offline ? "offline" : replica.current ? "" : replica.lag ? `${compact(replica.lag)} behind` : "catching up";
-  return html`<span class=${`tag ${replica.offline ? "tag-bad" : replica.current ? "" : "tag-warn"}`}>${replica.name}
+  return html`<span class=${`tag ${replica.offline ? "tag-bad" : replica.current ? "" : "tag-warn"}`}>${serverName(replica.name)}
     ${state && ` · ${state}`}</span>`;
 }
 
 const NODE_COLUMNS = [
   { title: "Node", by: (row) => row.name, cell: (row) =>
-    html`<span class="name">${row.name}</span>${row.self && html`<span class="under">this server</span>`}` },
+    html`<span class="name" title=${row.name}>${serverName(row.name)}</span>${row.self && html`<span class="under">this server</span>`}` },
   { title: "Role", cell: (row) =>
     (row.leader ? html`<span class="tag tag-good">meta leader</span>` : html`<span class="tag">follower</span>`) },
   { title: "State", cell: (row) =>
@@ -111,7 +112,11 @@ function groupRows(groups) {
 
 const behind = (group) => Math.max(0, ...Object.values(group.peers ?? {}).map((peer) => (peer.last_replicated_index === undefined ? 0 : group.pindex - peer.last_replicated_index)));
 
-const GROUP_COLUMNS = [
+/** Return true if the session may ask the leader of a group for another one: those of its account, or the meta group. */
+const canStepDown = (row) => (row.name === "_meta_" ? session.value.system_account
+  : row.stream && row.account === session.value.account);
+
+const groupColumns = (stepDownOf) => [
   { title: "Group", by: (row) => row.name, cell: (row) =>
     html`<span class="name mono">${row.stream ?? row.name}</span><span class="under">${row.account}</span>` },
   { title: "Role here", by: (row) => row.state, cell: (row) =>
@@ -125,12 +130,16 @@ const GROUP_COLUMNS = [
   { title: "Match lag", num: true, by: behind, cell: (row) =>
     (row.state === "LEADER" ? html`<span class=${behind(row) > 1000 ? "warn" : ""}>${count(behind(row))}
       </span>` : html`<span class="quiet">${NONE}</span>`) },
+  { title: html`<span class="sr">Actions</span>`, num: true, cell: (row) => canStepDown(row) &&
+    html`<button class="button button-small" type="button" aria-label=${`Step down the leader of ${row.stream ?? row.name}`}
+      onClick=${() => stepDownOf(row)}>Step down…</button>` },
 ];
 
 /** The page. */
 export function Cluster() {
   const { data, error, loading, refresh } = usePoll(load, REFRESH_MS, []);
   const [filter, setFilter] = useState("");
+  const [led, setLed] = useState(null);
   if (!data) return html`<${Head} title="Cluster" /><${Failed} error=${error} retry=${refresh} />
     ${loading && html`<${Loading} />`}`;
   const { varz, jsz, groups } = data;
@@ -147,7 +156,7 @@ export function Cluster() {
   const late = nodes.filter((node) => node.offline);
   const alone = !meta && nodes.length === 1;
   if (alone) {
-    return html`<${Head} title="Cluster">${varz.server_name}<//>
+    return html`<${Head} title="Cluster">${serverName(varz.server_name)}<//>
       <${Figures} of=${[
         { title: "Nodes", value: "1", under: "a single server" },
         { title: "Streams", value: count(streams.length), under: "led here" },
@@ -164,12 +173,12 @@ export function Cluster() {
     <${Failed} error=${error} retry=${refresh} />
     ${late.length > 0 &&
       html`<${Warning}><strong>
-        ${late.map((node) => node.name).join(", ")} offline.</strong> Streams with a quorum elsewhere go on.<//>
+        ${late.map((node) => serverName(node.name)).join(", ")} offline.</strong> Streams with a quorum elsewhere go on.<//>
           <div class="section"></div>`}
     <${Figures} of=${[
       { title: "Nodes", value: count(meta?.cluster_size ?? nodes.length), under: late.length ? `${late.length} offline`
         : "all seen", tone: late.length ? "bad" : undefined },
-      { title: "Meta leader", value: meta?.leader || "none", under: groups.$SYS?._meta_
+      { title: "Meta leader", value: meta?.leader ? serverName(meta.leader) : "none", under: groups.$SYS?._meta_
         ? `term ${groups.$SYS._meta_.term}` : undefined, tone: meta && !meta.leader ? "bad" : undefined },
       { title: "Replicated streams", value: count(replicated.length), under: `of ${count(streams.length)} here` },
       { title: "Moving or behind", value: count(moves.length), tone: moves.length ? "warn" : undefined },
@@ -185,7 +194,7 @@ export function Cluster() {
         ? html`<${Table} caption="Moves and replicas behind" rows=${moves}
           keyOf=${(row) => `${row.account}/${row.name}`} columns=${[
             { title: "Stream", cell: (row) => html`<${StreamName} stream=${row} />` },
-            { title: "Leader", cell: (row) => row.cluster.leader || html`<span class="tag tag-bad">none</span>` },
+            { title: "Leader", cell: (row) => (row.cluster.leader ? serverName(row.cluster.leader) : "") || html`<span class="tag tag-bad">none</span>` },
             { title: "Replicas", cell: (row) =>
               html`<span class="members">
                 ${row.cluster.replicas.map((replica) => html`<${Replica} key=${replica.name} replica=${replica} />`)}
@@ -202,10 +211,18 @@ export function Cluster() {
             </div>
       </div>
       ${shown.length
-        ? html`<${Table} caption="Raft groups" columns=${GROUP_COLUMNS} rows=${shown.slice(0, GROUPS)}
+        ? html`<${Table} caption="Raft groups" columns=${groupColumns(setLed)} rows=${shown.slice(0, GROUPS)}
           keyOf=${(row) => `${row.account}/${row.name}`} />`
           : html`<p class="quiet">
             ${rows.length ? "No group matches." : "This account has no replicated streams on this node."}</p>`}
       ${shown.length > GROUPS && html`<p class="quiet">${count(shown.length - GROUPS)} more: filter to see them.</p>`}
-    </section>`;
+    </section>
+    ${led && html`<${Confirm} title=${`Step down the leader of ${led.stream ?? led.name}`} name=${led.stream ?? led.name}
+      button="Step down" close=${() => setLed(null)}
+      needs=${led.stream ? `$JS.API.STREAM.LEADER.STEPDOWN.${led.stream}` : "$JS.API.META.LEADER.STEPDOWN"} send=${async () => {
+      await stepDown(led.stream);
+      toast(`The leader of ${led.stream ?? led.name} hands over.`);
+      refresh();
+    }}><p>Another member that has everything takes over within a moment. Clients go on; requests of that moment may be sent
+      again.</p><//>`}`;
 }

@@ -1,8 +1,8 @@
 /** Object stores: objects now and at any moment, their facts, and downloads. */
 
 import { html, useState } from "../../vendor/htm-preact.js";
-import { CallError, publish, session } from "../lib/api.js";
-import { fromBase64, textToBase64, textToBase64Url, toLossyText } from "../lib/bytes.js";
+import { CallError, publish, request, session } from "../lib/api.js";
+import { fromBase64, textToBase64, textToBase64Url, toBase64, toLossyText } from "../lib/bytes.js";
 import { bytes, count, counted, NONE, time } from "../lib/format.js";
 import { isInTable, messagesAt, useEntries } from "../lib/entries.js";
 import { createStream, deleteStream, purgeStream, streamInfo } from "../lib/jetstream.js";
@@ -11,21 +11,24 @@ import { changeTimes, earliest, isTravelling, useSettled } from "../lib/past.js"
 import { useKept, usePoll } from "../lib/poll.js";
 import { go, link } from "../lib/router.js";
 import { isOwn, refresh as resample, samples } from "../lib/samples.js";
+import { Sha256 } from "../lib/sha256.js";
 import { useStore } from "../lib/store.js";
-import { Confirm, FormDialog, TextField } from "../parts/dialog.js";
+import { Confirm, Field, FormDialog, TextField } from "../parts/dialog.js";
 import { Head } from "../parts/figures.js";
 import { Icon } from "../parts/icons.js";
 import { NoJetStream } from "../parts/names.js";
 import { Empty, Failed, Loading, toast, Warning } from "../parts/notes.js";
 import { Pages } from "../parts/pages.js";
 import { download } from "../parts/payload.js";
+import { Restore } from "../parts/restore.js";
 import { Table } from "../parts/table.js";
 import { TimeSlider } from "../parts/time.js";
-import { nanos } from "./streams.js";
+import { nanos, wrongDuration } from "./stream_form.js";
 
 const PREFIX = "OBJ_";
 const MAX_DOWNLOAD = 64 * 1024 * 1024;
 const CHUNKS = 32;
+const CHUNK_BYTES = 256 * 1024;
 const BATCH_BYTES = 4 * 1024 * 1024;
 
 /** The page: `path` is ["objects", store, object]. */
@@ -70,7 +73,6 @@ function CreateStore({ close }) {
   const bind = { values, set };
   const wrong = values.name && !/^[\w-]+$/.test(values.name) ? "A store's name has letters, digits, - and _ only." : "";
   const send = async () => {
-    nanos(values.past, "Time travel");
     await createStream({
       name: PREFIX + values.name,
       description: values.description || undefined,
@@ -87,11 +89,12 @@ function CreateStore({ close }) {
     go(link("objects", values.name));
   };
   return html`<${FormDialog} title="Create an object store" button="Create store" close=${close} send=${send}
-    ready=${Boolean(values.name) && !wrong}>
+    needs=${`$JS.API.STREAM.CREATE.${PREFIX}${values.name || "*"}`}
+    ready=${Boolean(values.name) && !wrong && !wrongDuration(values.past) && !wrongDuration(values.ttl)}>
     <${TextField} label="Name" name="name" bad=${wrong} ...${bind} required spellcheck="false" />
     <${TextField} label="Description" name="description" ...${bind} />
     <${TextField} label="Time travel" hint="How far back the list can be read as it was." name="past" placeholder="off"
-      ...${bind} />
+      bad=${wrongDuration(values.past)} ...${bind} />
   <//>`;
 }
 
@@ -149,13 +152,45 @@ function nameOf(token) {
   }
 }
 
-/** Check the SHA-256 of an object where the browser can: in secure contexts. */
+/** Return the SHA-256 of bytes as objects have it; browsers have their own only in secure contexts. */
+async function digestOf(data) {
+  const sum = globalThis.crypto?.subtle ? new Uint8Array(await crypto.subtle.digest("SHA-256", data)) : new Sha256().add(data).end();
+  return `SHA-256=${toBase64(sum).replaceAll("+", "-").replaceAll("/", "_")}`;
+}
+
+/** Check the SHA-256 of an object. */
 async function verify(data, digest) {
-  if (!globalThis.crypto?.subtle || !digest?.startsWith("SHA-256=")) return;
-  const sum = new Uint8Array(await crypto.subtle.digest("SHA-256", data));
-  const text = btoa(String.fromCharCode(...sum)).replaceAll("+", "-").replaceAll("/", "_");
-  if (text.replace(/=+$/, "") !== digest.slice(8).replace(/=+$/,
-    "")) throw new CallError("The object does not match its SHA-256.");
+  if (!digest?.startsWith("SHA-256=")) return;
+  const plain = (text) => text.replace(/=+$/, "");
+  if (plain(await digestOf(data)) !== plain(digest)) throw new CallError("The object does not match its SHA-256.");
+}
+
+/** Store a message; raise the error of a stream that refuses it. */
+async function stored(subject, options) {
+  const [reply] = await request(subject, options);
+  const ack = JSON.parse(toLossyText(fromBase64(reply.data_base64)) || "{}");
+  if (ack.error) throw new CallError(ack.error.description, ack.error.code, ack.error.err_code);
+}
+
+/** Put a file into a store in chunks, as NATS clients do; `progress(bytes)` is told how far it is. The chunks of `before` go. */
+async function putObject(info, store, name, file, before, progress) {
+  const data = new Uint8Array(await file.arrayBuffer());
+  const nuid = crypto.getRandomValues(new Uint8Array(11)).reduce((text, byte) => text + byte.toString(16).padStart(2, "0"), "");
+  const size = Math.min(CHUNK_BYTES, session.value.max_payload > 0 ? session.value.max_payload : CHUNK_BYTES);
+  const chunks = `$O.${store}.C.${nuid}`;
+  try {
+    for (let at = 0; at < data.length; at += size) {
+      await stored(chunks, { data_base64: toBase64(data.subarray(at, at + size)) });
+      progress(Math.min(at + size, data.length));
+    }
+    const entry = { name, bucket: store, nuid, size: data.length, chunks: Math.ceil(data.length / size),
+      digest: await digestOf(data), mtime: new Date().toISOString(), options: { max_chunk_size: size } };
+    await stored(`$O.${store}.M.${textToBase64Url(name)}`, { data: JSON.stringify(entry), headers: { "Nats-Rollup": ["sub"] } });
+  } catch (error) {
+    await purgeStream(info.config.name, { filter: chunks }).catch(() => {}); // nobody knows them
+    throw error;
+  }
+  if (before?.nuid && !before.deleted) await purgeStream(info.config.name, { filter: `$O.${store}.C.${before.nuid}` });
 }
 
 function read({ subject, seq, time: at, millis, data }) {
@@ -173,6 +208,7 @@ function Store({ store, chosen }) {
   const [at, setAt] = useState(null);
   const [wanted, setWanted] = useState("");
   const [removing, setRemoving] = useState(false);
+  const [shown, show] = useState(null);
   const [erased, erase] = useState(null);
   const moment = useSettled(at);
   const info = usePoll((signal) => streamInfo(stream, undefined, { signal }), 1000, [stream]);
@@ -207,8 +243,10 @@ function Store({ store, chosen }) {
   const total = rows.reduce((sum, each) => sum + (each.size || 0), 0);
   return html`
     <${Head} title=${store} crumb=${crumb}
-      tools=${html`<button class="button button-bad" type="button"
-        onClick=${() => setRemoving(true)}>Delete…</button>`}>
+      tools=${html`<button class="button button-main" type="button" disabled=${at !== null}
+          onClick=${() => show("upload")}>Upload…</button>
+        ${session.value.sql && html`<button class="button" type="button" onClick=${() => show("restore")}>Restore…</button>`}
+        <button class="button button-bad" type="button" onClick=${() => setRemoving(true)}>Delete…</button>`}>
       ${counted(pages?.total ?? rows.length, "object")}${!pages && ` · ${bytes(total)}`} · <a href=${link("streams", stream)}>stream ${stream}</a><//>
     <${TimeSlider} at=${at} from=${earliest(info.data)} changes=${changes.data ?? []} choose=${setAt}
       what="The store as it was:" />
@@ -243,8 +281,12 @@ function Store({ store, chosen }) {
         html`<${ObjectDetail} key=${chosen} info=${info.data} store=${store} name=${chosen} object=${object} at=${moment}
           erase=${() => erase(object)} />`}
     </div>
+    ${shown === "upload" && html`<${Upload} info=${info.data} store=${store} existing=${(name) => all.find((each) => each.name === name)}
+      close=${() => show(null)} done=${(name) => (info.refresh(), resample(), go(link("objects", store, name), { replace: true }))} />`}
+    ${shown === "restore" && html`<${Restore} stream=${stream} prefix=${PREFIX} at=${at} close=${() => show(null)}
+      open=${(made) => (resample(), go(link("objects", made)))} />`}
     ${erased &&
-      html`<${Confirm} title=${`Delete object ${erased.name}`} name=${erased.name} button="Delete object"
+      html`<${Confirm} title=${`Delete object ${erased.name}`} name=${erased.name} button="Delete object" needs=${`$O.${store}.M.*`}
         close=${() => erase(null)} send=${async () => {
       await deleteObject(stream, store, erased);
       toast(`Object ${erased.name} is deleted.`);
@@ -252,7 +294,7 @@ function Store({ store, chosen }) {
     }}><p>Readers find no object from now on.
         ${isTravelling(info.data) && " Its bytes can still be read as of earlier moments."}</p><//>`}
     ${removing &&
-      html`<${Confirm} title=${`Delete store ${store}`} name=${store} button="Delete store"
+      html`<${Confirm} title=${`Delete store ${store}`} name=${store} button="Delete store" needs=${`$JS.API.STREAM.DELETE.${stream}`}
         close=${() => setRemoving(false)} send=${async () => {
       await deleteStream(stream);
       toast(`Store ${store} is deleted.`);
@@ -305,4 +347,29 @@ function ObjectDetail({ info, store, name, object, at, erase }) {
           </div>`
       : html`<p class="soft">There is no such object at this moment.</p>`}
   </section>`;
+}
+
+/** The dialog that puts a file into a store. */
+function Upload({ info, store, existing, close, done }) {
+  const [file, setFile] = useState(null);
+  const [values, set] = useState({ name: "" });
+  const [sent, setSent] = useState(null);
+  const choose = (event) => {
+    setFile(event.target.files[0] ?? null);
+    set({ name: event.target.files[0]?.name ?? "" });
+  };
+  const wrong = file && file.size > MAX_DOWNLOAD ? `The console uploads up to ${bytes(MAX_DOWNLOAD)}. Use: nats object put ${store} FILE` : "";
+  const before = existing(values.name);
+  const send = async () => {
+    await putObject(info, store, values.name, file, before, setSent);
+    toast(`${values.name} is stored.`);
+    done(values.name);
+  };
+  return html`<${FormDialog} title="Upload an object" button="Upload" close=${close} send=${send} needs=${`$O.${store}.>`}
+    ready=${Boolean(file) && Boolean(values.name) && !wrong}>
+    <${Field} label="File" bad=${wrong}>${(id) => html`<input id=${id} type="file" onChange=${choose} required />`}<//>
+    <${TextField} label="Name" name="name" values=${values} set=${set} required
+      hint=${before && !before.deleted ? "There is an object of this name: it will be replaced." : ""} />
+    ${sent !== null && html`<label>${bytes(sent)} of ${bytes(file.size)} <progress value=${sent} max=${file.size || 1}></progress></label>`}
+  <//>`;
 }

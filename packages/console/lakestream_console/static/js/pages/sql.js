@@ -1,21 +1,23 @@
 /** SQL over the tables and the log's tail: a statement, its rows, and a plot of them. */
 
-import { html, useMemo, useRef, useState } from "../../vendor/htm-preact.js";
-import { session, sql } from "../lib/api.js";
-import { candidates, common, wordBefore } from "../lib/completion.js";
-import { compact, counted, span } from "../lib/format.js";
+import { html, useEffect, useMemo, useRef, useState } from "../../vendor/htm-preact.js";
+import { session } from "../lib/api.js";
+import { ago, compact, counted, span, time } from "../lib/format.js";
+import { go, link } from "../lib/router.js";
 import { isOwn, samples } from "../lib/samples.js";
-import { useStore } from "../lib/store.js";
+import { cancel, forget, past, run, setEngine, setText, statement, takeUp } from "../lib/statements.js";
+import { useClock, useStore } from "../lib/store.js";
+import { Editor } from "../parts/editor.js";
 import { Head } from "../parts/figures.js";
-import { Empty, Failed, Loading, Warning } from "../parts/notes.js";
+import { Empty, Failed, toast, Warning } from "../parts/notes.js";
 import { Pages } from "../parts/pages.js";
 import { download } from "../parts/payload.js";
 import { Plot } from "../parts/plot.js";
+import { Tables } from "../parts/tables.js";
 
 const SHOWN = 200;
 const PLOTTED = 5000;
-const KEPT = "lakestream.sql";
-const OFFERED = 12;
+const ENGINES = { duckdb: "DuckDB", spark: "Spark (committed)" };
 
 /** Return statements to begin with, for the stream with the most messages. */
 function examples(streams) {
@@ -119,125 +121,117 @@ function ResultTable({ result }) {
     <${Pages} what="rows" total=${rows.length} page=${page} size=${SHOWN} show=${setPage} />`;
 }
 
+/** How long the statement has run, and the button that stops it. */
+function Running({ began }) {
+  const now = useClock();
+  return html`<button class="button" type="button" onClick=${cancel}>Cancel</button>
+    <span class="quiet" role="timer">running for ${ago(now - began)}${now - began > 3000 &&
+      "; the first statement of a session takes some seconds"}</span>`;
+}
+
+/** Statements that were run before. */
+function Past({ entries }) {
+  if (!entries.length) return html`<p class="quiet">Statements that you run are listed here, in this browser.</p>`;
+  return html`<ol class="past">
+    ${entries.map((each) => html`<li key=${each.at}>
+      <button class="row-button" type="button" onClick=${() => (setText(each.statement), setEngine(each.engine))}>
+        <code>${each.statement}</code></button>
+      <span class="under quiet">${time(each.at, { fraction: false })} · ${each.failed ? html`<span class="bad">failed</span>`
+        : counted(each.rows, "row")} in ${span(each.took / 1000)}${each.engine === "spark" && " · Spark"}</span>
+    </li>`)}
+  </ol>
+  <button class="button button-small" type="button" onClick=${forget}>Forget them</button>`;
+}
+
 /** The page; `query` of the route is a statement to begin with. */
 export function Sql({ query }) {
+  takeUp();
   const { streams } = useStore(samples);
-  const given = query.get("query");
-  const [text, setText] = useState(() => given ?? sessionStorage.getItem(KEPT) ?? "");
-  const [state, setState] = useState({ result: null, error: null, busy: false });
+  const { text, engine, running, result, error } = useStore(statement);
+  const entries = useStore(past);
   const [view, setView] = useState("table");
-  const [engine, setEngine] = useState("duckdb");
-  const aborter = useRef(null);
-  const run = async (statement) => {
-    const asked = statement.trim().replace(/;\s*$/, "");
-    if (!asked) return;
-    aborter.current?.abort();
-    aborter.current = new AbortController();
-    const { signal } = aborter.current;
-    setState((old) => ({ ...old, error: null, busy: true }));
-    sessionStorage.setItem(KEPT, statement);
+  const [pane, setPane] = useState("tables");
+  const insert = useRef(() => {});
+  const given = query.get("query");
+  useEffect(() => {
+    if (given && !statement.value.running) {
+      setText(given);
+      if (query.get("engine") in ENGINES) setEngine(query.get("engine"));
+    }
+  }, [given]);
+  const submit = (event) => (event?.preventDefault(), run(text));
+  const share = async () => {
+    go(link("sql", { query: text, engine: engine === "duckdb" ? "" : engine }), { replace: true });
     try {
-      const result = await sql(asked, { engine, signal });
-      if (!signal.aborted) setState({ result: { ...result, number: Date.now() }, error: null, busy: false });
-    } catch (error) {
-      if (!signal.aborted) setState({ result: null, error, busy: false });
+      await navigator.clipboard.writeText(location.href);
+      toast("The link to this statement is copied.");
+    } catch {
+      toast("The address of this page is now the link to this statement."); // no clipboard without https
     }
   };
-  const cancel = () => {
-    aborter.current?.abort();
-    setState((old) => ({ ...old, busy: false }));
-  };
-  const [offered, setOffered] = useState([]);
-  const leaving = useRef(false);
-  /** Complete the word before the cursor as far as it is clear, and show what it may become. */
-  const complete = async (field) => {
-    const [given, end] = [field.value, field.selectionStart];
-    const found = await candidates(given.slice(0, end));
-    if (field.value !== given || found.length === 0) return setOffered([]);
-    const [start, next] = [end - wordBefore(given.slice(0, end)).length, common(found)];
-    if (next.length >= end - start) field.setRangeText(next, start, end, "end");
-    setOffered(found.length > 1 ? found : []);
-    setText(field.value);
-  };
-  const keys = (event) => {
-    const { target, key } = event;
-    // Esc and then Tab leave the field, as Tab does without a word before it.
-    const isPlain = !event.shiftKey && !event.ctrlKey && !event.altKey && target.selectionStart === target.selectionEnd;
-    if (key === "Tab" && isPlain && !leaving.current && wordBefore(target.value.slice(0, target.selectionStart))) {
-      event.preventDefault();
-      complete(target);
-    }
-    leaving.current = key === "Escape";
-    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
-      event.preventDefault();
-      run(text);
-    }
-  };
-  const { result, error, busy } = state;
-  const submit = (event) => (event.preventDefault(), run(text));
-  return html`<${Head} title="SQL">SQL as DuckDB or Spark has it, over the tables and the log’s tail: every acked message, read-only.<//>
+  const example = (title) => examples(streams).find(([each]) => each === title)[1];
+  return html`<${Head} title="SQL">Every acked message, in the tables or still in the log; read-only.<//>
     ${session.value.sql === false &&
       html`<${Warning}>This server cannot run SQL: it has no lake, or the extra is not installed. Run <code>pip
-        install 'lakestream[lake]'</code> where it runs.<//>
+        install 'lakestream-server[lake]'</code> where it runs.<//>
         <div class="section"></div>`}
-    <form class="editor" onSubmit=${submit}>
-      <label class="sr" for="sql-text">Statement</label>
-      <textarea id="sql-text" class="code" data-search rows="6" spellcheck="false" autocapitalize="none"
-        placeholder="SELECT …" value=${text} onInput=${(event) => (setOffered([]), setText(event.target.value))} onKeyDown=${keys}>
-        </textarea>
-      ${offered.length > 0 && html`<p class="quiet" role="status"><code>
-        ${offered.slice(0, OFFERED).join("  ")}${offered.length > OFFERED && " …"}</code></p>`}
-      <div class="toolbar">
-        <button class="button button-main" type="submit" disabled=${busy || !text.trim()}>Run</button>
-        ${busy ? html`<button class="button" type="button" onClick=${cancel}>Cancel</button>`
-          : html`<span class="quiet wide"><kbd>Ctrl</kbd> <kbd>Enter</kbd> runs, <kbd>Tab</kbd> completes</span>`}
-        <label class="sr" for="sql-engine">Engine</label>
-        <select id="sql-engine" class="push" value=${engine} onChange=${(event) => setEngine(event.target.value)}>
-          <option value="duckdb">DuckDB</option>
-          <option value="spark">Spark (committed)</option>
-        </select>
-        <label class="sr" for="sql-examples">Begin with an example</label>
-        <select id="sql-examples" value="" onChange=${(event) => {
-          const [, statement] = examples(streams)[Number(event.target.value)] ?? [];
-          event.target.value = "";
-          if (statement) setText(statement);
-        }}>
-          <option value="">Examples</option>
-          ${examples(streams).map(([title], index) => html`<option value=${index}>${title}</option>`)}
-        </select>
-      </div>
-    </form>
-    <${Failed} error=${error} />
-    ${busy && html`<${Loading}>Running… the first statement of a session takes some seconds.<//>`}
-    ${result && html`<section class="section" aria-label="Result">
-      <div class="section-head">
-        <p role="status"><strong>
-          ${counted(result.rows.length, "row")}</strong> <span class="soft">in ${span((result.elapsed_ms ?? 0) / 1000)}
-            ${result.truncated && " · more rows exist: only the first are shown"}</span></p>
-        <div class="head-tools">
-          <div class="group" role="group" aria-label="Show the result as">
-            <button class="button button-small" type="button" aria-pressed=${view === "table"}
-              onClick=${() => setView("table")}>Table</button>
-            <button class="button button-small" type="button" aria-pressed=${view === "plot"}
-              onClick=${() => setView("plot")}>Plot</button>
-          </div>
-          <button class="button button-small" type="button"
-            onClick=${() => download(csv(result), "result.csv", "text/csv")}>CSV</button>
+    <div class="workbench">
+      <aside class="pane" aria-label="Tables and history">
+        <div class="group" role="group" aria-label="Show">
+          ${[["tables", "Tables"], ["past", "History"]].map(([value, title]) => html`<button class="button button-small"
+            type="button" aria-pressed=${pane === value} onClick=${() => setPane(value)}>${title}</button>`)}
         </div>
+        ${pane === "tables" ? html`<${Tables} streams=${streams} insert=${(word) => insert.current(word)} />`
+          : html`<${Past} entries=${entries} />`}
+      </aside>
+      <div class="work">
+        <form class="editor" onSubmit=${submit}>
+          <${Editor} id="sql-text" label="Statement" value=${text} change=${setText} submit=${submit} insert=${insert} />
+          <div class="toolbar">
+            ${running ? html`<${Running} began=${running.began} />`
+              : html`<button class="button button-main" type="submit" disabled=${!text.trim()}>Run</button>
+                <span class="quiet wide"><kbd>Ctrl</kbd> <kbd>Enter</kbd> runs, <kbd>Tab</kbd> completes</span>`}
+            <label class="sr" for="sql-engine">Engine</label>
+            <select id="sql-engine" class="push" value=${engine} onChange=${(event) => setEngine(event.target.value)}>
+              ${Object.entries(ENGINES).map(([value, title]) => html`<option value=${value}>${title}</option>`)}
+            </select>
+            <label class="sr" for="sql-examples">Begin with an example</label>
+            <select id="sql-examples" value="" onChange=${(event) => {
+              const title = event.target.value;
+              event.target.value = "";
+              if (title) setText(example(title));
+            }}>
+              <option value="">Examples</option>
+              ${examples(streams).map(([title]) => html`<option value=${title}>${title}</option>`)}
+            </select>
+            <button class="button" type="button" disabled=${!text.trim()} onClick=${share}>Share</button>
+          </div>
+        </form>
+        <div class="sql-error"><${Failed} error=${error} /></div>
+        ${result && html`<section class="section" aria-label="Result" data-old=${Boolean(running)}>
+          <div class="section-head">
+            <p role="status"><strong>
+              ${counted(result.rows.length, "row")}</strong> <span class="soft">in ${span((result.elapsed_ms ?? 0) / 1000)}
+                ${result.truncated && " · more rows exist: only the first are shown"}</span></p>
+            <div class="head-tools">
+              <div class="group" role="group" aria-label="Show the result as">
+                <button class="button button-small" type="button" aria-pressed=${view === "table"}
+                  onClick=${() => setView("table")}>Table</button>
+                <button class="button button-small" type="button" aria-pressed=${view === "plot"}
+                  onClick=${() => setView("plot")}>Plot</button>
+              </div>
+              <button class="button button-small" type="button"
+                onClick=${() => download(csv(result), "result.csv", "text/csv")}>CSV</button>
+            </div>
+          </div>
+          ${view === "table" ? html`<${ResultTable} key=${result.number} result=${result} />`
+            : html`<${ResultPlot} key=${result.number} result=${result} />`}
+        </section>`}
+        ${!result && !error && !running &&
+          html`<${Empty} title="Ask the lake">
+            <p>Each stream is a table with <code>seq</code>, <code>time</code>, <code>subject</code>, <code>headers</code>, <code>data</code> and <code>json</code>. Choose an example above, or try:</p>
+            <pre tabindex="0" role="region" aria-label="Example">${example("Newest messages")}</pre><p>
+              <button class="button" type="button" onClick=${() => run(example("Newest messages"))}>Run it</button></p><//>`}
       </div>
-      ${view === "table" ? html`<${ResultTable} key=${result.number} result=${result} />`
-        : html`<${ResultPlot} key=${result.number} result=${result} />`}
-    </section>`}
-    ${!result && !error && !busy &&
-      html`<${Empty} title="Ask the lake">
-        <p>Each stream is a table
-          with <code>seq</code>, <code>time</code>, <code>subject</code>, <code>headers</code>, <code>data</code>
-            and <code>json</code>.
-            Choose an example above, or try:</p>
-          <pre tabindex="0" role="region" aria-label="Example">${examples(streams)[0][1]}</pre><p>
-            <button class="button" type="button" onClick=${() => {
-      const [, statement] = examples(streams)[0];
-      setText(statement);
-      run(statement);
-    }}>Run it</button></p><//>`}`;
+    </div>`;
 }

@@ -2,19 +2,24 @@
 
 import { html, useState } from "../../vendor/htm-preact.js";
 import { page, session } from "../lib/api.js";
-import { bytes, compact, count, counted, millis, NONE, rate, span, time } from "../lib/format.js";
-import { consumers, deleteConsumer, deleteStream, purgeStream, streamInfo } from "../lib/jetstream.js";
+import { ago, bytes, compact, count, counted, millis, NONE, rate, serverName, span, time } from "../lib/format.js";
+import { deleteStream, maintain, purgeStream, streamInfo } from "../lib/jetstream.js";
+import { mayPublish } from "../lib/permissions.js";
 import { usePoll } from "../lib/poll.js";
 import { go, link } from "../lib/router.js";
 import { refresh as resample, samples } from "../lib/samples.js";
-import { useStore } from "../lib/store.js";
+import { useClock, useStore } from "../lib/store.js";
 import { Confirm, TextField } from "../parts/dialog.js";
 import { Figures, Head } from "../parts/figures.js";
+import { OfAnother } from "../parts/names.js";
 import { Empty, Failed, Loading, toast, Warning } from "../parts/notes.js";
+import { Restore } from "../parts/restore.js";
 import { Strip } from "../parts/strip.js";
 import { Table } from "../parts/table.js";
+import { Consumers } from "./consumers.js";
 import { Messages } from "./messages.js";
 import { PublishDialog } from "./publish.js";
+import { EditStream } from "./stream_form.js";
 
 const TABS = [["messages", "Messages"], ["consumers", "Consumers"], ["table", "Table"], ["configuration", "Configuration"]];
 const REFRESH_MS = 1000;
@@ -30,6 +35,10 @@ export function Stream({ path, query }) {
   const sampled = sample.streams?.find((each) => each.name === name);
   const stream = info.data;
   const crumb = { href: link("streams"), text: "Streams" };
+  const account = query.get("account");
+  if (account && account !== session.value.account) {
+    return html`<${Head} title=${name} crumb=${crumb} /><${OfAnother} name=${name} account=${account} />`;
+  }
   if (!stream) {
     const gone = info.error?.status === 404;
     return html`<${Head} title=${name} crumb=${crumb} />
@@ -44,6 +53,8 @@ export function Stream({ path, query }) {
   const changed = () => (info.refresh(), resample());
   const tools = html`
     <button class="button button-main" type="button" onClick=${() => show("publish")}>Publish</button>
+    <button class="button" type="button" onClick=${() => show("edit")}>Edit…</button>
+    ${session.value.sql && lake && html`<button class="button" type="button" onClick=${() => show("restore")}>Restore…</button>`}
     <button class="button button-bad" type="button" onClick=${() => show("purge")}>Purge…</button>
     <button class="button button-bad" type="button" onClick=${() => show("delete")}>Delete…</button>`;
   const tags = [
@@ -62,7 +73,7 @@ export function Stream({ path, query }) {
       ${config.description || html`<span class="mono">${(config.subjects ?? []).join("  ")}</span>`}
     <//>
     <${Failed} error=${info.error} retry=${info.refresh} />
-    <${Figures} of=${[
+    <div class="stream"><div class="stream-state"><${Figures} of=${[
       { title: "Messages", value: compact(state.messages), under: counted(state.num_subjects ?? 0, "subject", compact) },
       { title: "Size", value: bytes(state.bytes), under: state.messages ? `${bytes(state.bytes / state.messages)} each`
         : undefined },
@@ -70,13 +81,13 @@ export function Stream({ path, query }) {
         under: `last ${state.last_seq ? time(state.last_ts, { date: false, fraction: false }) : NONE}` },
       { title: "Sequences", value: compact(state.last_seq), under: `from ${count(state.first_seq)}` },
       { title: "Consumers", value: count(state.consumer_count), under: stream.cluster?.leader
-        ? `led by ${stream.cluster.leader}` : undefined },
+        ? `led by ${serverName(stream.cluster.leader)}` : undefined },
       lake && { title: "Table lag", value: lake.lag_msgs ? compact(lake.lag_msgs) : "none", under: lake.lag_msgs
         ? `oldest ${span(Math.round(lake.lag_seconds ?? 0))}` : "the table has all", tone: lake.error ? "bad"
           : undefined },
     ]} />
-    <${Strip} state=${state} lag=${lake?.lag_msgs} consumers=${sampled?.consumer_detail ?? []} />
-    <nav class="tabs" aria-label="Parts of the stream">
+    <${Strip} state=${state} lag=${lake?.lag_msgs} consumers=${sampled?.consumer_detail ?? []} /></div>
+    <div class="stream-parts"><nav class="tabs" aria-label="Parts of the stream">
       ${TABS.map(([value, text]) =>
         html`<a href=${link("streams", name, value)} aria-current=${value === tab ? "page" : undefined}>${text}
           ${value === "consumers" && state.consumer_count > 0 &&
@@ -84,15 +95,19 @@ export function Stream({ path, query }) {
             </a>`)}
     </nav>
     ${tab === "messages" && html`<${Messages} info=${stream} query=${query} changed=${changed} />`}
-    ${tab === "consumers" && html`<${Consumers} name=${name} state=${state} changed=${changed} />`}
+    ${tab === "consumers" && html`<${Consumers} name=${name} state=${state} query=${query} changed=${changed} />`}
     ${tab === "table" && html`<${LakeTable} name=${name} account=${sampled?.account} />`}
-    ${tab === "configuration" && html`<${Configuration} stream=${stream} />`}
+    ${tab === "configuration" && html`<${Configuration} stream=${stream} />`}</div></div>
     ${shown === "publish" &&
       html`<${PublishDialog} close=${close} subject=${/[*>]/.test(first) ? first.replace(/[*>].*/, "") : first || name}
         published=${changed} />`}
+    ${shown === "edit" && html`<${EditStream} config=${config} close=${close} changed=${changed} />`}
+    ${shown === "restore" && html`<${Restore} stream=${name} at=${null} close=${close}
+      open=${(made) => (resample(), go(link("streams", made)))} />`}
     ${shown === "purge" && html`<${Purge} name=${name} state=${state} close=${close} changed=${changed} />`}
     ${shown === "delete" &&
-      html`<${Confirm} title=${`Delete ${name}`} name=${name} button="Delete stream" close=${close} send=${async () => {
+      html`<${Confirm} title=${`Delete ${name}`} name=${name} button="Delete stream" close=${close}
+        needs=${`$JS.API.STREAM.DELETE.${name}`} send=${async () => {
       await deleteStream(name);
       toast(`Stream ${name} is deleted.`);
       await resample();
@@ -114,7 +129,8 @@ function Purge({ name, state, close, changed }) {
     toast(`Purged ${counted(purged, "message")}.`);
     changed();
   };
-  return html`<${Confirm} title=${`Purge ${name}`} name=${name} button="Purge messages" close=${close} send=${send}>
+  return html`<${Confirm} title=${`Purge ${name}`} name=${name} button="Purge messages" close=${close} send=${send}
+    needs=${`$JS.API.STREAM.PURGE.${name}`}>
     <p>Messages are removed from the stream; it holds ${count(state.messages)}. Consumers go on with what is left.</p>
     <div class="pair">
       <${TextField} label="Only this subject" class="code" placeholder="all" name="filter" values=${values}
@@ -125,56 +141,11 @@ function Purge({ name, state, close, changed }) {
   <//>`;
 }
 
-function Consumers({ name, state, changed }) {
-  const { data, error, loading, refresh } = usePoll((signal) => consumers(name, { signal }), 2000, [name]);
-  const [removing, remove] = useState(null);
-  const columns = [
-    { title: "Consumer", by: (row) => row.name, cell: (row) =>
-      html`<span class="name">${row.name}</span><span class="under">
-        ${[row.config.durable_name ? "" : "ephemeral", row.config.deliver_subject
-          ? `push to ${row.config.deliver_subject}` : "pull",
-            ...(row.config.filter_subjects ?? [row.config.filter_subject])].filter(Boolean).join(" · ")}
-          </span>${row.paused && html`<span class="tag tag-warn">paused</span>`}` },
-    { title: "Pending", num: true, by: (row) => row.num_pending, cell: (row) => count(row.num_pending) },
-    { title: "Unacked", num: true, by: (row) => row.num_ack_pending, cell: (row) =>
-      html`<span class=${row.num_ack_pending && row.num_ack_pending >= row.config.max_ack_pending ? "warn" : ""}>
-        ${count(row.num_ack_pending)}</span>` },
-    { title: "Redelivered", num: true, wide: true, by: (row) => row.num_redelivered, cell: (row) =>
-      count(row.num_redelivered) },
-    { title: "Acked through", num: true, wide: true, by: (row) => row.ack_floor.stream_seq, cell: (row) =>
-      html`${count(row.ack_floor.stream_seq)}<span class="under">of ${count(state.last_seq)}</span>` },
-    { title: "Waiting pulls", num: true, wide: true, cell: (row) =>
-      (row.config.deliver_subject ? NONE : count(row.num_waiting)) },
-    { title: "Last delivery", wide: true, cell: (row) =>
-      (Number.isNaN(millis(row.delivered.last_active)) ? html`<span
-        class="quiet">never</span>` : time(row.delivered.last_active,
-        { fraction: false })) },
-    { title: html`<span class="sr">Actions</span>`, num: true, cell: (row) =>
-      html`<button class="button button-small button-bad" type="button" aria-label=${`Delete consumer ${row.name}`}
-        onClick=${() => remove(row.name)}>Delete…</button>` },
-  ];
-  return html`<${Failed} error=${error} retry=${refresh} />
-    ${loading && !data && html`<${Loading} />`}
-    ${data?.length > 0 &&
-      html`<${Table} caption="Consumers" columns=${columns} rows=${data} keyOf=${(row) => row.name}
-        sorted=${{ column: 0, down: false }} />`}
-    ${data?.length === 0 &&
-      html`<${Empty} title="Nobody consumes this stream">
-        <p>Consumers are made by the applications that read, or from a terminal:</p>
-          <pre tabindex="0" role="region" aria-label="Command">nats consumer add ${name} READER --pull --defaults</pre>
-            <//>`}
-    ${removing &&
-      html`<${Confirm} title=${`Delete consumer ${removing}`} name=${removing} button="Delete consumer"
-        close=${() => remove(null)} send=${async () => {
-      await deleteConsumer(name, removing);
-      toast(`Consumer ${removing} is deleted.`);
-      refresh();
-      changed();
-    }}><p>Its position is lost: an application that makes it again begins where its configuration says.</p><//>`}`;
-}
-
-const COMMIT_COLUMNS = [
-  { title: "Version", cell: (row) => count(row.version) },
+/** Return the columns of commits; a version leads to the table as it was then. */
+const commitColumns = (name) => [
+  { title: "Version", cell: (row) => (session.value.sql
+    ? html`<a href=${link("sql", { query: `SELECT seq, time, subject, text(data) AS data\nFROM delta.\`streams/${name}\` VERSION AS OF ${row.version}\nORDER BY seq DESC\nLIMIT 100` })}
+      title="Open the table at this version">${count(row.version)}</a>` : count(row.version)) },
   { title: "Time", cell: (row) => html`<span class="nowrap">${time(row.time, { fraction: false })}</span>` },
   { title: "Operation", cell: (row) => row.operation },
   { title: "Messages", num: true, cell: (row) => (row.messages === null ||
@@ -184,6 +155,34 @@ const COMMIT_COLUMNS = [
   { title: "Took", num: true, cell: (row) => (row.duration_ms === null ||
     row.duration_ms === undefined ? NONE : span(row.duration_ms / 1000)) },
 ];
+
+/** The maintenance of the table: what runs, when all tables are due, the last result; and a button to do it now. */
+function Maintenance({ name, compactor }) {
+  const now = useClock();
+  const [asked, setAsked] = useState(null);
+  const [error, setError] = useState(null);
+  const needs = `$LAKE.API.MAINTAIN.${name}`;
+  const { next, running, last, last_time: at } = compactor?.maintenance ?? {};
+  const waits = asked && !(millis(at) > asked);
+  const run = async () => {
+    setError(null);
+    try {
+      await maintain(name);
+      setAsked(Date.now());
+    } catch (failure) {
+      setError(failure);
+    }
+  };
+  const state = running ? `Maintaining ${running}…` : waits ? "Asked: the compactor begins within seconds."
+    : next ? `Next maintenance ${millis(next) > now ? `in ${ago(millis(next) - now)}` : "is due"}.`
+      : compactor?.alive ? "Tables are not maintained (maintain_every: 0)." : "Without a compactor tables are not maintained.";
+  return html`<div class="toolbar section">
+    <span role="status">${state} ${last && html`<span class="quiet">Last: ${last}.</span>`}</span>
+    <button class="button button-small push" type="button" disabled=${!next || waits} onClick=${run}
+      title=${mayPublish(needs) ? `Needs permission to publish to ${needs}` : `This user may not publish to ${needs}`}>
+      Maintain now</button>
+  </div><${Failed} error=${error} />`;
+}
 
 /** The stream's Delta table: position, lag, files, small files, and the last commits. */
 function LakeTable({ name, account }) {
@@ -218,6 +217,7 @@ function LakeTable({ name, account }) {
         : timed.length ? `last ${span(timed[0].duration_ms / 1000)}` : undefined, tone: data.compactor?.alive || !stream.lag_msgs
           ? undefined : "warn" },
     ]} />
+    ${table && html`<${Maintenance} name=${name} compactor=${data.compactor} />`}
     <p class="quiet wrap section">
       ${data.url && html`The table is in <code>${data.url}</code>. `}Query it on the page <a
         href=${link("sql",
@@ -225,7 +225,7 @@ function LakeTable({ name, account }) {
     <section class="section">
       <div class="section-head"><h2>Last commits</h2></div>
       ${commits.length
-        ? html`<${Table} caption="Last commits" columns=${COMMIT_COLUMNS} rows=${commits}
+        ? html`<${Table} caption="Last commits" columns=${commitColumns(name)} rows=${commits}
           keyOf=${(row) => row.version} />`
           : html`<p
             class="quiet">Nothing was committed yet. The compactor writes a segment once it is sealed, after some

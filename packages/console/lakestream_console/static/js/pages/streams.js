@@ -2,58 +2,59 @@
 
 import { html, useState } from "../../vendor/htm-preact.js";
 import { session } from "../lib/api.js";
-import { compact, count, NONE, seconds, size, span } from "../lib/format.js";
+import { compact, count, NONE, span } from "../lib/format.js";
 import { createStream } from "../lib/jetstream.js";
 import { go, link } from "../lib/router.js";
 import { refresh, samples } from "../lib/samples.js";
 import { useStore } from "../lib/store.js";
 import { inUnit, unitOf } from "../lib/units.js";
-import { ChoiceField, FormDialog, TextField } from "../parts/dialog.js";
+import { FormDialog } from "../parts/dialog.js";
 import { Head, Updated } from "../parts/figures.js";
 import { Icon } from "../parts/icons.js";
 import { NoJetStream, StreamName } from "../parts/names.js";
 import { Empty, Failed, Loading, toast } from "../parts/notes.js";
 import { Table } from "../parts/table.js";
+import { configOf, isComplete, NEW_STREAM, StreamFields } from "./stream_form.js";
 
 const MAX_ROWS = 500;
-const NANOS = 1e9;
+const LATE_SECONDS = 120;
 
 const pendingOf = (stream) => Math.max(0, ...(stream.consumer_detail ?? []).map((each) => each.num_pending));
 
 /** Return a number to sort by the state of a table: none, empty, complete, then how far it is behind. */
 const tableOrder = ({ lake, state }) => (!lake ? -3 : !state.messages ? -2 : lake.lag_msgs || -1);
 
-/** The state of a stream's table: none, in error, empty, complete, or how far it is behind. */
-function TableState({ stream: { lake, state } }) {
+/** The state of a stream's table: none, in error, empty, complete, or how far it is behind; `late`: no compactor is at work. */
+function TableState({ stream: { lake, state }, late }) {
   if (!lake) return html`<span class="quiet">no table</span>`;
   if (lake.error) return html`<span class="tag tag-bad" title=${lake.error}>error</span>`;
-  if (lake.lag_msgs) return html`<span class="warn">${compact(lake.lag_msgs)} behind</span>
+  if (lake.lag_msgs) return html`<span class=${late || lake.lag_seconds > LATE_SECONDS ? "warn" : ""}>${compact(lake.lag_msgs)} behind</span>
     <span class="quiet"> ${span(Math.round(lake.lag_seconds))}</span>`;
   return state.messages ? html`<span class="good">complete</span>` : html`<span class="quiet">empty</span>`;
 }
 
 /** Return the columns; sizes are in one unit, that of the largest. */
-function columnsOf(streams, several) {
+function columnsOf(streams, several, late) {
   const { per, unit } = unitOf("bytes", Math.max(0, ...streams.map((each) => each.state.bytes)));
   return [
     { title: "Stream", by: (row) => row.name, cell: (row) => html`<${StreamName} stream=${row} />` },
     several && { title: "Account", by: (row) => row.account, cell: (row) => row.account },
     { title: "Subjects", wide: true, cell: (row) => html`<span class="mono quiet clip">
       ${(row.config?.subjects ?? []).join(" ") || (row.config?.mirror ? `mirror of ${row.config.mirror.name}` : "")}</span>` },
-    { title: "Stored, msg/s", num: true, by: (row) => row.rate, cell: (row) => inUnit(row.rate ?? NaN, 1) },
+    { title: "Stored, msg/s", num: true, wide: true, by: (row) => row.rate, cell: (row) => inUnit(row.rate ?? NaN, 1) },
     { title: "Messages", num: true, by: (row) => row.state.messages, cell: (row) => count(row.state.messages) },
     { title: `Size, ${unit}`, num: true, wide: true, by: (row) => row.state.bytes, cell: (row) => inUnit(row.state.bytes, per) },
     { title: "Consumers", num: true, wide: true, by: (row) => row.state.consumer_count, cell: (row) =>
       count(row.state.consumer_count) },
     { title: "Most pending", num: true, wide: true, by: pendingOf, cell: (row) =>
       (row.state.consumer_count ? count(pendingOf(row)) : html`<span class="quiet">${NONE}</span>`) },
-    { title: "Table", by: tableOrder, cell: (row) => html`<span class="nowrap"><${TableState} stream=${row} /></span>` },
+    { title: "Table", by: tableOrder, cell: (row) => html`<span class="nowrap"><${TableState} stream=${row} late=${late} /></span>` },
   ].filter(Boolean);
 }
 
 /** The page. */
 export function Streams() {
-  const { streams, error, received } = useStore(samples);
+  const { streams, varz, error, received } = useStore(samples);
   const [filter, setFilter] = useState("");
   const [creating, setCreating] = useState(false);
   const [kind, setKind] = useState("streams");
@@ -64,7 +65,7 @@ export function Streams() {
       (each.config?.subjects ?? []).some((subject) => subject.toLowerCase().includes(wanted))),
   );
   const several = new Set((streams ?? []).map((each) => each.account)).size > 1;
-  const columns = columnsOf(rows, several);
+  const columns = columnsOf(rows, several, varz?.lake?.compactor?.alive === false);
   const stores = session.value.jetstream !== false;
   const create = stores && html`<button class="button button-main" type="button" onClick=${() => setCreating(true)}>
     <${Icon} name="plus" /> Create stream</button>`;
@@ -99,65 +100,16 @@ export function Streams() {
     ${creating && html`<${CreateStream} close=${() => setCreating(false)} />`}`;
 }
 
-/** Return nanoseconds of a duration field; 0 if it is empty. Raises for a text that is none. */
-export function nanos(text, what) {
-  if (!text?.trim()) return 0;
-  const value = seconds(text);
-  if (Number.isNaN(value)) throw new Error(`${what}: write a duration such as 90s, 12h or 30d.`);
-  return Math.round(value * NANOS);
-}
-
-/** Return the bytes of a size field; -1, no limit, if it is empty. Raises for a text that is none. */
-function sizeLimit(text, what) {
-  if (!text?.trim()) return -1;
-  const value = size(text);
-  if (Number.isNaN(value)) throw new Error(`${what}: write a size such as 512 MiB or 10 GiB.`);
-  return value;
-}
-
 function CreateStream({ close }) {
-  const [values, set] = useState({ name: "", subjects: "", storage: "file", retention: "limits", max_age: "",
-    max_bytes: "", replicas: "1", past: "" });
-  const bind = { values, set };
-  const wrong = /[\s.*>/\\]/.test(values.name) ? "A name has no blanks, dots, stars, > or slashes." : "";
+  const [values, set] = useState(NEW_STREAM);
   const send = async () => {
-    const subjects = values.subjects.split(/[\s,]+/).filter(Boolean);
-    nanos(values.past, "Time travel");
-    const config = {
-      name: values.name,
-      subjects: subjects.length ? subjects : undefined,
-      storage: values.storage,
-      retention: values.retention,
-      max_age: nanos(values.max_age, "Maximum age"),
-      max_bytes: sizeLimit(values.max_bytes, "Maximum size"),
-      num_replicas: Number(values.replicas),
-      allow_direct: true,
-      ...(values.past.trim() ? { metadata: { "lakestream.time_travel": values.past.trim() } } : {}),
-    };
-    await createStream(config);
+    await createStream({ ...configOf(values), allow_direct: true });
     toast(`Stream ${values.name} is created.`);
     await refresh();
     go(link("streams", values.name));
   };
   return html`<${FormDialog} title="Create a stream" button="Create stream" close=${close} send=${send}
-    ready=${Boolean(values.name) && !wrong}>
-    <${TextField} label="Name" name="name" bad=${wrong} ...${bind} required spellcheck="false" />
-    <${TextField} label="Subjects" hint="Separated by blanks. Without subjects, the stream takes its name."
-      name="subjects" class="code" placeholder="orders.>" ...${bind} spellcheck="false" />
-    <div class="pair">
-      <${ChoiceField} label="Storage" name="storage" ...${bind} options=${[["file", "Disk"], ["memory", "Memory"]]} />
-      <${ChoiceField} label="Messages stay" name="retention" ...${bind}
-        options=${[["limits", "until a limit"], ["interest", "while consumers want them"], ["workqueue",
-          "until consumed once"]]} />
-    </div>
-    <div class="pair">
-      <${TextField} label="Maximum age" name="max_age" placeholder="no limit" ...${bind} />
-      <${TextField} label="Maximum size" name="max_bytes" placeholder="no limit" ...${bind} />
-    </div>
-    <div class="pair">
-      <${ChoiceField} label="Replicas" name="replicas" ...${bind} options=${[["1", "1"], ["3", "3"], ["5", "5"]]} />
-      <${TextField} label="Time travel" hint="How far back the stream can be read as it was." name="past"
-        placeholder="off" ...${bind} />
-    </div>
+    needs=${`$JS.API.STREAM.CREATE.${values.name || "*"}`} ready=${isComplete(values)}>
+    <${StreamFields} values=${values} set=${set} />
   <//>`;
 }

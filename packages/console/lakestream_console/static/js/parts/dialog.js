@@ -1,6 +1,7 @@
 /** Dialogs: forms over the page, and confirmations that ask for the name of what will be destroyed. */
 
 import { html, useEffect, useRef, useState } from "../../vendor/htm-preact.js";
+import { mayPublish } from "../lib/permissions.js";
 import { Icon } from "./icons.js";
 import { Failed } from "./notes.js";
 
@@ -27,8 +28,18 @@ export function Dialog({ title, close, children }) {
   </dialog>`;
 }
 
-/** A form in a dialog: `send` is awaited, its error is shown, success closes the dialog. */
-export function FormDialog({ title, close, send, button, children, bad = false, ready = true }) {
+/** The permission that an act needs; it stands out if the user does not have it. */
+function Needs({ subject }) {
+  return mayPublish(subject)
+    ? html`<p class="needs quiet">Needs permission to publish to <code>${subject}</code>.</p>`
+    : html`<p class="needs warn">This user may not publish to <code>${subject}</code>: the server will refuse it.</p>`;
+}
+
+/**
+ * A form in a dialog: `send` is awaited, its error is shown, success closes the dialog unless `send` returns false.
+ * `needs` is the subject to which the user must be allowed to publish.
+ */
+export function FormDialog({ title, close, send, button, children, bad = false, ready = true, needs }) {
   const [busy, setBusy] = useState(false);
   const [error, setError] = useState(null);
   const submit = async (event) => {
@@ -36,8 +47,8 @@ export function FormDialog({ title, close, send, button, children, bad = false, 
     setBusy(true);
     setError(null);
     try {
-      await send();
-      close();
+      if ((await send()) === false) setBusy(false);
+      else close();
     } catch (failure) {
       setError(failure);
       setBusy(false);
@@ -48,6 +59,7 @@ export function FormDialog({ title, close, send, button, children, bad = false, 
       <div class="stack">
         ${children}
         <${Failed} error=${error} />
+        ${needs && html`<${Needs} subject=${needs} />`}
         <div class="dialog-foot">
           <button class="button" type="button" onClick=${close}>Cancel</button>
           <button class=${`button button-main ${bad ? "button-bad" : ""}`} type="submit" disabled=${busy || !ready}>
@@ -60,9 +72,10 @@ export function FormDialog({ title, close, send, button, children, bad = false, 
 }
 
 /** A confirmation of something that cannot be undone: the button works once the name was typed. */
-export function Confirm({ title, name, button, close, send, children }) {
+export function Confirm({ title, name, button, close, send, children, needs }) {
   const [typed, setTyped] = useState("");
-  return html`<${FormDialog} title=${title} button=${button} close=${close} send=${send} bad ready=${typed === name}>
+  return html`<${FormDialog} title=${title} button=${button} close=${close} send=${send} bad needs=${needs}
+    ready=${typed === name}>
     ${children}
     <${Field} label=${html`Type <code>${name}</code> to confirm`}>
       ${(id) =>
@@ -100,4 +113,21 @@ export function ChoiceField({ label, hint, values, set, name, options }) {
         html`<option value=${value} selected=${values[name] === value}>${text}</option>`)}
     </select>`}
   <//>`;
+}
+
+/** A field whose text is the reader's until it is sent by Enter or by leaving it; what `value` becomes meanwhile waits. */
+export function Draft({ value, send, ...rest }) {
+  const [draft, setDraft] = useState(null);
+  const done = (event) => {
+    setDraft(null);
+    send(event.target.value);
+  };
+  return html`<input ...${rest} value=${draft ?? value} onInput=${(event) => setDraft(event.target.value)}
+    onChange=${done} onBlur=${() => setDraft(null)} />`;
+}
+
+/** A checkbox bound to a key of a form's values. */
+export function CheckField({ label, values, set, name }) {
+  return html`<label class="check"><input type="checkbox" checked=${values[name]}
+    onChange=${(event) => set({ ...values, [name]: event.target.checked })} /> ${label}</label>`;
 }

@@ -6,8 +6,8 @@ import { bytes, count, time } from "../lib/format.js";
 import { Headers, Payload } from "./payload.js";
 
 /** A message; `fresh` marks it as just arrived, `tools` are shown with the open message; `toggled(opened)` is called when it is. */
-export function Message({ message, fresh, tools, toggled }) {
-  const [opened, setOpened] = useState(false);
+export function Message({ message, fresh, tools, toggled, opened: initially = false }) {
+  const [opened, setOpened] = useState(initially);
   const toggle = () => {
     setOpened(!opened);
     toggled?.(!opened);

@@ -2,6 +2,7 @@
 
 import { html } from "../../vendor/htm-preact.js";
 import { localInput, time } from "../lib/format.js";
+import { Draft } from "./dialog.js";
 
 /**
  * The slider.
@@ -29,8 +30,8 @@ export function TimeSlider({ at, from, changes, choose, what }) {
             onClick=${() => pick(after)}>Next change</button>
         </div>
         <label class="sr" for="time-clock">Moment</label>
-        <input id="time-clock" type="datetime-local" step="1" value=${localInput(value)}
-          onChange=${(event) => event.target.value && pick(Date.parse(event.target.value))} />
+        <${Draft} id="time-clock" type="datetime-local" step="1" value=${localInput(value)}
+          send=${(text) => text && pick(Date.parse(text))} />
         <button class="button button-small" type="button" disabled=${at === null}
           onClick=${() => choose(null)}>Now</button>
       </div>
