@@ -16,7 +16,7 @@ In reading order:
 - `history.py`: The figures of the last day, for the plots of the page.
 - `live.py`: Messages of subjects as Server-Sent Events.
 - `restores.py`: Restoring a stream as of a moment into a new one.
-- `past.py`: The program that reads a stream as of a moment, for a restore.
+- `past.py`: The program that reads a stream as of a moment, for a restore: `python -m lakestream_console.past`.
 - `shown.py`: Messages as the page gets them.
 - `sql.py`: SQL of the console, in processes of their own.
 - `pipe.py`: A connection of this server without a socket.

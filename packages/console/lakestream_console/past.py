@@ -29,7 +29,7 @@ _LENGTH, _HEAD = struct.Struct(">I"), struct.Struct(">Ic")
 
 
 class PastRequest(msgspec.Struct, frozen=True):
-    """What to read: a stream of a lake as of a time, ns since the epoch.
+    """A request to read a stream of a lake as of a time, ns since the epoch.
 
     `flush`: the server's answer to a flush of the stream, as JSON; "": there is none. `renamed`: the beginnings of
     subjects, and what they become; `bucket`: the name in the entries of an object store, "": it stays.
@@ -45,6 +45,7 @@ class PastRequest(msgspec.Struct, frozen=True):
     bucket: str = ""
 
 
+_flush_answer = msgspec.json.Decoder(FlushAnswer)
 _request = msgspec.json.Decoder(PastRequest)
 
 
@@ -62,7 +63,7 @@ def main() -> None:
 def _serve(request: PastRequest) -> None:
     from lakestream.lake.read.history.past import NothingThen, open_past  # loads pyarrow
 
-    answer = msgspec.json.decode(request.flush, type=FlushAnswer) if request.flush else None
+    answer = _flush_answer.decode(request.flush) if request.flush else None
     past = open_past(request.lake, request.stream, request.at_ns, request.account, answer=answer)
     blocks = past.messages()
     first = next(blocks, None)
