@@ -961,6 +961,8 @@ const trials = {
     assert.deepEqual(units.labels("count", [0, 5000, 10000, 15000]), ["0", "5k", "10k", "15k"]);
     assert.deepEqual(units.labels("count", [1000, 1250, 1500]), ["1.00k", "1.25k", "1.50k"]);
     assert.deepEqual(units.labels("time", [0, 0.0005, 0.001]), ["0", "0.5 ms", "1.0 ms"]);
+    assert.deepEqual(units.labels("time", [0, 20, 40, 60]), ["0", "20 s", "40 s", "60 s"]);
+    assert.deepEqual(units.labels("time", [0, 30, 60, 90]), ["0", "0.5 min", "1.0 min", "1.5 min"]);
     assert.deepEqual(units.labels("bytes", [0, 512, 1024]), ["0", "0.5 KiB", "1.0 KiB"]);
     for (const kind of ["count", "bytes", "time", "percent"]) {
       for (let step = 1e-4; step < 1e12; step *= 5) {

@@ -8,6 +8,8 @@ const UNITS = {
   percent: [[1, "%"]],
 };
 
+const MAX_DIGITS = 2;
+
 const powers = (base, count) => [...Array(count).keys()].map((exponent) => base ** exponent);
 
 /** Distances of ticks that are round in the units of a kind; undefined: those that are round as numbers. */
@@ -27,14 +29,21 @@ export function unitOf(kind, top) {
 /** Return the distances that ticks of a kind may have. */
 export const stepsOf = (kind) => STEPS[kind];
 
-/** Return the labels of ticks, ascending: all in one unit, with as many digits as tell them apart. */
-export function labels(kind, ticks) {
-  const { per, unit } = unitOf(kind, ticks.at(-1) ?? 0);
-  const step = ticks.length > 1 ? (ticks[1] - ticks[0]) / per : 1;
+/** Return the digits behind the point that tell apart numbers with this distance. */
+function digitsFor(step) {
   let digits = 0;
   while (digits < 6 && Math.abs(step * 10 ** digits - Math.round(step * 10 ** digits)) > 1e-6) digits++;
+  return digits;
+}
+
+/** Return the labels of ticks, ascending: all in one unit, the largest in which two digits behind the point tell them apart. */
+export function labels(kind, ticks) {
+  const top = ticks.at(-1) ?? 0;
+  const step = ticks.length > 1 ? ticks[1] - ticks[0] : top;
+  const fitting = UNITS[kind].filter(([size]) => Math.abs(top) >= size);
+  const [per, unit] = fitting.findLast(([size]) => digitsFor(step / size) <= MAX_DIGITS) ?? UNITS[kind][0];
   const space = kind === "count" || kind === "percent" ? "" : " ";
-  return ticks.map((tick) => (tick === 0 ? "0" : `${(tick / per).toFixed(digits)}${space}${unit}`));
+  return ticks.map((tick) => (tick === 0 ? "0" : `${(tick / per).toFixed(digitsFor(step / per))}${space}${unit}`));
 }
 
 /** Return a number in a unit, with about three digits: 1,234, 12.3, 0.12. */

@@ -46,7 +46,7 @@ function columnsOf(streams, several, late) {
     { title: `Size, ${unit}`, num: true, wide: true, by: (row) => row.state.bytes, cell: (row) => inUnit(row.state.bytes, per) },
     { title: "Consumers", num: true, wide: true, by: (row) => row.state.consumer_count, cell: (row) =>
       count(row.state.consumer_count) },
-    { title: "Most pending", num: true, wide: true, by: pendingOf, cell: (row) =>
+    { title: "Most pending", num: true, roomy: true, by: pendingOf, cell: (row) =>
       (row.state.consumer_count ? count(pendingOf(row)) : html`<span class="quiet">${NONE}</span>`) },
     { title: "Table", by: tableOrder, cell: (row) => html`<span class="nowrap"><${TableState} stream=${row} late=${late} /></span>` },
   ].filter(Boolean);
