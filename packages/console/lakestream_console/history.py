@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from lakestream.metrics.histogram import Buckets
 from lakestream.net.accounts.accounts import Account
 from lakestream.ops.monitoring.accounts import account_traffic
-from lakestream.ops.monitoring.monitored import Monitored, configured
+from lakestream.ops.monitoring.monitored import Monitored, StreamLag, configured
 from lakestream.ops.monitoring.pages import Pages
 from lakestream.ops.monitoring.query import Query
 from lakestream.ports import Clock
@@ -75,13 +76,15 @@ class ServerHistory:
         self._clock.spawn(self._note())
 
     async def _note(self) -> None:
+        lags = self._lags()
         counters, histograms, gauges = await self._of_server()
-        self._add("", OF_SERVER, counters, histograms, gauges)
+        self._add("", OF_SERVER, counters, histograms, gauges | _lag(itertools.chain(*lags.values())))
         if self._node.accounts.alone:
             return  # every client sees the server's
         for account in configured(self._node):
             if account.connections or account.name in self._rings:
-                self._add(account.name, OF_ACCOUNT, *self._of_account(account))
+                counters, gauges = self._of_account(account)
+                self._add(account.name, OF_ACCOUNT, counters, {}, gauges | _lag(lags.get(account.name, ())))
             await asyncio.sleep(0)  # between accounts, the server's clients
 
     def _add(
@@ -137,10 +140,9 @@ class ServerHistory:
                         for account in page["account_details"]
                         for stream in account.get("stream_detail", ())
                     )
-            gauges |= self._lag(None)
         return counters, histograms, gauges
 
-    def _of_account(self, account: Account) -> tuple[dict[str, float], dict[str, Buckets], dict[str, float | None]]:
+    def _of_account(self, account: Account) -> tuple[dict[str, float], dict[str, float | None]]:
         traffic = account_traffic(self._node, account)
         counters = {
             "in": traffic["received"]["msgs"],
@@ -149,23 +151,23 @@ class ServerHistory:
             "out_bytes": traffic["sent"]["bytes"],
             "stored": _stored(account.name, self._node),
         }
-        return counters, {}, {"connections": traffic["conns"], **self._lag(account.name)}
+        return counters, {"connections": traffic["conns"]}
 
-    def _lag(self, account: str | None) -> dict[str, float | None]:
-        """Return the messages that are not in the tables of an account yet, and the age of the oldest; None: of all."""
+    def _lags(self) -> dict[str, list[StreamLag]]:
+        """Return the lags of the tables by account; {} without a lake."""
         keeper = self._node.jetstream.keeper if self._node.jetstream is not None else None
-        if keeper is None:
-            return {}
-        prefix = "" if account in (None, GLOBAL_ACCOUNT) else f"{account}/"
-        lags = [
-            lag
-            for name, lag in keeper.lag().items()
-            if account is None or (name.startswith(prefix) and "/" not in name[len(prefix) :])
-        ]
-        return {
-            "lag": sum(lag.messages for lag in lags),
-            "lag_seconds": max((lag.age_ns for lag in lags), default=0) / 1e9,
-        }
+        found: dict[str, list[StreamLag]] = {}
+        for name, lag in keeper.lag().items() if keeper is not None else ():
+            found.setdefault(name.rpartition("/")[0] or GLOBAL_ACCOUNT, []).append(lag)  # no stream's name has a slash
+        return found
+
+
+def _lag(lags: Iterable[StreamLag]) -> dict[str, float | None]:
+    """Return the messages that are not in the tables yet, and the age of the oldest."""
+    held = list(lags)
+    if not held:
+        return {}
+    return {"lag": sum(lag.messages for lag in held), "lag_seconds": max(lag.age_ns for lag in held) / 1e9}
 
 
 def _stored(account: str, node: Monitored) -> int:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
 from lakestream.metrics.histogram import Buckets
-from lakestream_console.history import MAX_BYTES, OF_ACCOUNT, OF_SERVER, quantile
+from lakestream_console.history import MAX_BYTES, OF_ACCOUNT, OF_SERVER, ServerHistory, quantile
 from lakestream_console.ring import COARSE_S, COARSE_STEPS, FINE_S, FINE_STEPS, FigureRing, ring_bytes
+from tests.unit.consumer_world import VirtualClock
 
 pytestmark = pytest.mark.unit
 
@@ -66,6 +70,27 @@ def test_the_rings_of_a_server_and_44_accounts_fit() -> None:
         for tier in (ring._fine, ring._coarse)
     )
     assert held == ring_bytes(len(OF_SERVER))
+
+
+def test_accounts_for_which_no_memory_is_left_have_no_history() -> None:
+    node: Any = SimpleNamespace(started_ns=0)
+    history = ServerHistory(node, cast(Any, None), VirtualClock(), 86_400)
+    for number in range(100):
+        history._add(str(number), OF_ACCOUNT, {"in": 0.0}, {}, {})
+    kept = [number for number in range(100) if history.read(str(number), 300)["times"]]
+    assert kept == list(range(MAX_BYTES // ring_bytes(len(OF_ACCOUNT))))
+
+
+def test_rates_follow_from_counters_and_one_that_shrank_is_a_gap() -> None:
+    node: Any = SimpleNamespace(started_ns=0)
+    clock = VirtualClock()
+    history = ServerHistory(node, cast(Any, None), clock, 86_400)
+    for counted in (100.0, 150.0, 20.0, 30.0):
+        history._add("A", OF_ACCOUNT, {"in": counted}, {}, {"connections": 3})
+        clock.advance(FINE_S * 1_000_000_000)
+    found = history.read("A", 300)["series"]
+    assert [value for value in found["in"] if value is not None] == [10.0, 2.0]
+    assert [value for value in found["connections"] if value is not None] == [3.0] * 4
 
 
 def histogram(one: int, two: int, count: int) -> Buckets:

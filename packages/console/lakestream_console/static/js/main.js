@@ -2,7 +2,7 @@
 
 import { html, render, useEffect, useLayoutEffect, useErrorBoundary, useRef, useState } from "../vendor/htm-preact.js";
 import { logout, open, session } from "./lib/api.js";
-import { ago, serverName, time } from "./lib/format.js";
+import { ago, shortName, time } from "./lib/format.js";
 import { go, link, useRoute } from "./lib/router.js";
 import { life, samples, start, stop } from "./lib/samples.js";
 import { useClock, useStore } from "./lib/store.js";
@@ -115,8 +115,8 @@ function Navigation({ active, opened, show }) {
     <div class="side-foot">
       <div class="who">
         <b>${account.user || (account.auth_required ? "logged in" : "no login needed")}</b>
-        <span class="quiet wrap">account ${account.account}</span>
-        <span class="quiet wrap" title=${account.server}>${serverName(account.server)} · ${account.version}</span>
+        <span class="quiet wrap" title=${account.account}>account ${shortName(account.account_name || account.account)}</span>
+        <span class="quiet wrap" title=${account.server}>${shortName(account.server)} · ${account.version}</span>
       </div>
       <div class="side-tools">
         <button class="button button-bare" type="button" title=${THEMES[currentTheme()]}

@@ -2,7 +2,7 @@
 
 import { html, useState } from "../../vendor/htm-preact.js";
 import { page, session } from "../lib/api.js";
-import { bytes, compact, count, elapsed, NONE, serverName } from "../lib/format.js";
+import { bytes, compact, count, elapsed, NONE, shortName } from "../lib/format.js";
 import { stepDown, streamInfo } from "../lib/jetstream.js";
 import { usePoll } from "../lib/poll.js";
 import { streamsOf } from "../lib/samples.js";
@@ -84,13 +84,13 @@ function movesOf(streams) {
 
 function Replica({ replica }) {
   const state = replica.offline ? "offline" : replica.current ? "" : replica.lag ? `${compact(replica.lag)} behind` : "catching up";
-  return html`<span class=${`tag ${replica.offline ? "tag-bad" : replica.current ? "" : "tag-warn"}`}>${serverName(replica.name)}
+  return html`<span class=${`tag ${replica.offline ? "tag-bad" : replica.current ? "" : "tag-warn"}`}>${shortName(replica.name)}
     ${state && ` · ${state}`}</span>`;
 }
 
 const NODE_COLUMNS = [
   { title: "Node", by: (row) => row.name, cell: (row) =>
-    html`<span class="name" title=${row.name}>${serverName(row.name)}</span>${row.self && html`<span class="under">this server</span>`}` },
+    html`<span class="name" title=${row.name}>${shortName(row.name)}</span>${row.self && html`<span class="under">this server</span>`}` },
   { title: "Role", cell: (row) =>
     (row.leader ? html`<span class="tag tag-good">meta leader</span>` : html`<span class="tag">follower</span>`) },
   { title: "State", cell: (row) =>
@@ -156,7 +156,7 @@ export function Cluster() {
   const late = nodes.filter((node) => node.offline);
   const alone = !meta && nodes.length === 1;
   if (alone) {
-    return html`<${Head} title="Cluster">${serverName(varz.server_name)}<//>
+    return html`<${Head} title="Cluster">${shortName(varz.server_name)}<//>
       <${Figures} of=${[
         { title: "Nodes", value: "1", under: "a single server" },
         { title: "Streams", value: count(streams.length), under: "led here" },
@@ -173,12 +173,12 @@ export function Cluster() {
     <${Failed} error=${error} retry=${refresh} />
     ${late.length > 0 &&
       html`<${Warning}><strong>
-        ${late.map((node) => serverName(node.name)).join(", ")} offline.</strong> Streams with a quorum elsewhere go on.<//>
+        ${late.map((node) => shortName(node.name)).join(", ")} offline.</strong> Streams with a quorum elsewhere go on.<//>
           <div class="section"></div>`}
     <${Figures} of=${[
       { title: "Nodes", value: count(meta?.cluster_size ?? nodes.length), under: late.length ? `${late.length} offline`
         : "all seen", tone: late.length ? "bad" : undefined },
-      { title: "Meta leader", value: meta?.leader ? serverName(meta.leader) : "none", under: groups.$SYS?._meta_
+      { title: "Meta leader", value: meta?.leader ? shortName(meta.leader) : "none", under: groups.$SYS?._meta_
         ? `term ${groups.$SYS._meta_.term}` : undefined, tone: meta && !meta.leader ? "bad" : undefined },
       { title: "Replicated streams", value: count(replicated.length), under: `of ${count(streams.length)} here` },
       { title: "Moving or behind", value: count(moves.length), tone: moves.length ? "warn" : undefined },
@@ -194,7 +194,7 @@ export function Cluster() {
         ? html`<${Table} caption="Moves and replicas behind" rows=${moves}
           keyOf=${(row) => `${row.account}/${row.name}`} columns=${[
             { title: "Stream", cell: (row) => html`<${StreamName} stream=${row} />` },
-            { title: "Leader", cell: (row) => (row.cluster.leader ? serverName(row.cluster.leader) : "") || html`<span class="tag tag-bad">none</span>` },
+            { title: "Leader", cell: (row) => (row.cluster.leader ? shortName(row.cluster.leader) : "") || html`<span class="tag tag-bad">none</span>` },
             { title: "Replicas", cell: (row) =>
               html`<span class="members">
                 ${row.cluster.replicas.map((replica) => html`<${Replica} key=${replica.name} replica=${replica} />`)}

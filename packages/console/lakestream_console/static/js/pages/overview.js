@@ -2,7 +2,7 @@
 
 import { html } from "../../vendor/htm-preact.js";
 import { session } from "../lib/api.js";
-import { bytes, compact, count, counted, elapsed, millis, NONE, rate, serverName, span, time } from "../lib/format.js";
+import { bytes, compact, count, counted, elapsed, millis, NONE, rate, shortName, span, time } from "../lib/format.js";
 import { RANGES, useHistory } from "../lib/history.js";
 import { link } from "../lib/router.js";
 import { samples } from "../lib/samples.js";
@@ -89,7 +89,7 @@ export function Overview() {
   const sample = useStore(samples);
   const { varz, now, streams, error, received } = sample;
   const head = html`<${Head} title="Overview" tools=${html`<${Updated} at=${received} />`}>
-    <span title=${session.value.server}>${serverName(session.value.server)}</span> · lakestream ${session.value.version}
+    <span title=${session.value.server}>${shortName(session.value.server)}</span> · lakestream ${session.value.version}
     ${varz && ` · up ${elapsed(varz.uptime)}`}<//>`;
   if (!varz) return html`${head}${error ? html`<${Failed} error=${error} />` : html`<${Loading} />`}`;
   const warnings = warningsOf(sample);

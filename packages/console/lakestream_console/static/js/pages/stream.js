@@ -2,7 +2,7 @@
 
 import { html, useState } from "../../vendor/htm-preact.js";
 import { page, session } from "../lib/api.js";
-import { ago, bytes, compact, count, counted, millis, NONE, rate, serverName, span, time } from "../lib/format.js";
+import { ago, bytes, compact, count, counted, millis, NONE, rate, shortName, span, time } from "../lib/format.js";
 import { deleteStream, maintain, purgeStream, streamInfo } from "../lib/jetstream.js";
 import { mayPublish } from "../lib/permissions.js";
 import { usePoll } from "../lib/poll.js";
@@ -81,10 +81,10 @@ export function Stream({ path, query }) {
         under: `last ${state.last_seq ? time(state.last_ts, { date: false, fraction: false }) : NONE}` },
       { title: "Sequences", value: compact(state.last_seq), under: `from ${count(state.first_seq)}` },
       { title: "Consumers", value: count(state.consumer_count), under: stream.cluster?.leader
-        ? `led by ${serverName(stream.cluster.leader)}` : undefined },
-      lake && { title: "Table lag", value: lake.lag_msgs ? compact(lake.lag_msgs) : "none", under: lake.lag_msgs
-        ? `oldest ${span(Math.round(lake.lag_seconds ?? 0))}` : "the table has all", tone: lake.error ? "bad"
-          : undefined },
+        ? `led by ${shortName(stream.cluster.leader)}` : undefined },
+      lake && { title: "Table", value: lake.lag_msgs ? `${compact(lake.lag_msgs)} behind` : state.messages ? "complete" : "empty",
+        under: lake.lag_msgs ? `oldest ${span(Math.round(lake.lag_seconds ?? 0))}` : undefined,
+        tone: lake.error ? "bad" : undefined },
     ]} />
     <${Strip} state=${state} lag=${lake?.lag_msgs} consumers=${sampled?.consumer_detail ?? []} /></div>
     <div class="stream-parts"><nav class="tabs" aria-label="Parts of the stream">
@@ -177,7 +177,7 @@ function Maintenance({ name, compactor }) {
     : next ? `Next maintenance ${millis(next) > now ? `in ${ago(millis(next) - now)}` : "is due"}.`
       : compactor?.alive ? "Tables are not maintained (maintain_every: 0)." : "Without a compactor tables are not maintained.";
   return html`<div class="toolbar section">
-    <span role="status">${state} ${last && html`<span class="quiet">Last: ${last}.</span>`}</span>
+    <span role="status">${state} ${last && html`<span class="quiet">Last, ${ago(now - millis(at))} ago: ${last}.</span>`}</span>
     <button class="button button-small push" type="button" disabled=${!next || waits} onClick=${run}
       title=${mayPublish(needs) ? `Needs permission to publish to ${needs}` : `This user may not publish to ${needs}`}>
       Maintain now</button>

@@ -2,7 +2,7 @@
 
 import { html, useState } from "../../vendor/htm-preact.js";
 import { session } from "../lib/api.js";
-import { compact, count, NONE, span } from "../lib/format.js";
+import { compact, count, NONE, shortName, span } from "../lib/format.js";
 import { createStream } from "../lib/jetstream.js";
 import { go, link } from "../lib/router.js";
 import { refresh, samples } from "../lib/samples.js";
@@ -38,7 +38,7 @@ function columnsOf(streams, several, late) {
   const { per, unit } = unitOf("bytes", Math.max(0, ...streams.map((each) => each.state.bytes)));
   return [
     { title: "Stream", by: (row) => row.name, cell: (row) => html`<${StreamName} stream=${row} />` },
-    several && { title: "Account", by: (row) => row.account, cell: (row) => row.account },
+    several && { title: "Account", by: (row) => row.account, cell: (row) => html`<span title=${row.account}>${shortName(row.account)}</span>` },
     { title: "Subjects", wide: true, cell: (row) => html`<span class="mono quiet clip">
       ${(row.config?.subjects ?? []).join(" ") || (row.config?.mirror ? `mirror of ${row.config.mirror.name}` : "")}</span>` },
     { title: "Stored, msg/s", num: true, wide: true, by: (row) => row.rate, cell: (row) => inUnit(row.rate ?? NaN, 1) },

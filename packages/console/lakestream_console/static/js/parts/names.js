@@ -2,6 +2,7 @@
 
 import { html } from "../../vendor/htm-preact.js";
 import { logout, session } from "../lib/api.js";
+import { shortName } from "../lib/format.js";
 import { link } from "../lib/router.js";
 import { isOwn } from "../lib/samples.js";
 import { Empty } from "./notes.js";
@@ -16,8 +17,8 @@ export function StreamName({ stream, tab }) {
 
 /** Instead of the page of a stream that is not the session's account's. */
 export function OfAnother({ name, account }) {
-  return html`<${Empty} title=${`${name} is a stream of account ${account}`}>
-    <p>You are logged in to account ${session.value.account}${session.value.system_account ? ", the system account" : ""}: it
+  return html`<${Empty} title=${`${name} is a stream of account ${shortName(account)}`}>
+    <p>You are logged in to account ${shortName(session.value.account)}${session.value.system_account ? ", the system account" : ""}: it
       sees the figures of all accounts, but not their messages, which are only for users of their own account. To open the
       stream, log out and log in as a user of account ${account}.</p>
     ${session.value.auth_required && html`<button class="button" type="button" onClick=${() => logout()}>Log out</button>`}
