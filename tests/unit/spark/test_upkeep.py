@@ -105,13 +105,13 @@ def test_a_table_is_maintained_when_a_server_asks(tmp_path: Path, monkeypatch: p
     lake, maintainer, told = str(tmp_path), Asked(), threading.Event()
     lakes.require(lake, create=True)
     running = upkeep.Upkeep(cast(Maintainer, maintainer), EVERY, lambda done: told.set(), lake=lake)
-    running.start()
     table = f"{lake}/streams/ORDERS"
     assert upkeep_desk.ask(lake, table)
     assert upkeep_desk.ask(lake, table)  # again: the same request
+    running.start()
     assert told.wait(30)
     running.stop()
-    assert maintainer.tables[0] == table
+    assert maintainer.tables == [table]
     assert upkeep_desk.take(lake) == []
     state = upkeep_desk.read_state(lake)
     assert state is not None
