@@ -590,7 +590,7 @@ const trials = {
     await page.getByRole("button", { name: "Share" }).click();
     await page.getByText("link to this statement").waitFor();
     const other = await desk.page(page.url());
-    assert.match(await other.getByLabel("Statement").inputValue(), /lasted/);
+    await other.waitForFunction(() => document.querySelector("#sql-text")?.value.includes("lasted"));
     await page.getByRole("button", { name: "Forget them" }).click();
     assert.equal(await page.getByRole("listitem").count(), 0);
   },
@@ -600,7 +600,7 @@ const trials = {
     const page = await desk.page(`${CONSOLE}#/streams/ORDERS/table`);
     await page.getByRole("region", { name: "Last commits" }).getByRole("link").first().click();
     await page.getByRole("heading", { level: 1, name: "SQL" }).waitFor();
-    assert.match(await page.getByLabel("Statement").inputValue(), /VERSION AS OF \d+/);
+    await page.waitForFunction(() => /VERSION AS OF \d+/.test(document.querySelector("#sql-text")?.value));
     await page.getByRole("button", { name: "Run", exact: true }).click();
     await page.getByText("100 rows").waitFor({ timeout: 3 * WAIT });
   },
