@@ -21,7 +21,6 @@ from lakestream.lake.staging.staging import StagedStream
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import erasures
 from lakestream.lake.table.at import as_of
-from lakestream.lake.table.clones import References
 from lakestream.lake.table.log import TableLog
 from lakestream.lake.table.state import position_of
 from lakestream.log.format.record import Record
@@ -30,6 +29,7 @@ from lakestream_spark.write import detach
 from lakestream_spark.write import maintainer as maintainer_module
 from lakestream_spark.write import stream_compaction as compaction
 from lakestream_spark.write.clone_maker import CloneMaker
+from lakestream_spark.write.clones import References
 from lakestream_spark.write.commit import Commit
 from lakestream_spark.write.compactor import Compactor
 from lakestream_spark.write.detach import DetachResult, DetachStopped

@@ -23,9 +23,9 @@ from lakestream.lake.staging.clone_request import ANSWER_FILE, REQUEST_FILE
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.locks import JvmLock
 from lakestream.lake.table import batches
-from lakestream.lake.table.clones import Clone
 from lakestream.lake.table.state import position_of
 from lakestream_spark.write import compactor as compactor_module
+from lakestream_spark.write.clones import Clone
 from lakestream_spark.write.compactor import WORKER_TRIES, Compactor
 from lakestream_spark.write.lake_compaction import WORKER_LATE, BatchReport
 from lakestream_spark.write.stream_compaction import StreamCompaction

@@ -18,11 +18,11 @@ from deltalake import DeltaTable, QueryBuilder
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table.at import open_log
-from lakestream.lake.table.clones import CloneRefused, CloneUnreadable, References
 from lakestream.lake.table.log import TableLog
 from lakestream.lake.table.policy import HOUR_NS
 from lakestream.lake.table.schema import UID_PROPERTY
 from lakestream_spark.write import clone_maker, maintainer
+from lakestream_spark.write.clones import CloneRefused, CloneUnreadable, References
 from lakestream_spark.write.maintainer import Maintainer
 from lakestream_spark.write.maintenance_plan import MARGIN_NS, Policy
 from lakestream_spark.write.vacuum import dead_files

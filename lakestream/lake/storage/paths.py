@@ -143,6 +143,11 @@ def table(lake: str, stream: str, account: str = DEFAULT_ACCOUNT) -> str:
     return f"{_account_root(lake, account)}/{STREAMS}/{directory_name(stream)}"
 
 
+def clone_entry(lake: str, table: str) -> str:
+    """Return the path of a table's entry in the registry of clones, which is there if it is one."""
+    return f"{lake}/{CLONES}/{hashlib.sha256(table.encode()).hexdigest()[:32]}.json"
+
+
 def staging(lake: str, stream: str, uid: str, account: str = DEFAULT_ACCOUNT) -> str:
     """Return the staging directory of one stream. `uid` tells it from earlier streams of the same name."""
     return f"{_account_root(lake, account)}/{SEGMENTS}/{directory_name(stream)}/{uid}"

@@ -28,7 +28,6 @@ In reading order:
 - `departures.py`: Departures: which messages of a batch left their stream, and when, in a file beside the table.
 - `erasures.py`: Notes of erasures (secure delete): messages whose bytes must not stay in any file of a table.
 - `foreign_commits.py`: Changes of a stream's table by other programs.
-- `clones.py`: Registry of shallow clones, and the files of other tables that they reference.
 - `conditions.py`: Conditions on rows that are pushed down into tables and uncompacted segments.
 - `schema_files.py`: Schemas in the lake: the versions that tables refer to.
 """

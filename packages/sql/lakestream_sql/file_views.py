@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
-from lakestream.lake.table import clones, deletion_vectors
+from lakestream.lake.table import deletion_vectors
 from lakestream.lake.table.actions import AddFile, locate
 from lakestream.lake.table.log import TableLog, TableVersion
 from lakestream.lake.table.scan import Scan
@@ -49,7 +50,7 @@ class FileViews:
 
     def place(self, path: str, version: int) -> TableAt:
         """Return the relation for a table at a version."""
-        if self._stored is None and not clones.is_registered(self._storage, path):
+        if self._stored is None and not self._storage.exists(paths.clone_entry(self._storage.root, path)):
             return TableAt(path, version)
         # A table that was created again may have the same version; the commit's tag tells.
         key = path, TableLog(open_storage(path), path).tag(version) or str(version)

@@ -30,4 +30,5 @@ In reading order:
 - `metrics.py`: The metrics of the compactor.
 - `lake_compaction.py`: The compaction of a lake: its streams through micro-batches.
 - `commit.py`: Commits to a table, through Delta's own transaction.
+- `clones.py`: Registry of shallow clones, and the files of other tables that they reference.
 """

@@ -43,10 +43,9 @@ from lakestream.lake.staging.staging import StagedStream
 from lakestream.lake.storage import locks, paths
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.storage.locks import Lock
-from lakestream.lake.table import batches, clones, erasures, policy
+from lakestream.lake.table import batches, erasures, policy
 from lakestream.lake.table import departures as departure_files
 from lakestream.lake.table.at import NotATable, TimeTravelError
-from lakestream.lake.table.clones import Clone, CloneRefused, lacks_files
 from lakestream.lake.table.conditions import MATCHES, Condition
 from lakestream.lake.table.departures import DeletedMessages
 from lakestream.lake.table.log import TableLog, log_directory
@@ -72,6 +71,7 @@ from lakestream.lake.view import StreamView
 from lakestream.protocol.subjects import matches
 from lakestream.protocol.transforms import Transform, TransformError
 from lakestream_spark.write.clone_point import ClonePoint, find_point, rows_at
+from lakestream_spark.write.clones import Clone, CloneRefused, lacks_files
 from lakestream_spark.write.commit import Commit
 from lakestream_spark.write.detach import Detacher
 from lakestream_spark.write.table import SET_PROPERTY, StreamTable, wanted_properties
@@ -453,7 +453,7 @@ def clone(
         if lacks_files(storage, origin, state):
             raise CloneRefused(f"VACUUM has taken files of version {version} of {origin}: it cannot be cloned any more")
         entry = Clone(origin, there.root, version, time.time_ns())
-        storage.write(clones.entry_path(storage, entry.target), msgspec.json.encode(entry))
+        storage.write(paths.clone_entry(storage.root, entry.target), msgspec.json.encode(entry))
     # Elsewhere no maintenance of ours cuts the log.
     properties = {policy.LOG_CLEANUP_PROPERTY: "true", **(properties or {})}
     set_here = ", ".join(f"{quoted(name)} = {quoted(value)}" for name, value in properties.items())
@@ -463,6 +463,6 @@ def clone(
         f"delta.`{storage.spark_path(origin)}` VERSION AS OF {version} TBLPROPERTIES ({set_here})"
     ).collect()
     storage.write(
-        clones.entry_path(storage, entry.target), msgspec.json.encode(msgspec.structs.replace(entry, made=True))
+        paths.clone_entry(storage.root, entry.target), msgspec.json.encode(msgspec.structs.replace(entry, made=True))
     )
     return version

@@ -26,7 +26,6 @@ from lakestream.lake.table.at import (
     version_of_point,
 )
 from lakestream.lake.table.batches import Update
-from lakestream.lake.table.clones import CloneRefused
 from lakestream.lake.table.log import TableLog
 from lakestream.lake.table.progress import TableProgress
 from lakestream.lake.table.scan import Scan
@@ -34,6 +33,7 @@ from lakestream.lake.table.schema import REMOVED_COLUMN, UID_PROPERTY
 from lakestream.lake.table.state import position_of
 from lakestream.log.format.departures import Point as StreamPoint
 from lakestream.protocol.instants import rfc3339
+from lakestream_spark.write.clones import CloneRefused
 
 
 class ClonePoint(msgspec.Struct, frozen=True, kw_only=True):

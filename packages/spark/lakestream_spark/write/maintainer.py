@@ -36,15 +36,15 @@ from lakestream.lake.storage import locks, paths
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.storage.locks import MAINTAINER_LOCK, open_lock
 from lakestream.lake.storage.storage import Storage
-from lakestream.lake.table import check, clones, erasures
+from lakestream.lake.table import check, erasures
 from lakestream.lake.table import departures as departure_files
 from lakestream.lake.table.actions import Key, located, statistics, table_file
 from lakestream.lake.table.at import NotATable, open_log
-from lakestream.lake.table.clones import CloneUnreadable, References
 from lakestream.lake.table.log import TableLog, TableVersion, has_log
 from lakestream.lake.table.policy import HOUR_NS, LOG_RETENTION_PROPERTY, TIME_TRAVEL_PROPERTY, interval_ns
 from lakestream.lake.table.schema import STREAM_PROPERTY, UID_PROPERTY
-from lakestream_spark.write import vacuum
+from lakestream_spark.write import clones, vacuum
+from lakestream_spark.write.clones import CloneUnreadable, References
 from lakestream_spark.write.commit import forget, write_checkpoint
 from lakestream_spark.write.detach import Detacher, DetachResult, of_others
 from lakestream_spark.write.maintenance_plan import (

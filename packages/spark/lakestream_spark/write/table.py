@@ -31,7 +31,6 @@ from lakestream.lake.storage import paths
 from lakestream.lake.storage.locks import Lock
 from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table.actions import MetaData
-from lakestream.lake.table.clones import References
 from lakestream.lake.table.log import TableLog, log_directory
 from lakestream.lake.table.policy import (
     LOG_CLEANUP_PROPERTY,
@@ -61,6 +60,7 @@ from lakestream.lake.table.schema import (
     quoted,
 )
 from lakestream.lake.table.state import TableFollower
+from lakestream_spark.write.clones import References
 from lakestream_spark.write.commit import Commit, forget, jvm
 
 if TYPE_CHECKING:

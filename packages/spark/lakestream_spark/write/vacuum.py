@@ -6,7 +6,7 @@ Spark jobs of several seconds, and does not know clones. These files stay:
 - files of the newest version, with their deletion vectors,
 - files that left the table within the retention (tombstones), so that every version that was current within it can be
   read, and a running reader of one of them can continue for as long,
-- files that clones of the table reference (lake/table/clones.py), however old,
+- files that clones of the table reference (write/clones.py), however old,
 - files younger than the retention: they may belong to a running commit,
 - hidden files (`_delta_log` and other names that begin with `_` or `.`), except change data.
 

@@ -12,10 +12,11 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
-from lakestream.lake.table import clones, erasures
+from lakestream.lake.table import erasures
 from lakestream.lake.table.actions import AddFile, DeletionVector
-from lakestream.lake.table.clones import Clone, References
+from lakestream_spark.write.clones import Clone, References
 from lakestream_spark.write.detach import foreign
 
 
@@ -52,7 +53,7 @@ def test_what_is_registered_after_the_look_is_seen_by_the_second_one(lake: Path)
     references = References(storage)
     assert references.into(str(origin)) == set()
     entry = Clone(str(origin), str(mirror), 0, 1 << 62)
-    storage.write(clones.entry_path(storage, entry.target), msgspec.json.encode(entry))
+    storage.write(paths.clone_entry(storage.root, entry.target), msgspec.json.encode(entry))
     everything = {f"{origin}/old.parquet", f"{origin}/new.parquet"}
     assert references.newly(str(origin)) == everything, "it is being made"
     assert references.into(str(origin)) == everything

@@ -18,7 +18,6 @@ stops VACUUM of its origin with an error, because it may only be unavailable.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 from collections.abc import Iterator
@@ -64,14 +63,9 @@ class Clone(msgspec.Struct, frozen=True):
 _CLONE = msgspec.json.Decoder(Clone)
 
 
-def is_registered(storage: Storage, table: str) -> bool:
-    """Return True if a table is a registered clone."""
-    return storage.exists(entry_path(storage, table))
-
-
 def forget(storage: Storage, target: str) -> None:
     """Remove the entry of a clone that needs no files of other tables any more."""
-    storage.delete(entry_path(storage, target))
+    storage.delete(paths.clone_entry(storage.root, target))
 
 
 def lacks_files(storage: Storage, table: str, state: TableVersion) -> bool:
@@ -160,7 +154,7 @@ class References:
         """
         if not entry.target.startswith(self._storage.root + "/"):
             if self._real(entry.origin) == self._real(table):
-                raise CloneUnreadable(entry_path(self._storage, entry.target), entry.target)
+                raise CloneUnreadable(paths.clone_entry(self._storage.root, entry.target), entry.target)
             return frozenset()
         try:
             adds = TableLog(self._storage, entry.origin).state(entry.version).files.values()
@@ -220,7 +214,3 @@ def tables_below(storage: Storage, directory: str, depth: int = DEPTH) -> Iterat
     for name in names:
         if not name.startswith(("_", ".")) and name != paths.SEGMENTS:
             yield from tables_below(storage, f"{directory}/{name}", depth - 1)
-
-
-def entry_path(storage: Storage, target: str) -> str:
-    return f"{storage.root}/{paths.CLONES}/{hashlib.sha256(target.encode()).hexdigest()[:32]}.json"
