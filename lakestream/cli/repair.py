@@ -51,7 +51,7 @@ def repair(
     stream: StreamOption = None,
     lake: LakeOption = "",
     no_lake: NoLakeOption = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it. Without, only show what would be done.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Carry out the plan. Without it, only show the plan.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Repair what is safe; damaged files move aside. The exit code is 1 if damage is left."""

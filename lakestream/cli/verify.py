@@ -40,7 +40,7 @@ StreamOption = Annotated[
 LakeOption = Annotated[
     str, typer.Option("--lake", metavar="LAKE", help="The lake (default: DIR/lake, if it is there).")
 ]
-NoLakeOption = Annotated[bool, typer.Option("--no-lake", help="Look at the store only.")]
+NoLakeOption = Annotated[bool, typer.Option("--no-lake", help="Do not compare with the lake.")]
 
 REMEDIES = {
     Repair.NONE: "restore this file from a backup",

@@ -92,7 +92,9 @@ def bench(
     in_flight: Annotated[
         int,
         typer.Option(
-            "--in-flight", min=0, help="Unanswered publishes or requests of a client (0: 1000 for js, else 16)."
+            "--in-flight",
+            min=0,
+            help="Maximum publishes or requests in flight for each client (0: 1000 for js, 16 otherwise).",
         ),
     ] = 0,
     replicas: Annotated[int, typer.Option("--replicas", min=1, help="Replicas of the streams.")] = 1,

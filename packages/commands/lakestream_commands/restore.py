@@ -56,7 +56,7 @@ def restore(
         str,
         typer.Option(
             metavar="NAME",
-            help="The stream's account in the lake; the new stream is in the account of the server's user.",
+            help="Account of the stream in the lake. The new stream goes to the account of the server's user.",
         ),
     ] = DEFAULT_ACCOUNT,
     lake: LakeOption = None,
@@ -84,7 +84,7 @@ def restore_schemas(
         str,
         typer.Option(
             metavar="NAME",
-            help="The account in the lake; the schemas come to the account of the server's user.",
+            help="Account in the lake. The schemas go to the account of the server's user.",
         ),
     ] = DEFAULT_ACCOUNT,
     lake: LakeOption = None,

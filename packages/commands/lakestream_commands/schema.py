@@ -43,7 +43,7 @@ FileArgument = Annotated[
 FormatOption = Annotated[
     str, typer.Option("--format", help="json, avro or protobuf (default: by the file's name).", show_default=False)
 ]
-MessageOption = Annotated[str, typer.Option("--message", help="Protobuf: full name of the message.")]
+MessageOption = Annotated[str, typer.Option("--message", help="Full name of the message (Protobuf).")]
 CompatibilityOption = Annotated[
     str,
     typer.Option(
@@ -65,7 +65,7 @@ def add(
     format: FormatOption = "",
     message: MessageOption = "",
     compatibility: CompatibilityOption = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Register nothing; the same as check.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check the schema, as `schema check` does.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Register a version of a schema. An equal text is the same version. Exit code 1: it is refused."""
@@ -188,7 +188,7 @@ def diff(
 def rm(
     name: NameArgument,
     server: Server,
-    force: Annotated[bool, typer.Option("--force", help="Delete it though streams name it.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Delete the schema even if streams use it.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Delete a schema with all its versions. A schema of that name that is registered later continues their numbers."""
@@ -207,7 +207,7 @@ def infer(
     server: Server,
     subject: Annotated[str, typer.Option("--subject", help="Only messages of these subjects.")] = ">",
     count: Annotated[
-        int, typer.Option("--count", min=1, max=MAX_SAMPLE, help="Messages to look at, from all of the stream.")
+        int, typer.Option("--count", min=1, max=MAX_SAMPLE, help="Number of messages to sample from the whole stream.")
     ] = 2_000,
     as_json: JsonOption = False,
 ) -> None:

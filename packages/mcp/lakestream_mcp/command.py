@@ -26,7 +26,7 @@ def mcp(
     listen: Annotated[
         str,
         typer.Option(
-            "--listen", metavar="HOST:PORT", help="Serve streamable HTTP at this loopback address, not stdio."
+            "--listen", metavar="HOST:PORT", help="Serve streamable HTTP at this loopback address instead of stdio."
         ),
     ] = "",
     allow_writes: Annotated[

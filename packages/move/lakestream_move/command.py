@@ -77,7 +77,7 @@ def move(
         bool, typer.Option("--undo", help="Delete the copies on the new server that are not cut over.")
     ] = False,
     by: Annotated[
-        CopyWay, typer.Option("--by", help="Copy by mirrors, or by backup: a snapshot that is restored.")
+        CopyWay, typer.Option("--by", help="Copy by mirrors, or by restoring a snapshot (backup).")
     ] = CopyWay.MIRROR,
     stop_publishers: Annotated[
         StopPublishers,
@@ -86,7 +86,7 @@ def move(
         ),
     ] = StopPublishers.WAIT,
     quiet: Annotated[
-        str, typer.Option(metavar="TIME", help="Time without a new message after which publishers have stopped.")
+        str, typer.Option(metavar="TIME", help="Consider publishers stopped after this time without a new message.")
     ] = "5s",
     verify: Annotated[
         Verify, typer.Option(help="Compare a sample of the messages, all of them, or only counts and sequences.")
@@ -101,7 +101,7 @@ def move(
         str, typer.Option(metavar="NAME", help="Domain under which the new server reaches the old one.")
     ] = "",
     link_url: Annotated[
-        str, typer.Option(metavar="URL", help="Address of the old server for the new one, if it is not --from.")
+        str, typer.Option(metavar="URL", help="Address at which the new server reaches the old one, if not --from.")
     ] = "",
     as_json: JsonOption = False,
     from_user: Annotated[str, _from("user", "User name.")] = "",

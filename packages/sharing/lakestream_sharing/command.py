@@ -46,9 +46,13 @@ def create(
         list[str] | None,
         typer.Option("--stream", metavar="NAME", help="A stream to share; may be repeated.", show_default=False),
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Share every stream of the account, later ones too.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Share every stream of the account, including future ones.")
+    ] = False,
     share: Annotated[str, typer.Option("--share", help="Name of the share, as the recipient sees it.")] = "lakestream",
-    history: Annotated[bool, typer.Option("--history", help="Share earlier versions and changes too.")] = False,
+    history: Annotated[
+        bool, typer.Option("--history", help="Share earlier versions and the change feed as well.")
+    ] = False,
     days: Annotated[
         float, typer.Option("--days", max=MAX_LIFETIME_DAYS, help="Days for which the token is valid.")
     ] = DEFAULT_LIFETIME_DAYS,
@@ -139,7 +143,7 @@ def serve(
     ] = "",
     https_key: Annotated[str, typer.Option("--https-key", metavar="FILE", help="Its private key (PEM).")] = "",
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Listen without TLS beyond loopback: a proxy in front has it.")
+        bool, typer.Option("--insecure", help="Listen without TLS beyond loopback, behind a proxy that terminates it.")
     ] = False,
     public_url: Annotated[
         str, typer.Option("--public-url", metavar="URL", help="URL for recipients, where a proxy changes it.")
@@ -153,11 +157,15 @@ def serve(
     url_lifetime: Annotated[
         int, typer.Option("--url-lifetime", min=60, max=MAX_URL_LIFETIME_S, help="Seconds for which a URL is valid.")
     ] = 3600,
-    max_requests: Annotated[int, typer.Option("--max-requests", min=1, help="Requests at the same time.")] = 64,
-    max_downloads: Annotated[int, typer.Option("--max-downloads", min=1, help="Files sent at the same time.")] = 64,
-    max_files: Annotated[int, typer.Option("--max-files", min=1, help="Files of one answer.")] = 100_000,
+    max_requests: Annotated[
+        int, typer.Option("--max-requests", min=1, help="Number of requests at the same time.")
+    ] = 64,
+    max_downloads: Annotated[
+        int, typer.Option("--max-downloads", min=1, help="Number of files to send at the same time.")
+    ] = 64,
+    max_files: Annotated[int, typer.Option("--max-files", min=1, help="Maximum files in an answer.")] = 100_000,
     max_answer: Annotated[
-        int, typer.Option("--max-answer", min=1 << 20, help="Bytes of one answer.", show_default="256 MiB")
+        int, typer.Option("--max-answer", min=1 << 20, help="Maximum bytes of an answer.", show_default="256 MiB")
     ] = 256 << 20,
 ) -> None:
     """Serve the tables of the login's account to the holders of tokens, until Ctrl-C or SIGTERM."""

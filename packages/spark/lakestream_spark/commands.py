@@ -22,7 +22,7 @@ from lakestream.cli.terminal import JsonOption, complain
 from lakestream.lake.errors import JavaMissing, JobMissing
 from lakestream_spark import jars
 
-JsonLinesOption = Annotated[bool, typer.Option("--json", help="Print results as JSON, an object a line.")]
+JsonLinesOption = Annotated[bool, typer.Option("--json", help="Print results as JSON, one object per line.")]
 
 
 def find(name: str) -> Path:
@@ -67,7 +67,7 @@ def compactor(lake: str, *options: str) -> list[str]:
 def compact(
     lake: LakeOption = None,
     once: Annotated[
-        bool, typer.Option("--once", help="Compact the messages staged now and exit (default: run until stopped).")
+        bool, typer.Option("--once", help="Compact what is staged now, then exit (default: run until stopped).")
     ] = False,
     create: Annotated[bool, typer.Option("--create", help="Create the lake if it does not exist.")] = False,
     maintain_every: Annotated[
@@ -79,7 +79,8 @@ def compact(
     report_every: Annotated[
         float | None,
         typer.Option(
-            metavar="SECONDS", help="One line for the batches of so many seconds (default: 60; 0: one for each batch)."
+            metavar="SECONDS",
+            help="Log one summary line for this many seconds (default: 60; 0: a line for each batch).",
         ),
     ] = None,
     metrics: Annotated[
@@ -89,7 +90,7 @@ def compact(
         str | None,
         typer.Option(
             metavar="[HOST:]PORT",
-            help="Serve Spark Connect there; its token is $SPARK_CONNECT_AUTHENTICATE_TOKEN, else one of its own.",
+            help="Serve Spark Connect at this address; the token is $SPARK_CONNECT_AUTHENTICATE_TOKEN, or a new one.",
         ),
     ] = None,
     catalog: CatalogOption = None,
@@ -114,20 +115,20 @@ def maintain(
     ] = None,
     lake: LakeOption = None,
     once: Annotated[
-        bool, typer.Option("--once", help="Do the work that is due now and exit (default: run until stopped).")
+        bool, typer.Option("--once", help="Do the work that is due now, then exit (default: run until stopped).")
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the work that is due, and change nothing (needs no Java).")
     ] = False,
     stream: Annotated[str | None, typer.Option(metavar="NAME", help="Maintain only this stream's table.")] = None,
     target_mib: Annotated[
-        int | None, typer.Option(metavar="MIB", help="Size to which small files are combined.")
+        int | None, typer.Option(metavar="MIB", help="Target size when small files are combined.")
     ] = None,
     min_files: Annotated[
         int | None, typer.Option(metavar="N", help="Minimum number of small files to rewrite.")
     ] = None,
     retain_hours: Annotated[
-        float | None, typer.Option(metavar="HOURS", help="Age up to which table versions stay readable.")
+        float | None, typer.Option(metavar="HOURS", help="Keep table versions readable up to this age.")
     ] = None,
     every: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Seconds between two rounds of maintenance (default: 3600).")
@@ -176,7 +177,7 @@ def clone(
 
 
 def replay(
-    stream: Annotated[str, typer.Argument(metavar="STREAM", help="Stream whose misfits are decoded again.")],
+    stream: Annotated[str, typer.Argument(metavar="STREAM", help="Stream whose misfits to decode again.")],
     lake: LakeOption = None,
     account: Annotated[str | None, typer.Option(metavar="NAME", help="Account of the stream (default: $G).")] = None,
     as_json: JsonOption = False,

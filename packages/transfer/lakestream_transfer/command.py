@@ -116,7 +116,7 @@ def import_(
     ] = "",
     skip_bad: Annotated[bool, typer.Option(help="Skip rows that cannot be messages, and count them.")] = False,
     separator: Annotated[
-        str, typer.Option(metavar="CHARACTER", help="Separator of CSV fields, or tab (default: found in the file).")
+        str, typer.Option(metavar="CHARACTER", help="Separator of CSV fields, or `tab` (default: detected).")
     ] = "",
     types: Annotated[
         str,
@@ -124,7 +124,7 @@ def import_(
             metavar="TYPES", help="Types of CSV columns: 'zip:string,price:double' (default: all are strings)."
         ),
     ] = "",
-    infer: Annotated[bool, typer.Option("--infer", help="Find the types of CSV columns, and report them.")] = False,
+    infer: Annotated[bool, typer.Option("--infer", help="Detect the types of CSV columns, and report them.")] = False,
     format: Annotated[
         FileFormat | None, typer.Option("--format", "-f", help="Format of the source (default: by the file names).")
     ] = None,
@@ -137,9 +137,9 @@ def import_(
     config: Annotated[
         Path | None, typer.Option(help="Configuration of the new stream: a JSON file as in the API.")
     ] = None,
-    append: Annotated[bool, typer.Option("--append", help="Append to a stream that has messages.")] = False,
+    append: Annotated[bool, typer.Option("--append", help="Append to a stream that already has messages.")] = False,
     again: Annotated[
-        bool, typer.Option("--again", help="Append even what an earlier import has stored already.")
+        bool, typer.Option("--again", help="Append messages again that an earlier import stored.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the first ten messages, and store nothing.")] = False,
     as_json: JsonOption = False,

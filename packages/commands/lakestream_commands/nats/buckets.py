@@ -28,7 +28,7 @@ PREFIX = "KV_"
 _BUCKETS = names("stream", "KV_")
 BucketName = Annotated[str, typer.Argument(metavar="BUCKET", help="Name of the bucket.", autocompletion=_BUCKETS)]
 Key = Annotated[str, typer.Argument(metavar="KEY", help="The key.")]
-Value = Annotated[str | None, typer.Argument(metavar="[VALUE]", help="The value; without it stdin is read.")]
+Value = Annotated[str | None, typer.Argument(metavar="[VALUE]", help="Value. Without it, read stdin.")]
 Raw = Annotated[bool, typer.Option("--raw", "-r", help="Print the value only.")]
 
 _OPERATIONS = {None: "PUT", "": "PUT", "DEL": "DEL", "PURGE": "PURGE"}
@@ -39,13 +39,19 @@ _OPERATIONS = {None: "PUT", "": "PUT", "DEL": "DEL", "PURGE": "PURGE"}
 def add(
     server: Server,
     bucket: BucketName,
-    history: Annotated[int, typer.Option("--history", min=1, max=64, help="Values kept for each key.")] = 1,
-    ttl: Annotated[str, typer.Option("--ttl", metavar="DURATION", help="Age at which values go.")] = "",
-    max_value_size: Annotated[str, typer.Option("--max-value-size", metavar="SIZE", help="Largest value.")] = "-1",
-    max_bucket_size: Annotated[str, typer.Option("--max-bucket-size", metavar="SIZE", help="Most bytes.")] = "-1",
-    description: Annotated[str, typer.Option("--description", help="A text about it.")] = "",
+    history: Annotated[
+        int, typer.Option("--history", min=1, max=64, help="Number of values to keep for each key.")
+    ] = 1,
+    ttl: Annotated[str, typer.Option("--ttl", metavar="DURATION", help="Delete values of this age.")] = "",
+    max_value_size: Annotated[
+        str, typer.Option("--max-value-size", metavar="SIZE", help="Maximum size of a value.")
+    ] = "-1",
+    max_bucket_size: Annotated[
+        str, typer.Option("--max-bucket-size", metavar="SIZE", help="Maximum total size.")
+    ] = "-1",
+    description: Annotated[str, typer.Option("--description", help="Description.")] = "",
     storage: Annotated[str, typer.Option("--storage", help="file or memory.")] = "file",
-    replicas: Annotated[int, typer.Option("--replicas", min=1, help="Copies, in a cluster.")] = 1,
+    replicas: Annotated[int, typer.Option("--replicas", min=1, help="Number of replicas, in a cluster.")] = 1,
 ) -> None:
     """Create a bucket."""
     from nats.js.api import KeyValueConfig, StorageType
@@ -119,7 +125,7 @@ def update(
     bucket: BucketName,
     key: Key,
     value: Value = None,
-    revision: Annotated[int, typer.Option("--revision", min=0, help="Revision of the value that it replaces.")] = 0,
+    revision: Annotated[int, typer.Option("--revision", min=0, help="Revision that the new value replaces.")] = 0,
 ) -> None:
     """Put a value, if the key still has this revision; print the new one."""
     from nats.js.errors import KeyWrongLastSequenceError
@@ -141,7 +147,7 @@ def get(
     server: Server,
     bucket: BucketName,
     key: Key,
-    revision: Annotated[int | None, typer.Option("--revision", min=1, help="An earlier value.")] = None,
+    revision: Annotated[int | None, typer.Option("--revision", min=1, help="Show the value of this revision.")] = None,
     raw: Raw = False,
 ) -> None:
     """Show the value of a key."""
@@ -174,12 +180,17 @@ def get(
 def ls(
     server: Server,
     bucket: Annotated[
-        str, typer.Argument(metavar="[BUCKET]", help="List its keys; without it the buckets.", autocompletion=_BUCKETS)
+        str,
+        typer.Argument(
+            metavar="[BUCKET]",
+            help="List the keys of this bucket. Without it, list the buckets.",
+            autocompletion=_BUCKETS,
+        ),
     ] = "",
     filters: Annotated[list[str] | None, typer.Argument(metavar="[FILTER]...", help="Only these keys.")] = None,
-    names: Annotated[bool, typer.Option("--names", "-n", help="Names only.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="With time and revision.")] = False,
-    values: Annotated[bool, typer.Option("--display-value", help="With the values.")] = False,
+    names: Annotated[bool, typer.Option("--names", "-n", help="Print names only.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show time and revision as well.")] = False,
+    values: Annotated[bool, typer.Option("--display-value", help="Show the values as well.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """List the keys of a bucket, or the buckets."""
@@ -263,7 +274,9 @@ def watch(
 def rm(
     server: Server,
     bucket: BucketName,
-    key: Annotated[str, typer.Argument(metavar="[KEY]", help="The key; without it the whole bucket goes.")] = "",
+    key: Annotated[
+        str, typer.Argument(metavar="[KEY]", help="Key to delete. Without it, delete the whole bucket.")
+    ] = "",
     force: Force = False,
 ) -> None:
     """Delete a key, or a bucket."""

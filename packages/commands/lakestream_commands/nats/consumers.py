@@ -48,13 +48,13 @@ _CONFIG: dict[str, tuple[Any, str, Any]] = {
     "queue": (_option(_TEXT, "--deliver-group", "Push to a member of this queue group."), "deliver_group", None),
     "heartbeat": (_option(_TEXT, "--heartbeat", "Of pushes.", metavar="DURATION"), "idle_heartbeat", shown.duration),
     "replay": (_option(_TEXT, "--replay", "instant or original."), "replay_policy", None),
-    "description": (_option(_TEXT, "--description", "A text about it."), "description", None),
+    "description": (_option(_TEXT, "--description", "Description."), "description", None),
     "inactive": (
         _option(_TEXT, "--inactive-threshold", "Time without use after which it goes.", metavar="DURATION"),
         "inactive_threshold",
         shown.duration,
     ),
-    "replicas": (_option(_INT, "--replicas", "Copies, in a cluster."), "num_replicas", None),
+    "replicas": (_option(_INT, "--replicas", "Number of replicas, in a cluster."), "num_replicas", None),
     "metadata": (_option(_LIST, "--metadata", "Metadata; repeatable.", metavar="KEY=VALUE"), "metadata", "map"),
 }
 _DELIVER = {"all": "all", "new": "new", "last": "last", "subject": "last_per_subject", "1": "all"}
@@ -69,10 +69,16 @@ def add(
     name: ConsumerName,
     given: dict[str, Any],
     deliver: Annotated[
-        str, typer.Option("--deliver", help="Begin with all, new, last, subject (the last of each), 1h or a sequence.")
+        str,
+        typer.Option(
+            "--deliver",
+            help="Start of delivery: all, new, last, subject (the last message of each), 1h, or a sequence.",
+        ),
     ] = "all",
-    pull: Annotated[bool, typer.Option("--pull", help="Clients fetch messages; so without --target.")] = False,
-    ephemeral: Annotated[bool, typer.Option("--ephemeral", help="Let it go when nobody uses it.")] = False,
+    pull: Annotated[
+        bool, typer.Option("--pull", help="Let clients fetch messages (the default without --target).")
+    ] = False,
+    ephemeral: Annotated[bool, typer.Option("--ephemeral", help="Remove the consumer when nobody uses it.")] = False,
     config: ConfigFile = None,
     defaults: Defaults = False,
     as_json: JsonOption = False,
@@ -107,7 +113,7 @@ def _start(text: str) -> dict[str, Any]:
 def ls(
     server: Server,
     stream: StreamName,
-    names: Annotated[bool, typer.Option("--names", "-n", help="Names only.")] = False,
+    names: Annotated[bool, typer.Option("--names", "-n", help="Print names only.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """List the consumers of a stream."""
@@ -204,9 +210,9 @@ def next_(
     server: Server,
     stream: StreamName,
     name: ConsumerName,
-    count: Annotated[int, typer.Option("--count", min=1, help="Fetch so many messages.")] = 1,
-    ack: Annotated[bool, typer.Option("--ack/--no-ack", help="Acknowledge them.")] = True,
-    raw: Annotated[bool, typer.Option("--raw", "-r", help="Payloads only.")] = False,
+    count: Annotated[int, typer.Option("--count", min=1, help="Number of messages to fetch.")] = 1,
+    ack: Annotated[bool, typer.Option("--ack/--no-ack", help="Acknowledge the messages.")] = True,
+    raw: Annotated[bool, typer.Option("--raw", "-r", help="Print payloads only.")] = False,
     wait: Annotated[str, typer.Option("--wait", metavar="DURATION", help="Time to wait for messages.")] = "5s",
 ) -> None:
     """Fetch the next messages of a pull consumer, and acknowledge them."""

@@ -25,13 +25,15 @@ if TYPE_CHECKING:
 NO_STREAM = 10059
 
 Subject = Annotated[str, typer.Argument(metavar="SUBJECT", help="The subject.")]
-Body = Annotated[str | None, typer.Argument(metavar="[BODY]", help="The payload; without it stdin is read.")]
+Body = Annotated[str | None, typer.Argument(metavar="[BODY]", help="Payload. Without it, read stdin.")]
 Headers = Annotated[
-    list[str] | None, typer.Option("--header", "-H", metavar="NAME:VALUE", help="A header; repeatable.")
+    list[str] | None, typer.Option("--header", "-H", metavar="NAME:VALUE", help="Header to add; may be repeated.")
 ]
-Count = Annotated[int, typer.Option("--count", min=1, help="Send so many messages.")]
-Stdin = Annotated[bool, typer.Option("--force-stdin", help="Read the payload from stdin, whatever it is.")]
-SendOn = Annotated[str, typer.Option("--send-on", metavar="eof|newline", help="With newline each line is a message.")]
+Count = Annotated[int, typer.Option("--count", min=1, help="Number of messages to send.")]
+Stdin = Annotated[bool, typer.Option("--force-stdin", help="Read the payload from stdin, even if it is a terminal.")]
+SendOn = Annotated[
+    str, typer.Option("--send-on", metavar="eof|newline", help="With `newline`, send each line as a message.")
+]
 Templates = Annotated[
     bool, typer.Option(help="Replace {{Count}}, {{ID}}, {{Time}}, {{TimeStamp}}, {{Unix}}, {{UnixNano}} in it.")
 ]
@@ -43,7 +45,7 @@ def pub(
     subject: Subject,
     body: Body = None,
     header: Headers = None,
-    reply: Annotated[str, typer.Option("--reply", metavar="SUBJECT", help="Subject for replies.")] = "",
+    reply: Annotated[str, typer.Option("--reply", metavar="SUBJECT", help="Reply subject.")] = "",
     count: Count = 1,
     sleep: Annotated[str, typer.Option("--sleep", metavar="DURATION", help="Pause between messages.")] = "",
     jetstream: Annotated[
@@ -104,23 +106,29 @@ def sub(
     server: Server,
     asked: Annotated[list[str] | None, typer.Argument(metavar="SUBJECT...", help="Subjects to subscribe to.")] = None,
     queue: Annotated[str, typer.Option("--queue", help="Share the messages among this group.")] = "",
-    count: Annotated[int, typer.Option("--count", min=0, help="End after so many messages.")] = 0,
-    wait: Annotated[str, typer.Option("--wait", metavar="DURATION", help="End after such a pause.")] = "",
+    count: Annotated[int, typer.Option("--count", min=0, help="Stop after this many messages.")] = 0,
+    wait: Annotated[str, typer.Option("--wait", metavar="DURATION", help="Stop after a pause of this length.")] = "",
     raw: Annotated[bool, typer.Option("--raw", "-r", help="Print payloads only.")] = False,
     headers_only: Annotated[bool, typer.Option("--headers-only", help="Leave out payloads.")] = False,
     subjects_only: Annotated[bool, typer.Option("--subjects-only", help="Print subjects only.")] = False,
-    timestamp: Annotated[bool, typer.Option("--timestamp", "-t", help="Print the time of arrival.")] = False,
-    stream: Annotated[str, typer.Option("--stream", help="Read this stream, from --new on by default.")] = "",
-    everything: Annotated[bool, typer.Option("--all", help="From a stream: all its messages.")] = False,
-    new: Annotated[bool, typer.Option("--new", help="From a stream: those that come now.")] = False,
-    last: Annotated[bool, typer.Option("--last", help="From a stream: the last one, and what comes.")] = False,
-    since: Annotated[str, typer.Option("--since", metavar="DURATION", help="From a stream: not older ones.")] = "",
-    start: Annotated[int, typer.Option("--start-sequence", min=0, help="From a stream: from here on.")] = 0,
+    timestamp: Annotated[
+        bool, typer.Option("--timestamp", "-t", help="Print the time at which each message arrived.")
+    ] = False,
+    stream: Annotated[str, typer.Option("--stream", help="Read this stream, by default only new messages.")] = "",
+    everything: Annotated[bool, typer.Option("--all", help="Begin with the first stored message.")] = False,
+    new: Annotated[bool, typer.Option("--new", help="Read from the stream, only new messages.")] = False,
+    last: Annotated[bool, typer.Option("--last", help="Begin with the last stored message.")] = False,
+    since: Annotated[
+        str, typer.Option("--since", metavar="DURATION", help="Begin with stored messages of this age.")
+    ] = "",
+    start: Annotated[
+        int, typer.Option("--start-sequence", min=0, help="Begin with the stored message of this sequence.")
+    ] = 0,
     last_per_subject: Annotated[
-        bool, typer.Option("--last-per-subject", help="From a stream: the last one of each subject, and what comes.")
+        bool, typer.Option("--last-per-subject", help="Begin with the last stored message of each subject.")
     ] = False,
     terminate: Annotated[
-        bool, typer.Option("--terminate-at-end", "-T", help="End at a stream's last message.")
+        bool, typer.Option("--terminate-at-end", "-T", help="Stop at the last message of the stream.")
     ] = False,
 ) -> None:
     """Subscribe, and print the messages that come. With --stream, or an option on where to begin, also stored ones."""
@@ -207,7 +215,9 @@ def request(
     subject: Subject,
     body: Body = None,
     header: Headers = None,
-    replies: Annotated[int, typer.Option("--replies", min=0, help="Wait for so many; 0: until the timeout.")] = 1,
+    replies: Annotated[
+        int, typer.Option("--replies", min=0, help="Number of replies to wait for (0: until the timeout).")
+    ] = 1,
     timeout: Annotated[str, typer.Option("--timeout", metavar="DURATION", help="Time to wait for answers.")] = "5s",
     count: Count = 1,
     raw: Annotated[bool, typer.Option("--raw", "-r", help="Print payloads only.")] = False,

@@ -38,10 +38,12 @@ ObjectName = Annotated[str, typer.Argument(metavar="OBJECT", help="Name of the o
 def add(
     server: Server,
     bucket: StoreName,
-    ttl: Annotated[str, typer.Option("--ttl", metavar="DURATION", help="Age at which objects go.")] = "",
-    max_bucket_size: Annotated[str, typer.Option("--max-bucket-size", metavar="SIZE", help="Most bytes.")] = "-1",
-    description: Annotated[str, typer.Option("--description", help="A text about it.")] = "",
-    replicas: Annotated[int, typer.Option("--replicas", min=1, help="Copies, in a cluster.")] = 1,
+    ttl: Annotated[str, typer.Option("--ttl", metavar="DURATION", help="Delete objects of this age.")] = "",
+    max_bucket_size: Annotated[
+        str, typer.Option("--max-bucket-size", metavar="SIZE", help="Maximum total size.")
+    ] = "-1",
+    description: Annotated[str, typer.Option("--description", help="Description.")] = "",
+    replicas: Annotated[int, typer.Option("--replicas", min=1, help="Number of replicas, in a cluster.")] = 1,
 ) -> None:
     """Create an object store."""
     from nats.js.api import ObjectStoreConfig
@@ -66,9 +68,11 @@ def add(
 def put(
     server: Server,
     bucket: StoreName,
-    file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="The file; without it stdin is read.")] = None,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="File to store. Without it, read stdin.")
+    ] = None,
     name: Annotated[str, typer.Option("--name", help="Name of the object (default: the file as given).")] = "",
-    description: Annotated[str, typer.Option("--description", help="A text about it.")] = "",
+    description: Annotated[str, typer.Option("--description", help="Description.")] = "",
     force: Force = False,
 ) -> None:
     """Put a file into an object store."""
@@ -104,7 +108,8 @@ def get(
     bucket: StoreName,
     name: ObjectName,
     output: Annotated[
-        str, typer.Option("--output", "-O", metavar="FILE", help="Write it here (default: its name); - is stdout.")
+        str,
+        typer.Option("--output", "-O", metavar="FILE", help="File to write (default: the object's name; -: stdout)."),
     ] = "",
     force: Force = False,
 ) -> None:
@@ -158,7 +163,12 @@ def info(server: Server, bucket: StoreName, name: ObjectName) -> None:
 def ls(
     server: Server,
     bucket: Annotated[
-        str, typer.Argument(metavar="[BUCKET]", help="List its objects; without it the stores.", autocompletion=_STORES)
+        str,
+        typer.Argument(
+            metavar="[BUCKET]",
+            help="List the objects of this store. Without it, list the stores.",
+            autocompletion=_STORES,
+        ),
     ] = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -201,7 +211,9 @@ def ls(
 def rm(
     server: Server,
     bucket: StoreName,
-    name: Annotated[str, typer.Argument(metavar="[OBJECT]", help="The object; without it the whole store goes.")] = "",
+    name: Annotated[
+        str, typer.Argument(metavar="[OBJECT]", help="Object to delete. Without it, delete the whole store.")
+    ] = "",
     force: Force = False,
 ) -> None:
     """Delete an object, or an object store."""

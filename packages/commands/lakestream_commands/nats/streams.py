@@ -55,7 +55,7 @@ def _texts(name: str, text: str, metavar: str) -> Any:
 
 _CONFIG: dict[str, tuple[Any, str, Any]] = {
     "subjects": (_texts("--subjects", "Subjects; repeatable, or with commas.", "SUBJECT"), "subjects", "list"),
-    "description": (_text("--description", "A text about it."), "description", None),
+    "description": (_text("--description", "Description."), "description", None),
     "storage": (_text("--storage", "file or memory."), "storage", None),
     "retention": (_text("--retention", "limits, interest or work."), "retention", _RETENTIONS),
     "discard": (_text("--discard", "At a limit: old (messages go) or new (are refused)."), "discard", None),
@@ -79,7 +79,7 @@ _CONFIG: dict[str, tuple[Any, str, Any]] = {
         "duplicate_window",
         shown.duration,
     ),
-    "replicas": (_number("--replicas", "Copies, in a cluster."), "num_replicas", None),
+    "replicas": (_number("--replicas", "Number of replicas, in a cluster."), "num_replicas", None),
     "compression": (_text("--compression", "none or s2."), "compression", None),
     "mirror": (_text("--mirror", "Copy this stream.", metavar="STREAM"), "mirror", lambda name: {"name": name}),
     "source": (_texts("--source", "Copy the messages of this stream, too; repeatable.", "STREAM"), "sources", "named"),
@@ -221,9 +221,11 @@ def edit(
 @with_server
 def ls(
     server: Server,
-    names: Annotated[bool, typer.Option("--names", "-n", help="Names only.")] = False,
-    everything: Annotated[bool, typer.Option("--all", "-a", help="Also those of buckets and object stores.")] = False,
-    subject: Annotated[str, typer.Option("--subject", help="Only those with this subject.")] = "",
+    names: Annotated[bool, typer.Option("--names", "-n", help="Print names only.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", "-a", help="Include the streams of buckets and object stores.")
+    ] = False,
+    subject: Annotated[str, typer.Option("--subject", help="Only streams that capture this subject.")] = "",
     as_json: JsonOption = False,
 ) -> None:
     """List streams."""
@@ -293,7 +295,7 @@ def purge(
     name: StreamName,
     subject: Annotated[str, typer.Option("--subject", help="Only messages of this subject.")] = "",
     seq: Annotated[int, typer.Option("--seq", min=0, help="Only messages below this sequence.")] = 0,
-    keep: Annotated[int, typer.Option("--keep", min=0, help="Keep so many of the newest messages.")] = 0,
+    keep: Annotated[int, typer.Option("--keep", min=0, help="Number of newest messages to keep.")] = 0,
     force: Force = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -317,7 +319,9 @@ def get(
     server: Server,
     name: StreamName,
     seq: Annotated[int, typer.Argument(metavar="[SEQUENCE]", min=0, help="Sequence of the message.")] = 0,
-    last_for: Annotated[str, typer.Option("--last-for", "-S", metavar="SUBJECT", help="The last one of it.")] = "",
+    last_for: Annotated[
+        str, typer.Option("--last-for", "-S", metavar="SUBJECT", help="Show the last message of this subject.")
+    ] = "",
     as_json: JsonOption = False,
 ) -> None:
     """Show one message: by sequence, or the last one of a subject."""
@@ -340,11 +344,11 @@ def get(
 def view(
     server: Server,
     name: StreamName,
-    count: Annotated[int, typer.Argument(metavar="[COUNT]", min=1, help="Messages to show.")] = 10,
-    start: Annotated[int, typer.Option("--id", min=0, help="From this sequence on.")] = 0,
-    since: Annotated[str, typer.Option("--since", metavar="DURATION", help="Not older ones.")] = "",
-    subject: Annotated[str, typer.Option("--subject", help="Only of this subject.")] = "",
-    raw: Annotated[bool, typer.Option("--raw", help="Payloads only.")] = False,
+    count: Annotated[int, typer.Argument(metavar="[COUNT]", min=1, help="Number of messages to show.")] = 10,
+    start: Annotated[int, typer.Option("--id", min=0, help="Begin at this sequence.")] = 0,
+    since: Annotated[str, typer.Option("--since", metavar="DURATION", help="Begin with messages of this age.")] = "",
+    subject: Annotated[str, typer.Option("--subject", help="Only messages with this subject.")] = "",
+    raw: Annotated[bool, typer.Option("--raw", help="Print payloads only.")] = False,
 ) -> None:
     """Show messages, the first ones unless --id or --since says otherwise."""
     body: dict[str, Any] = {"next_by_subj": subject} if subject else {"next_by_subj": ">"}
