@@ -101,6 +101,12 @@ def with_server(command: Callable[..., None]) -> Callable[..., None]:
     return with_options("server", _OPTIONS, server_of)(command)
 
 
+def with_login(command: Callable[..., None]) -> Callable[..., None]:
+    """Return the same for the parameter `login` of a command that has an option `--server` of its own: a `Server` with
+    the login, and with the URL of a context."""
+    return with_options("login", _OPTIONS, server_of)(command)
+
+
 def with_options(
     parameter: str, options: Mapping[str, tuple[Any, Any]], gather: Callable[[dict[str, Any]], Any]
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -407,7 +407,7 @@ async def test_the_python_client_says_that_a_user_may_not_ask(server: Server) ->
 
 def run(server: Server, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run `lakestream sql` in an empty directory."""
-    login = ["--url", server.url, "--user", "ann", "--password", "pw"]
+    login = ["--server", server.url, "--user", "ann", "--password", "pw"]
     command = [sys.executable, "-m", "lakestream", "sql", *login, *arguments]
     empty = server.store.parent
     return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, cwd=empty, check=False)

@@ -20,15 +20,7 @@ import typer
 from lakestream import extras
 from lakestream.cli.lake_options import LakeOption, default_lake
 from lakestream.cli.results import WRITERS, ResultRows
-from lakestream.cli.server_options import (
-    CaOption,
-    CertOption,
-    CredsOption,
-    KeyOption,
-    NkeyOption,
-    PasswordOption,
-    UserOption,
-)
+from lakestream.cli.server_options import DEFAULT_SERVER, Server, with_login
 from lakestream.cli.terminal import complain
 from lakestream.lake.errors import LakeError
 from lakestream.lake.flush import ServerCredentials
@@ -92,7 +84,9 @@ class Answerer(Protocol):
     def close(self) -> None: ...
 
 
+@with_login
 def sql(
+    login: Server,
     text: Annotated[str | None, typer.Argument(metavar="[QUERY]", help="The query, the same as --query.")] = None,
     query: Annotated[
         str | None,
@@ -108,14 +102,20 @@ def sql(
     ] = SqlEngine.duckdb,
     server: Annotated[
         str | None,
-        typer.Option("--server", "-s", help="Server to read the newest messages from (default: the lake's)."),
+        typer.Option(
+            "--server",
+            "-s",
+            metavar="URL",
+            help="The server: asked over NATS where no lake is; with a lake, for its newest messages.",
+            show_default="the lake's",
+        ),
     ] = None,
     url: Annotated[
         str | None,
-        typer.Option("--url", metavar="URL", help="Ask this server over NATS, without access to the lake's files."),
+        typer.Option("--url", metavar="URL", help="Ask this server over NATS, even if there is a lake here."),
     ] = None,
     stream: Annotated[
-        str, typer.Option("--stream", help="With --url: read this stream alone, as the user's permissions allow.")
+        str, typer.Option("--stream", help="Over NATS: read this stream alone, as the user's permissions allow.")
     ] = "",
     tail_bytes: Annotated[
         int,
@@ -126,18 +126,10 @@ def sql(
         typer.Option("--timestamp-as-of", help="Meaning of TIMESTAMP AS OF: time of commits, or of messages (as_of)."),
     ] = Timestamps.commit,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, the same as --format json.")] = False,
-    user: UserOption = "",
-    password: PasswordOption = "",
-    creds: CredsOption = "",
-    nkey: NkeyOption = "",
-    tls_cert: CertOption = "",
-    tls_key: KeyOption = "",
-    tls_ca: CaOption = "",
 ) -> None:
     """Query the lake: DuckDB's SQL over the streams, with TIMESTAMP AS OF, VERSION AS OF and as_of()."""
-    login = ServerCredentials(
-        user=user, password=password, creds=creds, nkey=nkey, tls_cert=tls_cert, tls_key=tls_key, tls_ca=tls_ca
-    )
+    if url is None and lake is None and not default_lake().is_dir():
+        url = server or (login.url if login.named and login.url != DEFAULT_SERVER else os.environ.get("NATS_URL"))
 
     def ask_lake() -> None:
         if not url:
@@ -150,14 +142,14 @@ def sql(
             lakes.require(os.fspath(root))
         from lakestream_sql.uncompacted import FlushServer
 
-        return _session(engine, root, committed, FlushServer(server, login), tail_bytes, timestamps)
+        return _session(engine, root, committed, FlushServer(server, login.login), tail_bytes, timestamps)
 
     if url and timestamps != Timestamps.commit:
-        complain("--timestamp-as-of is for queries of a lake's files; with --url write as_of('ORDERS', T)")
+        complain("--timestamp-as-of is for queries of a lake's files; over NATS write as_of('ORDERS', T)")
         raise typer.Exit(1)
     language: Language = "spark" if engine == SqlEngine.spark else "duckdb"
     try:
-        with contextlib.closing(_connect(url, login, stream, language) if url else open_lake()) as session:
+        with contextlib.closing(_connect(url, login.login, stream, language) if url else open_lake()) as session:
             shell = _Shell(session, RowFormat.json if as_json else format, language)
             if (asked := text if query is None else query) is not None:
                 code = shell.script(asked)
