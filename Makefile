@@ -152,6 +152,7 @@ docs: setup
 	@$(BIN)/python -m tests.docs.folders
 	@$(BIN)/python packages/sbom.py --licences
 	@$(BIN)/python -m tests.docs.pictures
+	@$(BIN)/python -m tests.docs.recording
 	@NO_MKDOCS_2_WARNING=1 PYTHONPATH=. $(BIN)/mkdocs build --quiet
 	@echo "the site is in site/index.html"
 

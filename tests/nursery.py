@@ -70,9 +70,8 @@ class Forked:
         self._ended, to_end = os.pipe()
         self._lock = threading.Lock()
         self.returncode: int | None = None
-        request = json.dumps(
-            [list(command), dict(os.environ if environment is None else environment), os.getcwd()]
-        ).encode()
+        variables = dict(os.environ if environment is None else environment)
+        request = json.dumps([list(command), variables, str(directory or os.getcwd())]).encode()
         with _ASKING:
             socket.send_fds(nursery, [request], [to_print, to_err, to_end])
             self.pid = int.from_bytes(nursery.recv(8), "little")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs import recording
 from tests.servers import Kind, Server
 
 pytestmark = pytest.mark.conformance
@@ -48,9 +49,12 @@ def test_the_readme_then_the_quickstart_work_on_one_server(server: Server) -> No
         found(README, r"```sh\n(lakestream pub [^\n]+)\n"),
         found(README, r"^(lakestream sql -q \"SELECT[^\n]+)$"),
     )
-    assert "Stored in Stream: ORDERS Sequence: 1" in shell(server, f"{published} --server {server.url}")
+    asked = {published: f"{published} --server {server.url}"}
+    steps = recording.record(lambda line: shell(server, asked.get(line, line)))
+    assert [step.line for step in steps] == [published, queried]
+    assert recording.draw(steps) == recording.FILE.read_text(), "python -m tests.docs.recording"
     shown = found(README, r"```text\n( seq .*?)```")
-    assert [line.split() for line in shell(server, queried).splitlines() if line.strip()][:3:2] == [
+    assert [line.split() for line in steps[1].output.splitlines() if line.strip()][:3:2] == [
         line.split() for line in shown.splitlines()
     ][::2]
 
