@@ -115,7 +115,8 @@ function Navigation({ active, opened, show }) {
     <div class="side-foot">
       <div class="who">
         <b>${account.user || (account.auth_required ? "logged in" : "no login needed")}</b>
-        <span class="quiet wrap" title=${account.account}>account ${shortName(account.account_name || account.account)}</span>
+        <span class="quiet wrap" title=${account.account}>account ${shortName(account.account_name
+          || account.account)}</span>
         <span class="quiet wrap" title=${account.server}>${shortName(account.server)} · ${account.version}</span>
       </div>
       <div class="side-tools">
@@ -161,8 +162,10 @@ function Banner() {
       ${received > 0 && ` The figures are those of ${time(received, { date: false, fraction: false })}.`}</div>`;
   }
   if (!restart || now - restart.seen > RESTART_SHOWN_MS) return null;
-  return html`<div class="banner" role="status">The server was restarted at ${time(restart.start, { date: false, fraction: false })}.
-    <button class="button button-bare button-small" type="button" onClick=${() => life.set({ ...life.value, restart: null })}>
+  return html`<div class="banner" role="status">The server was restarted at ${time(restart.start, { date: false,
+    fraction: false })}.
+    <button class="button button-bare button-small" type="button"
+      onClick=${() => life.set({ ...life.value, restart: null })}>
       Close</button></div>`;
 }
 

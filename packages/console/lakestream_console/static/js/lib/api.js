@@ -108,7 +108,9 @@ export async function publish(subject, { data_base64 = "", headers } = {}) {
 
 let asking = Promise.resolve();
 
-/** Run a statement on the lake and the log's tail; return columns and rows. A session has one at a time: others wait. */
+/**
+ * Run a statement on the lake and the log's tail; return columns and rows. A session has one at a time: others wait.
+ */
 export function sql(query, { max_rows = 10000, timeout_ms = 30000, engine = "duckdb", signal } = {}) {
   const answer = asking.then(() => {
     signal?.throwIfAborted();

@@ -76,8 +76,8 @@ async function subjectsNow(stream, prefix, options) {
 /**
  * Read the last message of each subject below `prefix`, now (`at` null) or at a moment in ms.
  *
- * `info` is the stream's, null before it is known. `wanted` is what names must contain, `chosen` a subject that is read in
- * any case, `nameOf` returns the name of a subject.
+ * `info` is the stream's, null before it is known. `wanted` is what names must contain, `chosen` a subject that is read
+ * in any case, `nameOf` returns the name of a subject.
  *
  * Return `{data, error, refresh, pages}`. `pages` is null if `data` has all entries; otherwise `data` has those of one
  * page, and `pages` has `total`, `page`, `size`, `show`, `partial` (names that the stream has no more are missing) and

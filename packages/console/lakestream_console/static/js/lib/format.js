@@ -64,7 +64,8 @@ export function span(seconds) {
 export const ago = (passed) => span(Math.max(0, Math.round(passed / 1000)));
 
 /** Return the name of a server or account as people know it: one that is only its id of 56 characters is shortened. */
-export const shortName = (name) => (/^[NA][A-Z2-7]{55}$/.test(name) ? `${name[0] === "N" ? "server " : ""}${name.slice(0, 6)}…` : name);
+export const shortName = (name) => (/^[NA][A-Z2-7]{55}$/.test(name) ? `${name[0] === "N" ? "server "
+  : ""}${name.slice(0, 6)}…` : name);
 
 const two = (number) => String(number).padStart(2, "0");
 

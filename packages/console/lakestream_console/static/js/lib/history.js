@@ -12,7 +12,10 @@ const FINE_MS = 5000;
 const COARSE_MS = 30_000;
 const HOUR = 3600;
 
-/** The hook: return `{range, choose, data, error}`; `data` has `times`, `series`, `step`, `now`, `started` and `kept`, in seconds. */
+/**
+ * The hook: return `{range, choose, data, error}`; `data` has `times`, `series`, `step`, `now`, `started` and `kept`,
+ * in seconds.
+ */
 export function useHistory() {
   const [range, setRange] = useState(() => Number(sessionStorage.getItem(KEPT)) || RANGES[1][0]);
   const choose = (seconds) => {

@@ -207,7 +207,10 @@ function likeOf(filter) {
   return `${quoted(tokens.join("."))} ESCAPE '\\'`;
 }
 
-/** Return the newest messages of a stream whose payloads contain a text, ascending; those before a sequence if it is given. */
+/**
+ * Return the newest messages of a stream whose payloads contain a text, ascending; those before a sequence if it is
+ * given.
+ */
 export async function search(stream, text, filter, before, options) {
   const conditions = [`contains(text(data), ${quoted(text)})`, filter && `subject LIKE ${likeOf(filter)}`,
     before && `seq < ${Number(before)}`].filter(Boolean);
@@ -219,6 +222,7 @@ export async function search(stream, text, filter, before, options) {
 /** Return a message from a row of seq, subject, time, headers and data. */
 export function asMessage([seq, subject, time, headers, data]) {
   const at = new Date(time.includes("T") ? time : `${time.replace(" ", "T").replace(/[+]00(:00)?$/, "")}Z`);
-  return { seq, subject, time: at.toISOString(), millis: at.getTime(), headers: headers ?? {}, data: fromBase64(data ?? ""),
+  return { seq, subject, time: at.toISOString(), millis: at.getTime(), headers: headers ?? {},
+    data: fromBase64(data ?? ""),
     pending: 0 };
 }

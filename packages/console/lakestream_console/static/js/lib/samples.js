@@ -13,11 +13,15 @@ const SILENT = 4000;
 const NOTHING = { now: {}, streams: null, varz: null, jsz: null, error: null, received: 0 };
 
 /**
- * The latest sample: `varz`, `jsz`, `streams` (with `rate` and `lake`), `now` (rates), `received` (when it came, in ms), `error`.
+ * The latest sample: `varz`, `jsz`, `streams` (with `rate` and `lake`), `now` (rates), `received` (when it came, in
+ * ms), `error`.
  */
 export const samples = createStore(NOTHING);
 
-/** The life of the server: since when it is silent (ms, 0: it answers), and when it was found restarted (`start`, `seen`). */
+/**
+ * The life of the server: since when it is silent (ms, 0: it answers), and when it was found restarted (`start`,
+ * `seen`).
+ */
 export const life = createStore({ silent: 0, restart: null });
 
 let timer = 0;
@@ -58,7 +62,8 @@ function rated(streams, lake, seconds) {
 function alive({ server_name: name, start }) {
   const restarted = started && started !== `${name} ${start}`;
   started = `${name} ${start}`;
-  if (life.value.silent || restarted) life.set({ silent: 0, restart: restarted ? { start, seen: Date.now() } : life.value.restart });
+  if (life.value.silent || restarted) life.set({ silent: 0, restart: restarted ? { start, seen: Date.now() }
+    : life.value.restart });
 }
 
 async function sample() {

@@ -1,4 +1,6 @@
-/** SHA-256 of bytes that come in pieces: browsers have their own only for whole messages, and only in secure contexts. */
+/**
+ * SHA-256 of bytes that come in pieces: browsers have their own only for whole messages, and only in secure contexts.
+ */
 
 const fraction = (root) => Math.floor((root - Math.floor(root)) * 2 ** 32);
 
@@ -56,7 +58,8 @@ export class Sha256 {
     }
     let [a, b, c, d, e, f, g, h] = state;
     for (let at = 0; at < 64; at++) {
-      const first = (h + (turned(e, 6) ^ turned(e, 11) ^ turned(e, 25)) + ((e & f) ^ (~e & g)) + ROUNDS[at] + words[at]) | 0;
+      const first = (h + (turned(e, 6) ^ turned(e, 11) ^ turned(e,
+        25)) + ((e & f) ^ (~e & g)) + ROUNDS[at] + words[at]) | 0;
       const second = ((turned(a, 2) ^ turned(a, 13) ^ turned(a, 22)) + ((a & b) ^ (a & c) ^ (b & c))) | 0;
       [h, g, f, e, d, c, b, a] = [g, f, e, (d + first) | 0, c, b, a, (first + second) | 0];
     }

@@ -6,8 +6,8 @@ import { createStore } from "./store.js";
 const KEPT = 50;
 
 /**
- * The page's state: `text`, `engine`, `running` (`{began, statement}` or null), `result`, `error`. The result and the error
- * are those of the last statement that ended.
+ * The page's state: `text`, `engine`, `running` (`{began, statement}` or null), `result`, `error`. The result and the
+ * error are those of the last statement that ended.
  */
 export const statement = createStore({ text: "", engine: "duckdb", running: null, result: null, error: null });
 
@@ -25,7 +25,8 @@ const place = () => `lakestream.sql.${session.value?.account}.${session.value?.u
 export function takeUp() {
   if (owner === place()) return;
   owner = place();
-  statement.set({ text: sessionStorage.getItem(owner) ?? "", engine: "duckdb", running: null, result: null, error: null });
+  statement.set({ text: sessionStorage.getItem(owner) ?? "", engine: "duckdb", running: null, result: null,
+    error: null });
   past.set(read());
 }
 
@@ -70,7 +71,8 @@ export async function run(text, engine = statement.value.engine) {
   }
   if (mine !== owner) return; // another user has come
   change({ running: null, result, error });
-  note({ statement: asked, engine, at: began, took: Date.now() - began, rows: result?.rows.length, failed: Boolean(error) });
+  note({ statement: asked, engine, at: began, took: Date.now() - began, rows: result?.rows.length,
+    failed: Boolean(error) });
 }
 
 /** Stop the statement that runs. */

@@ -36,7 +36,10 @@ function digitsFor(step) {
   return digits;
 }
 
-/** Return the labels of ticks, ascending: all in one unit, the largest in which two digits behind the point tell them apart. */
+/**
+ * Return the labels of ticks, ascending: all in one unit, the largest in which two digits behind the point tell them
+ * apart.
+ */
 export function labels(kind, ticks) {
   const top = ticks.at(-1) ?? 0;
   const step = ticks.length > 1 ? ticks[1] - ticks[0] : top;

@@ -168,7 +168,8 @@ function Bucket({ bucket, chosen }) {
   const tools = html`
     <button class="button button-main" type="button" disabled=${at !== null}
       onClick=${() => show({ put: "" })}>Put a key</button>
-    ${session.value.sql && html`<button class="button" type="button" onClick=${() => show({ restore: true })}>Restore…</button>`}
+    ${session.value.sql && html`<button class="button" type="button"
+      onClick=${() => show({ restore: true })}>Restore…</button>`}
     <button class="button button-bad" type="button" onClick=${() => show({ remove: true })}>Delete…</button>`;
   const limits = [counted(state.num_subjects ?? 0, "key"), config.max_msgs_per_subject > 0 &&
     `history ${config.max_msgs_per_subject}`, config.max_age > 0 && `keys live ${span(config.max_age / 1e9)}`,

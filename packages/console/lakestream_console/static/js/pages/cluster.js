@@ -83,14 +83,17 @@ function movesOf(streams) {
 }
 
 function Replica({ replica }) {
-  const state = replica.offline ? "offline" : replica.current ? "" : replica.lag ? `${compact(replica.lag)} behind` : "catching up";
-  return html`<span class=${`tag ${replica.offline ? "tag-bad" : replica.current ? "" : "tag-warn"}`}>${shortName(replica.name)}
+  const state = replica.offline ? "offline" : replica.current ? "" : replica.lag ? `${compact(replica.lag)} behind`
+    : "catching up";
+  return html`<span class=${`tag ${replica.offline ? "tag-bad" : replica.current ? ""
+    : "tag-warn"}`}>${shortName(replica.name)}
     ${state && ` · ${state}`}</span>`;
 }
 
 const NODE_COLUMNS = [
   { title: "Node", by: (row) => row.name, cell: (row) =>
-    html`<span class="name" title=${row.name}>${shortName(row.name)}</span>${row.self && html`<span class="under">this server</span>`}` },
+    html`<span class="name" title=${row.name}>${shortName(row.name)}</span>${row.self && html`<span
+      class="under">this server</span>`}` },
   { title: "Role", cell: (row) =>
     (row.leader ? html`<span class="tag tag-good">meta leader</span>` : html`<span class="tag">follower</span>`) },
   { title: "State", cell: (row) =>
@@ -112,7 +115,9 @@ function groupRows(groups) {
 
 const behind = (group) => Math.max(0, ...Object.values(group.peers ?? {}).map((peer) => (peer.last_replicated_index === undefined ? 0 : group.pindex - peer.last_replicated_index)));
 
-/** Return true if the session may ask the leader of a group for another one: those of its account, or the meta group. */
+/**
+ * Return true if the session may ask the leader of a group for another one: those of its account, or the meta group.
+ */
 const canStepDown = (row) => (row.name === "_meta_" ? session.value.system_account
   : row.stream && row.account === session.value.account);
 
@@ -131,7 +136,8 @@ const groupColumns = (stepDownOf) => [
     (row.state === "LEADER" ? html`<span class=${behind(row) > 1000 ? "warn" : ""}>${count(behind(row))}
       </span>` : html`<span class="quiet">${NONE}</span>`) },
   { title: html`<span class="sr">Actions</span>`, num: true, cell: (row) => canStepDown(row) &&
-    html`<button class="button button-small" type="button" aria-label=${`Step down the leader of ${row.stream ?? row.name}`}
+    html`<button class="button button-small" type="button"
+      aria-label=${`Step down the leader of ${row.stream ?? row.name}`}
       onClick=${() => stepDownOf(row)}>Step down…</button>` },
 ];
 
@@ -194,7 +200,8 @@ export function Cluster() {
         ? html`<${Table} caption="Moves and replicas behind" rows=${moves}
           keyOf=${(row) => `${row.account}/${row.name}`} columns=${[
             { title: "Stream", cell: (row) => html`<${StreamName} stream=${row} />` },
-            { title: "Leader", cell: (row) => (row.cluster.leader ? shortName(row.cluster.leader) : "") || html`<span class="tag tag-bad">none</span>` },
+            { title: "Leader", cell: (row) => (row.cluster.leader ? shortName(row.cluster.leader) : "") || html`<span
+              class="tag tag-bad">none</span>` },
             { title: "Replicas", cell: (row) =>
               html`<span class="members">
                 ${row.cluster.replicas.map((replica) => html`<${Replica} key=${replica.name} replica=${replica} />`)}
@@ -217,9 +224,11 @@ export function Cluster() {
             ${rows.length ? "No group matches." : "This account has no replicated streams on this node."}</p>`}
       ${shown.length > GROUPS && html`<p class="quiet">${count(shown.length - GROUPS)} more: filter to see them.</p>`}
     </section>
-    ${led && html`<${Confirm} title=${`Step down the leader of ${led.stream ?? led.name}`} name=${led.stream ?? led.name}
+    ${led && html`<${Confirm} title=${`Step down the leader of ${led.stream ?? led.name}`}
+      name=${led.stream ?? led.name}
       button="Step down" close=${() => setLed(null)}
-      needs=${led.stream ? `$JS.API.STREAM.LEADER.STEPDOWN.${led.stream}` : "$JS.API.META.LEADER.STEPDOWN"} send=${async () => {
+      needs=${led.stream ? `$JS.API.STREAM.LEADER.STEPDOWN.${led.stream}` : "$JS.API.META.LEADER.STEPDOWN"}
+        send=${async () => {
       await stepDown(led.stream);
       toast(`The leader of ${led.stream ?? led.name} hands over.`);
       refresh();

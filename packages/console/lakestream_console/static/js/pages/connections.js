@@ -10,7 +10,8 @@ import { Head } from "../parts/figures.js";
 import { Empty, Failed, Loading, toast } from "../parts/notes.js";
 import { Table } from "../parts/table.js";
 
-const SORTS = [["cid", "Newest id"], ["msgs_from", "Messages from"], ["msgs_to", "Messages to"], ["bytes_to", "Bytes to"], ["pending", "Unsent bytes"], ["subs", "Subscriptions"], ["rtt", "Round trip"]];
+const SORTS = [["cid", "Newest id"], ["msgs_from", "Messages from"], ["msgs_to", "Messages to"], ["bytes_to",
+  "Bytes to"], ["pending", "Unsent bytes"], ["subs", "Subscriptions"], ["rtt", "Round trip"]];
 const LIMIT = 200;
 
 const columns = (closed, kicked) => [
@@ -63,7 +64,8 @@ export function Connections() {
     <${Failed} error=${error} retry=${refresh} />
     ${loading && !data && html`<${Loading} />`}
     ${rows.length > 0 &&
-      html`<${Table} caption="Connections" columns=${columns(state === "closed", mayKick && setKicked)} rows=${rows} keyOf=${(row) => row.cid}
+      html`<${Table} caption="Connections" columns=${columns(state === "closed", mayKick && setKicked)} rows=${rows}
+        keyOf=${(row) => row.cid}
         key=${state} />`}
     ${data && data.total > rows.length &&
       html`<p class="quiet">The first ${count(rows.length)} of ${count(data.total)} are shown.</p>`}
@@ -77,6 +79,7 @@ export function Connections() {
       await kick(data.server_id, kicked.cid);
       toast(`Connection ${kicked.cid} is closed.`);
       refresh();
-    }}><p>The server closes the connection of ${kicked.name || "this client"}${kicked.ip && ` at ${kicked.ip}:${kicked.port}`}.
+    }}><p>The server closes the connection of ${kicked.name || "this client"}${kicked.ip
+      && ` at ${kicked.ip}:${kicked.port}`}.
       Most clients connect again by themselves.</p><//>`}`;
 }

@@ -2,7 +2,8 @@
 
 import { html, useState } from "../../vendor/htm-preact.js";
 import { ago, count, millis, NONE, span, time } from "../lib/format.js";
-import { answerMessage, consumers, deleteConsumer, nextMessage, pauseConsumer, resetConsumer, saveConsumer } from "../lib/jetstream.js";
+import { answerMessage, consumers, deleteConsumer, nextMessage, pauseConsumer, resetConsumer,
+  saveConsumer } from "../lib/jetstream.js";
 import { usePoll } from "../lib/poll.js";
 import { go, link } from "../lib/router.js";
 import { ChoiceField, Confirm, FormDialog, TextField } from "../parts/dialog.js";
@@ -67,7 +68,8 @@ export function Consumers({ name, state, query, changed }) {
         <p>Consumers are made by the applications that read, here, or from a terminal:</p>
         <pre tabindex="0" role="region" aria-label="Command">nats consumer add ${name} READER --pull --defaults</pre>
         ${button}<//>`}
-    ${creating && html`<${Create} stream=${name} close=${() => create(false)} created=${(made) => (again(), open(made))} />`}`;
+    ${creating && html`<${Create} stream=${name} close=${() => create(false)}
+      created=${(made) => (again(), open(made))} />`}`;
 }
 
 /** One consumer: its state, its configuration, and its acts. */
@@ -103,7 +105,8 @@ function Detail({ stream, last, consumer, close, again }) {
   const facts = [
     ["Kind", kindOf(consumer)],
     ["Pending", count(consumer.num_pending)],
-    ["Unacked", `${count(consumer.num_ack_pending)} of at most ${config.max_ack_pending > 0 ? count(config.max_ack_pending) : "any number"}`],
+    ["Unacked", `${count(consumer.num_ack_pending)} of at most ${config.max_ack_pending > 0
+      ? count(config.max_ack_pending) : "any number"}`],
     ["Redelivered", count(consumer.num_redelivered)],
     ["Delivered through", `${count(consumer.delivered.stream_seq)} of ${count(last)}`],
     ["Acked through", count(consumer.ack_floor.stream_seq)],
@@ -138,11 +141,14 @@ function Detail({ stream, last, consumer, close, again }) {
         <button class="button button-small" type="button" onClick=${answered("+TERM", "terminated")}>Terminate</button>
       </div>`}`} opened /></div>`}
     ${config.description && html`<p>${config.description}</p>`}
-    <dl class="list">${facts.filter(Boolean).map(([title, value]) => [html`<dt>${title}</dt>`, html`<dd>${value}</dd>`])}</dl>
+    <dl class="list">${facts.filter(Boolean).map(([title, value]) => [html`<dt>${title}</dt>`,
+      html`<dd>${value}</dd>`])}</dl>
     <details><summary class="quiet">Configuration as JSON</summary>
-      <pre class="payload" tabindex="0" role="region" aria-label="Configuration as JSON">${JSON.stringify(config, null, 2)}</pre>
+      <pre class="payload" tabindex="0" role="region"
+        aria-label="Configuration as JSON">${JSON.stringify(config, null, 2)}</pre>
     </details>
-    ${shown === "pause" && html`<${Pause} stream=${stream} name=${name} close=${hide} again=${again} needs=${needs("PAUSE")} />`}
+    ${shown === "pause" && html`<${Pause} stream=${stream} name=${name} close=${hide} again=${again}
+      needs=${needs("PAUSE")} />`}
     ${shown === "reset" && html`<${Reset} stream=${stream} name=${name} last=${last} close=${hide} again=${again}
       needs=${needs("RESET")} />`}
     ${shown === "delete" && html`<${Confirm} title=${`Delete consumer ${name}`} name=${name} button="Delete consumer"
@@ -177,8 +183,10 @@ function Reset({ stream, name, last, close, again, needs }) {
     toast(`Consumer ${name} delivers again.`);
     again();
   };
-  return html`<${Confirm} title=${`Reset ${name}`} name=${name} button="Reset" close=${close} send=${send} needs=${needs}>
-    <p>Messages that were delivered and not acked count as never delivered. With a sequence, the consumer delivers from there
+  return html`<${Confirm} title=${`Reset ${name}`} name=${name} button="Reset" close=${close} send=${send}
+    needs=${needs}>
+    <p>Messages that were delivered and not acked count as never delivered. With a sequence,
+      the consumer delivers from there
       on, whatever was acked.</p>
     <${TextField} label="From sequence" name="seq" type="number" min="1" max=${last + 1}
       placeholder="what is not acked" values=${values} set=${set} />
@@ -219,7 +227,8 @@ function Create({ stream, close, created }) {
     needs=${`$JS.API.CONSUMER.CREATE.${stream}.${values.name || "*"}`}
     ready=${Boolean(values.name) && !wrong && !bad && (!start || Boolean(values.start))}>
     <${TextField} label="Name" name="name" bad=${wrong} ...${bind} required spellcheck="false" />
-    <${TextField} label="Subjects" hint="Separated by blanks; without any, all of the stream." name="filter" class="code"
+    <${TextField} label="Subjects" hint="Separated by blanks; without any, all of the stream." name="filter"
+      class="code"
       placeholder="all" spellcheck="false" ...${bind} />
     <div class="pair">
       <${ChoiceField} label="Delivers" name="deliver" options=${DELIVER} ...${bind} />
@@ -231,7 +240,8 @@ function Create({ stream, close, created }) {
       <${TextField} label="Deliver again after" hint="Without an ack." ...${duration("wait")} />
     </div>
     <div class="pair">
-      <${TextField} label="Deliveries of a message" name="most" type="number" min="1" placeholder="no limit" ...${bind} />
+      <${TextField} label="Deliveries of a message" name="most" type="number" min="1" placeholder="no limit"
+        ...${bind} />
       <${TextField} label="Unacked messages" name="pending" type="number" min="1" placeholder="no limit" ...${bind} />
     </div>
     <div class="pair">

@@ -88,11 +88,13 @@ export function Messages({ info, query, changed }) {
           onClick=${() => show({ before: lowest })}>Earlier</button>
         <button class="button" type="button" disabled=${newestFirst || !highest || highest >= last}
           onClick=${() => show({ seq: highest + 1 })}>Later</button>
-        <button class="button" type="button" aria-pressed=${following} onClick=${() => show({ search: "" })}>Newest</button>
+        <button class="button" type="button" aria-pressed=${following}
+          onClick=${() => show({ search: "" })}>Newest</button>
       </div>
     </form>
     <${Failed} error=${error} retry=${refresh} />
-    ${loading && !data && html`<${Loading}>${found ? "Searching: the first search of a session takes some seconds." : "Reading messages…"}<//>`}
+    ${loading && !data && html`<${Loading}>${found ? "Searching: the first search of a session takes some seconds."
+      : "Reading messages…"}<//>`}
     ${shown.length > 0 && html`<p class="quiet" role="status">${count(lowest)} to ${count(highest)}${order}</p>
       <div class="messages">
         ${shown.map((message) => html`<${Message}
@@ -101,13 +103,15 @@ export function Messages({ info, query, changed }) {
           toggled=${(opened) => toggled(message.seq, opened)}
           fresh=${following && message.seq > newest.current}
           tools=${html`<button class="button button-small push" type="button"
-            onClick=${() => resend(message)}>Resend…</button><button class="button button-small button-bad" type="button"
+            onClick=${() => resend(message)}>Resend…</button><button class="button button-small button-bad"
+              type="button"
             onClick=${() => remove(message.seq)}>Delete…</button>`}
         />`)}
       </div>`}
     ${data && !shown.length && (info.state.messages
       ? html`<${Empty} title="No message matches"><p>
-        ${found ? `No payload contains “${found}”.` : filter ? html`No stored message from here on has a subject that matches <code>${filter}</code>.`
+        ${found ? `No payload contains “${found}”.` : filter
+          ? html`No stored message from here on has a subject that matches <code>${filter}</code>.`
           : "There is no message from here on."}
           </p><button class="button" type="button"
             onClick=${() => (setText(""), go(link("streams", name, "messages"),
@@ -121,12 +125,14 @@ export function Messages({ info, query, changed }) {
             <//>`)}
     ${resent && html`<${PublishDialog} again=${resent} close=${() => resend(null)} published=${changed} />`}
     ${removing &&
-      html`<${Confirm} title=${`Delete message ${removing}`} name=${String(removing)} button="Delete message" needs=${`$JS.API.STREAM.MSG.DELETE.${name}`}
+      html`<${Confirm} title=${`Delete message ${removing}`} name=${String(removing)} button="Delete message"
+        needs=${`$JS.API.STREAM.MSG.DELETE.${name}`}
         close=${() => remove(null)} send=${async () => {
       await deleteMessage(name, removing);
       toast(`Message ${removing} is deleted.`);
       refresh();
       changed();
     }}><p>The message is overwritten and removed for good, from the log and from the table.</p><//>`}
-    ${shown.length > 0 && shown.length < PAGE && !newestFirst && html`<p class="quiet">That was the last message.</p>`}`;
+    ${shown.length > 0 && shown.length < PAGE && !newestFirst && html`<p
+      class="quiet">That was the last message.</p>`}`;
 }

@@ -154,7 +154,8 @@ function nameOf(token) {
 
 /** Return the SHA-256 of bytes as objects have it; browsers have their own only in secure contexts. */
 async function digestOf(data) {
-  const sum = globalThis.crypto?.subtle ? new Uint8Array(await crypto.subtle.digest("SHA-256", data)) : new Sha256().add(data).end();
+  const sum = globalThis.crypto?.subtle ? new Uint8Array(await crypto.subtle.digest("SHA-256", data))
+    : new Sha256().add(data).end();
   return `SHA-256=${toBase64(sum).replaceAll("+", "-").replaceAll("/", "_")}`;
 }
 
@@ -172,10 +173,14 @@ async function stored(subject, options) {
   if (ack.error) throw new CallError(ack.error.description, ack.error.code, ack.error.err_code);
 }
 
-/** Put a file into a store in chunks, as NATS clients do; `progress(bytes)` is told how far it is. The chunks of `before` go. */
+/**
+ * Put a file into a store in chunks, as NATS clients do; `progress(bytes)` is told how far it is. The chunks of
+ * `before` go.
+ */
 async function putObject(info, store, name, file, before, progress) {
   const data = new Uint8Array(await file.arrayBuffer());
-  const nuid = crypto.getRandomValues(new Uint8Array(11)).reduce((text, byte) => text + byte.toString(16).padStart(2, "0"), "");
+  const nuid = crypto.getRandomValues(new Uint8Array(11)).reduce((text, byte) => text + byte.toString(16).padStart(2,
+    "0"), "");
   const size = Math.min(CHUNK_BYTES, session.value.max_payload > 0 ? session.value.max_payload : CHUNK_BYTES);
   const chunks = `$O.${store}.C.${nuid}`;
   try {
@@ -185,7 +190,8 @@ async function putObject(info, store, name, file, before, progress) {
     }
     const entry = { name, bucket: store, nuid, size: data.length, chunks: Math.ceil(data.length / size),
       digest: await digestOf(data), mtime: new Date().toISOString(), options: { max_chunk_size: size } };
-    await stored(`$O.${store}.M.${textToBase64Url(name)}`, { data: JSON.stringify(entry), headers: { "Nats-Rollup": ["sub"] } });
+    await stored(`$O.${store}.M.${textToBase64Url(name)}`, { data: JSON.stringify(entry),
+      headers: { "Nats-Rollup": ["sub"] } });
   } catch (error) {
     await purgeStream(info.config.name, { filter: chunks }).catch(() => {}); // nobody knows them
     throw error;
@@ -213,7 +219,8 @@ function Store({ store, chosen }) {
   const moment = useSettled(at);
   const info = usePoll((signal) => streamInfo(stream, undefined, { signal }), 1000, [stream]);
   const last = info.data?.state.last_seq ?? 0;
-  const changes = useKept(usePoll((signal) => (info.data ? changeTimes(info.data, `${prefix}>`, { signal }) : []), 0, [stream,
+  const changes = useKept(usePoll((signal) => (info.data ? changeTimes(info.data, `${prefix}>`, { signal }) : []), 0,
+    [stream,
     last, Boolean(info.data)]));
   const entries = useEntries(info.data, prefix, moment, { wanted: wanted.trim().toLowerCase(),
     chosen: chosen && prefix + textToBase64Url(chosen), nameOf: (subject) => nameOf(subject.slice(prefix.length)) });
@@ -245,9 +252,11 @@ function Store({ store, chosen }) {
     <${Head} title=${store} crumb=${crumb}
       tools=${html`<button class="button button-main" type="button" disabled=${at !== null}
           onClick=${() => show("upload")}>Upload…</button>
-        ${session.value.sql && html`<button class="button" type="button" onClick=${() => show("restore")}>Restore…</button>`}
+        ${session.value.sql && html`<button class="button" type="button"
+          onClick=${() => show("restore")}>Restore…</button>`}
         <button class="button button-bad" type="button" onClick=${() => setRemoving(true)}>Delete…</button>`}>
-      ${counted(pages?.total ?? rows.length, "object")}${!pages && ` · ${bytes(total)}`} · <a href=${link("streams", stream)}>stream ${stream}</a><//>
+      ${counted(pages?.total ?? rows.length, "object")}${!pages && ` · ${bytes(total)}`} · <a
+        href=${link("streams", stream)}>stream ${stream}</a><//>
     <${TimeSlider} at=${at} from=${earliest(info.data)} changes=${changes.data ?? []} choose=${setAt}
       what="The store as it was:" />
     ${at !== null && !isTravelling(info.data) &&
@@ -278,15 +287,19 @@ function Store({ store, chosen }) {
                 <//>`}
       </section>
       ${chosen &&
-        html`<${ObjectDetail} key=${chosen} info=${info.data} store=${store} name=${chosen} object=${object} at=${moment}
+        html`<${ObjectDetail} key=${chosen} info=${info.data} store=${store} name=${chosen} object=${object}
+          at=${moment}
           erase=${() => erase(object)} />`}
     </div>
-    ${shown === "upload" && html`<${Upload} info=${info.data} store=${store} existing=${(name) => all.find((each) => each.name === name)}
-      close=${() => show(null)} done=${(name) => (info.refresh(), resample(), go(link("objects", store, name), { replace: true }))} />`}
+    ${shown === "upload" && html`<${Upload} info=${info.data} store=${store}
+      existing=${(name) => all.find((each) => each.name === name)}
+      close=${() => show(null)} done=${(name) => (info.refresh(), resample(), go(link("objects", store, name),
+        { replace: true }))} />`}
     ${shown === "restore" && html`<${Restore} stream=${stream} prefix=${PREFIX} at=${at} close=${() => show(null)}
       open=${(made) => (resample(), go(link("objects", made)))} />`}
     ${erased &&
-      html`<${Confirm} title=${`Delete object ${erased.name}`} name=${erased.name} button="Delete object" needs=${`$O.${store}.M.*`}
+      html`<${Confirm} title=${`Delete object ${erased.name}`} name=${erased.name} button="Delete object"
+        needs=${`$O.${store}.M.*`}
         close=${() => erase(null)} send=${async () => {
       await deleteObject(stream, store, erased);
       toast(`Object ${erased.name} is deleted.`);
@@ -294,7 +307,8 @@ function Store({ store, chosen }) {
     }}><p>Readers find no object from now on.
         ${isTravelling(info.data) && " Its bytes can still be read as of earlier moments."}</p><//>`}
     ${removing &&
-      html`<${Confirm} title=${`Delete store ${store}`} name=${store} button="Delete store" needs=${`$JS.API.STREAM.DELETE.${stream}`}
+      html`<${Confirm} title=${`Delete store ${store}`} name=${store} button="Delete store"
+        needs=${`$JS.API.STREAM.DELETE.${stream}`}
         close=${() => setRemoving(false)} send=${async () => {
       await deleteStream(stream);
       toast(`Store ${store} is deleted.`);
@@ -365,11 +379,13 @@ function Upload({ info, store, existing, close, done }) {
     toast(`${values.name} is stored.`);
     done(values.name);
   };
-  return html`<${FormDialog} title="Upload an object" button="Upload" close=${close} send=${send} needs=${`$O.${store}.>`}
+  return html`<${FormDialog} title="Upload an object" button="Upload" close=${close} send=${send}
+    needs=${`$O.${store}.>`}
     ready=${Boolean(file) && Boolean(values.name) && !wrong}>
     <${Field} label="File" bad=${wrong}>${(id) => html`<input id=${id} type="file" onChange=${choose} required />`}<//>
     <${TextField} label="Name" name="name" values=${values} set=${set} required
       hint=${before && !before.deleted ? "There is an object of this name: it will be replaced." : ""} />
-    ${sent !== null && html`<label>${bytes(sent)} of ${bytes(file.size)} <progress value=${sent} max=${file.size || 1}></progress></label>`}
+    ${sent !== null && html`<label>${bytes(sent)} of ${bytes(file.size)} <progress value=${sent}
+      max=${file.size || 1}></progress></label>`}
   <//>`;
 }

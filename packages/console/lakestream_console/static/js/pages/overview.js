@@ -64,7 +64,8 @@ function History() {
   const latency = none ?? "Latencies appear here once messages are stored.";
   return html`<section class="section" aria-label="History">
     <div class="section-head"><h2>History</h2>
-      ${data && data.started > bounds[0] && html`<span class="quiet">since the server’s start, ${time(data.started * 1000, { fraction: false })}</span>`}
+      ${data && data.started > bounds[0] && html`<span
+        class="quiet">since the server’s start, ${time(data.started * 1000, { fraction: false })}</span>`}
       <div class="group push" role="group" aria-label="Range">
         ${RANGES.map(([seconds, text]) => html`<button class="button button-small" type="button"
           aria-pressed=${seconds === range} onClick=${() => choose(seconds)}>${text}</button>`)}
@@ -109,7 +110,8 @@ export function Overview() {
     { title: "Delivered", value: rate(now.out ?? NaN), under: `${rate(now.in ?? NaN)} in` },
     { title: "Streams", value: count(streams?.length ?? 0), under: bytes(total((each) => each.state.bytes)) },
     { title: "Connections", value: count(varz.connections),
-      under: varz.total_connections === undefined ? undefined : `${count(varz.total_connections)} since ${time(started).split(" ")[0]}` },
+      under: varz.total_connections === undefined ? undefined
+        : `${count(varz.total_connections)} since ${time(started).split(" ")[0]}` },
     varz.lake && { title: "Table lag", value: lags.length ? span(Math.max(...lags)) : NONE,
       under: varz.lake.compactor?.batch ? `batch ${count(varz.lake.compactor.batch.batch)} took ${span(
         varz.lake.compactor.batch.seconds)}` : varz.lake.compactor?.alive ? "compactor is running"

@@ -9,7 +9,8 @@ import { Field, FormDialog, TextField } from "../parts/dialog.js";
 import { toast } from "../parts/notes.js";
 
 /** Headers that would make a message that is sent again a duplicate of itself, or refused. */
-const AGAIN = new Set(["Nats-Msg-Id", "Nats-Expected-Stream", "Nats-Expected-Last-Msg-Id", "Nats-Expected-Last-Sequence",
+const AGAIN = new Set(["Nats-Msg-Id", "Nats-Expected-Stream", "Nats-Expected-Last-Msg-Id",
+  "Nats-Expected-Last-Sequence",
   "Nats-Expected-Last-Subject-Sequence"]);
 
 /** Return headers from lines of `Name: value`; throws for a line without a colon. */
@@ -29,7 +30,8 @@ const lines = (headers) => Object.entries(headers ?? {}).flatMap(([name, values]
 /** A form for one message; `subject` is filled in where it is known, `again` is a message to be sent once more. */
 export function PublishDialog({ close, subject = "", again, published }) {
   const text = again ? toText(again.data) : "";
-  const [values, set] = useState({ subject: again?.subject ?? subject, data: text ?? "", headers: lines(again?.headers) });
+  const [values, set] = useState({ subject: again?.subject ?? subject, data: text ?? "",
+    headers: lines(again?.headers) });
   const send = async () => {
     const headers = parseHeaders(values.headers);
     const began = performance.now();
@@ -49,7 +51,8 @@ export function PublishDialog({ close, subject = "", again, published }) {
       value=${values[name]} onInput=${(event) => set({ ...values, [name]: event.target.value })}>
       </textarea>`;
   return html`<${FormDialog} title=${again ? `Resend message ${count(again.seq)}` : "Publish a message"}
-    button=${again ? "Resend" : "Publish"} close=${close} send=${send} needs=${values.subject.trim() || "*"} ready=${Boolean(values.subject.trim())}>
+    button=${again ? "Resend" : "Publish"} close=${close} send=${send} needs=${values.subject.trim() || "*"}
+      ready=${Boolean(values.subject.trim())}>
     <${TextField} label="Subject" name="subject" class="code" spellcheck="false" values=${values} set=${set} required />
     ${text === null ? html`<p class="quiet">The payload of ${bytes(again.data.length)} is not text: it is sent as it was.</p>`
       : html`<${Field} label="Payload">${area("data", 6, "")}<//>`}

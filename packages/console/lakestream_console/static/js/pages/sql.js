@@ -136,7 +136,8 @@ function Past({ entries }) {
     ${entries.map((each) => html`<li key=${each.at}>
       <button class="row-button" type="button" onClick=${() => (setText(each.statement), setEngine(each.engine))}>
         <code>${each.statement}</code></button>
-      <span class="under quiet">${time(each.at, { fraction: false })} · ${each.failed ? html`<span class="bad">failed</span>`
+      <span class="under quiet">${time(each.at, { fraction: false })} · ${each.failed ? html`<span
+        class="bad">failed</span>`
         : counted(each.rows, "row")} in ${span(each.took / 1000)}${each.engine === "spark" && " · Spark"}</span>
     </li>`)}
   </ol>
@@ -186,7 +187,8 @@ export function Sql({ query }) {
       </aside>
       <div class="work">
         <form class="editor" onSubmit=${submit}>
-          <${Editor} id="sql-text" label="Statement" value=${text} change=${setText} submit=${submit} insert=${insert} />
+          <${Editor} id="sql-text" label="Statement" value=${text} change=${setText} submit=${submit}
+            insert=${insert} />
           <div class="toolbar">
             ${running ? html`<${Running} began=${running.began} />`
               : html`<button class="button button-main" type="submit" disabled=${!text.trim()}>Run</button>
@@ -211,7 +213,8 @@ export function Sql({ query }) {
         ${result && html`<section class="section" aria-label="Result" data-old=${Boolean(running)}>
           <div class="section-head">
             <p role="status"><strong>
-              ${counted(result.rows.length, "row")}</strong> <span class="soft">in ${span((result.elapsed_ms ?? 0) / 1000)}
+              ${counted(result.rows.length, "row")}</strong> <span
+                class="soft">in ${span((result.elapsed_ms ?? 0) / 1000)}
                 ${result.truncated && " · more rows exist: only the first are shown"}</span></p>
             <div class="head-tools">
               <div class="group" role="group" aria-label="Show the result as">

@@ -21,7 +21,8 @@ import { Messages } from "./messages.js";
 import { PublishDialog } from "./publish.js";
 import { EditStream } from "./stream_form.js";
 
-const TABS = [["messages", "Messages"], ["consumers", "Consumers"], ["table", "Table"], ["configuration", "Configuration"]];
+const TABS = [["messages", "Messages"], ["consumers", "Consumers"], ["table", "Table"], ["configuration",
+  "Configuration"]];
 const REFRESH_MS = 1000;
 const TABLE_REFRESH_MS = 5000;
 const COMMITS = 20;
@@ -54,7 +55,8 @@ export function Stream({ path, query }) {
   const tools = html`
     <button class="button button-main" type="button" onClick=${() => show("publish")}>Publish</button>
     <button class="button" type="button" onClick=${() => show("edit")}>Edit…</button>
-    ${session.value.sql && lake && html`<button class="button" type="button" onClick=${() => show("restore")}>Restore…</button>`}
+    ${session.value.sql && lake && html`<button class="button" type="button"
+      onClick=${() => show("restore")}>Restore…</button>`}
     <button class="button button-bad" type="button" onClick=${() => show("purge")}>Purge…</button>
     <button class="button button-bad" type="button" onClick=${() => show("delete")}>Delete…</button>`;
   const tags = [
@@ -74,7 +76,8 @@ export function Stream({ path, query }) {
     <//>
     <${Failed} error=${info.error} retry=${info.refresh} />
     <div class="stream"><div class="stream-state"><${Figures} of=${[
-      { title: "Messages", value: compact(state.messages), under: counted(state.num_subjects ?? 0, "subject", compact) },
+      { title: "Messages", value: compact(state.messages), under: counted(state.num_subjects ?? 0, "subject",
+        compact) },
       { title: "Size", value: bytes(state.bytes), under: state.messages ? `${bytes(state.bytes / state.messages)} each`
         : undefined },
       { title: "Stored", value: rate(sampled?.rate ?? NaN),
@@ -82,7 +85,8 @@ export function Stream({ path, query }) {
       { title: "Sequences", value: compact(state.last_seq), under: `from ${count(state.first_seq)}` },
       { title: "Consumers", value: count(state.consumer_count), under: stream.cluster?.leader
         ? `led by ${shortName(stream.cluster.leader)}` : undefined },
-      lake && { title: "Table", value: lake.lag_msgs ? `${compact(lake.lag_msgs)} behind` : state.messages ? "complete" : "empty",
+      lake && { title: "Table", value: lake.lag_msgs ? `${compact(lake.lag_msgs)} behind` : state.messages ? "complete"
+        : "empty",
         under: lake.lag_msgs ? `oldest ${span(Math.round(lake.lag_seconds ?? 0))}` : undefined,
         tone: lake.error ? "bad" : undefined },
     ]} />
@@ -175,9 +179,11 @@ function Maintenance({ name, compactor }) {
   };
   const state = running ? `Maintaining ${running}…` : waits ? "Asked: the compactor begins within seconds."
     : next ? `Next maintenance ${millis(next) > now ? `in ${ago(millis(next) - now)}` : "is due"}.`
-      : compactor?.alive ? "Tables are not maintained (maintain_every: 0)." : "Without a compactor tables are not maintained.";
+      : compactor?.alive ? "Tables are not maintained (maintain_every: 0)."
+        : "Without a compactor tables are not maintained.";
   return html`<div class="toolbar section">
-    <span role="status">${state} ${last && html`<span class="quiet">Last, ${ago(now - millis(at))} ago: ${last}.</span>`}</span>
+    <span role="status">${state} ${last && html`<span
+      class="quiet">Last, ${ago(now - millis(at))} ago: ${last}.</span>`}</span>
     <button class="button button-small push" type="button" disabled=${!next || waits} onClick=${run}
       title=${mayPublish(needs) ? `Needs permission to publish to ${needs}` : `This user may not publish to ${needs}`}>
       Maintain now</button>
@@ -214,7 +220,8 @@ function LakeTable({ name, account }) {
         tone: share > 0.8 && table.small_files > 100 ? "warn" : undefined },
       { title: "Compactor", value: data.compactor?.alive ? "running" : "none", under: data.compactor?.batch
         ? `batch of ${counted(data.compactor.batch.segments, "segment")} in ${span(data.compactor.batch.seconds)}`
-        : timed.length ? `last ${span(timed[0].duration_ms / 1000)}` : undefined, tone: data.compactor?.alive || !stream.lag_msgs
+        : timed.length ? `last ${span(timed[0].duration_ms / 1000)}` : undefined, tone: data.compactor?.alive
+          || !stream.lag_msgs
           ? undefined : "warn" },
     ]} />
     ${table && html`<${Maintenance} name=${name} compactor=${data.compactor} />`}

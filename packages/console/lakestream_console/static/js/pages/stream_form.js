@@ -97,7 +97,8 @@ export function StreamFields({ values, set, existing = false }) {
     </div>`}
     <div class="pair">
       <${TextField} label="Maximum age" placeholder="no limit" ...${duration("max_age")} />
-      <${TextField} label="Maximum size" name="max_bytes" placeholder="no limit" bad=${wrongSize(values.max_bytes)} ...${bind} />
+      <${TextField} label="Maximum size" name="max_bytes" placeholder="no limit" bad=${wrongSize(values.max_bytes)}
+        ...${bind} />
     </div>
     <div class="pair">
       <${TextField} label="Maximum messages" name="max_msgs" type="number" min="1" placeholder="no limit" ...${bind} />
@@ -110,7 +111,8 @@ export function StreamFields({ values, set, existing = false }) {
       <${TextField} label="Reject duplicates within" placeholder="2m" ...${duration("duplicates")} />
     </div>
     <div class="pair">
-      <${ChoiceField} label="Replicas" name="replicas" ...${bind} options=${["1", "3", "5"].map((each) => [each, each])} />
+      <${ChoiceField} label="Replicas" name="replicas" ...${bind}
+        options=${["1", "3", "5"].map((each) => [each, each])} />
       <${TextField} label="Time travel" hint="How far back the stream can be read as it was." placeholder="off"
         ...${duration("past")} />
     </div>`;
@@ -121,7 +123,8 @@ export function EditStream({ config, close, changed }) {
   const [values, set] = useState(() => ({ ...valuesOf(config), direct: config.allow_direct ?? false }));
   const send = async () => {
     const { metadata, ...next } = configOf(values);
-    const others = Object.entries(config.metadata ?? {}).filter(([name]) => name !== PAST && !name.startsWith("_nats."));
+    const others = Object.entries(config.metadata ?? {}).filter(([name]) => name !== PAST
+      && !name.startsWith("_nats."));
     await updateStream({ ...config, ...next, subjects: next.subjects ?? config.subjects, allow_direct: values.direct,
       description: values.description || undefined, metadata: { ...Object.fromEntries(others), ...metadata } });
     toast(`Stream ${config.name} is changed.`);

@@ -24,11 +24,15 @@ const pendingOf = (stream) => Math.max(0, ...(stream.consumer_detail ?? []).map(
 /** Return a number to sort by the state of a table: none, empty, complete, then how far it is behind. */
 const tableOrder = ({ lake, state }) => (!lake ? -3 : !state.messages ? -2 : lake.lag_msgs || -1);
 
-/** The state of a stream's table: none, in error, empty, complete, or how far it is behind; `late`: no compactor is at work. */
+/**
+ * The state of a stream's table: none, in error, empty, complete, or how far it is behind; `late`: no compactor is at
+ * work.
+ */
 function TableState({ stream: { lake, state }, late }) {
   if (!lake) return html`<span class="quiet">no table</span>`;
   if (lake.error) return html`<span class="tag tag-bad" title=${lake.error}>error</span>`;
-  if (lake.lag_msgs) return html`<span class=${late || lake.lag_seconds > LATE_SECONDS ? "warn" : ""}>${compact(lake.lag_msgs)} behind</span>
+  if (lake.lag_msgs) return html`<span class=${late || lake.lag_seconds > LATE_SECONDS ? "warn"
+    : ""}>${compact(lake.lag_msgs)} behind</span>
     <span class="quiet"> ${span(Math.round(lake.lag_seconds))}</span>`;
   return state.messages ? html`<span class="good">complete</span>` : html`<span class="quiet">empty</span>`;
 }
@@ -38,17 +42,21 @@ function columnsOf(streams, several, late) {
   const { per, unit } = unitOf("bytes", Math.max(0, ...streams.map((each) => each.state.bytes)));
   return [
     { title: "Stream", by: (row) => row.name, cell: (row) => html`<${StreamName} stream=${row} />` },
-    several && { title: "Account", by: (row) => row.account, cell: (row) => html`<span title=${row.account}>${shortName(row.account)}</span>` },
+    several && { title: "Account", by: (row) => row.account, cell: (row) => html`<span
+      title=${row.account}>${shortName(row.account)}</span>` },
     { title: "Subjects", wide: true, cell: (row) => html`<span class="mono quiet clip">
-      ${(row.config?.subjects ?? []).join(" ") || (row.config?.mirror ? `mirror of ${row.config.mirror.name}` : "")}</span>` },
+      ${(row.config?.subjects ?? []).join(" ") || (row.config?.mirror ? `mirror of ${row.config.mirror.name}`
+        : "")}</span>` },
     { title: "Stored, msg/s", num: true, wide: true, by: (row) => row.rate, cell: (row) => inUnit(row.rate ?? NaN, 1) },
     { title: "Messages", num: true, by: (row) => row.state.messages, cell: (row) => count(row.state.messages) },
-    { title: `Size, ${unit}`, num: true, wide: true, by: (row) => row.state.bytes, cell: (row) => inUnit(row.state.bytes, per) },
+    { title: `Size, ${unit}`, num: true, wide: true, by: (row) => row.state.bytes,
+      cell: (row) => inUnit(row.state.bytes, per) },
     { title: "Consumers", num: true, wide: true, by: (row) => row.state.consumer_count, cell: (row) =>
       count(row.state.consumer_count) },
     { title: "Most pending", num: true, roomy: true, by: pendingOf, cell: (row) =>
       (row.state.consumer_count ? count(pendingOf(row)) : html`<span class="quiet">${NONE}</span>`) },
-    { title: "Table", by: tableOrder, cell: (row) => html`<span class="nowrap"><${TableState} stream=${row} late=${late} /></span>` },
+    { title: "Table", by: tableOrder, cell: (row) => html`<span class="nowrap"><${TableState} stream=${row}
+      late=${late} /></span>` },
   ].filter(Boolean);
 }
 

@@ -115,7 +115,9 @@ export function ChoiceField({ label, hint, values, set, name, options }) {
   <//>`;
 }
 
-/** A field whose text is the reader's until it is sent by Enter or by leaving it; what `value` becomes meanwhile waits. */
+/**
+ * A field whose text is the reader's until it is sent by Enter or by leaving it; what `value` becomes meanwhile waits.
+ */
 export function Draft({ value, send, ...rest }) {
   const [draft, setDraft] = useState(null);
   const done = (event) => {

@@ -27,7 +27,8 @@ function coloured(text) {
 }
 
 /**
- * The field. `change(text)` and `submit()` are called; `insert.current` becomes a function that inserts a word at the cursor.
+ * The field. `change(text)` and `submit()` are called; `insert.current` becomes a function that inserts a word at the
+ * cursor.
  * Tab completes the word before the cursor; Esc and then Tab leave the field.
  */
 export function Editor({ id, label, value, change, submit, insert }) {

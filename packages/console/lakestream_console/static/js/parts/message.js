@@ -5,7 +5,10 @@ import { preview } from "../lib/bytes.js";
 import { bytes, count, time } from "../lib/format.js";
 import { Headers, Payload } from "./payload.js";
 
-/** A message; `fresh` marks it as just arrived, `tools` are shown with the open message; `toggled(opened)` is called when it is. */
+/**
+ * A message; `fresh` marks it as just arrived, `tools` are shown with the open message; `toggled(opened)` is called
+ * when it is.
+ */
 export function Message({ message, fresh, tools, toggled, opened: initially = false }) {
   const [opened, setOpened] = useState(initially);
   const toggle = () => {

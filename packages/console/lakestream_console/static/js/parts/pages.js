@@ -11,7 +11,8 @@ export function Pages({ what, total, page, size, show }) {
     <span class="quiet">${what} ${count(first)} to ${count(Math.min(total, first + size - 1))} of ${count(total)}</span>
     <div class="group push">
       <button class="button" type="button" disabled=${page === 0} onClick=${() => show(page - 1)}>Previous</button>
-      <button class="button" type="button" disabled=${first + size > total} onClick=${() => show(page + 1)}>Next</button>
+      <button class="button" type="button" disabled=${first + size > total}
+        onClick=${() => show(page + 1)}>Next</button>
     </div>
   </div>`;
 }

@@ -11,7 +11,8 @@ import { Failed } from "./notes.js";
 const LOOK_MS = 500;
 
 /**
- * The dialog. `prefix` is that of the stream's name if it is a bucket, `at` a moment in ms (null: now), `open` returns the
+ * The dialog. `prefix` is that of the stream's name if it is a bucket, `at` a moment in ms (null: now), `open` returns
+ * the
  * link to what has been made.
  */
 export function Restore({ stream, prefix = "", at, close, open }) {
@@ -23,7 +24,8 @@ export function Restore({ stream, prefix = "", at, close, open }) {
   const send = async () => {
     // The exact moment of the slider, unless the reader has chosen another one.
     const moment = at !== null && values.moment === localInput(at) ? at : Date.parse(values.moment) + 999;
-    await restore({ stream, as_of: upTo(Math.min(moment, Date.now())), to: prefix + values.to, unlimited: values.unlimited });
+    await restore({ stream, as_of: upTo(Math.min(moment, Date.now())), to: prefix + values.to,
+      unlimited: values.unlimited });
     setBegun(true);
     return false;
   };
@@ -43,8 +45,10 @@ export function Restore({ stream, prefix = "", at, close, open }) {
     <//>`;
   }
   return html`<${FormDialog} title=${`Restore ${stream}`} button="Restore" close=${close} send=${send}
-    needs=${`$JS.API.STREAM.RESTORE.${prefix}${values.to || "*"}`} ready=${Boolean(values.to) && !wrong && Boolean(values.moment)}>
-    <p>Makes a new ${prefix ? "bucket" : "stream"} with the messages of that moment: sequences, times, headers and gaps as they
+    needs=${`$JS.API.STREAM.RESTORE.${prefix}${values.to || "*"}`}
+      ready=${Boolean(values.to) && !wrong && Boolean(values.moment)}>
+    <p>Makes a new ${prefix ? "bucket" : "stream"} with the messages of that moment: sequences, times,
+      headers and gaps as they
       were. The old one stays as it is.</p>
     <${Field} label="As of" hint=${at === null ? "" : time(at)}>
       ${(id) => html`<input id=${id} type="datetime-local" step="1" value=${values.moment} required

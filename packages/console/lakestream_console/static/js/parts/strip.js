@@ -6,7 +6,9 @@ import { compact, count } from "../lib/format.js";
 const MARKS = 4;
 const APART = 0.13;
 
-/** The strip; nothing for an empty stream. `lag` has the messages that are only in the log; undefined without a table. */
+/**
+ * The strip; nothing for an empty stream. `lag` has the messages that are only in the log; undefined without a table.
+ */
 export function Strip({ state, lag, consumers }) {
   const { first_seq: first, last_seq: last, messages } = state;
   if (!messages || last <= first) return null;

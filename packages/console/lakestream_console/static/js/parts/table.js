@@ -5,7 +5,8 @@ import { html, useState } from "../../vendor/htm-preact.js";
 /**
  * A table.
  *
- * A column has `title`, `cell(row)`, and optionally `by(row)` to sort by, `num` (right-aligned), `wide` (hidden on phones),
+ * A column has `title`, `cell(row)`, and optionally `by(row)` to sort by, `num` (right-aligned), `wide` (hidden on
+ * phones),
  * `roomy` (hidden on narrow screens). `caption` names the table for screen readers; `dense`: low rows.
  */
 export function Table({ caption, columns, rows, keyOf, sorted, chosen, dense = false }) {
@@ -21,7 +22,8 @@ export function Table({ caption, columns, rows, keyOf, sorted, chosen, dense = f
   const click = (column) =>
     setOrder((old) => (old?.column === column ? { column, down: !old.down } : { column,
       down: Boolean(columns[column].num) }));
-  const classes = ({ num, wide, roomy }) => [num && "num", wide && "wide", roomy && "roomy"].filter(Boolean).join(" ") || undefined;
+  const classes = ({ num, wide, roomy }) => [num && "num", wide && "wide", roomy && "roomy"].filter(Boolean).join(" ")
+    || undefined;
   const head = (column, index) => {
     const active = order?.column === index;
     const sort = active ? (order.down ? "descending" : "ascending") : undefined;

@@ -13,14 +13,16 @@ function Columns({ table, insert }) {
   if (error) return html`<p class="bad">${error.message}</p>`;
   if (!data) return html`<p class="quiet">Reading columns…</p>`;
   return html`<ul>${data.map(([name, type]) => html`<li><button class="row-button" type="button"
-    onClick=${() => insert(written(name))}>${name}</button> <span class="quiet">${type.toLowerCase()}</span></li>`)}</ul>`;
+    onClick=${() => insert(written(name))}>${name}</button> <span
+      class="quiet">${type.toLowerCase()}</span></li>`)}</ul>`;
 }
 
 /** The list; a click on a name inserts it into the statement. */
 export function Tables({ streams, insert }) {
   const [open, setOpen] = useState("");
   const [filter, setFilter] = useState("");
-  const all = (streams ?? []).filter((each) => isOwn(each) && each.lake).map((each) => [each.name, each.state.messages]);
+  const all = (streams ?? []).filter((each) => isOwn(each) && each.lake).map((each) => [each.name,
+    each.state.messages]);
   const shown = all.filter(([name]) => name.toLowerCase().includes(filter.trim().toLowerCase()));
   if (!all.length) return html`<p class="quiet">There are no tables yet: a stream in the lake becomes one.</p>`;
   return html`

@@ -7,7 +7,8 @@ import { Draft } from "./dialog.js";
 /**
  * The slider.
  *
- * `at` is the chosen moment in ms, null for now; `from` the earliest; `changes` the sorted times of known changes in ms.
+ * `at` is the chosen moment in ms, null for now; `from` the earliest; `changes` the sorted times of known changes in
+ * ms.
  */
 export function TimeSlider({ at, from, changes, choose, what }) {
   const now = Date.now();
