@@ -355,6 +355,33 @@ def choose_run(
     return copy, chosen, starts, some, size, blocks
 
 
+def encode_record(uint64_t seq, int64_t time_ns, bytes subject not None, bytes header not None, bytes data not None):
+    cdef Py_ssize_t subject_length = PyBytes_GET_SIZE(subject), head = PyBytes_GET_SIZE(header)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+    if subject_length > MAX_SUBJECT:
+        raise ValueError(f"a subject of {subject_length} bytes")
+    if head > 0xFFFFFFFF or size > 0xFFFFFFFF:
+        raise OverflowError(f"a message of {head} and {size} bytes")
+    cdef bytes encoded = PyBytes_FromStringAndSize(NULL, FIXED + (4 + head if head else 0) + subject_length + size)
+    cdef char *record = PyBytes_AS_STRING(encoded)
+    cdef char *out = record + FIXED
+    cdef uint16_t subject_field = <uint16_t> subject_length, flags = FLAG_HEADER
+    cdef uint32_t head_field = <uint32_t> head, size_field = <uint32_t> size, crc
+    memset(record, 0, FIXED)
+    memcpy(record + 4, &seq, 8)
+    memcpy(record + 12, &time_ns, 8)
+    memcpy(record + 20, &subject_field, 2)
+    memcpy(record + 24, &size_field, 4)
+    if head:
+        memcpy(record + 22, &flags, 2)
+        out = put(out, &head_field, 4)
+    out = put(put(out, PyBytes_AS_STRING(subject), subject_length), PyBytes_AS_STRING(header), head)
+    out = put(out, PyBytes_AS_STRING(data), size)
+    crc = crc32_of(<const uint8_t *> record + 4, out - record - 4)
+    memcpy(record, &crc, 4)
+    return encoded
+
+
 def encode_run(
     bytes buf not None, list subjects not None, array.array places not None, array.array heads not None,
     Py_ssize_t begin, Py_ssize_t end, uint64_t seq, int64_t time_ns, int64_t step_ns,

@@ -191,6 +191,21 @@ def choose_run(
     return b"".join(parts), chosen, starts, some, size, blocks
 
 
+def encode_record(seq: int, time_ns: int, subject: bytes, header: bytes, data: bytes) -> bytes:
+    """Encode one message as a record. `time_ns` counts from the epoch; `header` is the raw block, `b""` for none.
+
+    Raise ValueError for a subject above MAX_SUBJECT bytes, OverflowError for other fields that do not fit.
+    """
+    if len(subject) > MAX_SUBJECT:
+        raise ValueError(f"a subject of {len(subject)} bytes")
+    try:
+        head = _pack_rest(seq, time_ns, len(subject), FLAG_HEADER if header else 0, len(data), 0)
+        head += (_pack_u32(len(header)) if header else b"") + subject + header
+    except struct.error as error:
+        raise OverflowError(str(error)) from None
+    return b"".join((_pack_u32(crc32(data, crc32(head))), head, data))
+
+
 def encode_run(
     buf: bytes,
     subjects: list[bytes],
@@ -219,12 +234,8 @@ def encode_run(
     lengths: list[int] = []
     rows = zip(subjects[begin:end], _rows(places, begin, end), heads[begin:end] or repeat(0), strict=False)
     for subject, (_, _, at, size), head in rows:
-        if len(subject) > MAX_SUBJECT:
-            raise ValueError(f"a subject of {len(subject)} bytes")
-        rest = _pack_rest(seq, time_ns, len(subject), FLAG_HEADER if head else 0, size, 0)
-        rest += (_pack_u32(head) if head else b"") + subject + buf[at - head : at + size]
-        parts += (_pack_u32(crc32(rest)), rest)
-        lengths.append(len(rest) + 4)
+        parts.append(encode_record(seq, time_ns, subject, buf[at - head : at], buf[at : at + size]))
+        lengths.append(len(parts[-1]))
         seq, time_ns = seq + 1, time_ns + step_ns
     return b"".join(parts), lengths
 

@@ -18,15 +18,14 @@ the message (docs/internals/streams.md#limits): `state.bytes` is a sum of record
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Iterator
 from itertools import accumulate, pairwise
-from zlib import crc32
 
 import msgspec
 
 from lakestream import native
 from lakestream.log.format.errors import CorruptRecord
+from lakestream.native import encode_record as encode_record
 from lakestream.native.plain import FIXED as FIXED
 from lakestream.native.plain import FLAG_HEADER as FLAG_HEADER
 from lakestream.native.plain import MAX_SUBJECT as MAX_SUBJECT
@@ -34,19 +33,8 @@ from lakestream.native.plain import MAX_SUBJECT as MAX_SUBJECT
 TIME_AT, SUBJECT_LENGTH_AT, FLAGS_AT = 12, 20, 22
 """Offsets of single fields, for code that needs one field of many records."""
 
-LARGE = 1 << 14
-"""Payloads of this size (16 KiB) are copied once when they are encoded; for smaller ones two copies cost less."""
-
-_CRC = struct.Struct("<I")
-_REST = struct.Struct("<QqHHIH")
-_REST_HEADER = struct.Struct("<QqHHIHI")
-assert _CRC.size + _REST.size == FIXED
 MAX_FIXED = FIXED + 4
 """Maximum number of bytes of a record beside subject, header block and data."""
-
-_pack_crc = _CRC.pack
-_pack_rest = _REST.pack
-_pack_rest_header = _REST_HEADER.pack
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
@@ -57,21 +45,6 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     subject: bytes
     header: bytes
     data: bytes
-
-
-def encode_record(seq: int, time_ns: int, subject: bytes, header: bytes, data: bytes) -> bytes:
-    """Encode one message. `time_ns` counts from the epoch; `header` is the raw block, `b""` for none.
-
-    Raise `struct.error` for a subject above MAX_SUBJECT bytes or a payload of 4 GiB.
-    """
-    if header:
-        head = _pack_rest_header(seq, time_ns, len(subject), FLAG_HEADER, len(data), 0, len(header)) + subject + header
-    else:
-        head = _pack_rest(seq, time_ns, len(subject), 0, len(data), 0) + subject
-    if len(data) >= LARGE:  # copied once
-        return b"".join((_pack_crc(crc32(data, crc32(head))), head, data))
-    rest = head + data
-    return _pack_crc(crc32(rest)) + rest
 
 
 def record_length(subject: bytes, header: bytes, data: bytes) -> int:

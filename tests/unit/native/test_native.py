@@ -381,8 +381,17 @@ def test_a_subject_that_no_record_holds(native: Any) -> None:
     places = array("I", [0, 0, 0, 1])
     records, lengths = native.encode_run(b"x", [b"s" * 0xFFFF], places, array("I"), 0, 1, 1, 1, 1)
     assert lengths == [len(records)]
+    assert native.encode_record(1, 1, b"s" * 0xFFFF, b"", b"x") == records
     with pytest.raises(ValueError, match="65536"):
         native.encode_run(b"x", [b"s" * 0x10000], places, array("I"), 0, 1, 1, 1, 1)
+    with pytest.raises(ValueError, match="65536"):
+        native.encode_record(1, 1, b"s" * 0x10000, b"", b"x")
+
+
+@pytest.mark.parametrize(("seq", "time_ns"), [(-1, 1), (1 << 64, 1), (1, 1 << 63), (1, -(1 << 63) - 1)])
+def test_numbers_that_no_record_holds(native: Any, seq: int, time_ns: int) -> None:
+    with pytest.raises(OverflowError):
+        native.encode_record(seq, time_ns, b"s", b"", b"x")
 
 
 def test_checksums_of_all_lengths(native: Any) -> None:
@@ -613,6 +622,8 @@ def compare(rng: random.Random) -> None:
             wrong[rng.randrange(len(wrong))] = rng.choice((0, 1, len(buf), len(buf) + 1, 2**32 - 1))
         seq, now = rng.choice((0, 1, 2**63 - 9)), rng.choice((-5, 10**18))
         same("encode_run", buf, subjects, places, heads, begin, end, seq, now, 9)
+        parts = [buf[: rng.choice((0, 0, 9))], buf[: rng.randrange(70)], buf[rng.randrange(len(buf) + 1) :]]
+        same("encode_record", seq, now, parts[1], parts[0], parts[2])
         same("frame_run", buf, subjects, places, heads, begin, end, rng.choice((b"", b"17")))
         same("header_values", buf, places, heads, begin, end, rng.choice((*own, b"Nats-Msg-Id", b"a")))
         some = [at for at in range(len(subjects)) if rng.random() < 0.6]

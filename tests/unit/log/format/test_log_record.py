@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from zlib import crc32
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lakestream.log.format.errors import CorruptRecord
 from lakestream.log.format.record import (
-    LARGE,
     Record,
     decode_record,
     decode_spans,
@@ -17,6 +19,7 @@ from lakestream.log.format.record import (
     record_length,
     subjects_at,
 )
+from lakestream.native import plain
 
 pytestmark = pytest.mark.unit
 
@@ -34,15 +37,17 @@ def encode(record: Record) -> bytes:
     return encode_record(record.seq, record.time_ns, record.subject, record.header, record.data)
 
 
-def test_layout_is_the_documented_one() -> None:
+@pytest.mark.parametrize("encode_record", [encode_record, plain.encode_record], ids=["chosen", "plain"])
+def test_layout_is_the_documented_one(encode_record: Callable[..., bytes]) -> None:
     encoded = encode_record(7, 1_000_000_001, b"a.b", b"H", b"data")
+    assert encoded[:4] == crc32(encoded[4:]).to_bytes(4, "little")
     assert encoded[4:12] == (7).to_bytes(8, "little")
     assert encoded[12:20] == (1_000_000_001).to_bytes(8, "little")
     assert encoded[20:30] == b"\x03\0" + b"\x01\0" + b"\x04\0\0\0" + b"\0\0"
     assert encoded[30:] == b"\x01\0\0\0" + b"a.b" + b"H" + b"data"
 
 
-@pytest.mark.parametrize("size", [LARGE - 1, LARGE, LARGE + 1])
+@pytest.mark.parametrize("size", [0, 1 << 14, (1 << 20) + 1])
 @pytest.mark.parametrize("header", [b"", b"NATS/1.0\r\na: b\r\n\r\n"])
 def test_large_payloads_have_the_same_layout(size: int, header: bytes) -> None:
     record = Record(7, 1_000_000_001, b"a.b", header, bytes(size))
