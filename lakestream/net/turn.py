@@ -3,6 +3,12 @@
 Belongs here: how much of the clients' input is handled before others get their turn (by time, and by the bytes that it
 brings subscribers), what waits for a later turn, and the one write of each sink at the end. connection.py asks it
 between commands, hub.py between messages.
+
+Long work elsewhere is a generator of steps: `run_in_steps` shares the time of clients, `run_apart` has a slice of
+its own. A constant named `AT_ONCE` bounds something else: an entry of the log or a message to another node (retention,
+verify, directory_resolver), threads (replicas, scan), work that is spread over many calls (dedupe, outline, paths,
+redelivery), one step (query, direct); or it tells small work from large (start, subject_pages). Only solo.py counts
+messages instead of time: it has no clock.
 """
 
 from __future__ import annotations
