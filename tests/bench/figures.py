@@ -92,6 +92,16 @@ FIGURES = (
     Figure("fresh_p50_s", "fresh", "publish to visible in the table: p50", "s", (_at_most("", 5),)),
     Figure("fresh_p99_s", "fresh", "publish to visible in the table: p99", "s", (_at_most("", 10),)),
     Figure("idle_share", "fresh", "server and compactor without traffic", "% of a core", (_at_most("", 2),)),
+    Figure("sql_count_ms", "sql", "SQL: count up to the last ack", "ms", (_at_most("", 100),)),
+    Figure("sql_group_ms", "sql", "SQL: count and sum for each subject", "ms", (_at_most("", 2_000),)),
+    Figure("sql_one_ms", "sql", "SQL: `WHERE subject = …`", "ms", (_at_most("", 30),)),
+    Figure("sql_last_ms", "sql", "SQL: last message of a subject", "ms", (_at_most("", 30),)),
+    Figure("sql_last_1000_ms", "sql", "SQL: last messages of 1,000 subjects", "ms", (_at_most("", 50),)),
+    Figure("sql_last_all_ms", "sql", "SQL: last messages of all subjects", "ms", (_at_most("", 1_000),)),
+    Figure("sql_nats_ms", "sql", "SQL over NATS: last message of a subject, p50", "ms", (_at_most("", 30),)),
+    Figure("sql_flight_ms", "sql", "Flight SQL: the same", "ms", (_at_most("", 30),)),
+    Figure("sql_cold_ms", "sql", "`lakestream sql -q`, cold: the same", "ms", (_at_most("", 1_000),)),
+    Figure("sql_flush_ms", "sql", "publish, seal and stage before a query", "ms"),
     Figure("compaction", "compaction", "compaction, server idle", "msgs/s", (_at_least("", 100_000),)),
     Figure("compaction_mib", "compaction", "compaction: peak memory", "MiB", (_at_most("", 1536),)),
     Figure("compaction_beside", "compaction", "compaction beside a publisher", "msgs/s", (_at_least("", 60_000),)),
@@ -108,6 +118,7 @@ class Section(msgspec.Struct):
         load: load averages of the last minute, before and after.
         skipped: reason why it was not measured.
         errors: what failed; the rows of a failing round are missing.
+        commit: of a section that was added to the results of an earlier run.
     """
 
     figures: dict[str, dict[str, list[float]]] = {}
@@ -116,6 +127,7 @@ class Section(msgspec.Struct):
     seconds: float = 0.0
     skipped: str = ""
     errors: list[str] = []
+    commit: str = ""
 
 
 class Machine(msgspec.Struct):

@@ -47,6 +47,7 @@ def render(results: Results) -> dict[str, str]:
         ("table", _table(results)),
         ("ratios", _pictures(plots, "ratios")),
         ("fresh", _pictures(plots, "fresh")),
+        ("sql", _pictures(plots, "sql")),
         *((axis, _pictures(plots, axis)) for axis in AXES),
         ("scripts", _scripts()),
     ):
@@ -95,6 +96,10 @@ def _run(results: Results) -> str:
     ]
     if results.quick:
         parts.append("**A quick run: loads of half a second, so the figures only show that everything is measured.**")
+    for name, section in results.sections.items():
+        if section.commit:
+            low, high = sorted(section.load)
+            parts.append(f"Measured later: `{name}`, commit `{section.commit}`, load {low:.1f} to {high:.1f}.")
     if results.note:
         parts.append(f"**{results.note}**")
     return "\n".join(parts)
@@ -146,6 +151,23 @@ def _plots(results: Results) -> Iterator[tuple[str, tuple[str, str]]]:
     if "fresh" in results.sections and (curves := results.sections["fresh"].curves.get("fresh", {})):
         title = "From pub ack to a commit in the table, defaults"
         yield "fresh", (title, lines(title, curves, "percentile of messages", "seconds"))
+    yield from _sql(results)
+
+
+def _sql(results: Results) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yield the plots of SQL: of what takes a moment, and of what reads much."""
+    curves = results.sections["sql"].curves.get("sql", {}) if "sql" in results.sections else {}
+    long = ("group", "last of all", "cold command")
+    for at, (title, some) in enumerate(
+        (
+            ("SQL, answers at once", {name: points for name, points in curves.items() if name not in long}),
+            ("SQL, all subjects, and a cold command", {name: curves[name] for name in long if name in curves}),
+        ),
+        1,
+    ):
+        if some:
+            label = "messages in the stream"
+            yield f"sql-{at}", (f"{title}, by {label}", lines(title, some, label, "ms", logarithmic=True))
 
 
 def _pictures(plots: dict[str, tuple[str, str]], begin: str) -> str:

@@ -1,10 +1,11 @@
 """Run the benchmarks and print one table: lakestream beside nats-server without and with a sync before each ack.
 
-    python -m tests.bench.run [SECTION ...] [--rounds 5] [--quick] [--save] [--out DIRECTORY] [--note TEXT]
+    python -m tests.bench.run [SECTION ...] [--rounds 5] [--quick] [--save|--add] [--out DIRECTORY] [--note TEXT]
 
 Without sections it runs all of them; `--quick` runs one short round of those that do not need Spark (three minutes).
 The rounds alternate between the servers. Results, plots and page are written to --out (build/bench); with `--save` they
-become those of the repository (docs/benchmarks.md). A section that fails is reported and does not end the run.
+become those of the repository (docs/benchmarks.md), with `--add` they are added to these. A section that fails is
+reported and does not end the run.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import lakestream
-from tests.bench import growth, report, sections
-from tests.bench.figures import FIGURES, KINDS, OURS, RESULTS, ROOT, A, Machine, Results, Section, number, row
+from tests.bench import growth, report, sections, sql
+from tests.bench.figures import FIGURES, KINDS, OURS, RESULTS, ROOT, A, Machine, Results, Section, load, number, row
 from tests.bench.sections import Plan
 from tests.servers import Kind, program
 
@@ -42,8 +43,9 @@ SECTIONS: dict[str, Callable[[Plan, Section], None]] = {
     "payloads": growth.curves(growth.payloads),
     "fresh": sections.fresh,
     "compaction": sections.compaction,
+    "sql": sql.sql,
 }
-SPARK = ("fresh", "compaction")
+SPARK = ("fresh", "compaction", "sql")
 
 
 def machine() -> Machine:
@@ -122,6 +124,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, help="rounds of each figure (default: 5; --quick: 1)")
     parser.add_argument("--quick", action="store_true", help="one short round, without the sections that need Spark")
     parser.add_argument("--save", action="store_true", help="replace the results, the page and the plots in docs/")
+    parser.add_argument("--add", action="store_true", help="add these sections to the results, page and plots in docs/")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench", help="directory (default: build/bench)")
     parser.add_argument("--note", default="", help="sentence for the page, such as what else the machine did")
     options = parser.parse_args()
@@ -136,10 +139,14 @@ def main() -> int:
     rounds = options.rounds or (1 if options.quick else 5)
     plan = Plan(options.quick, rounds, 0.5 if options.quick else 2.0, 20_000 if options.quick else 100_000, say)
     results = header(options, plan)
-    target = RESULTS if options.save else options.out / "results.json"
+    commit, kept = results.commit, options.save or options.add
+    if options.add:
+        results = load(RESULTS)
+    target = RESULTS if kept else options.out / "results.json"
     for at, name in enumerate(names):
         print(f"{time.strftime('%H:%M:%S')} {name} ({at + 1} of {len(names)})", file=sys.stderr, flush=True)
         results.sections[name] = found = measured(SECTIONS[name], plan)
+        found.commit = commit if options.add else ""
         for error in found.errors:
             say(f"failed: {error}")
         results.save(target)  # what was measured survives an interruption
@@ -147,8 +154,8 @@ def main() -> int:
     changed = ", changed" if results.changed else ""
     version = results.versions["nats-server"]
     print(f"\nA: nats-server {version}; B: the same with sync_interval: always; µs: processor time of the server for a")
-    print(f"message; commit {results.commit}{changed}; results: {target}")
-    page = report.write(results, ROOT / "docs" if options.save else options.out)
+    print(f"message; commit {commit}{changed}; results: {target}")
+    page = report.write(results, ROOT / "docs" if kept else options.out)
     print(f"page: {page}")
     return 0
 

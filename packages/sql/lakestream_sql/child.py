@@ -224,7 +224,8 @@ def _serve(session: Session, ask: Ask, began: float, next_message: Callable[[], 
     from lakestream_sql.statements import Bindings
 
     bindings = Bindings(ask.parameters, ask.as_of, unbound=ask.describe and not ask.parameters)
-    wanted = session.last_wanted(ask.query, bindings) if ask.engine == "duckdb" else []
+    of_rows = ask.engine == "duckdb" and not ask.describe
+    wanted = session.last_wanted(ask.query, bindings) if of_rows else []
     last = [WantedMessages(each.stream, list(each.filters)) for each in wanted]
     _send(out, MentionedStreams(session.streams(ask.query, bindings), session.lists(ask.query), last))
     if ask.engine == "duckdb":
