@@ -56,8 +56,10 @@ def by_index(
     seqs, subjects = index.seqs[table], index.subjects.filter(pa.array(table))
     selects, arrow = list[str](), dict[str, Any]()
     names = [*view.columns, *view.typed_names]
-    if live.table is not None and len(seqs):
-        if len(seqs) <= LISTED:
+    if live.table is not None and (len(seqs) or view.typed_names):  # whose columns the tail may lack
+        if not len(seqs):
+            where = "false"
+        elif len(seqs) <= LISTED:
             where = f"seq IN ({', '.join(map(str, seqs))}) AND subject IN ({_list(subjects)})"
         else:
             arrow[f"last_{number}"] = pa.table({"seq": np.sort(seqs)})
