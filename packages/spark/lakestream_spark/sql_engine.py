@@ -238,7 +238,7 @@ class ConfinedSpark:
             raise _confined(explained(error, statement, offset, text)) from None
         return list(dict.fromkeys(paths.name_of(row[0]) for row in rows))
 
-    def lists(self, text: str) -> bool:
+    def lists(self, text: str, bindings: Bindings = NO_BINDINGS) -> bool:
         """Return True if a text asks for the names of all streams."""
         return text.strip().rstrip(";").upper().split() == ["SHOW", "TABLES"]
 

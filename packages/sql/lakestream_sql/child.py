@@ -227,7 +227,7 @@ def _serve(session: Session, ask: Ask, began: float, next_message: Callable[[], 
     of_rows = ask.engine == "duckdb" and not ask.describe
     wanted = session.last_wanted(ask.query, bindings) if of_rows else []
     last = [WantedMessages(each.stream, list(each.filters)) for each in wanted]
-    _send(out, MentionedStreams(session.streams(ask.query, bindings), session.lists(ask.query), last))
+    _send(out, MentionedStreams(session.streams(ask.query, bindings), session.lists(ask.query, bindings), last))
     if ask.engine == "duckdb":
         session.take_last({each: list(_pages(next_message)) for each in wanted})
     if not _judgement.decode(next_message()).go:

@@ -158,6 +158,7 @@ class Session:
         itself = reads_tables(self.root, confined=account is not None)
         self._connection, files = connect(self.root, itself=itself)
         self._parser = SqlParser(self._connection)
+        self._last_parsed: tuple[str, Bindings, list[Statement]] = ("", NO_BINDINGS, [])
         self._checker: Checker | None = None
         if account is not None:
             tables = paths.table(self.root, "", account)
@@ -197,14 +198,14 @@ class Session:
         Raises:
             SqlError: BadSql for a text that does not parse; UnknownStream for a stream of another account.
         """
-        mentions = [mention for each in parse(text, self._parser, bindings) for mention in each.mentions()]
+        mentions = [mention for each in self._parsed(text, bindings) for mention in each.mentions()]
         return list(dict.fromkeys(name for mention in mentions if (name := self._catalog.stream_of(mention))))
 
     def last_wanted(self, text: str, bindings: Bindings = NO_BINDINGS) -> list[LastWanted]:
         """Return the last messages that a text wants from the indexes of streams. Raises SqlError as `streams`."""
         if self._live is None:
             return []
-        mentions = [mention for each in parse(text, self._parser, bindings) for mention in each.mentions()]
+        mentions = [mention for each in self._parsed(text, bindings) for mention in each.mentions()]
         return [each for some in self._catalog.last_wanted(mentions).values() for each in some]
 
     def take_last(self, pages: Mapping[LastWanted, list[LastPage]]) -> None:
@@ -212,9 +213,9 @@ class Session:
         if self._live is not None:
             self._live.given = {wanted: index_of(each) for wanted, each in pages.items()}
 
-    def lists(self, text: str) -> bool:
-        """Return True if a text asks for the names of all streams."""
-        return any(statement.kind == "tables" for statement in parse(text, self._parser, None))
+    def lists(self, text: str, bindings: Bindings = NO_BINDINGS) -> bool:
+        """Return True if a text asks for the names of all streams. Raises SqlError as `streams`."""
+        return any(statement.kind == "tables" for statement in self._parsed(text, bindings))
 
     def parameters(self, text: str) -> list[str]:
         """Return the names of the parameters of a text."""
@@ -253,8 +254,14 @@ class Session:
             return self._answer(statement, text)
         return self._execute(statement, text, None, rows=False)
 
+    def _parsed(self, text: str, bindings: Bindings) -> list[Statement]:
+        """Return the statements of a text, which is asked for again and again while one query is answered."""
+        if self._last_parsed[:2] != (text, bindings):
+            self._last_parsed = text, bindings, parse(text, self._parser, bindings)
+        return self._last_parsed[2]
+
     def _only(self, text: str, bindings: Bindings) -> Statement:
-        found = parse(text, self._parser, bindings)
+        found = self._parsed(text, bindings)
         if len(found) != 1:
             raise BadSql(f"one statement is expected here, not {len(found)}", text)
         return found[0]
