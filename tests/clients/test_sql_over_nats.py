@@ -278,6 +278,28 @@ def test_a_query_is_cancelled_by_a_message(ann: Session) -> None:
     assert ann.wire.request(head["cancel"]).status == 503
 
 
+def test_a_process_goes_on_after_queries_that_are_not_read_to_their_end(server: Server, ann: Session) -> None:
+    """Starting one takes longer than most queries. BI tools describe each query first, and cancel what they have."""
+    assert server.process is not None
+
+    def processes() -> set[int]:
+        children = psutil.Process(server.process.pid).children()  # type: ignore[union-attr]
+        return {each.pid for each in children if "lakestream_sql.child" in " ".join(each.cmdline())}
+
+    ann.ask("SELECT 1")
+    before = processes()
+    for _ in range(3):
+        sid = ann.begin({"sql": "SELECT 1", "describe": True})
+        ann.wire.publish(ann.wire.delivered(sid).json()["cancel"])
+        assert ann.rest(sid).code == 0
+        sid = ann.begin("SELECT repeat('x', 100) FROM range(100000)")
+        head, *_ = [ann.wire.delivered(sid) for _ in range(3)]  # the columns, and a window of two batches
+        ann.wire.publish(head.json()["cancel"])
+        assert ann.rest(sid).code == 499
+    assert ann.ask("SELECT 1 AS a").rows == [{"a": 1}]
+    assert before <= processes()
+
+
 def test_a_query_ends_with_its_client(server: Server, ann: Session) -> None:
     other = Session(server)
     assert part(other.wire.delivered(other.begin(ENDLESS))) == "columns"

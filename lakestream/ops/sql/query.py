@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import msgspec
 
@@ -112,7 +113,7 @@ class RunningQuery:
         self._window = Window(options.window)
         self._began_ns = clock.steady()
         self._rows = self._bytes = 0
-        self._truncated = False
+        self._truncated = self._decides = False
         self._task: asyncio.Task[None] | None = None
         self._stopped: Exception | None = None
 
@@ -196,6 +197,10 @@ class RunningQuery:
             whole = error.code in (sql.FORBIDDEN, sql.UNAVAILABLE, sql.WRONG)  # refused before it ran
             raise
         finally:
+            if self._decides:  # the process waits for a decision: it can go on with another query
+                with suppress(ProcessEnded):
+                    await process.say({"go": False})
+                    whole = True
             if whole:
                 self._pool.give(account, process)
             else:
@@ -232,9 +237,17 @@ class RunningQuery:
             await process.say({"go": False})
             raise
         await process.say({"go": True})
-        self._send_columns(_COLUMNS.decode(await process.hear()), stale)
+        columns = _COLUMNS.decode(await process.hear())
+        if request.describe:  # that is all; its client may cancel at once
+            await process.say({"go": True})
+            await process.hear()
+            self._send_columns(columns, stale)
+            return
+        self._send_columns(columns, stale)
         while True:
+            self._decides = True
             await self._may_send()
+            self._decides = False
             await process.say({"go": True})
             kind, body = await process.next()
             if kind != b"b":
