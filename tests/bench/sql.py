@@ -80,6 +80,7 @@ def sql(plan: Plan, found: Section) -> None:
                 stored = 0
                 for step in QUICK_STEPS if plan.quick else STEPS:
                     stored = fill(client, stored, step)
+                    staged(client)
                     compact(server.store / "lake")
                     gone = stored
                     stored = fill(client, stored, stored + TAIL)
@@ -115,8 +116,6 @@ def payload(number: int) -> bytes:
 
 def compact(lake: Path) -> None:
     """Move everything staged into the table. Raises RuntimeError if that fails."""
-    with Session(lake, server=FlushServer()) as session:
-        session.query("SELECT count(*) FROM ORDERS").fetchall()  # which has the server stage what it has
     command = [sys.executable, "-m", "lakestream", "compact", "--lake", str(lake), "--once"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -186,5 +185,10 @@ def command(lake: Path) -> None:
 def flush(client: Connection) -> None:
     """Publish a message, and have it staged as before a query."""
     client.publish([b"sensor.000.000007"], [payload(0)])
+    staged(client)
+
+
+def staged(client: Connection) -> None:
+    """Have the server stage what it has."""
     client.send(b"PUB $LAKE.API.FLUSH.ORDERS %b.f 0\r\n\r\n" % client.inbox)
     client.count(b'"last_seq":', 1)
