@@ -200,8 +200,9 @@ class Server:
         self._said_ready = False
         self.port = self.http_port = self.websocket_port = self.leaf_port = 0
         environment = {**os.environ, "PYTHONUNBUFFERED": "1", "TOKENS": str(self.tokens), **self.environment}
-        if self.forked:
-            self.process = Forked(command[len(program(self.kind)) - 1 :], environment)
+        start = program(self.kind)
+        if self.forked and command[: len(start)] == start:  # a subclass may put another program before it
+            self.process = Forked(command[len(start) - 1 :], environment)
         else:
             self.process = subprocess.Popen(
                 command,
