@@ -7,8 +7,8 @@ between commands, hub.py between messages.
 Long work elsewhere is a generator of steps: `run_in_steps` shares the time of clients, `run_apart` has a slice of
 its own. A constant named `AT_ONCE` bounds something else: an entry of the log or a message to another node (retention,
 verify, directory_resolver), threads (replicas, scan), work that is spread over many calls (dedupe, outline, paths,
-redelivery), one step (query, direct); or it tells small work from large (start, subject_pages). Only solo.py counts
-messages instead of time: it has no clock.
+redelivery), one step (query, direct); or it tells small work from large (start, subject_pages). Only
+raft/group/solo.py counts messages instead of time: it has no clock.
 """
 
 from __future__ import annotations

@@ -506,11 +506,11 @@ class LakeKeeper:
         self._attended_at = now
 
         def look() -> tuple[LockState, QueryProgress | None, UpkeepState | None]:
-            from lakestream.lake.staging import query_progress, upkeep_desk
-
             found = lock_state(path)
             if not found.held:
                 return found, None, None
+            from lakestream.lake.staging import query_progress, upkeep_desk
+
             return found, query_progress.read(self.root), upkeep_desk.read_state(self.root)
 
         def seen(
