@@ -64,7 +64,8 @@ class Forked:
         directory: Path | None = None,
         apart: bool = False,
     ) -> None:
-        nursery = _nursery()
+        with _ASKING:  # one nursery, also for the first servers of several threads
+            nursery = _nursery()
         printed, to_print = os.pipe()
         errors, to_err = os.pipe() if apart else (os.dup(printed), os.dup(to_print))
         self._ended, to_end = os.pipe()
