@@ -370,7 +370,8 @@ def test_commands_behind_a_hashed_password_wait_for_it(start_server: StartServer
 
 def test_the_authentication_timeout_ends_with_connect(start_server: StartServer) -> None:
     users = f'users: [{{user: u, password: "{HASH}"}}]'
-    server = start_server(config=f'authorization {{timeout: "20ms", {users}}}', jetstream=False)
+    # Comparing takes 250 ms.
+    server = start_server(config=f'authorization {{timeout: "100ms", {users}}}', jetstream=False)
     with Wire(server.address, None) as wire:
         wire.send(_hashed("s3cret"))
         assert wire.ping() == []

@@ -34,12 +34,13 @@ from lakestream.lake.storage.lake import identify, open_storage
 from lakestream.lake.storage.local_storage import LocalStorage
 from lakestream.lake.storage.object_storage import ObjectStorage
 from lakestream.lake.storage.storage import Storage
-from lakestream.lake.table import check, clones
+from lakestream.lake.table import check
 from lakestream.lake.table import schema_files as schemas
 from lakestream.lake.table.actions import table_file
 from lakestream.lake.table.log import TableLog
 from lakestream.lake.table.state import position_of
 from lakestream.schemas.schema import Schema
+from lakestream_spark.write import clones
 from lakestream_spark.write.clone_maker import CloneMaker, clone
 from lakestream_spark.write.commit import Commit
 from lakestream_spark.write.maintainer import Maintainer

@@ -10,9 +10,10 @@ from random import Random
 import pytest
 
 from lakestream.lake.storage.lake import open_storage
-from lakestream.lake.table import check, clones
+from lakestream.lake.table import check
 from lakestream.lake.table.actions import table_file
 from lakestream.lake.table.log import TableLog, TableVersion
+from lakestream_spark.write import clones
 from tests.lake.steps import rows
 from tests.power.conftest import Record
 from tests.power.disk import ONE_DISK, Image, PowerDisk
