@@ -157,6 +157,7 @@ def test_the_token_of_a_server_is_shown_nowhere(start_server: StartServer) -> No
                 assert "s3cret" not in answer.read().decode()
         assert "s3cret" not in repr(list(wire.waiting))
         wire.close()
+    server.stop()  # all that it logged has been read then
     said = [line for line in server.log(10_000).splitlines() if not line.startswith("---")]
     assert any("authentication error" in line for line in said)
     assert not [line for line in said if "s3cret" in line]
