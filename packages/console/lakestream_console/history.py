@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import time
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 from lakestream.metrics.histogram import Buckets
 from lakestream.net.accounts.accounts import Account
 from lakestream.ops.monitoring.accounts import account_traffic
-from lakestream.ops.monitoring.monitored import Monitored, StreamLag, configured
+from lakestream.ops.monitoring.monitored import Monitored, configured
 from lakestream.ops.monitoring.pages import Pages
 from lakestream.ops.monitoring.query import Query
 from lakestream.ports import Clock
-from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream_console.ring import FINE_S, FigureRing, ring_bytes
+
+T = TypeVar("T")
 
 MAX_BYTES = 4 << 20
 """Memory of all figures (4 MiB). Accounts for which none is left have no history."""
@@ -34,6 +34,9 @@ OF_ACCOUNT = (*RATES, "lag", "lag_seconds", "connections")
 OF_SERVER = (*OF_ACCOUNT, "ack50", "ack99", "sync99", "memory", "cpu")
 """Series of an account, and of the server: `lag` in messages, times in seconds, `memory` in bytes, `cpu` in percent."""
 
+STREAMS_AT_ONCE = 256
+"""Streams that are read in one turn of the event loop (256), which takes about a millisecond."""
+
 MAX_RANGE_S = 86_400
 """The longest range (24 h)."""
 
@@ -44,6 +47,13 @@ class _Reading(NamedTuple):
     at: int
     counters: dict[str, float]
     histograms: dict[str, Buckets]
+
+
+class _Lag(NamedTuple):
+    """Messages that are not in the tables yet, and the age of the oldest in ns."""
+
+    messages: int
+    age_ns: int
 
 
 class ServerHistory:
@@ -76,15 +86,16 @@ class ServerHistory:
         self._clock.spawn(self._note())
 
     async def _note(self) -> None:
-        lags = self._lags()
-        counters, histograms, gauges = await self._of_server()
-        self._add("", OF_SERVER, counters, histograms, gauges | _lag(itertools.chain(*lags.values())))
+        lags, stored = await self._lags(), await self._stored()
+        counters, histograms, gauges = await self._of_server(sum(stored.values()))
+        self._add("", OF_SERVER, counters, histograms, gauges | _lag(lags.values()))
         if self._node.accounts.alone:
             return  # every client sees the server's
         for account in configured(self._node):
             if account.connections or account.name in self._rings:
-                counters, gauges = self._of_account(account)
-                self._add(account.name, OF_ACCOUNT, counters, {}, gauges | _lag(lags.get(account.name, ())))
+                counters, gauges = self._of_account(account, stored.get(account.name, 0))
+                lag = [lags[account.name]] if account.name in lags else []
+                self._add(account.name, OF_ACCOUNT, counters, {}, gauges | _lag(lag))
             await asyncio.sleep(0)  # between accounts, the server's clients
 
     def _add(
@@ -114,7 +125,7 @@ class ServerHistory:
             figures |= _quantiles(before.histograms, histograms)
         ring.note(self._clock.now() / 1e9, figures)
 
-    async def _of_server(self) -> tuple[dict[str, float], dict[str, Buckets], dict[str, float | None]]:
+    async def _of_server(self, stored: int) -> tuple[dict[str, float], dict[str, Buckets], dict[str, float | None]]:
         node, pages, together = self._node, self._pages, self._pages.together
         found = pages.counters() | pages.machine() if together is None else await together.page("varz", Query())
         counters = {
@@ -131,7 +142,7 @@ class ServerHistory:
             syncs = jetstream.stores.figures.sync_seconds
             histograms = {"ack": jetstream.ack_seconds.read(), "sync": syncs.read()}
             if together is None:
-                counters["stored"] = sum(_stored(name, node) for name in jetstream.served)
+                counters["stored"] = stored
             else:
                 with contextlib.suppress(KeyError):
                     page = await together.page("jsz", Query(accounts="1", streams="1"))
@@ -142,38 +153,50 @@ class ServerHistory:
                     )
         return counters, histograms, gauges
 
-    def _of_account(self, account: Account) -> tuple[dict[str, float], dict[str, float | None]]:
+    def _of_account(self, account: Account, stored: int) -> tuple[dict[str, float], dict[str, float | None]]:
         traffic = account_traffic(self._node, account)
         counters = {
             "in": traffic["received"]["msgs"],
             "out": traffic["sent"]["msgs"],
             "in_bytes": traffic["received"]["bytes"],
             "out_bytes": traffic["sent"]["bytes"],
-            "stored": _stored(account.name, self._node),
+            "stored": stored,
         }
         return counters, {"connections": traffic["conns"]}
 
-    def _lags(self) -> dict[str, list[StreamLag]]:
+    async def _lags(self) -> dict[str, _Lag]:
         """Return the lags of the tables by account; {} without a lake."""
         keeper = self._node.jetstream.keeper if self._node.jetstream is not None else None
-        found: dict[str, list[StreamLag]] = {}
-        for name, lag in keeper.lag().items() if keeper is not None else ():
-            found.setdefault(name.rpartition("/")[0] or GLOBAL_ACCOUNT, []).append(lag)  # no stream's name has a slash
+        found: dict[str, _Lag] = {}
+        async for account, stream in in_steps(keeper.streams() if keeper is not None else ()):
+            if keeper is not None and (lag := keeper.lag_of(account, stream)) is not None:
+                before = found.get(account, _Lag(0, 0))
+                found[account] = _Lag(before.messages + lag.messages, max(before.age_ns, lag.age_ns))
+        return found
+
+    async def _stored(self) -> dict[str, int]:
+        """Return the last sequences of each account's streams together: their growth is the messages stored."""
+        found: dict[str, int] = {}
+        for name, serving in list(self._node.jetstream.served.items()) if self._node.jetstream is not None else ():
+            found[name] = 0
+            async for stream in in_steps(serving.engine.streams.values()):
+                found[name] += stream.store.last_seq
         return found
 
 
-def _lag(lags: Iterable[StreamLag]) -> dict[str, float | None]:
+async def in_steps(items: Iterable[T]) -> AsyncIterator[T]:
+    """Yield items that there are now, some in each turn of the event loop."""
+    for number, item in enumerate(list(items), 1):
+        yield item
+        if not number % STREAMS_AT_ONCE:
+            await asyncio.sleep(0)
+
+
+def _lag(lags: Collection[_Lag]) -> dict[str, float | None]:
     """Return the messages that are not in the tables yet, and the age of the oldest."""
-    held = list(lags)
-    if not held:
+    if not lags:
         return {}
-    return {"lag": sum(lag.messages for lag in held), "lag_seconds": max(lag.age_ns for lag in held) / 1e9}
-
-
-def _stored(account: str, node: Monitored) -> int:
-    """Return the last sequences of an account's streams together: their growth is the messages stored."""
-    serving = node.jetstream.served.get(account) if node.jetstream is not None else None
-    return 0 if serving is None else sum(stream.store.last_seq for stream in serving.engine.streams.values())
+    return {"lag": sum(lag.messages for lag in lags), "lag_seconds": max(lag.age_ns for lag in lags) / 1e9}
 
 
 def _quantiles(before: Mapping[str, Buckets], now: Mapping[str, Buckets]) -> dict[str, float | None]:
