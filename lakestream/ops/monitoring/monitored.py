@@ -26,7 +26,7 @@ from lakestream.runtime import ThreadIo
 if TYPE_CHECKING:
     from lakestream.account.api.subjects import Api
     from lakestream.account.engine import Engine
-    from lakestream.lake.staging.upkeep_desk import UpkeepState
+    from lakestream.lake.staging.compactor_files import UpkeepState
     from lakestream.meta.node import MetaNode
     from lakestream.meta.stores import FileStores
     from lakestream.net.accounts.signed_accounts import SignedAccounts

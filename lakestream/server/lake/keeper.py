@@ -48,8 +48,7 @@ from lakestream.stream.core.operations import CreateStream
 from lakestream.stream.core.stream import StreamCore
 
 if TYPE_CHECKING:
-    from lakestream.lake.staging.query_progress import QueryProgress
-    from lakestream.lake.staging.upkeep_desk import UpkeepState
+    from lakestream.lake.staging.compactor_files import QueryProgress, UpkeepState
     from lakestream.server.lake.clones import LakeClones
     from lakestream.server.lake.tables import TableFigures
     from lakestream.stream.assembly import Stream
@@ -235,9 +234,9 @@ class LakeKeeper:
             return
 
         def ask() -> bool:
-            from lakestream.lake.staging import upkeep_desk
+            from lakestream.lake.staging import compactor_files
 
-            return upkeep_desk.ask(self.root, sync.follower.table)
+            return compactor_files.ask(self.root, sync.follower.table)
 
         def asked(accepted: bool | None, error: BaseException | None) -> None:
             done(str(error) if error is not None else "" if accepted else "too many requests wait for the compactor")
@@ -509,14 +508,14 @@ class LakeKeeper:
             found = lock_state(path)
             if not found.held:
                 return found, None, None
-            from lakestream.lake.staging import query_progress, upkeep_desk
+            from lakestream.lake.staging import compactor_files
 
-            return found, query_progress.read(self.root), upkeep_desk.read_state(self.root)
+            return found, compactor_files.PROGRESS.read(self.root), compactor_files.UPKEEP.read(self.root)
 
         def seen(
-            all_: tuple[LockState, QueryProgress | None, UpkeepState | None] | None, error: BaseException | None
+            looked: tuple[LockState, QueryProgress | None, UpkeepState | None] | None, error: BaseException | None
         ) -> None:
-            found, self.batch, self.upkeep = all_ or (LockState(False, self._lock.changed_ns), None, None)
+            found, self.batch, self.upkeep = looked or (LockState(False, self._lock.changed_ns), None, None)
             before, self._lock = self._lock, found
             came = not before.held and (found.held or found.changed_ns != before.changed_ns)
             self.attended = found.held

@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from lakestream.lake.staging import upkeep_desk
+from lakestream.lake.staging import compactor_files
 from lakestream.lake.storage import lake as lakes
 from lakestream_spark.write import upkeep
 from lakestream_spark.write.maintainer import Maintainer, MaintenanceResult
@@ -106,25 +106,51 @@ def test_a_table_is_maintained_when_a_server_asks(tmp_path: Path, monkeypatch: p
     lakes.require(lake, create=True)
     running = upkeep.Upkeep(cast(Maintainer, maintainer), EVERY, lambda done: told.set(), lake=lake)
     table = f"{lake}/streams/ORDERS"
-    assert upkeep_desk.ask(lake, table)
-    assert upkeep_desk.ask(lake, table)  # again: the same request
+    assert compactor_files.ask(lake, table)
+    assert compactor_files.ask(lake, table)  # again: the same request
     running.start()
     assert told.wait(30)
     running.stop()
     assert maintainer.tables == [table]
-    assert upkeep_desk.take(lake) == []
-    state = upkeep_desk.read_state(lake)
+    assert compactor_files.take(lake) == []
+    state = compactor_files.UPKEEP.read(lake)
     assert state is not None
     assert (state.running, state.last) == ("", "ORDERS: optimized 32 files into 1, 2.00 s")
     assert 0 < state.next_ns - time.time_ns() <= EVERY * 1e9
 
 
+def test_a_request_that_fails_is_not_made_again_and_holds_up_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "LOOK_SECONDS", 0.01)
+    lake, told = str(tmp_path), threading.Event()
+    lakes.require(lake, create=True)
+
+    class Failing(Asked):
+        def maintain(self, table: str) -> MaintenanceResult:
+            done = super().maintain(table)
+            if len(self.tables) == 1:
+                raise OSError("no such table")
+            return done
+
+    maintainer = Failing()
+    running = upkeep.Upkeep(
+        cast(Maintainer, maintainer), EVERY, lambda done: None if done.failure else told.set(), lake=lake
+    )
+    tables = [f"{lake}/streams/{name}" for name in ("GONE", "ORDERS")]
+    assert all(compactor_files.ask(lake, table) for table in tables)
+    running.start()
+    assert told.wait(30)
+    running.stop()
+    assert sorted(maintainer.tables) == tables
+
+
 def test_requests_are_limited_and_damaged_ones_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lake = str(tmp_path)
     lakes.require(lake, create=True)
-    monkeypatch.setattr(upkeep_desk, "MAX_REQUESTS", 2)
-    assert [upkeep_desk.ask(lake, f"{lake}/{name}") for name in "abc"] == [True, True, False]
+    monkeypatch.setattr(compactor_files, "MAX_REQUESTS", 2)
+    assert [compactor_files.ask(lake, f"{lake}/{name}") for name in "abc"] == [True, True, False]
     first = next((tmp_path / "_compactor" / "maintain").iterdir())
     first.write_bytes(b"{")
-    assert len(upkeep_desk.take(lake)) == 1
-    assert upkeep_desk.take(lake) == []
+    assert len(compactor_files.take(lake)) == 1
+    assert compactor_files.take(lake) == []

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from lakestream.lake.errors import LakeError, LeaseLost, first_line
-from lakestream.lake.staging import query_progress
-from lakestream.lake.staging.query_progress import QueryProgress
+from lakestream.lake.staging import compactor_files
+from lakestream.lake.staging.compactor_files import QueryProgress
 from lakestream.lake.storage import lake as lakes
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
@@ -172,7 +172,7 @@ class Compactor:
         query = self._query
         found = query.lastProgress if query is not None else None
         if found is not None and found.numInputRows:
-            self._progress = query_progress.of_spark(msgspec.json.decode(found.json))
+            self._progress = compactor_files.of_spark(msgspec.json.decode(found.json))
         return self._progress
 
     # The lock
@@ -240,7 +240,7 @@ class Compactor:
         with self._work.busy:
             self._work.clones.look(self._work.scan()[0])
         if (progress := self.progress).batch != self._told:
-            query_progress.write(self._lake, progress)
+            compactor_files.PROGRESS.write(self._lake, progress)
             self._told = progress.batch
 
     def stop(self) -> None:

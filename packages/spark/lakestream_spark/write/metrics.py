@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from lakestream import __version__
 from lakestream.lake.catalogs.keeper import CHANGES, PassResult
-from lakestream.lake.staging.query_progress import QueryProgress
+from lakestream.lake.staging.compactor_files import QueryProgress
 from lakestream.lake.storage import paths
 from lakestream.metrics.family import COUNTER, GAUGE, HISTOGRAM, Family, Sheet, families
 from lakestream.metrics.histogram import Histogram

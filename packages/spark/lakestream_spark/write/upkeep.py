@@ -1,7 +1,7 @@
 """Maintenance beside a compactor, in the same JVM.
 
 Belongs here: the schedule: all tables at an interval, and in between a table that got many commits, or that a server
-asks for (lake/staging/upkeep_desk.py). One table at a time, in one thread, and with one Spark task, so that the
+asks for (lake/staging/compactor_files.py). One table at a time, in one thread, and with one Spark task, so that the
 compactor has the other cores; it waits for a table only while maintenance commits to that very one.
 
 The lake's maintainer lock is held for a round at a time. While a separate maintainer holds it, nothing happens here.
@@ -19,8 +19,8 @@ from typing import Any
 import msgspec
 
 from lakestream.lake.errors import LakeError
-from lakestream.lake.staging import upkeep_desk
-from lakestream.lake.staging.upkeep_desk import UpkeepState
+from lakestream.lake.staging import compactor_files
+from lakestream.lake.staging.compactor_files import UpkeepState
 from lakestream_spark.write.maintainer import Maintainer, MaintenanceResult
 from lakestream_spark.write.maintenance_plan import MaintenancePlan
 
@@ -115,8 +115,8 @@ class Upkeep:
         try:
             while self._asked and not self._stopping:
                 table = next(iter(self._asked))
+                del self._asked[table]  # first: one that fails must not come again and again, before the others
                 self._maintain(table)
-                del self._asked[table]
             if not full:
                 self._some()
                 return
@@ -133,7 +133,7 @@ class Upkeep:
         if not self._lake:
             return
         with contextlib.suppress(OSError, LakeError):
-            self._asked |= dict.fromkeys(upkeep_desk.take(self._lake))
+            self._asked |= dict.fromkeys(compactor_files.take(self._lake))
         due = time.time_ns() + int((self._full_at - time.monotonic()) * 1e9)
         if abs(due - self._told.next_ns) > _DRIFT_NS:
             self._tell(next_ns=due)
@@ -144,7 +144,7 @@ class Upkeep:
         if self._lake and state != self._told:
             self._told = state
             with contextlib.suppress(OSError, LakeError):
-                upkeep_desk.write_state(self._lake, state)
+                compactor_files.UPKEEP.write(self._lake, state)
 
     def _maintain(self, table: str) -> None:
         self._tell(running=table.rpartition("/")[2])
