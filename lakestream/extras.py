@@ -45,8 +45,12 @@ class ExtraMissing(ImportError):
         super().__init__(f"{purpose} needs {module}, which is not installed: pip install '{DISTRIBUTION}[{extra}]'")
 
 
+@functools.cache
 def require(extra: str, purpose: str) -> None:
-    """Raise ExtraMissing unless the modules of an extra are installed; `purpose` begins the text."""
+    """Raise ExtraMissing unless the modules of an extra are installed; `purpose` begins the text.
+
+    Success is kept, as an event loop asks for each read of a table. What is missing may be installed meanwhile.
+    """
     for module in MODULES[extra]:
         if importlib.util.find_spec(module) is None:
             raise ExtraMissing(purpose, module, extra)
