@@ -49,7 +49,7 @@ def _begin() -> None:
 
 def _run(arguments: Sequence[str]) -> None:
     """Run a command of the Typer application; one whose packages are not installed ends with one line and code 1."""
-    if arguments[:1] == ["sql"] and "spark" not in arguments:
+    if arguments[:1] == ["sql"] and not any("spark" in each for each in arguments):
         leave_out("pandas")  # pyarrow looks for it first of all, which takes longer than a query
     from lakestream.cli.app import app
 
