@@ -32,11 +32,13 @@ SERVER_WORKERS ?= 5
 CLUSTER_WORKERS ?= 3
 LAKE_WORKERS ?= 2
 PYTEST := $(BIN)/pytest -q --durations=25 --durations-min=1 --maxfail=5
-# pip with its progress bars in a terminal; otherwise (or with PLAIN=1) a line for each large download and each long step.
+# pip with its progress bars in a terminal; otherwise (or with PLAIN=1) a line for each large download and each long step,
+# without its complaint about packages of ours whose requirements come with the next step.
 PLAIN ?=
 PIP_LINES := ^(ERROR|Installing|Successfully)|Downloading .*[0-9][0-9](\.[0-9]+)? MB|Building wheel|rror:
 pip_install = @if [ -t 1 ] && [ -z "$(PLAIN)" ]; then $(PIP) install $(1); else \
-	set -o pipefail; $(PIP) install $(1) 2>&1 | { grep --line-buffered -E '$(PIP_LINES)' || true; }; fi
+	set -o pipefail; $(PIP) install $(1) 2>&1 | { grep --line-buffered -E '$(PIP_LINES)' | \
+		grep --line-buffered -v 'dependency resolver' || true; }; fi
 PRODUCT := $(wildcard tests/docs tests/packages tests/examples)
 CHOSEN := $(if $(ALL),,-m "not heavy")
 
