@@ -75,7 +75,9 @@ class Forked:
         request = json.dumps([list(command), variables, str(directory or os.getcwd())]).encode()
         with _ASKING:
             socket.send_fds(nursery, [request], [to_print, to_err, to_end])
-            self.pid = int.from_bytes(nursery.recv(8), "little")
+            answer = nursery.recv(8)
+        assert answer, "the nursery has ended"  # a process id of 0 would be that of our own group
+        self.pid = int.from_bytes(answer, "little")
         for file in (to_print, to_err, to_end):
             os.close(file)
         self.stdout, self.stderr = (cast(BinaryIO, open(file, "rb")) for file in (printed, errors))  # noqa: SIM115

@@ -60,9 +60,9 @@ def _in_prose(place: re.Match[str], results: Results) -> str:
     """Return the text of a figure in prose; "not measured" if the run has none.
 
     Raises:
-        StopIteration: there is no figure of this key.
+        KeyError: there is no figure of this key.
     """
-    seen = row(next(figure for figure in FIGURES if figure.key == place[1]), results)
+    seen = row({figure.key: figure for figure in FIGURES}[place[1]], results)
     if place[2] == "/":
         return f"{seen.ratios[place[3]][0]:.2f}" if place[3] in seen.ratios else "not measured"
     kind = place[3] or OURS
