@@ -170,10 +170,10 @@ test: setup jars
 
 lint: setup
 	@echo "== lint: ruff, mypy, import-linter"
-	@$(BIN)/ruff check .
+	@$(BIN)/ruff check --no-cache .
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy
-	@$(BIN)/mypy --no-error-summary docker/healthy.py
+	@$(BIN)/mypy --no-error-summary docker/healthy.py jobs/*.py
 	@$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
 
 # Names that neither lakestream, the jobs nor the tests use.

@@ -18,9 +18,9 @@ ROOT = Path(__file__).resolve().parents[1]
 if (ROOT / "lakestream").is_dir():
     sys.path.insert(0, str(ROOT))  # run from a checkout, installed or not
 
-from lakestream.lake.table.clones import CloneRefused  # noqa: E402
 from lakestream.protocol.instants import has_zone, instant  # noqa: E402
 from lakestream_spark import job  # noqa: E402
+from lakestream_spark.write.clones import CloneRefused  # noqa: E402
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:

@@ -268,7 +268,8 @@ def _keeper(lake: str, catalogs: Sequence[CatalogAddress], metrics: CompactorMet
         if any(result.count(kind) for kind in ("create", "alter", "drop")):
             say(f"catalog {result.catalog}: {result.describe()}")
 
-    return keeper(lake, catalogs, report, complain, active=lambda: metrics.active)
+    made: Keeper = keeper(lake, catalogs, report, complain, active=lambda: metrics.active)
+    return made
 
 
 def _open_spans(lake: str) -> Spans | None:
