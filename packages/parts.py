@@ -45,10 +45,15 @@ class Part(NamedTuple):
     module: str
 
 
+def settings(folder: Path = ROOT) -> dict[str, Any]:
+    """Return a pyproject.toml."""
+    with (folder / "pyproject.toml").open("rb") as file:
+        return tomllib.load(file)
+
+
 def project(folder: Path = ROOT) -> dict[str, Any]:
     """Return the table `project` of a pyproject.toml."""
-    with (folder / "pyproject.toml").open("rb") as file:
-        found: dict[str, Any] = tomllib.load(file)["project"]
+    found: dict[str, Any] = settings(folder)["project"]
     return found
 
 

@@ -4,6 +4,7 @@
     python packages/requirements.py                          the base installation
     python packages/requirements.py lake demo                what these extras add to it
     python packages/requirements.py lake --without pyspark   the same without some distributions
+    python packages/requirements.py --build                  what builds the packages of this repository
 
 Images install them before the sources are copied, so that a change of the sources keeps the layer; `make run` installs
 them in stages. An extra that is a package of this repository (`parts.py`) stands for what that requires: the package
@@ -23,7 +24,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Print the requirements of lakestream or of some of its extras.")
     parser.add_argument("extras", nargs="*", help="extras of pyproject.toml")
     parser.add_argument("--without", nargs="*", default=[], metavar="NAME", help="distributions to leave out")
+    parser.add_argument("--build", action="store_true", help="what builds the packages, and nothing else")
     wanted = parser.parse_args()
+    if wanted.build:
+        print("\n".join(parts.settings()["build-system"]["requires"]))
+        return
     project = parts.project()
     own = parts.parts()
     optional = project["optional-dependencies"]
