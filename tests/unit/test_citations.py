@@ -129,6 +129,8 @@ def test_files_that_pages_name_exist() -> None:
 
 def modules_named(path: Path) -> Iterator[tuple[str, str]]:
     """Yield each module that comments and docstrings of a source file name, with its place."""
+    if not _MODULE.search(path.read_text(encoding="utf-8")):
+        return
     with path.open("rb") as file:
         for token in tokenize.tokenize(file.readline):
             if token.type == tokenize.COMMENT or token.string.startswith('"""'):
