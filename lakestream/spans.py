@@ -2,9 +2,9 @@
 
 Belongs here: the header `traceparent`, the identifiers of the spans of one message, and their export. A message that
 carries the header of a sampled trace has four spans: its publish, which is a child of the span in the header, and below
-it the commit in the log, the time until its segment is staged, and the commit in the table. Server and compactor make
-them independently: a span's identifier follows from the header and the message, and the header is part of the stored
-message.
+it the commit in the log, the time until its segment is staged, and the commit in the table. Each delivery to a consumer
+is one more below the publish, and its ack one below the delivery. Server and compactor make them independently: a
+span's identifier follows from the header and the message, and the header is part of the stored message.
 
 Sources: W3C Trace Context; OpenTelemetry, "OTLP Exporter Configuration" and "SDK Environment Variables".
 """
@@ -20,13 +20,14 @@ from typing import Any
 import msgspec
 
 from lakestream.extras import ExtraMissing
+from lakestream.protocol import headers
 
 NAMES = (b"traceparent", b"Traceparent")
 """Spellings of the header: as W3C writes it, and as clients write it that canonicalise names."""
 HINT = b"raceparent:"
 """Part of every header block with that header, and of few others."""
 
-PUBLISH, COMMIT, STAGE, TABLE = "publish", "commit", "stage", "table"
+PUBLISH, COMMIT, STAGE, TABLE, DELIVER, ACK = "publish", "commit", "stage", "table", "deliver", "ack"
 """The spans of a message."""
 
 MAX_QUEUE = 2048
@@ -62,12 +63,19 @@ def sampled_parent(value: bytes) -> Parent | None:
     return Parent(trace, span) if trace and span and flags & 1 else None
 
 
+def traced(header: bytes) -> Parent | None:
+    """Return the parent of a message's spans, by its header block; None if it has none."""
+    if HINT not in header:
+        return None
+    return sampled_parent(next(filter(None, (headers.get(header, name) for name in NAMES)), b""))
+
+
 def span_id(parent: Parent, uid: str, seq: int, span: str) -> int:
     """Return the identifier of a message's span: the same in every process.
 
     Args:
         uid: of the message's stream.
-        span: PUBLISH, COMMIT, STAGE or TABLE.
+        span: its kind (PUBLISH …), for a delivery or ack the name of that one.
     """
     import hashlib  # several ms; needed with traces only
 
@@ -94,21 +102,25 @@ class Spans:
         start_ns: int,
         end_ns: int,
         attributes: Mapping[str, str | int] | None = None,
+        name: str = "",
+        below: str = "",
     ) -> None:
         """Export one span of a message.
 
         Args:
-            span: PUBLISH, COMMIT, STAGE or TABLE.
+            span: PUBLISH, COMMIT, STAGE, TABLE, DELIVER or ACK.
             message: account, stream, uid of the stream, and sequence.
             start_ns, end_ns: since the epoch.
             attributes: in addition to those of every span.
+            name: for its identifier, where a message has several of the kind.
+            below: name of the span above it; "": PUBLISH.
         """
         from opentelemetry.sdk.trace import ReadableSpan
         from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
 
         account, stream, uid, seq = message
         sampled = TraceFlags(TraceFlags.SAMPLED)
-        above = parent.span if span == PUBLISH else span_id(parent, uid, seq, PUBLISH)
+        above = parent.span if span == PUBLISH else span_id(parent, uid, seq, below or PUBLISH)
         common: dict[str, str | int] = {
             "messaging.system": "nats",
             "messaging.destination.name": stream,
@@ -118,7 +130,7 @@ class Spans:
         self._processor.on_end(
             ReadableSpan(
                 name=f"{span} {stream}",
-                context=SpanContext(parent.trace, span_id(parent, uid, seq, span), False, sampled),
+                context=SpanContext(parent.trace, span_id(parent, uid, seq, name or span), False, sampled),
                 parent=SpanContext(parent.trace, above, span == PUBLISH, sampled),
                 resource=self._resource,
                 attributes={**common, **(attributes or {})},

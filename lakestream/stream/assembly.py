@@ -120,6 +120,6 @@ FEATURES: tuple[MakeFeature, ...] = (
     lambda s: AckLatency(s.clock, s.ack_seconds),
     lambda s: PublishSpans((s.account, s.name, s.uid), s.clock, s.exporter),
     lambda s: s.confirming,
-    lambda s: Consumers(s),
+    lambda s: Consumers(s, s.exporter),
 )
 """Features in the order in which their hooks are called."""

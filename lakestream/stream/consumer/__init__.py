@@ -29,4 +29,5 @@ In reading order:
 - `info.py`: ConsumerInfo, as replies and monitoring show it (docs/internals/api.md#consumers), in the field order of
   nats-server.
 - `advisories.py`: Advisories and metrics about one consumer.
+- `spans.py`: Spans of deliveries and acks of messages with `traceparent`, for OpenTelemetry.
 """

@@ -24,6 +24,7 @@ from lakestream.stream.consumer.ledger import Ledger
 from lakestream.stream.consumer.lifetime import Inactivity
 from lakestream.stream.consumer.redelivery import Redelivery
 from lakestream.stream.consumer.rules import sample_percent
+from lakestream.stream.consumer.spans import DeliverySpans
 
 NAK, PROGRESS, TERM = b"-NAK", b"+WPI", b"+TERM"
 
@@ -62,10 +63,11 @@ class AckHandler:
         clock: Clock,
         bus: Bus,
         owner: AckOwner,
+        spans: DeliverySpans | None = None,
     ) -> None:
         self._ledger, self._redelivery = ledger, redelivery
         self._inactivity, self._advisories = inactivity, advisories
-        self._store, self._clock, self._bus, self._owner = store, clock, bus, owner
+        self._store, self._clock, self._bus, self._owner, self._spans = store, clock, bus, owner, spans
         self._confirmations: list[bytes] = []
 
     def adopt(self, config: ConsumerConfig, retention: str, volatile: bool) -> None:
@@ -120,6 +122,8 @@ class AckHandler:
             if self._sample and plain and seq in ledger.pending:
                 self._sampled(seq, consumer_seq, deliveries, now)
             acked = ledger.ack(seq, now)
+            if self._spans is not None:
+                self._spans.acked((seq,))
             if len(self._redelivery):
                 self._redelivery.dequeue(seq)
             if self._releases and (acked or self._kept(seq)):
@@ -143,6 +147,8 @@ class AckHandler:
         now = self._clock.steady()
         self._inactivity.last_ns = now
         acked = set(ledger.ack_run(seqs, now))
+        if self._spans is not None:
+            self._spans.acked(seqs)
         if len(self._redelivery):
             for seq in seqs:
                 self._redelivery.dequeue(seq)
@@ -156,6 +162,8 @@ class AckHandler:
 
     def _ack_through(self, seq: int, now: int, consumer_seq: int) -> None:
         done = self._ledger.ack_through(seq, now, consumer_seq)
+        if self._spans is not None:
+            self._spans.acked(done)
         if len(self._redelivery):
             for other in done:
                 self._redelivery.dequeue(other)

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from lakestream.ports import ClientInfo, Single, Subscribed, singly
 from lakestream.protocol.api.request import level_refused
 from lakestream.protocol.subjects import covers, is_literal, matches, overlaps
+from lakestream.spans import Spans
 from lakestream.stream.consumer.acks import AckHandler
 from lakestream.stream.consumer.advisories import ConsumerAdvisories
 from lakestream.stream.consumer.config import stored_config
@@ -28,6 +29,7 @@ from lakestream.stream.consumer.pull import PullTarget
 from lakestream.stream.consumer.push import PushTarget
 from lakestream.stream.consumer.read_ahead import Room
 from lakestream.stream.consumer.redelivery import Redelivery
+from lakestream.stream.consumer.spans import DeliverySpans
 from lakestream.stream.core.operations import CreateConsumer, DeleteConsumer, UpdateConsumer
 from lakestream.stream.core.stream import StreamCore
 
@@ -38,6 +40,10 @@ class Siblings(Protocol):
     @property
     def index(self) -> Announced:
         """Return the filter index, which has the range of announced messages."""
+
+    @property
+    def exporter(self) -> Spans | None:
+        """Return what exports the spans of traced messages; None: traces are off."""
 
     @property
     def room(self) -> Room:
@@ -95,6 +101,8 @@ class Consumer:
         calls = (lambda: self.config.max_deliver, self._exhausted, self.wake)
         self.redelivery = Redelivery(ledger, stream.store, stream.reader, clock, *calls)
         self.target: PullTarget | PushTarget = self._make_target()
+        label, exporter = (stream.account, stream.name, stream.uid), siblings.exporter
+        spans = DeliverySpans(label, name, clock, exporter) if exporter is not None else None
         self.delivery = Deliverer(
             f"{stream.name}.{name}".encode(),
             clock,
@@ -105,9 +113,10 @@ class Consumer:
             self.target,
             self._progressed,
             self.released,
+            spans,
         )
         self.acks = AckHandler(
-            ledger, self.redelivery, self.inactivity, self.advisories, stream.store, clock, stream.bus, self
+            ledger, self.redelivery, self.inactivity, self.advisories, stream.store, clock, stream.bus, self, spans
         )
         self.adopt()
         siblings.holds(self)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from lakestream.protocol.decoding import PackDecoder
+from lakestream.spans import Spans
 from lakestream.stream.consumer.consumer import Consumer
 from lakestream.stream.consumer.filter_index import LINEAR_MATCH_LIMIT, FilterIndex
 from lakestream.stream.consumer.read_ahead import Room
@@ -51,8 +52,8 @@ class Consumers(Feature, Mapping[str, Consumer]):
 
     operations = (CreateConsumer, UpdateConsumer, ResetConsumer, DeleteConsumer)
 
-    def __init__(self, stream: StreamCore) -> None:
-        self._stream = stream
+    def __init__(self, stream: StreamCore, exporter: Spans | None = None) -> None:
+        self._stream, self.exporter = stream, exporter
         self._by_name: dict[str, Consumer] = {}
         self.index = FilterIndex(self._by_name)
         self.room = Room()

@@ -20,6 +20,7 @@ from lakestream.stream.consumer.ledger import Ledger
 from lakestream.stream.consumer.lifetime import Pause
 from lakestream.stream.consumer.redelivery import Redelivery
 from lakestream.stream.consumer.selection import Matches
+from lakestream.stream.consumer.spans import DeliverySpans
 from lakestream.stream.consumer.target import DeliveryTarget
 
 TURN_MSGS = 1024
@@ -62,9 +63,10 @@ class Deliverer:
         target: DeliveryTarget,
         progressed: Callable[[], None],
         released: Callable[[Sequence[int]], None],
+        spans: DeliverySpans | None = None,
     ) -> None:
         self._clock, self._ledger, self._feed, self._pause = clock, ledger, feed, pause
-        self._redelivery, self._progressed, self._released = redelivery, progressed, released
+        self._redelivery, self._progressed, self._released, self._spans = redelivery, progressed, released, spans
         self.target = target
         self._serving = self._scheduled = False
         self._turn_msgs = FIRST_TURN_MSGS
@@ -183,6 +185,8 @@ class Deliverer:
             messages = ListedMessages(self._single(records, left))
         taken = self.target.send(messages) if len(messages) else 0
         if taken:
+            if self._spans is not None:
+                self._spans.delivered(records[:taken], self._ledger.delivered_consumer + 1)
             self._account(found, taken)
         return taken
 
@@ -241,6 +245,8 @@ class Deliverer:
         sent = self.target.send(ListedMessages(messages), again=True)
         if sent < len(records):
             redelivery.put_back([record.seq for record in records[sent:]])
+        if self._spans is not None:
+            self._spans.delivered(records[:sent], ledger.delivered_consumer + 1)
         for record in records[:sent]:
             deadline = now + config.ack_wait_of(ledger.deliveries(record.seq) + 1)
             ledger.redeliver(record.seq, now, deadline)

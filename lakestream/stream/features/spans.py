@@ -1,7 +1,8 @@
 """Spans of messages with `traceparent`, for OpenTelemetry.
 
 Belongs here: the part of the node that takes a message: its publish, its commit in the log, and the time until its
-segment is staged. The commit in the table is the compactor's (packages/spark/lakestream_spark/write/spans.py).
+segment is staged. The commit in the table is the compactor's (packages/spark/lakestream_spark/write/spans.py), delivery
+and ack the consumers' (consumer/spans.py).
 """
 
 from __future__ import annotations
@@ -9,8 +10,7 @@ from __future__ import annotations
 from collections import deque
 
 from lakestream.ports import Clock
-from lakestream.protocol import headers
-from lakestream.spans import COMMIT, HINT, NAMES, PUBLISH, STAGE, Parent, Spans, sampled_parent
+from lakestream.spans import COMMIT, PUBLISH, STAGE, Parent, Spans, traced
 from lakestream.stream.core.batch import After
 from lakestream.stream.core.feature import Feature
 
@@ -36,11 +36,7 @@ class PublishSpans(Feature):
         return self._spans is not None
 
     def prepared(self, subject: bytes, header: bytes, payload: bytes) -> After | None:
-        if HINT not in header:
-            return None
-        value = next(filter(None, (headers.get(header, name) for name in NAMES)), b"")
-        parent = sampled_parent(value)
-        if parent is None:
+        if (parent := traced(header)) is None:
             return None
         taken = _Taken(self, parent, subject, self._clock.now())
         self._unwritten.append(taken)

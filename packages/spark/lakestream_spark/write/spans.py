@@ -21,8 +21,8 @@ from lakestream.log.format.files import Files
 from lakestream.log.format.packed import read_plain
 from lakestream.log.format.record import decode_record
 from lakestream.log.format.segment import decode_segment_header, iter_frames, read_footer
-from lakestream.protocol import headers
-from lakestream.spans import HINT, NAMES, TABLE, Parent, Spans, sampled_parent
+from lakestream.spans import HINT, TABLE, Parent, Spans
+from lakestream.spans import traced as parent_of
 
 MAX_COMMIT_SPANS = 1_000
 """Messages of one commit that get a span, the first ones."""
@@ -99,9 +99,7 @@ def traced(path: str, after: int, most: int) -> list[tuple[int, Parent]]:
         row = bisect_right(offsets, place) - 1
         if row >= 0 and offsets[row] >= begin:
             record = decode_record(content, offsets[row])
-            value = next(filter(None, (headers.get(record.header, name) for name in NAMES)), b"")
-            parent = sampled_parent(value)
-            if parent is not None:
+            if (parent := parent_of(record.header)) is not None:
                 found.append((record.seq, parent))
         place = content.find(HINT, offsets[row + 1] if row + 1 < len(offsets) else end)
     return found
