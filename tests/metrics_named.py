@@ -20,7 +20,7 @@ _EXPRESSION = re.compile(r"^ *expr: (.*(?:\n {10,}\S.*)*)", re.MULTILINE)
 
 def expressions() -> list[str]:
     """Return the PromQL expressions of the dashboard and the rules."""
-    return [*_of_dashboard(json.loads(DASHBOARD.read_text())), *_EXPRESSION.findall(RULES.read_text())]
+    return [*of_dashboard(json.loads(DASHBOARD.read_text())), *_EXPRESSION.findall(RULES.read_text())]
 
 
 def named() -> set[str]:
@@ -33,10 +33,11 @@ def _is_histogram(name: str) -> bool:
     return bool(_HISTOGRAM_PART.search(name)) and not name.startswith(("jetstream_", "gnatsd_"))
 
 
-def _of_dashboard(value: Any) -> list[str]:
+def of_dashboard(value: Any) -> list[str]:
+    """Return the PromQL expressions of a dashboard, or of a part of one."""
     if isinstance(value, list):
-        return [each for one in value for each in _of_dashboard(one)]
+        return [each for one in value for each in of_dashboard(one)]
     if not isinstance(value, dict):
         return []
     own = [value[key] for key in ("expr", "definition") if isinstance(value.get(key), str)]
-    return own + [each for one in value.values() for each in _of_dashboard(one)]
+    return own + [each for one in value.values() for each in of_dashboard(one)]

@@ -9,7 +9,7 @@ import pytest
 
 from lakestream.ops.metrics import names as server
 from lakestream_spark.write import metrics as compactor
-from tests.metrics_named import DASHBOARD, ROOT, RULES, expressions, named
+from tests.metrics_named import DASHBOARD, ROOT, RULES, expressions, named, of_dashboard
 from tests.metrics_reference import PAGE, page
 
 pytestmark = pytest.mark.unit
@@ -40,6 +40,16 @@ def test_panels_have_places_of_their_own() -> None:
     assert len(taken) == len(set(taken))
     assert max(x for x, _ in taken) < 24
     assert len({panel["id"] for panel in panels}) == len(panels)
+
+
+def test_panels_without_data_on_one_server_are_hidden_until_their_row_is_opened() -> None:
+    rows = [panel for panel in json.loads(DASHBOARD.read_text())["panels"] if panel["type"] == "row"]
+    assert [row["title"] for row in rows if row["collapsed"]] == ["Cluster"]
+    closed = {each for row in rows if row["collapsed"] for each in of_dashboard(row)}
+    open_at_first = [each for each in of_dashboard(json.loads(DASHBOARD.read_text())) if each not in closed]
+    of_clusters = [each.name for each in (*server.RAFT, server.RAFT_LAG)]
+    shown = [each for each in open_at_first if any(name in each for name in of_clusters)]
+    assert [each for each in shown if not each.endswith(" or vector(0)")] == []
 
 
 def test_the_reference_is_current() -> None:
