@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -42,7 +44,14 @@ class ExtraMissing(ImportError):
 
     def __init__(self, purpose: str, module: str, extra: str) -> None:
         self.extra = extra
-        super().__init__(f"{purpose} needs {module}, which is not installed: pip install '{DISTRIBUTION}[{extra}]'")
+        remedy = "make run is still installing it" if _unfinished() else f"pip install '{DISTRIBUTION}[{extra}]'"
+        super().__init__(f"{purpose} needs {module}, which is not installed: {remedy}")
+
+
+def _unfinished() -> bool:
+    """Return True in a virtual environment that `make run` has only installed the server into, so far."""
+    stamps = (os.path.exists(os.path.join(sys.prefix, f".installed-{step}")) for step in ("server", "run"))
+    return tuple(stamps) == (True, False)
 
 
 @functools.cache

@@ -199,6 +199,15 @@ def test_a_command_without_its_packages_says_what_to_install(
     assert (done.returncode, done.stdout, done.stderr) == (1, "", f"lakestream: {line}\n")
 
 
+def test_while_make_run_installs_the_rest_a_command_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """tests/packages/test_first_hour.py is about the whole."""
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    text = "lakestream sql needs duckdb, which is not installed: "
+    for stamp, remedy in ((".installed-server", "make run is still installing it"), (".installed-run", "pip install")):
+        (tmp_path / stamp).touch()
+        assert str(extras.ExtraMissing("lakestream sql", "duckdb", "sql")).startswith(text + remedy)
+
+
 def test_without_an_optional_package_its_group_is_in_the_help_and_completes_to_nothing(tmp_path: Path) -> None:
     environ = without(tmp_path, "lakestream_catalogs", "lakestream_sharing")
     program = [sys.executable, "-m", "lakestream"]
