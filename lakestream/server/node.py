@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from lakestream import __version__, native
+from lakestream import __version__, extras, native
 from lakestream.config.errors import StartError
 from lakestream.config.options import (
     LEAFNODE,
@@ -63,9 +63,9 @@ if TYPE_CHECKING:
     from lakestream.net.peers.cluster import Cluster
     from lakestream.net.peers.workers import Workers
     from lakestream.net.remote.remotes import Remotes
+    from lakestream.ops.monitoring.monitored import Queries
     from lakestream.ops.monitoring.workers import Together
     from lakestream.ops.sql.listeners import SqlListener
-    from lakestream.ops.sql.service import SqlService
     from lakestream.ports import Bus, Subscribed
     from lakestream.server.jetstream import JetStream
     from lakestream.server.lake.keeper import LakeKeeper
@@ -103,7 +103,7 @@ class Node:
         self.cluster: Cluster | Standalone = Standalone(options.cluster.name)
         self.remotes: Remotes | None = None
         self.leafnodes: LeafNodes | None = None
-        self.sql: SqlService | None = None
+        self.sql: Queries | None = None
         self._sql_listeners: list[SqlListener] = []
         self._imports: AccountImports | None = None
         self.lame_duck = False
@@ -258,7 +258,6 @@ class Node:
         if not self.options.sql.enabled:
             return []
         from lakestream.ops.sql.processes import missing
-        from lakestream.ops.sql.service import SqlService  # which few servers need
 
         if absent := missing():
             raise StartError(absent)
@@ -267,8 +266,9 @@ class Node:
         from lakestream.server.jetstream import lake_root
 
         root, name = lake_root(self.options), self.identity.server_name
-        self.sql = SqlService(root, lambda: self.options, name, self.clock, self.log)
-        return [self.sql.serve]
+        service = extras.load("lakestream.sql", "Service", "sql", "SQL over NATS")
+        self.sql = made = service(root, lambda: self.options, name, self.clock, self.log)
+        return [made.serve]
 
     def _together(self, workers: Workers) -> Together:
         """Return what adds up the monitoring pages of all workers."""

@@ -180,6 +180,9 @@ class Queries(Protocol):
     def totals(self) -> Mapping[str, QueryFigures]:
         """Return the figures of each account that has asked."""
 
+    async def close(self) -> None:
+        """End all queries and their processes."""
+
 
 class WebPort(Protocol):
     """The listener for WebSocket, as /varz shows it."""

@@ -23,6 +23,7 @@ In reading order:
 - `completion.py`: Completion of names at the prompt of `lakestream sql`.
 - `nats_engine.py`: `lakestream sql --url`: SQL that a server answers over NATS.
 - `last.py`: The last message of each subject: last(ORDERS), and the values of a bucket.
+- `over_nats/`: SQL over NATS, in the server: the service `$LAKE.API.SQL`.
 """
 
 TAIL_BYTES = 1 << 30

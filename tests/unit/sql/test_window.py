@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from lakestream.ops.sql.window import Window
+from lakestream_sql.over_nats.window import Window
 
 pytestmark = pytest.mark.unit
 
