@@ -160,6 +160,19 @@ async def test_what_consumers_deliver_is_what_is_read(client: Client) -> None:
         ]
 
 
+def test_help_shows_the_parameters_of_a_read() -> None:
+    import pydoc
+
+    from lakestream.client import Client
+    from lakestream.client.sync import SyncClient
+
+    for name in ("scan", "to_arrow", "to_polars", "to_pandas"):
+        for each in (Client, SyncClient):
+            shown = pydoc.render_doc(getattr(each, name), renderer=pydoc.plaintext)
+            assert all(f"{parameter}: " in shown for parameter in ("columns", "subject", "first_seq", "as_of", "where"))
+    assert "the range of sequences" in str(Client.to_arrow.__doc__)
+
+
 async def test_data_frames(client: Client) -> None:
     await stream(client, "D")
     await publish(client, [("D.a", b"1"), ("D.b", b"2")])

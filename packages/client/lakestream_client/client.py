@@ -31,7 +31,7 @@ from lakestream_client.errors import (
 )
 from lakestream_client.messages import Message, checked_columns, of_record
 from lakestream_client.past import RETENTION, TIME_TRAVEL, AsOf, PastPoint, last_messages
-from lakestream_client.scan import CheckedFilters, Filters, direct_pages, of_lake, of_nats
+from lakestream_client.scan import CheckedFilters, Filters, direct_pages, of_lake, of_nats, with_filters
 from lakestream_client.sql import Answer, ask
 
 if TYPE_CHECKING:
@@ -241,6 +241,7 @@ class Client:
         return await _of_lake(read)
 
     # ------------------------------------------------------------------ Arrow
+    @with_filters
     async def scan(
         self, stream: str, columns: Sequence[str] | None = None, **filters: Unpack[Filters]
     ) -> pa.RecordBatchReader:
@@ -253,7 +254,13 @@ class Client:
             stream: the stream's name.
             columns: of subject, seq, time, time_ns, headers, data (the default), header_block, subject_bytes,
                 removed_time_ns. Messages that an archive has removed are read only with the last one.
-            filters: see `Filters`.
+            subject: a subject or filter with wildcards, or several of them. All filters have to hold.
+            first_seq, last_seq: the range of sequences, inclusive.
+            start, end: the range of store times, inclusive.
+            where: further comparisons of `subject`, `seq` or `time_ns`, such as `[("seq", ">", 17)]`.
+            as_of: the stream as it was at this time, inclusive. Needs the lake.
+            source: `auto`: the lake if this machine can read it, else NATS; `lake`, `nats`: only that.
+            batch_size: maximum number of rows of a batch.
 
         Raises:
             BadFilter, NoSuchStream, ReadFailed, DirectGetDisabled.
@@ -281,19 +288,32 @@ class Client:
 
         return of_nats(opened, asked)
 
+    @with_filters
     async def to_arrow(self, stream: str, columns: Sequence[str] | None = None, **filters: Unpack[Filters]) -> pa.Table:
         """Return a stream's messages as an Arrow table in memory, in sequence order.
 
-        Arguments and errors are those of `scan`.
+        Args:
+            stream: the stream's name.
+            columns: as of `scan`, by default subject, seq, time, time_ns, headers, data.
+            subject: a subject or filter with wildcards, or several of them. All filters have to hold.
+            first_seq, last_seq: the range of sequences, inclusive.
+            start, end: the range of store times, inclusive.
+            where: further comparisons of `subject`, `seq` or `time_ns`, such as `[("seq", ">", 17)]`.
+            as_of: the stream as it was at this time, inclusive. Needs the lake.
+            source: `auto`: the lake if this machine can read it, else NATS; `lake`, `nats`: only that.
+            batch_size: rows that are read at once.
+
+        Raises: as `scan`.
         """
         wanted = checked_columns(columns)
         reader = await self.scan(stream, wanted if "seq" in wanted else (*wanted, "seq"), **filters)
         return await asyncio.to_thread(_in_order, reader, wanted)
 
+    @with_filters
     async def to_polars(
         self, stream: str, columns: Sequence[str] | None = None, **filters: Unpack[Filters]
     ) -> polars.DataFrame:
-        """Return `to_arrow` for Polars. Raises MissingPackage without polars."""
+        """Return what `to_arrow` returns with the same arguments, for Polars. Raises MissingPackage without polars."""
         _require("to_polars()", "polars")
         import polars
 
@@ -301,10 +321,11 @@ class Client:
         assert isinstance(found, polars.DataFrame)
         return found
 
+    @with_filters
     async def to_pandas(
         self, stream: str, columns: Sequence[str] | None = None, **filters: Unpack[Filters]
     ) -> pandas.DataFrame:
-        """Return `to_arrow` for pandas. Raises MissingPackage without pandas."""
+        """Return what `to_arrow` returns with the same arguments, for pandas. Raises MissingPackage without pandas."""
         _require("to_pandas()", "pandas")
         return (await self.to_arrow(stream, columns, **filters)).to_pandas()
 

@@ -8,9 +8,10 @@ batches; a source holds a few of them at a time, never the stream.
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
 import msgspec
 
@@ -38,6 +39,8 @@ BATCH_ROWS = 10_000
 Time = datetime | str | int
 """A datetime, a text such as `2026-05-01 12:00:00` (UTC without a zone), or ns since the epoch."""
 Source = Literal["auto", "lake", "nats"]
+Read = TypeVar("Read", bound=Callable[..., Any])
+
 Comparison = tuple[str, str, Any]
 """(column, operator, value), as in pyarrow's `filters`."""
 
@@ -78,6 +81,17 @@ class Filters(TypedDict, total=False):
     as_of: Time
     source: Source
     batch_size: int
+
+
+def with_filters(read: Read) -> Read:
+    """Have `help` show the filters of a method with `**filters: Unpack[Filters]`, each as a parameter."""
+    shown = inspect.signature(read)
+    named = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=..., annotation=kind)
+        for name, kind in Filters.__annotations__.items()
+    ]
+    read.__signature__ = shown.replace(parameters=[*list(shown.parameters.values())[:-1], *named])  # type: ignore[attr-defined]
+    return read
 
 
 class CheckedFilters(msgspec.Struct, frozen=True):
