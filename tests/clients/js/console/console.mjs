@@ -249,6 +249,30 @@ const trials = {
     });
   },
 
+  /** The overview draws what is published to a stream; tests/packages/test_first_hour.py ends with it. */
+  async "the-dashboard-is-drawn"(desk) {
+    const page = await desk.page();
+    const shown = (async () => {
+      await page.getByRole("table", { name: "Busiest streams" }).getByRole("link", { name: "ORDERS" }).waitFor({ timeout: 3 * WAIT });
+      const plot = page.getByRole("figure", { name: "Messages per second" });
+      await plot.getByText(/stored\s+[1-9]/).waitFor({ timeout: 3 * WAIT });
+      const drawn = await plot.locator("canvas").evaluate((canvas) =>
+        canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.some((byte) => byte));
+      assert.ok(drawn, "the plot has no line");
+    })();
+    let done = false;
+    await Promise.all([
+      shown.finally(() => (done = true)),
+      withServer(async (nc, js) => {
+        while (!done) {
+          await js.publish("orders.de", '{"id": 2, "price": 1.5}');
+          await new Promise((next) => setTimeout(next, 20));
+        }
+      }),
+    ]);
+    await look(page, "dashboard", "light");
+  },
+
   /** The plots show figures of before the page was opened, in the range that is chosen. */
   async "the-history-of-figures"(desk) {
     const page = await desk.page();
