@@ -401,7 +401,7 @@ class BatchLines:
 def _say_result(as_json: bool, streams: int, rows: int, seconds: float, batches: int = 1) -> None:
     text = f"compacted {streams} {'stream' if streams == 1 else 'streams'}"
     text += f" in {batches} batches" if batches > 1 else ""
-    text += f", {rows} rows, {seconds:.2f} s"
+    text += f", {rows} {'row' if rows == 1 else 'rows'}, {seconds:.2f} s"
     job.tell(as_json, text, streams=streams, rows=rows, seconds=round(seconds, 3), batches=batches)
 
 

@@ -32,8 +32,12 @@ MONITOR_PORT = 8222
 METRICS_PORT = 9464
 """Default port of the compactor's metrics, at the loopback interface; there are none if it is taken."""
 
-_TRACE = re.compile(r"\s|Traceback \(|Caused by: |Suppressed: |(During handling|The above exception)\b")
-"""Lines of a stack trace of Java or Python, except for the first or last one, which has the error."""
+_TRACE = re.compile(
+    r"\s|Traceback \(|Caused by: |Suppressed: |(During handling|The above exception)\b"
+    r"|Setting (default|Spark) log level |To adjust logging level |WARNING: Using incubator modules"
+)
+"""Lines of a stack trace of Java or Python, except for the first or last one, which has the error; and what every Spark
+prints when it starts."""
 _COMPLAINT = re.compile(r"lakestream: |[\w.$]+(Error|Exception|Failure)(:|$)")
 
 
@@ -117,7 +121,8 @@ class ServerWithCompactor(Node):
             self.listeners.has_console,
             f"{lake.compactor_metrics_host}:{lake.compactor_metrics_port}",
         )
-        print(welcome(self.options.host, self.identity.port, self.keeper.root, *shown), flush=True)
+        if not self.options.log_json:  # each line is an object then
+            print(welcome(self.options.host, self.identity.port, self.keeper.root, *shown), flush=True)
 
     async def stop(self) -> None:
         """Stop the node and the compactor; return when both are gone."""

@@ -140,6 +140,18 @@ def test_a_running_server_is_recognised_and_looked_at(tmp_path: Path) -> None:
     assert doctor("-sd", str(tmp_path / "store"), "--monitor", NO_SERVER).level("server") == "fail"
 
 
+def test_without_arguments_it_examines_the_store_of_the_running_server(tmp_path: Path) -> None:
+    server = Server(Kind.OURS, tmp_path / "store", args=["-m", "-1"]).start()
+    (tmp_path / "elsewhere").mkdir()
+    try:
+        found = doctor("--monitor", f"http://127.0.0.1:{server.http_port}", cwd=tmp_path / "elsewhere")
+    finally:
+        server.kill()
+    assert f" in {tmp_path / 'store'}: " in found.one("fsync", "ok")["text"]
+    assert str(tmp_path / "store" / "lake") in found.one("lake", "ok")["text"]
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
 def test_certificates_that_expire_are_found(tmp_path: Path) -> None:
     authority = Authority(tmp_path, "ca")
     authority.issue("good", days=(-1, 365))

@@ -113,7 +113,9 @@ def extras() -> Iterator[CheckFinding]:
     """Check which extras of the package are installed."""
     installed = {name: all(map(_has_module, modules)) for name, modules in MODULES.items()}
     missing = [name for name, there in installed.items() if not there]
-    text = ", ".join(f"{name} {'installed' if there else 'not installed'}" for name, there in installed.items())
+    text = f"installed: {', '.join(name for name, there in installed.items() if there) or 'none'}"
+    if missing:
+        text += f"; not installed: {', '.join(missing)}"
     if not installed["lake"]:
         yield _warn(
             "extras",

@@ -5,6 +5,7 @@ Belongs here: the command, the order of the checks, and its output. The checks a
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated
 
@@ -21,7 +22,7 @@ from lakestream.lake.errors import LakeError
 from lakestream.lake.progress import waiting
 from lakestream_commands import checks
 from lakestream_commands.checks import CheckFinding
-from lakestream_commands.monitor import Monitor
+from lakestream_commands.monitor import Monitor, MonitorFailed
 
 DEFAULT_STORE = "data"
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "bold red"}
@@ -30,7 +31,13 @@ _COLOURS = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 def doctor(
     config: Annotated[str, typer.Option("--config", "-c", metavar="FILE", help="Configuration file to check.")] = "",
     store_dir: Annotated[
-        str | None, typer.Option("--store_dir", "-sd", metavar="DIR", help="Storage directory (default: ./data).")
+        str | None,
+        typer.Option(
+            "--store_dir",
+            "-sd",
+            metavar="DIR",
+            help="Storage directory (default: that of the running server, or ./data).",
+        ),
     ] = None,
     lake: Annotated[
         str | None, typer.Option("--lake", metavar="LAKE", help="The lake (default: <store_dir>/lake).")
@@ -49,6 +56,8 @@ def doctor(
 ) -> None:
     """Check this machine and a configuration, and say what is wrong and what to do."""
     with exits("stopped"):
+        if not config and store_dir is None and lake is None:
+            store_dir, lake = _places(Monitor(monitor or DEFAULT_MONITOR, tls_ca))
         options, findings = _options(config, store_dir, lake)
         for name, check in _checks(options, monitor, tls_ca):
             with waiting(f"checking {name}"):
@@ -59,6 +68,18 @@ def doctor(
     else:
         _show(findings)
     raise typer.Exit(1 if failed else 0)
+
+
+def _places(monitor: Monitor) -> tuple[str | None, str | None]:
+    """Return the storage directory and the lake of a server that runs on this machine; None without one."""
+    try:
+        page = monitor.page("varz").body
+    except MonitorFailed:
+        return None, None
+    store = str(((page.get("jetstream") or {}).get("config") or {}).get("store_dir", ""))
+    if not os.path.isdir(store):
+        return None, None
+    return os.path.dirname(store), (page.get("lake") or {}).get("url")
 
 
 def _options(config: str, store_dir: str | None, lake: str | None) -> tuple[Options, list[CheckFinding]]:

@@ -12,7 +12,7 @@ import typer
 
 from lakestream.cli.link import exits
 from lakestream.cli.server_options import MonitorOption, Server, with_server
-from lakestream.cli.terminal import JsonOption, console, print_json, short, size
+from lakestream.cli.terminal import JsonOption, console, counted, print_json, short, size
 from lakestream_commands.monitor import MonitoredServer, MonitoredStream, MonitorFailed, monitored, snapshot, warnings
 
 STREAMS = 20
@@ -97,10 +97,10 @@ def _show(now: MonitoredServer, limit: int | None) -> None:
             "process", f"{size(varz.get('mem', 0))} memory, {varz.get('cpu', 0):.0f} % of a core, {now.routes} routes"
         )
     else:
-        facts.add_row("clients", f"{len(now.connections)} connections of this account")
+        facts.add_row("clients", f"{counted(len(now.connections), 'connection')} of this account")
     jetstream = varz.get("jetstream") or {}
     if jetstream and not now.is_whole:
-        facts.add_row("JetStream", f"{len(now.streams)} streams of this account")
+        facts.add_row("JetStream", f"{counted(len(now.streams), 'stream')} of this account")
     elif jetstream:
         used, most = (
             (jetstream.get("stats") or {}).get("storage", 0),

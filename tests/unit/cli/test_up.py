@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 import queue
 import re
@@ -404,7 +405,7 @@ sys.stdin.buffer.read()
 class Up:
     """Running `lakestream up` whose compactor is a stand-in."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *arguments: str) -> None:
         self.directory = directory
         (directory / "jobs").mkdir()
         (directory / "jobs" / "compact.py").write_text(STAND_IN)
@@ -425,6 +426,7 @@ class Up:
                     "-1",
                     "-sd",
                     directory / "d",
+                    *arguments,
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -453,6 +455,19 @@ def up(tmp_path: Path, java: Callable[[int], None]) -> Iterator[Up]:
     yield up
     up.process.kill()
     up.process.wait()
+
+
+def test_with_json_lines_nothing_else_is_printed(tmp_path: Path, java: Callable[[int], None]) -> None:
+    java(17)
+    (tmp_path / "nats.conf").write_text("log { format: json }\n")
+    up = Up(tmp_path, "-c", str(tmp_path / "nats.conf"))
+    try:
+        up.expect("compactor: stand-in")
+    finally:
+        up.process.kill()
+        up.process.wait()
+    assert up.out.read_text() == ""
+    assert all("message" in json.loads(line) for line in up.log.read_text().splitlines())
 
 
 def test_up_runs_the_compactor_beside_the_server(up: Up) -> None:
@@ -516,6 +531,9 @@ def test_up_on_a_taken_port_starts_no_compactor(up: Up, tmp_path: Path) -> None:
 def test_a_stack_trace_of_the_compactor_is_one_warning_and_for_the_rest_debugging() -> None:
     said = """\
 compacted 1 stream, 50 rows, 0.90 s
+WARNING: Using incubator modules: jdk.incubator.vector
+Setting default log level to "WARN".
+To adjust logging level use sc.setLogLevel(newLevel). For SparkR, use setLogLevel(newLevel).
 2026-05-01 12:00:00 ERROR MicroBatchExecution: Query lakestream terminated with error
 java.net.SocketTimeoutException: Timed out while waiting for the Python worker to connect back
 \tat org.apache.spark.api.python.PythonWorkerFactory.create(PythonWorkerFactory.scala:184)
@@ -533,6 +551,7 @@ KeyError
 compactor ready"""
     levels = [
         "info",
+        *["debug"] * 3,
         "error",
         "warn",
         "debug",

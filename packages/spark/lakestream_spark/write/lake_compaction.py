@@ -31,6 +31,7 @@ from lakestream.lake.errors import LakeError, StillCloned, TableBusy, first_line
 from lakestream.lake.staging import staging
 from lakestream.lake.staging.scan import Scanner
 from lakestream.lake.staging.staging import StagedStream
+from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.storage.locks import COMPACTOR_LOCK, mark
 from lakestream_spark.write.clone_worker import CloneWorker
@@ -366,6 +367,9 @@ class LakeCompaction:
         if isinstance(error, StillCloned):  # an earlier stream's table is in the way
             self.clones.release(error.table)
             return
+        if self._has_vanished(directory):  # with its stream, which the server has deleted meanwhile
+            self.failures.pop(directory, None)
+            return
         known = self._streams.get(directory)
         reason = _reason(error) if known is None else with_remedy(_reason(error), known.table)
         tally.failures[directory] = self.failures[directory] = reason
@@ -373,6 +377,12 @@ class LakeCompaction:
             tally.waiting.add(directory)
         elif reason != WORKER_LATE:
             self._note(directory, reason)
+
+    def _has_vanished(self, directory: str) -> bool:
+        try:
+            return not self._storage.exists(f"{directory}/{paths.STREAM_FILE}")
+        except (OSError, LakeError):
+            return False  # the lake is away
 
     def _succeed(self, directory: str) -> None:
         self.failures.pop(directory, None)
