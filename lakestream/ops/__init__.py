@@ -7,6 +7,6 @@ In reading order:
 - `monitoring/`: The monitoring port (/varz, /connz, /jsz …).
 - `metrics/`: Metrics of a server: `/metrics` of the monitoring port.
 - `system/`: The system account (`$SYS.>`).
-- `sql/`: SQL for clients, in processes of their own: the processes, and the service over NATS.
+- `sql/`: SQL for clients, in processes of their own: no query can hold up the server.
 - `ports_file.py`: Files by which tools find a running server.
 """
