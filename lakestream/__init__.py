@@ -26,6 +26,7 @@ In reading order:
 - `cli/`: Commands.
 - `runtime.py`: Time and threads of a running server.
 - `logging.py`: Log lines as nats-server writes them.
+- `ended.py`: Objects that have ended, for the interpreter's collector of cycles.
 - `extras.py`: Optional packages: the modules that each extra of lakestream installs, and the error for a missing one.
 - `spans.py`: Spans of published messages, for OpenTelemetry.
 - `spark.py`: Spark over the streams of a lake.

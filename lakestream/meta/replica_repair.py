@@ -74,6 +74,10 @@ class Repairs:
         elif self._next is None and not self._scrubbing:
             self._wait()
 
+    def forget(self, replica: Replica) -> None:
+        """Drop a replica that has ended."""
+        self._known.pop(replica, None)
+
     def _add(self, replica: Replica) -> None:
         if replica.stream is not None:
             store = replica.stream.store
@@ -94,7 +98,6 @@ class Repairs:
 
     def _round(self) -> None:
         self._next = None
-        self._known = {replica: None for replica in self._known if not replica.closed}
         if self._scrubbing or not self._known:
             return
         for replica in self._known:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from lakestream.ended import reexamine
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.files import Brief
 from lakestream.log.store.base import READ_AGAIN_NS, BaseUnreadable
@@ -30,6 +31,20 @@ if TYPE_CHECKING:
 
 CLOSED_AT_ONCE = 8
 """Streams whose last checkpoints are written at the same time (8)."""
+
+ENDED_NS = 20_000_000_000
+"""Time after which nothing refers to a removed replica any more (20 s)."""
+
+_PARTS = (
+    "lakestream.meta.replica",
+    "lakestream.raft",
+    "lakestream.stream",
+    "lakestream.log",
+    "lakestream.account.get",
+    "lakestream.server.lake.history",
+    "lakestream.server.lake.stream_sync",
+)
+"""Modules of what ends with a replica; all of it has to be looked at together."""
 
 NAMED_LATER = "it is opened when the meta group names it"
 
@@ -116,6 +131,7 @@ class Replicas:
         """Stop a replica and forget it; its files stay."""
         del self.by_uid[replica.uid]
         self.host.gone(replica)
+        self.repairs.forget(replica)
         replica.stop()
 
     def start(self) -> None:
@@ -216,6 +232,7 @@ class Replicas:
             return
         replica.trouble, replica.was = "", replica.trouble
         self.host.gone(replica)
+        self.repairs.forget(replica)
         replica.deleted = deleted
         replica.stop(deleted=True)
         replica.report_created(api_error(10059))
@@ -258,6 +275,9 @@ class Replicas:
                 self._log.warn(f"stream {replica.name}: removed; its log could not be read, so a table of it stays")
             for waiting in self._removals.pop(replica.key, []):
                 waiting(failed)
+            if error is None:
+                # Not before its last timers have ended, which refer to it.
+                self._shared.clock.call_later(ENDED_NS, lambda: reexamine(replica, _PARTS, self))
 
         self._shared.io.submit(lambda: replica.remove(deleted), removed)
 

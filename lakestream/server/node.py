@@ -126,7 +126,7 @@ class Node:
         """Start, serve, stop."""
         await self.start()
         self._handle_signals()
-        Collector(self.clock).start()
+        Collector().start()
         self.stalls.start(self.clock)
         await self._stopped.wait()
         self.stalls.stop()

@@ -63,6 +63,35 @@ def _at_most(against: str, bound: float) -> Goal:
     return Goal(against, False, bound)
 
 
+_SCALE = (
+    ("literal", "multi_last of 1,000 literal keys among 1 million", "s", 1.0),
+    ("wildcard", "multi_last by wildcard among 1 million", "s", 1.0),
+    ("info", "STREAM.INFO by wildcard, 1,000 of 1 million", "s", 1.0),
+    ("filters", "consumer with 300 wildcard filters, and its messages", "s", 1.5),
+    ("watch", "watch of 1 million keys", "s", 1.5),
+    ("purge", "purge of a single key", "s", 1.0),
+    ("deletes", "delete of every tenth of 5 million messages, each", "s", 1.0),
+    ("lowered", "`max_msgs_per_subject` 10 to 1 on 1 million subjects", "s", 1.0),
+    ("expiry", "1 million messages with a TTL of 2 s, until they have expired", "s", 1.0),
+    ("ids", "5 million publishes with message ids, each", "s", 1.0),
+    ("sources", "5 sources of 1 million messages each", "s", 1.0),
+    ("mirror", "mirror of 5 million messages", "s", 1.0),
+    ("streams", "5,000 streams created", "s", 1.5),
+    ("churn", "3,000 streams, consumers and 4,000 connections come and go", "s", 0.0),
+    ("fan", "1,000 core messages to 5,000 subscriptions on 50 connections", "s", 1.0),
+)
+"""Rows of the section `scale`, with the bound of their ratio to A (0: no goal). Each has a stall."""
+
+
+def _scale(key: str, title: str, unit: str, bound: float) -> tuple[Figure, Figure]:
+    """Return a row's time, and the longest wait of another client meanwhile."""
+    goals = (_at_most(A, bound),) if bound else ()
+    return (
+        Figure(f"scale_{key}", "scale", title, unit, goals),
+        Figure(f"scale_{key}_stall", "scale", "the same: longest wait of others", "ms", (_at_most("", 50),)),
+    )
+
+
 FIGURES = (
     Figure("js_async_128", "publish", "publishes in flight, 128 B", "msgs/s", (_at_least(A, 1.5), _at_least(B, 60))),
     Figure("js_async_1024", "publish", "publishes in flight, 1 KiB", "msgs/s", (_at_least(A, 1.2), _at_least(B, 60))),
@@ -106,6 +135,12 @@ FIGURES = (
     Figure("compaction_mib", "compaction", "compaction: peak memory", "MiB", (_at_most("", 1536),)),
     Figure("compaction_beside", "compaction", "compaction beside a publisher", "msgs/s", (_at_least("", 60_000),)),
     Figure("compaction_beside_mib", "compaction", "the same: peak memory", "MiB", (_at_most("", 1536),)),
+    *(figure for each in _SCALE for figure in _scale(*each)),
+    Figure("scale_ids_cpu", "scale", "a publish with a message id: processor time", "µs", (_at_most(A, 1.0),)),
+    Figure("scale_ids_bytes", "scale", "a message id and its message: memory", "B", (_at_most(A, 1.0),)),
+    Figure("scale_streams_last", "scale", "the last tenth of 5,000 streams, each", "ms", (_at_most(A, 1.5),)),
+    Figure("scale_restart", "scale", "restart with 5,000 streams", "s", (_at_most(A, 1.0),)),
+    Figure("scale_idle", "scale", "idle server with 5,000 streams", "% of a core", (_at_most("", 2),)),
 )
 
 

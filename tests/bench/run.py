@@ -1,6 +1,7 @@
 """Run the benchmarks and print one table: lakestream beside nats-server without and with a sync before each ack.
 
-    python -m tests.bench.run [SECTION ...] [--rounds 5] [--quick] [--save|--add] [--out DIRECTORY] [--note TEXT]
+    python -m tests.bench.run [SECTION ...] [--rounds 5] [--quick] [--save|--add] [--full] [--out DIRECTORY]
+                               [--note TEXT]
 
 Without sections it runs all of them; `--quick` runs one short round of those that do not need Spark (three minutes).
 The rounds alternate between the servers. Results, plots and page are written to --out (build/bench); with `--save` they
@@ -22,7 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import lakestream
-from tests.bench import growth, report, sections, sql
+from tests.bench import growth, report, scale, sections, sql
 from tests.bench.figures import FIGURES, KINDS, OURS, RESULTS, ROOT, A, Machine, Results, Section, load, number, row
 from tests.bench.sections import Plan
 from tests.servers import Kind, program
@@ -44,6 +45,7 @@ SECTIONS: dict[str, Callable[[Plan, Section], None]] = {
     "fresh": sections.fresh,
     "compaction": sections.compaction,
     "sql": sql.sql,
+    "scale": scale.scale,
 }
 SPARK = ("fresh", "compaction", "sql")
 
@@ -127,6 +129,7 @@ def main() -> int:
     parser.add_argument("--add", action="store_true", help="add these sections to the results, page and plots in docs/")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench", help="directory (default: build/bench)")
     parser.add_argument("--note", default="", help="sentence for the page, such as what else the machine did")
+    parser.add_argument("--full", action="store_true", help="sizes of the section scale as they are, not a tenth")
     options = parser.parse_args()
     if unknown := set(options.sections) - set(SECTIONS):
         parser.error(f"no such section: {', '.join(sorted(unknown))}; there are {', '.join(SECTIONS)}")
@@ -137,7 +140,9 @@ def main() -> int:
 
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # servers and compactors end with it
     rounds = options.rounds or (1 if options.quick else 5)
-    plan = Plan(options.quick, rounds, 0.5 if options.quick else 2.0, 20_000 if options.quick else 100_000, say)
+    plan = Plan(
+        options.quick, rounds, 0.5 if options.quick else 2.0, 20_000 if options.quick else 100_000, say, options.full
+    )
     results = header(options, plan)
     commit, kept = results.commit, options.save or options.add
     if options.add:

@@ -70,6 +70,7 @@ class Plan(NamedTuple):
         seconds: length of one load.
         stored: messages that are read back.
         say: prints a line of progress.
+        full: the section `scale` takes its sizes as they are, not a tenth.
     """
 
     quick: bool
@@ -77,6 +78,7 @@ class Plan(NamedTuple):
     seconds: float
     stored: int
     say: Callable[[str], None]
+    full: bool = False
 
 
 class TooLong(Exception):

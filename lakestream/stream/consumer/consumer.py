@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
+from lakestream.ended import reexamine
 from lakestream.ports import ClientInfo, Single, Subscribed, singly
 from lakestream.protocol.api.request import level_refused
 from lakestream.protocol.subjects import covers, is_literal, matches, overlaps
@@ -32,6 +33,9 @@ from lakestream.stream.consumer.redelivery import Redelivery
 from lakestream.stream.consumer.spans import DeliverySpans
 from lakestream.stream.core.operations import CreateConsumer, DeleteConsumer, UpdateConsumer
 from lakestream.stream.core.stream import StreamCore
+
+_PARTS = __name__.rpartition(".")[0]
+"""Package of a consumer's parts."""
 
 
 class Siblings(Protocol):
@@ -253,6 +257,7 @@ class Consumer:
         self._silence()
         if self.stream.leading:
             self.advisories.deleted()
+        reexamine(self, (_PARTS,), self.stream, self._siblings)
 
     def _unused(self) -> None:
         """Delete the consumer: it was not used for `inactive_threshold`."""

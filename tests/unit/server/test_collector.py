@@ -8,8 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from lakestream.server.heap import FULL_NS, YOUNG_OBJECTS, Collector
-from tests.unit.stream_world import ManualClock
+from lakestream.meta.replica import Replica
+from lakestream.meta.replicas import ENDED_NS
+from lakestream.server.heap import OLD_ROUNDS, YOUNG_OBJECTS, YOUNG_ROUNDS, Collector
+from tests.unit.consumer_world import World
 
 pytestmark = pytest.mark.unit
 
@@ -24,28 +26,62 @@ class Cycle:
 @pytest.fixture(autouse=True)
 def settings() -> Iterator[None]:
     """Restore the interpreter's own settings."""
-    before = gc.get_threshold()
+    before, calls = gc.get_threshold(), list(gc.callbacks)
     yield
+    gc.callbacks[:] = calls
     gc.unfreeze()
     gc.set_threshold(*before)
 
 
-def old_garbage() -> weakref.ref[Cycle]:
-    """Return a reference to a cycle that has outlived the young collections, and that nothing else refers to."""
-    cycle = Cycle()
-    gc.collect(1)
-    return weakref.ref(cycle)
+def streams() -> int:
+    """Return the number of replicas that exist."""
+    gc.unfreeze()
+    return sum(type(each) is Replica for each in gc.get_objects())
 
 
-def test_old_cycles_are_collected_at_intervals_and_not_because_the_heap_grows() -> None:
-    clock = ManualClock()
-    Collector(clock).start()
-    garbage = old_garbage()
+def test_old_objects_are_looked_at_in_pieces_however_many_there_are() -> None:
+    looked: list[int] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            looked.append(sum(len(gc.get_objects(generation)) for generation in range(info["generation"] + 1)))
+
+    Collector().start()
+    gc.callbacks.append(note)
     kept = [[number] for number in range(100 * YOUNG_OBJECTS)]
-    assert garbage() is not None, "a full collection has come while the heap grew"
-    clock.advance(FULL_NS)
-    assert garbage() is None
-    garbage = old_garbage()
-    clock.advance(FULL_NS)
+    gc.callbacks.remove(note)
+    assert looked
+    assert max(looked) < YOUNG_OBJECTS * (YOUNG_ROUNDS + 2) * (OLD_ROUNDS + 2) < len(kept)
+
+
+def test_cycles_that_end_early_are_collected() -> None:
+    Collector().start()
+    garbage = weakref.ref(Cycle())
+    kept = [[number] for number in range(YOUNG_OBJECTS * (YOUNG_ROUNDS + 2))]
     assert garbage() is None
     assert kept
+
+
+def test_a_deleted_consumer_is_freed_though_it_was_exempt() -> None:
+    world = World()
+    world.stream()
+    consumer = weakref.ref(world.consumer("c"))
+    world.pull()
+    gc.collect()
+    gc.freeze()
+    assert world.ask("CONSUMER.DELETE.S.c")["success"]
+    world.clock.advance(1_000_000_000)
+    gc.collect(1)
+    assert consumer() is None
+
+
+def test_a_deleted_stream_is_freed_though_it_was_exempt() -> None:
+    before, world = streams(), World()
+    world.stream()
+    world.consumer("c")
+    gc.collect()
+    gc.freeze()
+    assert world.ask("STREAM.DELETE.S")["success"]
+    world.clock.advance(2 * ENDED_NS)
+    gc.collect(1)
+    assert streams() <= before
