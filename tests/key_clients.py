@@ -131,6 +131,7 @@ class Client(threading.Thread):
         rest_s: pause between two operations, so that the machine is not the bottleneck.
         epoch_s: use new keys after this time, which keeps the history of each one short; 0 for never.
         bucket: name of the bucket.
+        consistently: let every second direct get ask for the newest value, which counts as a read.
     """
 
     def __init__(
@@ -145,6 +146,7 @@ class Client(threading.Thread):
         rest_s: float = 0.0,
         epoch_s: float = 0.0,
         bucket: str = BUCKET,
+        consistently: bool = False,
     ) -> None:
         super().__init__(daemon=True, name=f"client {number}")
         self.number = number
@@ -157,6 +159,7 @@ class Client(threading.Thread):
         self._rest_s = rest_s
         self._epoch_s = epoch_s
         self._bucket = bucket
+        self._consistently = consistently
         self.unanswered = 0
         """Operations that had no answer within the timeout of the connection."""
         self._stopped = threading.Event()
@@ -262,13 +265,15 @@ class Client(threading.Thread):
         self._history.note(Operation(key, began, ended, value, False, None, Outcome.OK, seq, self.number))
 
     def _direct_get(self, wire: Wire, key: str) -> None:
+        read = self._consistently and self._rng.random() < 0.5
+        headers = {"Nats-Consistency": "linearizable"} if read else None
         began = time.monotonic()
-        answer = wire.request(f"$JS.API.DIRECT.GET.KV_{self._bucket}.$KV.{self._bucket}.{key}")
+        answer = wire.request(f"$JS.API.DIRECT.GET.KV_{self._bucket}.$KV.{self._bucket}.{key}", b"", headers)
         ended = time.monotonic()
         if answer.status == NO_RESPONDERS:
             return
         if answer.status == 404:
-            self._history.direct.append(DirectRead(key, began, ended, "", 0))
+            self._read(read, DirectRead(key, began, ended, "", 0))
             return
         if answer.status:
             self._history.surprises.append(f"direct get: {answer.header!r}")
@@ -277,7 +282,14 @@ class Client(threading.Thread):
         value = fields.get(VALUE) or answer.data.decode()
         seq = int(fields["Nats-Sequence"])
         self._last[key] = max(seq, self._last.get(key, 0))
-        self._history.direct.append(DirectRead(key, began, ended, value, seq))
+        self._read(read, DirectRead(key, began, ended, value, seq))
+
+    def _read(self, linearizable: bool, got: DirectRead) -> None:
+        key, began, ended, value, seq = got
+        if linearizable:
+            self._history.note(Operation(key, began, ended, value, False, None, Outcome.OK, seq, self.number))
+        else:
+            self._history.direct.append(got)
 
 
 def _value_of_json(message: dict[str, Any]) -> str:

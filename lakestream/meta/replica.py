@@ -15,6 +15,7 @@ from lakestream.log.format.errors import CorruptLog, LogError
 from lakestream.log.store.base import READ_AGAIN_NS, BaseUnreadable
 from lakestream.log.store.segment_log import SegmentLog
 from lakestream.log.store.store import Store
+from lakestream.meta.read_index import ReadIndexes
 from lakestream.meta.replica_transfer import Fetch, Offer
 from lakestream.meta.site import OpenedReplica, PeerInfo, Site, group_id
 from lakestream.protocol.api.errors import ApiError, for_clients
@@ -340,6 +341,7 @@ class Replica:
         stream.pipeline.group = self.group
         stream.store.subjects.share()
         stream.store.watch_damage(self._damaged)
+        stream.confirming.ask_leader = lambda done: self._owner.reads.ask(self.leader, self.uid, done)
         if stream.store.config == self.create.config:
             stream.store.config = self.create.config  # one object for both
         self.stream = stream
@@ -640,6 +642,7 @@ class ReplicaOwner(Protocol):
     """Interface to the replicas of a node, for each of them."""
 
     host: Host
+    reads: ReadIndexes
 
     def damaged(self, replica: Replica, error: CorruptLog) -> None:
         """Repair damage found in a replica's files. In the event loop, perhaps within a read that fails."""

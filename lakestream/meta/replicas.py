@@ -16,6 +16,7 @@ from lakestream.log.format.errors import LogError
 from lakestream.log.format.files import Brief
 from lakestream.log.store.base import READ_AGAIN_NS, BaseUnreadable
 from lakestream.meta import deleted_streams
+from lakestream.meta.read_index import ReadIndexes
 from lakestream.meta.replica_files import MemberFiles, decode_identity
 from lakestream.meta.replica_repair import Repairs
 from lakestream.meta.replica_transfer import StateSender
@@ -62,6 +63,7 @@ class Replicas:
         self.on_damage: Callable[[Replica, str], None] = lambda replica, what: None
         """Called for damage that other members repair, to send an advisory."""
         self.sender = StateSender(site, self.by_uid.get)
+        self.reads = ReadIndexes(site.peers, self.by_uid.get)
         self.repairs = Repairs(site, lambda replica, what: self.on_damage(replica, what))
         self.damaged, self.scrub = self.repairs.found, self.repairs.scrub
         self._log, self._files, self._shared = site.log, site.files, site.shared

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 
 import pytest
 
@@ -14,7 +15,7 @@ from tests.cluster.conftest import StartCluster
 from tests.cluster.nodes import Cluster, Node, until
 from tests.cluster.test_streams import fill
 from tests.servers import Kind
-from tests.wire import WireTimeout
+from tests.wire import Wire, WireTimeout
 
 pytestmark = pytest.mark.cluster
 
@@ -110,6 +111,50 @@ def test_a_follower_that_stood_still_forgets_nothing(start_cluster: StartCluster
     seen = reader.until(lambda seen: seen[-1] == 150)
     assert set(seen) <= set(range(50, 151))
     assert seen[-1] == 150
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("by", ["header", "metadata"])
+def test_a_linearizable_get_of_a_follower_has_what_was_acked_before(start_cluster: StartCluster, by: str) -> None:
+    """A follower whose link to the leader is slow answers with the newest message, though it learns of it late."""
+    cluster = start_cluster(links=True, config="lake { enabled: false }")
+    metadata = {"lakestream.consistency": "linearizable"} if by == "metadata" else {}
+    headers = {"Nats-Consistency": "linearizable"} if by == "header" else None
+    cluster.stream("S", ["s.>"], allow_direct=True, metadata=metadata)
+    leader = cluster.stream_leader("S")
+    with ExitStack() as stack:
+        publisher = stack.enter_context(cluster.wire(leader))
+        wires = [stack.enter_context(cluster.wire(node)) for node in cluster.nodes]
+        for number in range(1, 101):
+            assert publisher.request("s.a", b"x").json()["seq"] == number
+            for wire in wires:
+                frame = wire.request("$JS.API.DIRECT.GET.S.s.a", b"", headers)
+                assert frame.headers["Nats-Sequence"] == str(number)
+                frame = wire.request("$JS.API.DIRECT.GET.S", b'{"last_by_subj":"s.a"}', headers)
+                assert frame.headers["Nats-Sequence"] == str(number)
+
+
+def test_a_node_that_is_cut_off_answers_no_linearizable_get(start_cluster: StartCluster) -> None:
+    cluster = start_cluster(links=True, config="lake { enabled: false }")
+    cluster.stream("S", ["s.>"], allow_direct=True)
+    fill(cluster, 10)
+    for cut_off in (cluster.stream_leader("S"), cluster.followers("S")[0]):
+        cluster.isolate(cut_off)
+        with cluster.wire(cut_off, 1.0) as wire:
+            # A request that goes to another replica is lost while the node has not noticed that it is cut off.
+            until(lambda wire=wire: _status(wire) == 503, "an answer of the node itself")  # type: ignore[misc]
+        cluster.heal()
+        cluster.wait_current("S")
+
+
+def _status(wire: Wire) -> int:
+    """Return the status of a linearizable get: 0 with a message, -1 without an answer."""
+    try:
+        status = wire.request("$JS.API.DIRECT.GET.S.s.a", b"", {"Nats-Consistency": "linearizable"}).status
+    except WireTimeout:
+        return -1
+    assert status, "a message, though nobody could confirm that it is the newest"
+    return status
 
 
 def _newest(cluster: Cluster, node: Node) -> int:

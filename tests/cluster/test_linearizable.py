@@ -1,8 +1,8 @@
 """Test of linearizability.
 
 Sixteen clients use the keys of a bucket on three nodes while leaders die, hang and are cut off. Compare-and-set, blind
-writes, markers, and gets from the leader must be linearizable. Direct gets may be stale, since every replica answers
-them, but return only stored values. The bucket keeps all messages, so that it shows afterwards for each unanswered
+writes, markers, gets from the leader, and direct gets that ask for it must be linearizable. Other direct gets may be
+stale, since every replica answers them, but return only stored values. The bucket keeps all messages, so that it shows afterwards for each unanswered
 write if it happened; another one keeps only the last value. LAKESTREAM_LINEAR_ROUNDS (4) is the number of faults. The
 seed is printed; LAKESTREAM_LINEAR_SEED repeats its choices.
 """
@@ -73,7 +73,7 @@ def _client(cluster: Cluster, number: int, history: History, rng: random.Random,
         node = first.pop() if first else mine.choice(cluster.nodes)
         return cluster.wire(node, TIMEOUT_S)
 
-    return Client(number, history, connect, mine, keep=kept < 0, insist=True, rest_s=REST_S)
+    return Client(number, history, connect, mine, keep=kept < 0, insist=True, rest_s=REST_S, consistently=True)
 
 
 def _wait_answers(clients: list[Client], count: int) -> None:

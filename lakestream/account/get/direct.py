@@ -26,12 +26,14 @@ from lakestream.ports import (
     Take,
     singly,
 )
+from lakestream.protocol import headers
 from lakestream.protocol.api.json_syntax import JsonError, end_of_value, next_value
 from lakestream.protocol.api.jsonio import parse
 from lakestream.protocol.api.request import level_refused, prefixes
 from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 from lakestream.protocol.gotime import time_ns
 from lakestream.protocol.publishes import WIDTH, Publishes
+from lakestream.stream.core.config import LINEARIZABLE
 from lakestream.stream.core.reader import HistoryUnavailableError
 
 if TYPE_CHECKING:
@@ -79,6 +81,14 @@ INTERNAL: Final = status(500, b"Internal Server Error")
 LEVEL: Final = status(412, b"Required Api Level")
 TOO_MANY: Final = status(413, b"Too Many Results")
 BUSY: Final = status(429, b"Too Many Requests")
+NO_LEADER: Final = status(503, b"No Leader")
+"""A linearizable get while no leader is known, or it cannot reach a majority; clients take it for no responders."""
+A_MIRROR: Final = status(412, b"Mirrors Are Not Linearizable")
+
+CONSISTENCY: Final = b"Nats-Consistency"
+"""Header of a request that may not be answered from a replica that lags: `linearizable`."""
+MAX_CONFIRMING: Final = 10_000
+"""Maximum number of direct gets of one stream that wait for the leader; further ones fail with 429."""
 
 _STAR, _GREATER = b"*>"
 """Wildcards as numbers, which are looked for in a fifth of the time of bytes."""
@@ -168,7 +178,7 @@ class Gets:
         self._headers = MessageHeaders(shown or stream.name)
         self._behind = behind
         self._searches = search.Searches(stream.bus, stream.clock)
-        self._in_lake = self._in_past = self._sending = self._waiting = 0
+        self._in_lake = self._in_past = self._sending = self._waiting = self._confirming = 0
 
     # ------------------------------------------------------------------ the newest message of a subject
     def by_subject(self, start: int) -> Take:
@@ -176,7 +186,7 @@ class Gets:
         stream = self._stream
         store, send = stream.store, stream.bus.send
         last, read, block = store.subjects.last, store.read, self._headers.single
-        answer, mirroring, pipeline = self._answer_last, stream.mirroring, stream.pipeline
+        mirroring, pipeline, confirming = stream.mirroring, stream.pipeline, stream.confirming
         take_run = self._by_subjects(start)
 
         def take(messages: Messages, begin: int, end: int, client: ClientInfo) -> int:
@@ -189,7 +199,7 @@ class Gets:
             subject, reply = one.subject, one.reply
             header, payload = one.header, one.payload
             plain = not header and not payload and reply and not (mirroring.copying and len(pipeline))
-            if plain and _STAR not in subject and _GREATER not in subject:
+            if plain and not confirming.linearizable and _STAR not in subject and _GREATER not in subject:
                 seq = last(subject[start:])
                 if seq:
                     try:
@@ -199,11 +209,7 @@ class Gets:
                     if record is not None:
                         send(Single(reply, b"", block(record), record.data))
                         return begin + 1
-            try:
-                answer(subject[start:], reply, header, payload)
-            except Exception:
-                self._say(reply, INTERNAL)
-                raise
+            self._consistently(header, reply, lambda: self._answer_last(subject[start:], reply, header, payload))
             return begin + 1
 
         return take
@@ -215,7 +221,7 @@ class Gets:
         store, last, block = stream.store, stream.store.subjects.last, self._headers.single
 
         def get_run(run: Publishes, begin: int, end: int) -> bool:
-            if stream.mirroring.copying and len(stream.pipeline):
+            if stream.confirming.linearizable or (stream.mirroring.copying and len(stream.pipeline)):
                 return False
             places = run.places[begin * WIDTH : end * WIDTH]
             if run.heads or any(places[3::WIDTH]) or not all(places[1::WIDTH]):
@@ -285,14 +291,41 @@ class Gets:
         behind = self._behind() if self._behind is not None and not self._stream.store.last_seq else None
         return Gets(behind, self._max_bytes, self._share, self._stream.name) if behind is not None else None
 
-    # ------------------------------------------------------------------ requests with a body
-    def by_request(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
-        """Answer a request to `….<stream>`."""
+    # ------------------------------------------------------------------ consistency
+    def _consistently(self, header: bytes, reply: bytes, answer: Callable[[], None]) -> None:
+        """Answer at once, or a linearizable get once this replica has everything that was acked before it came."""
+        wanted, stream = headers.get(header, CONSISTENCY) if header else None, self._stream
+        if wanted is None and not stream.confirming.linearizable:
+            self._answered(reply, answer)
+        elif wanted not in (None, LINEARIZABLE):
+            self._say(reply, BAD)
+        elif stream.config.mirror is not None:
+            self._say(reply, A_MIRROR)
+        elif self._confirming >= MAX_CONFIRMING:
+            self._say(reply, BUSY)
+        else:
+            self._confirming += 1
+
+            def confirmed(known: bool) -> None:
+                self._confirming -= 1
+                if known:
+                    self._answered(reply, answer)
+                else:
+                    self._say(reply, NO_LEADER)
+
+            stream.confirming.caught_up(confirmed)
+
+    def _answered(self, reply: bytes, answer: Callable[[], None]) -> None:
         try:
-            self._requested(subject, reply, header, payload, client)
+            answer()
         except Exception:  # answer in any case; the bus logs the exception
             self._say(reply, INTERNAL)
             raise
+
+    # ------------------------------------------------------------------ requests with a body
+    def by_request(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
+        """Answer a request to `….<stream>`."""
+        self._consistently(header, reply, lambda: self._requested(subject, reply, header, payload, client))
 
     def _requested(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
         if (other := self._other()) is not None:

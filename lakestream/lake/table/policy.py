@@ -13,6 +13,7 @@ meets none.
     lakestream.schema               orders@latest …         schemas of payloads (schemas/naming.py): typed columns
     lakestream.data                 keep | drop-when-typed  whether rows keep payloads that typed columns give back
     lakestream.validate             off | reject | tag      the check of publishes (stream/features/validation.py)
+    lakestream.consistency          eventual | linearizable direct gets of any replica (stream/core/confirming.py)
     lakestream.clone                auto | always | never   whether a mirror's table begins as a clone of its origin's
     lakestream.clone_as_of          2026-05-01, 1000 …      a mirror of its origin at a time, or at a sequence
     lakestream.properties.<name>    any                     a Delta table property
@@ -53,6 +54,7 @@ PARTITION_KEY = "lakestream.partition"
 LAKE_KEY = "lakestream.lake"
 DATA_KEY = "lakestream.data"
 DROP_DATA = "drop-when-typed"
+CONSISTENCY_KEY = "lakestream.consistency"
 CLONE_KEY = "lakestream.clone"
 CLONE_AS_OF_KEY = "lakestream.clone_as_of"
 LOG_CLEANUP_PROPERTY = "delta.enableExpiredLogCleanup"
@@ -205,10 +207,11 @@ def parse(metadata: Mapping[str, str]) -> StreamPolicy:
     named = values.pop(SCHEMA_KEY, None)
     data = _one_of(values, DATA_KEY, ("keep", DROP_DATA))
     _one_of(values, VALIDATE_KEY, VALIDATIONS)
+    _one_of(values, CONSISTENCY_KEY, ("eventual", "linearizable"))
     if values:
         known = ", ".join((LAKE_KEY, RETENTION_PROPERTY, PARTITION_KEY, TIME_TRAVEL_PROPERTY, ON_DELETE_PROPERTY))
         of_schemas = f"{SCHEMA_KEY}, {DATA_KEY}, {VALIDATE_KEY}"
-        more = f"{JSON_SCHEMA_PROPERTY}, {of_schemas}, {CLONE_KEY}, {CLONE_AS_OF_KEY}, {PROPERTIES}*"
+        more = f"{JSON_SCHEMA_PROPERTY}, {of_schemas}, {CONSISTENCY_KEY}, {CLONE_KEY}, {CLONE_AS_OF_KEY}, {PROPERTIES}*"
         raise BadPolicy(min(values), f"no such setting; there are {known}, {more}")
     if data == DROP_DATA and (named is None or schema is not None):
         reason = f"{DROP_DATA} needs {SCHEMA_KEY}, and excludes {JSON_SCHEMA_PROPERTY}, a view of the payloads"

@@ -23,6 +23,8 @@ REQUIRED_LEVEL = "_nats.req.level"
 """Metadata that names the API level which a configuration needs."""
 LAKE = "lakestream.lake"
 """Metadata with which a stream stays out of the lake: `off`."""
+CONSISTENCY, LINEARIZABLE = "lakestream.consistency", b"linearizable"
+"""Metadata with which all direct gets of a stream are linearizable, and its value."""
 LAST_SEQ = 1 << 62
 """The highest sequence at which a stream begins, or that it is given by an archive or a purge: what is published later
 needs room behind it, and no table holds a sequence of 2^63."""
@@ -168,6 +170,11 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
     def in_lake(self) -> bool:
         """Return True if the stream has a table where there is a lake."""
         return in_lake(self.storage, self.metadata)
+
+    @property
+    def linearizable(self) -> bool:
+        """Return True if direct gets are linearizable also without a header that asks for it. A mirror's never are."""
+        return self.mirror is None and self.metadata.get(CONSISTENCY, "").encode() == LINEARIZABLE
 
     @property
     def validates(self) -> bool:

@@ -4,7 +4,8 @@ Belongs here: the wait until such an answer is true. Three things can make it un
 before it may not be applied yet: publishes without a reply and acks are not confirmed to it in any other way. A
 proposed message may never be stored: an answer that names it before it is committed may be wrong. And another node may
 lead meanwhile, whose acks this one does not know: in a group of several, a quorum is asked first whether this node
-still leads (ReadIndex, Raft §8), one round for all answers of an event-loop turn.
+still leads (ReadIndex, Raft §8), one round for all answers of an event-loop turn. A follower requests the index from
+the leader, and answers once it has applied as much.
 
 nats-server gives these answers at once.
 """
@@ -15,15 +16,18 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from lakestream.log.store.store import Store
 from lakestream.ports import Clock
 from lakestream.protocol.api.errors import api_error
+from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.feature import Feature
 from lakestream.stream.core.pipeline import Pipeline
 from lakestream.stream.core.proposer import Proposer
 
 Confirmed = Callable[[bool], None]
 """Called with True if this node led the stream at some moment after the question, else with False."""
-
+AskLeader = Callable[[Callable[[int], None]], None]
+"""Requests the leader's read index: entries through it have everything that was acked before; -1: it is unknown."""
 
 MAX_WAITING = 10_000
 """Answers of one stream that wait for what is in flight; further ones are refused, as they would lag."""
@@ -37,10 +41,21 @@ class _Waiting(msgspec.Struct, eq=False):
 
 
 class Confirming(Feature):
-    """The answers of one stream that wait, for a quorum or for what is in flight."""
+    """The answers of one stream that wait, for a quorum or for what is in flight.
 
-    def __init__(self, pipeline: Pipeline, clock: Clock, proposer: Proposer) -> None:
-        self._pipeline, self._clock, self._proposer = pipeline, clock, proposer
+    Attributes:
+        linearizable: direct gets are, also those that do not ask for it.
+        ask_leader: set where other nodes may lead the stream.
+    """
+
+    def __init__(self, store: Store, pipeline: Pipeline, clock: Clock, proposer: Proposer) -> None:
+        self._store, self._pipeline, self._clock, self._proposer = store, pipeline, clock, proposer
+        self.linearizable = False
+        self.ask_leader: AskLeader = lambda done: done(-1)
+        self._following: list[Confirmed] = []
+        """Reads of a follower for which the leader is asked at the end of this turn."""
+        self._behind: list[tuple[int, list[Confirmed]]] = []
+        """Reads of a follower that wait until the entry with this index is applied."""
         self._waiting: list[_Waiting] = []
         self._deferred: dict[_Waiting, None] = {}
         """Answers behind publishes that wait for something in flight themselves."""
@@ -50,6 +65,9 @@ class Confirming(Feature):
         proposer.on_refused = self._undefer
         self._gathered: list[Confirmed] = []
         self._asked: list[list[Confirmed]] = []
+
+    def configure(self, config: StreamConfig) -> None:
+        self.linearizable = config.linearizable
 
     # ------------------------------------------------------------------ entries in flight
     def after_applied(self, then: Callable[[], None]) -> bool:
@@ -106,6 +124,10 @@ class Confirming(Feature):
             due, self._due = self._due, []
             for one in due:
                 one.then()
+        if self._behind:
+            behind, self._behind = self._behind, []
+            for index, callbacks in behind:
+                self._applied_through(index, callbacks)
 
     def release(self) -> None:
         """Give all waiting answers now: proposals in flight will not be applied here, or their outcome is unknown."""
@@ -127,6 +149,29 @@ class Confirming(Feature):
         if len(self._gathered) == 1:
             self._clock.call_soon(self._ask)
 
+    def caught_up(self, then: Confirmed) -> None:
+        """Call `then(True)` once everything that any node had acked before this call is applied here, whether this node
+        leads or follows; `then(False)` if no leader says how much that is."""
+        pipeline = self._pipeline
+        if pipeline.leading or pipeline.closed or not pipeline.replicated:
+            self.leading(then)
+            return
+        self._following.append(then)
+        if len(self._following) == 1:
+            self._clock.call_soon(self._follow_leader)
+
+    def _follow_leader(self) -> None:
+        callbacks, self._following = self._following, []
+        self.ask_leader(lambda index: self._applied_through(index, callbacks))
+
+    def _applied_through(self, index: int, callbacks: list[Confirmed]) -> None:
+        """Confirm reads once the entry with this index is applied."""
+        if 0 <= self._store.applied < index and not self._pipeline.closed:
+            self._behind.append((index, callbacks))
+            return
+        for then in callbacks:
+            then(index >= 0 and not self._pipeline.closed)
+
     def _ask(self) -> None:
         asked, self._gathered = self._gathered, []
         if not asked:
@@ -144,6 +189,9 @@ class Confirming(Feature):
     def stop(self, deleted: bool) -> None:
         """Give all answers; of a stream that is deleted, also those of operations that are not applied."""
         self.follow()
+        behind, self._behind = self._behind, []
+        for _, callbacks in behind:
+            self._applied_through(-1, callbacks)
         if deleted:
             self._pipeline.refuse_all(api_error(10059))
 

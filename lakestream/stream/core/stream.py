@@ -97,7 +97,7 @@ class StreamCore:
         self.is_new = False
         """True until it serves for the first time, if its creation was logged by this process: no file of it is in the
         lake, and no consumer has lost what it had in the memory of another process."""
-        self.confirming = Confirming(self.pipeline, clock, self.proposer)
+        self.confirming = Confirming(store, self.pipeline, clock, self.proposer)
         self.proposer.confirm, self.proposer.weighed = self.confirming.leading, self.weighed
         self.pipeline.on_change, self.pipeline.on_lost = self.proposer.guard, self.lost
         if alone:

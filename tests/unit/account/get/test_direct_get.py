@@ -111,6 +111,21 @@ def test_api_level(world: ApiWorld, subject: str) -> None:
         assert got(world.direct(subject, body, header)) == expected
 
 
+@pytest.mark.parametrize("subject", ["A", "A.a.1", "A.a.*"])
+def test_a_linearizable_get_of_a_server_alone_is_answered_at_once(world: ApiWorld, subject: str) -> None:
+    body = b'{"last_by_subj":"a.*"}' if subject == "A" else b""
+    for wanted, expected in ((b"linearizable", [message(10)]), (b"eventual", BAD), (b"", BAD)):
+        header = b"NATS/1.0\r\nNats-Consistency: %b\r\n\r\n" % wanted
+        assert got(world.direct(subject, body, header)) == expected
+
+
+def test_a_mirror_refuses_linearizable_gets(world: ApiWorld) -> None:
+    world.create("M", mirror={"name": "A"}, allow_direct=True, metadata={"lakestream.consistency": "linearizable"})
+    assert world.direct("M", b'{"seq":1}', b"NATS/1.0\r\nNats-Consistency: linearizable\r\n\r\n") == [
+        (b"NATS/1.0 412 Mirrors Are Not Linearizable\r\n\r\n", b"")
+    ]
+
+
 def test_stored_blocks_of_any_shape_can_be_added_to(world: ApiWorld) -> None:
     for stored in (b"NATS/1.0\r\nX: 1\r\n", b"NATS/1.0\r\nX: 1", b"NATS/1.0\r\nX: 1\r\n\r\n"):
         world.send("a.x", b"", stored)

@@ -49,6 +49,7 @@ def test_every_setting_is_understood() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "text"),
     [
+        ("lakestream.consistency", "strong", "not one of eventual, linearizable"),
         ("lakestream.retention", "forever", "not one of follow, archive"),
         ("lakestream.partition", "hash", "not one of auto, subject"),
         ("lakestream.partition", "tokens:0", "up to 4 different positions"),
