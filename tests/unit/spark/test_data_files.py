@@ -168,6 +168,16 @@ def test_pages_have_bounds_so_that_readers_skip_them(tmp_path: Path) -> None:
     assert not columns["data"].is_stats_set
 
 
+def test_row_groups_divide_a_run_by_subject(tmp_path: Path) -> None:
+    """DuckDB decodes whole row groups, so the bounds of most have to leave out a subject."""
+    rows: list[Row] = [(f"s.{n * 7919 % 20_000:05}", n + 1, n, b"", None) for n in range(20_000)]
+    [file] = DataFiles(str(tmp_path), Layout("bucket")).write([batch(rows, False)])
+    data = pq.ParquetFile(tmp_path / file.path).metadata
+    bounds = [data.row_group(at).column(0).statistics for at in range(data.num_row_groups)]
+    assert [data.row_group(at).num_rows for at in range(data.num_row_groups)] == [8192, 8192, 3616]
+    assert sum(each.min <= "s.00007" <= each.max for each in bounds) == 1
+
+
 def test_the_bytes_of_a_file_have_checksums(tmp_path: Path) -> None:
     """Each flipped bit is noticed or changes nothing: pages have checksums, and the log has one of the file's end."""
     rows: list[Row] = [("s", n + 1, n << 32, b"payload %d" % n, None) for n in range(20)]

@@ -8,7 +8,7 @@ Typed columns are those that the messages at hand have; files begin anew where f
 column that a file lacks as NULL.
 
 Messages are gathered up to `SPOOL_BYTES`, sorted by an integer key (partition, run of sequences, subject), and written
-as one row group of each partition's file. Numbers, bounds and null counts are those of the columns in memory, so no
+as row groups of each partition's file. Numbers, bounds and null counts are those of the columns in memory, so no
 file is read again.
 
 Source: Delta protocol, "Add File and Remove File".
@@ -35,7 +35,7 @@ import pyarrow.parquet as pq
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table import ends
-from lakestream.lake.table.policy import PAGE_SETTING, RUN_SEQS
+from lakestream.lake.table.policy import GROUP_ROWS, PAGE_SETTING, RUN_SEQS
 from lakestream.lake.table.schema import REMOVED_COLUMN, TABLE_COLUMNS, Layout, escaped, table_schema
 from lakestream_spark.write.file_statistics import FileStatistics, Path
 
@@ -93,8 +93,8 @@ class _File:
         )  # fmt: skip
 
     def write(self, rows: pa.Table) -> None:
-        """Append a row group."""
-        self._writer.write_table(rows, row_group_size=len(rows))
+        """Append rows, in row groups of their own."""
+        self._writer.write_table(rows, row_group_size=GROUP_ROWS)
         self.statistics.add(rows, tuple(self.values))
 
     def close(self) -> NewFile:
@@ -176,7 +176,7 @@ class DataFiles:
         return self._written
 
     def _flush(self) -> None:
-        """Sort the messages at hand and write them as one row group of each partition."""
+        """Sort the messages at hand and write them as row groups of each partition."""
         columns = _joined(self._held)
         self._held, self._bytes = [], 0
         self._take_schema(columns)

@@ -29,20 +29,19 @@ from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table import ends
 from lakestream.lake.table.actions import locate
 from lakestream.lake.table.log import TableVersion
-from lakestream.lake.table.policy import PAGE_SETTING, RUN_ROWS
+from lakestream.lake.table.policy import GROUP_ROWS, PAGE_SETTING, RUN_ROWS
 from lakestream_spark.write.commit import Commit
 from lakestream_spark.write.maintenance_plan import Bin, layers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-ROW_GROUP_ROWS = RUN_ROWS
 ROW_GROUP_BYTES = 32 * 1024 * 1024
 """Maximum size that the writer holds in memory."""
 
 SETTINGS = {
     PAGE_SETTING[0]: PAGE_SETTING[1],
-    "parquet.block.row.count.limit": ROW_GROUP_ROWS,
+    "parquet.block.row.count.limit": GROUP_ROWS,
     "parquet.block.size": ROW_GROUP_BYTES,
     # Exact bounds for long subjects too.
     "spark.databricks.io.skipping.stringPrefixLength": 256,
