@@ -206,3 +206,46 @@ def test_a_plain_flight_client_logs_in_once(server: Server) -> None:
         client.get_flight_info(flight.FlightDescriptor.for_command(query))
     with pytest.raises(pa.ArrowInvalid):
         client.get_flight_info(flight.FlightDescriptor.for_command(b"x"), options)
+
+
+def test_a_query_is_executed_once(server: Server) -> None:
+    """GetFlightInfo and DoGet share one query, of which the service counts one; a second DoGet is another."""
+    command = flight_sql.pack("CommandStatementQuery", {1: b"SELECT seq, subject FROM ORDERS"})
+    with Wire(server.address, {"user": "ann", "pass": "pw"}, 20) as wire, flight.connect(uri(server)) as client:
+
+        def asked() -> int:
+            found = wire.request("$SRV.STATS.lakestream-sql").json()["endpoints"]
+            return sum(each["num_requests"] for each in found)
+
+        options = flight.FlightCallOptions(headers=[client.authenticate_basic_token("ann", "pw")])
+        before = asked()
+        info = client.get_flight_info(flight.FlightDescriptor.for_command(command), options)
+        (endpoint,) = info.endpoints
+        found = client.do_get(endpoint.ticket, options).read_all()
+        assert found.schema == info.schema
+        assert asked() == before + 1
+        again = client.do_get(endpoint.ticket, options).read_all()
+        assert again == found
+        assert asked() == before + 2
+
+
+def test_the_ticket_of_another_login_has_nothing_to_read(server: Server) -> None:
+    """A ticket is no way to the result of another user: what bob sends of ann's is bob's own query."""
+    command = flight_sql.pack("CommandStatementQuery", {1: b"SELECT * FROM ORDERS"})
+    with flight.connect(uri(server)) as client:
+        ann, bob = (
+            flight.FlightCallOptions(headers=[client.authenticate_basic_token(user, "pw")]) for user in ("ann", "bob")
+        )
+        (endpoint,) = client.get_flight_info(flight.FlightDescriptor.for_command(command), ann).endpoints
+        with pytest.raises(KeyError, match="404"):
+            client.do_get(endpoint.ticket, bob)
+
+
+def test_large_results_that_nobody_reads_leave_room_for_others(server: Server) -> None:
+    """Each keeps one of the account's two places until its login begins another one."""
+    large = flight_sql.pack("CommandStatementQuery", {1: b"SELECT range, repeat('x', 500) AS x FROM range(90000)"})
+    with flight.connect(uri(server)) as client:
+        options = flight.FlightCallOptions(headers=[client.authenticate_basic_token("ann", "pw")])
+        for _ in range(6):
+            info = client.get_flight_info(flight.FlightDescriptor.for_command(large), options)
+        assert client.do_get(info.endpoints[0].ticket, options).read_all().num_rows == 90_000

@@ -6,6 +6,7 @@ when the next is wanted, and cancelling.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
@@ -96,11 +97,18 @@ class Answer:
         found = [batch async for batch in self.batches()]
         return pa.Table.from_batches(found, self.schema)
 
-    async def cancel(self) -> None:
-        """End the query if it still runs. Idempotent."""
+    async def cancel(self, wait_s: float = 0.0) -> None:
+        """End the query if it still runs. Idempotent.
+
+        Args:
+            wait_s: time to wait for its end, in seconds, behind which another query may take its place.
+        """
         if not self._ended:
             self._ended = True
             await self._nats.publish(self.head.cancel, b"")
+            with contextlib.suppress(NoAnswer):
+                while wait_s and ((await _next(self._subscription, wait_s)).headers or {}).get(sql.PART) != "end":
+                    pass
         if not self._subscription._closed:
             await self._subscription.unsubscribe()
 

@@ -1,9 +1,9 @@
 """The program that serves Flight SQL: `python -m lakestream_flight.program`.
 
 Belongs here: calls of Flight as queries over NATS. Each login is a connection to the server as that user, so users,
-permissions and limits are the server's own. The program has no access to the lake, and keeps nothing of a query: a
-ticket is the query itself, and so is the handle of a prepared statement, with its parameters.
-logins.py has the logins.
+permissions and limits are the server's own. The program has no access to the lake. The handle of a prepared statement
+is the query itself, with its parameters; a ticket is that, and the name of the result that GetFlightInfo has begun.
+logins.py has the logins, begun.py the results that wait to be read.
 
 Its input begins with a line of JSON (`Settings`), and it ends with its input. It writes the bound port as a line.
 """
@@ -16,7 +16,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -33,11 +33,14 @@ from lakestream.protocol.sql import SqlRequest, Value
 from lakestream_client.errors import ClientError, QueryFailed
 from lakestream_client.sql import Answer, ask
 from lakestream_flight import messages as flight_sql
+from lakestream_flight.begun import BegunResult, BegunResults
 from lakestream_flight.logins import FlightLogins, Settings
 from lakestream_flight.messages import BadFlightMessage
 
 MAX_PARAMETERS = 1 << 20
 """Maximum size of the parameters of a statement, in bytes (1 MiB)."""
+END_S = 1.0
+"""Time to wait for the end of a query that nobody reads any more (1 s)."""
 CATALOG, SCHEMA, TABLE = "lakestream", "delta", "TABLE"
 
 _CATALOGS = pa.schema([pa.field("catalog_name", pa.string(), nullable=False)])
@@ -87,6 +90,8 @@ class PreparedStatement(msgspec.Struct, frozen=True):
     parameters: dict[str, Value] = {}
 
 
+_BEGUN = "TicketStatementQuery"
+"""Name of the ticket of a query: the name of its result, and the command."""
 _SETTINGS = msgspec.json.Decoder(Settings)
 _PREPARED = msgspec.json.Decoder(PreparedStatement)
 _INTEGERS = range(-(1 << 63), 1 << 64)
@@ -110,6 +115,7 @@ class Gateway(flight.FlightServerBase):  # type: ignore[misc]
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         pair = tuple(Path(path).read_bytes() for path in settings.certificate)
         self._thread = thread
+        self._begun = BegunResults()
         super().__init__(
             f"{scheme}://{host}:{settings.port}",
             auth_handler=_Handshakes(),
@@ -119,20 +125,30 @@ class Gateway(flight.FlightServerBase):  # type: ignore[misc]
 
     # ------------------------------------------------------------------ calls of Flight
     def get_flight_info(self, context: Any, descriptor: Any) -> Any:
-        schema = self._schema(context, *_command(descriptor.command))
-        endpoint = flight.FlightEndpoint(flight.Ticket(descriptor.command), [])
-        return flight.FlightInfo(schema, descriptor, [endpoint], -1, -1)
+        name, body = _command(descriptor.command)
+        ticket = descriptor.command
+        if (query := _query(name, body)) is None:
+            schema = self._schema(context, name, body)
+        else:
+            result = BegunResult(self._batches(self._ask(context, _request(query))))
+            schema, kept = result.schema, self._begun.keep(context.get_middleware("login").session, result)
+            ticket = flight_sql.pack(_BEGUN, {1: kept, 2: ticket})
+        return flight.FlightInfo(schema, descriptor, [flight.FlightEndpoint(flight.Ticket(ticket), [])], -1, -1)
 
     def get_schema(self, context: Any, descriptor: Any) -> Any:
         return flight.SchemaResult(self._schema(context, *_command(descriptor.command)))
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         name, body = _command(ticket.ticket)
+        result = None
+        if name == _BEGUN:
+            found = _called(lambda: dict(flight_sql.fields(body)))
+            result = self._begun.take(context.get_middleware("login").session, found.get(1))
+            name, body = _command(found.get(2))
         if (query := _query(name, body)) is None:
             return flight.RecordBatchStream(self._metadata(context, name, body))
-        batches = self._batches(self._ask(context, SqlRequest(query.sql, "arrow", query.parameters)))
-        first = next(batches)
-        return flight.GeneratorStream(first.schema, _all(first, batches))
+        result = result or BegunResult(self._batches(self._ask(context, _request(query))))
+        return flight.GeneratorStream(result.schema, result.batches())
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:
         return [("CreatePreparedStatement", "a query to execute"), ("ClosePreparedStatement", "the end of one")]
@@ -179,7 +195,7 @@ class Gateway(flight.FlightServerBase):  # type: ignore[misc]
         found: Answer = _called(lambda: self._thread.run(ask(session.nats, request)))
         return found
 
-    def _batches(self, answer: Answer) -> Iterator[Any]:
+    def _batches(self, answer: Answer) -> Generator[Any]:
         """Yield the batches of a result; of one without rows an empty one."""
         batches = answer.batches()
         found = False
@@ -190,7 +206,7 @@ class Gateway(flight.FlightServerBase):  # type: ignore[misc]
             if not found:
                 yield pa.RecordBatch.from_pylist([], answer.schema)
         finally:
-            self._thread.run(answer.cancel())
+            self._thread.run(answer.cancel(END_S))
 
     def _schema(self, context: Any, name: str, body: bytes) -> Any:
         if (query := _query(name, body)) is None:
@@ -254,6 +270,10 @@ def _query(name: str, body: bytes) -> PreparedStatement | None:
         raise pa.ArrowInvalid("this is not the handle of a prepared statement") from None
 
 
+def _request(query: PreparedStatement) -> SqlRequest:
+    return SqlRequest(query.sql, "arrow", query.parameters)
+
+
 def _schema(head: sql.ResultHead) -> Any:
     return pa.ipc.read_schema(pa.py_buffer(head.schema))
 
@@ -287,11 +307,6 @@ def _parameter(name: str, value: Any) -> Value:
 
 async def _next(batches: Any) -> Any:
     return await anext(batches, None)
-
-
-def _all(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
-    yield first
-    yield from rest
 
 
 def _called(call: Callable[[], Any]) -> Any:
