@@ -18,7 +18,6 @@ tables, and which are those of a WITH. Each table becomes a `query('…')` in it
 from __future__ import annotations
 
 import itertools
-import json
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
@@ -252,7 +251,7 @@ class SqlParser:
             written = (f"SELECT json_serialize_sql({literal(sql)})", [])
         try:
             row = self._connection.cursor().execute(*written).fetchone()
-            return dict(json.loads(row[0])) if row is not None else {}
+            return dict(msgspec.json.decode(row[0])) if row is not None else {}
         except (RecursionError, duckdb.Error):
             raise Unparsed(NESTED, 0) from None
 
@@ -424,6 +423,8 @@ class _Reader:
 
     def _values(self, part: str, marks: Iterator[int]) -> list[Edit]:
         """Return the literals for parameters, and blanks that are plain."""
+        if part.isascii() and not any(mark in part for mark in "?$:"):
+            return []
         edits, found, before = list[Edit](), list(tokens(part)), SqlToken("sign", ";", 0, 0)
         for token, behind in zip(found, [*found[1:], before], strict=True):
             name, end = "", token.end
@@ -568,7 +569,7 @@ class _Reader:
         return msgspec.structs.replace(mention, last=(), pattern=pattern or "", place=place)
 
     def _references(self, sql: str, tree: dict[str, Any], place: Callable[[int], int]) -> tuple[TableReference, ...]:
-        found = significant(sql)
+        found = self._tokens if sql == self._part else significant(sql)
         numbers = {token.start: number for number, token in enumerate(found)}
         tables, columns = list[dict[str, Any]](), list[dict[str, Any]]()
         shown, selects = set[int](), dict[int, dict[str, Any]]()
@@ -753,8 +754,7 @@ def nodes(tree: Any) -> Iterator[tuple[dict[str, Any], bool]]:
             return
         node, names = waiting.pop()
         if isinstance(node, list):
-            waiting += [(each, names) for each in node]
-        if not isinstance(node, dict):
+            waiting += [(each, names) for each in node if isinstance(each, dict | list)]
             continue
         if node.get("type") == "RECURSIVE_CTE_NODE":
             names |= {str(node["cte_name"]).lower()}
@@ -763,7 +763,9 @@ def nodes(tree: Any) -> Iterator[tuple[dict[str, Any], bool]]:
         for each in (node.get("cte_map") or {}).get("map") or ():
             waiting.append((each["value"], names))
             names |= {str(each["key"]).lower()}
-        waiting += [(value, names) for key, value in node.items() if key != "cte_map"]
+        if node.get("class") != "CONSTANT":  # of which a list of values has many; its parts are no nodes
+            inner = (value for key, value in node.items() if key != "cte_map")
+            waiting += [(value, names) for value in inner if isinstance(value, dict | list)]
     raise SqlError(NESTED)
 
 

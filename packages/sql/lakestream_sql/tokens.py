@@ -111,6 +111,8 @@ def split(text: str, language: Language = "duckdb") -> tuple[list[tuple[str, int
     """
     done: list[tuple[str, int]] = []
     start, has_tokens = 0, False
+    if ";" not in text:
+        return done, text if any(token.kind != "blank" for token in tokens(text, language)) else ""
     for token in tokens(text, language):
         if token.kind == "sign" and token.text == ";":
             if has_tokens:
