@@ -77,12 +77,14 @@ def sql(plan: Plan, found: Section) -> None:
         try:
             with Connection(server.address) as client:
                 client.stream("ORDERS", ["sensor.>"])
-                stored = 0
-                for step in QUICK_STEPS if plan.quick else STEPS:
+            stored = 0
+            for step in QUICK_STEPS if plan.quick else STEPS:
+                with Connection(server.address) as client:
                     stored = fill(client, stored, step)
                     staged(client)
-                    compact(server.store / "lake")
-                    gone = stored
+                compact(server.store / "lake")  # for longer than a silent connection may last
+                gone = stored
+                with Connection(server.address) as client:
                     stored = fill(client, stored, stored + TAIL)
                     for seq in range(gone, gone - GONE, -1):
                         client.api("STREAM.MSG.DELETE.ORDERS", {"seq": seq})
