@@ -12,8 +12,8 @@ import pytest
 from nats.js.api import ObjectMeta
 from nats.js.client import JetStreamContext
 
+from lakestream_sql.explained import SqlError
 from lakestream_sql.session import Session
-from lakestream_sql.statements import SqlError
 from lakestream_sql.uncompacted import FlushServer as Asked
 from tests.lake.test_as_it_was import Tables
 from tests.servers import Kind, Server

@@ -14,7 +14,7 @@ from lakestream.cli.results import WRITERS
 from lakestream.spark import LakeNotFound
 from lakestream_spark.sql_engine import SparkEngine
 from lakestream_sql.catalog import UnknownStream
-from lakestream_sql.statements import BadSql, SqlError
+from lakestream_sql.explained import BadSql, SqlError
 from tests.lake.tables import version
 
 pytestmark = pytest.mark.lake

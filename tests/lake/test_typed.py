@@ -20,7 +20,7 @@ from lakestream.lake.table.schema import doubled
 from lakestream_spark import functions as spark_functions
 from lakestream_sql import typed
 from lakestream_sql.session import Session, SqlError
-from lakestream_sql.typed import Fit, NoTypedView
+from lakestream_sql.typed import NoTypedView
 from tests.lake.compacting import compact as compact_stream
 from tests.lake.model import StreamModel
 
@@ -225,7 +225,6 @@ def test_views_follow_the_table_and_its_schema(spark: Any, stream: Stream) -> No
     assert [(row["seq"], row["data"]) for row in misfits] == [(4, b"no json"), (5, b'{"qty":"many"}')]
     assert "$.qty" in misfits[1]["reason"]
     assert stream.by_duckdb("ORDERS_json_misfits") == misfits
-    assert typed.fit(str(stream.lake), "ORDERS") == Fit(3, 2)
     # A deleted message leaves the view and a new one appears, without recreating the view.
     stream.model.remove([1], erase=True)
     stream.compact("price DOUBLE, qty INT", [b'{"qty":9}'])
@@ -237,7 +236,6 @@ def test_views_follow_the_table_and_its_schema(spark: Any, stream: Stream) -> No
     assert [(row["seq"], row["qty"]) for row in stream.by_spark("ORDERS_json")] == [(2, None), (5, "many")]
     assert "removed_time_ns" in stream.by_spark("ORDERS_json")[0]
     assert stream.by_spark("ORDERS_json") == stream.by_duckdb("ORDERS_json")
-    assert typed.fit(str(stream.lake), "ORDERS") == Fit(2, 3)
 
 
 def test_views_are_there_before_the_table_is(spark: Any, stream: Stream) -> None:
@@ -246,7 +244,6 @@ def test_views_are_there_before_the_table_is(spark: Any, stream: Stream) -> None
     assert spark_functions.register_views(spark, lake) == ["ORDERS_json", "ORDERS_json_misfits"]
     assert [(row["seq"], row["price"]) for row in stream.by_spark("ORDERS_json")] == [(1, 1.5)]
     assert [row["seq"] for row in stream.by_spark("ORDERS_json_misfits")] == [2]
-    assert typed.fit(lake, "ORDERS") == Fit(0, 0)
     stream.compact("price DOUBLE", [b'{"price":2.5}'])
     assert [row["price"] for row in stream.by_spark("ORDERS_json")] == [1.5, 2.5], "the same view"
     # The newest metadata of the stream applies before its table's next commit.
@@ -257,7 +254,7 @@ def test_views_are_there_before_the_table_is(spark: Any, stream: Stream) -> None
 def test_streams_without_a_schema_or_with_a_wrong_one_have_no_views(spark: Any, stream: Stream) -> None:
     lake = str(stream.lake)
     with pytest.raises(NoTypedView, match=r"lakestream\.json_schema"):
-        typed.fit(lake, "ORDERS")
+        typed.typed_table(lake, "ORDERS")
     stream.compact(None, [b"{}"])
     with pytest.raises(SqlError):
         stream.by_duckdb("ORDERS_json")
@@ -265,4 +262,4 @@ def test_streams_without_a_schema_or_with_a_wrong_one_have_no_views(spark: Any, 
     spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('lakestream.json_schema' = 'seq INT')")
     assert spark_functions.register_views(spark, lake) == []
     with pytest.raises(BadJsonSchema, match="'seq'"):
-        typed.fit(lake, "ORDERS")
+        json_schema.parse(typed.typed_table(lake, "ORDERS").text)

@@ -29,7 +29,8 @@ from lakestream_spark import connect, jars
 from lakestream_spark.lake_session import LAKE_SETTING, session
 from lakestream_sql.catalog import UnknownStream
 from lakestream_sql.confined import ForbiddenQuery
-from lakestream_sql.statements import NO_BINDINGS, BadSql, Bindings, SqlError, Timestamps
+from lakestream_sql.explained import BadSql, SqlError
+from lakestream_sql.statements import NO_BINDINGS, Bindings, Timestamps
 from lakestream_sql.tokens import split
 
 __all__ = ["ConfinedSpark", "SparkEngine", "SparkResult"]

@@ -7,8 +7,11 @@ In reading order:
 
 - `session.py`: SQL on the streams of a lake, by DuckDB, inside this process.
 - `statements.py`: Statements in DuckDB's SQL, and the tables that they name.
-- `tokens.py`: Tokens of SQL, as far as the ends of statements and the places of tables need them.
-- `explained.py`: DuckDB's errors, in the words that users get.
+- `mentions.py`: The tables that a query mentions, and what takes their places.
+- `narrowing.py`: The rows that a query can want of a table, as far as its tree tells.
+- `parser.py`: DuckDB's parser.
+- `tokens.py`: Tokens of SQL, and texts with replacements.
+- `explained.py`: Errors of queries, in the words that users get.
 - `catalog.py`: Catalog of the tables that queries name.
 - `connection.py`: Connections to DuckDB that can read the lake's Delta tables.
 - `uncompacted.py`: Uncompacted segments in SQL: messages that are staged, and not in the table yet.

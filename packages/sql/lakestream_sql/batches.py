@@ -13,8 +13,7 @@ import msgspec
 import pyarrow as pa
 
 from lakestream.lake.values import as_json, distinct
-from lakestream_sql.explained import first_line
-from lakestream_sql.statements import SqlError
+from lakestream_sql.explained import SqlError, first_line
 
 if TYPE_CHECKING:
     from lakestream_sql.session import Result

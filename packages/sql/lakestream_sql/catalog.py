@@ -38,18 +38,9 @@ from lakestream.lake.table.log import TableLog, has_log
 from lakestream.lake.table.schema import REMOVED_COLUMN, Layout, column_names, doubled, literal
 from lakestream.log.format.departures import Point
 from lakestream_sql import buckets, last, typed
-from lakestream_sql.statements import (
-    BadSql,
-    Mention,
-    Selection,
-    SqlError,
-    TableAt,
-    Timestamps,
-    Travel,
-    excerpt,
-    rows_of,
-    scan,
-)
+from lakestream_sql.explained import BadSql, SqlError, excerpt
+from lakestream_sql.mentions import Mention, Selection, TableAt, Travel, rows_of, scan
+from lakestream_sql.statements import Timestamps
 from lakestream_sql.uncompacted import LastIndex, LastWanted, LiveStreams, QueriedStream, StreamQuery
 
 if TYPE_CHECKING:
@@ -85,8 +76,7 @@ class StreamCatalog:
     Args:
         lake: the lake's root.
         evaluate: returns the value of a constant expression in DuckDB's SQL; None when it has none.
-        columns: returns the names of a SELECT's columns, which may read the Arrow tables beside it.
-        number: returns the only value of such a SELECT.
+        rows: returns the rows of a query of our own, which may read the Arrow tables beside it.
         live_streams: opens live views; None for the tables alone.
         prepare: creates a schema's functions in DuckDB.
         place: returns the relation for a table's path and version.
@@ -98,8 +88,7 @@ class StreamCatalog:
         self,
         lake: str,
         evaluate: Callable[[str], object],
-        columns: Callable[[str, dict[str, Any]], list[str]],
-        number: Callable[[str, dict[str, Any]], int],
+        rows: Callable[[str, dict[str, Any]], list[tuple[Any, ...]]],
         live_streams: LiveStreams | None,
         prepare: Callable[[JsonSchema], None] = lambda _: None,
         place: Callable[[str, int], TableAt] = TableAt,
@@ -111,7 +100,7 @@ class StreamCatalog:
         self.root = paths.root(lake)
         self.storage = open_storage(self.root)
         self.evaluate = evaluate
-        self.columns, self.number = columns, number
+        self.rows = rows
         self.live_streams = live_streams
         self.prepare = prepare
         self.place = place
@@ -206,8 +195,7 @@ class StreamCatalog:
 
     def named(self, mention: Mention) -> str:
         """Return the name between backticks of the stream or table that a mention means."""
-        of_messages = mention.travel is not None and mention.travel.kind == "MESSAGES"
-        name = of_stream(mention.name) if of_messages else mention.name
+        name = _table_name(mention)
         if mention.bare:
             name = self.spelled(name) or name
         return name if mention.view is not None or self.exists(name) else name.removesuffix(_suffix(name))
@@ -292,6 +280,12 @@ def _encoded(name: str) -> str:
     return name if paths.directory_name(stream) == name else ""
 
 
+def _table_name(mention: Mention) -> str:
+    """Return the name between backticks of what is mentioned; as_of takes that of a stream, too."""
+    of_messages = mention.travel is not None and mention.travel.kind == "MESSAGES"
+    return of_stream(mention.name) if of_messages else mention.name
+
+
 def of_stream(name: str) -> str:
     """Return the name between backticks for the argument of as_of: ORDERS, or ACME/ORDERS for a stream of an
     account."""
@@ -359,13 +353,13 @@ class StatementSnapshot:
             return None
         if live.hidden:
             assert live.table is not None  # Invariant: what is hidden is hidden in the table.
-            rows -= self._catalog.number(f"SELECT count(*) FROM {scan(live.table)} WHERE {live.hidden}", live.arrow)
+            hidden = f"SELECT count(*) FROM {scan(live.table)} WHERE {live.hidden}"
+            rows -= int(self._catalog.rows(hidden, live.arrow)[0][0])
         return Selection(f"SELECT true AS row FROM range({rows + live.tail.num_rows})")
 
     def _with_json(self, mention: Mention, found: TableAt | Selection) -> TableAt | Selection:
         """Return a stream's table with its payloads as JSON in a column `json`."""
-        of_messages = mention.travel is not None and mention.travel.kind == "MESSAGES"
-        name = of_stream(mention.name) if of_messages else mention.name
+        name = _table_name(mention)
         if mention.view is not None or name in self._typed_views or not self._catalog.stream(name).stream:
             return found
         if (live := self._live.get(name)) is not None:
@@ -420,8 +414,7 @@ class StatementSnapshot:
 
     def _typed(self, mention: Mention) -> Selection | None:
         """Return a stream's view with typed columns, ORDERS_json; None for any other name."""
-        of_messages = mention.travel is not None and mention.travel.kind == "MESSAGES"
-        name = of_stream(mention.name) if of_messages else mention.name
+        name = _table_name(mention)
         suffix = _suffix(name)
         if not suffix or self._catalog.exists(name):
             return None
@@ -443,7 +436,7 @@ class StatementSnapshot:
 
     def _columns(self, source: str) -> list[str]:
         """Return the columns of a FROM item."""
-        return self._catalog.columns(f"SELECT * FROM {source}", self.arrow)
+        return [str(row[0]) for row in self._catalog.rows(f"DESCRIBE SELECT * FROM {source}", self.arrow)]
 
     def _log(self, mention: Mention) -> TableLog:
         if (log := self._logs.get(mention.name)) is None:

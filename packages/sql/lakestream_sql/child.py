@@ -33,6 +33,7 @@ from lakestream.lake.values import as_json
 if TYPE_CHECKING:
     from lakestream_sql.session import Session
     from lakestream_sql.statements import Bindings
+    from lakestream_sql.uncompacted import LastWanted
 
 MAX_DATA_BYTES = 4 << 30
 """Memory of the process (4 GiB), DuckDB's own limit included; a query that needs more fails."""
@@ -79,20 +80,13 @@ class ChildReady(msgspec.Struct, frozen=True):
     """The process takes queries."""
 
 
-class WantedMessages(msgspec.Struct, frozen=True):
-    """The last messages of a stream's subjects that a query wants, of those that match a filter (none: of all)."""
-
-    stream: str
-    filters: list[str] = []
-
-
 class MentionedStreams(msgspec.Struct, frozen=True):
     """The streams that a query reads; `lists`: it shows the names of all. `last`: what the server has to answer for
     from the streams' indexes (lakestream/lake/last_messages.py), page by page, before it decides."""
 
     streams: list[str]
     lists: bool = False
-    last: list[WantedMessages] = []
+    last: list[LastWanted] = []
 
 
 class Judgement(msgspec.Struct, frozen=True):
@@ -226,8 +220,7 @@ def _serve(session: Session, ask: Ask, began: float, next_message: Callable[[], 
     bindings = Bindings(ask.parameters, ask.as_of, unbound=ask.describe and not ask.parameters)
     of_rows = ask.engine == "duckdb" and not ask.describe
     wanted = session.last_wanted(ask.query, bindings) if of_rows else []
-    last = [WantedMessages(each.stream, list(each.filters)) for each in wanted]
-    _send(out, MentionedStreams(session.streams(ask.query, bindings), session.lists(ask.query, bindings), last))
+    _send(out, MentionedStreams(session.streams(ask.query, bindings), session.lists(ask.query, bindings), wanted))
     if ask.engine == "duckdb":
         session.take_last({each: list(_pages(next_message)) for each in wanted})
     if not _judgement.decode(next_message()).go:
@@ -298,14 +291,8 @@ def _code(error: LakeError) -> int:
 
     if (own := getattr(error, "code", None)) is not None:
         return int(own)
-    return next(
-        (
-            code
-            for kind, code in ((ForbiddenQuery, 403), (UnknownStream, 404), (RowTooLarge, 413))
-            if isinstance(error, kind)
-        ),
-        400,
-    )
+    codes = ((ForbiddenQuery, 403), (UnknownStream, 404), (RowTooLarge, 413))
+    return next((code for kind, code in codes if isinstance(error, kind)), 400)
 
 
 def _limit(lake: str) -> None:

@@ -15,7 +15,8 @@ import duckdb
 import msgspec
 
 from lakestream.lake.table.schema import literal
-from lakestream_sql.statements import SqlError, SqlParser, Unparsed, nodes
+from lakestream_sql.explained import SqlError
+from lakestream_sql.parser import SqlParser, Unparsed, nodes
 
 
 class QueryBounds(msgspec.Struct, frozen=True):

@@ -20,7 +20,7 @@ from lakestream.lake.storage.clouds.s3 import S3
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table.schema import literal
 from lakestream_sql import explained
-from lakestream_sql.statements import SqlError
+from lakestream_sql.explained import SqlError
 
 if TYPE_CHECKING:
     from lakestream_sql.stored_files import StoredFiles

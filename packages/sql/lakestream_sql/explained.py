@@ -1,6 +1,7 @@
-"""DuckDB's errors, in the words that users get.
+"""Errors of queries, in the words that users get.
 
-Belongs here: reading what DuckDB says (as JSON: `errors_as_json`), and what to add to it.
+Belongs here: the exceptions, the line with a mark under the place, reading what DuckDB says (as JSON:
+`errors_as_json`), and what to add to it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import Any
 
 import msgspec
 
+from lakestream.lake.errors import LakeError
+
 ENGINE_HINT = "Spark SQL: `--engine spark`"
 _KIND = re.compile(r"^[A-Z][\w ]*? Error: ")
 _SPARK_WORDS = re.compile(
@@ -20,6 +23,35 @@ _SPARK_WORDS = re.compile(
 )
 """Words of Spark's SQL at which DuckDB's parser gives up."""
 _SPARK_CALL = re.compile(r"\b(array|map|except|values)\s*\(?\s*$", re.I)
+
+
+class SqlError(LakeError):
+    """Raised when a query could not be answered. The text says what to do."""
+
+
+class BadSql(SqlError):
+    """Raised for a text that is not supported SQL; shows the place.
+
+    Args:
+        reason: the error.
+        text: the whole query text.
+        offset: the place, in characters from its start; None when it is not known.
+    """
+
+    def __init__(self, reason: str, text: str, offset: int | None = None) -> None:
+        self.reason = reason
+        self.offset = offset
+        super().__init__(reason if offset is None else f"{reason}\n{excerpt(text, offset)}")
+
+
+def excerpt(text: str, offset: int) -> str:
+    """Return the line of `text` that holds `offset`, with a mark under the place."""
+    offset = min(offset, len(text))
+    start = text.rfind("\n", 0, offset) + 1
+    end = text.find("\n", offset)
+    line = text[start : len(text) if end < 0 else end]
+    number = text.count("\n", 0, offset) + 1
+    return f"  line {number}, column {offset - start + 1}:\n  {line}\n  {' ' * (offset - start)}^"
 
 
 class DuckdbError(msgspec.Struct, frozen=True):

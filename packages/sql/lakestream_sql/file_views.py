@@ -20,7 +20,7 @@ from lakestream.lake.table.actions import AddFile, locate
 from lakestream.lake.table.log import TableLog, TableVersion
 from lakestream.lake.table.scan import Scan
 from lakestream.lake.table.schema import doubled, literal
-from lakestream_sql.statements import TableAt
+from lakestream_sql.mentions import TableAt
 
 if TYPE_CHECKING:
     import duckdb

@@ -23,7 +23,7 @@ from lakestream.lake.table import departures as departure_files
 from lakestream.lake.table.schema import literal
 from lakestream.lake.table.segments import alive
 from lakestream.protocol.subjects import is_literal
-from lakestream_sql.statements import scan
+from lakestream_sql.mentions import scan
 from lakestream_sql.uncompacted import LastIndex, StreamQuery
 
 LISTED = 64

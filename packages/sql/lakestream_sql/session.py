@@ -25,20 +25,11 @@ from lakestream_sql import TAIL_BYTES, buckets, explained, statements
 from lakestream_sql.catalog import StatementSnapshot, StreamCatalog, UnknownStream
 from lakestream_sql.confined import BOUNDS, Checker, QueryBounds, confine
 from lakestream_sql.connection import connect, extension_path, reads_tables
+from lakestream_sql.explained import BadSql, SqlError
 from lakestream_sql.file_views import FileViews
-from lakestream_sql.statements import (
-    NO_BINDINGS,
-    BadSql,
-    Bindings,
-    Mention,
-    SqlError,
-    SqlParser,
-    Statement,
-    Timestamps,
-    characters,
-    parse,
-    rewrite,
-)
+from lakestream_sql.mentions import Mention
+from lakestream_sql.parser import SqlParser, characters
+from lakestream_sql.statements import NO_BINDINGS, Bindings, Statement, Timestamps, parse, rewrite
 from lakestream_sql.typed import prepare_duckdb
 from lakestream_sql.uncompacted import FlushServer, LastWanted, LiveStreams, index_of
 
@@ -171,7 +162,7 @@ class Session:
             prepare_duckdb(self._connection, schema)
 
         self._catalog = StreamCatalog(
-            self.root, self._value, self._columns, self._number, self._live, prepare, place, account, timestamps
+            self.root, self._value, self._rows_of, self._live, prepare, place, account, timestamps
         )
 
     def close(self) -> None:
@@ -411,17 +402,10 @@ class Session:
             return None
         return row[0] if row else None
 
-    def _number(self, sql: str, arrow: dict[str, Any]) -> int:
-        """Return the only value of a query of our own."""
+    def _rows_of(self, sql: str, arrow: dict[str, Any]) -> list[tuple[Any, ...]]:
+        """Return the rows of a query of our own."""
         try:
-            return int(self._interruptible(sql, arrow).fetchall()[0][0])
-        except duckdb.Error as error:
-            raise SqlError(explained.first_line(error)) from None
-
-    def _columns(self, sql: str, arrow: dict[str, Any]) -> list[str]:
-        """Return the names of the columns of a query of our own."""
-        try:
-            return [str(row[0]) for row in self._interruptible(f"DESCRIBE {sql}", arrow).fetchall()]
+            return self._interruptible(sql, arrow).fetchall()
         except duckdb.Error as error:
             raise SqlError(explained.first_line(error)) from None
 

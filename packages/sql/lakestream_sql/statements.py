@@ -18,116 +18,20 @@ tables, and which are those of a WITH. Each table becomes a `query('…')` in it
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
-import duckdb
 import msgspec
 
-from lakestream.lake.errors import LakeError
-from lakestream.lake.last_messages import MAX_FILTERS
-from lakestream.lake.storage import paths
 from lakestream.lake.table.schema import doubled, literal
-from lakestream.protocol.subjects import subscribable
 from lakestream_sql import buckets
-from lakestream_sql.buckets import View
-from lakestream_sql.explained import DuckdbError, advised, is_sparks
-from lakestream_sql.tokens import SqlToken, significant, split, tokens
+from lakestream_sql.explained import BadSql, DuckdbError, advised, is_sparks
+from lakestream_sql.mentions import Locate, Mention, Travel, mentioned, rows_of
+from lakestream_sql.narrowing import LAST, constant_text, is_bare, is_filter, is_last, narrowed
+from lakestream_sql.parser import SqlParser, Unparsed, characters, nodes
+from lakestream_sql.tokens import Edit, Edited, SqlToken, closing, significant, split, tokens
 
-
-class SqlError(LakeError):
-    """Raised when a query could not be answered. The text says what to do."""
-
-
-class BadSql(SqlError):
-    """Raised for a text that is not supported SQL; shows the place.
-
-    Args:
-        reason: the error.
-        text: the whole query text.
-        offset: the place, in characters from its start; None when it is not known.
-    """
-
-    def __init__(self, reason: str, text: str, offset: int | None = None) -> None:
-        self.reason = reason
-        self.offset = offset
-        super().__init__(reason if offset is None else f"{reason}\n{excerpt(text, offset)}")
-
-
-def excerpt(text: str, offset: int) -> str:
-    """Return the line of `text` that holds `offset`, with a mark under the place."""
-    offset = min(offset, len(text))
-    start = text.rfind("\n", 0, offset) + 1
-    end = text.find("\n", offset)
-    line = text[start : len(text) if end < 0 else end]
-    number = text.count("\n", 0, offset) + 1
-    return f"  line {number}, column {offset - start + 1}:\n  {line}\n  {' ' * (offset - start)}^"
-
-
-# ---------------------------------------------------------------------- tables
-
-
-class Travel(msgspec.Struct, frozen=True):
-    """VERSION AS OF, TIMESTAMP AS OF, MESSAGES (the time of as_of) or SEQUENCE (the revision of a bucket). `value` is
-    its expression; `text` is a time that is written out, which may be more exact than DuckDB's times."""
-
-    kind: Literal["VERSION", "TIMESTAMP", "MESSAGES", "SEQUENCE"]
-    value: str
-    text: str | None = None
-
-
-class Mention(msgspec.Struct, frozen=True):
-    """A table as a query mentions it.
-
-    `name`: as written between the backticks after `delta.`, or as the argument of as_of; `bare`: of a stream, as in
-    `FROM ORDERS`. `place`: its offset in the query text. `subject`: the only subject whose rows the query can want of
-    it, where that is obvious. `view`: the table of a bucket or an object store (buckets.py), or of misfits, over the
-    stream of that name. `last`: only the last message of each subject is read; NATS filters for all subjects that the
-    query can want (empty: every subject). `pattern`: the filter that the query names. `counted`: the query wants only
-    the number of rows.
-    """
-
-    name: str
-    travel: Travel | None = None
-    place: int = 0
-    subject: str | None = None
-    view: View | Literal["misfits"] | None = None
-    bare: bool = False
-    last: tuple[str, ...] | None = None
-    pattern: str = ""
-    counted: bool = False
-
-
-class TableAt(msgspec.Struct, frozen=True):
-    """A Delta table at a version, to replace a mention; where DuckDB cannot read it, the view of this name."""
-
-    path: str
-    version: int
-    view: str = ""
-
-
-class Selection(msgspec.Struct, frozen=True):
-    """A SELECT in DuckDB's SQL, to replace a mention."""
-
-    sql: str
-
-
-def rows_of(found: TableAt | Selection) -> str:
-    """Return the query for all rows of a relation."""
-    return f"SELECT * FROM {scan(found)}" if isinstance(found, TableAt) else found.sql
-
-
-def scan(table: TableAt) -> str:
-    """Return the relation with which DuckDB reads a table at a version."""
-    if table.view:
-        return table.view
-    return f"delta_scan({literal(table.path)}, version = {table.version})"
-
-
-Locate = Callable[[Mention], TableAt | Selection | None]
-"""Resolves a mentioned table; None for a name that is DuckDB's to know. Raises SqlError."""
-AS_OF, LAST = "as_of", "last"
+AS_OF = "as_of"
 Value = bool | int | float | str | None
 """A value of a parameter."""
 
@@ -148,140 +52,6 @@ class Bindings(msgspec.Struct, frozen=True):
 NO_BINDINGS = Bindings()
 Timestamps = Literal["commit", "message"]
 """Meaning of TIMESTAMP AS OF on a stream's table: time of commits, as in Delta, or of messages, as in as_of."""
-NESTED = "the query is nested too deeply; split it with WITH, or into several queries"
-READ_ONLY = (
-    "a statement here reads: SELECT, FROM, WITH, VALUES, PIVOT, DESCRIBE, DESCRIBE HISTORY, SUMMARIZE, SHOW TABLES or "
-    "EXPLAIN; streams change through NATS"
-)
-
-# ---------------------------------------------------------------------- replacing
-
-
-class Edit(NamedTuple):
-    """A replacement for the text from `start` to `end`."""
-
-    start: int
-    end: int
-    text: str
-
-
-class Edited:
-    """A text with replacements.
-
-    Args:
-        text: the original.
-        edits: do not overlap.
-    """
-
-    def __init__(self, text: str, edits: list[Edit]) -> None:
-        edits.sort()
-        self._edits, self._starts = edits, list[int]()
-        parts, at, grown = list[str](), 0, 0
-        for edit in edits:
-            parts += [text[at : edit.start], edit.text]
-            self._starts.append(edit.start + grown)
-            grown += len(edit.text) - (edit.end - edit.start)
-            at = edit.end
-        self.text = "".join(parts) + text[at:]
-
-    def place(self, offset: int) -> int:
-        """Return the original's offset for one of the result; in a replacement its beginning."""
-        at = bisect_right(self._starts, offset) - 1
-        if at < 0:
-            return offset
-        edit, inside = self._edits[at], offset - self._starts[at]
-        return edit.start if inside < len(edit.text) else edit.end + inside - len(edit.text)
-
-
-# ---------------------------------------------------------------------- DuckDB's parser
-
-
-class Unparsed(Exception):
-    """Raised for a text that DuckDB does not parse as a query: its reason, and the place."""
-
-    def __init__(self, reason: str, offset: int) -> None:
-        super().__init__(reason)
-        self.reason, self.offset = reason, offset
-
-
-class SqlParser:
-    """DuckDB's parser.
-
-    Args:
-        connection: to any database.
-    """
-
-    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
-        self._connection = connection
-        rows = connection.cursor().execute("SELECT keyword_name, keyword_category FROM duckdb_keywords()").fetchall()
-        self.reserved = frozenset(name.upper() for name, kind in rows if kind == "reserved")
-        self.before_values = frozenset(name.upper() for name, kind in rows if kind != "unreserved") | {"BY", "OF"}
-        """Words behind which a value may begin."""
-
-    def tree(self, sql: str) -> dict[str, Any]:
-        """Return the tree of one query.
-
-        Raises:
-            Unparsed: it is not one.
-        """
-        found = self._serialized(sql)
-        if found.get("error_type") == "not implemented" and (listed := _with_values(sql)) != sql:
-            found = self._serialized(listed)
-        if found.get("error"):
-            # An error's position is in characters; those of nodes are in bytes.
-            reason, offset = str(found.get("error_message")), int(found.get("position", 0))
-            if found.get("error_type") == "not implemented":
-                reason = READ_ONLY
-            elif "at end of input" in reason:
-                offset = max(len(sql.rstrip()) - 1, 0)
-            raise Unparsed(reason, offset or len(sql) - len(sql.lstrip()))
-        if len(found["statements"]) != 1:
-            raise Unparsed("one query is expected here", 0)
-        return dict(found["statements"][0])
-
-    def is_value(self, sql: str) -> bool:
-        """Return True for a value, which may have operators and calls in it."""
-        return not self._serialized(f"SELECT ({sql}\n)").get("error")
-
-    def _serialized(self, sql: str) -> dict[str, Any]:
-        # Not as a parameter: DuckDB imports pandas for the first one, a fifth of a cold query. But a literal
-        # ends at a NUL.
-        written = ("SELECT json_serialize_sql(?)", [sql])
-        if "\0" not in sql:
-            written = (f"SELECT json_serialize_sql({literal(sql)})", [])
-        try:
-            row = self._connection.cursor().execute(*written).fetchone()
-            return dict(msgspec.json.decode(row[0])) if row is not None else {}
-        except (RecursionError, duckdb.Error):
-            raise Unparsed(NESTED, 0) from None
-
-
-def characters(text: str, offset: int) -> int:
-    """Return the number of characters in so many bytes of a text."""
-    return offset if text.isascii() else len(text.encode()[:offset].decode(errors="ignore"))
-
-
-def _with_values(sql: str) -> str:
-    """Return a PIVOT with an empty list for each of its columns without one.
-
-    DuckDB makes two statements of it, the first of which asks for the values, and shows the tree of neither.
-    """
-    found, edits = significant(sql), list[Edit]()
-    for number, token in enumerate(found):
-        depth, on, listed = 0, False, not token.is_word("PIVOT", "PIVOT_WIDER")
-        for each in [*found[number + 1 :], SqlToken("sign", ")", len(sql), len(sql))]:
-            depth += each.depth
-            ends = depth < 0 or (depth == 0 and each.is_word("USING", "GROUP", "ORDER", "LIMIT"))
-            if on and not listed and (ends or (depth == 0 and each.text == ",")):
-                edits.append(Edit(each.start, each.start, " IN ('') "))
-            if ends or (listed and not on):
-                break
-            if depth == 0:
-                on, listed = on or each.is_word("ON"), each.text != "," and (listed or each.is_word("IN"))
-    return Edited(sql, edits).text
-
-
-# ---------------------------------------------------------------------- statements
 
 
 class TableReference(msgspec.Struct, frozen=True):
@@ -557,13 +327,13 @@ class _Reader:
     def _last(self, call: dict[str, Any], place: int) -> Mention:
         """Return the table that last(ORDERS) means."""
         arguments = [*call["children"], None, None]
-        pattern, mention = _text(arguments[1]), None
+        pattern, mention = constant_text(arguments[1]), None
         if arguments[0] is not None and arguments[0]["type"] == "COLUMN_REF":
             mention = self._referred(tuple(arguments[0]["column_names"]), place)[1]
-        elif named := _text(arguments[0]):
+        elif named := constant_text(arguments[0]):
             account, _, name = named.rpartition("/")
             mention = self._referred(("accounts", account, name) if account else (name,), place)[1]
-        known = arguments[1] is None or (pattern is not None and _is_filter(pattern))
+        known = arguments[1] is None or (pattern is not None and is_filter(pattern))
         if mention is None or mention.view is not None or not known or len(arguments) > 4:
             raise BadSql("last takes a stream, and subjects: last(ORDERS), last(ORDERS, 'eu.>')", self._text, place)
         return msgspec.structs.replace(mention, last=(), pattern=pattern or "", place=place)
@@ -575,13 +345,13 @@ class _Reader:
         shown, selects = set[int](), dict[int, dict[str, Any]]()
         for node, is_named in nodes(tree):
             kind = node.get("type")
-            if (kind == "BASE_TABLE" and not is_named) or (kind == "TABLE_FUNCTION" and _is_last(node)):
+            if (kind == "BASE_TABLE" and not is_named) or (kind == "TABLE_FUNCTION" and is_last(node)):
                 tables.append(node)
             elif kind == "COLUMN_REF" and len(node["column_names"]) > 2:
                 columns.append(node)
             elif kind == "SELECT_NODE":
                 selects[id(node["from_table"])] = node
-            elif kind == "SHOW_REF" and _is_bare(node["query"]):
+            elif kind == "SHOW_REF" and is_bare(node["query"]):
                 shown.add(id(node["query"]["from_table"]))
         references = list[TableReference]()
         for node in tables:
@@ -599,7 +369,7 @@ class _Reader:
                 names, mention = self._referred(names, place(found[last].start))
             if mention is None:
                 continue
-            mention = _narrowed(mention, node, selects.get(id(node)))
+            mention = narrowed(mention, node, selects.get(id(node)))
             is_table = number > 0 and found[number - 1].is_word("TABLE")
             start, end = found[number - is_table].start, found[last].end
             before = "FROM " if is_table or id(node) in shown else ""
@@ -623,150 +393,6 @@ class _Reader:
             return names, mention
         travel = Travel("MESSAGES", _literal(moment), moment if isinstance(moment, str) else None)
         return names, msgspec.structs.replace(mention, travel=travel)
-
-
-def mentioned(names: tuple[str, ...], travel: Travel | None, place: int) -> Mention | None:
-    """Return the table of the lake that names with dots between them mean; None if they are DuckDB's to know."""
-    first, last = names[0].lower() if names else "", names[-1] if names else ""
-    if len(names) == 1:
-        return Mention(f"{paths.STREAMS}/{last}", travel, place, bare=True)
-    if len(names) == 3 and first == "accounts":
-        return Mention(f"{paths.ACCOUNTS}/{paths.directory_name(names[1])}/{paths.STREAMS}/{last}", travel, place)
-    if len(names) != 2:
-        return None
-    if first == "delta":
-        return Mention(last, travel, place)
-    if first == "misfits":
-        return Mention(f"{paths.STREAMS}/{last}", travel, place, view="misfits")
-    view = next((view for view in buckets.VIEWS if first == view), None)
-    if view is None:
-        return None
-    if travel is not None:  # its times are those of messages, its versions are revisions
-        kind: Literal["MESSAGES", "SEQUENCE"] = "SEQUENCE" if travel.kind == "VERSION" else "MESSAGES"
-        travel = msgspec.structs.replace(travel, kind=kind)
-    return Mention(buckets.stream_of(view, last), travel, place, view=view)
-
-
-_NOWHERE = (1 << 64) - 1
-
-
-def _is_bare(query: dict[str, Any] | None) -> bool:
-    """Return True for the query of DESCRIBE with a name alone."""
-    chosen: list[dict[str, Any]] = query.get("select_list", []) if query is not None else []
-    return bool(chosen) and chosen[0]["query_location"] == _NOWHERE
-
-
-def closing(found: list[SqlToken], at: int) -> int | None:
-    """Return the number of the token behind the parenthesis that closes the one at `at`; None if none does."""
-    for number, depth in enumerate(itertools.accumulate(token.depth for token in found[at:])):
-        if depth == 0:
-            return at + number + 1
-    return None
-
-
-def _is_last(node: dict[str, Any]) -> bool:
-    """Return True for a call of the table function `last`."""
-    call = node["function"]
-    return call.get("function_name") == LAST and not call.get("schema") and not call.get("catalog")
-
-
-def _narrowed(mention: Mention, table: dict[str, Any], select: dict[str, Any] | None) -> Mention:
-    """Return the mention with the subjects that the query can want of it.
-
-    Args:
-        select: the SELECT that reads this table alone, if there is one.
-    """
-    of_bucket = mention.view == "kv" and mention.travel is None
-    if of_bucket or mention.pattern:
-        mention = msgspec.structs.replace(mention, last=("$KV.>" if of_bucket else mention.pattern,))
-    if select is None or select["sample"] or table["sample"]:
-        return mention
-    column, prefix = ("key", "$KV.*.") if mention.view == "kv" else ("subject", "")
-    own = [[column], [str(table["alias"] or table.get("table_name") or LAST).lower(), column]]
-    equal, begun = _wanted(select["where_clause"], own)
-    if mention.view is None:
-        subject = equal[0] if len(equal) == 1 else None
-        mention = msgspec.structs.replace(mention, subject=subject, counted=_reads_no_column(select))
-    filters = tuple(prefix + value for value in (equal or begun))
-    if mention.last is None or not filters or len(filters) > MAX_FILTERS:
-        return mention
-    return msgspec.structs.replace(mention, last=filters) if all(map(_is_filter, filters)) else mention
-
-
-_OF_COLUMNS = ("COLUMN_REF", "STAR", "POSITIONAL_REFERENCE")
-
-
-def _reads_no_column(select: dict[str, Any]) -> bool:
-    """Return True for a SELECT over one table that wants only the number of its rows: `SELECT count(*) FROM ORDERS`."""
-    rest = {name: value for name, value in select.items() if name not in ("type", "from_table")}
-    return all(node.get("class") not in _OF_COLUMNS and node.get("type") != "SELECT_NODE" for node, _ in nodes(rest))
-
-
-def _wanted(where: dict[str, Any] | None, own: list[list[str]]) -> tuple[list[str], list[str]]:
-    """Return the values that a column is compared with in `column = '…' AND …` or `column IN ('…')`, and the NATS
-    filter for the values that begin as `column LIKE 'eu.%'` says. `own`: spellings of the column."""
-    begun, conditions = list[str](), [where] if where is not None else []
-    while conditions:
-        each = conditions.pop()
-        name, children = each.get("function_name"), each.get("children") or []
-        if each["type"] == "CONJUNCTION_AND":
-            conditions += children
-        elif each["type"] == "COMPARE_EQUAL":
-            children = [each["left"], each["right"]]
-            column, value = children if children[0]["type"] == "COLUMN_REF" else children[::-1]
-            if _names(column) in own and (text := _text(value)) is not None:
-                return [text], []
-        elif each["type"] == "COMPARE_IN" and _names(children[0]) in own:
-            values = [_text(value) for value in children[1:]]
-            if None not in values:
-                return [value for value in values if value is not None], []
-        elif name in ("~~", "starts_with", "prefix", "^@") and _names(children[0]) in own:
-            head = _text(children[1]) or ""
-            if name == "~~":
-                head = head[: min(at if (at := head.find(mark)) >= 0 else len(head) for mark in "%_")]
-            begun = [f"{head.rpartition('.')[0]}.>"] if "." in head else begun
-    return [], begun
-
-
-def _names(column: dict[str, Any]) -> list[str]:
-    return [name.lower() for name in column.get("column_names", ())]
-
-
-def _text(value: dict[str, Any] | None) -> str | None:
-    """Return the value of a constant text; None for anything else."""
-    found = value["value"].get("value") if value is not None and value["type"] == "VALUE_CONSTANT" else None
-    return found if isinstance(found, str) else None
-
-
-def _is_filter(text: str) -> bool:
-    return subscribable(text.encode())
-
-
-MAX_NODES = 1_000_000
-"""Nodes of a query's tree that are looked at; one with more is refused."""
-
-
-def nodes(tree: Any) -> Iterator[tuple[dict[str, Any], bool]]:
-    """Yield the objects of a query's tree; with each, whether it is a table whose name is that of a WITH around it."""
-    waiting: list[tuple[Any, frozenset[str]]] = [(tree, frozenset())]
-    for _ in range(MAX_NODES):
-        if not waiting:
-            return
-        node, names = waiting.pop()
-        if isinstance(node, list):
-            waiting += [(each, names) for each in node if isinstance(each, dict | list)]
-            continue
-        if node.get("type") == "RECURSIVE_CTE_NODE":
-            names |= {str(node["cte_name"]).lower()}
-        plain = node.get("type") == "BASE_TABLE" and not node["schema_name"] and not node["catalog_name"]
-        yield node, plain and str(node["table_name"]).lower() in names
-        for each in (node.get("cte_map") or {}).get("map") or ():
-            waiting.append((each["value"], names))
-            names |= {str(each["key"]).lower()}
-        if node.get("class") != "CONSTANT":  # of which a list of values has many; its parts are no nodes
-            inner = (value for key, value in node.items() if key != "cte_map")
-            waiting += [(value, names) for value in inner if isinstance(value, dict | list)]
-    raise SqlError(NESTED)
 
 
 def _literal(value: Value) -> str:

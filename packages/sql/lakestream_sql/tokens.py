@@ -1,4 +1,4 @@
-"""Tokens of SQL, as far as the ends of statements and the places of tables need them.
+"""Tokens of SQL, and texts with replacements.
 
 Belongs here: the lexical rules of DuckDB (quotes, dollar quotes, nested comments), and the few in which Spark differs.
 They decide nothing about rights: what a query reads is told by DuckDB's own parser.
@@ -6,7 +6,9 @@ They decide nothing about rights: what a query reads is told by DuckDB's own par
 
 from __future__ import annotations
 
+import itertools
 import re
+from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
@@ -121,3 +123,47 @@ def split(text: str, language: Language = "duckdb") -> tuple[list[tuple[str, int
         elif token.kind != "blank":
             has_tokens = True
     return done, text[start:] if has_tokens else ""
+
+
+def closing(found: list[SqlToken], at: int) -> int | None:
+    """Return the number of the token behind the parenthesis that closes the one at `at`; None if none does."""
+    for number, depth in enumerate(itertools.accumulate(token.depth for token in found[at:])):
+        if depth == 0:
+            return at + number + 1
+    return None
+
+
+class Edit(NamedTuple):
+    """A replacement for the text from `start` to `end`."""
+
+    start: int
+    end: int
+    text: str
+
+
+class Edited:
+    """A text with replacements.
+
+    Args:
+        text: the original.
+        edits: do not overlap.
+    """
+
+    def __init__(self, text: str, edits: list[Edit]) -> None:
+        edits.sort()
+        self._edits, self._starts = edits, list[int]()
+        parts, at, grown = list[str](), 0, 0
+        for edit in edits:
+            parts += [text[at : edit.start], edit.text]
+            self._starts.append(edit.start + grown)
+            grown += len(edit.text) - (edit.end - edit.start)
+            at = edit.end
+        self.text = "".join(parts) + text[at:]
+
+    def place(self, offset: int) -> int:
+        """Return the original's offset for one of the result; in a replacement its beginning."""
+        at = bisect_right(self._starts, offset) - 1
+        if at < 0:
+            return offset
+        edit, inside = self._edits[at], offset - self._starts[at]
+        return edit.start if inside < len(edit.text) else edit.end + inside - len(edit.text)

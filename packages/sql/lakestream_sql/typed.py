@@ -38,13 +38,6 @@ class NoTypedView(LakeError):
     """Raised when neither the stream nor its table has a `lakestream.json_schema`."""
 
 
-class Fit(msgspec.Struct, frozen=True):
-    """Number of rows of a table that fit its schema, and of those that do not."""
-
-    fits: int
-    misfits: int
-
-
 # The views as SQL
 def view_sql(found: JsonSchema, table: str, columns: Iterable[str], quote: Callable[[str], str] | None = None) -> str:
     """Return the SELECT of the rows that fit.
@@ -145,23 +138,6 @@ def _asked(path: str) -> TypedTable | None:
         return None
     names = (*schema.TABLE_COLUMNS, *([schema.REMOVED_COLUMN] if wanted.archive else []))
     return TypedTable(newest.name, path, wanted.json_schema, names, made=False)
-
-
-def fit(lake: str, stream: str) -> Fit:
-    """Count the rows of a stream's table that fit its schema, and those that do not. Reads all payloads.
-
-    Raises:
-        NoTypedView, BadJsonSchema.
-    """
-    from lakestream.lake.read.readers import batches
-
-    found = typed_table(lake, stream)
-    parsed = parse(found.text)
-    rows = misfits = 0
-    for batch in batches(found.path, ["data"]) if found.made else ():
-        rows += batch.num_rows
-        misfits += batch.num_rows - parsed.reasons(batch.column(0)).null_count
-    return Fit(rows - misfits, misfits)
 
 
 # The engines

@@ -30,7 +30,8 @@ from lakestream.lake.table import departures as departure_files
 from lakestream.lake.table.departures import DeletedMessages
 from lakestream.lake.table.schema import REMOVED_COLUMN, Layout
 from lakestream.lake.view import DecodedParts, Followers, StreamView, open_view
-from lakestream_sql.statements import SqlError, TableAt, scan
+from lakestream_sql.explained import SqlError
+from lakestream_sql.mentions import TableAt, scan
 
 if TYPE_CHECKING:
     from lakestream.log.format.departures import Point

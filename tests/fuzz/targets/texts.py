@@ -18,7 +18,10 @@ from lakestream.config.options import Flags
 from lakestream.protocol import jwt
 from lakestream.protocol.jwt import JwtError
 from lakestream_sql import tokens
-from lakestream_sql.statements import Mention, Selection, SqlError, SqlParser, TableAt, parse, rewrite
+from lakestream_sql.explained import SqlError
+from lakestream_sql.mentions import Mention, Selection, TableAt
+from lakestream_sql.parser import SqlParser
+from lakestream_sql.statements import parse, rewrite
 from tests import certificates
 from tests.fuzz.target import Target
 from tests.keys import (

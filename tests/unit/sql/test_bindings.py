@@ -8,7 +8,10 @@ import duckdb
 import pytest
 
 from lakestream_sql import statements
-from lakestream_sql.statements import BadSql, Bindings, SqlParser, Statement, Travel, parse
+from lakestream_sql.explained import BadSql
+from lakestream_sql.mentions import Travel
+from lakestream_sql.parser import SqlParser
+from lakestream_sql.statements import Bindings, Statement, parse
 
 pytestmark = pytest.mark.unit
 

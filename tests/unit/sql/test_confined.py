@@ -16,8 +16,8 @@ import pytest
 from lakestream.lake.values import as_json
 from lakestream_sql.confined import confine
 from lakestream_sql.connection import connect
+from lakestream_sql.explained import SqlError
 from lakestream_sql.session import EngineFailed, Session, UnknownStream
-from lakestream_sql.statements import SqlError
 from tests.sql_escapes import FUNCTIONS, PATHS, STATEMENTS, UNKNOWN
 
 pytestmark = pytest.mark.unit

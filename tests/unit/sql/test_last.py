@@ -14,8 +14,9 @@ from deltalake.schema import PrimitiveType
 from lakestream.lake.last_messages import LastPage
 from lakestream.protocol.subjects import matches
 from lakestream_sql import last
+from lakestream_sql.parser import SqlParser
 from lakestream_sql.session import BadSql, Session
-from lakestream_sql.statements import SqlParser, parse
+from lakestream_sql.statements import parse
 from lakestream_sql.uncompacted import LastWanted, index_of
 from tests.unit.sql.test_sql_live import Lake
 

@@ -29,8 +29,8 @@ from lakestream.lake.table.progress import TableProgress
 from lakestream.protocol.instants import rfc3339
 from lakestream_sql.batches import CountedRows, batches
 from lakestream_sql.connection import ExtensionMissing, extension_path
+from lakestream_sql.explained import BadSql
 from lakestream_sql.session import NoLakeHere, Session, SqlError, UnknownStream
-from lakestream_sql.statements import BadSql
 
 pytestmark = pytest.mark.unit
 

@@ -8,18 +8,10 @@ import duckdb
 import pytest
 
 from lakestream.lake.table.schema import literal
-from lakestream_sql.statements import (
-    BadSql,
-    Mention,
-    Selection,
-    SqlError,
-    SqlParser,
-    Statement,
-    TableAt,
-    Travel,
-    parse,
-    rewrite,
-)
+from lakestream_sql.explained import BadSql, SqlError
+from lakestream_sql.mentions import Mention, Selection, TableAt, Travel
+from lakestream_sql.parser import SqlParser
+from lakestream_sql.statements import Statement, parse, rewrite
 from lakestream_sql.tokens import split, tokens
 from tests.fuzzing import growth
 
