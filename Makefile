@@ -186,8 +186,8 @@ beside-socket:
 	@set -o pipefail; $(MAKE) --no-print-directory test-socket 2>&1 | sed -u 's/^/socket | /'
 
 beside-unit:
-	@set -o pipefail; nice $(MAKE) --no-print-directory test-unit 2>&1 | sed -u 's/^/unit   | /'
-	@set -o pipefail; nice $(MAKE) --no-print-directory test-sim 2>&1 | sed -u 's/^/sim    | /'
+	@set -o pipefail; $(MAKE) --no-print-directory test-unit 2>&1 | sed -u 's/^/unit   | /'
+	@set -o pipefail; $(MAKE) --no-print-directory test-sim 2>&1 | sed -u 's/^/sim    | /'
 
 # mypy works on one processor. Beside it all tests are collected: errors in them show early, and pytest compiles each file
 # once instead of in every process of every stage.

@@ -2,9 +2,9 @@
 
 Sixteen clients use the keys of a bucket on three nodes while leaders die, hang and are cut off. Compare-and-set, blind
 writes, markers, gets from the leader, and direct gets that ask for it must be linearizable. Other direct gets may be
-stale, since every replica answers them, but return only stored values. The bucket keeps all messages, so that it shows afterwards for each unanswered
-write if it happened; another one keeps only the last value. LAKESTREAM_LINEAR_ROUNDS (4) is the number of faults. The
-seed is printed; LAKESTREAM_LINEAR_SEED repeats its choices.
+stale, since every replica answers them, but return only stored values. The bucket keeps all messages, so that it shows
+afterwards for each unanswered write if it happened; another one keeps only the last value. LAKESTREAM_LINEAR_ROUNDS (4)
+is the number of faults. The seed is printed; LAKESTREAM_LINEAR_SEED repeats its choices.
 """
 
 from __future__ import annotations

@@ -91,6 +91,13 @@ class CommitBatch(msgspec.Struct, frozen=True):
         return self.dead if self.departures is None else DeletedMessages(runs=self.shredded)
 
 
+class SeqRows(msgspec.Struct, frozen=True):
+    """Rows of a table by sequence: an SQL condition of bounded length, and the same as runs (first, last)."""
+
+    sql: str
+    runs: list[tuple[int, int]]
+
+
 class Update(msgspec.Struct, frozen=True):
     """An UPDATE of the table: `column` = `value` where `condition`, as SQL."""
 
@@ -211,15 +218,15 @@ def _with_past(batch: CommitBatch, floor_before: int) -> CommitBatch:
     return msgspec.structs.replace(batch, progress=progress)
 
 
-def departures_deleted(batch: CommitBatch, floor_before: int) -> list[str]:
-    """Return SQL conditions for the rows to delete behind a commit that wrote all of the batch.
+def departures_deleted(batch: CommitBatch, floor_before: int) -> list[SeqRows]:
+    """Return the rows to delete behind a commit that wrote all of the batch.
 
     Args:
         batch: the batch, now in the table.
         floor_before: the stream's first sequence at the commit before; 0 when there was none.
     """
     written = msgspec.structs.replace(batch.progress, floor=floor_before)
-    return deletions(batch.progress.last_index, written, batch.dead)
+    return deleted_rows(batch.progress.last_index, written, batch.dead)
 
 
 def _removals(footers: Sequence[Footer], before: TableProgress | None) -> Iterator[Removal]:
@@ -232,7 +239,12 @@ def _removals(footers: Sequence[Footer], before: TableProgress | None) -> Iterat
 
 
 def deletions(position: int, before: TableProgress | None, dead: DeletedMessages) -> list[str]:
-    """Return SQL conditions for the rows to delete before the commit; none when no row of the table can be dead.
+    """Return `deleted_rows` as SQL conditions."""
+    return [rows.sql for rows in deleted_rows(position, before, dead)]
+
+
+def deleted_rows(position: int, before: TableProgress | None, dead: DeletedMessages) -> list[SeqRows]:
+    """Return the rows to delete before the commit, a commit for each item; none when no row of the table can be dead.
 
     Args:
         position: the log index through which the table holds the stream; 0 when it holds nothing.
@@ -248,8 +260,8 @@ def deletions(position: int, before: TableProgress | None, dead: DeletedMessages
         removed = [seq for seq in removed if seq <= before.last_seq]
         floor_moved = min(dead.floor - 1, before.last_seq) >= max(before.floor, 1)
         erased = [(first, min(last, before.last_seq)) for first, last in erased if first <= before.last_seq]
-    terms = [f"seq < {dead.floor}"] if floor_moved else []
-    return _conditions(terms, [*stretches(removed), *erased])
+    terms = [SeqRows(f"seq < {dead.floor}", [(0, dead.floor - 1)])] if floor_moved else []
+    return _bounded(terms, [*stretches(removed), *erased])
 
 
 def erasures(position: int, before: TableProgress | None, shredded: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -274,9 +286,9 @@ def updates(position: int, before: TableProgress | None, removals: Sequence[Remo
         if before is not None:
             removed = [seq for seq in removed if seq <= before.last_seq]
             last = min(last, before.last_seq)
-        terms = [f"seq BETWEEN {first} AND {last}"] if last >= max(first, 1) else []
-        for condition in _conditions(terms, list(stretches(removed))):
-            found.append(Update(f"{REMOVED_COLUMN} IS NULL AND ({condition})", str(removal.at_ns)))
+        terms = [_between(first, last)] if last >= max(first, 1) else []
+        for rows in _bounded(terms, list(stretches(removed))):
+            found.append(Update(f"{REMOVED_COLUMN} IS NULL AND ({rows.sql})", str(removal.at_ns)))
     return _joined(found)
 
 
@@ -301,8 +313,12 @@ def _one(group: list[Update]) -> Update:
     return Update(" OR ".join(f"({update.condition})" for update in group), f"CASE {cases} END")
 
 
-def _conditions(terms: list[str], runs: Sequence[tuple[int, int]]) -> list[str]:
-    """Return conditions of bounded length that together cover `terms` and all sequences of `runs`."""
+def _between(first: int, last: int) -> SeqRows:
+    return SeqRows(f"seq BETWEEN {first} AND {last}", [(first, last)])
+
+
+def _bounded(terms: list[SeqRows], runs: Sequence[tuple[int, int]]) -> list[SeqRows]:
+    """Return rows with conditions of bounded length that together are `terms` and all sequences of `runs`."""
     terms = list(terms)
     singles: list[int] = []
     # With many runs, list short ones too: lists are cheaper than ranges.
@@ -312,15 +328,18 @@ def _conditions(terms: list[str], runs: Sequence[tuple[int, int]]) -> list[str]:
         if last - first + 1 < shortest:
             singles.extend(range(first, last + 1))
         else:
-            terms.append(f"seq BETWEEN {first} AND {last}")
-    conditions = [" OR ".join(terms[at : at + CONDITION_RANGES]) for at in range(0, len(terms), CONDITION_RANGES)]
+            terms.append(_between(first, last))
+    found = []
+    for at in range(0, len(terms), CONDITION_RANGES):
+        some = terms[at : at + CONDITION_RANGES]
+        found.append(SeqRows(" OR ".join(each.sql for each in some), [run for each in some for run in each.runs]))
     singles.sort()
     for at in range(0, len(singles), CONDITION_TERMS):
-        some = singles[at : at + CONDITION_TERMS]
+        listed = singles[at : at + CONDITION_TERMS]
         # Delta skips files by the range, but not by a long list.
-        listed = ", ".join(map(str, some))
-        conditions.append(f"seq BETWEEN {some[0]} AND {some[-1]} AND seq IN ({listed})")
-    return conditions
+        condition = f"seq BETWEEN {listed[0]} AND {listed[-1]} AND seq IN ({', '.join(map(str, listed))})"
+        found.append(SeqRows(condition, list(stretches(listed))))
+    return found
 
 
 class Backlog:

@@ -1,6 +1,6 @@
 """Deletion vectors: which rows of a data file are deleted.
 
-Belongs here: loading a vector from its file or descriptor, and decoding it to an array of row positions. DataFusion
+Belongs here: loading a vector from its file or descriptor, and an array of row positions as a vector. DataFusion
 applies vectors by itself; this is for files that are read directly.
 
 Source: Delta protocol, "Deletion Vector Format": a magic number, then a 64-bit Roaring bitmap in its portable form.
@@ -73,3 +73,10 @@ def decode(body: bytes) -> np.ndarray[Any, Any]:
     except ValueError as error:
         raise BadDeletionVector(f"a deletion vector does not decode: {error}") from None
     return np.frombuffer(values, np.int64) if values else np.empty(0, np.int64)
+
+
+def encode(positions: np.ndarray[Any, Any]) -> bytes:
+    """Return ascending positions as a serialised vector."""
+    from pyroaring import BitMap64
+
+    return _MAGIC + BitMap64(positions.tolist()).serialize()

@@ -9,10 +9,9 @@ Source: Delta protocol, "Delta Log Entries", "Actions"; Delta's conflict detecti
 
 from __future__ import annotations
 
-import re
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -25,6 +24,7 @@ from lakestream.lake.staging.staging import StreamIdentity
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table.actions import AddFile, MetaData, locate
+from lakestream.lake.table.batches import SeqRows
 from lakestream.lake.table.foreign_commits import MARK
 from lakestream.lake.table.log import TableLog, log_directory
 from lakestream.lake.table.policy import StreamPolicy
@@ -41,7 +41,6 @@ from lakestream_spark.write.commit import Commit
 from lakestream_spark.write.data_files import DataFiles
 from lakestream_spark.write.table import RANDOM_PREFIXES, ExistingTable, StreamTable, wanted_properties
 
-_TERM = re.compile(r"seq (?:BETWEEN (\d+) AND (\d+)(?: AND seq IN \(([\d, ]+)\))?|< (\d+))")
 _STRINGS: dict[str, Any] = {
     "headers": {
         "type": "map",
@@ -123,18 +122,18 @@ class SimTable(StreamTable):
     def delta(self) -> Any:
         return self
 
-    def delete(self, condition: str) -> None:
+    def delete(self, rows: SeqRows) -> None:
         """Delete rows, as Delta does without deletion vectors: files that have some are written anew."""
         log = TableLog(self._storage, self.path)
         state = log.state()
-        doomed = matcher(condition)
         actions: list[dict[str, Any]] = []
         for add in state.files.values():
-            rows = read_rows(self._storage, self.path, add)
-            dead = pa.array([doomed(seq) for seq in rows.column("seq").to_pylist()], pa.bool_())
+            found = read_rows(self._storage, self.path, add)
+            seqs = found.column("seq").to_pylist()
+            dead = pa.array([any(first <= seq <= last for first, last in rows.runs) for seq in seqs], pa.bool_())
             if not dead.true_count:
                 continue
-            left = rows.filter(pc.invert(dead))
+            left = found.filter(pc.invert(dead))
             if left.num_rows:
                 writer = DataFiles(self.path, Layout())
                 batches = left.select(_message_columns(left)).combine_chunks().to_batches()
@@ -178,19 +177,6 @@ class SimCommit(Commit):
         rows = sum(msgspec.json.decode(each["add"]["stats"])["numRecords"] for each in self._actions if "add" in each)
         self._sim.commit(self.base, "WRITE", self._actions, self._application, metadata, rows)
         return 0
-
-
-def matcher(condition: str) -> Callable[[int], bool]:
-    """Return the meaning of a condition of `batches.deletions`. Raise ValueError for one of another form."""
-    if _TERM.sub("", condition).replace(" OR ", ""):
-        raise ValueError(f"not a condition of deletions: {condition}")
-    terms = []
-    for low, high, listed, below in _TERM.findall(condition):
-        if below:
-            terms.append((0, int(below) - 1, None))
-        else:
-            terms.append((int(low), int(high), set(map(int, listed.split(", "))) if listed else None))
-    return lambda seq: any(low <= seq <= high and (only is None or seq in only) for low, high, only in terms)
 
 
 def read_rows(storage: Storage, table: str, add: AddFile) -> pa.Table:

@@ -10,6 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from lakestream.lake.staging.staging import StreamIdentity
+from lakestream.lake.table.batches import SeqRows
 from lakestream.lake.table.policy import StreamPolicy
 from lakestream.lake.table.progress import TableProgress
 from lakestream.lake.table.schema import Layout, message_schema
@@ -40,7 +41,7 @@ def test_tables_of_the_simulation_are_delta_tables(tmp_path: Path) -> None:
             commit.add(files)
             commit.move(TableProgress(uid="U1", last_index=first, last_seq=first, last_time_ns=first))
             commit.append(Layout().columns, "{}")
-        table.delete("seq < 3 OR seq BETWEEN 5 AND 7 AND seq IN (5, 7)")
+        table.delete(SeqRows("", [(0, 2), (5, 5), (7, 7)]))
     for path, content in lake.objects.items():
         place = tmp_path / path.removeprefix(ROOT + "/")
         place.parent.mkdir(parents=True, exist_ok=True)

@@ -34,7 +34,7 @@ _KEPT_BY_REMOVE = ("path", "partitionValues", "size", "stats", "deletionVector")
 
 Operation = Literal["create", "optimize", "restore", "update"]
 """Operation in the table's history, by the method of TableCommit: CREATE TABLE, OPTIMIZE (no row changes), RESTORE, or
-any other change. `Commit.append` is the one of new rows."""
+any other change. `Commit.append` is the one of new rows, `Commit.delete` that of deleted ones."""
 
 
 class Commit:
@@ -156,6 +156,12 @@ class Commit:
         size = sum(file["size"] for file in files)
         lines = _lines(self._actions)
         return int(self._delta.append(lines, list(columns), metadata, len(files), rows, size))
+
+    def delete(self, rows: int) -> int:
+        """Commit the removal of files, and their return with deletion vectors, as Spark's DELETE does; return the
+        version. `rows`: the number of rows that this deletes."""
+        vectors = sum("add" in action for action in self._actions)
+        return int(self._delta.delete(_lines(self._actions), rows, len(self._actions) - 2 * vectors, vectors))
 
     def run(self, operation: Operation, metadata: str | None = None) -> int:
         """Commit; return the version. An error is not the outcome: see above."""

@@ -42,7 +42,7 @@ from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.storage.locks import Lock
 from lakestream.lake.table import batches, check, erasures, foreign_commits, policy, segments
 from lakestream.lake.table import departures as departure_files
-from lakestream.lake.table.batches import CommitBatch
+from lakestream.lake.table.batches import CommitBatch, SeqRows
 from lakestream.lake.table.log import TableLog
 from lakestream.lake.table.policy import DEFAULT_BUCKETS, Partition
 from lakestream.lake.table.progress import TableProgress, application
@@ -136,7 +136,7 @@ class StreamCompaction:
         self._watch = self._table.follower
         self._lock: Lock | None = None  # of the table, while it is held
         self._cleared = False  # True once rows removed by the last commit have been deleted
-        self._owed: list[str] | None = None  # conditions of these rows, if this process has made the commit
+        self._owed: list[SeqRows] | None = None  # these rows, if this process has made the commit
         self._misfits = MisfitTable(spark, self._storage, stream.identity, self.table)
 
     @classmethod
@@ -298,13 +298,13 @@ class StreamCompaction:
         if self.is_cleared:
             return
         with self._alone():
-            progress, conditions = self._watch.head.progress, self._owed
+            progress, owed = self._watch.head.progress, self._owed
             assert progress is not None
-            if conditions is None:
+            if owed is None:
                 dead = departure_files.gone(departure_files.read(self._storage, self.table, progress.last_index))
-                conditions = batches.deletions(progress.last_index, progress, dead)
-            for condition in conditions:
-                self._table.delta().delete(condition)
+                owed = batches.deleted_rows(progress.last_index, progress, dead)
+            for rows in owed:
+                self._table.delete(rows)
             self._cleared = True
 
     def release(self, error: BaseException | None = None) -> None:
@@ -439,14 +439,14 @@ class StreamCompaction:
     def _end_rows(self, batch: CommitBatch, position: int, found: ExistingTable) -> None:
         """Delete rows of removed messages; in an archive, mark them."""
         before = self._watch.head.progress
-        gone = batches.deletions(position, before, batch.unwritten)
-        for condition in gone:
-            self._table.delta().delete(condition)
+        gone = batches.deleted_rows(position, before, batch.unwritten)
+        for rows in gone:
+            self._table.delete(rows)
         if runs := batches.erasures(position, before, batch.shredded):
             erasures.leave_note(self._storage, self.table, self._identity.uid, batch.progress.last_index, runs)
             # A list that lacks a file takes no deletions.
             Replay(self._spark, self._storage.root, self._identity, table=self.table).repair(self._check)
-            self._misfits.delete(gone, shred=True)
+            self._misfits.delete([rows.sql for rows in gone], shred=True)
         if found.archive and not batch.policy.archive:
             self._table.delta().delete(f"{REMOVED_COLUMN} IS NOT NULL")
         if batch.policy.archive and not found.archive_column:

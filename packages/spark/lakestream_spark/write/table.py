@@ -31,6 +31,7 @@ from lakestream.lake.storage import paths
 from lakestream.lake.storage.locks import Lock
 from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table.actions import MetaData
+from lakestream.lake.table.batches import SeqRows
 from lakestream.lake.table.log import TableLog, log_directory
 from lakestream.lake.table.policy import (
     LOG_CLEANUP_PROPERTY,
@@ -60,6 +61,7 @@ from lakestream.lake.table.schema import (
     quoted,
 )
 from lakestream.lake.table.state import TableFollower
+from lakestream_spark.write import deletion
 from lakestream_spark.write.clones import References
 from lakestream_spark.write.commit import Commit, forget, jvm
 
@@ -342,6 +344,11 @@ class StreamTable:
     def forget(self) -> None:
         """Clear Delta's cache of the table."""
         forget(self._spark, self._storage, self.path)
+
+    def delete(self, rows: SeqRows) -> None:
+        """Delete rows; nothing is committed if there are none. May be repeated."""
+        if not deletion.delete(self._spark, self._storage, self.path, rows.runs):
+            self.delta().delete(rows.sql)
 
     def delta(self) -> Any:
         """Return Delta's own handle, for DELETE and UPDATE."""

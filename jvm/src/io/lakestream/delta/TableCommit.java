@@ -9,6 +9,7 @@ import org.apache.spark.sql.Row;
 import org.apache.spark.sql.SaveMode;
 import org.apache.spark.sql.SparkSession;
 import org.apache.spark.sql.delta.DeltaLog;
+import org.apache.spark.sql.delta.DeltaOperationMetrics;
 import org.apache.spark.sql.delta.DeltaOperations;
 import org.apache.spark.sql.delta.OptimisticTransaction;
 import org.apache.spark.sql.delta.actions.Action;
@@ -108,11 +109,7 @@ public final class TableCommit {
    */
   public long append(
       String actions, List<String> columns, String userMetadata, long files, long rows, long bytes) {
-    Map<String, SQLMetric> metrics = new LinkedHashMap<>();
-    metrics.put("numFiles", metric("numFiles", files));
-    metrics.put("numOutputRows", metric("numOutputRows", rows));
-    metrics.put("numOutputBytes", metric("numOutputBytes", bytes));
-    transaction.registerSQLMetrics(spark, scala.collection.immutable.Map.from(CollectionConverters.asScala(metrics)));
+    register(Map.of("numFiles", files, "numOutputRows", rows, "numOutputBytes", bytes));
     return commit(
         actions,
         new DeltaOperations.Write(
@@ -130,6 +127,25 @@ public final class TableCommit {
   /** Commits the table that {@code describe} has begun; returns the version. */
   public long create(String actions) {
     return commit(actions, new DeltaOperations.CreateTable(transaction.metadata(), false, false, Option.empty()));
+  }
+
+  /**
+   * Commits files with fewer rows than before, as Spark's DELETE does.
+   *
+   * @param actions removals of files, and the same files with deletion vectors
+   * @param rows, files, vectors the deleted rows, the files without any row that is left, and the new vectors
+   * @return the version
+   */
+  public long delete(String actions, long rows, long files, long vectors) {
+    Map<String, Long> metrics = new LinkedHashMap<>();
+    for (String name : CollectionConverters.asJava(DeltaOperationMetrics.DELETE())) {
+      metrics.put(name, 0L);
+    }
+    metrics.put("numDeletedRows", rows);
+    metrics.put("numRemovedFiles", files);
+    metrics.put("numDeletionVectorsAdded", vectors);
+    register(metrics);
+    return commit(actions, new DeltaOperations.Delete(seq(List.of())));
   }
 
   /** Commits files that replace others with the same rows; returns the version. */
@@ -152,10 +168,16 @@ public final class TableCommit {
     return transaction.commit(seq(actions(lines)), operation);
   }
 
-  private SQLMetric metric(String name, long value) {
-    SQLMetric metric = SQLMetrics.createMetric(spark.sparkContext(), name);
-    metric.set(value);
-    return metric;
+  /** Lets the table's history have these figures of the commit. */
+  private void register(Map<String, Long> figures) {
+    Map<String, SQLMetric> metrics = new LinkedHashMap<>();
+    figures.forEach(
+        (name, value) -> {
+          SQLMetric metric = SQLMetrics.createMetric(spark.sparkContext(), name);
+          metric.set(value);
+          metrics.put(name, metric);
+        });
+    transaction.registerSQLMetrics(spark, scala.collection.immutable.Map.from(CollectionConverters.asScala(metrics)));
   }
 
   private static List<Action> actions(String lines) {
