@@ -66,7 +66,7 @@ def run(options: argparse.Namespace, stop: threading.Event) -> int:
         if options.as_of is not None:
             version = version_for_commit_time(log, options.as_of, time.time_ns())
     except NotATable:
-        raise CloneRefused(f"there is no table of a stream {options.stream}") from None
+        raise CloneRefused(f"stream {options.stream} has no table") from None
     spark = job.start_spark("lakestream clone", lake, options, stop)
     try:
         made = clone_maker.clone(spark, lake, table, options.target, version)
@@ -81,7 +81,7 @@ def _time(text: str) -> int:
     try:
         found = instant(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text} is no time; write 2026-05-01T12:30:00Z") from None
+        raise argparse.ArgumentTypeError(f"cannot read {text!r} as a time; write 2026-05-01T12:30:00Z") from None
     if not has_zone(text):
         raise argparse.ArgumentTypeError("needs a time zone, such as Z")
     return found

@@ -148,13 +148,13 @@ def _rounds(maintainer: Maintainer, options: argparse.Namespace, lake: str, stop
 
             outcomes = maintainer.once(options.stream, report)
         if options.once and options.stream is not None and not outcomes and not stop.is_set():
-            complain(f"there is no table of a stream {options.stream}")
+            complain(f"stream {options.stream} has no table")
             return 1
         noun = "table" if len(outcomes) == 1 else "tables"
         seconds = time.monotonic() - began
         job.tell(
             options.json,
-            f"looked after {len(outcomes)} {noun}, {seconds:.2f} s",
+            f"maintained {len(outcomes)} {noun} in {seconds:.2f} s",
             tables=len(outcomes),
             failures=sum(done.failure is not None for done in outcomes),
             seconds=round(seconds, 3),

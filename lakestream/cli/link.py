@@ -212,7 +212,7 @@ class ClientLink:
             return self.submit(subject, body, timeout).result()
         except NoRespondersError:
             raise TransferFailed(
-                f"nobody answers {subject} at {plain_url(self.url)}: it has to be a lakestream with JetStream (-js)"
+                f"nothing answers {subject} at {plain_url(self.url)}: it must be lakestream with JetStream (-js)"
             ) from None
         except (Error, OSError, TimeoutError, concurrent.futures.CancelledError) as error:
             reason = str(error) or "the connection was lost"
@@ -370,7 +370,9 @@ class StreamSender:
                 self.stored = self._sent.popleft().messages[-1].seq
                 return
             if time.monotonic() > deadline and self.stored == before:
-                raise TransferFailed(f"stream {self._stream}: nothing gets through since {PATIENCE_S:.0f} s: {trouble}")
+                raise TransferFailed(
+                    f"stream {self._stream}: nothing has got through for {PATIENCE_S:.0f} s: {trouble}"
+                )
             for each in self._sent:  # in order, so that none can arrive later
                 concurrent.futures.wait([each.answer])
             time.sleep(0.2)
@@ -433,8 +435,8 @@ class StreamSender:
         blocks = self._link.messages(self._stream, self.stored + 1, last) if last in ours else ()
         if last not in ours or not all(same(ours[each.seq], each) for block in blocks for each in block):
             raise TransferFailed(
-                f"stream {self._stream}: somebody else publishes to it (sequence {last}); once nobody does, the same "
-                "command goes on with --append"
+                f"stream {self._stream}: somebody else publishes to it (sequence {last}); once they have stopped, "
+                "run the same command with --append"
             )
 
 

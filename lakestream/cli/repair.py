@@ -44,7 +44,7 @@ def repair(
         str,
         typer.Argument(
             metavar="DIR|URL",
-            help="Storage directory (store_dir) of a server that does not run, or the URL of a running one.",
+            help="Storage directory (store_dir) of a stopped server, or the URL of a running one.",
         ),
     ],
     server: Server,

@@ -116,7 +116,7 @@ async def _answer(answers: Any, name: str, advance: Advance) -> Verified:
         except NoMessage:
             raise TimeoutError from None
         if (message.headers or {}).get("Status") == "503":
-            return Verified(name, "no server answers: it has to be a lakestream with JetStream")
+            return Verified(name, "no server answers: it must be a lakestream server with JetStream")
         answer = json.loads(message.data)
         if "error" in answer:
             return Verified(name, str(answer["error"].get("description", answer["error"])))

@@ -29,7 +29,7 @@ TargetsArgument = Annotated[
     list[str],
     typer.Argument(
         metavar="DIR|URL…",
-        help="Storage directory (store_dir) of a server that does not run; several, to compare the replicas in them. "
+        help="Storage directory (store_dir) of a stopped server; several, to compare the replicas in them. "
         "Or the URL of a running server, and names of streams.",
     ),
 ]

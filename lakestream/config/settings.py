@@ -419,7 +419,7 @@ _connect_address = address("spark_connect_host", "spark_connect_port")
 def _connect_token(key: str, item: Item) -> str:
     token = as_text(key, item)
     if not token or not token.isascii() or any(char.isspace() or char in ";/" for char in token):
-        raise item.error(f"{key} has to be a text of ASCII without blanks, ; and /, as it is a part of clients' URLs")
+        raise item.error(f"{key} must be ASCII text without blanks, ; and /, as it is a part of clients' URLs")
     return token
 
 
@@ -561,7 +561,7 @@ def _sql(key: str, item: Item) -> SqlOptions:
 def _endpoint(key: str, item: Item) -> str:
     url = as_text(key, item)
     if not url.startswith(("http://", "https://")):
-        raise item.error(f'{key} has to be the URL of an OTLP/HTTP collector, such as "http://127.0.0.1:4318"')
+        raise item.error(f'{key} must be the URL of an OTLP/HTTP collector, such as "http://127.0.0.1:4318"')
     return url
 
 

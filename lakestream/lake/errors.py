@@ -124,9 +124,9 @@ class DamagedTable(LakeError):
 
     def __init__(self, what: str, begins: int, first_seq: int, last_seq: int) -> None:
         super().__init__(
-            f"{what}. It cannot be made whole: there is no whole version of it from which on every log entry is still "
-            f"staged (they are from {begins} on), so messages with sequences from {first_seq} to {last_seq} cannot be "
-            "read. Nothing was changed; bring the files back from a copy of the lake"
+            f"{what}. It cannot be repaired: no undamaged version reaches back to the oldest log entry that is still "
+            f"staged ({begins}), so messages with sequences from {first_seq} to {last_seq} cannot be read. Nothing was "
+            "changed; restore the files from a copy of the lake"
         )
 
 
@@ -300,7 +300,7 @@ class TableBusy(LakeError):
     """Raised while another process holds the table's lock; nothing is wrong."""
 
     def __init__(self, table: str) -> None:
-        super().__init__(f"{table} is under maintenance; its stream is tried again in a few seconds")
+        super().__init__(f"{table} is under maintenance; retrying its stream in a few seconds")
 
 
 class JobMissing(LakeError):

@@ -415,10 +415,10 @@ class Replica:
             self.group.give_up(Differs(self.directory, 0, why))
 
     def on_failure(self, error: Exception) -> None:
-        """Report that this replica takes part no more, and open it anew if other nodes can give what is damaged."""
+        """Report that this replica no longer takes part, and open it anew if other nodes can give what is damaged."""
         stream, group = self.stream, self.group
         alone = group is not None and not group.replicated
-        what = "takes no more messages" if alone else "this replica takes part no more"
+        what = "takes no more messages" if alone else "this replica no longer takes part"
         self._site.log.error(f"stream {self.name}: {what}: {error}")
         if stream is None:
             return

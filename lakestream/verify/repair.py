@@ -135,7 +135,7 @@ class StreamRepair:
         made = content[: end.tables_at] + tables + content[end.tables_at + 8 * end.rows :]
         if len(made) != len(content) or made == content or not self._is_whole(made, path):
             return None
-        return Fix(path, "make the tables of its footer of its frames", partial(self._put, path, made))
+        return Fix(path, "rebuild the tables of its footer from its frames", partial(self._put, path, made))
 
     def _is_whole(self, content: bytes, path: str) -> bool:
         """Return True if a segment of this content has no finding."""

@@ -67,7 +67,7 @@ def test_status_shows_a_server_on_one_screen_without_colours_in_a_pipe(server: S
     assert "\x1b" not in done.stdout
     assert re.search(r"^server +under-test  lakestream .* healthy *$", done.stdout, re.MULTILINE)
     assert re.search(r"^ *ORDERS +10 .* 1 +10 +10 ", done.stdout, re.MULTILINE)
-    assert "no compactor is at work on the lake: start `lakestream compact`" in done.stdout
+    assert "no compactor is running on the lake: start `lakestream compact`" in done.stdout
     assert len(done.stdout.splitlines()) < 24
 
 
@@ -235,7 +235,7 @@ def test_bench_says_what_keeps_it_from_running(server: Server) -> None:
     )
     done = run("bench", "fly", "--server", server.url)
     assert done.returncode == 2
-    assert "choose of publish, js, consume, kv, request" in done.stderr
+    assert "choose from publish, js, consume, kv, request" in done.stderr
 
 
 def test_bench_and_transfers_log_in_with_user_and_password(tmp_path: Path) -> None:

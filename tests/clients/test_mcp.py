@@ -192,7 +192,7 @@ async def test_a_server_without_sql_says_how_to_turn_it_on(tmp_path: Path) -> No
         async with assistant(real) as client:
             assert json.loads(await text(client, "list_streams")) == {"streams": []}
             assert "configure `sql { enabled: true }`" in await text(client, "query", sql="SELECT 1")
-            assert "the server has to be a lakestream" in await text(client, "list_schemas")
+            assert "the server must be a lakestream" in await text(client, "list_schemas")
     finally:
         real.kill()
 
@@ -293,7 +293,7 @@ async def test_over_http_only_this_machine_gets_at_the_tools(server: Server) -> 
 @pytest.mark.parametrize(
     ("more", "expected"),
     [
-        (["--listen", "0.0.0.0:8765"], "is no loopback address"),
+        (["--listen", "0.0.0.0:8765"], "is not a loopback address"),
         (["--listen", "8765"], "is not HOST:PORT"),
         (["--server", "nats://127.0.0.1:9"], "cannot connect to nats://127.0.0.1:9"),
         (["--creds", "/none"], "cannot log in with /none"),

@@ -278,7 +278,7 @@ def test_it_says_what_it_does_and_how_it_ends(lake: Path, tmp_path: Path, starte
     assert sum(child.memory_info().rss for child in java) < 1.5 * 2**30
     second = Job(lake)
     started.append(second)
-    second.wait_for("another compactor is at work")
+    second.wait_for("another compactor is already running")
     second.process.send_signal(signal.SIGTERM)
     assert second.end() == 0, second.lines
     assert running.process.stdin is not None
@@ -301,7 +301,7 @@ def test_it_says_what_it_does_and_how_it_ends(lake: Path, tmp_path: Path, starte
 def test_a_fresh_lake_is_for_its_owner_and_group_only(tmp_path: Path, started: list[Job]) -> None:
     """Files that server and Spark create have the modes of the store, whatever the umask."""
     before = os.umask(0o022)
-    # Nothing is old enough to be sealed: with a compactor at work it is sealed early.
+    # Nothing is old enough to be sealed: with a compactor running it is sealed early.
     config = 'lake { seal_age: "1h", poll: "100ms" }'
     server = Server(Kind.OURS, tmp_path / "store", config=config)
     try:

@@ -256,7 +256,7 @@ async def test_what_is_in_no_segment_any_more_is_named_and_nothing_else_suffers(
     expected |= await publish(client, 201, 50)
     failures = (await compaction.report()).failures
     assert len(failures) == 1
-    assert "cannot be made whole" in next(iter(failures.values()))
+    assert "cannot be repaired" in next(iter(failures.values()))
     assert "Nothing was changed" in next(iter(failures.values()))
     assert names <= data_files(table)
     assert (await js.get_msg("HIST", 220)).data == expected[220][1], "the log keeps what is new"

@@ -297,7 +297,7 @@ def test_a_table_under_maintenance_is_not_committed_to(
     model.stage(lake)
     lock = open_lock(spark, table_lock(str(lake), model.table(lake)))
     assert lock.acquire()
-    with pytest.raises(TableBusy, match="tried again"):
+    with pytest.raises(TableBusy, match="retrying"):
         compact(spark, lake, model)
     lock.release()
     compact(spark, lake, model)
@@ -333,7 +333,7 @@ def test_the_program(spark: Any, lake: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "reach back 24 h" in done.stderr
     assert "ORDERS: optimized 8 files into 4, checkpoint, " in done.stdout
-    assert "looked after 1 table" in done.stdout
+    assert "maintained 1 table in " in done.stdout
     check(lake, model)
     assert paths.table(str(lake), "OTHER", "ACC") in maintainer.tables(open_storage(lake))
 

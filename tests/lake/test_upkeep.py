@@ -127,7 +127,7 @@ def test_a_compactor_and_a_maintainer_that_are_two_processes(lake: Path, tmp_pat
         said = model.sealed[-1].last_index
     maintainer.wait_for("optimized", SECONDS)
     assert position_of(table, model.identity.uid) == said
-    refused = "another maintainer is at work" in second.communicate(timeout=SECONDS)[1]
+    refused = "another maintainer is already running" in second.communicate(timeout=SECONDS)[1]
     assert second.returncode == (1 if refused else 0), "it came in between two rounds of the other one, or was told"
     for each in (maintainer, compactor):
         each.process.send_signal(signal.SIGTERM)

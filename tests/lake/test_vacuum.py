@@ -175,7 +175,7 @@ def test_clones_survive_maintenance_of_their_origin(spark: Any, lake: Path, tmp_
     done = clone_job("--lake", root, "--stream", "ORDERS", "--target", outside)
     assert (done.returncode, done.stdout) == (0, f"{outside} is a clone of ORDERS at version {version(table)}\n")
     done = clone_job("--lake", root, "--stream", "NONE", "--target", outside)
-    assert (done.returncode, done.stderr) == (1, "lakestream: there is no table of a stream NONE\n")
+    assert (done.returncode, done.stderr) == (1, "lakestream: stream NONE has no table\n")
     with pytest.raises(CloneRefused, match="a table already"):
         clone_maker.clone(spark, root, table, registered)
     with pytest.raises(CloneRefused, match="no version 99"):

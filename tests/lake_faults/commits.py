@@ -118,7 +118,7 @@ def _next(site: Site, traffic: Traffic) -> None:
     def done() -> bool:
         code, text = _end(site, _maintainer(site, traffic))
         said.append(text)
-        if code and "another maintainer is at work" not in text:
+        if code and "another maintainer is already running" not in text:
             raise Broken(f"the next maintainer fails: {text[-600:]}")
         return not code
 

@@ -161,7 +161,7 @@ def _compactor_away(site: Site) -> None:
     site.in_table(traffic, site.history)
     since = time.monotonic()
     site.stop_compactor()
-    site.until(lambda: "no compactor is at work" in site.warnings(), "status names it", 60)
+    site.until(lambda: "no compactor is running" in site.warnings(), "status names it", 60)
     site.goes_on(traffic, since)
     site.reads_history(traffic)
     site.start_compactor()

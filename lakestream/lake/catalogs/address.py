@@ -68,7 +68,7 @@ def parse(text: str) -> CatalogAddress:
         BadCatalog: it is of an unknown kind, incomplete, or has credentials.
     """
     if "@" in text.partition("?")[0]:
-        raise BadCatalog(text.partition("://")[0] + "://…", "credentials belong into the environment or a file")
+        raise BadCatalog(text.partition("://")[0] + "://…", "credentials belong in the environment or a file")
     try:
         parts = urlsplit(text)
         given = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))

@@ -132,7 +132,7 @@ def local_root(lake: str) -> str:
     root = normalise(lake)
     if not is_local(root):
         address = root.partition("://")[0] + "://…"
-        raise UnsupportedLake(address, "only a directory (a path or a file: URL) will do here")
+        raise UnsupportedLake(address, "this needs a directory (a path or a file: URL)")
     if _PERCENT.search(root):
         raise UnsupportedLake(lake, "a path with a percent sign before two hex digits cannot hold Delta tables")
     return root

@@ -102,7 +102,7 @@ def version_for_commit_time(log: TableLog, at_ns: int, now_ns: int) -> int:
     Source: Delta protocol, "In-Commit Timestamps"; Delta's rule of the last commit whose timestamp is not greater.
     """
     if at_ns > now_ns:
-        raise TimeTravelError(f"{rfc3339(at_ns)} has not come yet; the table's latest version is {log.latest}")
+        raise TimeTravelError(f"{rfc3339(at_ns)} is in the future; the table's latest version is {log.latest}")
     count = log.count_until(at_ns // _MS)
     if count == 0:
         oldest = log.summary(log.versions[0])

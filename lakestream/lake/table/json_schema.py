@@ -141,7 +141,7 @@ def parse(text: str) -> JsonSchema:
             raise BadJsonSchema(f"there are more than {MAX_COLUMNS} columns")
         found = _type(whole)
     except BadModifier as error:
-        raise BadJsonSchema(f"{error} cannot be said of a column here") from None
+        raise BadJsonSchema(f"{error} is not supported for a column here") from None
     except (RecursionError, ValueError):  # nesting or a number beyond Python's limits
         raise BadJsonSchema(f"{text[:200]!r} is not understood") from None
     names = tuple(field.name for field in found.arrow)
@@ -198,7 +198,7 @@ def _struct(columns: tuple[DdlColumn, ...]) -> _Type:
     for name, kind, required in columns:
         of = _type(kind)
         if not name or name.lower() in (other.lower() for other in fields):
-            raise BadJsonSchema(f"the name {name!r} is empty or comes twice (upper and lower case are the same)")
+            raise BadJsonSchema(f"the name {name!r} is empty or appears twice (upper and lower case are the same)")
         key = f"f{len(keys)}"
         keys.append((key, of.python) if required else (key, of.python | None, None))
         fields[name] = of

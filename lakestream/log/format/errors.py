@@ -83,7 +83,7 @@ class LogFrozen(LogError):
         why = cause.strerror if isinstance(cause, OSError) and cause.strerror else "a write failed"
         super().__init__(
             f"{file}: {cause}; the log takes no more entries: make room or repair the device, then restart the server",
-            f"{why}; the stream takes no more messages until its server was restarted",
+            f"{why}; the stream takes no more messages until its server is restarted",
         )
         self.file = file
         self.cause = cause

@@ -198,7 +198,7 @@ class StoreRoot:
             else:
                 files.remove(path)
         except OSError as error:
-            tell(f"{path} is left of a deleted stream and cannot be removed: {error}; it is tried again at each start")
+            tell(f"{path} is left of a deleted stream and cannot be removed: {error}; retrying at each start")
 
     def close(self) -> None:
         """Release the lock. Idempotent."""

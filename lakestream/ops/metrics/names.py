@@ -190,7 +190,7 @@ LAKE_DAMAGED = _gauge(
     "lakestream_lake_tables_damaged",
     "Tables of which files are damaged or missing, so that messages may be unreadable; /healthz?strict=true names one.",
 )
-COMPACTOR_ALIVE = _gauge("lakestream_lake_compactor_alive", "1 if a compactor is at work in the lake, else 0.")
+COMPACTOR_ALIVE = _gauge("lakestream_lake_compactor_alive", "1 if a compactor is running on the lake, else 0.")
 LAKE_REACHABLE = _gauge("lakestream_lake_reachable", "1 if the lake answers, 0 during an outage of it.")
 
 HISTORY_SECONDS = _histogram(

@@ -139,7 +139,7 @@ class SqlListener:
             await self._process.wait()
             if self._closed:
                 return
-            self._log.error(f"{self._title}: its process has ended; it is started again")
+            self._log.error(f"{self._title}: its process has ended; restarting it")
             await asyncio.sleep(AGAIN_S)
             with contextlib.suppress(OSError, TimeoutError, ValueError):
                 await self._start()

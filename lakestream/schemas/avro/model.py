@@ -136,7 +136,7 @@ class _Reader:
         if kind == "enum":
             node.names, node.default = tuple(schema["symbols"]), schema.get("default")
             if len(set(node.names)) < len(node.names) or not all(isinstance(name, str) for name in node.names):
-                raise BadSchema("symbols of an enum are texts, each once", where[:80])
+                raise BadSchema("the symbols of an enum must be different strings", where[:80])
         elif kind == "fixed":
             node.size = int(schema["size"])
         elif kind in ("array", "map"):

@@ -59,7 +59,7 @@ ABSENT_NS = 5_000_000_000
 READ_AGAIN_NS = 2_000_000_000
 """Pause before another attempt to read a table (2 s)."""
 
-NO_COMPACTOR = "no compactor is at work in the lake, which would make the copy"
+NO_COMPACTOR = "no compactor is running on the lake to make the copy"
 NOT_COME = "the moment has not come"
 NOT_YET = "the copy waits for the table of its origin to reach that moment"
 
@@ -242,7 +242,7 @@ class LakeClones:
         try:
             base = read_base(files, directory)
         except CorruptLog as error:
-            self.log.warn(f"{error.file}: {error.what}; it is made again from the table of the stream")
+            self.log.warn(f"{error.file}: {error.what}; it will be rebuilt from the stream's table")
             base = None
         if base is not None and base.origin == origin:
             return base

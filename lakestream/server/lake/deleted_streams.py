@@ -76,4 +76,4 @@ def settle(lake: str, stream: StreamIdentity, directory: str, log: Logger) -> No
     # The compactor may just have compacted another replica's segments and removed the directory.
     missing = staging.missing(lake, stream, [each[2] for each in owed])
     if missing and missing[-1] > state.reached(storage, stream):
-        raise OSError(f"what was staged of {stream.name} through entry {missing[-1]} was taken away")
+        raise OSError(f"the staged segments of {stream.name} through entry {missing[-1]} are gone")

@@ -81,7 +81,7 @@ class SchemaExport:
         if error is not None and not isinstance(error, SchemaConflict | BadSchema):
             text = f"schema {first.schema.reference} of account {first.account} cannot be written to the lake: {error}"
             self._failure = text
-            self._log.warn_again(f"{text}; it is tried again", first.schema.reference)
+            self._log.warn_again(f"{text}; retrying", first.schema.reference)
             if not isinstance(error, OSError | LakeError):
                 self._log.error(f"{text} ({type(error).__name__})")
             self._clock.call_later(AGAIN_NS, self._next)

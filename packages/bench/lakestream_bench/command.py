@@ -105,7 +105,7 @@ def bench(
     """Measure a NATS server with workloads, and show rates and latencies as a table and a plot."""
     chosen = tuple(workloads or WORKLOADS)
     if unknown := [each for each in chosen if each not in WORKLOADS]:
-        complain(f"there is no workload {', '.join(unknown)}; choose of {', '.join(WORKLOADS)}")
+        complain(f"there is no workload {', '.join(unknown)}; choose from {', '.join(WORKLOADS)}")
         raise typer.Exit(2)
     with exits("stopped; the streams of the bench were removed", BenchFailed):
         run = _Run(server, clients, message_size, duration, messages, in_flight, replicas, memory)

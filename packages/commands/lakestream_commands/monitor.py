@@ -390,7 +390,7 @@ def warnings(now: MonitoredServer) -> list[str]:
         found.append(str(outage["text"]))
     if lake and not outage and not attended and not compactor.get("starting") and now.streams:
         found.append(
-            "no compactor is at work on the lake: start `lakestream compact`, or the server with `lakestream up`"
+            "no compactor is running on the lake: start `lakestream compact`, or the server with `lakestream up`"
         )
     for name, error in (lake.get("errors") or {}).items():
         found.append(f"table of {name}: {error}")

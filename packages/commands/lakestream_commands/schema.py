@@ -249,7 +249,7 @@ def _definition(file: str, format: str, message: str, compatibility: str) -> dic
         is_text = False
     if not is_text:
         if wanted != "protobuf":
-            complain(f"{file} is not text in UTF-8")
+            complain(f"{file} is not UTF-8 text")
             raise typer.Exit(1)
         text = base64.b64encode(raw).decode()  # a descriptor set
     found = {"format": wanted, "text": text, "message": message, "compatibility": compatibility}

@@ -114,7 +114,7 @@ def _show(now: MonitoredServer, limit: int | None) -> None:
         batch = compactor.get("batch")
         last = f", batch {batch['batch']}: {batch['segments']} segments in {batch['seconds']:.1f} s" if batch else ""
         if compactor.get("alive"):
-            state = Text(f"compactor at work{last}", "green")
+            state = Text(f"compactor running{last}", "green")
         else:
             state = Text("compactor starting" if compactor.get("starting") else "no compactor", "yellow")
         facts.add_row("lake", Text.assemble(f"{lake['url']}  ", state))

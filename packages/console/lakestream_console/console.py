@@ -230,7 +230,7 @@ class Console:
     def _find(self, request: HttpRequest) -> ConsoleSession:
         session = self._sessions.find(access.session_id(request))
         if session is None:
-            raise ConsoleError(401, "there is no session: log in")
+            raise ConsoleError(401, "your session has ended: log in")
         return session
 
     async def answer(self, request: HttpRequest) -> Outcome:

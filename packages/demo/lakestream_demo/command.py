@@ -142,7 +142,7 @@ def _fresh(directory: Path) -> None:
     """Empty the directory, if an earlier demo made it."""
     if directory.exists() and any(directory.iterdir()):
         if not (directory / _MARKER).exists():
-            raise DemoFailed(f"{directory} is not empty and not an earlier demo's; choose another one with --dir")
+            raise DemoFailed(f"{directory} is not empty, and no earlier demo made it; choose another one with --dir")
         shutil.rmtree(directory)
     directory.mkdir(parents=True, exist_ok=True)
     (directory / _MARKER).touch()
@@ -219,7 +219,7 @@ async def _publish_flights(js: JetStreamContext, data: flights.DataSet, console:
     except BadRequestError as error:
         raise DemoFailed(f"cannot create stream {flights.STREAM}: {error.description}") from None
     if (await js.stream_info(flights.STREAM)).state.messages:
-        raise DemoFailed(f"stream {flights.STREAM} already holds messages; delete it first, or leave --lake away")
+        raise DemoFailed(f"stream {flights.STREAM} already holds messages; delete it first, or leave out --lake")
     total = len(data.flights)
     acked: list[int] = []
     failures: list[BaseException] = []
@@ -245,7 +245,7 @@ async def _publish_flights(js: JetStreamContext, data: flights.DataSet, console:
     if failures:
         raise DemoFailed(f"{len(failures)} publishes failed, the first with: {failures[0]}")
     if sorted(acked) != list(range(1, total + 1)):
-        raise DemoFailed(f"{total} publishes were acked with other sequences than 1 to {total}")
+        raise DemoFailed(f"{total} publishes were acked with sequences other than 1 to {total}")
     console.print(f"publish    {total:,} flights acked in {seconds:.1f} s ({total / seconds:,.0f}/s)")
     return seconds
 

@@ -75,8 +75,8 @@ def _address(text: str) -> tuple[str, int]:
         raise typer.BadParameter(f"{text!r} is not HOST:PORT, such as 127.0.0.1:8765", param_hint="--listen") from None
     if not loopback:
         raise typer.BadParameter(
-            f"{host} is no loopback address: whoever reaches the port acts as the user of this command; for other "
-            "machines put a proxy that asks for a login in front of 127.0.0.1",
+            f"{host} is not a loopback address: anyone who reaches the port acts as the user of this command; for "
+            "other machines put a proxy that asks for a login in front of 127.0.0.1",
             param_hint="--listen",
         )
     return host, int(port)

@@ -152,5 +152,5 @@ def _nobody(subject: str) -> str:
     if subject.startswith("$JS."):
         return "JetStream is off for this account: start the server with -js, and enable it for the account"
     if subject.startswith("$LAKE."):
-        return f"nobody answers {subject}: the server has to be a lakestream with JetStream"
+        return f"nobody answers {subject}: the server must be a lakestream with JetStream"
     return f"no stream captures {subject}, so the message was not stored: list_streams shows the subjects of streams"

@@ -73,7 +73,7 @@ async def _copy(chunks: Any, old: SideConnection, new: SideConnection, to: str, 
         chunk, answer = sent.popleft()
         refusal = await answer
         if refusal:
-            raise TransferFailed(f"the new server takes no more of the backup: {_reason(refusal)}")
+            raise TransferFailed(f"the new server stopped accepting the backup: {_reason(refusal)}")
         advance(len(chunk.data))
         if chunk.reply:
             await old.client.publish(chunk.reply, b"")
@@ -89,7 +89,7 @@ async def _copy(chunks: Any, old: SideConnection, new: SideConnection, to: str, 
                 if sent:
                     await settle()
                     continue
-                raise TransferFailed(f"the old server sends no more of the backup: {str(error) or 'timeout'}") from None
+                raise TransferFailed(f"the old server stopped sending the backup: {str(error) or 'timeout'}") from None
             if not chunk.data:
                 status = str((chunk.headers or {}).get("Status", ""))
                 if status and not status.startswith("2"):

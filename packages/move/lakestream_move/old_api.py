@@ -147,7 +147,7 @@ class OldApi:
             await asyncio.sleep(TICK_S)
         self._temporary, self.prefix = domain, f"$JS.{domain}.API"
         if not await self._is_old(domain):
-            raise TransferFailed("the link of the new server leads to another server than the command's --from")
+            raise TransferFailed("the link of the new server leads to a server other than the one of --from")
         self._output.say("link", f"the new server is linked to the old one (domain {domain})", domain=domain)
         self._renewing = asyncio.create_task(self._renew(domain))
 

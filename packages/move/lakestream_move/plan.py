@@ -226,9 +226,9 @@ def next_step(
         return Step.CREATE if schemas else Step.WAIT
     mark = target.mark
     if mark is None:
-        raise Blocked(f"the new server has a stream {target.name} already; delete or rename it")
+        raise Blocked(f"the new server already has a stream {target.name}; delete or rename it")
     if mark.origin != origin.created:
-        raise Blocked(f"stream {target.name} there was made of another stream of that name ({mark.origin})")
+        raise Blocked(f"stream {target.name} there was made from another stream of that name ({mark.origin})")
     if way is MoveWay.BACKUP and mark.stage in (Stage.MIRROR, Stage.QUEUE, Stage.SOURCE):
         raise Blocked(
             f"stream {target.name} there is a {mark.stage.value}: run it without --by backup, or undo it first"

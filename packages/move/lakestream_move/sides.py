@@ -145,7 +145,7 @@ class SideConnection:
         try:
             return bytes((await self.client.request(subject, body, timeout=timeout)).data)
         except NoRespondersError:
-            raise Unreachable(f"nobody answers {subject} at the {self.role} server ({self.shown})") from None
+            raise Unreachable(f"nothing answers {subject} at the {self.role} server ({self.shown})") from None
         except (Error, OSError, TimeoutError) as error:
             reason = self._last_error or str(error) or type(error).__name__
             raise Unreachable(f"the {self.role} server ({self.shown}) does not answer {subject}: {reason}") from None

@@ -90,7 +90,7 @@ async def _scram(connection: Connection, user: str, password: str | None) -> dic
     connection.write(wire.want_sasl([MECHANISM]))
     mechanism, first = wire.sasl_first(await _answer(connection))
     if mechanism != MECHANISM:
-        raise wire.BadMessage(f"the mechanism is {MECHANISM}")
+        raise wire.BadMessage(f"the only mechanism is {MECHANISM}")
     try:
         connection.write(wire.sasl(server.challenge(first), is_final=False))
         outcome = server.verify(await _answer(connection))

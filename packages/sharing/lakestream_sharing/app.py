@@ -169,7 +169,7 @@ class Service(HttpHandler):
             if call == self._file:
                 return await call(asked)
             if self._requests >= self._limits.requests:
-                raise Busy(f"{self._limits.requests} requests are under way: try again")
+                raise Busy(f"{self._limits.requests} requests are in progress: try again")
             self._requests += 1
             try:
                 return await call(asked)
@@ -241,7 +241,7 @@ class Service(HttpHandler):
         if token:
             page = self._signer.unseal(Page, token, "pageToken")
             if page.what != what:
-                raise BadRequest("pageToken is one of another list")
+                raise BadRequest("pageToken belongs to another list")
             after = page.after
         rest = [name for name in names if name > after]
         found: dict[str, Any] = {"items": [shown(name) for name in rest[:most]]}
@@ -285,7 +285,7 @@ class Service(HttpHandler):
                 return table.files_since(asked, query.starting_version, query.ending_version, urls)
             answer = table.query(asked, query, urls, None if refresh is None else refresh.version)
             if refresh is not None and refresh.table_id != answer.table_id:
-                raise BadRequest("refreshToken is one of another table: query the table again")
+                raise BadRequest("refreshToken belongs to another table: query the table again")
             return answer
 
         answer = await self._read(read)

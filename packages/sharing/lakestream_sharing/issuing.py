@@ -85,7 +85,7 @@ class Issuer:
             if not grants.NAME.fullmatch(value):
                 raise IssueFailed(f"{name} {value!r}: letters, digits, _ and -, 64 at most")
         if not 0 < days <= grants.MAX_LIFETIME_DAYS:
-            raise IssueFailed(f"a token lives {grants.MAX_LIFETIME_DAYS} days at most")
+            raise IssueFailed(f"a token is valid for at most {grants.MAX_LIFETIME_DAYS} days")
         if not streams or len(streams) > grants.MAX_STREAMS:
             raise IssueFailed(f"name 1 to {grants.MAX_STREAMS:,} streams, or all of them")
         for stream in streams:
@@ -123,7 +123,7 @@ class Issuer:
         """Revoke the tokens of a recipient, or the one with an id; return them. Raises IssueFailed."""
         tokens = [each for each in await self.tokens() if wanted in (each.recipient, each.id)]
         if not tokens:
-            raise IssueFailed(f"there is no token of recipient {wanted}, and none with that id")
+            raise IssueFailed(f"there is no token for recipient {wanted}, and none with that id")
         for token in tokens:
             for key in token.keys:
                 await self._publish(
@@ -167,7 +167,7 @@ class Issuer:
         except NoStreamResponseError:
             raise
         except APIError as error:
-            raise IssueFailed(f"the server does not take the entry: {error.description}") from None
+            raise IssueFailed(f"the server refused the entry: {error.description}") from None
         except (Error, OSError, TimeoutError):
             raise IssueFailed(f"the entry was not stored: may the user publish to {subject}?") from None
 

@@ -104,7 +104,7 @@ class Signer:
         try:
             return self.open(kind, text, signature)
         except Forbidden:
-            raise BadRequest(f"{name} is not one that this server gave out") from None
+            raise BadRequest(f"{name} was not issued by this server") from None
 
     def _mac(self, kind: type, body: bytes) -> bytes:
         return hmac.digest(self._key, kind.__name__.encode() + b"\0" + body, hashlib.sha256)

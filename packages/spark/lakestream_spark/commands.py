@@ -141,7 +141,7 @@ def maintain(
     `maintain detach MIRROR` copies the files that the table of a cloned mirror shares with its origin.
     """
     if words and (len(words) != 2 or words[0] != "detach"):
-        complain("maintain takes `detach MIRROR`, or nothing but options")
+        complain("maintain takes `detach MIRROR`, or options only")
         raise typer.Exit(2)
     values = {
         "--detach": words[1] if words else None,

@@ -183,9 +183,9 @@ def become_only(acquire: Callable[[], bool], name: str, lake: str, once: bool, s
     if acquire():
         return True
     if once:
-        complain(f"another {name} is at work on {lake}")
+        complain(f"another {name} is already running on {lake}")
         return False
-    say(f"another {name} is at work on {lake}: waiting")
+    say(f"another {name} is already running on {lake}: waiting")
     while not stop.wait(LOCK_POLL_SECONDS):
         if acquire():
             return True

@@ -108,7 +108,7 @@ class Checker:
                 )
         # A name of a WITH that DuckDB knows too: were it not in reach, DuckDB's own table would be.
         if named and (known := self._known(named)):
-            raise ForbiddenQuery(f"{known} is the name of a table of DuckDB: use another one behind WITH")
+            raise ForbiddenQuery(f"{known} is the name of a DuckDB table: use another name after WITH")
 
     def _known(self, names: Collection[str]) -> str | None:
         row = (

@@ -163,7 +163,7 @@ def import_(
         if files.kind != finding.DELTA and (version is not None or at):
             raise BadImportOption(f"{source} is no Delta table: only those have versions")
         if files.kind != "csv" and (separator or types or infer):
-            raise BadImportOption(f"--separator, --types and --infer are for CSV, and {source} is none")
+            raise BadImportOption(f"--separator, --types and --infer are for CSV files, which {source} is not")
         if files.kind in finding.TEXTS:
             rows = _text_rows(files, columns, order, skip_bad, separator, types, infer)
         else:
@@ -210,7 +210,7 @@ def _text_rows(
     """Return the rows of CSV or JSON lines, after a check of the types that their fields are to have."""
     separator = _TABS.get(separator, separator)
     if len(separator) > 1:
-        raise BadImportOption(f"--separator {separator}: it is one character, or tab")
+        raise BadImportOption(f"--separator {separator}: it must be one character, or tab")
     source = text.TextSource(files, separator)
     _check_own(columns, source.names)
     if source.separator not in ("", ",") and not separator:

@@ -291,8 +291,8 @@ class ImportRun:
         finished = None if before is None or target.again else before.finished(self._id)
         if finished is not None and finished.last and not int(info["state"]["messages"]):
             raise TransferFailed(
-                f"this import into stream {self._stream} was finished before, and its messages have been removed "
-                "since; --again stores them once more"
+                f"this import into stream {self._stream} is complete, but its messages have been removed since; "
+                "--again stores them again"
             )
         note = self._continued(before, last, int(info["state"]["messages"])) if finished is None else before
         if note is not None and note.created and target.create:
@@ -304,8 +304,8 @@ class ImportRun:
         if note is None:
             if last and not (target.append or target.again):
                 raise TransferFailed(
-                    f"stream {self._stream} has messages (the last is {last}), and they are not of this source and "
-                    "these options; --append puts the import behind them"
+                    f"stream {self._stream} has messages (the last is {last}) that are not from this source with "
+                    "these options; --append adds the import after them"
                 )
             earlier = before.all_finished()[-MOST_EARLIER:] if before is not None else []
             note = _Note(self._id, last + 1, state=_RUNNING, earlier=earlier)
@@ -352,9 +352,9 @@ class ImportRun:
         if not self._target.append:
             return None
         raise TransferFailed(
-            f"stream {self._stream} has messages of an import that did not end (from sequence {before.first:,}), and "
-            "they are not all rows of this source with these options. To end that import, repeat its command; to store "
-            "this source behind what is there, add --again"
+            f"stream {self._stream} has messages of an unfinished import (from sequence {before.first:,}) that are not "
+            "all rows of this source with these options. To finish that import, run its command again; to store this "
+            "source after them, add --again"
         )
 
     def _stored_rows(self, note: _Note, end: int, count: int) -> int | None:

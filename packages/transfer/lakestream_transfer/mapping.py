@@ -141,7 +141,7 @@ class Subjects:
         if self.fixed is not None and not publishable(self.fixed):
             raise BadMapping(f"--subject: {subject.removeprefix(FIXED)!r} is not a subject to publish to")
         if self.places and not publishable(_PLACE.sub("x", subject).encode()):
-            raise BadMapping(f"--subject: {subject!r} makes no subjects: tokens with dots between, none of them empty")
+            raise BadMapping(f"--subject: {subject!r} makes empty tokens: write tokens separated by single dots")
 
     @property
     def columns(self) -> list[str]:

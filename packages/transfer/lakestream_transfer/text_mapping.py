@@ -461,7 +461,7 @@ def _loaded(number: int, line: bytes) -> tuple[str, Any]:
         raise BadRow(
             number,
             "",
-            f"{_shown(line)} is not JSON ({error}); each line has to be one JSON value, as `jq -c .` writes it",
+            f"{_shown(line)} is not JSON ({error}); each line must be one JSON value, as `jq -c .` writes it",
         ) from None
 
 

@@ -327,7 +327,7 @@ def test_an_error_does_not_show_the_value_that_may_be_a_password(options: Load) 
         ("lake { seal_bytes: 0 }", 1, "more than 0"),
         ("lake { retain_bytes: -1 }", 1, "negative"),
         ("lake {\n url: ftp://bucket/lake }", 2, "it must be a directory"),
-        ("lake: 's3://k:s@bucket'", 1, "credentials belong into the environment"),
+        ("lake: 's3://k:s@bucket'", 1, "credentials belong in the environment"),
     ],
 )
 def test_a_wrong_file_is_refused_with_file_and_line(options: Load, text: str, line: int, words: str) -> None:

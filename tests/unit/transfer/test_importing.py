@@ -203,7 +203,7 @@ def test_a_finished_import_stores_nothing_more_whatever_came_after_it(
     streams.publish()
     other = tmp_path / "other.jsonl"
     second = lines(other, 4)
-    assert "--append puts the import behind them" in run(streams, other).stderr
+    assert "--append adds the import after them" in run(streams, other).stderr
     assert run(streams, other, "--append").exit_code == 0
     copy = tmp_path / "copy.jsonl"
     copy.write_bytes(source.read_bytes())
@@ -220,7 +220,7 @@ def test_an_import_whose_messages_were_removed_is_not_taken_for_done(streams: St
     made = lines(source, 1, 2, 3)
     run(streams, source, "--create")
     streams.purge()
-    assert "its messages have been removed since; --again stores them once more" in run(streams, source).stderr
+    assert "its messages have been removed since; --again stores them again" in run(streams, source).stderr
     run(streams, source, "--again")
     assert streams.imported() == made + made
 
@@ -251,7 +251,7 @@ def test_another_source_is_not_appended_to_an_import_that_did_not_end(
     streams.before_batch = lambda: None
     lines(tmp_path / "other.jsonl", 9)
     refused = run(streams, tmp_path / "other.jsonl", "--append").stderr
-    assert "messages of an import that did not end (from sequence 1)" in refused
+    assert "messages of an unfinished import (from sequence 1)" in refused
     assert run(streams, tmp_path / "other.jsonl", "--again").exit_code == 0
 
 

@@ -140,7 +140,7 @@ def test_a_row_without_a_time_is_bad() -> None:
         (MappingOptions(subject="orders.{nothing}"), "no column 'nothing'"),
         (MappingOptions(subject="nothing"), "no column 'nothing'"),
         (MappingOptions(subject="n"), "int64, not text"),
-        (MappingOptions(subject="orders..{n}"), "makes no subjects"),
+        (MappingOptions(subject="orders..{n}"), "makes empty tokens"),
         (MappingOptions(subject="= bad"), "not a subject"),
         (MappingOptions(subject="x.{n}", data="nothing"), "--data"),
         (MappingOptions(subject="x.{n}", time="f"), "not a timestamp"),

@@ -54,7 +54,7 @@ class Azure(Cloud):
             return None
         if "@" in found or "?" in found:
             raise UnsupportedLake(
-                "AZURE_STORAGE_ENDPOINT", "credentials belong into AZURE_STORAGE_ACCOUNT_KEY and the like, not here"
+                "AZURE_STORAGE_ENDPOINT", "credentials belong in AZURE_STORAGE_ACCOUNT_KEY and the like, not here"
             )
         return found.rstrip("/")
 

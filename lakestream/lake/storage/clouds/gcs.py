@@ -39,7 +39,7 @@ class Gcs(Cloud):
         environ = os.environ if environ is None else environ
         found = environ.get("GOOGLE_BASE_URL")
         if found and "@" in found:
-            raise UnsupportedLake("GOOGLE_BASE_URL", "credentials belong into GOOGLE_APPLICATION_CREDENTIALS, not here")
+            raise UnsupportedLake("GOOGLE_BASE_URL", "credentials belong in GOOGLE_APPLICATION_CREDENTIALS, not here")
         return found.rstrip("/") if found else None
 
     def store(self, authority: str, client: Any, retry: Any) -> Any:

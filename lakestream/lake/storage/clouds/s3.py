@@ -61,7 +61,7 @@ class S3(Cloud):
         if not found:
             return None
         if "@" in found:
-            raise UnsupportedLake("AWS_ENDPOINT_URL", "credentials belong into AWS_ACCESS_KEY_ID and so on, not here")
+            raise UnsupportedLake("AWS_ENDPOINT_URL", "credentials belong in AWS_ACCESS_KEY_ID and so on, not here")
         return found.rstrip("/")
 
     def is_virtual_hosted(self, environ: Environment) -> bool:

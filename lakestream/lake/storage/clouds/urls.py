@@ -113,4 +113,4 @@ def account_of(authority: str) -> tuple[str, str, str]:
 
 
 def _credentials(scheme: str) -> UnsupportedLake:
-    return UnsupportedLake(f"{scheme}://…", "credentials belong into the environment, not into the address")
+    return UnsupportedLake(f"{scheme}://…", "credentials belong in the environment, not into the address")

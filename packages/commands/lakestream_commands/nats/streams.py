@@ -114,7 +114,7 @@ def configuration(given: dict[str, Any], table: dict[str, tuple[Any, str, Any]])
             value = dict(_pair(each) for each in value)
         elif isinstance(convert, dict):
             if value not in convert:
-                raise typer.BadParameter(f"{value!r} is none of {', '.join(convert)}", param_hint=f"--{name}")
+                raise typer.BadParameter(f"{value!r} is not one of {', '.join(convert)}", param_hint=f"--{name}")
             value = convert[value]
         elif convert is not None:
             value = convert(value)

@@ -70,7 +70,7 @@ def find_point(storage: Storage, asked: CloneRequest) -> ClonePoint | None:
     log = open_log(table)
     newest = log.progress(log.latest)
     if position is None or newest is None or newest.uid != asked.origin_uid:
-        raise CloneRefused(f"{table} holds nothing of the stream {asked.origin} that is to be mirrored")
+        raise CloneRefused(f"{table} holds nothing of stream {asked.origin}, which is to be mirrored")
     if position < asked.through:
         return None
     reached = bool(asked.through)
@@ -134,7 +134,9 @@ def _at_sequence(
     if version is None:
         return None
     if _is_archive(storage, log.table, version):
-        raise CloneRefused(f"{asked.origin} is an archive, which tells when messages ended: ask for a time")
+        raise CloneRefused(
+            f"{asked.origin} is an archive, which records when messages were removed: name a time instead of a sequence"
+        )
     dead = departure_files.erased(storage, log.table).runs
     if progress is not None and progress.departed > 0:
         gone = departure_files.gone(departure_files.read(storage, log.table, progress.last_index), point)

@@ -151,7 +151,7 @@ class CloneWorker:
     def _detach(self, table: str) -> str | None:
         maintainer = Maintainer(self._spark, self._storage.root, stopping=self._stopping)
         if not maintainer.acquire():
-            raise TableInUse(f"{table} goes once the maintainer at work has ended its round")
+            raise TableInUse(f"{table} is removed once the running round of maintenance has ended")
         try:
             done = maintainer.release_clones(table)
         finally:

@@ -312,7 +312,7 @@ const trials = {
       await page.getByText(`server ${name.slice(0, 6)}…`).first().waitFor();
       server.kill("SIGSTOP");
       await page.getByText(/The server has not answered for \d+ s/).waitFor({ timeout: 2 * WAIT });
-      await page.getByText(/The figures are those of \d\d:\d\d:\d\d/).waitFor();
+      await page.getByText(/Showing the last figures, of \d\d:\d\d:\d\d/).waitFor();
       await accessible(page, "a silent server");
       server.kill("SIGCONT");
       await page.getByText("The server has not answered").waitFor({ state: "detached", timeout: 2 * WAIT });
@@ -394,7 +394,7 @@ const trials = {
       await dialog.getByRole("alert").getByText("orders.eu.* overlaps with stream ORDERS").waitFor();
       await dialog.getByLabel("Subjects").fill("edited.> more.>");
       await dialog.getByRole("button", { name: "Save" }).click();
-      await page.getByText("Stream EDITED is changed.").waitFor();
+      await page.getByText("Stream EDITED was changed.").waitFor();
       const { config } = await manager.streams.info("EDITED");
       assert.deepEqual([config.subjects, config.max_age, config.max_bytes, config.max_msg_size], [["edited.>", "more.>"], 36 * 3600 * 1e9, 1.5 * 1024 ** 3, 1000]);
       assert.deepEqual([config.metadata.owner, config.metadata["lakestream.time_travel"]], ["me", "7d"]);
@@ -415,9 +415,9 @@ const trials = {
       await page.getByRole("button", { name: "Create consumer" }).click();
       const dialog = page.getByRole("dialog");
       await dialog.getByLabel("Name").fill("worker");
-      await dialog.getByLabel("Deliver again after").fill("soon");
+      await dialog.getByLabel("Redeliver after").fill("soon");
       await dialog.getByRole("alert").getByText("Cannot read “soon” as a duration").waitFor();
-      await dialog.getByLabel("Deliver again after").fill("5m");
+      await dialog.getByLabel("Redeliver after").fill("5m");
       await accessible(page, "create a consumer");
       await dialog.getByRole("button", { name: "Create consumer" }).click();
       const detail = page.getByRole("region", { name: "Consumer worker" });
@@ -427,12 +427,12 @@ const trials = {
       await accessible(page, "a consumer and its message");
       await look(page, "consumer", "light");
       await message.getByRole("button", { name: "Ack", exact: true }).click();
-      await page.getByText("Message 1 is acked.").waitFor();
+      await page.getByText("Message 1 was acked.").waitFor();
       let info = await manager.consumers.info("LIVED", "worker");
       assert.deepEqual([info.ack_floor.stream_seq, info.num_ack_pending, info.config.ack_wait], [1, 0, 300 * 1e9]);
       await detail.getByRole("button", { name: "Next message" }).click();
       await detail.getByRole("article").getByRole("button", { name: "Give back" }).click();
-      await page.getByText("Message 2 is given back.").waitFor();
+      await page.getByText("Message 2 was given back.").waitFor();
       await detail.getByRole("button", { name: "Pause…" }).click();
       await dialog.getByLabel("For").fill("2h");
       await dialog.getByRole("button", { name: "Pause", exact: true }).click();
@@ -445,7 +445,7 @@ const trials = {
       await dialog.getByLabel("From sequence").fill("1");
       await dialog.getByLabel("Type worker").fill("worker");
       await dialog.getByRole("button", { name: "Reset" }).click();
-      await page.getByText("Consumer worker delivers again.").waitFor();
+      await page.getByText("Consumer worker was reset.").waitFor();
       info = await manager.consumers.info("LIVED", "worker");
       assert.deepEqual([info.num_pending, info.delivered.stream_seq], [3, 0]);
       await detail.getByRole("button", { name: "Delete…" }).click();

@@ -121,7 +121,7 @@ function Navigation({ active, opened, show }) {
       </div>
       <div class="side-tools">
         <button class="button button-bare" type="button" title=${THEMES[currentTheme()]}
-          aria-label=${`Change the colours, now: ${THEMES[currentTheme()]}`} onClick=${theme}>
+          aria-label=${`Change the colours (now ${THEMES[currentTheme()]})`} onClick=${theme}>
           <${Icon} name="theme" />
         </button>
         <button class="button button-bare" type="button" title="Keyboard shortcuts" aria-label="Keyboard shortcuts"
@@ -159,7 +159,7 @@ function Banner() {
   if (silent) {
     const since = `The server has not answered for ${ago(now - silent)}.`;
     return html`<div class="banner" role="alert">${since} Trying again.
-      ${received > 0 && ` The figures are those of ${time(received, { date: false, fraction: false })}.`}</div>`;
+      ${received > 0 && ` Showing the last figures, of ${time(received, { date: false, fraction: false })}.`}</div>`;
   }
   if (!restart || now - restart.seen > RESTART_SHOWN_MS) return null;
   return html`<div class="banner" role="status">The server was restarted at ${time(restart.start, { date: false,

@@ -21,7 +21,7 @@ const WORDS = {
   403: "The server refused this: permission denied.",
   413: "The answer is too large for the console.",
   429: "Too many requests. Wait a moment.",
-  503: "Nobody answers this request: the stream or service does not exist, or this user may not use it.",
+  503: "There is no responder: the stream or service does not exist, or this user may not use it.",
   504: "No answer came in time.",
 };
 

@@ -82,7 +82,7 @@ function CreateBucket({ close }) {
   const [values, set] = useState({ name: "", history: "5", ttl: "", past: "30d" });
   const bind = { values, set };
   const wrong = values.name &&
-    !/^[\w-]+$/.test(values.name) ? "A bucket's name has letters, digits, - and _ only." : "";
+    !/^[\w-]+$/.test(values.name) ? "A bucket's name may contain letters, digits, - and _ only." : "";
   const send = async () => {
     const age = nanos(values.ttl);
     await createStream({
@@ -99,7 +99,7 @@ function CreateBucket({ close }) {
       allow_direct: true,
       ...(values.past.trim() ? { metadata: { "lakestream.time_travel": values.past.trim() } } : {}),
     });
-    toast(`Bucket ${values.name} is created.`);
+    toast(`Bucket ${values.name} was created.`);
     await resample();
     go(link("buckets", values.name));
   };
@@ -110,7 +110,7 @@ function CreateBucket({ close }) {
     <div class="pair">
       <${TextField} label="Revisions of each key" name="history" type="number" min="1" max=${MAX_HISTORY} ...${bind}
         required />
-      <${TextField} label="Time to live" hint="Keys expire after it." name="ttl" placeholder="forever"
+      <${TextField} label="Time to live" hint="Keys expire after this time." name="ttl" placeholder="forever"
         bad=${wrongDuration(values.ttl)} ...${bind} />
     </div>
     <${TextField} label="Time travel" hint="How far back the bucket can be read as it was." name="past"
@@ -224,14 +224,14 @@ function Bucket({ bucket, chosen }) {
       html`<${Confirm} title=${`Delete key ${shown.erase}`} name=${shown.erase} button="Delete key" close=${close}
         needs=${`${prefix}${shown.erase}`} send=${async () => {
       await publish(`${prefix}${shown.erase}`, { headers: { "KV-Operation": ["DEL"] } });
-      toast(`Key ${shown.erase} is deleted.`);
+      toast(`Key ${shown.erase} was deleted.`);
       changed();
     }}><p>Readers find no value from now on. Earlier revisions stay in the history.</p><//>`}
     ${shown?.remove &&
       html`<${Confirm} title=${`Delete bucket ${bucket}`} name=${bucket} button="Delete bucket" close=${close}
         needs=${`$JS.API.STREAM.DELETE.${stream}`} send=${async () => {
       await deleteStream(stream);
-      toast(`Bucket ${bucket} is deleted.`);
+      toast(`Bucket ${bucket} was deleted.`);
       await resample();
       go(link("buckets"));
     }}><p>The bucket, its ${counted(state.num_subjects ?? 0, "key")} and their history are removed.</p><//>`}`;
@@ -278,7 +278,7 @@ function Key({ info, bucket, name, entry, at, last, show }) {
 function Put({ bucket, close, changed, name, value = "" }) {
   const [values, set] = useState({ name, value });
   const wrong = values.name &&
-    !/^[-/_=.a-zA-Z0-9]+$/.test(values.name) ? "A key has letters, digits and - / _ = . only." : "";
+    !/^[-/_=.a-zA-Z0-9]+$/.test(values.name) ? "A key may contain letters, digits and - / _ = . only." : "";
   const send = async () => {
     const ack = await publish(`$KV.${bucket}.${values.name}`, { data_base64: textToBase64(values.value) });
     if (!ack) throw new Error("No stream stored the key.");

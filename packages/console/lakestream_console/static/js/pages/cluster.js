@@ -170,8 +170,8 @@ export function Cluster() {
         { title: "Up", value: elapsed(varz.uptime) },
       ]} />
       <${Empty} title="This server runs alone">
-        <p>Every message is on its disk before the ack. With two more nodes and <code>replicas: 3</code>, streams go on
-          when one of them fails: this page shows their roles, terms and lag then.</p>
+        <p>Every message is on its disk before the ack. With two more nodes and <code>replicas: 3</code>, streams
+          survive the failure of one node, and this page shows roles, terms and lag.</p>
           <pre tabindex="0" role="region" aria-label="Command">lakestream serve -js --cluster nats://0.0.0.0:6222 \\
   --routes nats://node-2:6222,nats://node-3:6222</pre><//>`;
   }
@@ -179,7 +179,7 @@ export function Cluster() {
     <${Failed} error=${error} retry=${refresh} />
     ${late.length > 0 &&
       html`<${Warning}><strong>
-        ${late.map((node) => shortName(node.name)).join(", ")} offline.</strong> Streams with a quorum elsewhere go on.<//>
+        ${late.map((node) => shortName(node.name)).join(", ")} offline.</strong> Streams with a quorum on the other nodes continue.<//>
           <div class="section"></div>`}
     <${Figures} of=${[
       { title: "Nodes", value: count(meta?.cluster_size ?? nodes.length), under: late.length ? `${late.length} offline`
@@ -208,7 +208,7 @@ export function Cluster() {
                   </span>` },
             { title: "Wanted", num: true, cell: (row) => count(row.config?.num_replicas ?? 1) },
           ]} />`
-        : html`<p class="quiet">Every replica is where it should be and has everything.</p>`}
+        : html`<p class="quiet">Every replica is in place and up to date.</p>`}
     </section>
     <section class="section">
       <div class="section-head"><h2>Raft groups on this node</h2>
@@ -230,7 +230,7 @@ export function Cluster() {
       needs=${led.stream ? `$JS.API.STREAM.LEADER.STEPDOWN.${led.stream}` : "$JS.API.META.LEADER.STEPDOWN"}
         send=${async () => {
       await stepDown(led.stream);
-      toast(`The leader of ${led.stream ?? led.name} hands over.`);
+      toast(`The leader of ${led.stream ?? led.name} hands over leadership.`);
       refresh();
     }}><p>Another member that has everything takes over within a moment. Clients go on; requests of that moment may be sent
       again.</p><//>`}`;

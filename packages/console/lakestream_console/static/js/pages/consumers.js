@@ -65,7 +65,7 @@ export function Consumers({ name, state, query, changed }) {
       </div>`}
     ${data?.length === 0 &&
       html`<${Empty} title="Nobody consumes this stream">
-        <p>Consumers are made by the applications that read, here, or from a terminal:</p>
+        <p>Applications create consumers. You can also create one here, or from a terminal:</p>
         <pre tabindex="0" role="region" aria-label="Command">nats consumer add ${name} READER --pull --defaults</pre>
         ${button}<//>`}
     ${creating && html`<${Create} stream=${name} close=${() => create(false)}
@@ -96,11 +96,11 @@ function Detail({ stream, last, consumer, close, again }) {
   const answered = (text, said) => attempt(async () => {
     await answerMessage(message, text);
     setMessage(null);
-    toast(`Message ${count(message.seq)} is ${said}.`);
+    toast(`Message ${count(message.seq)} was ${said}.`);
   });
   const resume = attempt(async () => {
     await pauseConsumer(stream, name, "");
-    toast(`Consumer ${name} goes on.`);
+    toast(`Consumer ${name} delivers again.`);
   });
   const facts = [
     ["Kind", kindOf(consumer)],
@@ -114,7 +114,7 @@ function Detail({ stream, last, consumer, close, again }) {
     ["Delivers", (DELIVER.find(([value]) => value === config.deliver_policy) ?? [])[1] ?? config.deliver_policy],
     ["Acks", config.ack_policy],
     config.ack_policy !== "none" && ["Ack wait", span(config.ack_wait / 1e9)],
-    ["Deliveries of a message", config.max_deliver > 0 ? `at most ${count(config.max_deliver)}` : "no limit"],
+    ["Maximum deliveries", config.max_deliver > 0 ? `at most ${count(config.max_deliver)}` : "no limit"],
     consumer.paused && ["Paused until", time(config.pause_until, { fraction: false })],
     ["Created", time(consumer.created, { fraction: false })],
   ];
@@ -154,10 +154,10 @@ function Detail({ stream, last, consumer, close, again }) {
     ${shown === "delete" && html`<${Confirm} title=${`Delete consumer ${name}`} name=${name} button="Delete consumer"
       needs=${needs("DELETE")} close=${hide} send=${async () => {
       await deleteConsumer(stream, name);
-      toast(`Consumer ${name} is deleted.`);
+      toast(`Consumer ${name} was deleted.`);
       again();
       close();
-    }}><p>Its position is lost: an application that makes it again begins where its configuration says.</p><//>`}
+    }}><p>Its position is lost. If an application creates it again, it starts where its configuration says.</p><//>`}
   </section>`;
 }
 
@@ -171,7 +171,7 @@ function Pause({ stream, name, close, again, needs }) {
   };
   return html`<${FormDialog} title=${`Pause ${name}`} button="Pause" close=${close} send=${send} needs=${needs}
     ready=${Boolean(values.time.trim()) && !wrongDuration(values.time)}>
-    <p>It delivers nothing for a time; its position stays.</p>
+    <p>It delivers nothing until then, and keeps its position.</p>
     <${TextField} label="For" name="time" bad=${wrongDuration(values.time)} values=${values} set=${set} data-first />
   <//>`;
 }
@@ -180,7 +180,7 @@ function Reset({ stream, name, last, close, again, needs }) {
   const [values, set] = useState({ seq: "" });
   const send = async () => {
     await resetConsumer(stream, name, Number(values.seq));
-    toast(`Consumer ${name} delivers again.`);
+    toast(`Consumer ${name} was reset.`);
     again();
   };
   return html`<${Confirm} title=${`Reset ${name}`} name=${name} button="Reset" close=${close} send=${send}
@@ -196,7 +196,7 @@ function Reset({ stream, name, last, close, again, needs }) {
 function Create({ stream, close, created }) {
   const [values, set] = useState(NEW);
   const bind = { values, set };
-  const wrong = /[\s.*>/\\]/.test(values.name) ? "A name has no blanks, dots, stars, > or slashes." : "";
+  const wrong = /[\s.*>/\\]/.test(values.name) ? "A name cannot contain spaces, dots, *, > or slashes." : "";
   const duration = (name) => ({ name, bad: wrongDuration(values[name]), ...bind });
   const bad = [values.wait, values.inactive].some(wrongDuration);
   const send = async () => {
@@ -218,7 +218,7 @@ function Create({ stream, close, created }) {
       ...(filters.length > 1 ? { filter_subjects: filters } : { filter_subject: filters[0] }),
     };
     await saveConsumer(stream, config, "create");
-    toast(`Consumer ${values.name} is created.`);
+    toast(`Consumer ${values.name} was created.`);
     created(values.name);
   };
   const start = { by_start_sequence: { label: "Sequence", type: "number", min: 1 },
@@ -227,7 +227,7 @@ function Create({ stream, close, created }) {
     needs=${`$JS.API.CONSUMER.CREATE.${stream}.${values.name || "*"}`}
     ready=${Boolean(values.name) && !wrong && !bad && (!start || Boolean(values.start))}>
     <${TextField} label="Name" name="name" bad=${wrong} ...${bind} required spellcheck="false" />
-    <${TextField} label="Subjects" hint="Separated by blanks; without any, all of the stream." name="filter"
+    <${TextField} label="Subjects" hint="Separated by spaces. If you leave them out, it gets the whole stream." name="filter"
       class="code"
       placeholder="all" spellcheck="false" ...${bind} />
     <div class="pair">
@@ -237,10 +237,10 @@ function Create({ stream, close, created }) {
     <div class="pair">
       <${ChoiceField} label="Acks" name="ack" ...${bind} options=${[["explicit", "each message"], ["all",
         "all up to a message"], ["none", "none"]]} />
-      <${TextField} label="Deliver again after" hint="Without an ack." ...${duration("wait")} />
+      <${TextField} label="Redeliver after" hint="Without an ack." ...${duration("wait")} />
     </div>
     <div class="pair">
-      <${TextField} label="Deliveries of a message" name="most" type="number" min="1" placeholder="no limit"
+      <${TextField} label="Maximum deliveries" name="most" type="number" min="1" placeholder="no limit"
         ...${bind} />
       <${TextField} label="Unacked messages" name="pending" type="number" min="1" placeholder="no limit" ...${bind} />
     </div>

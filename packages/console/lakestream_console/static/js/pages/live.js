@@ -118,7 +118,7 @@ export function Live({ query }) {
           </div>`}
     ${!subjects.length && html`<${Empty} title="Choose a subject to follow">
       <p>Wildcards work: <code>orders.*.eu</code> follows one level, <code>orders.></code> everything below. Several
-        subjects are separated by blanks.</p>
+        subjects are separated by spaces.</p>
     <//>`}
     ${subjects.length > 0 && !tail.messages.length && tail.status === "open" &&
       html`<p class="loading">Waiting for the first message…</p>`}`;

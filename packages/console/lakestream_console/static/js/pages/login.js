@@ -49,7 +49,7 @@ export function Login({ kinds, ended }) {
   return html`<main class="login">
     <div class="login-box">
       <h1 class="brand"><${Mark} size=${26} /> lakestream</h1>
-      <p>${ended ? "The session has ended. Log in again to go on." : "Log in as you would with a NATS client."}</p>
+      <p>${ended ? "The session has ended. Log in again to continue." : "Log in as you would with a NATS client."}</p>
       <form onSubmit=${submit}>
         ${shown.length > 1 &&
         html`<div class="group" role="group" aria-label="Log in with">
@@ -60,7 +60,7 @@ export function Login({ kinds, ended }) {
         <${Fields} kind=${kind} values=${values} set=${set} key=${kind} />
         <details>
           <summary class="quiet">Inbox prefix</summary>
-          <${TextField} label="Prefix of reply subjects" hint="For users whose permissions name another than _INBOX."
+          <${TextField} label="Prefix of reply subjects" hint="For users whose permissions allow a prefix other than _INBOX."
             name="inbox" class="code" values=${values} set=${set} />
         </details>
         <${Failed} error=${error} />

@@ -112,7 +112,7 @@ export function Messages({ info, query, changed }) {
       ? html`<${Empty} title="No message matches"><p>
         ${found ? `No payload contains “${found}”.` : filter
           ? html`No stored message from here on has a subject that matches <code>${filter}</code>.`
-          : "There is no message from here on."}
+          : "There are no messages from here on."}
           </p><button class="button" type="button"
             onClick=${() => (setText(""), go(link("streams", name, "messages"),
               { replace: true }))}>Show the newest</button>
@@ -129,7 +129,7 @@ export function Messages({ info, query, changed }) {
         needs=${`$JS.API.STREAM.MSG.DELETE.${name}`}
         close=${() => remove(null)} send=${async () => {
       await deleteMessage(name, removing);
-      toast(`Message ${removing} is deleted.`);
+      toast(`Message ${removing} was deleted.`);
       refresh();
       changed();
     }}><p>The message is overwritten and removed for good, from the log and from the table.</p><//>`}

@@ -63,7 +63,7 @@ function List() {
         keyOf=${(row) => `${row.account}/${row.name}`} sorted=${{ column: 0, down: false }} />`}
     ${streams && !found.length &&
       html`<${Empty} title="No object stores yet">
-        <p>A store keeps files of any size in chunks. Make one here, or from a terminal:</p>
+        <p>A store keeps files of any size in chunks. Create one here, or from a terminal:</p>
           <pre tabindex="0" role="region" aria-label="Command">nats object add reports</pre>${create}<//>`}
     ${creating && html`<${CreateStore} close=${() => setCreating(false)} />`}`;
 }
@@ -71,7 +71,7 @@ function List() {
 function CreateStore({ close }) {
   const [values, set] = useState({ name: "", description: "", past: "" });
   const bind = { values, set };
-  const wrong = values.name && !/^[\w-]+$/.test(values.name) ? "A store's name has letters, digits, - and _ only." : "";
+  const wrong = values.name && !/^[\w-]+$/.test(values.name) ? "A store's name may contain letters, digits, - and _ only." : "";
   const send = async () => {
     await createStream({
       name: PREFIX + values.name,
@@ -84,7 +84,7 @@ function CreateStore({ close }) {
       allow_direct: true,
       ...(values.past.trim() ? { metadata: { "lakestream.time_travel": values.past.trim() } } : {}),
     });
-    toast(`Store ${values.name} is created.`);
+    toast(`Store ${values.name} was created.`);
     await resample();
     go(link("objects", values.name));
   };
@@ -111,7 +111,7 @@ async function fetchObject(info, store, object, at) {
     .map(([each, data]) => ({ seq: each, data: fromBase64(data) }));
   const data = await collect(object.size, inStream) ??
     (at !== null && isInTable(info) ? await collect(object.size, inTable) : null);
-  if (!data) throw new CallError("Chunks of this object are no longer in the stream: it was replaced or deleted since. Restore the store as of that time to get it.");
+  if (!data) throw new CallError("Chunks of this object are no longer in the stream: it has been replaced or deleted. Restore the store as of that time to get it.");
   await verify(data, object.digest);
   return data;
 }
@@ -124,7 +124,7 @@ async function collect(size, read) {
     const chunks = await read(seq);
     if (!chunks.length) return null;
     for (const chunk of chunks) {
-      if (at + chunk.data.length > size) throw new CallError("The chunks do not fit the object's size.");
+      if (at + chunk.data.length > size) throw new CallError("The chunks do not match the object's size.");
       data.set(chunk.data, at);
       at += chunk.data.length;
       seq = chunk.seq + 1;
@@ -281,7 +281,7 @@ function Store({ store, chosen }) {
         ${entries.data && !rows.length &&
           html`<${Empty}
             title=${wanted ? "No object matches" : at === null ? "No objects" : "No objects at that moment"}>
-            <p>${wanted ? `No name contains “${wanted}”.` : "Objects are put by applications, or from a terminal:"}</p>
+            <p>${wanted ? `No name contains “${wanted}”.` : "Applications put objects here. From a terminal:"}</p>
               ${!wanted &&
                 html`<pre tabindex="0" role="region" aria-label="Command">nats object put ${store} FILE</pre>`}
                 <//>`}
@@ -302,7 +302,7 @@ function Store({ store, chosen }) {
         needs=${`$O.${store}.M.*`}
         close=${() => erase(null)} send=${async () => {
       await deleteObject(stream, store, erased);
-      toast(`Object ${erased.name} is deleted.`);
+      toast(`Object ${erased.name} was deleted.`);
       info.refresh();
     }}><p>Readers find no object from now on.
         ${isTravelling(info.data) && " Its bytes can still be read as of earlier moments."}</p><//>`}
@@ -311,7 +311,7 @@ function Store({ store, chosen }) {
         needs=${`$JS.API.STREAM.DELETE.${stream}`}
         close=${() => setRemoving(false)} send=${async () => {
       await deleteStream(stream);
-      toast(`Store ${store} is deleted.`);
+      toast(`Store ${store} was deleted.`);
       await resample();
       go(link("objects"));
     }}><p>The store and all its objects are removed.</p><//>`}`;
@@ -384,7 +384,7 @@ function Upload({ info, store, existing, close, done }) {
     ready=${Boolean(file) && Boolean(values.name) && !wrong}>
     <${Field} label="File" bad=${wrong}>${(id) => html`<input id=${id} type="file" onChange=${choose} required />`}<//>
     <${TextField} label="Name" name="name" values=${values} set=${set} required
-      hint=${before && !before.deleted ? "There is an object of this name: it will be replaced." : ""} />
+      hint=${before && !before.deleted ? "An object with this name exists and will be replaced." : ""} />
     ${sent !== null && html`<label>${bytes(sent)} of ${bytes(file.size)} <progress value=${sent}
       max=${file.size || 1}></progress></label>`}
   <//>`;

@@ -122,7 +122,7 @@ export function Overview() {
   ];
   return html`${head}
     ${warnings.length > 0 &&
-      html`<section class="warnings" aria-label="Wants attention">
+      html`<section class="warnings" aria-label="Needs attention">
         ${warnings.slice(0, 6).map(({ key, text }) => html`<${Warning} key=${key}>${text}<//>`)}
           ${warnings.length > 6 && html`<p class="quiet">and ${warnings.length - 6} more</p>`}</section>
             <div class="section"></div>`}
@@ -133,7 +133,7 @@ export function Overview() {
         ${busy.length
           ? html`<${Table} caption="Busiest streams" columns=${BUSY_COLUMNS} rows=${busy}
             keyOf=${(row) => `${row.account}/${row.name}`} />`
-            : html`<p class="quiet">No stream is written to right now.</p>`}
+            : html`<p class="quiet">No stream is being written to right now.</p>`}
       </section>
       <section>
         <div class="section-head"><h2>Consumers behind</h2></div>
@@ -150,7 +150,7 @@ export function Overview() {
                 { title: "Unacked", num: true, cell: (row) => count(row.num_ack_pending) },
               ]}
             />`
-          : html`<p class="quiet">Every consumer has all its messages.</p>`}
+          : html`<p class="quiet">Every consumer is up to date.</p>`}
       </section>
     </div>
     <${History} />

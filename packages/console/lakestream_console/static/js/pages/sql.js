@@ -165,7 +165,7 @@ export function Sql({ query }) {
     go(link("sql", { query: text, engine: engine === "duckdb" ? "" : engine }), { replace: true });
     try {
       await navigator.clipboard.writeText(location.href);
-      toast("The link to this statement is copied.");
+      toast("The link to this statement was copied.");
     } catch {
       toast("The address of this page is now the link to this statement."); // no clipboard without https
     }

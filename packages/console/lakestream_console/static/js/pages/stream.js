@@ -113,7 +113,7 @@ export function Stream({ path, query }) {
       html`<${Confirm} title=${`Delete ${name}`} name=${name} button="Delete stream" close=${close}
         needs=${`$JS.API.STREAM.DELETE.${name}`} send=${async () => {
       await deleteStream(name);
-      toast(`Stream ${name} is deleted.`);
+      toast(`Stream ${name} was deleted.`);
       await resample();
       go(link("streams"));
     }}>
@@ -177,7 +177,7 @@ function Maintenance({ name, compactor }) {
       setError(failure);
     }
   };
-  const state = running ? `Maintaining ${running}…` : waits ? "Asked: the compactor begins within seconds."
+  const state = running ? `Maintaining ${running}…` : waits ? "Requested: the compactor starts within seconds."
     : next ? `Next maintenance ${millis(next) > now ? `in ${ago(millis(next) - now)}` : "is due"}.`
       : compactor?.alive ? "Tables are not maintained (maintain_every: 0)."
         : "Without a compactor tables are not maintained.";

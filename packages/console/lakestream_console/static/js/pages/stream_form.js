@@ -20,7 +20,7 @@ export const wrongDuration = (text) => (text?.trim() && Number.isNaN(seconds(tex
 const wrongSize = (text) => (text?.trim() && Number.isNaN(size(text))
   ? `Cannot read “${text.trim()}” as a size: write 512 MiB or 10 GiB.` : "");
 
-const wrongName = (name) => (/[\s.*>/\\]/.test(name) ? "A name has no blanks, dots, stars, > or slashes." : "");
+const wrongName = (name) => (/[\s.*>/\\]/.test(name) ? "A name cannot contain spaces, dots, *, > or slashes." : "");
 
 /** Return the nanoseconds of a duration field; 0 if it is empty. */
 export const nanos = (text) => (text?.trim() ? Math.round(seconds(text) * NANOS) : 0);
@@ -86,7 +86,7 @@ export function StreamFields({ values, set, existing = false }) {
   return html`
     ${!existing && html`<${TextField} label="Name" name="name" bad=${wrongName(values.name)} ...${bind} required
       spellcheck="false" />`}
-    <${TextField} label="Subjects" hint="Separated by blanks. If you leave them out, the stream captures the subject with its own name."
+    <${TextField} label="Subjects" hint="Separated by spaces. If you leave them out, the stream captures the subject with its own name."
       name="subjects" class="code" placeholder="orders.>" ...${bind} spellcheck="false" />
     <${TextField} label="Description" name="description" ...${bind} />
     ${!existing && html`<div class="pair">
@@ -127,7 +127,7 @@ export function EditStream({ config, close, changed }) {
       && !name.startsWith("_nats."));
     await updateStream({ ...config, ...next, subjects: next.subjects ?? config.subjects, allow_direct: values.direct,
       description: values.description || undefined, metadata: { ...Object.fromEntries(others), ...metadata } });
-    toast(`Stream ${config.name} is changed.`);
+    toast(`Stream ${config.name} was changed.`);
     changed();
   };
   return html`<${FormDialog} title=${`Edit ${config.name}`} button="Save" close=${close} send=${send}

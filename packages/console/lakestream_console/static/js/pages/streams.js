@@ -112,7 +112,7 @@ function CreateStream({ close }) {
   const [values, set] = useState(NEW_STREAM);
   const send = async () => {
     await createStream({ ...configOf(values), allow_direct: true });
-    toast(`Stream ${values.name} is created.`);
+    toast(`Stream ${values.name} was created.`);
     await refresh();
     go(link("streams", values.name));
   };

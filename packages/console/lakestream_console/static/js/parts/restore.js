@@ -20,7 +20,7 @@ export function Restore({ stream, prefix = "", at, close, open }) {
     moment: localInput(at ?? Date.now()), unlimited: true });
   const [begun, setBegun] = useState(false);
   const { data, error } = usePoll((signal) => (begun ? restored(signal) : null), begun ? LOOK_MS : 0, [begun]);
-  const wrong = /[\s.*>/\\]/.test(values.to) ? "A name has no blanks, dots, stars, > or slashes." : "";
+  const wrong = /[\s.*>/\\]/.test(values.to) ? "A name cannot contain spaces, dots, *, > or slashes." : "";
   const send = async () => {
     // The exact moment of the slider, unless the reader has chosen another one.
     const moment = at !== null && values.moment === localInput(at) ? at : Date.parse(values.moment) + 999;

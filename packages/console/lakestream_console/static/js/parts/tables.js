@@ -24,7 +24,7 @@ export function Tables({ streams, insert }) {
   const all = (streams ?? []).filter((each) => isOwn(each) && each.lake).map((each) => [each.name,
     each.state.messages]);
   const shown = all.filter(([name]) => name.toLowerCase().includes(filter.trim().toLowerCase()));
-  if (!all.length) return html`<p class="quiet">There are no tables yet: a stream in the lake becomes one.</p>`;
+  if (!all.length) return html`<p class="quiet">There are no tables yet. Each stream in the lake becomes one.</p>`;
   return html`
     ${all.length > SEARCHED && html`<label class="sr" for="tables-filter">Filter tables</label>
       <input id="tables-filter" type="search" placeholder="Filter tables" value=${filter}
