@@ -153,7 +153,7 @@ def architecture() -> str:
 
 def message() -> str:
     """Draw the way of one message, from the publish to a row of the table, with the delays."""
-    picture = Picture("Way of a message")
+    picture = Picture("How a message travels")
     steps: Sequence[tuple[str, tuple[str, ...], str, str]] = (
         ("publish", ("PUB orders.de", "with a reply subject"), ORANGE, "0 ms"),
         ("rules", ("duplicates, limits,", "expected sequence"), BLUE, ""),

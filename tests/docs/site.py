@@ -20,18 +20,34 @@ SHOWN = {
     "examples/README.md": "docs/examples/README.md",
     **{
         f"examples/{name}/README.md": f"docs/examples/{name}.md"
-        for name in ("orders", "iot", "audit", "features", "cdc", "notebook")
+        for name in ("orders", "iot", "audit", "features", "cdc", "notebook", "dbt")
     },
     "README.md": "docs/index.md",
     "docs/": "docs/index.md",
 }
 """Places on the site of files and folders of the repository; a link to README leads to the front page."""
 
+_CONSOLE = "packages/console/lakestream_console/static"
+LOOK = {
+    "assets/mark.svg": f"{_CONSOLE}/favicon.svg",
+    **{
+        f"assets/{name}.woff2": f"{_CONSOLE}/vendor/{name}.woff2"
+        for name in (
+            "ibm-plex-sans-latin-400-normal",
+            "ibm-plex-sans-latin-600-normal",
+            "ibm-plex-mono-latin-400-normal",
+        )
+    },
+}
+"""Places on the site of the console's mark and fonts, and their files."""
+
 _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s]+)\)")
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Add the pages from outside of docs/."""
+    """Add the pages from outside of docs/, and the console's look."""
+    for place, source in LOOK.items():
+        files.append(File.generated(config, place, abs_src_path=posixpath.join(_root(config), source)))
     for source, place in SHOWN.items():
         path = place.removeprefix("docs/")
         if source.endswith(".md") and files.get_file_from_path(path) is None:
@@ -42,6 +58,8 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, *, page: Any, config: MkDocsConfig, **_: object) -> str:
     """Return the page with links as they are on the site."""
     place = f"docs/{page.file.src_uri}"
+    if page.is_homepage:
+        page.meta["hide"] = ["navigation", "toc"]
     added = [file for file, shown in SHOWN.items() if shown == place and file.endswith(".md") and file != "README.md"]
     return rewritten(markdown, added[0] if added else place, place)
 

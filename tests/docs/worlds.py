@@ -114,6 +114,8 @@ WORLDS: dict[str, World] = {
     "docs/readers.md": TABLE._replace(python=SESSION.format(lake="/srv/lake")),
     "docs/spark.md": TABLE._replace(sql=("--engine", "spark"), files={**SEALS, "program.py": "print(1)\n"}),
     "docs/spark-source.md": TABLE._replace(python=SESSION.format(lake="data/lake")),
+    "docs/recipes/airflow.md": TABLE,
+    "docs/recipes/grafana.md": TABLE,
     "docs/reference/index.md": World("", files={"nats.conf": "port: 4222\n"}),
     "docs/sql.md": TABLE._replace(files={**SEALS, "question.sql": "SELECT count(*) FROM delta.`streams/ORDERS`;\n"}),
     "docs/streams.md": World(SERVE),
