@@ -14,6 +14,7 @@ In reading order:
 - `pages.py`: The monitoring pages of a session.
 - `ring.py`: A ring of figures: the last hour in fine steps, a day in coarse ones.
 - `history.py`: The figures of the last day, for the plots of the page.
+- `stream_figures.py`: The figures of single streams over time: messages stored, and messages not in the table yet.
 - `live.py`: Messages of subjects as Server-Sent Events.
 - `restores.py`: Restoring a stream as of a moment into a new one.
 - `past.py`: The program that reads a stream as of a moment, for a restore: `python -m lakestream_console.past`.

@@ -479,11 +479,13 @@ class Console:
 
     async def _figures(self, request: HttpRequest, session: ConsoleSession) -> HttpAnswer:
         try:
-            seconds = Query(request.query).number("seconds") or MAX_RANGE_S
+            query = Query(request.query)
+            seconds, stream = query.number("seconds") or MAX_RANGE_S, query.text("stream")
         except BadQuery as error:
             raise ConsoleError(400, str(error)) from None
         account = session.client.connection.account
-        return _json(self._history.read("" if self._pages.sees_all(account) else account.name, seconds))
+        whole = self._pages.sees_all(account) and not stream
+        return _json(self._history.read("" if whole else account.name, seconds, stream))
 
     def _page(self, name: str) -> Callable[[HttpRequest, ConsoleSession], Awaitable[Outcome]]:
         async def answer(request: HttpRequest, session: ConsoleSession) -> HttpAnswer:

@@ -21,11 +21,12 @@ from lakestream.ops.monitoring.pages import Pages
 from lakestream.ops.monitoring.query import Query
 from lakestream.ports import Clock
 from lakestream_console.ring import FINE_S, FigureRing, ring_bytes
+from lakestream_console.stream_figures import StreamFigures
 
 T = TypeVar("T")
 
 MAX_BYTES = 4 << 20
-"""Memory of all figures (4 MiB). Accounts for which none is left have no history."""
+"""Memory of all figures (4 MiB). Accounts for which none is left have no history; streams get what accounts leave."""
 
 RATES = ("in", "out", "in_bytes", "out_bytes", "stored")
 """Series that are counters by the second: messages and bytes of clients, and messages stored in streams."""
@@ -67,17 +68,20 @@ class ServerHistory:
         self._node, self._pages, self._clock, self._kept_s = node, pages, clock, kept_s
         self._rings: dict[str, FigureRing] = {}
         self._before: dict[str, _Reading] = {}
-        self._left = MAX_BYTES
+        self._streams = StreamFigures(kept_s)
+        self._left = MAX_BYTES  # without the streams' part
         if kept_s:
             clock.call_later(0, self._tick)
 
-    def read(self, account: str, range_s: int) -> dict[str, Any]:
-        """Return the figures of the last `range_s` seconds of an account; "": of the server."""
-        ring, now = self._rings.get(account), self._clock.now() / 1e9
+    def read(self, account: str, range_s: int, stream: str = "") -> dict[str, Any]:
+        """Return the figures of the last `range_s` seconds of an account, or of its stream; "": the server's."""
+        now, seconds = self._clock.now() / 1e9, max(FINE_S, min(range_s, self._kept_s, MAX_RANGE_S))
         page: dict[str, Any] = {"now": now, "started": self._node.started_ns / 1e9, "kept": self._kept_s}
-        if ring is None:
-            return page | {"step": FINE_S, "times": [], "series": {}}
-        step, times, series = ring.read(now, max(FINE_S, min(range_s, self._kept_s, MAX_RANGE_S)))
+        if stream:
+            found = self._streams.read((account, stream), now, seconds)
+        else:
+            found = ring.read(now, seconds) if (ring := self._rings.get(account)) is not None else None
+        step, times, series = found or (FINE_S, [], {})
         return page | {"step": step, "times": times, "series": series}
 
     # ------------------------------------------------------------------ noting
@@ -109,7 +113,7 @@ class ServerHistory:
         ring = self._rings.get(name)
         if ring is None:
             size = ring_bytes(len(series))
-            if size > self._left:
+            if self._streams.make_room(self._left - self._streams.bytes, size) < size:
                 return
             self._left -= size
             ring = self._rings[name] = FigureRing(series, self._kept_s)
@@ -177,10 +181,19 @@ class ServerHistory:
     async def _stored(self) -> dict[str, int]:
         """Return the last sequences of each account's streams together: their growth is the messages stored."""
         found: dict[str, int] = {}
+        now = self._clock.now() / 1e9
+        keeper = self._node.jetstream.keeper if self._node.jetstream is not None else None
         for name, serving in list(self._node.jetstream.served.items()) if self._node.jetstream is not None else ():
             found[name] = 0
             async for stream in in_steps(serving.engine.streams.values()):
-                found[name] += stream.store.last_seq
+                store = stream.store
+                found[name] += store.last_seq
+                key = name, stream.name
+                if self._streams.wants(key, store.last_time / 1e9, now, self._left - self._streams.bytes):
+                    lag = keeper.lag_of(*key) if keeper is not None else None
+                    messages = lag.messages if lag is not None else None
+                    self._streams.note(key, store.last_seq, store.last_time / 1e9, messages, now)
+        self._streams.forget(now)
         return found
 
 

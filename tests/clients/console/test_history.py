@@ -13,9 +13,9 @@ from tests.servers import Server
 pytestmark = pytest.mark.conformance
 
 
-def series(browser: Browser, seconds: int = 300) -> dict[str, list[float]]:
+def series(browser: Browser, seconds: int = 300, stream: str = "") -> dict[str, list[float]]:
     """Return the series without their gaps."""
-    found: dict[str, list[Any]] = browser.get(f"history?seconds={seconds}").json["series"]
+    found: dict[str, list[Any]] = browser.get(f"history?seconds={seconds}&stream={stream}").json["series"]
     return {name: [value for value in values if value is not None] for name, values in found.items()}
 
 
@@ -40,6 +40,21 @@ def test_figures_are_kept_without_a_page(plain: Server) -> None:
     assert browser.get("history?seconds=x").status == 400
 
 
+def test_a_stream_has_its_rate_and_its_lag(plain: Server) -> None:
+    browser = Browser(plain)
+    browser.begin()
+    store(browser, "PLOTTED", 1)
+    until(lambda: bool(series(browser, stream="PLOTTED").get("lag")), 30)
+    message = {"subject": "plotted", "data": "x"}
+    until(
+        lambda: browser.post("publish", message).status == 200 and any(series(browser, stream="PLOTTED")["stored"]), 30
+    )
+    found = series(browser, stream="PLOTTED")
+    assert set(found) == {"stored", "lag"}
+    assert found["lag"][-1] >= 1
+    assert series(browser, stream="NOBODY") == {}
+
+
 @pytest.mark.heavy
 def test_an_account_sees_its_own_figures(users: Server) -> None:
     ann = logged_in(users, user="ann", password="secret-of-ann")
@@ -50,6 +65,8 @@ def test_an_account_sees_its_own_figures(users: Server) -> None:
     until(lambda: ann.post("publish", message).status == 200 and any(series(ann).get("stored", [])), 30)
     until(lambda: bool(series(bob).get("stored")), 30)
     assert not any(series(bob)["stored"])
+    assert series(ann, stream="FIGURES")
+    assert series(bob, stream="FIGURES") == {}
     assert "ack99" not in series(ann)
     assert "memory" not in series(ann)
     assert series(sys)["memory"]

@@ -141,7 +141,7 @@ def test_the_verdict_shows_both_sides(lake: Path, data: flights.DataSet) -> None
 
 def test_a_directory_that_is_not_a_demos_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "precious").touch()
-    with pytest.raises(demo.DemoFailed, match="not empty and not an earlier demo's"):
+    with pytest.raises(demo.DemoFailed, match="is not empty, and no earlier demo made it"):
         demo._fresh(tmp_path)
     assert (tmp_path / "precious").exists()
     demo._fresh(tmp_path / "new")

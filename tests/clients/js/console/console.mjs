@@ -30,6 +30,7 @@ const PAGES = {
   streams: ["/streams", (page) => page.getByRole("link", { name: "ORDERS" }).waitFor()],
   messages: ["/streams/ORDERS", (page) => page.getByRole("article").first().waitFor()],
   consumers: ["/streams/ORDERS/consumers", (page) => page.getByRole("cell", { name: "billing pull" }).waitFor()],
+  history: ["/streams/ORDERS/history", (page) => page.getByRole("figure", { name: "Messages stored per second" }).locator("canvas").waitFor()],
   table: ["/streams/ORDERS/table", (page) => page.getByText("Last commits").first().waitFor()],
   configuration: ["/streams/ORDERS/configuration", (page) => page.getByText("lakestream.time_travel").waitFor()],
   buckets: ["/buckets", (page) => page.getByRole("link", { name: "conf" }).waitFor()],

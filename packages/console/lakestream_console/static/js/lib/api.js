@@ -133,8 +133,8 @@ export function page(name, query = {}, signal) {
   return call(`${name}${text ? `?${text}` : ""}`, { signal });
 }
 
-/** Return the figures that the server has kept of the last so many seconds. */
-export const figures = (seconds, signal) => page("history", { seconds }, signal);
+/** Return the figures that the server has kept of the last so many seconds, of the server or of a stream. */
+export const figures = (seconds, stream, signal) => page("history", stream ? { seconds, stream } : { seconds }, signal);
 
 /** Open the live tail of subjects; return the EventSource. */
 export function live(subjects) {

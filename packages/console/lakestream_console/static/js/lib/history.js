@@ -13,16 +13,16 @@ const COARSE_MS = 30_000;
 const HOUR = 3600;
 
 /**
- * The hook: return `{range, choose, data, error}`; `data` has `times`, `series`, `step`, `now`, `started` and `kept`,
+ * The hook for the figures of the server, or of a stream: return `{range, choose, data, error}`; `data` has `times`, `series`, `step`, `now`, `started` and `kept`,
  * in seconds.
  */
-export function useHistory() {
+export function useHistory(stream) {
   const [range, setRange] = useState(() => Number(sessionStorage.getItem(KEPT)) || RANGES[1][0]);
   const choose = (seconds) => {
     sessionStorage.setItem(KEPT, seconds);
     setRange(seconds);
   };
   const every = range > HOUR ? COARSE_MS : FINE_MS;
-  const { data, error } = usePoll((signal) => figures(range, signal), every, [range]);
+  const { data, error } = usePoll((signal) => figures(range, stream, signal), every, [range, stream]);
   return { range, choose, data, error };
 }

@@ -3,14 +3,13 @@
 import { html } from "../../vendor/htm-preact.js";
 import { session } from "../lib/api.js";
 import { bytes, compact, count, counted, elapsed, millis, NONE, rate, shortName, span, time } from "../lib/format.js";
-import { RANGES, useHistory } from "../lib/history.js";
 import { link } from "../lib/router.js";
 import { samples } from "../lib/samples.js";
 import { useStore } from "../lib/store.js";
 import { Figures, Head, Updated } from "../parts/figures.js";
+import { History } from "../parts/history.js";
 import { StreamName } from "../parts/names.js";
 import { Empty, Failed, Loading, Warning } from "../parts/notes.js";
-import { Plot } from "../parts/plot.js";
 import { Table } from "../parts/table.js";
 
 const LAG_SECONDS = 120;
@@ -51,39 +50,15 @@ const BUSY_COLUMNS = [
   { title: "Messages", num: true, cell: (row) => compact(row.state.messages) },
 ];
 
-/** The plots of a range, which the reader chooses. */
-function History() {
-  const { range, choose, data, error } = useHistory();
-  const x = data?.times ?? [];
-  const line = (label, name, sparse = false) => ({ label, sparse, values: data?.series[name] ?? [] });
-  const bounds = data && [data.now - range, data.now];
-  const some = (name) => data?.series[name]?.some((value) => value !== null);
-  const none = data?.kept === 0 ? "The server keeps no history (console.history: 0)." : undefined;
-  const plot = (title, kind, format, series, empty = none) => html`<${Plot} title=${title} x=${x} range=${bounds}
-    kind=${kind} format=${format} series=${series} none=${empty} />`;
-  const latency = none ?? "Latencies appear here once messages are stored.";
-  return html`<section class="section" aria-label="History">
-    <div class="section-head"><h2>History</h2>
-      ${data && data.started > bounds[0] && html`<span
-        class="quiet">since the server’s start, ${time(data.started * 1000, { fraction: false })}</span>`}
-      <div class="group push" role="group" aria-label="Range">
-        ${RANGES.map(([seconds, text]) => html`<button class="button button-small" type="button"
-          aria-pressed=${seconds === range} onClick=${() => choose(seconds)}>${text}</button>`)}
-      </div>
-    </div>
-    <${Failed} error=${error} />
-    <div class="columns">
-      ${plot("Messages per second", "count", compact,
-        [line("stored", "stored"), line("in", "in"), line("out", "out")])}
-      ${data && !("ack50" in data.series) ? null : plot("Time to the ack", "time", span,
-        [line("p50", "ack50", true), line("p99", "ack99", true), line("fsync p99", "sync99", true)], latency)}
-      ${plot("Bytes per second", "bytes", bytes, [line("in", "in_bytes"), line("out", "out_bytes")])}
-      ${some("lag_seconds") && plot("Table lag", "time", span, [line("oldest message", "lag_seconds")])}
-      ${some("memory") && plot("Memory", "bytes", bytes, [line("of the server", "memory")])}
-      ${some("cpu") && plot("CPU", "percent", (value) => `${Math.round(value)} %`, [line("of one core", "cpu")])}
-    </div>
-  </section>`;
-}
+const plots = (plot, some, data) => html`
+  ${plot("Messages per second", "count", compact, [["stored", "stored"], ["in", "in"], ["out", "out"]])}
+  ${data && !("ack50" in data.series) ? null : plot("Time to the ack", "time", span,
+    [["p50", "ack50", true], ["p99", "ack99", true], ["fsync p99", "sync99", true]],
+    "Latencies appear here once messages are stored.")}
+  ${plot("Bytes per second", "bytes", bytes, [["in", "in_bytes"], ["out", "out_bytes"]])}
+  ${some("lag_seconds") && plot("Table lag", "time", span, [["oldest message", "lag_seconds"]])}
+  ${some("memory") && plot("Memory", "bytes", bytes, [["of the server", "memory"]])}
+  ${some("cpu") && plot("CPU", "percent", (value) => `${Math.round(value)} %`, [["of one core", "cpu"]])}`;
 
 /** The page. */
 export function Overview() {
@@ -153,7 +128,7 @@ export function Overview() {
           : html`<p class="quiet">Every consumer is up to date.</p>`}
       </section>
     </div>
-    <${History} />
+    <${History} plots=${plots} />
     ${streams?.length === 0 &&
     html`<${Empty} title="This account has no streams yet">
       <p>Create one on the page <a href=${link("streams")}>Streams</a>, or from a terminal:</p>

@@ -11,6 +11,7 @@ import { refresh as resample, samples } from "../lib/samples.js";
 import { useClock, useStore } from "../lib/store.js";
 import { Confirm, TextField } from "../parts/dialog.js";
 import { Figures, Head } from "../parts/figures.js";
+import { History } from "../parts/history.js";
 import { OfAnother } from "../parts/names.js";
 import { Empty, Failed, Loading, toast, Warning } from "../parts/notes.js";
 import { Restore } from "../parts/restore.js";
@@ -21,8 +22,8 @@ import { Messages } from "./messages.js";
 import { PublishDialog } from "./publish.js";
 import { EditStream } from "./stream_form.js";
 
-const TABS = [["messages", "Messages"], ["consumers", "Consumers"], ["table", "Table"], ["configuration",
-  "Configuration"]];
+const TABS = [["messages", "Messages"], ["consumers", "Consumers"], ["history", "History"], ["table", "Table"],
+  ["configuration", "Configuration"]];
 const REFRESH_MS = 1000;
 const TABLE_REFRESH_MS = 5000;
 const COMMITS = 20;
@@ -100,6 +101,7 @@ export function Stream({ path, query }) {
     </nav>
     ${tab === "messages" && html`<${Messages} info=${stream} query=${query} changed=${changed} />`}
     ${tab === "consumers" && html`<${Consumers} name=${name} state=${state} query=${query} changed=${changed} />`}
+    ${tab === "history" && html`<${History} stream=${name} plots=${plots} />`}
     ${tab === "table" && html`<${LakeTable} name=${name} account=${sampled?.account} />`}
     ${tab === "configuration" && html`<${Configuration} stream=${stream} />`}</div></div>
     ${shown === "publish" &&
@@ -122,6 +124,11 @@ export function Stream({ path, query }) {
         removed. Its Delta table is ${config.metadata?.["lakestream.on_delete"] === "keep" ? "kept" : "dropped"}.</p>
     <//>`}`;
 }
+
+const plots = (plot, some, data) => html`
+  ${plot("Messages stored per second", "count", compact, [["stored", "stored"]],
+    data && !data.times.length ? "Figures appear here once messages are stored." : undefined)}
+  ${some("lag") && plot("Messages not in the table yet", "count", compact, [["messages", "lag"]])}`;
 
 function Purge({ name, state, close, changed }) {
   const [values, set] = useState({ filter: "", keep: "" });
