@@ -99,7 +99,7 @@ def _later_group(panel: str, name: str, help: str) -> None:
 _later(RUN, "demo", "Publish 336,776 flights, ask the lake three questions, and check the answers.")
 _later_group(RUN, "config", "Check a configuration file, or show the settings in force.")
 _later(NATS, "pub", "Publish messages.")
-_later(NATS, "sub", "Subscribe, and print the messages that come.")
+_later(NATS, "sub", "Subscribe, and print the messages that arrive.")
 _later(NATS, "request", "Send requests, and print the answers.")
 _later(NATS, "req", "Send requests, and print the answers.", hidden=True)
 _later_group(NATS, "stream", "Create, show, edit, read and delete streams.")

@@ -33,7 +33,7 @@ _DONE = {"create": "created", "alter": "altered", "drop": "dropped", "foreign": 
 
 @catalog.command()
 def sync(lake: LakeOption = None, urls: CatalogOption = None, as_json: JsonOption = False) -> None:
-    """Make the entries as the tables are, once. Exit code 1: a catalog or an entry has failed."""
+    """Update the entries to match the tables once, then exit. Exit code 1: a catalog or an entry has failed."""
     from lakestream_catalogs.sync import SYNC_SECONDS
     from lakestream_catalogs.sync import sync as pass_over
 

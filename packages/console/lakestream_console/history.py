@@ -192,7 +192,8 @@ class ServerHistory:
                 if self._streams.wants(key, store.last_time / 1e9, now, self._left - self._streams.bytes):
                     lag = keeper.lag_of(*key) if keeper is not None else None
                     messages = lag.messages if lag is not None else None
-                    self._streams.note(key, store.last_seq, store.last_time / 1e9, messages, now)
+                    created = stream.created_ns / 1e9
+                    self._streams.note(key, store.last_seq, store.last_time / 1e9, messages, now, created, store.msgs)
         self._streams.forget(now)
         return found
 

@@ -28,8 +28,8 @@ class _Noted:
 
     def __init__(self, kept_s: int) -> None:
         self.ring = FigureRing(SERIES, kept_s)
-        self.last_seq = self.last_at = 0.0
-        self.stored_at = 0.0
+        self.last_seq = 0
+        self.last_at = self.stored_at = 0.0
 
 
 class StreamFigures:
@@ -58,9 +58,17 @@ class StreamFigures:
         self._noted[key] = _Noted(self._kept_s)
         return True
 
-    def note(self, key: Key, last_seq: int, stored_s: float, lag: int | None, now_s: float) -> None:
-        """Note the figures of a stream that `wants` them."""
+    def note(
+        self, key: Key, last_seq: int, stored_s: float, lag: int | None, now_s: float, created_s: float, messages: int
+    ) -> None:
+        """Note the figures of a stream that `wants` them.
+
+        Args:
+            created_s, messages: a stream that is new has stored its messages since its creation.
+        """
         noted = self._noted[key]
+        if not noted.last_at and now_s - created_s <= ACTIVE_S:
+            noted.last_seq, noted.last_at = last_seq - messages, min(created_s, now_s - 1)
         grown, seconds = last_seq - noted.last_seq, now_s - noted.last_at
         known = noted.last_at > 0 and grown >= 0 and seconds > 0
         noted.ring.note(now_s, {"stored": grown / seconds if known else None, "lag": lag})

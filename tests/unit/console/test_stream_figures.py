@@ -12,11 +12,13 @@ DAY = 86_400
 ROOM = 2 * BYTES
 
 
-def noted(figures: StreamFigures, name: str, seq: int, now: float, lag: int | None = None) -> bool:
+def noted(
+    figures: StreamFigures, name: str, seq: int, now: float, lag: int | None = None, created: float = 0.0
+) -> bool:
     key = "A", name
     if not figures.wants(key, now, now, ROOM - figures.bytes):
         return False
-    figures.note(key, seq, now, lag, now)
+    figures.note(key, seq, now, lag, now, created, 10)
     return True
 
 
@@ -34,6 +36,12 @@ def test_rate_and_lag_of_a_stream() -> None:
     found = figures.read(("A", "S"), 1015.0, 300)
     assert found is not None
     assert [value for value in found[2]["lag"] if value is not None] == [10, 60, 60, 5]
+
+
+def test_what_a_new_stream_stored_before_the_first_look_counts() -> None:
+    figures = StreamFigures(DAY)
+    assert noted(figures, "S", 1010, 1000.0, created=995.0)
+    assert stored(figures, "S", 1000.0) == [2.0], "10 messages in 5 s; its first sequence was 1001"
 
 
 def test_a_stream_without_recent_messages_gets_no_memory() -> None:

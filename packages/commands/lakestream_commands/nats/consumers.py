@@ -43,7 +43,7 @@ _CONFIG: dict[str, tuple[Any, str, Any]] = {
     "ack": (_option(_TEXT, "--ack", "none, all or explicit."), "ack_policy", None),
     "wait": (_option(_TEXT, "--wait", "Time for an ack.", metavar="DURATION"), "ack_wait", shown.duration),
     "max_deliver": (_option(_INT, "--max-deliver", "Most deliveries of a message."), "max_deliver", None),
-    "max_pending": (_option(_INT, "--max-pending", "Most messages without an ack."), "max_ack_pending", None),
+    "max_pending": (_option(_INT, "--max-pending", "Maximum number of unacked messages."), "max_ack_pending", None),
     "target": (_option(_TEXT, "--target", "Push to this subject.", metavar="SUBJECT"), "deliver_subject", None),
     "queue": (_option(_TEXT, "--deliver-group", "Push to a member of this queue group."), "deliver_group", None),
     "heartbeat": (_option(_TEXT, "--heartbeat", "Of pushes.", metavar="DURATION"), "idle_heartbeat", shown.duration),

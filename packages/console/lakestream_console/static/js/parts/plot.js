@@ -36,7 +36,7 @@ function options({ series, kind, times, width, cursor, range }) {
     legend: { show: false },
     cursor: { y: false, points: { size: 6 } },
     scales: { x: { time: times, ...(range && { range: () => range() }) }, y: { range: (plot, low, high) => [Math.min(0, low ?? 0),
-      high > 0 ? high * 1.08 : 1] } },
+      high > 0 ? high * 1.08 : kind === "count" ? 4 : 1] } }, // steps of whole messages where there are none
     series: [{}, ...lines],
     axes: [
       { ...axis, grid: { show: false }, size: 28, space: 90, ...(times ? { values: clock } : {}) },
