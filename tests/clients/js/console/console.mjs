@@ -478,7 +478,7 @@ const trials = {
       assert.equal((await store.info("texts/long.txt")).chunks, 3);
       await put(Buffer.from("short"));
       await dialog.getByLabel("Name").fill("texts/long.txt");
-      await dialog.getByText("it will be replaced").waitFor();
+      await dialog.getByText("and will be replaced").waitFor();
       await dialog.getByRole("button", { name: "Upload", exact: true }).click();
       await page.getByText("5 B", { exact: true }).first().waitFor();
       assert.equal((await store.status()).streamInfo.state.messages, 2); // an entry and a chunk
@@ -670,7 +670,7 @@ const trials = {
     const dialog = page.getByRole("dialog");
     await dialog.getByLabel("Type PAYMENTS").fill("PAYMENTS");
     await dialog.getByRole("button", { name: "Step down" }).click();
-    await page.getByText("The leader of PAYMENTS hands over.").waitFor();
+    await page.getByText("The leader of PAYMENTS hands over leadership.").waitFor();
     await until(async () => (await leader()) !== before);
   },
 
@@ -715,7 +715,7 @@ const trials = {
     await page.getByLabel("From time").fill("2020-01-01T00:00:00");
     await page.getByRole("article", { name: "Message 1", exact: true }).waitFor();
     await page.getByLabel("From time").fill("2099-01-01T00:00:00");
-    await page.getByText("There is no message from here on").waitFor();
+    await page.getByText("There are no messages from here on").waitFor();
     await page.getByRole("button", { name: "Newest", exact: true }).click();
     await page.getByRole("article").first().waitFor();
   },
@@ -1161,7 +1161,7 @@ const trials = {
     await nodes.getByText("meta leader").waitFor();
     await groups.getByRole("row", { name: /^_meta_ \$SYS (leader|follower) \d+ 3 quorum 2 / }).waitFor();
     await groups.getByRole("row", { name: /^ORDERS \$G (leader|follower) \d+ 3 quorum 2 / }).waitFor();
-    await page.getByText("Every replica is where it should be").waitFor();
+    await page.getByText("Every replica is in place and up to date").waitFor();
     await accessible(page, "cluster");
     await picture(page, "cluster");
     await page.setViewportSize(PHONE);
