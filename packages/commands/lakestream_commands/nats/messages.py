@@ -131,7 +131,7 @@ def sub(
         bool, typer.Option("--terminate-at-end", "-T", help="Stop at the last message of the stream.")
     ] = False,
 ) -> None:
-    """Subscribe, and print the messages that arrive. With --stream, or an option on where to begin, also stored ones."""
+    """Subscribe, and print the messages that arrive. With --stream or a start option, stored ones as well."""
     subjects, policy = asked or [], dict[str, Any]()
     if everything:
         policy = {"deliver_policy": "all"}

@@ -71,7 +71,11 @@ _CONFIG: dict[str, tuple[Any, str, Any]] = {
         None,
     ),
     "max_bytes": (_text("--max-bytes", "Most bytes: 10GB.", metavar="SIZE"), "max_bytes", shown.bytes_of),
-    "max_age": (_text("--max-age", "Age at which messages are removed: 7d.", metavar="DURATION"), "max_age", shown.duration),
+    "max_age": (
+        _text("--max-age", "Age at which messages are removed: 7d.", metavar="DURATION"),
+        "max_age",
+        shown.duration,
+    ),
     "max_msg_size": (_text("--max-msg-size", "Largest message.", metavar="SIZE"), "max_msg_size", shown.bytes_of),
     "max_consumers": (_number("--max-consumers", "Most consumers."), "max_consumers", None),
     "dupe_window": (
