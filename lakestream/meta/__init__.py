@@ -34,4 +34,5 @@ In reading order:
 - `shared.py`: Services that all accounts of a server share.
 - `info.py`: Information about groups for clients.
 - `changes.py`: Requests that are processed one at a time, and limits of requests.
+- `read_index.py`: Read indexes for followers, from the leaders of their streams.
 """
