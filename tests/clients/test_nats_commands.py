@@ -91,6 +91,13 @@ def test_a_publish_that_no_stream_takes_is_an_error_of_one_line(run: Run) -> Non
     assert "is not NAME:VALUE" in run("pub", "a", "b", "-H", "nothing", code=2)
 
 
+def test_an_error_names_the_stream_or_the_consumer(run: Run) -> None:
+    assert "lakestream: NOPE: stream not found (10059)\n" in run("stream", "info", "NOPE", code=1)
+    run("stream", "add", "S", "--subjects", "s", "--defaults")
+    assert "lakestream: S > nope: consumer not found (10014)\n" in run("consumer", "info", "S", "nope", code=1)
+    assert "lakestream: S: no message found (10037)\n" in run("stream", "get", "S", "9", code=1)
+
+
 def test_streams_are_created_listed_changed_purged_and_deleted(run: Run) -> None:
     made = ask(
         run, *("stream", "add", "S", "--subjects", "s.>,t", "--subjects", "u", "--max-age", "7d", "--max-bytes", "1GB"),

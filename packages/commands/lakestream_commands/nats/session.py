@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,15 @@ class ApiRefused(CommandFailed):
 
     def __init__(self, subject: str, error: dict[str, Any]) -> None:
         self.code = int(error.get("err_code", 0))
-        super().__init__(f"{error.get('description', error)} ({self.code})" if self.code else f"{subject}: {error}")
+        named = _named(subject)
+        told = f"{error.get('description', error)} ({self.code})" if self.code else str(error)
+        super().__init__(f"{named}: {told}" if named else told)
+
+
+def _named(subject: str) -> str:
+    """Return the stream, or the stream and the consumer, that a request is about; "" if it is about none."""
+    found = re.match(r"(STREAM|CONSUMER)\.(?:MSG\.)?[A-Z_]+\.([^.]+)(?:\.([^.]+))?", subject)
+    return " > ".join(filter(None, found.groups()[1:])) if found else ""
 
 
 class NatsSession:
@@ -73,7 +82,7 @@ class NatsSession:
         try:
             return await self.client.request(subject, data, timeout=timeout)
         except NoRespondersError:
-            what = "JetStream is off for this account" if subject.startswith("$JS.") else "nobody answers there"
+            what = "JetStream is off for this account" if subject.startswith("$JS.") else "nothing answers there"
             raise CommandFailed(f"{subject}: {what}") from None
         except (NatsTimeoutError, TimeoutError):
             self.check()
