@@ -226,7 +226,7 @@ function LakeTable({ name, account }) {
       table && { title: "Small files", value: count(table.small_files), under: `${bytes(table.small_bytes)} to rewrite`,
         tone: share > 0.8 && table.small_files > 100 ? "warn" : undefined },
       { title: "Compactor", value: data.compactor?.alive ? "running" : "none", under: data.compactor?.batch
-        ? `batch of ${counted(data.compactor.batch.segments, "segment")} in ${span(data.compactor.batch.seconds)}`
+        ? `${counted(data.compactor.batch.segments, "segment")} in ${span(data.compactor.batch.seconds)}`
         : timed.length ? `last ${span(timed[0].duration_ms / 1000)}` : undefined, tone: data.compactor?.alive
           || !stream.lag_msgs
           ? undefined : "warn" },
