@@ -54,7 +54,15 @@ from lakestream.raft.core.ready import NotLeader
 from lakestream.raft.group.group import Group, Proposal
 from lakestream.stream.core.batch import Batch
 from lakestream.stream.core.feature import Hooks
-from lakestream.stream.core.operations import ConsumerProgress, Operation, Purge, Removing, UpdateStream, encode
+from lakestream.stream.core.operations import (
+    ConsumerProgress,
+    DeleteMessage,
+    Operation,
+    Purge,
+    Removing,
+    UpdateStream,
+    encode,
+)
 from lakestream.stream.core.state import Done, Foreign, PendingOperation
 
 WRITE_BYTES = 1 << 20
@@ -69,6 +77,9 @@ SLOW_WRITE_NS = 50_000_000
 
 OPERATION_BYTES = 1 << 18
 """Share of it that an operation counts for (256 KiB): applying one takes as long as some hundred messages."""
+
+DELETE_BYTES = 1 << 13
+"""The same for the deletion of one message (8 KiB)."""
 
 MAX_UNCOMMITTED_BYTES = 512 << 20
 """Default limit of the uncommitted messages of all streams of a server (512 MiB), those included that wait for an
@@ -314,7 +325,7 @@ class Pipeline:
         # In a replicated stream each write has the positions of open fast batches, which were proposed last.
         for at, proposal in enumerate(proposals if len(proposals) > 1 and not self.replicated else ()):
             context = proposal.context
-            size += context.size if isinstance(context, Batch) else OPERATION_BYTES
+            size += context.size if isinstance(context, Batch) else _share(context)
             if at and size > self._write_bytes:
                 self._open = proposals[at:]
                 return proposals[:at]
@@ -388,3 +399,9 @@ def refuse(contexts: Iterable[object], error: ApiError) -> None:
 
 def nothing_left() -> None:
     """Do nothing: the context of entries whose proposer does not wait for them."""
+
+
+def _share(context: object) -> int:
+    """Return the share of one write that an operation counts for."""
+    is_short = isinstance(context, PendingOperation) and isinstance(context.operation, DeleteMessage)
+    return DELETE_BYTES if is_short else OPERATION_BYTES

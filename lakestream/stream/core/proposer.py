@@ -392,11 +392,12 @@ class Proposer:
         return seq
 
     def _note(self, effect: Effect, own: bool = True) -> None:
-        """Note the effect of the last message of the open batch. `own`: the message is no mirrored one."""
+        """Note the effect of a message of the open batch: the last one, unless it states a sequence. `own`: it is no
+        mirrored one."""
         pipeline = self._pipeline
         batch = pipeline.batch
         assert batch is not None, "it has the message"
-        effect.seq, effect.time_ns = pipeline.next_seq - 1, pipeline.last_time
+        effect.seq, effect.time_ns = effect.seq or pipeline.next_seq - 1, pipeline.last_time
         if own and (effect.values or effect.acts):
             for each in self._hooks.taken:
                 each.taken(effect)
@@ -407,13 +408,14 @@ class Proposer:
                 pipeline.batch = None
 
     # ------------------------------------------------------------------ messages of other streams
-    def copy(self, run: Run, effect: Effect | None = None, own: bool = False) -> tuple[int, ApiError | None]:
+    def copy(self, run: Run, effects: Sequence[Effect] = (), own: bool = False) -> tuple[int, ApiError | None]:
         """Store messages of an origin, which no rule judges.
 
         It is not `take`: nobody waits for an ack, and a mirror's sequences are given, with gaps.
 
         Args:
-            effect: of the last message; the others have none that counts. With gaps there is none.
+            effects: of the last message, or of those whose sequences they state; the others have none that counts. With
+                gaps there is none.
             own: under this stream's next sequences, now, as sources do, all or none; else as the origin has them.
 
         Returns:
@@ -433,7 +435,7 @@ class Proposer:
             subjects, blocks, payloads = run.subjects[begin:end], run.headers[begin:end], run.payloads[begin:end]
             if weighed:
                 length = limits.accounted(self._config, subjects[0], blocks[0], payloads[0])
-                refused = self.view.room(subjects[0], length, effect is not None and bool(effect.rollup))
+                refused = self.view.room(subjects[0], length, any(effect.rollup for effect in effects))
                 if refused is not None:
                     return begin, refused
             # Invariant 5: times never go backwards in a stream, whatever this or the origin's clock did.
@@ -451,8 +453,8 @@ class Proposer:
                 self._prepare(batch, seq, times[0], subjects[0], blocks[0], payloads[0])
             pipeline.hold(batch.extend(seq, times, subjects, blocks, payloads))
             pipeline.next_seq, pipeline.last_time = seq + end - begin, times[-1]
-        if effect is not None:
-            effect.subject = run.subjects[-1]
+        for effect in effects:
+            effect.subject = run.subjects[effect.seq - run.seqs[0] if effect.seq else -1]
             self._note(effect, own)
         return number, None
 

@@ -18,6 +18,7 @@ from lakestream.stream.core.pipeline import Pipeline
 from lakestream.stream.core.proposer import Proposer
 from lakestream.stream.mirroring.origin import Origin, OriginStart, stored_header
 from lakestream.stream.mirroring.session import OriginSession
+from lakestream.stream.mirroring.sources import positions_in
 
 NEAR = 10
 """A mirror that lacks fewer messages than this is near its origin."""
@@ -63,14 +64,27 @@ class Mirror:
         known = len(run) - len(fresh)
         if not len(fresh):
             return known, None  # they are stored
-        effect = None
-        if fresh.marked:
-            fresh = msgspec.structs.replace(fresh, headers=[stored_header(fresh.headers[0])])
-            effect = proposer.effect_of(fresh.headers[0])
-        taken, refused = proposer.copy(self._origin.renamed_run(fresh), effect)
+        taken, refused = 0, None
+        for begin, end in self._parts(fresh):
+            part = fresh[begin:end]
+            if part.marked:
+                part = msgspec.structs.replace(part, headers=[stored_header(part.headers[0])])
+                effects = [proposer.effect_of(part.headers[0])]
+            else:
+                effects = positions_in(part)
+            stored, refused = proposer.copy(self._origin.renamed_run(part), effects)
+            taken += stored
+            if stored < len(part):
+                break
         if taken and not self.near:
             self._note(fresh.pending[taken - 1])
         return known + taken, refused
+
+    def _parts(self, run: Run) -> list[tuple[int, int]]:
+        """Return (begin, end) of parts of which all or nothing is stored, if there may be positions in it."""
+        if not any(run.headers):
+            return [(0, len(run))]
+        return [(at, at + 1) for at in range(len(run))] if self._proposer.looks_at_each else run.stretches()
 
     def _note(self, pending: int) -> None:
         """Note how many messages are still to come."""

@@ -1,7 +1,8 @@
 """Runs: messages of an origin that came together, as columns.
 
 Belongs here: reading what an origin's consumer sent at once, and choosing how many of those messages are processed
-together: plain ones. A heartbeat, a flow control request or a message with headers of the protocol ends a run.
+together: plain ones, and those whose origin has them from others. A heartbeat, a flow control request or a message with
+other headers of the protocol ends a run.
 Processing messages one by one costs three times as much.
 """
 
@@ -12,7 +13,7 @@ from itertools import islice, pairwise
 
 from lakestream.ports import Single
 from lakestream.stream.core.batch import Run
-from lakestream.stream.core.effect import MARK
+from lakestream.stream.core.effect import MARK, STREAM_SOURCE
 
 MIN_RUN = 4
 """Fewer messages are processed one by one."""
@@ -26,6 +27,7 @@ _AT = {9: 5, 11: 7, 12: 7}
 """Index of the stream sequence among the tokens of an ack subject, by number of tokens; consumer sequence, time and
 number of pending messages follow it: `$JS.ACK[.<domain>.<account>].<stream>.<consumer>.<deliveries>.<seq>.
 <consumer seq>.<time>.<pending>[.<random>]`."""
+_SOURCED = b"\r\n" + STREAM_SOURCE + b":"
 CONTROL = b"NATS/1.0 "
 """Beginning of a header block with a status line, which stored messages hardly ever have."""
 
@@ -36,11 +38,16 @@ def run_of(messages: Sequence[Single], first: int) -> tuple[int, Run] | None:
     count = 0
     for one in islice(messages, first, first + MAX_RUN):
         header = one.header
-        if header and (MARK in header or header.startswith(CONTROL)):
+        if header and (header.startswith(CONTROL) or (MARK in header and not _only_sourced(header))):
             break
         count += 1
     found = _columns(messages[first : first + count]) if count >= MIN_RUN else None
     return found or _columns(messages[first : first + 1])
+
+
+def _only_sourced(header: bytes) -> bool:
+    """Return True if `Nats-Stream-Source` is the only header of the protocol."""
+    return header.count(MARK) == 1 and _SOURCED in header
 
 
 def _columns(messages: Sequence[Single]) -> tuple[int, Run] | None:

@@ -10,6 +10,7 @@ recovery, so that a message of an origin is stored once, whatever stops in betwe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 
 import msgspec
@@ -42,6 +43,8 @@ Merge = Callable[[Record | None, IncomingMessage, str, bytes], None]
 name, subject in the origin). Raises ApiError."""
 
 _LINE = b"\r\n" + STREAM_SOURCE + b":"
+_POSITION = re.compile(_LINE + rb"[ \t]*(([^ \r]+) \d+((?: [^ \r]*){2})[^\r]*?)[ \t]*\r\n")
+"""Header line of a position: its value, and of that the name and the filters, which distinguish sources."""
 
 
 class SourcePosition(msgspec.Struct, frozen=True):
@@ -104,6 +107,18 @@ def with_source(header: bytes, value: bytes) -> bytes:
     if _LINE in header:
         header = headers.remove(header, [STREAM_SOURCE])
     return headers.append(header, [(STREAM_SOURCE, value)])
+
+
+def positions_in(run: Run) -> list[Effect]:
+    """Return the effects of copied messages that their origin has from other streams: the last of each."""
+    found: dict[bytes, Effect] = {}
+    for seq, header in zip(run.seqs, run.headers, strict=True):
+        if header and (line := _POSITION.search(header)):
+            key = line[2] + line[3]
+            found.pop(key, None)  # the order is that of the last ones
+            found[key] = _at(line[1])
+            found[key].seq = seq
+    return list(found.values())
 
 
 def read_source(effect: Effect, header: bytes, given: Given, config: StreamConfig) -> None:
@@ -182,7 +197,7 @@ class Source:
             blocks = [with_source(*each) for each in zip(fresh.headers, places, strict=True)]
             sourced = msgspec.structs.replace(self._origin.renamed_run(fresh), headers=blocks)
             # The last message determines the position. Without other headers of the protocol it is the only effect.
-            taken, refused = proposer.copy(sourced, _at(places[-1]), own=True)
+            taken, refused = proposer.copy(sourced, [_at(places[-1])], own=True)
             if not taken:
                 return known, refused
             self.seq = fresh.seqs[-1]
@@ -211,7 +226,7 @@ class Source:
                 return NOT_NOW
         headers, payloads = [message.header], [message.payload]
         sourced = msgspec.structs.replace(self._origin.renamed_run(run), headers=headers, payloads=payloads)
-        return proposer.copy(sourced, effect, own=True)[1]
+        return proposer.copy(sourced, [effect], own=True)[1]
 
     def _last(self, message: IncomingMessage) -> Record | None:
         """Return the last message of its subject. Raise NotHere if only the lake has it."""

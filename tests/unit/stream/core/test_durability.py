@@ -370,6 +370,15 @@ def test_what_has_gathered_behind_a_slow_write_is_not_applied_all_at_once(tmp_pa
     assert not len(pipeline)
 
 
+def test_deletions_of_single_messages_are_written_together(tmp_path: Path) -> None:
+    world = World(str(tmp_path / "S"))
+    for _ in range(100):
+        world.stream.propose(DeleteMessage(1))
+    world.stream.pipeline.flush()
+    assert len(world.stream.pipeline.flying()) == 100
+    world.settle()
+
+
 def test_messages_behind_a_slow_write_are_written_in_parts(tmp_path: Path) -> None:
     world = World(str(tmp_path / "S"))
     pipeline = world.stream.pipeline

@@ -158,12 +158,23 @@ def test_copies_are_the_same_whether_messages_are_taken_together_or_not(
             one.header.strip() for one in wanted if b":" in one.header
         ]
     assert [one.time_ns for one in sourced] == sorted(one.time_ns for one in sourced)
-    positions = world.stream("S").mirroring.positions.dump()
-    assert {key: seq for key, seq, *_ in positions} == {
+    assert dict(key_and_seq(world, "S")) == {
         "O > >": origin[-1].seq,
         "O o.1 >": max(one.seq for one in origin if one.subject == b"o.1"),
     }
-    assert (sum(taken) > 3000) is at_once, "most of them together"
+    world.create("MM", mirror={"name": "S"})
+    world.create("SS", subjects=["ss"], sources=[{"name": "S"}])
+    settle(world, 1)
+    assert messages(world, "MM") == sourced
+    assert dict(key_and_seq(world, "MM")) == dict(key_and_seq(world, "S"))
+    assert [plain(one) for one in messages(world, "SS")] == [plain(one) for one in sourced]
+    assert key_and_seq(world, "SS") == [("S > >", sourced[-1].seq)]
+    assert (sum(taken) > 8000) is at_once, "most of them together"
+
+
+def key_and_seq(world: ApiWorld, name: str) -> list[tuple[str, int]]:
+    """Return the positions of a stream's sources."""
+    return [(key, seq) for key, seq, *_ in world.stream(name).mirroring.positions.dump()]
 
 
 def test_a_session_begins_again_behind_what_it_has_when_a_message_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
