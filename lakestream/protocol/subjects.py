@@ -11,7 +11,7 @@ import hashlib
 import re
 import string
 from collections.abc import Callable, Generator, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from lakestream.native import SubjectMatcher
 
@@ -287,18 +287,64 @@ def literal_head(pattern: bytes) -> bytes:
     return head
 
 
-def walks(patterns: Iterable[bytes]) -> list[tuple[bytes, Callable[[list[bytes]], list[bytes]]]]:
-    """Return disjoint ranges of subjects, which together have all that match valid patterns.
+SOUGHT_PATTERNS = 4
+"""For more patterns together no subjects are skipped."""
 
-    Each is what its subjects begin with, and the function that selects the matching ones among stored subjects there.
+
+class SubjectWalk(NamedTuple):
+    """Range of subjects with those that match some patterns.
+
+    Attributes:
+        head: beginning of all its subjects.
+        choose: selects the matching ones among stored subjects there.
+        seek: `seeker` of the patterns; None if many of the subjects match.
     """
+
+    head: bytes
+    choose: Callable[[list[bytes]], list[bytes]]
+    seek: Callable[[bytes], bytes] | None
+
+
+def walks(patterns: Iterable[bytes]) -> list[SubjectWalk]:
+    """Return disjoint ranges of subjects, which together have all that match valid patterns."""
     ranges: list[tuple[bytes, list[bytes]]] = []
     for head, pattern in sorted((literal_head(pattern), pattern) for pattern in set(patterns)):
         if ranges and head.startswith(ranges[-1][0]):
             ranges[-1][1].append(pattern)
         else:
             ranges.append((head, [pattern]))
-    return [(head, chooser(some, head)) for head, some in ranges]
+    return [SubjectWalk(head, chooser(some, head), seeker(some)) for head, some in ranges]
+
+
+def seeker(patterns: Sequence[bytes]) -> Callable[[bytes], bytes] | None:
+    """Return a function that skips subjects between two that match, in the order of bytes; None if it would not pay.
+
+    It returns a lower bound, not below its argument, of the matching subjects from its argument on.
+    """
+    parted = [pattern.split(b".") for pattern in patterns]
+    if len(parted) > SOUGHT_PATTERNS or not all(
+        b"*" in tokens and tokens[-1] not in (b"*", b">") and tokens[-1] for tokens in parted
+    ):
+        return None
+    return lambda low: min([_sought(tokens, low) for tokens in parted])
+
+
+def _sought(tokens: Sequence[bytes], low: bytes) -> bytes:
+    """Return a lower bound of the subjects from `low` on that match a pattern whose last token is literal."""
+    at, last, beyond = 0, len(tokens) - 1, low
+    for number, token in enumerate(tokens):
+        if token == b"*":
+            end = low.find(b".", at)
+            if end < 0:
+                return low
+            at, beyond = end + 1, low[:end] + b"/"  # the byte after the dot: behind all with the same tokens up to here
+            continue
+        wanted = token if number == last else token + b"."
+        there = low[at : at + len(wanted)]
+        if wanted != there:
+            return low[:at] + wanted if wanted > there else beyond
+        at += len(wanted)
+    return low if at == len(low) else beyond
 
 
 def chooser(patterns: Sequence[bytes], head: bytes) -> Callable[[list[bytes]], list[bytes]]:

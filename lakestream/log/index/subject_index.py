@@ -491,13 +491,13 @@ class SubjectIndex:
 
     def _ranges(self, filters: Sequence[bytes]) -> Iterator[tuple[list[bytes], list[bytes]]]:
         """Yield the subjects that match filters, all with wildcards, as `Leaves.candidates` does."""
-        for head, choose in grammar.walks(filters):
+        for head, choose, seek in grammar.walks(filters):
             leaves = self._leaves_for(head)
             if leaves is None:
                 held = list(self._held)
                 yield choose([subject for subject in held if subject.startswith(head)] if head else held), []
                 continue
-            for here, away in leaves.candidates(head):
+            for here, away in leaves.candidates(head, seek):
                 yield choose(here), choose(away)
                 self._settle()  # rows of subjects that entered memory are obsolete in the file
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from lakestream.log.format.errors import LogError
 from lakestream.log.index.cold_rows import BlockFile, FileBlock, encode_rows, first_name
@@ -53,6 +53,24 @@ class SubjectLeaf:
         if ordered < len(names):
             found += [name for name in names[ordered:] if name.startswith(head)]
         return found
+
+    def sought(
+        self, low: bytes, end: bytes, high: bytes | None, seek: Callable[[bytes], bytes]
+    ) -> tuple[list[bytes], bytes | None]:
+        """Return candidates (see `Leaves.candidates`) from `low` on and before `end` (if any), and where to go on: at
+        `high`, where the range ends, or at a later subject. For a leaf whose names are all in order."""
+        names = self.names
+        at, stop = bisect_left(names, low), bisect_left(names, end) if end else len(names)
+        if at < stop and (wanted := seek(names[at])) > names[at]:
+            if high is not None and wanted >= high:
+                return [], wanted
+            at = bisect_left(names, wanted, at)
+        if at >= stop:
+            return [], high
+        behind = seek(names[at] + b"\0")
+        if high is not None and behind >= high:
+            return names[at : at + 1], behind
+        return names[at:stop], high
 
 
 class Leaves:
@@ -145,24 +163,42 @@ class Leaves:
         for here, away in self.candidates(head):
             yield [name for name in dict.fromkeys(here) if held.get(name)] + away
 
-    def candidates(self, head: bytes) -> Iterator[tuple[list[bytes], list[bytes]]]:
+    def candidates(
+        self, head: bytes, seek: Callable[[bytes], bytes] | None = None
+    ) -> Iterator[tuple[list[bytes], list[bytes]]]:
         """Yield the subjects that begin with `head`, leaf by leaf: those in memory, which may have no message any more
         or occur twice, and those that are only in the file.
 
         Leaves may change meanwhile: each step goes on where the range of the last one ended. Raise CorruptLog,
         OSError.
+
+        Args:
+            seek: returns the subject from which on somebody wants subjects, of all from its argument on.
         """
         held, low = self._held, head
         end = head[:-1] + b"/" if head else b""  # the byte after the dot that ends every head
         while True:
+            floor = low
+            if seek is not None:
+                low = seek(low)
+                if end and low >= end:
+                    return
             at = bisect_right(self.lows, low) - 1
             leaf, high = self.leaves[at], self._high(at)
+            if seek is not None and leaf.block is None and leaf.ordered == len(leaf.names):
+                here, following = leaf.sought(low, end, high, seek)
+                if here:
+                    yield here, []
+                if following is None or (end and following >= end):
+                    return
+                low = following
+                continue
             here = leaf.begun(head, end) if head else leaf.names
             away: list[bytes] = []
             if leaf.block is not None:
                 away = [name for name in self.copy(at).block_rows() if name not in held and name.startswith(head)]
-            if self.lows[at] != low:
-                here, away = [name for name in here if name >= low], [name for name in away if name >= low]
+            if floor != head and self.lows[at] < floor:  # leaves were joined: the names before were yielded
+                here, away = [name for name in here if name >= floor], [name for name in away if name >= floor]
             yield here, away
             if high is None or (end and high >= end):
                 return

@@ -20,6 +20,7 @@ from lakestream.protocol.subjects import (
     matches,
     overlaps,
     redundant,
+    seeker,
     subscribable,
     valid_literal,
     valid_subject,
@@ -150,7 +151,7 @@ def test_many_filters_choose_what_one_of_them_matches(patterns: list[bytes]) -> 
     assert set(SubjectMatcher(patterns).choose(WORLD)) == set(plain.SubjectMatcher(patterns).choose(WORLD)) == wanted
     ranges = walks(pattern for pattern in patterns if not is_literal(pattern))
     wild = [pattern for pattern in patterns if not is_literal(pattern)]
-    chosen = [choose([subject for subject in WORLD if subject.startswith(head)]) for head, choose in ranges]
+    chosen = [choose([subject for subject in WORLD if subject.startswith(head)]) for head, choose, _ in ranges]
     once = sorted(subject for subject in WORLD if any(matches(pattern, subject) for pattern in wild))
     assert sorted(itertools.chain.from_iterable(chosen)) == once
 
@@ -249,3 +250,29 @@ def test_many_filters_are_compared_at_once() -> None:
 def test_overlaps_and_covers(a: bytes, b: bytes, overlap: bool, cover: bool) -> None:
     assert overlaps(a, b) is overlap
     assert covers(a, b) is cover
+
+
+TOKENS = st.sampled_from([b"a", b"b", b"12", b"1", b"12-x", b"7", b"70", b"-", b"!", b"~", b"/"])
+STORED = st.lists(TOKENS, min_size=1, max_size=5).map(b".".join)
+SOUGHT = st.lists(st.one_of(TOKENS, st.just(b"*")), min_size=2, max_size=5).map(b".".join)
+
+
+@given(st.lists(SOUGHT, min_size=1, max_size=3), st.lists(STORED, max_size=40), STORED | st.just(b""))
+def test_no_subject_that_matches_is_skipped(patterns: list[bytes], subjects: list[bytes], low: bytes) -> None:
+    seek = seeker(patterns)
+    if seek is None:
+        return
+    wanted = [each for each in subjects if each >= low and any(matches(pattern, each) for pattern in patterns)]
+    assert low <= seek(low) <= min(wanted, default=seek(low))
+
+
+def test_seeking_goes_from_one_match_to_the_next() -> None:
+    seek = seeker([b"k.*.7"])
+    assert seek is not None
+    assert [seek(low) for low in (b"k.12.", b"k.12.7", b"k.12.70", b"k.12/")] == [
+        b"k.12.7",
+        b"k.12.7",
+        b"k.12/",
+        b"k.12/",
+    ]
+    assert seeker([b"k.*"]) is seeker([b"k.>"]) is None

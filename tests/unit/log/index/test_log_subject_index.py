@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 import tempfile
 import threading
@@ -697,3 +698,20 @@ def test_weighing_an_index_asks_only_those_with_memory() -> None:
     memory.add(index)
     assert memory.used_with(index) == memory.used == 0
     assert looked[0] == 0
+
+
+@pytest.mark.parametrize("cooled", [0, 3000])
+def test_subjects_between_those_that_match_are_skipped(tmp_path: Path, cooled: int) -> None:
+    index = SubjectIndex()
+    index.keep_within(IndexMemory(1 << 60), Files(), str(tmp_path))
+    dice, names = random.Random(3), [b"k.%d.%d" % divmod(number, 500) for number in range(10_000)]
+    dice.shuffle(names)
+    index.add_run(names[:8000], 1)
+    index.matching(b"k.*.1")
+    index.cool(cooled)
+    index.add_run(names[8000:], 8001)
+    gone = set(dice.sample(names, 4000))
+    index.remove_all(sorted((seq, name) for seq, name in enumerate(names, 1) if name in gone))
+    for pattern in (b"k.*.7", b"k.*.70", b"k.*.499", b"*.3.*.x", b"*.3.9", b"k.*.none"):
+        found = index.matching(pattern)
+        assert sorted(found) == sorted(name for name in names if name not in gone and matches(pattern, name))
