@@ -141,6 +141,7 @@ class Node:
         options = self.options
         phases = Phases(loop, self.log)
         self.clock = self._machine.clock(loop, self.log, phases)
+        phases.steady = self.clock.steady
         self.io = self._machine.io(loop, phases.call_last)
         self.unsent = Unsent(lambda: self.options, self.clock, lambda: self.io.submit(trim, lambda _, __: None))
         self.incomplete = Incomplete(lambda: self.options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -13,7 +14,7 @@ import pytest
 from lakestream.log.format import files
 from lakestream.log.format.files import Brief
 from lakestream.logging import Logger
-from lakestream.runtime import BRIEF_NS, SLOW_NS, Lane, Phases, ThreadIo
+from lakestream.runtime import BRIEF_NS, CLOSING_NS, SLOW_NS, Lane, Phases, ThreadIo
 
 
 class Failures(Logger):
@@ -308,3 +309,24 @@ async def test_output_that_comes_while_the_last_output_is_written_is_written_in_
         phases.call_soon(lambda: phases.call_last(write))
 
     assert await turns_order(begin) == ["next", "told to others"]
+
+
+async def test_what_ends_a_turn_for_too_long_goes_on_in_the_next_one() -> None:
+    """The deliveries of many consumers do not keep everybody else waiting together."""
+    loop = asyncio.get_running_loop()
+    phases, seen, now = Phases(loop, Logger()), list[str](), [0]
+    phases.steady = lambda: now[0]
+
+    def deliver(name: str) -> None:
+        seen.append(name)
+        now[0] += CLOSING_NS // 2 + 1
+
+    for number in range(5):
+        phases.call_soon(functools.partial(deliver, f"consumer {number}"))
+    loop.call_soon(seen.append, "read")
+    loop.call_soon(loop.call_soon, seen.append, "read")
+    while len(seen) < 7:
+        await asyncio.sleep(0)
+    assert [each for each in seen if each != "read"] == [f"consumer {number}" for number in range(5)]
+    assert seen.index("read") == 2
+    assert seen[2:].count("read") == 2
