@@ -47,8 +47,8 @@ _clock = time.clock_gettime_ns
 
 
 CLOSING_NS = 4_000_000
-"""Time after which the rest of what was to be done at the end of a turn, mostly deliveries of many consumers, is left to
-that of the next one (4 ms)."""
+"""Time after which the rest of what is to be done at the end of a turn, mostly deliveries of many consumers, is left to
+the next one (4 ms)."""
 
 
 class Phases:
