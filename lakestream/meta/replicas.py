@@ -11,7 +11,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from lakestream.ended import reexamine
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.files import Brief
 from lakestream.log.store.base import READ_AGAIN_NS, BaseUnreadable
@@ -259,6 +258,8 @@ class Replicas:
             opened.store.abandon()
 
     def _remove(self, replica: Replica) -> None:
+        from lakestream.ended import reexamine  # once something ends
+
         deleted = replica.deleted
 
         def removed(left: str | None, error: BaseException | None) -> None:

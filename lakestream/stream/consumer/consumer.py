@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from lakestream.ended import reexamine
 from lakestream.ports import ClientInfo, Single, Subscribed, singly
 from lakestream.protocol.api.request import level_refused
 from lakestream.protocol.subjects import covers, is_literal, matches, overlaps
@@ -257,6 +256,8 @@ class Consumer:
         self._silence()
         if self.stream.leading:
             self.advisories.deleted()
+        from lakestream.ended import reexamine  # once something ends
+
         reexamine(self, (_PARTS,), self.stream, self._siblings)
 
     def _unused(self) -> None:
