@@ -136,7 +136,6 @@ FIGURES = (
     Figure("compaction_beside", "compaction", "compaction beside a publisher", "msgs/s", (_at_least("", 60_000),)),
     Figure("compaction_beside_mib", "compaction", "the same: peak memory", "MiB", (_at_most("", 1536),)),
     *(figure for each in _SCALE for figure in _scale(*each)),
-    Figure("scale_ids_cpu", "scale", "a publish with a message id: processor time", "µs", (_at_most(A, 1.0),)),
     Figure("scale_ids_bytes", "scale", "a message id and its message: memory", "B", (_at_most(A, 1.0),)),
     Figure("scale_streams_last", "scale", "the last tenth of 5,000 streams, each", "ms", (_at_most(A, 1.5),)),
     Figure("scale_restart", "scale", "restart with 5,000 streams", "s", (_at_most(A, 1.0),)),

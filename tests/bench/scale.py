@@ -22,8 +22,8 @@ from pathlib import Path
 from tests.bench.figures import OURS, A, Section
 from tests.bench.load import (
     ACKED,
+    WINDOW,
     Address,
-    Blocks,
     Connection,
     Counter,
     Refused,
@@ -52,6 +52,8 @@ STREAMS, CHURNED, CONNECTIONS = 5_000, 3_000, 800
 FAN_CONNECTIONS, FAN_SUBSCRIPTIONS, FAN_MESSAGES = 50, 5_000, 1_000
 PURGES = 1_000
 REPEATS = 5
+PART = 100_000
+"""Frames that are made at once."""
 IDLE_S = 5.0
 PROBE_S = 0.001
 """Pause between two round trips of the probe."""
@@ -87,7 +89,8 @@ def _probe(address: Address, ours: multiprocessing.connection.Connection) -> Non
 
 @contextmanager
 def watched(server: Server, found: Found, key: str, works: int = 1) -> Iterator[None]:
-    """Note the seconds of the block, divided by its works, and in ms the 99th percentile and longest of the waits."""
+    """Note the seconds of the block and the server's processor time, both divided by its works, and in ms the 99th
+    percentile and longest of the waits."""
     with Connection(server.address) as client:
         client.stream("PROBE", ["probe"], max_msgs=1)
         client.send(publish(b"probe", client.inbox + b".p", PAYLOAD))
@@ -97,9 +100,10 @@ def watched(server: Server, found: Found, key: str, works: int = 1) -> Iterator[
     process.start()
     try:
         ours.recv()
-        began = time.perf_counter()
+        began, spent = time.perf_counter(), processor_s(pid(server))
         yield
         found[f"scale_{key}"] = (time.perf_counter() - began) / works
+        found[f"scale_{key}_cpu_us"] = (processor_s(pid(server)) - spent) / works * 1e6
         ours.send(None)
         took = sorted(ours.recv())
         found[f"scale_{key}_p99"] = percentile(took, 0.99) * 1e3
@@ -123,15 +127,27 @@ def subject(number: int) -> bytes:
     return b"k.%d.%d" % divmod(number, GROUP)
 
 
-def filled(client: Connection, name: str, load: Blocks, messages: int, **config: object) -> None:
+Frame = Callable[[int], bytes]
+"""Makes message number n of a load."""
+
+
+def send(client: Connection, frame: Frame, messages: int, mark: bytes = ACKED, window: int = WINDOW) -> None:
+    """Send messages 0, 1, … with many in flight. Their frames are made in parts: a load repeats what it has."""
+    for first in range(0, messages, PART):
+        count = min(PART, messages - first)
+        part = blocks(lambda number, first=first: frame(first + number), window, count)  # type: ignore[misc]
+        pipelined(client, part, mark, most=count)
+
+
+def filled(client: Connection, name: str, frame: Frame, messages: int, **config: object) -> None:
     """Create a stream of subjects `<name>.>` in small letters, and publish to it."""
     client.stream(name, [f"{name.lower()}.>"], **config)
-    pipelined(client, load, most=messages)
+    send(client, frame, messages)
 
 
-def keys(client: Connection, messages: int) -> Blocks:
-    """Return publishes to the subjects of the stream K."""
-    return blocks(lambda n: publish(subject(n), b"%s.%d" % (client.inbox, n), PAYLOAD), most=messages)
+def keys(client: Connection, subjects: int) -> Frame:
+    """Return publishes to the subjects of the stream K, in turn."""
+    return lambda n: publish(subject(n % subjects), b"%s.%d" % (client.inbox, n), PAYLOAD)
 
 
 def lookups(server: Server, tenth: int, found: Found) -> None:
@@ -172,9 +188,8 @@ def deletes(server: Server, tenth: int, found: Found) -> None:
             return publish(b"$JS.API.STREAM.MSG.DELETE.K", client.inbox + b".d", body)
 
         wanted = count // 10
-        load = blocks(request, window=500, most=wanted)
         with watched(server, found, "deletes", wanted):
-            pipelined(client, load, b'"success":true', most=wanted)
+            send(client, request, wanted, b'"success":true', window=500)
 
 
 def lowered(server: Server, tenth: int, found: Found) -> None:
@@ -200,11 +215,11 @@ def expiry(server: Server, tenth: int, found: Found) -> None:
     with Connection(server.address) as client:
         filled(client, "K", keys(client, SUBJECTS // tenth), 5 * count, allow_msg_ttl=True)
         with watched(server, found, "expiry"):
-            pipelined(client, headed(client, b"Nats-TTL: %ds" % TTL_S, count), most=count)
+            send(client, headed(client, b"Nats-TTL: %ds" % TTL_S), count)
             until(client, "K", 5 * count)
 
 
-def headed(client: Connection, line: bytes, messages: int) -> Blocks:
+def headed(client: Connection, line: bytes) -> Frame:
     """Return publishes with a header line; `%d` in it is the message's number."""
 
     def frame(number: int) -> bytes:
@@ -214,7 +229,7 @@ def headed(client: Connection, line: bytes, messages: int) -> Blocks:
             number % GROUP, client.inbox, number, len(header), len(body), body,
         )  # fmt: skip
 
-    return blocks(frame, most=messages)
+    return frame
 
 
 def ids(server: Server, tenth: int, found: Found) -> None:
@@ -222,14 +237,9 @@ def ids(server: Server, tenth: int, found: Found) -> None:
     count = IDS // tenth
     with Connection(server.address) as client:
         client.stream("K", ["k.>"], duplicate_window=120_000_000_000)
-        sent, size, spent = 0, resident_mib(pid(server)), processor_s(pid(server))
+        size = resident_mib(pid(server))
         with watched(server, found, "ids", count):
-            while sent < count:  # the frames of one load repeat
-                line = b"Nats-Msg-Id: %x-%%d" % sent
-                sent += pipelined(
-                    client, load := headed(client, line, count - sent), most=len(load.frames) * load.count
-                ).messages
-        found["scale_ids_cpu"] = (processor_s(pid(server)) - spent) / count * 1e6
+            send(client, headed(client, b"Nats-Msg-Id: %d"), count)
         found["scale_ids_bytes"] = (resident_mib(pid(server)) - size) * (1 << 20) / count
 
 
@@ -238,10 +248,11 @@ def copies(server: Server, tenth: int, found: Found) -> None:
     count = COPIED // tenth
     with Connection(server.address) as client:
         for number in range(SOURCES):
-            load = blocks(
-                lambda n, at=number: publish(b"o%d.%d" % (at, n % 100), b"%s.%d" % (client.inbox, n), PAYLOAD)
-            )
-            filled(client, f"O{number}", load, count)
+
+            def frame(n: int, origin: int = number) -> bytes:
+                return publish(b"o%d.%d" % (origin, n % 100), b"%s.%d" % (client.inbox, n), PAYLOAD)
+
+            filled(client, f"O{number}", frame, count)
         with watched(server, found, "sources"):
             client.api("STREAM.CREATE.ALL", {"name": "ALL", "sources": [{"name": f"O{n}"} for n in range(SOURCES)]})
             until(client, "ALL", SOURCES * count)
