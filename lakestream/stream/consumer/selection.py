@@ -15,7 +15,8 @@ from lakestream.log.format.record import Record
 from lakestream.log.format.records import Records, joined
 from lakestream.log.index.subject_leaves import LEAF_ROWS
 from lakestream.log.store.store import Store
-from lakestream.protocol.subjects import SubjectFilters, is_literal
+from lakestream.native import SubjectMatcher
+from lakestream.protocol.subjects import is_literal
 
 SCAN_MSGS = 2048
 """Maximum number of messages that one call scans for matches; the caller goes on in a later turn."""
@@ -99,7 +100,7 @@ class ConsumerFilters:
     def __init__(self, store: Store, filters: Sequence[bytes]) -> None:
         self._store = store
         self._filters = tuple(filters)
-        self._known_set: SubjectFilters | None = None
+        self._matcher: SubjectMatcher | None = None  # made when it is first needed: there may be thousands of filters
         self._literal = all(map(is_literal, filters))
         # A pattern that begins with a wildcard excludes nothing of a table.
         self._rooted = len(filters) <= self.NARROW and not any(one[:1] in (b"*", b">") for one in filters)
@@ -111,21 +112,21 @@ class ConsumerFilters:
         self._plan_at = 0
         self._too_many = 0
 
-    @property
-    def _set(self) -> SubjectFilters:
-        """Return the filters as a set, which is made when it is first needed: there may be thousands of them."""
-        if self._known_set is None:
-            self._known_set = SubjectFilters(self._filters)
-        return self._known_set
-
     def matches(self, subject: bytes) -> bool:
         wanted = self._decided.get(subject)
-        if wanted is None:
-            if len(self._decided) >= DECISIONS:
-                self._decided.clear()
-            wanted = self._set.match(subject)
-            self._decided[subject] = wanted
-        return wanted
+        return self._decide([subject])[subject] if wanted is None else wanted
+
+    def _decide(self, subjects: Sequence[bytes]) -> dict[bytes, bool]:
+        """Return for these subjects, and others, whether they match. Hot."""
+        decided = self._decided
+        if len(decided) >= DECISIONS:
+            decided.clear()
+        if new := [subject for subject in dict.fromkeys(subjects) if subject not in decided]:
+            if self._matcher is None:
+                self._matcher = SubjectMatcher(self._filters)
+            decided |= dict.fromkeys(new, False)
+            decided |= dict.fromkeys(self._matcher.choose(new), True)
+        return decided
 
     def _some_subjects(self) -> Iterator[Sequence[bytes]]:
         """Yield the matching subjects that have messages, each once, in lists of which some are empty: a step each."""
@@ -153,7 +154,8 @@ class ConsumerFilters:
         if not self._literal and (high - low) * READ_COST < len(store.subjects) and store.local_floor <= low:
             while low <= high:  # cheaper than looking up every subject if messages are few
                 run = store.records_from(low, min(high - low + 1, SCAN_MSGS), SCAN_BYTES)
-                total += sum(map(self.matches, run.subjects()[: bisect_right(run.seqs, high)]))
+                subjects = run.subjects()[: bisect_right(run.seqs, high)]
+                total += sum(map(self._decide(subjects).__getitem__, subjects))
                 low = run.seqs[-1] + 1 if run else high + 1
                 yield
             return total
@@ -169,7 +171,7 @@ class ConsumerFilters:
 
     def _scan(self, start: int, limit: int, max_bytes: int) -> Matches:
         """Read on and keep what matches."""
-        store, decided = self._store, self._decided
+        store = self._store
         found: list[Records] = []
         looked = count = size = 0
         while looked < SCAN_MSGS and count < limit and size < max_bytes:
@@ -187,11 +189,9 @@ class ConsumerFilters:
             assert run, f"sequence {seq} is live and local but was not read"
             looked += len(run)
             start = run.seqs[-1] + 1
-            wanted: list[int] = []
-            for at, subject in enumerate(run.subjects()):
-                known = decided.get(subject)
-                if known or (known is None and self.matches(subject)):
-                    wanted.append(at)
+            subjects = run.subjects()
+            decided = self._decide(subjects)
+            wanted = [at for at, subject in enumerate(subjects) if decided[subject]]
             if len(wanted) > limit - count:
                 del wanted[limit - count :]
                 start = run.seqs[wanted[-1]] + 1
