@@ -163,6 +163,32 @@ SELECT count(*) AS n FROM {p} TIMESTAMP AS OF '{typed}'
 SELECT n.id FROM {p} n ANTI JOIN {p} VERSION AS OF 0 w ON n.id = w.id ORDER BY n.id
 SELECT a.id, b.price FROM {p} VERSION AS OF 0 a JOIN {p} b ON a.id = b.id AND a.price = b.price ORDER BY a.id
 SELECT (SELECT sum(price) FROM {p} VERSION AS OF 0) AS a, (SELECT sum(price) FROM {p}) AS b
+SELECT count(*) AS n, max(seq) AS m FROM (TABLE {t}) x
+SELECT tags, place, day, amount, moment FROM {p} VERSION AS OF 0 ORDER BY id
+SELECT min(who) AS a, max(tags) AS b, min(moment) AS c, max(place.city) AS d FROM {p}
+SELECT place, count(*) AS n FROM {p} GROUP BY place ORDER BY place.city
+SELECT DISTINCT who, ok FROM {p} ORDER BY who NULLS FIRST, ok NULLS FIRST
+SELECT a.id FROM {p} a JOIN {p} b ON a.moment < b.moment AND a.day = b.day AND b.id = 10 ORDER BY a.id
+SELECT id, sum(amount) OVER (PARTITION BY day ORDER BY id) AS s FROM {p} ORDER BY id
+SELECT id FROM {p} WHERE place.city LIKE 'K%1' OR tags IS NULL ORDER BY id
+SELECT id, price IS NULL AS a, amount > price AS b, day < CAST(moment AS DATE) AS c FROM {p} ORDER BY id
+SELECT seq, subject, item, price, paid FROM QUOTES_json ORDER BY seq
+SELECT item, sum(price) AS s, max(paid) AS d, count(*) AS n FROM QUOTES_json GROUP BY item ORDER BY item NULLS LAST
+SELECT q.seq FROM QUOTES_json q JOIN QUOTES_json r ON q.paid = r.paid AND q.seq = r.seq ORDER BY q.seq
+SELECT q.item, o.seq FROM QUOTES_json q JOIN {t} o ON q.seq = o.seq ORDER BY o.seq
+SELECT year(paid) AS a, upper(item) AS b, price * 2 AS c FROM QUOTES_json WHERE paid > DATE '2026-05-04' ORDER BY seq
+SELECT seq, subject, reason, data FROM QUOTES_json_misfits ORDER BY seq
+SELECT count(*) AS n FROM QUOTES_json WHERE price IS NULL OR item IS NULL
+WITH q AS (SELECT * FROM QUOTES_json WHERE price > 3) SELECT max(seq) AS m, min(item) AS i FROM q
+SELECT key, value, revision FROM kv.conf ORDER BY key
+SELECT key, value, revision, operation FROM kv_history.conf ORDER BY revision
+SELECT key, value FROM kv.conf VERSION AS OF 2 ORDER BY key
+SELECT key, value FROM kv.conf VERSION AS OF 4 ORDER BY key
+SELECT key, revision FROM kv.conf TIMESTAMP AS OF '{put}' ORDER BY key
+SELECT c.key, h.revision FROM kv.conf c JOIN kv_history.conf h ON c.key = h.key ORDER BY h.revision
+SELECT operation, count(*) AS n FROM kv_history.conf GROUP BY operation ORDER BY operation
+SELECT key FROM kv.conf WHERE created <= (SELECT max(time) FROM delta.`streams/KV_conf`) ORDER BY key
+SELECT count(*) AS n FROM kv.conf c ANTI JOIN kv_history.conf h ON c.revision = h.revision
 SELECT id FROM {p} VERSION AS OF 0 UNION SELECT seq FROM {t} VERSION AS OF 1 WHERE seq < 3 ORDER BY id
 """
 """Whole statements; a line with blanks at its beginning goes on."""

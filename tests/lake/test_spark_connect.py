@@ -18,7 +18,7 @@ from lakestream.lake.table.schema import TABLE_DDL
 from lakestream_client import connect as connect_nats
 from lakestream_spark import connect
 from lakestream_spark.sql_engine import SparkEngine
-from lakestream_sql.statements import BadSql
+from lakestream_sql.explained import BadSql
 from tests.clients.test_sql_over_nats import Result, Session, until
 from tests.cluster.nodes import free_ports
 from tests.lake.test_compact_job import Job
@@ -280,11 +280,35 @@ def test_a_query_over_nats_reads_the_accounts_buckets(ann: Session, spark: Any, 
     spark.sql("DROP DATABASE kv CASCADE")
 
 
+def test_a_query_over_nats_reads_the_accounts_typed_views(ann: Session, world: World) -> None:
+    """Those of its account alone: of the same name there may be a stream in another one."""
+    for user, stream, payloads in (("ann", "PRICES", (b'{"n": 7}', b"A")), ("bob", "PRICES", (b'{"n": 8}',))):
+        session = Session(world.server, user)
+        metadata = {"lakestream.json_schema": "n BIGINT"}
+        config = {"name": stream, "subjects": [f"{stream.lower()}.>"], "metadata": metadata}
+        session.wire.api(f"STREAM.CREATE.{stream}", config)
+        for payload in payloads:
+            session.wire.request(f"{stream.lower()}.x", payload)
+        session.wire.close()
+    until(lambda: world.has("A", "PRICES") and world.has("B", "PRICES"))
+    found = ask(ann, "SELECT p.n, q.seq FROM PRICES_json p JOIN PRICES_json q USING (seq)")
+    assert (found.code, found.rows) == (0, [{"n": 7, "seq": 1}]), found.end
+    assert found.head["stale"] == ["PRICES"]
+    (misfit,) = ask(ann, "SELECT seq, reason FROM PRICES_json_misfits").rows
+    assert misfit["seq"] == 2
+    assert ask(ann, "WITH PRICES_json AS (SELECT 1 AS n) SELECT n FROM PRICES_json").rows == [{"n": 1}]
+    # Of no schema, no stream, another account, and none that could be one of another directory.
+    for query in ("ORDERS_json", "NONE_json", "SECRET_json", "`../B/streams/PRICES_json`", "`B/PRICES_json`"):
+        failed = ask(ann, f"SELECT * FROM {query}")
+        assert failed.code in (400, 403, 404), query
+        assert failed.batches == [], query
+        assert str(world.lake) not in str(failed.end), query
+
+
 @pytest.mark.parametrize(
     ("query", "name"),
     [
-        ("SELECT * FROM ORDERS_json", "typed view ORDERS_json"),
-        ("SELECT * FROM misfits.ORDERS", "typed view misfits.ORDERS"),
+        ("SELECT * FROM misfits.ORDERS", "table misfits.ORDERS"),
         ("SELECT * FROM last('ORDERS')", "table function last"),
     ],
 )
@@ -326,6 +350,9 @@ def test_a_user_of_one_stream_reads_no_other(world: World, spark: Any) -> None:
         "SELECT * FROM delta.`streams/~4FTHER`",
         f"SELECT * FROM {ORDERS} WHERE seq IN (SELECT seq FROM delta.`streams/OTHER`)",
         f"WITH w AS (SELECT * FROM as_of('OTHER', 1)) SELECT w.seq FROM w JOIN {ORDERS} USING (seq)",
+        "SELECT * FROM OTHER_json",
+        "SELECT * FROM OTHER_json_misfits",
+        "SELECT * FROM `~4FTHER_json`",
         "SHOW TABLES",
     ):
         assert ask(one, query, subject).code == 403, query

@@ -142,7 +142,8 @@ def serve_views(spark: SparkSession, lake: str) -> None:
 
 
 class _Views(_Function):
-    """Function from the name of a typed view to its plan; None for another name."""
+    """Function from the name of a typed view to its plan; None for another name. Before the name stand the root of a
+    session that is confined to an account, and a line feed."""
 
     def __init__(self, spark: SparkSession, lake: str) -> None:
         self._spark = spark
@@ -150,11 +151,15 @@ class _Views(_Function):
 
     def apply(self, name: Any) -> Any:
         """Return the plan. Called by the JVM."""
-        stream, _, suffix = str(name).rpartition(VIEW_SUFFIX)
+        root, _, view = str(name).partition("\n")
+        stream, _, suffix = view.rpartition(VIEW_SUFFIX)
+        account = root.removeprefix(open_storage(self._lake).spark_path(self._lake))
         try:
-            table = typed_table(self._lake, stream)
+            table = typed_table(self._lake + account, stream)
             found = parse(table.text)
         except (NoTypedView, BadJsonSchema):
+            return None
+        if root and not table.made:  # such a session reads what is committed
             return None
         prepare_spark(self._spark, found)
         source = _made(table) if table.made else _in_the_making(self._spark, self._lake, table)

@@ -112,16 +112,18 @@ public final class AsOf {
 
   /** Returns the plan of TIMESTAMP AS OF on a stream's relative path, by message time. */
   LogicalPlan at(String path, Literal timestamp) {
-    return rows(path, micros(timestamp)).queryExecution().analyzed();
+    return rows(path, moment(timestamp)).queryExecution().analyzed();
   }
 
   /** Returns the time of TIMESTAMP AS OF, in ns; a text has the session's time zone where it names none. */
-  private long micros(Expression timestamp) {
+  private long moment(Expression timestamp) {
     Object moment = value(timestamp, true);
     if (moment == null) {
       throw wrong("TIMESTAMP AS OF takes a time");
     }
-    return (Long) moment;
+    // Spark's times end at µs.
+    boolean isText = timestamp instanceof Literal literal && literal.value() instanceof UTF8String;
+    return (Long) moment + (isText ? Instants.beyondMicros(((Literal) timestamp).value().toString()) : 0);
   }
 
   /**
@@ -144,7 +146,7 @@ public final class AsOf {
     }
     Dataset<Row> messages;
     if (timestamp != null) {
-      messages = rows(stream, micros(timestamp));
+      messages = rows(stream, moment(timestamp));
     } else if (version != null) {
       if (!version.matches("[1-9][0-9]{0,17}")) {
         throw wrong("there is no revision " + version + "; the first one is 1");

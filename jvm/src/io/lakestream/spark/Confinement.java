@@ -35,8 +35,8 @@ import scala.jdk.javaapi.CollectionConverters;
  *
  * <p>Spark has no users: any query could read files (<code>text.`/etc/passwd`</code>), call Java (reflect), run programs
  * (TRANSFORM … USING) or read other accounts' tables. So nothing is forbidden here, a little is allowed: the nodes of
- * queries, tables <code>delta.`streams/X`</code> directly below the session's root, buckets (kv.X), names of WITH, as_of, and
- * Spark's builtin functions of harmless groups. The session's root is the account's directory. It is the plan as parsed that is
+ * queries, tables <code>delta.`streams/X`</code> directly below the session's root, buckets (kv.X), typed views (X_json), names of
+ * WITH, as_of, and Spark's builtin functions of harmless groups. The session's root is the account's directory. It is the plan as parsed that is
  * judged, before any name is looked up; IDENTIFIER(…), whose names appear later, is none of the allowed nodes.
  */
 final class Confinement {
@@ -112,7 +112,7 @@ final class Confinement {
           "stack", "variant_explode", "variant_explode_outer", STREAMS);
   private static final Pattern TABLE = Pattern.compile("streams/([^/@]+)(@v\\d+|@\\d{17})?");
 
-  /** Name of a bucket or object store of the account itself. */
+  /** Name of a bucket, object store or typed stream of the account itself. */
   private static final Pattern BUCKET = Pattern.compile("[-A-Za-z0-9_]+");
 
   private static final String ELSEWHERE = ", which DuckDB's engine has,";
@@ -198,8 +198,13 @@ final class Confinement {
       streams.add(Buckets.stream(name).substring("streams/".length()));
       return;
     }
-    if (TypedViews.isName(name) || (name.size() == 2 && lower(name.get(0)).equals("misfits"))) {
-      throw refused("typed view " + String.join(".", name) + ELSEWHERE);
+    String typed = TypedViews.stream(name);
+    if (typed != null && BUCKET.matcher(typed).matches()) {
+      streams.add(typed);
+      return;
+    }
+    if (name.size() == 2 && lower(name.get(0)).equals("misfits")) {
+      throw refused("table " + String.join(".", name) + ELSEWHERE);
     }
     Matcher stream = TABLE.matcher(name.get(name.size() - 1));
     if (name.size() != 2 || !name.get(0).equalsIgnoreCase("delta") || !stream.matches()) {

@@ -53,6 +53,13 @@ final class Instants {
     }
   }
 
+  /** Returns the ns of a text beyond its whole µs; 0 if it names none, or no time. */
+  static long beyondMicros(String text) {
+    Matcher found = TEXT.matcher(text.strip());
+    String fraction = found.matches() && found.group(4) != null ? found.group(4) : "";
+    return fraction.length() <= ".123456".length() ? 0 : Long.parseLong((fraction + "00").substring(7, 10));
+  }
+
   /** Returns a zone's distance from UTC, in seconds to the east. The limits are those of Go's parser. */
   private static long offset(Matcher found) {
     if (found.group(6) == null) {
