@@ -2,7 +2,7 @@
 
 Belongs here: a query is executed once for both. A small result waits as a whole and costs the server nothing; of larger
 ones only the newest waits, since its query keeps one of the account's places. A result that is not here any more is
-that of a new execution.
+that of a new execution. Descriptions of prepared statements are kept for as long.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ import secrets
 import threading
 import time
 from collections.abc import Generator, Iterator
-from typing import Any
+from typing import Any, Generic, TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 WHOLE_BYTES = 1 << 20
 """Size up to which a result is read as a whole before its schema is told (1 MiB)."""
@@ -92,3 +95,24 @@ class BegunResults:
             return found
         found.end()
         return None
+
+
+class Recent(Generic[K, V]):
+    """Values of the last seconds by their keys. Safe for use by several threads."""
+
+    def __init__(self) -> None:
+        self._values: dict[K, tuple[float, V]] = {}
+        self._lock = threading.Lock()
+
+    def find(self, key: K) -> V | None:
+        """Return the value of a key; None if it is not there, or too old."""
+        made, value = self._values.get(key, (0.0, None))
+        return value if time.monotonic() - made <= KEPT_S else None
+
+    def keep(self, key: K, value: V) -> V:
+        """Keep a value, and return it."""
+        with self._lock:
+            while len(self._values) >= MOST:
+                del self._values[next(iter(self._values))]
+            self._values[key] = time.monotonic(), value
+        return value

@@ -16,6 +16,7 @@ import os
 import re
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Generator, Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -33,7 +34,7 @@ from lakestream.protocol.sql import SqlRequest, Value
 from lakestream_client.errors import ClientError, QueryFailed
 from lakestream_client.sql import Answer, ask
 from lakestream_flight import messages as flight_sql
-from lakestream_flight.begun import BegunResult, BegunResults
+from lakestream_flight.begun import BegunResult, BegunResults, Recent
 from lakestream_flight.logins import FlightLogins, Settings
 from lakestream_flight.messages import BadFlightMessage
 
@@ -116,6 +117,7 @@ class Gateway(flight.FlightServerBase):  # type: ignore[misc]
         pair = tuple(Path(path).read_bytes() for path in settings.certificate)
         self._thread = thread
         self._begun = BegunResults()
+        self._heads: Recent[tuple[object, str], sql.ResultHead] = Recent()
         super().__init__(
             f"{scheme}://{host}:{settings.port}",
             auth_handler=_Handshakes(),
@@ -160,7 +162,7 @@ class Gateway(flight.FlightServerBase):  # type: ignore[misc]
             raise NotImplementedError(f"the action {action.type} is not supported")
         _, body = _command(action.body.to_pybytes())
         query = _called(lambda: flight_sql.text(body, 1)) or ""
-        head = self._head(context, PreparedStatement(query))
+        head = self._prepared(context, query)
         values = {
             1: msgspec.json.encode(PreparedStatement(query, head.parameters)),
             2: _schema(head).serialize().to_pybytes(),
@@ -212,6 +214,14 @@ class Gateway(flight.FlightServerBase):  # type: ignore[misc]
         if (query := _query(name, body)) is None:
             return self._metadata(context, name, body, rows=False).schema
         return _schema(self._head(context, query))
+
+    def _prepared(self, context: Any, text: str) -> sql.ResultHead:
+        """Return the description of a query without values, which may be some seconds old: executing it tells the
+        schema anew, and drivers prepare each query."""
+        key = context.get_middleware("login").session, text
+        if (found := self._heads.find(key)) is None:
+            found = self._heads.keep(key, self._head(context, PreparedStatement(text)))
+        return found
 
     def _head(self, context: Any, query: PreparedStatement) -> sql.ResultHead:
         """Return the description of a query."""
@@ -361,8 +371,14 @@ def _infos(wanted: list[int]) -> Any:
     return pa.table([pa.array(names, pa.uint32()), union], schema=_INFO)
 
 
+def _kind_alone(*error: Any, **_: Any) -> list[str]:
+    return [getattr(error[0], "__name__", "error")]
+
+
 def main() -> None:
     """Serve until the input ends."""
+    # Arrow adds the stack of an error to its text, with the paths of this machine.
+    traceback.format_exception = _kind_alone
     settings = _SETTINGS.decode(sys.stdin.buffer.readline())
     gateway = Gateway(settings, LoopThread("nats"))
     print(gateway.port, flush=True)
