@@ -64,6 +64,11 @@ def short_name(name: str) -> str:
     return f"accounts.{quoted}" if len(parts) > 1 else quoted
 
 
+def view_name(view: View, stream: str) -> str:
+    """Return the table of a stream by its name between backticks, without them; "" if this view has none of it."""
+    return next((name.replace("`", "") for name in names_of(stream) if name.startswith(f"{view}.")), "")
+
+
 def names_of(stream: str) -> list[str]:
     """Return the tables of a stream by its name between backticks; none for a stream that is neither."""
     directory, _, name = stream.rpartition("/")

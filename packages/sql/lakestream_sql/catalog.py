@@ -11,11 +11,12 @@ made for each statement and caches what it resolved.
 from __future__ import annotations
 
 import difflib
+import functools
 import itertools
 import re
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -38,6 +39,7 @@ from lakestream.lake.table.log import TableLog, has_log
 from lakestream.lake.table.schema import REMOVED_COLUMN, Layout, column_names, doubled, literal
 from lakestream.log.format.departures import Point
 from lakestream_sql import buckets, last, typed
+from lakestream_sql.buckets import View
 from lakestream_sql.explained import BadSql, SqlError, excerpt
 from lakestream_sql.mentions import Mention, Selection, TableAt, Travel, rows_of, scan
 from lakestream_sql.statements import Timestamps
@@ -245,16 +247,20 @@ class StreamCatalog:
             raise self.unknown(mention, text) from None
 
     def unknown(self, mention: Mention, text: str) -> UnknownStream:
-        """Return the error for an unknown name."""
+        """Return the error for an unknown name, in which tables are spelled as it is."""
         name, place = mention.name, mention.place
         stream = self.stream(name)
-        spelled: Callable[[str], str] = buckets.short_name if mention.bare else "delta.`{}`".format
-        tables = self.tables()
+        by_path = text[:place].lower().endswith("delta.")
+        spelled: Callable[[str], str] = "delta.`{}`".format if by_path else buckets.short_name
+        if mention.view is not None and mention.view != "misfits":
+            spelled = functools.partial(buckets.view_name, mention.view)
+        tables = [each for each in self.tables() if spelled(each)]
         known = (
             ", ".join(map(spelled, tables[:MANY_TABLES])) + (" …" if len(tables) > MANY_TABLES else "") or "none yet"
         )
         own = {table.rpartition("/")[2].lower(): spelled(table) for table in tables}
-        close = [own[each] for each in difflib.get_close_matches(name.rpartition("/")[2].lower(), own, 3, 0.7)]
+        near = difflib.get_close_matches(name.rpartition("/")[2].lower(), own, 3, 0.7)
+        close = [own[each] for each in near if own[each] != spelled(name)]
         base, _, directory = stream.table.rpartition(f"/{paths.STREAMS}/")
         if stream.stream and directory in self.storage.directories(f"{base}/{paths.SEGMENTS}"):
             reason = (
@@ -382,13 +388,8 @@ class StatementSnapshot:
         return found
 
     def _locate(self, mention: Mention) -> TableAt | Selection:
-        if mention.view == "misfits":
-            listed = f"{mention.name}_misfits"
-            name = listed if self._catalog.exists(listed) else mention.name + typed.MISFITS_SUFFIX
-            return self._relation(msgspec.structs.replace(mention, name=name, view=None))
         if mention.view is not None:
-            rows = _source(self._relation(_rows_of(mention)))
-            return Selection(buckets.select(mention.view, rows, self._columns(rows)))
+            return self._derived(mention, mention.view)
         if (view := self._typed(mention)) is not None:
             return view
         if mention.last is not None:
@@ -411,6 +412,26 @@ class StatementSnapshot:
             at_ns = self._micros(travel.value, mention, "TIMESTAMP AS OF") * _MICRO
             version = version_for_commit_time(log, at_ns, time.time_ns())
         return self._table(log.table, version)
+
+    def _derived(self, mention: Mention, view: View | Literal["misfits"]) -> TableAt | Selection:
+        """Return the table of a bucket, or of misfits."""
+        listed = f"{mention.name}_misfits"
+        name = listed if self._catalog.exists(listed) else mention.name + typed.MISFITS_SUFFIX
+        base = _rows_of(mention) if view != "misfits" else msgspec.structs.replace(mention, name=name, view=None)
+        try:
+            found = self._relation(base)
+        except UnknownStream:
+            if view != "misfits" or not self._catalog.exists(mention.name):
+                raise self._catalog.unknown(mention, self._text) from None
+            stream = self._catalog.stream(mention.name).stream
+            raise UnknownStream(
+                f"stream {stream} has no schema for its payloads, so it has no table of misfits\n"
+                f"{excerpt(self._text, mention.place)}"
+            ) from None
+        if view == "misfits":
+            return found
+        rows = _source(found)
+        return Selection(buckets.select(view, rows, self._columns(rows)))
 
     def _typed(self, mention: Mention) -> Selection | None:
         """Return a stream's view with typed columns, ORDERS_json; None for any other name."""

@@ -130,8 +130,9 @@ def test_a_stream_without_a_table(lake: Lake, session: Session) -> None:
         (seq, f"o.{seq % 3}", lake.time(seq), {"N": ["1"]} if seq % 2 else None, b"%d" % seq) for seq in range(1, 8)
     ]
     assert seqs(session, f"as_of('ORDERS', {lake.time(3)})") == [1, 2, 3]
-    with pytest.raises(UnknownStream, match="ORDERS has no table yet"):
+    with pytest.raises(UnknownStream, match="ORDERS has no table yet") as without:
         session.query(f"SELECT * FROM {ORDERS} VERSION AS OF 0")
+    assert "Did you mean" not in str(without.value), "the name is right"
     with Session(lake.root, committed=True) as committed, pytest.raises(UnknownStream, match="has no table yet"):
         committed.query(f"SELECT * FROM {ORDERS}")
 
