@@ -192,9 +192,12 @@ def test_a_query_is_cancelled(server: Server, ann: psycopg.Connection[Any]) -> N
         ann.execute("SELECT count(*) FROM range(1000000) a, range(1000000) b")
     timer.join()
     assert ann.execute("SELECT 1").fetchone() == (1,)
-    ann.execute("SET statement_timeout = 100")
-    with pytest.raises(psycopg.errors.QueryCanceled, match="statement timeout"):
-        ann.execute("SELECT count(*) FROM range(1000000) a, range(1000000) b")
+    for limit in ("100", "'100ms'", "'0.1 s'"):
+        ann.execute(f"SET statement_timeout = {limit}")
+        with pytest.raises(psycopg.errors.QueryCanceled, match="statement timeout"):
+            ann.execute("SELECT count(*) FROM range(1000000) a, range(1000000) b")
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match='"statement_timeout": "soon"'):
+        ann.execute("SET statement_timeout = 'soon'")
     with psycopg.connect(**address(server)) as other:  # as many queries as the account may have run again
         assert other.execute("SELECT count(*) FROM ORDERS").fetchone() == (ROWS,)
 

@@ -17,7 +17,7 @@ from lakestream_postgres.catalogue import Catalogue
 from lakestream_postgres.errors import PgError
 from lakestream_postgres.listener import Connection
 from lakestream_postgres.rows import Rows, Service, texts
-from lakestream_postgres.statements import CLIENT_SETTINGS, KEPT, REPORTED, Statement
+from lakestream_postgres.statements import CLIENT_SETTINGS, KEPT, REPORTED, Statement, seconds
 from lakestream_postgres.types import TEXT, TEXTS, BadValue, decode, duckdb_type, encode
 from lakestream_postgres.wire import Field
 
@@ -74,6 +74,7 @@ class Session:
         self._connection, self._nats = connection, nats
         user = startup.get("user", "")
         self._settings = CLIENT_SETTINGS | {"session_authorization": user, "server_version": SERVER_VERSION}
+        self._limit_s = 0.0  # of statements
         self._startup = startup
         self._service = Service(nats, turn)
         self._catalogue = Catalogue(self._service, startup.get("database") or user, user, self._settings)
@@ -128,9 +129,8 @@ class Session:
     async def _attempt(self, work: Coroutine[Any, Any, None]) -> bool:
         """Do some work, which can be cancelled; return False if it failed, and say so."""
         self._work, self._is_cancelled = asyncio.ensure_future(work), False
-        limit = self._settings["statement_timeout"]
         try:
-            async with asyncio.timeout(int(limit) / 1000 if limit.isdigit() and int(limit) else None):
+            async with asyncio.timeout(self._limit_s or None):
                 await self._work
             return True
         except TimeoutError:
@@ -403,6 +403,8 @@ class Session:
             raise PgError("22023", f"the encoding {value} is not supported: results are UTF-8")
         if name.endswith("transaction_read_only") and value.lower() in ("off", "false", "0"):
             raise PgError("25006", "a transaction here is read-only: streams change through NATS")
+        if name == "statement_timeout":
+            self._limit_s = seconds(name, CLIENT_SETTINGS[name] if value.lower() == "default" else value)
         if name in KEPT:
             self._settings[name] = CLIENT_SETTINGS[name] if value.lower() == "default" else value
             if name in REPORTED:

@@ -163,6 +163,20 @@ KEPT = frozenset({"application_name", "extra_float_digits", "statement_timeout",
 """Settings whose new value is shown."""
 
 
+_TIME = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(us|ms|s|min|h|d|)\s*")
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def seconds(name: str, value: str) -> float:
+    """Return the time that a setting means, in seconds. Raises PgError.
+
+    Source: Postgres' documentation, "Parameter Names and Values".
+    """
+    if (found := _TIME.fullmatch(value)) is None:
+        raise PgError("22023", f'invalid value for parameter "{name}": "{value}"')
+    return float(found[1]) * _SECONDS[found[2]]
+
+
 def _setting(first: str, found: list[Token], words: list[str]) -> Statement:
     at = 1 + (len(words) > 1 and words[1] in ("SESSION", "LOCAL") and words[2:3] != ["AUTHORIZATION"])
     if words[at : at + 1] in (["CHARACTERISTICS"], ["TRANSACTION"]):
