@@ -202,6 +202,13 @@ def test_a_query_is_cancelled(server: Server, ann: psycopg.Connection[Any]) -> N
         assert other.execute("SELECT count(*) FROM ORDERS").fetchone() == (ROWS,)
 
 
+def test_settings_of_the_connection_apply(server: Server) -> None:
+    options = r"-c statement_timeout=1500ms --search-path=public -c geqo=off -capplication_name=a\ b"
+    with psycopg.connect(**address(server), options=options) as connection:
+        found = [connection.execute(f"SHOW {name}").fetchone() for name in ("statement_timeout", "application_name")]
+    assert found == [("1500ms",), ("a b",)]
+
+
 def test_an_error_ends_a_transaction(ann: psycopg.Connection[Any]) -> None:
     with pytest.raises(psycopg.errors.UndefinedTable), ann.transaction():
         ann.execute("SELECT * FROM NIX")

@@ -17,7 +17,7 @@ from lakestream_postgres.catalogue import Catalogue
 from lakestream_postgres.errors import PgError
 from lakestream_postgres.listener import Connection
 from lakestream_postgres.rows import Rows, Service, texts
-from lakestream_postgres.statements import CLIENT_SETTINGS, KEPT, REPORTED, Statement, seconds
+from lakestream_postgres.statements import CLIENT_SETTINGS, KEPT, REPORTED, Statement, options, seconds
 from lakestream_postgres.types import TEXT, TEXTS, BadValue, decode, duckdb_type, encode
 from lakestream_postgres.wire import Field
 
@@ -103,6 +103,9 @@ class Session:
         for name, value in self._startup.items():
             if name not in ("user", "database", "options", "replication") and not name.startswith("_pq_."):
                 self._set(name.lower(), value.strip("'"))
+        for name, value in options(self._startup.get("options", "")):
+            if name in KEPT:
+                self._set(name, value)
         for name, shown in REPORTED.items():
             self._write(wire.parameter(shown, self._settings[name]))
         self._write(wire.backend_key(*self.key) + wire.ready(self._status))

@@ -167,6 +167,13 @@ _TIME = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(us|ms|s|min|h|d|)\s*")
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
+def options(text: str) -> list[tuple[str, str]]:
+    """Return the settings in the startup parameter `options`: -c name=value or --name=value, a blank behind a
+    backslash."""
+    found = re.findall(r"(?:-c\s*|--)([\w.-]+)=((?:\\.|[^\s\\])*)", text)
+    return [(name.lower().replace("-", "_"), re.sub(r"\\(.)", r"\1", value)) for name, value in found]
+
+
 def seconds(name: str, value: str) -> float:
     """Return the time that a setting means, in seconds. Raises PgError.
 

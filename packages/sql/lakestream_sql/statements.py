@@ -219,6 +219,11 @@ class _Reader:
             return before.text.upper() in self._parser.before_values
         return before.kind == "sign" and before.text not in ")]}["
 
+    def _ends_name(self, before: SqlToken) -> bool:
+        """Return True if an alias may stand behind a token: AS, or a name."""
+        is_word = before.kind == "word" and before.text.upper() not in self._parser.before_values
+        return is_word or before.kind in ("quoted", "ticked") or before.is_word("AS")
+
     # ---- what DuckDB does not parse
 
     def _explained(self) -> int:
@@ -239,6 +244,8 @@ class _Reader:
                 named = mentioned(chain, travel[0], self._place(found[end - 1].start))
                 if named is None:
                     raise self._bad("AS OF takes a stream or a table of the lake before it", token)
+                if at and self._ends_name(found[at - 1]):
+                    raise self._bad("the time stands before the alias: ORDERS VERSION AS OF 3 AS o", token)
                 mention, end = named, travel[1]
             else:
                 if chain and chain[0].lower() in _SCHEMAS:
