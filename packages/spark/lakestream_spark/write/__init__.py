@@ -31,4 +31,5 @@ In reading order:
 - `lake_compaction.py`: The compaction of a lake: its streams through micro-batches.
 - `commit.py`: Commits to a table, through Delta's own transaction.
 - `clones.py`: Registry of shallow clones, and the files of other tables that they reference.
+- `deletion.py`: Deletion of a table's rows by sequence, by deletion vectors that are written here.
 """
