@@ -229,7 +229,7 @@ def test_sql_asks_the_warm_spark_and_only_reads(world: World, spark: Any) -> Non
             with pytest.raises(BadSql, match="streams change through NATS"):
                 engine.query(statement)
         with pytest.raises(BadSql, match="line 2, column 8"):
-            engine.query("SELECT 1,\n       nope FROM delta.`streams/TYPED`")
+            engine.query("SELECT 1,\n       nope FROM delta.`accounts/A/streams/ORDERS`")
 
 
 def test_the_command_and_the_server_answer_in_sparks_sql(world: World, spark: Any) -> None:
