@@ -55,7 +55,7 @@ PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.1
 	command -v $$name >/dev/null 2>&1 && $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& { echo $$name; break; }; done)
 
-.PHONY: help setup jars jar packages run demo bench chaos docs test test-all conformance audit test-unit test-sim test-socket test-cluster test-lake test-product beside-socket beside-unit lint lint-types lint-rules dead-code clean
+.PHONY: help setup jars jar packages run demo bench chaos docs test test-all conformance audit test-unit test-sim test-socket test-cluster test-lake test-product lint lint-types lint-rules dead-code clean
 
 help:
 	@echo "make run      server and compactor over ./data, NATS on 127.0.0.1:4222 (Ctrl-C stops both)"
@@ -173,21 +173,15 @@ docs: setup
 	@NO_MKDOCS_2_WARNING=1 PYTHONPATH=. $(BIN)/mkdocs build --quiet
 	@echo "the site is in site/index.html"
 
-# Fast stages first, so that failures show early. Tests through sockets wait for most of their time: those that compute run
-# beside them, where the processors are idle (two minutes less than one behind the other).
+# Fast stages first, so that failures show early. One behind the other: socket beside unit takes as long as both (9.4 minutes).
 test: setup jars
 	@$(MAKE) --no-print-directory lint
-	@$(MAKE) --no-print-directory -j 2 beside-socket beside-unit
+	@$(MAKE) --no-print-directory test-unit
+	@$(MAKE) --no-print-directory test-sim
+	@$(MAKE) --no-print-directory test-socket
 	@$(MAKE) --no-print-directory test-cluster
 	@$(MAKE) --no-print-directory test-lake
 	@$(MAKE) --no-print-directory test-product
-
-beside-socket:
-	@set -o pipefail; $(MAKE) --no-print-directory test-socket 2>&1 | sed -u 's/^/socket | /'
-
-beside-unit:
-	@set -o pipefail; $(MAKE) --no-print-directory test-unit 2>&1 | sed -u 's/^/unit   | /'
-	@set -o pipefail; $(MAKE) --no-print-directory test-sim 2>&1 | sed -u 's/^/sim    | /'
 
 # mypy works on one processor. Beside it all tests are collected: errors in them show early, and pytest compiles each file
 # once instead of in every process of every stage.
