@@ -30,4 +30,6 @@ In reading order:
   nats-server.
 - `advisories.py`: Advisories and metrics about one consumer.
 - `spans.py`: Spans of deliveries and acks of messages with `traceparent`, for OpenTelemetry.
+- `dead_letters.py`: Dead letters: messages that a consumer gives up, published to a subject of their own before they
+  are dropped.
 """

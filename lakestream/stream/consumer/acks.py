@@ -20,6 +20,8 @@ from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 from lakestream.protocol.durations import parse_duration
 from lakestream.stream.consumer.advisories import ConsumerAdvisories
 from lakestream.stream.consumer.config import ConsumerConfig
+from lakestream.stream.consumer.dead_letters import TERM as TERMINATED
+from lakestream.stream.consumer.dead_letters import DeadLetters
 from lakestream.stream.consumer.ledger import Ledger
 from lakestream.stream.consumer.lifetime import Inactivity
 from lakestream.stream.consumer.redelivery import Redelivery
@@ -69,6 +71,8 @@ class AckHandler:
         self._inactivity, self._advisories = inactivity, advisories
         self._store, self._clock, self._bus, self._owner, self._spans = store, clock, bus, owner, spans
         self._confirmations: list[bytes] = []
+        self.letters: DeadLetters | None = None
+        """Set for a consumer with a dead-letter subject."""
 
     def adopt(self, config: ConsumerConfig, retention: str, volatile: bool) -> None:
         """Take the consumer's configuration and the stream's retention: what follows from them is computed once.
@@ -95,6 +99,10 @@ class AckHandler:
             reason = payload[len(TERM) :].strip().decode("utf-8", "replace")
             if seq in self._ledger.pending:
                 self._advisories.terminated(consumer_seq, seq, deliveries, reason)
+                if self.letters is not None and self.letters.takes(TERMINATED):
+                    self._redelivery.dequeue(seq)
+                    self.letters.send(seq, deliveries, TERMINATED, reason, reply)
+                    return
             self.ack(seq, consumer_seq, deliveries, reply, plain=False)
             return
         if payload.startswith(NAK):

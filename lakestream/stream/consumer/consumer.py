@@ -18,9 +18,11 @@ from lakestream.ports import ClientInfo, Single, Subscribed, singly
 from lakestream.protocol.api.request import level_refused
 from lakestream.protocol.subjects import covers, is_literal, matches, overlaps
 from lakestream.spans import Spans
+from lakestream.stream.consumer import dead_letters
 from lakestream.stream.consumer.acks import AckHandler
 from lakestream.stream.consumer.advisories import ConsumerAdvisories
 from lakestream.stream.consumer.config import stored_config
+from lakestream.stream.consumer.dead_letters import MAX_DELIVER, DeadLetters, DeadLetterSetting
 from lakestream.stream.consumer.delivery import Deliverer
 from lakestream.stream.consumer.feed import Announced, Feed
 from lakestream.stream.consumer.ledger import ConsumerSnapshot, Ledger, decode_snapshot, encode_snapshot
@@ -121,6 +123,8 @@ class Consumer:
         self.acks = AckHandler(
             ledger, self.redelivery, self.inactivity, self.advisories, stream.store, clock, stream.bus, self, spans
         )
+        self._letters: DeadLetters | None = None
+        self._setting: DeadLetterSetting | None = None
         self.adopt()
         siblings.holds(self)
 
@@ -195,8 +199,29 @@ class Consumer:
         nats-server either.
         """
         self.ledger.logged = not self.volatile
+        self._take_letters(dead_letters.stored_setting(config))
         self.delivery.adopt(config, stream.retention)
         self.acks.adopt(config, stream.retention, self.volatile)
+
+    def _take_letters(self, setting: DeadLetterSetting | None) -> None:
+        """Begin, or cease, to make dead letters; those on their way to another subject are sent again."""
+        if setting == self._setting:
+            return
+        if self._letters is not None:
+            self._letters.stop()
+        stream, letters = self.stream, None
+        if setting is not None:
+            origin = (stream.name, self.name, f"{stream.uid}.{self.name}.{self.created_ns}")
+            parts = (self.ledger.pending, stream.store, stream.reader, stream.bus, stream.clock)
+            letters = DeadLetters(setting, origin, *parts, self._letter_stored)
+        self._setting = setting
+        self._letters = self.redelivery.letters = self.acks.letters = letters
+        if self.serving:
+            self.redelivery.rebuild()
+
+    def _letter_stored(self, seq: int, deliveries: int, reply: bytes) -> None:
+        if self.serving:
+            self.acks.ack(seq, 0, deliveries, reply, plain=False)
 
     def pick(self, seqs: list[int]) -> None:
         """Deliver these messages first, ascending. For a new volatile consumer."""
@@ -279,6 +304,8 @@ class Consumer:
         for subscription in self._subscriptions:
             subscription.cancel()
         self._subscriptions = []
+        if self._letters is not None:
+            self._letters.stop()
         self.feed.stop()
         self.redelivery.stop()
         self.inactivity.stop()
@@ -408,10 +435,14 @@ class Consumer:
         """Take messages of an interest or work-queue stream that this consumer is done with."""
         self._siblings.released(self, seqs)
 
-    def _exhausted(self, seq: int, deliveries: int) -> None:
-        """Report a message that was delivered max_deliver times."""
+    def _exhausted(self, seq: int, deliveries: int) -> bool:
+        """Report a message that was delivered max_deliver times. Return False if it becomes a dead letter."""
         self.advisories.max_deliveries(seq, deliveries)
+        if self._letters is not None and self._letters.takes(MAX_DELIVER):
+            self._letters.send(seq, deliveries, MAX_DELIVER)
+            return False
         self._progressed()
+        return True
 
     # ------------------------------------------------------------------ requests of clients
     def _asked(self, subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from lakestream.log.format.record import Record
 from lakestream.log.store.store import Store
 from lakestream.ports import Clock, Timer
+from lakestream.stream.consumer.dead_letters import DeadLetters
 from lakestream.stream.consumer.ledger import Ledger, pending_with_deadline
 from lakestream.stream.core.reader import HistoryUnavailableError, Reader
 
@@ -40,7 +41,8 @@ class Redelivery:
 
     Args:
         max_deliver: returns how often a message is delivered; without a limit if that is not positive.
-        exhausted: called with (sequence, deliveries) for each message that was delivered max_deliver times.
+        exhausted: called with (sequence, deliveries) for each message that was delivered max_deliver times; returns
+            False if it stays pending, as the consumer has other plans for it.
         wake: called when the queue has got messages by passed deadlines, and when a read from the lake has ended.
     """
 
@@ -51,7 +53,7 @@ class Redelivery:
         reader: Reader,
         clock: Clock,
         max_deliver: Callable[[], int],
-        exhausted: Callable[[int, int], None],
+        exhausted: Callable[[int, int], bool],
         wake: Callable[[], None],
     ) -> None:
         self._ledger, self._store, self._reader, self._clock = ledger, store, reader, clock
@@ -68,6 +70,8 @@ class Redelivery:
         self._timer: Timer | None = None
         self._timer_due = 0
         self._running = False
+        self.letters: DeadLetters | None = None
+        """Set for a consumer with a dead-letter subject: its messages end at their last deadline."""
         self._remote: dict[int, Record] = {}
         """Messages read from the lake."""
         self.fetching = False
@@ -149,7 +153,8 @@ class Redelivery:
             return
         expired = self._expired(self._clock.steady())
         if expired:
-            if self._max_deliver() == 1:  # as in nats-server; with a higher limit the next pull request ends it
+            # As in nats-server; with a higher limit the next pull request ends it.
+            if self._max_deliver() == 1 or self.letters is not None:
                 expired = [seq for seq in expired if not self._exhaust(seq)]
             self.enqueue(expired)
             self._wake()
@@ -180,9 +185,9 @@ class Redelivery:
 
     # ------------------------------------------------------------------ the queue
     def enqueue(self, seqs: Sequence[int]) -> None:
-        """Append messages to the queue, unless they are in it."""
+        """Append messages to the queue, unless they are in it, or end."""
         for seq in seqs:
-            if seq not in self._queued:
+            if seq not in self._queued and not (self.letters is not None and self._exhaust(seq)):
                 number = self._queued[seq] = next(self._numbers)
                 self._queue.append((number, seq))
 
@@ -282,10 +287,12 @@ class Redelivery:
         This happens when it would be delivered: without pull requests it stays pending, except that a message with a
         single delivery is given up when its deadline passes (nats-server 2.15.1 and 2.15.3).
         """
+        if self.letters is not None and seq in self.letters:
+            return True
         max_deliver = self._max_deliver()
         deliveries = self._ledger.deliveries(seq)
         if max_deliver <= 0 or deliveries < max_deliver:
             return False
-        self._ledger.exhausted(seq, self._clock.steady())
-        self._exhausted(seq, deliveries)
+        if self._exhausted(seq, deliveries):
+            self._ledger.exhausted(seq, self._clock.steady())
         return True

@@ -25,6 +25,7 @@ from lakestream.protocol.subjects import (
     redundant,
     valid_subject,
 )
+from lakestream.stream.consumer import dead_letters
 from lakestream.stream.consumer.config import ConsumerConfig
 from lakestream.stream.core.config import StreamConfig
 
@@ -272,6 +273,7 @@ def check(config: ConsumerConfig, stream: StreamConfig, caps: ConsumerCaps, filt
     if size > MAX_METADATA_BYTES:
         raise api_error(10135, limit="128KB")
     _check_priority(config)
+    dead_letters.check(config, stream)
 
 
 def _check_flow_control_acks(config: ConsumerConfig) -> None:

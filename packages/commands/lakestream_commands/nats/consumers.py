@@ -57,6 +57,8 @@ _CONFIG: dict[str, tuple[Any, str, Any]] = {
     "replicas": (_option(_INT, "--replicas", "Number of replicas, in a cluster."), "num_replicas", None),
     "metadata": (_option(_LIST, "--metadata", "Metadata; repeatable.", metavar="KEY=VALUE"), "metadata", "map"),
 }
+DEAD_LETTER = "lakestream.dead_letter"
+"""Metadata of a consumer that names the subject of its dead letters."""
 _DELIVER = {"all": "all", "new": "new", "last": "last", "subject": "last_per_subject", "1": "all"}
 
 
@@ -246,6 +248,54 @@ def next_(
                     print("Acknowledged message\n", flush=True)
 
     over_nats(server, work)
+
+
+@consumer.command("redrive")
+@with_server
+def redrive(
+    server: Server,
+    stream: StreamName,
+    name: ConsumerName,
+    count: Annotated[int | None, typer.Option("--count", min=1, help="Most messages to publish again.")] = None,
+) -> None:
+    """Publish a consumer's dead letters again, to the subjects that they came from.
+
+    A letter is deleted once the stream has stored its message. Deliveries are counted anew.
+    """
+
+    async def work(session: NatsSession) -> None:
+        found = await session.api(f"CONSUMER.INFO.{stream}.{name}")
+        from nats.js.errors import NotFoundError
+
+        subject = _letters_subject(found["config"].get("metadata") or {})
+        if not subject:
+            raise CommandFailed(f"{stream} > {name} has no {DEAD_LETTER} in its metadata")
+        where = (await session.api("STREAM.NAMES", {"subject": subject})).get("streams") or []
+        if not where:
+            raise CommandFailed(f"no stream has the subject {subject}")
+        jetstream, sent, seq = session.client.jetstream(timeout=TIMEOUT_S), 0, 0
+        while count is None or sent < count:
+            try:
+                letter = await jetstream.get_msg(where[0], seq=seq + 1, subject=subject, next=True)
+            except NotFoundError:
+                break
+            seq, about = letter.seq or 0, letter.headers or {}
+            if (about.get("Dead-Letter-Stream"), about.get("Dead-Letter-Consumer")) != (stream, name):
+                continue
+            kept = {key: value for key, value in about.items() if not key.startswith(("Dead-Letter-", "Nats-"))}
+            kept["Nats-Msg-Id"] = f"redrive.{where[0]}.{letter.seq}"
+            await jetstream.publish(about["Dead-Letter-Subject"], letter.data or b"", headers=kept)
+            await jetstream.delete_msg(where[0], seq)
+            sent += 1
+        print(f"Published {sent} dead letters of {stream} > {name} again")
+
+    over_nats(server, work)
+
+
+def _letters_subject(metadata: dict[str, str]) -> str:
+    """Return the subject of a consumer's dead letters; "" without one."""
+    text = metadata.get(DEAD_LETTER, "")
+    return str(json.loads(text).get("subject", "")) if text.startswith("{") else text
 
 
 def _print(message: Msg, raw: bool) -> None:
