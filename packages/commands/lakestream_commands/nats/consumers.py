@@ -257,6 +257,7 @@ def redrive(
     stream: StreamName,
     name: ConsumerName,
     count: Annotated[int | None, typer.Option("--count", min=1, help="Most messages to publish again.")] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Publish a consumer's dead letters again, to the subjects that they came from.
 
@@ -287,7 +288,10 @@ def redrive(
             await jetstream.publish(about["Dead-Letter-Subject"], letter.data or b"", headers=kept)
             await jetstream.delete_msg(where[0], seq)
             sent += 1
-        print(f"Published {sent} dead letters of {stream} > {name} again")
+        if as_json:
+            print_json({"stream": stream, "consumer": name, "published": sent})
+        else:
+            print(f"Published {sent} dead letters of {stream} > {name} again")
 
     over_nats(server, work)
 
