@@ -28,9 +28,9 @@ BUILT_FROM := pyproject.toml setup.py $(wildcard lakestream/native/*.pyx lakestr
 ARGS ?=
 ALL ?=
 NATS_SERVER ?= $(BIN)/nats-server
-# Test processes of each stage. Those that start servers mostly wait for them, so there are more. Those of the lake start
-# Spark once each.
-WORKERS ?= 2
+# Test processes of each stage. Some unit tests wait, those that start servers mostly do, so there are more than processors.
+# Those of the lake start Spark once each.
+WORKERS ?= 3
 SERVER_WORKERS ?= 5
 CLUSTER_WORKERS ?= 3
 LAKE_WORKERS ?= 2
@@ -60,7 +60,7 @@ PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.1
 help:
 	@echo "make run      server and compactor over ./data, NATS on 127.0.0.1:4222 (Ctrl-C stops both)"
 	@echo "make demo     336,776 flights through NATS into Delta, queried with SQL"
-	@echo "make test     15 minutes: lint, unit, simulation, socket, the smoke tests of clusters and of the lake"
+	@echo "make test     14 minutes: lint, unit, simulation, socket, the smoke tests of clusters and of the lake"
 	@echo "make test-all make test with the heavy tests (chaos, clusters, Spark, S3, power losses), and conformance"
 	@echo "make conformance  compares lakestream with nats-server live; fails if a recording of nats-server is stale"
 	@echo "make bench    one table of all figures, beside nats-server; ARGS=--quick takes three minutes"

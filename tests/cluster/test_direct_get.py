@@ -113,8 +113,7 @@ def test_a_follower_that_stood_still_forgets_nothing(start_cluster: StartCluster
     assert seen[-1] == 150
 
 
-@pytest.mark.smoke
-@pytest.mark.parametrize("by", ["header", "metadata"])
+@pytest.mark.parametrize("by", [pytest.param("header", marks=pytest.mark.smoke), "metadata"])
 def test_a_linearizable_get_of_a_follower_has_what_was_acked_before(start_cluster: StartCluster, by: str) -> None:
     """A follower whose link to the leader is slow answers with the newest message, though it learns of it late."""
     cluster = start_cluster(links=True, config="lake { enabled: false }")

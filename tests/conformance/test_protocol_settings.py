@@ -471,6 +471,7 @@ def test_clients_over_websocket_are_told_of_websocket_addresses(start_server: St
 
 
 # ---------------------------------------------------------------------- lame duck
+@pytest.mark.heavy
 def test_lame_duck_mode_over_tcp(agree: Agree) -> None:
     def see(server: Server) -> Any:
         wires = [Wire(server.address, {"protocol": protocol}) for protocol in (1, 1, 0)]

@@ -341,6 +341,7 @@ def test_a_lease_has_one_holder_at_a_time(bucket: Storage) -> None:
     third.release()
 
 
+@pytest.mark.heavy
 def test_a_lease_is_renewed_and_runs_out_when_it_is_not(bucket: Storage) -> None:
     holder = _lease(bucket, 3.0)
     assert holder.acquire()
@@ -361,6 +362,7 @@ def test_a_lease_is_renewed_and_runs_out_when_it_is_not(bucket: Storage) -> None
     waiting.release()
 
 
+@pytest.mark.heavy
 def test_a_lease_tells_for_some_time_that_a_holder_left_a_commit_in_doubt(
     bucket: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ from lakestream.ops.sql.processes import Process, ProcessQueryFailed
 pytestmark = pytest.mark.unit
 
 
+@pytest.mark.heavy
 def test_a_lake_that_stops_answering_is_named_and_another_process_takes_the_next_query(tmp_path: Path) -> None:
     write_deltalake(tmp_path / "streams" / "S", pa.table({"seq": [1]}))
 
