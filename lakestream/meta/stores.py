@@ -196,8 +196,8 @@ class FileStores:
     def mark(self) -> list[tuple[str, Exception]]:
         """Update the synced marks of the logs that grew, and make the names of new ones durable.
 
-        Return (stream, error) for those where that failed; retrying. A thousand busy logs take long, one
-        after the other, but load the disk no more than one.
+        Return (stream, error) for those where that failed; the next call tries again. A thousand busy logs take long,
+        one after the other, but load the disk no more than one.
         """
         failed, settling = list[tuple[str, Exception]](), list[tuple[SegmentLog, Birth]]()
         for log in list(self._unmarked):

@@ -1,22 +1,18 @@
 """Requests of the server itself to the API of an account.
 
-Belongs here: awaiting one answer over the account's bus, and work in threads.
+Belongs here: awaiting one answer over the account's bus.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TypeVar, cast
 
 import msgspec
 
-from lakestream.ports import Bus, ClientInfo, Clock, Io, Single, singly
+from lakestream.ports import Bus, ClientInfo, Clock, Single, singly
 from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 from lakestream.protocol.nuid import nuid
 from lakestream.protocol.schema_api import PREFIX, ListPage
-
-T = TypeVar("T")
 
 
 class Listed(msgspec.Struct, frozen=True):
@@ -79,19 +75,3 @@ async def list_nothing(bus: Bus, clock: Clock) -> Listed:
     if answer.total < 0:
         raise CallUnanswered("the registry answers with an error")
     return answer
-
-
-async def in_thread(io: Io, work: Callable[[], T]) -> T:
-    """Run `work` in a thread; return its result, or raise its error."""
-    waiting: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-
-    def done(result: T | None, error: BaseException | None) -> None:
-        if waiting.done():
-            return
-        if error is not None:
-            waiting.set_exception(error)
-        else:
-            waiting.set_result(cast(T, result))
-
-    io.submit(work, done)
-    return await waiting

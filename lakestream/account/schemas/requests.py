@@ -20,7 +20,7 @@ import msgspec
 from lakestream.account.engine import Engine
 from lakestream.account.schemas import registration
 from lakestream.account.schemas.bucket import STREAM, SUBJECTS, RegisteredSchemas, stream_config
-from lakestream.account.schemas.calls import CallUnanswered, ask, in_thread
+from lakestream.account.schemas.calls import CallUnanswered, ask
 from lakestream.ports import ClientInfo, Single
 from lakestream.protocol import headers, schema_api
 from lakestream.protocol.api.errors import ApiError, api_error, for_clients
@@ -35,6 +35,7 @@ from lakestream.schemas.differences import Difference
 from lakestream.schemas.errors import BadSchema
 from lakestream.schemas.naming import SCHEMA_KEY
 from lakestream.schemas.schema import Schema, check_name, parse_reference
+from lakestream.stream.awaiting import in_thread
 
 if TYPE_CHECKING:
     from lakestream.stream.assembly import Stream
