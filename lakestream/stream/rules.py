@@ -17,7 +17,17 @@ from lakestream.protocol.api.errors import api_error, invalid
 from lakestream.protocol.subjects import SubjectFilters, overlaps, valid_subject
 from lakestream.protocol.transforms import Transform, TransformError, check_destination
 from lakestream.stream.core.account_limits import check_size
-from lakestream.stream.core.config import LAKE, LAST_SEQ, REQUIRED_LEVEL, StreamConfig, StreamConsumerLimits, valid_name
+from lakestream.stream.core.config import (
+    CONSISTENCY,
+    EVENTUAL,
+    LAKE,
+    LAST_SEQ,
+    LINEARIZABLE,
+    REQUIRED_LEVEL,
+    StreamConfig,
+    StreamConsumerLimits,
+    valid_name,
+)
 from lakestream.stream.mirroring.origin_rules import checked_origins
 
 if TYPE_CHECKING:
@@ -179,6 +189,8 @@ def _with_metadata(config: StreamConfig) -> StreamConfig:
     metadata[REQUIRED_LEVEL] = str(required_level(config))
     if sum(len(key.encode()) + len(value.encode()) for key, value in metadata.items()) > MAX_METADATA:
         raise invalid(f"stream metadata exceeds maximum size of {MAX_METADATA} bytes")
+    if metadata.get(CONSISTENCY, EVENTUAL) not in (EVENTUAL, LINEARIZABLE.decode()):
+        raise invalid(f"{CONSISTENCY} is {EVENTUAL} or {LINEARIZABLE.decode()}")
     return replace(config, metadata=metadata)
 
 

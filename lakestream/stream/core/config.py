@@ -23,8 +23,8 @@ REQUIRED_LEVEL = "_nats.req.level"
 """Metadata that names the API level which a configuration needs."""
 LAKE = "lakestream.lake"
 """Metadata with which a stream stays out of the lake: `off`."""
-CONSISTENCY, LINEARIZABLE = "lakestream.consistency", b"linearizable"
-"""Metadata with which all direct gets of a stream are linearizable, and its value."""
+CONSISTENCY, LINEARIZABLE, EVENTUAL = "lakestream.consistency", b"linearizable", "eventual"
+"""Metadata with which all direct gets of a stream are linearizable, and its values."""
 LAST_SEQ = 1 << 62
 """The highest sequence at which a stream begins, or that it is given by an archive or a purge: what is published later
 needs room behind it, and no table holds a sequence of 2^63."""

@@ -126,6 +126,12 @@ def test_a_mirror_refuses_linearizable_gets(world: ApiWorld) -> None:
     ]
 
 
+def test_the_metadata_of_consistency_is_checked_without_a_lake(world: ApiWorld) -> None:
+    config = {"name": "L", "subjects": ["l.>"], "metadata": {"lakestream.consistency": "strong"}}
+    wrong = world.ask("STREAM.CREATE.L", config)["error"]
+    assert wrong["description"] == "lakestream.consistency is eventual or linearizable"
+
+
 def test_stored_blocks_of_any_shape_can_be_added_to(world: ApiWorld) -> None:
     for stored in (b"NATS/1.0\r\nX: 1\r\n", b"NATS/1.0\r\nX: 1", b"NATS/1.0\r\nX: 1\r\n\r\n"):
         world.send("a.x", b"", stored)
