@@ -32,4 +32,5 @@ In reading order:
 - `nuid.py`: NUIDs: unique ids of events, pins and transfer subjects.
 - `s2.py`: S2 streams, the framing of backups.
 - `messages.py`: Blocks of messages.
+- `dead_letters.py`: Dead letters: the setting in a consumer's metadata, and the headers of a letter.
 """

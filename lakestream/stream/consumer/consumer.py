@@ -16,13 +16,14 @@ from typing import Any, Protocol
 
 from lakestream.ports import ClientInfo, Single, Subscribed, singly
 from lakestream.protocol.api.request import level_refused
+from lakestream.protocol.dead_letters import DeadLetterSetting
 from lakestream.protocol.subjects import covers, is_literal, matches, overlaps
 from lakestream.spans import Spans
 from lakestream.stream.consumer import dead_letters
 from lakestream.stream.consumer.acks import AckHandler
 from lakestream.stream.consumer.advisories import ConsumerAdvisories
 from lakestream.stream.consumer.config import stored_config
-from lakestream.stream.consumer.dead_letters import MAX_DELIVER, DeadLetters, DeadLetterSetting
+from lakestream.stream.consumer.dead_letters import MAX_DELIVER, DeadLetters
 from lakestream.stream.consumer.delivery import Deliverer
 from lakestream.stream.consumer.feed import Announced, Feed
 from lakestream.stream.consumer.ledger import ConsumerSnapshot, Ledger, decode_snapshot, encode_snapshot

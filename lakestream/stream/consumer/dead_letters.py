@@ -1,9 +1,9 @@
 """Dead letters: messages that a consumer gives up, published to a subject of their own before they are dropped.
 
-Belongs here: the setting `lakestream.dead_letter` of a consumer's metadata, and the way of a message from its last
-delivery, or from +TERM, to the ack of what stores the letter. Until that ack the message stays pending, so a work queue
-keeps it, and after a restart or a change of leader it is sent again, under the same `Nats-Msg-Id`: the stream of the
-letters stores it once, within its window of duplicates.
+Belongs here: whether a consumer's setting can be followed (protocol/dead_letters.py), and the way of a message from its
+last delivery, or from +TERM, to the ack of what stores the letter. Until that ack the message stays pending, so a work
+queue keeps it, and after a restart or a change of leader it is sent again, under the same `Nats-Msg-Id`: the stream of
+the letters stores it once, within its window of duplicates.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import msgspec
 from lakestream.log.format.record import Record
 from lakestream.log.store.store import Store
 from lakestream.ports import Bus, ClientInfo, Clock, Single, Subscribed, singly
-from lakestream.protocol import headers
+from lakestream.protocol import dead_letters, headers
 from lakestream.protocol.api.errors import api_error
+from lakestream.protocol.dead_letters import KEY, DeadLetterSetting, setting_of
 from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 from lakestream.protocol.gotime import format_time
 from lakestream.protocol.nuid import nuid
@@ -27,7 +28,6 @@ from lakestream.stream.consumer.config import ConsumerConfig
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.reader import Reader
 
-KEY = "lakestream.dead_letter"
 MAX_DELIVER, TERM = "max_deliver", "term"
 """Reasons: it was delivered `max_deliver` times without an ack, or a client refused it (+TERM)."""
 AT_ONCE = 64
@@ -40,38 +40,17 @@ _OWN = re.compile(rb"\r\nNats-[^\r]*", re.IGNORECASE)
 _REPLY = b"$JSC.R.%b.%d"
 
 
-class DeadLetterSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The value of the metadata: where letters go, and after what; "": after any of both."""
-
-    subject: str
-    after: str = ""
-
-
 class _Ack(msgspec.Struct):
     stream: str = ""
 
 
-_SETTING = JsonDecoder(DeadLetterSetting)
 _ACK = JsonDecoder(_Ack)
-
-
-def setting_of(config: ConsumerConfig) -> DeadLetterSetting | None:
-    """Return the consumer's setting, None without one. Raises ValueError, which says why it is none."""
-    text = config.metadata.get(KEY)
-    if not text:
-        return None
-    if not text.startswith("{"):
-        return DeadLetterSetting(text)
-    try:
-        return _SETTING.decode(text)
-    except DECODE_ERRORS as error:
-        raise ValueError(f"it is neither a subject nor a JSON object with `subject` and `after`: {error}") from None
 
 
 def stored_setting(config: ConsumerConfig) -> DeadLetterSetting | None:
     """Return the setting of a consumer that may have been created before there were any."""
     try:
-        return setting_of(config)
+        return setting_of(config.metadata)
     except ValueError:
         return None
 
@@ -79,7 +58,7 @@ def stored_setting(config: ConsumerConfig) -> DeadLetterSetting | None:
 def check(config: ConsumerConfig, stream: StreamConfig) -> None:
     """Raise ApiError if a consumer's setting cannot be followed."""
     try:
-        setting = setting_of(config)
+        setting = setting_of(config.metadata)
         if setting is None:
             return
         subject = setting.subject.encode()
@@ -101,7 +80,6 @@ class _Letter(msgspec.Struct, eq=False, gc=False):
     deliveries: int
     reason: bytes
     reply: bytes = b""
-    sent_ns: int = 0
 
 
 class DeadLetters:
@@ -128,7 +106,7 @@ class DeadLetters:
         self._store, self._reader, self._bus, self._clock, self._stored = store, reader, bus, clock, stored
         self._letters: dict[int, _Letter] = {}
         self._next: deque[int] = deque()
-        self._away = 0
+        self._away: set[int] = set()
         self._inbox = nuid().encode()
         self._answers: Subscribed | None = None
 
@@ -158,16 +136,16 @@ class DeadLetters:
         """Forget all letters: the messages are pending."""
         self._letters.clear()
         self._next.clear()
-        self._away = 0
+        self._away.clear()
         if self._answers is not None:
             self._answers.cancel()
             self._answers = None
 
     def _go_on(self) -> None:
-        while self._next and self._away < AT_ONCE:
+        while self._next and len(self._away) < AT_ONCE:
             seq = self._next.popleft()
             if seq in self._letters:
-                self._away += 1
+                self._away.add(seq)
                 self._clock.spawn(self._send(seq, self._letters[seq]))
 
     async def _send(self, seq: int, letter: _Letter) -> None:
@@ -182,7 +160,6 @@ class DeadLetters:
         if record is None or seq not in self._pending:  # it was removed, or acked late
             self._end(seq)
             return
-        letter.sent_ns = self._clock.steady()
         block = self._header(record, letter)
         self._bus.send(Single(self._setting.subject.encode(), _REPLY % (self._inbox, seq), block, record.data))
         self._later(seq, letter)
@@ -190,7 +167,7 @@ class DeadLetters:
     def _later(self, seq: int, letter: _Letter) -> None:
         def again() -> None:
             if self._letters.get(seq) is letter:
-                self._away -= 1
+                self._away.discard(seq)
                 self._next.append(seq)
                 self._go_on()
 
@@ -210,19 +187,19 @@ class DeadLetters:
 
     def _end(self, seq: int) -> None:
         del self._letters[seq]
-        self._away -= 1
+        self._away.discard(seq)
         self._go_on()
 
     def _header(self, record: Record, letter: _Letter) -> bytes:
         stream, consumer, identity = self._origin
         pairs = [
-            (b"Nats-Msg-Id", f"dead.{identity}.{record.seq}".encode()),
-            (b"Dead-Letter-Reason", letter.reason),
-            (b"Dead-Letter-Deliveries", b"%d" % letter.deliveries),
-            (b"Dead-Letter-Stream", stream.encode()),
-            (b"Dead-Letter-Consumer", consumer.encode()),
-            (b"Dead-Letter-Subject", record.subject),
-            (b"Dead-Letter-Sequence", b"%d" % record.seq),
-            (b"Dead-Letter-Time", format_time(record.time_ns).encode()),
+            ("Nats-Msg-Id", f"dead.{identity}.{record.seq}".encode()),
+            (dead_letters.REASON, letter.reason),
+            (dead_letters.DELIVERIES, b"%d" % letter.deliveries),
+            (dead_letters.STREAM, stream.encode()),
+            (dead_letters.CONSUMER, consumer.encode()),
+            (dead_letters.SUBJECT, record.subject),
+            (dead_letters.SEQUENCE, b"%d" % record.seq),
+            (dead_letters.TIME, format_time(record.time_ns).encode()),
         ]
-        return headers.append(_OWN.sub(b"", record.header), pairs)
+        return headers.append(_OWN.sub(b"", record.header), [(name.encode(), value) for name, value in pairs])

@@ -13,6 +13,7 @@ import typer
 
 from lakestream.cli.server_options import Server, with_server
 from lakestream.cli.terminal import JsonOption, print_json
+from lakestream.protocol import dead_letters
 from lakestream.protocol.durations import format_duration
 from lakestream_commands.nats import shown
 from lakestream_commands.nats.completion import names
@@ -57,8 +58,6 @@ _CONFIG: dict[str, tuple[Any, str, Any]] = {
     "replicas": (_option(_INT, "--replicas", "Number of replicas, in a cluster."), "num_replicas", None),
     "metadata": (_option(_LIST, "--metadata", "Metadata; repeatable.", metavar="KEY=VALUE"), "metadata", "map"),
 }
-DEAD_LETTER = "lakestream.dead_letter"
-"""Metadata of a consumer that names the subject of its dead letters."""
 _DELIVER = {"all": "all", "new": "new", "last": "last", "subject": "last_per_subject", "1": "all"}
 
 
@@ -268,9 +267,10 @@ def redrive(
         found = await session.api(f"CONSUMER.INFO.{stream}.{name}")
         from nats.js.errors import NotFoundError
 
-        subject = _letters_subject(found["config"].get("metadata") or {})
-        if not subject:
-            raise CommandFailed(f"{stream} > {name} has no {DEAD_LETTER} in its metadata")
+        setting = dead_letters.setting_of(found["config"].get("metadata") or {})
+        if setting is None:
+            raise CommandFailed(f"{stream} > {name} has no {dead_letters.KEY} in its metadata")
+        subject = setting.subject
         where = (await session.api("STREAM.NAMES", {"subject": subject})).get("streams") or []
         if not where:
             raise CommandFailed(f"no stream has the subject {subject}")
@@ -281,11 +281,11 @@ def redrive(
             except NotFoundError:
                 break
             seq, about = letter.seq or 0, letter.headers or {}
-            if (about.get("Dead-Letter-Stream"), about.get("Dead-Letter-Consumer")) != (stream, name):
+            if (about.get(dead_letters.STREAM), about.get(dead_letters.CONSUMER)) != (stream, name):
                 continue
-            kept = {key: value for key, value in about.items() if not key.startswith(("Dead-Letter-", "Nats-"))}
+            kept = {key: value for key, value in about.items() if not key.startswith((dead_letters.PREFIX, "Nats-"))}
             kept["Nats-Msg-Id"] = f"redrive.{where[0]}.{letter.seq}"
-            await jetstream.publish(about["Dead-Letter-Subject"], letter.data or b"", headers=kept)
+            await jetstream.publish(about[dead_letters.SUBJECT], letter.data or b"", headers=kept)
             await jetstream.delete_msg(where[0], seq)
             sent += 1
         if as_json:
@@ -294,12 +294,6 @@ def redrive(
             print(f"Published {sent} dead letters of {stream} > {name} again")
 
     over_nats(server, work)
-
-
-def _letters_subject(metadata: dict[str, str]) -> str:
-    """Return the subject of a consumer's dead letters; "" without one."""
-    text = metadata.get(DEAD_LETTER, "")
-    return str(json.loads(text).get("subject", "")) if text.startswith("{") else text
 
 
 def _print(message: Msg, raw: bool) -> None:

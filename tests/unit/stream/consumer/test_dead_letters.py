@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from lakestream.protocol import headers
+from lakestream.protocol.dead_letters import KEY
 from lakestream.stream.consumer import dead_letters
 from tests.unit.consumer_world import SECOND, World
 
 pytestmark = pytest.mark.unit
 
 WAIT = 30 * SECOND
-KEY = dead_letters.KEY
 
 
 @pytest.fixture
@@ -136,6 +136,25 @@ def test_many_letters_wait_their_turn(world: World) -> None:
     world.clock.advance(WAIT + SECOND)
     assert len(stored(world)) == count
     assert left(world) == 0
+
+
+def test_an_answer_that_comes_late_lets_no_more_letters_on_their_way(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead_letters, "AT_ONCE", 1)
+    world.client.subscribe("dead.s")
+    world.store("s.a", "s.b", "s.c")
+    consumer(world, max_deliver=1)
+    world.pull(3)
+    world.clock.advance(WAIT)
+    sent = [message for message in world.client.taken() if message.subject == "dead.s"]
+    assert len(sent) == 1
+    world.clock.advance(dead_letters.ANSWER_NS)  # it waits behind the others now
+    assert len([message for message in world.client.taken() if message.subject == "dead.s"]) == 1
+    world.publish(sent[0].reply, b'{"stream":"ELSEWHERE","seq":1}')
+    world.clock.turn()
+    assert left(world) == 2
+    assert [message for message in world.client.taken() if message.subject == "dead.s"] == []
 
 
 def test_after_a_restart_a_letter_is_sent_once(tmp_path: Path) -> None:
