@@ -35,16 +35,15 @@ SERVER_WORKERS ?= 5
 CLUSTER_WORKERS ?= 3
 LAKE_WORKERS ?= 2
 PYTEST := $(BIN)/pytest -q --durations=25 --durations-min=1 --maxfail=5
-INSTALL := $(PIP) install --no-compile --no-build-isolation
+INSTALL := $(BIN)/python packages/install.py
 COMPILE := $(BIN)/python -m compileall -q -j 0
-# pip with its progress bars in a terminal; otherwise (or with PLAIN=1) a line for each large download and each long step,
-# without its complaint about packages of ours whose requirements come with the next step. Half of an installation's time went
-# into an environment of its own for each package that is built, and into bytecode, which pip makes on one processor.
+# With progress bars in a terminal; otherwise (or with PLAIN=1) a line for each large download and each long step. Half of an
+# installation's time went into an environment of its own for each package that is built, and into bytecode, which pip makes
+# on one processor.
 PLAIN ?=
-PIP_LINES := ^(ERROR|Installing|Successfully)|Downloading .*[0-9][0-9](\.[0-9]+)? MB|Building wheel|rror:
-pip_install = @if [ -t 1 ] && [ -z "$(PLAIN)" ]; then $(INSTALL) $(1); else \
-	set -o pipefail; $(INSTALL) $(1) 2>&1 | { grep --line-buffered -E '$(PIP_LINES)' | \
-		grep --line-buffered -v 'dependency resolver' || true; }; fi
+LINES := ^(ERROR|error|Installed|Successfully)|Downloading .*[0-9][0-9](\.[0-9]+)? ?(MB|MiB)|Building |rror:
+install = @if [ -t 1 ] && [ -z "$(PLAIN)" ]; then $(INSTALL) $(1); else \
+	set -o pipefail; $(INSTALL) $(1) 2>&1 | { grep --line-buffered -E '$(LINES)' || true; }; fi
 # Some packages have files that are no Python of this version: they stay as they are.
 compile_installed = @$(COMPILE) $(VENV)/lib >/dev/null 2>&1 || true
 PRODUCT := $(wildcard tests/docs tests/packages tests/examples)
@@ -82,22 +81,23 @@ $(BIN)/python:
 
 $(BUILDERS): packages/requirements.py | $(BIN)/python
 	@$(PIP) install -q $$($(BIN)/python packages/requirements.py --build)
+	@$(PIP) install -q uv || echo "== install: without uv, by pip"
 	@touch $@
 
 $(SERVER): $(BUILT_FROM) | $(BUILDERS)
 	@echo "== install: the server (once, 130 MB)"
-	$(call pip_install,-e .)
-	$(call pip_install,--no-deps $(FIRST:%=-e %))
+	$(call install,-e .)
+	$(call install,--no-deps $(FIRST:%=-e %))
 	$(compile_installed)
 	@touch $@
 
 # In two steps, so that SQL and the demo's data are there while Spark is still on its way.
 $(RUN): $(SERVER) $(PART_FILES)
 	@echo "== install: SQL, import and export (650 MB)"
-	$(call pip_install,$$($(BIN)/python packages/requirements.py all --without pyspark delta-spark))
-	$(call pip_install,--no-deps $(PARTS:%=-e %))
+	$(call install,$$($(BIN)/python packages/requirements.py all --without pyspark delta-spark))
+	$(call install,--no-deps $(PARTS:%=-e %))
 	@echo "== install: Spark for the compactor (430 MB to download)"
-	$(call pip_install,$$($(BIN)/python packages/requirements.py all))
+	$(call install,$$($(BIN)/python packages/requirements.py all))
 	$(compile_installed)
 	@echo "== install: complete"
 	@touch $@
@@ -105,8 +105,8 @@ $(RUN): $(SERVER) $(PART_FILES)
 # The tools of developers have a C compiler, so that the compiled module is tested on machines without one too.
 $(INSTALLED): $(BUILT_FROM) $(PART_FILES) tests/sharing_client.txt | $(BUILDERS)
 	@echo "== install: server, Spark and developer tools (once, 2 GB)"
-	$(call pip_install,-e '.[dev]' $(PARTS:%=-e %))
-	$(call pip_install,--no-deps -r tests/sharing_client.txt)
+	$(call install,-e '.[dev]' $(PARTS:%=-e %))
+	$(call install,--no-deps -r tests/sharing_client.txt)
 	@$(BIN)/python -c 'from lakestream import native; raise SystemExit(not native.NATIVE)' || \
 		CC="$(CURDIR)/$(BIN)/python -m ziglang cc" $(BIN)/python -W ignore setup.py -q build_ext --inplace
 	$(compile_installed)
