@@ -116,13 +116,19 @@ class ClientOutbox(Accepted, Outbox[bytes]):
         return end
 
     def _take_each(self, sub: Subscription, messages: Several, begin: int, end: int, client: ClientInfo) -> int:
-        """Take messages one by one. Those of a batch that the user's permissions deny are dropped."""
-        end, hides = messages.stop(begin, end), None if type(messages) is Publishes else self.hides
-        for each in messages.messages(begin, end):
+        """Take messages one by one. Those of a batch that the user's permissions deny are dropped. A denied request may
+        cause a 503, which must not overtake what others get before it: it is taken by itself."""
+        end, drops = messages.stop(begin, end), type(messages) is not Publishes
+        for at, each in enumerate(messages.messages(begin, end), begin):
             if sub.maximum and sub.delivered >= sub.maximum:
                 break
-            if hides is None or not hides(each.subject):
-                self.take(sub, each, 0, 1, client)
+            if (drops or each.reply) and self.hides(each.subject):
+                if drops:
+                    continue
+                if at == begin:
+                    self.take(sub, each, 0, 1, client)
+                return max(at, begin + 1)
+            self.take(sub, each, 0, 1, client)
         return end
 
     def hides(self, subject: bytes) -> bool:

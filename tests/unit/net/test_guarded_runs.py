@@ -191,6 +191,15 @@ def test_a_packet_has_the_effects_of_its_messages(
     assert at_once.effects() == singly.effects()
 
 
+def test_a_503_of_a_denied_request_does_not_overtake_the_message_before_it() -> None:
+    denied = Permissions(subscribe=SubjectRule(None, ("a",)))
+    users = [User(f"u{number}", "p", denied) for number in range(2)]
+    world = World(users, [[">"], ["r.*", ">"]], [])
+    world.send(pub("a.b", b"x") + pub("a", b"y", "r.1"))
+    written = world.effects()[1][0]
+    assert written.index(b"MSG a.b 2 1\r\nx") < written.index(b"HMSG r.1 1 ")
+
+
 def test_a_packet_to_a_weighted_mapping_is_divided() -> None:
     weighted = SubjectMapping("a", (Destination("b", 50), Destination("c", 50)))
     world = World([User("u", "p", None)], [["b", "c"]], [weighted])
