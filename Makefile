@@ -59,7 +59,7 @@ PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.1
 help:
 	@echo "make run      server and compactor over ./data, NATS on 127.0.0.1:4222 (Ctrl-C stops both)"
 	@echo "make demo     336,776 flights through NATS into Delta, queried with SQL"
-	@echo "make test     14 minutes: lint, unit, simulation, socket, the smoke tests of clusters and of the lake"
+	@echo "make test     12 minutes: lint, unit, simulation, socket, the smoke tests of clusters and of the lake"
 	@echo "make test-all make test with the heavy tests (chaos, clusters, Spark, S3, power losses), and conformance"
 	@echo "make conformance  compares lakestream with nats-server live; fails if a recording of nats-server is stale"
 	@echo "make bench    one table of all figures, beside nats-server; ARGS=--quick takes three minutes"

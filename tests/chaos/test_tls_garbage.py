@@ -173,7 +173,9 @@ def _attacked(
             attacker.join()
 
 
-@pytest.mark.parametrize("settings", CONFIG)
+@pytest.mark.parametrize(
+    "settings", [pytest.param(each, marks=pytest.mark.heavy if number else ()) for number, each in enumerate(CONFIG)]
+)
 def test_garbage_harms_nobody_else(start_server: StartServer, settings: str) -> None:
     server = start_server(config=CONFIG[settings], jetstream=False)
     secure = Secure(client_context(server.certificates, "ann"))

@@ -1,6 +1,7 @@
 """Tests of the unmodified npm packages `nats` and `@nats-io/*` on the real socket; js/*.cjs are the scripts.
 
-Buckets are used on nats-server and on the server under test at once, and the client's results must be the same.
+Buckets are used on nats-server and on the server under test at once, and the client's results must be the same. Those of
+the older package `nats`, which has the same code, are heavy tests.
 """
 
 from __future__ import annotations
@@ -119,6 +120,14 @@ def test_npm_nats(server: Server, name: str) -> None:
     npm.passes("client.cjs", server.url, name)
 
 
-@pytest.mark.parametrize(("library", "script", "name"), ROWS, ids=["-".join(row) for row in ROWS])
+@pytest.mark.parametrize(
+    ("library", "script", "name"),
+    [
+        pytest.param(
+            *row, id="-".join(row), marks=() if row[0] == "nats-io" and row[2] != "large" else pytest.mark.heavy
+        )
+        for row in ROWS
+    ],
+)
 def test_buckets(pair: Pair, library: str, script: str, name: str) -> None:
     npm.passes(script, library, name, pair.expected.url, pair.tested.url)

@@ -28,17 +28,17 @@ pytestmark = pytest.mark.unit
 
 SEED = int(os.environ.get("LAKESTREAM_DAMAGE_SEED", "1"))
 SAMPLES = {
-    "server": 5,
-    "base": 5,
-    "checkpoint": 8,
-    "clone": 15,
-    "table": 20,
-    "replica-leader": 12,
-    "replica-follower": 12,
-    "replica-running": 6,
-    "running-s": 8,
+    "server": 3,
+    "base": 3,
+    "checkpoint": 4,
+    "clone": 8,
+    "table": 10,
+    "replica-leader": 6,
+    "replica-follower": 6,
+    "replica-running": 3,
+    "running-s": 4,
 }
-SAMPLE = 40
+SAMPLE = 18
 """Cases of each other place."""
 STORED = Path(__file__).parents[1] / "stored"
 

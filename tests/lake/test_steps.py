@@ -16,7 +16,7 @@ pytestmark = pytest.mark.lake
 @pytest.mark.smoke
 @pytest.mark.parametrize(
     ("name", "step", "how"),
-    [("optimize", 1, How.LOST), ("optimize", 1, How.LATE), ("compaction", 2, How.LOST), ("misfits", 5, How.LATE)],
+    [("optimize", 1, How.LOST), ("optimize", 1, How.LATE), ("compaction", 2, How.LOST)],
 )
 def test_invariant_13_a_commit_whose_outcome_is_unknown_leaves_a_whole_table(
     spark: Any, tmp_path: Path, name: str, step: int, how: How

@@ -171,7 +171,7 @@ listening = st.lists(st.sampled_from(PATTERNS), max_size=2)
     messages,
     st.sampled_from([(), (), (1,), (1, 2), (0,)]),
 )
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=250, deadline=None)
 def test_a_packet_has_the_effects_of_its_messages(
     clients: list[tuple[Permissions | None, list[str]]],
     mapped: list[SubjectMapping],

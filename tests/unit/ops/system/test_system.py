@@ -437,6 +437,7 @@ def test_any_request_is_answered(page: str, body: bytes) -> None:
     assert len(Ear(node.accounts.system).ask(f"SERVER.PING.{page}", body)) == 1
 
 
+@pytest.mark.heavy
 def test_any_value_of_any_option_is_answered() -> None:
     node = Node(**WITH_ACCOUNTS)
     node.system.start()
