@@ -83,6 +83,30 @@ _SCALE = (
 """Rows of the section `scale`, with the bound of their ratio to A (0: no goal). Each has a stall."""
 
 
+_CLI = (
+    ("cli_async", "js pub async`, 128 B", A),
+    ("cli_async_1k", "js pub async`, 1 KiB", A),
+    ("cli_async_16k", "js pub async`, 16 KiB", A),
+    ("cli_async_4", "js pub async`, 4 clients", A),
+    ("cli_async_16", "js pub async`, 16 clients", A),
+    ("cli_batch", "js pub atomic`", A),
+    ("cli_sync", "js pub sync`", B),
+    ("cli_sync_16", "js pub sync`, 16 clients", B),
+    ("cli_ordered", "js ordered`", A),
+    ("cli_fetch", "js fetch`", A),
+    ("cli_consume", "js consume`", A),
+    ("cli_get", "js get sync`", A),
+    ("cli_kv_put", "kv put`", B),
+    ("cli_kv_put_16", "kv put`, 16 clients", B),
+    ("cli_kv_get", "kv get`", A),
+    ("cli_service", "service request`", A),
+    ("cli_service_16", "service request`, 16 clients", A),
+    ("cli_pub", "pub`, no subscriber", A),
+    ("cli_pubsub", "pub`, one subscriber", A),
+)
+"""Runs of the section `cli`: key, words, and the server that the ratio of at least 1 is to."""
+
+
 def _scale(key: str, title: str, unit: str, bound: float) -> tuple[Figure, Figure]:
     """Return a row's time, and the longest wait of another client meanwhile."""
     goals = (_at_most(A, bound),) if bound else ()
@@ -135,6 +159,7 @@ FIGURES = (
     Figure("compaction_mib", "compaction", "compaction: peak memory", "MiB", (_at_most("", 1536),)),
     Figure("compaction_beside", "compaction", "compaction beside a publisher", "msgs/s", (_at_least("", 60_000),)),
     Figure("compaction_beside_mib", "compaction", "the same: peak memory", "MiB", (_at_most("", 1536),)),
+    *(Figure(key, "cli", f"`nats bench {words}", "msgs/s", (_at_least(against, 1.0),)) for key, words, against in _CLI),
     *(figure for each in _SCALE for figure in _scale(*each)),
     Figure("scale_ids_bytes", "scale", "a message id and its message: memory", "B", (_at_most(A, 1.0),)),
     Figure("scale_streams_last", "scale", "the last tenth of 5,000 streams, each", "ms", (_at_most(A, 1.5),)),

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import lakestream
-from tests.bench import growth, report, scale, sections, sql
+from tests.bench import growth, natscli, report, scale, sections, sql
 from tests.bench.figures import FIGURES, KINDS, OURS, RESULTS, ROOT, A, Machine, Results, Section, load, number, row
 from tests.bench.sections import Plan
 from tests.servers import Kind, program
@@ -46,6 +46,7 @@ SECTIONS: dict[str, Callable[[Plan, Section], None]] = {
     "compaction": sections.compaction,
     "sql": sql.sql,
     "scale": scale.scale,
+    "cli": natscli.cli,
 }
 SPARK = ("fresh", "compaction", "sql")
 

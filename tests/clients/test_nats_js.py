@@ -1,7 +1,7 @@
 """Tests of the unmodified npm packages `nats` and `@nats-io/*` on the real socket; js/*.cjs are the scripts.
 
-Buckets are used on nats-server and on the server under test at once, and the client's results must be the same. Those of
-the older package `nats`, which has the same code, are heavy tests.
+Buckets are used on nats-server and on the server under test at once, and the client's results must be the same. Those
+of the older package `nats`, which has the same code, are heavy tests.
 """
 
 from __future__ import annotations
