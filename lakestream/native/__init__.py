@@ -13,6 +13,7 @@ __all__ = [
     "NATIVE",
     "WHY",
     "SubjectMatcher",
+    "SubjectSeeker",
     "check_records",
     "choose_run",
     "decode_record",
@@ -38,6 +39,7 @@ try:
         raise ImportError("LAKESTREAM_NATIVE=off")
     from lakestream.native._fast import (
         SubjectMatcher,
+        SubjectSeeker,
         check_records,
         choose_run,
         decode_record,
@@ -58,6 +60,7 @@ except ImportError as error:
     WHY = "it is not built" if isinstance(error, ModuleNotFoundError) else str(error)
     from lakestream.native.plain import (
         SubjectMatcher,
+        SubjectSeeker,
         check_records,
         choose_run,
         decode_record,

@@ -1,5 +1,6 @@
 # Types of the compiled module: those of its twin.
 from lakestream.native.plain import SubjectMatcher as SubjectMatcher
+from lakestream.native.plain import SubjectSeeker as SubjectSeeker
 from lakestream.native.plain import check_records as check_records
 from lakestream.native.plain import choose_run as choose_run
 from lakestream.native.plain import decode_record as decode_record

@@ -883,3 +883,91 @@ cdef class SubjectMatcher:
             if matched(self.root, text, text + PyBytes_GET_SIZE(subject)):
                 found.append(subject)
         return found
+
+
+cdef bytes sought(list tokens, bytes low):
+    """Return a lower bound of the subjects from `low` on that match a pattern: `low` itself, or a greater one."""
+    cdef const char *text = PyBytes_AS_STRING(low)
+    cdef const char *dot
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(low), last = len(tokens) - 1, at = 0, star = -1, number, length, there
+    cdef bytes token
+    cdef int order
+    for number in range(last + 1):
+        token = tokens[number]
+        length = PyBytes_GET_SIZE(token)
+        if length == 1 and PyBytes_AS_STRING(token)[0] == 42:
+            dot = <const char *> memchr(text + at, 46, size - at)
+            if dot == NULL:
+                return low
+            star = dot - text
+            at = star + 1
+            continue
+        there = min(size - at, length)
+        order = memcmp(PyBytes_AS_STRING(token), text + at, there)
+        if order == 0 and there < length:
+            order = 1
+        elif order == 0 and number < last:
+            order = 46 - <int> <uint8_t> text[at + length] if at + length < size else 1
+        if order > 0:
+            return low[:at] + token + (b"." if number < last else b"")
+        if order < 0:
+            break
+        at += length + (number < last)
+    else:
+        if at == size:
+            return low
+    return low if star < 0 else low[:star] + b"/"
+
+
+cdef inline bint less(bytes one, bytes other) noexcept:
+    """Return True if `one` is before `other`."""
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(one), more = PyBytes_GET_SIZE(other)
+    cdef int order = memcmp(PyBytes_AS_STRING(one), PyBytes_AS_STRING(other), min(size, more))
+    return order < 0 or (order == 0 and size < more)
+
+
+cdef Py_ssize_t place_of(list names, bytes wanted, Py_ssize_t lo):
+    """Return the place of the first name from `lo` on that is not less than `wanted`, by galloping from there."""
+    cdef Py_ssize_t count = len(names), hi = lo, step = 1, middle
+    while hi < count and less(<bytes?> names[hi], wanted):
+        lo = hi + 1
+        hi += step
+        step *= 2
+    hi = min(hi, count)
+    while lo < hi:
+        middle = (lo + hi) // 2
+        if less(<bytes?> names[middle], wanted):
+            lo = middle + 1
+        else:
+            hi = middle
+    return lo
+
+
+cdef class SubjectSeeker:
+    cdef list parted
+
+    def __init__(self, patterns):
+        self.parted = [pattern.split(b".") for pattern in patterns]
+
+    cpdef bytes bound(self, bytes low):
+        cdef bytes least = None, found
+        for tokens in self.parted:
+            found = sought(tokens, low)
+            if found is low:
+                return low
+            if least is None or less(found, least):
+                least = found
+        return least
+
+    def choose(self, list names not None, bytes low not None, bytes end not None):
+        cdef list found = []
+        cdef Py_ssize_t at = 0, stop = place_of(names, end, 0) if end else len(names)
+        cdef bytes name
+        while (at := place_of(names, low, at)) < stop:
+            name = names[at]
+            low = self.bound(name)
+            if low is name:
+                found.append(name)
+                at += 1
+                low = name + b"\0"
+        return found, low

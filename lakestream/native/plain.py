@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 import struct
 from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import repeat
@@ -599,3 +600,50 @@ class SubjectMatcher:
                     following.append(node[b"*"])
             nodes = following
         return any(b"." in node for node in nodes)
+
+
+class SubjectSeeker:
+    """Skips the subjects between two that match one of some patterns, in the order of bytes.
+
+    Args:
+        patterns: valid filters that have a token `*`, and a last token that is literal.
+    """
+
+    def __init__(self, patterns: Iterable[bytes]) -> None:
+        self._parted = [pattern.split(b".") for pattern in patterns]
+
+    def bound(self, low: bytes) -> bytes:
+        """Return a lower bound, not below `low`, of the matching subjects from `low` on."""
+        return min([_sought(tokens, low) for tokens in self._parted])
+
+    def choose(self, names: list[bytes], low: bytes, end: bytes) -> tuple[list[bytes], bytes]:
+        """Return those of the names, ascending, from `low` on and before `end` (if any) that match, with others between
+        them perhaps; and a lower bound of the matches behind them. Hot."""
+        found = []
+        at, stop = 0, bisect_left(names, end) if end else len(names)
+        while (at := bisect_left(names, low, at)) < stop:
+            name = names[at]
+            low = self.bound(name)
+            if low == name:
+                found.append(name)
+                at += 1
+                low = name + b"\0"
+        return found, low
+
+
+def _sought(tokens: Sequence[bytes], low: bytes) -> bytes:
+    """Return a lower bound of the subjects from `low` on that match a pattern."""
+    at, last, beyond = 0, len(tokens) - 1, low
+    for number, token in enumerate(tokens):
+        if token == b"*":
+            end = low.find(b".", at)
+            if end < 0:
+                return low
+            at, beyond = end + 1, low[:end] + b"/"  # the byte after the dot: behind all with the same tokens up to here
+            continue
+        wanted = token if number == last else token + b"."
+        there = low[at : at + len(wanted)]
+        if wanted != there:
+            return low[:at] + wanted if wanted > there else beyond
+        at += len(wanted)
+    return low if at == len(low) else beyond

@@ -13,7 +13,7 @@ import string
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from lakestream.native import SubjectMatcher
+from lakestream.native import SubjectMatcher, SubjectSeeker
 
 T = TypeVar("T")
 
@@ -302,7 +302,7 @@ class SubjectWalk(NamedTuple):
 
     head: bytes
     choose: Callable[[list[bytes]], list[bytes]]
-    seek: Callable[[bytes], bytes] | None
+    seek: SubjectSeeker | None
 
 
 def walks(patterns: Iterable[bytes]) -> list[SubjectWalk]:
@@ -316,35 +316,13 @@ def walks(patterns: Iterable[bytes]) -> list[SubjectWalk]:
     return [SubjectWalk(head, chooser(some, head), seeker(some)) for head, some in ranges]
 
 
-def seeker(patterns: Sequence[bytes]) -> Callable[[bytes], bytes] | None:
-    """Return a function that skips subjects between two that match, in the order of bytes; None if it would not pay.
-
-    It returns a lower bound, not below its argument, of the matching subjects from its argument on.
-    """
+def seeker(patterns: Sequence[bytes]) -> SubjectSeeker | None:
+    """Return what skips subjects between two that match; None if that would not pay."""
     parted = [pattern.split(b".") for pattern in patterns]
-    if len(parted) > SOUGHT_PATTERNS or not all(
+    pays = len(parted) <= SOUGHT_PATTERNS and all(
         b"*" in tokens and tokens[-1] not in (b"*", b">") and tokens[-1] for tokens in parted
-    ):
-        return None
-    return lambda low: min([_sought(tokens, low) for tokens in parted])
-
-
-def _sought(tokens: Sequence[bytes], low: bytes) -> bytes:
-    """Return a lower bound of the subjects from `low` on that match a pattern whose last token is literal."""
-    at, last, beyond = 0, len(tokens) - 1, low
-    for number, token in enumerate(tokens):
-        if token == b"*":
-            end = low.find(b".", at)
-            if end < 0:
-                return low
-            at, beyond = end + 1, low[:end] + b"/"  # the byte after the dot: behind all with the same tokens up to here
-            continue
-        wanted = token if number == last else token + b"."
-        there = low[at : at + len(wanted)]
-        if wanted != there:
-            return low[:at] + wanted if wanted > there else beyond
-        at += len(wanted)
-    return low if at == len(low) else beyond
+    )
+    return SubjectSeeker(patterns) if pays else None
 
 
 def chooser(patterns: Sequence[bytes], head: bytes) -> Callable[[list[bytes]], list[bytes]]:

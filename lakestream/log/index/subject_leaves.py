@@ -13,17 +13,20 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from lakestream.log.format.errors import LogError
 from lakestream.log.index.cold_rows import BlockFile, FileBlock, encode_rows, first_name
 from lakestream.log.index.histories import Held
 from lakestream.log.index.histories import held as in_memory
+from lakestream.native import SubjectSeeker
 
 LEAF_ROWS = 256
 """Subjects in a block, and in a leaf that was just divided."""
 SPLIT_ROWS = 2 * LEAF_ROWS
 """A leaf with more subjects in memory is divided."""
+SOUGHT_LEAVES = 16
+"""Number of leaves in which the wanted subjects are sought at once."""
 COLD_HISTORY = 64
 """A subject with more sequences stays in memory: writing them with each change of a neighbour costs too much."""
 
@@ -35,7 +38,7 @@ Blocks that are made while a server runs are shorter."""
 class SubjectLeaf:
     """One range of subjects; see the module. `part`: other leaves share the block, each with the rows in its range.
 
-    The first `ordered` names, with which it was made, are in the order of subjects.
+    The first `ordered` names are in the order of subjects.
     """
 
     __slots__ = ("block", "names", "ordered", "part")
@@ -46,31 +49,12 @@ class SubjectLeaf:
         self.block = block
         self.part = part
 
-    def begun(self, head: bytes, end: bytes) -> list[bytes]:
-        """Return the names from `head` on and before `end`, which are few in most leaves."""
-        names, ordered = self.names, self.ordered
-        found = names[bisect_left(names, head, 0, ordered) : bisect_left(names, end, 0, ordered)]
-        if ordered < len(names):
-            found += [name for name in names[ordered:] if name.startswith(head)]
-        return found
-
-    def sought(
-        self, low: bytes, end: bytes, high: bytes | None, seek: Callable[[bytes], bytes]
-    ) -> tuple[list[bytes], bytes | None]:
-        """Return candidates (see `Leaves.candidates`) from `low` on and before `end` (if any), and where to go on: at
-        `high`, where the range ends, or at a later subject. For a leaf whose names are all in order."""
-        names = self.names
-        at, stop = bisect_left(names, low), bisect_left(names, end) if end else len(names)
-        if at < stop and (wanted := seek(names[at])) > names[at]:
-            if high is not None and wanted >= high:
-                return [], wanted
-            at = bisect_left(names, wanted, at)
-        if at >= stop:
-            return [], high
-        behind = seek(names[at] + b"\0")
-        if high is not None and behind >= high:
-            return names[at : at + 1], behind
-        return names[at:stop], high
+    def in_order(self) -> list[bytes]:
+        """Return all names in the order of subjects. Later additions are sorted in: the next walk finds them so."""
+        if self.ordered < len(self.names):
+            self.names = sorted(self.names)
+            self.ordered = len(self.names)
+        return self.names
 
 
 class Leaves:
@@ -164,7 +148,7 @@ class Leaves:
             yield [name for name in dict.fromkeys(here) if held.get(name)] + away
 
     def candidates(
-        self, head: bytes, seek: Callable[[bytes], bytes] | None = None
+        self, head: bytes, seek: SubjectSeeker | None = None
     ) -> Iterator[tuple[list[bytes], list[bytes]]]:
         """Yield the subjects that begin with `head`, leaf by leaf: those in memory, which may have no message any more
         or occur twice, and those that are only in the file.
@@ -173,36 +157,43 @@ class Leaves:
         OSError.
 
         Args:
-            seek: returns the subject from which on somebody wants subjects, of all from its argument on.
+            seek: skips subjects that nobody wants, where all of a leaf are in memory.
         """
         held, low = self._held, head
         end = head[:-1] + b"/" if head else b""  # the byte after the dot that ends every head
+        found: list[bytes] = []
+        leaves = 0
         while True:
             floor = low
             if seek is not None:
-                low = seek(low)
+                low = seek.bound(low)
                 if end and low >= end:
-                    return
+                    break
             at = bisect_right(self.lows, low) - 1
             leaf, high = self.leaves[at], self._high(at)
-            if seek is not None and leaf.block is None and leaf.ordered == len(leaf.names):
-                here, following = leaf.sought(low, end, high, seek)
-                if here:
-                    yield here, []
-                if following is None or (end and following >= end):
-                    return
-                low = following
-                continue
-            here = leaf.begun(head, end) if head else leaf.names
-            away: list[bytes] = []
-            if leaf.block is not None:
-                away = [name for name in self.copy(at).block_rows() if name not in held and name.startswith(head)]
-            if floor != head and self.lows[at] < floor:  # leaves were joined: the names before were yielded
-                here, away = [name for name in here if name >= floor], [name for name in away if name >= floor]
-            yield here, away
+            if seek is not None and leaf.block is None:
+                some, low = seek.choose(leaf.in_order(), low, end)
+                found += some
+                leaves += 1
+                if leaves == SOUGHT_LEAVES:
+                    yield found, []
+                    found, leaves = [], 0
+            else:
+                here, away = leaf.names, list[bytes]()
+                if head:
+                    here = leaf.in_order()
+                    here = here[bisect_left(here, head) : bisect_left(here, end)]
+                if leaf.block is not None:
+                    away = [name for name in self.copy(at).block_rows() if name not in held and name.startswith(head)]
+                if floor != head and self.lows[at] < floor:  # leaves were joined: the names before were yielded
+                    here, away = [name for name in here if name >= floor], [name for name in away if name >= floor]
+                yield found + here, away
+                found, leaves = [], 0
             if high is None or (end and high >= end):
-                return
-            low = high
+                break
+            low = max(low, high)
+        if found:
+            yield found, []
 
     def copy(self, at: int) -> LeafCopy:
         """Return one leaf as it is now."""

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestream.native import SubjectMatcher, plain
+from lakestream.native import SubjectMatcher, SubjectSeeker, plain
 from lakestream.protocol.subjects import (
     SubjectFilters,
     chooser,
@@ -263,13 +263,36 @@ def test_no_subject_that_matches_is_skipped(patterns: list[bytes], subjects: lis
     if seek is None:
         return
     wanted = [each for each in subjects if each >= low and any(matches(pattern, each) for pattern in patterns)]
-    assert low <= seek(low) <= min(wanted, default=seek(low))
+    assert low <= seek.bound(low) <= min(wanted, default=seek.bound(low))
+
+
+@pytest.mark.parametrize("make", [SubjectSeeker, plain.SubjectSeeker])
+@given(st.lists(SOUGHT, min_size=1, max_size=3), st.lists(STORED, max_size=40), STORED | st.just(b""), STORED)
+def test_the_matches_among_names_in_order_are_found(
+    make: type[plain.SubjectSeeker], patterns: list[bytes], subjects: list[bytes], low: bytes, end: bytes
+) -> None:
+    names, seek = sorted(subjects), make(patterns)
+    for until in (b"", end):
+        found, following = seek.choose(names, low, until)
+        between = [each for each in names if low <= each and (not until or each < until)]
+        wanted = [each for each in between if any(matches(pattern, each) for pattern in patterns)]
+        assert [each for each in found if each in wanted] == list(dict.fromkeys(wanted))
+        assert set(found) <= set(between)
+        assert low <= following
+        later = [each for each in subjects if until and each >= max(low, until)]
+        assert all(following <= each for each in later if any(matches(pattern, each) for pattern in patterns))
+        assert (found, following) == plain.SubjectSeeker(patterns).choose(names, low, until)
+
+
+@given(st.lists(SOUGHT, min_size=1, max_size=3), STORED | st.just(b""))
+def test_both_seekers_know_the_same_bound(patterns: list[bytes], low: bytes) -> None:
+    assert SubjectSeeker(patterns).bound(low) == plain.SubjectSeeker(patterns).bound(low)
 
 
 def test_seeking_goes_from_one_match_to_the_next() -> None:
     seek = seeker([b"k.*.7"])
     assert seek is not None
-    assert [seek(low) for low in (b"k.12.", b"k.12.7", b"k.12.70", b"k.12/")] == [
+    assert [seek.bound(low) for low in (b"k.12.", b"k.12.7", b"k.12.70", b"k.12/")] == [
         b"k.12.7",
         b"k.12.7",
         b"k.12/",
