@@ -65,7 +65,7 @@ def _replayed(site: Site, store: Store, found: RecoveredLog) -> Stream | None:
             # Killed between creating the directory and its first entry: the creation was not acknowledged.
             store.check_unused()
             site.log.warn(f"stream {found.name}: removing an unfinished creation: {store.directory}")
-            store.destroy()
+            site.shared.stores.files.remove_tree(store.destroy())
             return None
         before = [first]
         while before[-1][0].kind in (Kind.NOOP, Kind.MEMBERSHIP):  # a replica's log, see docs/replication.md
@@ -82,7 +82,7 @@ def _replayed(site: Site, store: Store, found: RecoveredLog) -> Stream | None:
     if stream.applier.restoring:
         # The restore was not acknowledged; its client repeats it.
         site.log.warn(f"stream {found.name}: removing an unfinished restore")
-        store.destroy()
+        site.shared.stores.files.remove_tree(store.destroy())
         return None
     stream.hidden = False
     stream.applier.created = True

@@ -552,7 +552,7 @@ class Replica:
             before = self.stream
             if before is not None:
                 before.cease()
-                before.store.destroy()
+                self._site.files.stores.files.remove_tree(before.store.destroy())
             self._site.files.stores.take_in(self.directory)
             store = self._open_store(0)
             found.append(self._recover(store, offer.index))
@@ -587,16 +587,15 @@ class Replica:
             self.stream.store.close(self.stream.dump())
 
     def remove(self, deleted: CreateStream | None) -> str:
-        """Remove the files. Block; after `stop`.
+        """Rename the files, so that no start finds them; return what remains to be removed. Block; after `stop`.
 
-        Those of a deleted stream stay until the lake has them (deleted_streams.py); return their directory. Every
-        member seals the entries that it has applied: ranges of different members agree.
+        Those of a deleted stream stay until the lake has them (deleted_streams.py). Every member seals the entries that
+        it has applied: ranges of different members agree.
         """
         stream = self.stream
         if deleted is None:
-            if stream is not None:
-                stream.store.destroy()
-            return self._site.files.remove(self)
+            left = stream.store.destroy() if stream is not None else ""
+            return self._site.files.remove(self) or left
         note, left = encode(deleted), ""
         if stream is not None:
             # A failed log cannot be sealed. Other members have all of its acked entries; without others sealing raises,

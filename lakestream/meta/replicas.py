@@ -222,7 +222,7 @@ class Replicas:
         self._shared.io.submit(lambda: replica.create_or_open(membership, lost), done, how)
 
     def drop(self, uid: str, done: Callable[[ApiError | None], None], deleted: CreateStream | None = None) -> None:
-        """Remove the replica with its files; call `done(None)` once they are removed, or if there is no replica.
+        """Remove the replica with its files; call `done(None)` once no start finds them, or if there is no replica.
 
         `deleted`: the stream, if it is deleted. Then `done` is called once the deletion is durable; the files stay
         until the lake has them (deleted_streams.py).
@@ -260,7 +260,11 @@ class Replicas:
     def _remove(self, replica: Replica) -> None:
         from lakestream.ended import reexamine  # once something ends
 
-        deleted = replica.deleted
+        deleted, files = replica.deleted, self._shared.stores.files
+
+        def cleared(_: object, error: BaseException | None) -> None:
+            if error is not None:
+                self._log.warn(f"stream {replica.name}: the next start removes its files: {error}")
 
         def removed(left: str | None, error: BaseException | None) -> None:
             failed = None
@@ -276,6 +280,8 @@ class Replicas:
                 deleted_streams.release(self._shared, deleted, left or "")
             elif replica.found and replica.stream is None:
                 self._log.warn(f"stream {replica.name}: removed; its log could not be read, so a table of it stays")
+            if left and deleted is None:  # who deletes a stream does not wait for that
+                self._shared.io.lane(background=True).submit(lambda: files.remove_tree(left), cleared)
             for waiting in self._removals.pop(replica.key, []):
                 waiting(failed)
             if error is None:

@@ -282,16 +282,15 @@ class FileStores:
     def remove(self, account: str, name: str, note: bytes = b"") -> str:
         """Remove the files of a stream that is not open.
 
-        With a note they stay until the lake has them (deleted_streams.py); return their directory, "" when there is
-        none. Either way the first step is a rename, so that a restart never opens a partly removed stream.
+        With a note they stay until the lake has them (deleted_streams.py). This is a rename, so that a restart never
+        opens a partly removed stream; return what has the files now, "" when there are none.
         """
         directory = self.directory(account, name)
         self._root.creations.forget(directory)
         self.files.remove_tree(directory + INCOMING)
         if note:
             return root.leave(self.files, directory, note)
-        root.discard(self.files, directory)
-        return ""
+        return root.discard(self.files, directory)
 
     # ------------------------------------------------------------------ a state from another node
     def incoming(self, directory: str, identity: bytes, names: Sequence[str]) -> str:

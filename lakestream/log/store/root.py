@@ -4,7 +4,7 @@ Belongs here: the version and the lock of a store, the spelling of accounts as d
 store, and the removal of stream directories. The lake spells names of its own accord (lake/storage/paths.py).
 
 Removal. One rename decides: before it the stream is whole, behind it the name is free and no start takes the directory
-for a stream. A directory that is no longer needed (`discard`) is removed at once, or by the next start. One of which
+for a stream. A directory that is no longer needed (`discard`) is removed soon, or by the next start. One of which
 the lake is still owed something (`leave`) stays with a note until `clear`; a start finds it again (`Survey.left`).
 """
 
@@ -262,14 +262,15 @@ _NOTE_MAGIC = b"LKNT"
 _NOTE_HEAD = 8  # magic and crc
 
 
-def discard(files: Files, directory: str, renamed: Callable[[], None] = lambda: None) -> None:
-    """Remove an unused directory if it exists; call `renamed` once no restart finds it. Block."""
-    if files.is_directory(directory):
-        gone = f"{directory}{GONE}{time.time_ns()}"
-        files.replace(directory, gone)
-        files.sync_directory(os.path.dirname(directory))
-        renamed()
-        files.remove_tree(gone)
+def discard(files: Files, directory: str) -> str:
+    """Rename an unused directory, so that no restart finds it; return what remains to be removed, "" if it is missing.
+    Block."""
+    if not files.is_directory(directory):
+        return ""
+    gone = f"{directory}{GONE}{time.time_ns()}"
+    files.replace(directory, gone)
+    files.sync_directory(os.path.dirname(directory))
+    return gone
 
 
 def leave(files: Files, directory: str, note: bytes) -> str:

@@ -620,18 +620,18 @@ class SegmentStore(Store):
             self._rows.close()
             self.log.close()
 
-    def destroy(self) -> None:
-        """Rename the directory before removing it: a kill leaves a whole stream or one that is known to be gone."""
+    def destroy(self) -> str:
         self._empty()
         self.closed = True
         with self.lock:
             if not self._shut():
-                return
+                return ""
             if self.log.birth is None:
                 self.on_removing()
-                discard(self.log.files, self.directory)
-            else:  # the journal makes it whole again, as long as it is not forgotten
-                discard(self.log.files, self.directory, self.on_removing)
+                return discard(self.log.files, self.directory)
+            gone = discard(self.log.files, self.directory)
+            self.on_removing()  # until then the journal makes it whole again
+            return gone
 
     def leave(self, note: bytes, seal: bool) -> str:
         self.closed = True

@@ -444,10 +444,14 @@ class Store:
         self._rows.close()
         self.log.close()
 
-    def destroy(self) -> None:
-        """Remove the stream from disk; reading finds nothing from now on. Block; any thread."""
+    def destroy(self) -> str:
+        """Rename the stream's files, so that no start finds them; return what remains to be removed, "" without files.
+
+        Reading finds nothing from now on. Block; any thread.
+        """
         self._empty()
         self.abandon()
+        return ""
 
     def leave(self, note: bytes, seal: bool) -> str:
         """Like `destroy`, but the files stay, with a note, under a name that is no stream's (root.py).
@@ -459,8 +463,7 @@ class Store:
             note: identifies the deleted stream; see `root.note_in`.
             seal: first seal everything that is applied, if there are messages or removals in it.
         """
-        self.destroy()
-        return ""
+        return self.destroy()
 
     # ------------------------------------------------------------------ files; without any
     @property

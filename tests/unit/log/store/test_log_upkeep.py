@@ -15,6 +15,7 @@ from lakestream.log.format.files import Files
 from lakestream.log.format.record import record_length
 from lakestream.log.store import segment_store as upkeep_module
 from lakestream.log.store.checkpoint import HEAD_SIZE, VERSION
+from lakestream.log.store.root import GONE
 from lakestream.log.store.segment_log import LogOptions
 from lakestream.log.store.segment_store import open_store
 from tests.faults.files import FaultyFiles
@@ -410,10 +411,11 @@ def test_closing_gives_back_every_descriptor(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_destroying_removes_everything_and_the_name_is_free_again(tmp_path: Path) -> None:
+def test_destroying_leaves_nothing_for_a_start_and_the_name_is_free_again(tmp_path: Path) -> None:
     stream, _ = filled(str(tmp_path / "streams" / "S"))
-    stream.store.destroy()
-    assert os.listdir(tmp_path / "streams") == []
+    left = stream.store.destroy()
+    assert [str(tmp_path / "streams" / each) for each in os.listdir(tmp_path / "streams")] == [left]
+    assert GONE in left
     assert stream.store.read(60) is None
     assert stream.store.read_run(1, 10, 1000) == []
     fresh = MiniStream(str(tmp_path / "streams" / "S"), SMALL)
