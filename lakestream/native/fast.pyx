@@ -536,17 +536,22 @@ def frame_run(
     cdef Numbers numbers = checked(buf, places, begin, end, len(subjects)), place
     cdef Numbers blocks = checked_heads(heads, numbers, begin, end)
     cdef const char *text = PyBytes_AS_STRING(buf)
-    cdef Py_ssize_t total = 0, at, head, size
+    cdef Py_ssize_t total = 0, ids = 0, at, head, size, each
     cdef char *out
-    cdef bytes subject, frames, verb = b"HMSG " if sid else b"HPUB ", addressed = b" " + sid if sid else sid
+    cdef bytes subject, addressed, frames, verb = b"HMSG " if sid else b"HPUB "
+    cdef list several = [b" " + one for one in sid.split(b" ")] if sid else [sid]
+    cdef Py_ssize_t count = len(several)
+    for addressed in several:
+        ids += PyBytes_GET_SIZE(addressed)
     for at in range(begin, end):
         place = numbers + at * FIELDS
         subject = <bytes?> subjects[at]
         head = blocks[at] if blocks != NULL else 0
         size = head + place[3]
         # MSG or PUB, two blanks, two line ends; with a header block an H, a blank and a number more.
-        total += 9 + PyBytes_GET_SIZE(subject) + PyBytes_GET_SIZE(addressed) + digits(size) + size
-        total += place[1] + (place[1] > 0) + (2 + digits(head) if head else 0)
+        each = 9 + PyBytes_GET_SIZE(subject) + digits(size) + size
+        each += place[1] + (place[1] > 0) + (2 + digits(head) if head else 0)
+        total += each * count + ids
     frames = PyBytes_FromStringAndSize(NULL, total)
     out = PyBytes_AS_STRING(frames)
     for at in range(begin, end):
@@ -554,15 +559,17 @@ def frame_run(
         subject = <bytes> subjects[at]
         head = blocks[at] if blocks != NULL else 0
         size = head + place[3]
-        out = put(out, PyBytes_AS_STRING(verb) + (head == 0), 4 + (head > 0))
-        out = put(out, PyBytes_AS_STRING(subject), PyBytes_GET_SIZE(subject))
-        out = put(put(out, PyBytes_AS_STRING(addressed), PyBytes_GET_SIZE(addressed)), b" ", 1)
-        if place[1]:
-            out = put(put(out, text + place[0], place[1]), b" ", 1)
-        if head:
-            out = put(put_number(out, head), b" ", 1)
-        out = put(put_number(out, size), b"\r\n", 2)
-        out = put(put(out, text + place[2] - head, size), b"\r\n", 2)
+        for each in range(count):
+            addressed = <bytes> several[each]
+            out = put(out, PyBytes_AS_STRING(verb) + (head == 0), 4 + (head > 0))
+            out = put(out, PyBytes_AS_STRING(subject), PyBytes_GET_SIZE(subject))
+            out = put(put(out, PyBytes_AS_STRING(addressed), PyBytes_GET_SIZE(addressed)), b" ", 1)
+            if place[1]:
+                out = put(put(out, text + place[0], place[1]), b" ", 1)
+            if head:
+                out = put(put_number(out, head), b" ", 1)
+            out = put(put_number(out, size), b"\r\n", 2)
+            out = put(put(out, text + place[2] - head, size), b"\r\n", 2)
     return frames
 
 

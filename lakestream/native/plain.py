@@ -342,19 +342,21 @@ def frame_run(
     Raise IndexError for messages that are not there.
 
     Args:
-        sid: b"": commands.
+        sid: b"": commands. With blanks between several ids, each message is framed for all of them.
     """
     _check(buf, places, begin, end, len(subjects), heads)
-    verb, addressed = (b"MSG", b" " + sid) if sid else (b"PUB", b"")
+    verb, several = (b"MSG", [b" " + each for each in sid.split(b" ")]) if sid else (b"PUB", [b""])
     parts: list[bytes] = []
     rows = zip(subjects[begin:end], _rows(places, begin, end), heads[begin:end] or repeat(0), strict=False)
     for subject, (reply_at, reply_length, at, size), head in rows:
         reply = buf[reply_at : reply_at + reply_length] + b" " if reply_length else b""
-        if head:
-            verbs = (b"H" + verb, subject, addressed, reply, head, head + size, buf[at - head : at + size])
-            parts.append(b"%b %b%b %b%d %d\r\n%b\r\n" % verbs)
-        else:
-            parts.append(b"%b %b%b %b%d\r\n%b\r\n" % (verb, subject, addressed, reply, size, buf[at : at + size]))
+        for addressed in several:
+            if head:
+                verbs = (b"H" + verb, subject, addressed, reply, head, head + size, buf[at - head : at + size])
+                parts.append(b"%b %b%b %b%d %d\r\n%b\r\n" % verbs)
+            else:
+                verbs_of = (verb, subject, addressed, reply, size, buf[at : at + size])
+                parts.append(b"%b %b%b %b%d\r\n%b\r\n" % verbs_of)
     return b"".join(parts)
 
 

@@ -274,7 +274,7 @@ class Hub:
         """Hand messages of a part of a run to the subscriptions of its match, as many as the first one takes at once.
         Return the message behind them; 0: there is no subscription."""
         stop = 0
-        for sub in match.takers:
+        for sub in match.parties:
             sink = sub.sink
             if sink is origin and not sink.echo:
                 continue
@@ -360,7 +360,7 @@ class Hub:
             begin = end
             match, end = self._part(run, begin, len(run))
             here = match.here or match
-            if here.columnar:
+            if here.columnar and len(here.parties) == len(here.takers):
                 subs, left = self._meant(here, groups)
                 for sub in subs:
                     hand(sub, run, begin, end, client)

@@ -109,10 +109,10 @@ class Publishes(msgspec.Struct, gc=False):
         return end
 
     def frames(self, sid: bytes, begin: int, end: int) -> tuple[bytes, int, int, int]:
-        """Return the frames of some messages for a subscription, their number, the bytes of their header blocks and
-        payloads, and the message behind them."""
-        frames = frame_run(self.buf, self.subjects, self.places, self.heads, begin, end, sid)
-        return frames, end - begin, self.bytes_of(begin, end), end
+        """Return the frames of some messages for a subscription, or for several with a blank between their ids, their
+        number, the bytes of their header blocks and payloads, and the message behind them."""
+        frames, each = frame_run(self.buf, self.subjects, self.places, self.heads, begin, end, sid), 1 + sid.count(b" ")
+        return frames, (end - begin) * each, self.bytes_of(begin, end) * each, end
 
     def reply(self, at: int) -> bytes:
         """Return the reply subject of a message; b"" if it has none."""

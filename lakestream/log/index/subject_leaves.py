@@ -147,9 +147,7 @@ class Leaves:
         for here, away in self.candidates(head):
             yield [name for name in dict.fromkeys(here) if held.get(name)] + away
 
-    def candidates(
-        self, head: bytes, seek: SubjectSeeker | None = None
-    ) -> Iterator[tuple[list[bytes], list[bytes]]]:
+    def candidates(self, head: bytes, seek: SubjectSeeker | None = None) -> Iterator[tuple[list[bytes], list[bytes]]]:
         """Yield the subjects that begin with `head`, leaf by leaf: those in memory, which may have no message any more
         or occur twice, and those that are only in the file.
 

@@ -153,6 +153,28 @@ class Subscription:
         self.weight = 1
 
 
+class SubscriptionGroup(Subscription):
+    """Several subscriptions of one sink, as one: it gets each message for all of them, before the next one.
+
+    `sid` has all of theirs, with blanks between them. `delivered` can only be added to: each of them gets its part.
+    """
+
+    __slots__ = ("subs",)
+
+    def __init__(self, subs: list[Subscription]) -> None:
+        super().__init__(subs[0].sink, b"", b"", b" ".join(sub.sid for sub in subs))
+        self.subs = subs
+
+    @property
+    def delivered(self) -> int:
+        return 0
+
+    @delivered.setter
+    def delivered(self, more: int) -> None:
+        for sub in getattr(self, "subs", ()):
+            sub.delivered += more // len(self.subs)
+
+
 def hand(sub: Subscription, messages: Messages, begin: int, end: int, client: ClientInfo) -> None:
     """Have the sink of a subscription take messages, all of them."""
     while begin < end:
@@ -164,28 +186,34 @@ class Match:
 
     Attributes:
         plain: subscriptions without a queue group; each receives the message. At most one of each other server.
+        parties: if `columnar`, who takes a run of messages, one after the other: those of one sink are a group.
         queues: the members of each queue group, one of which receives the message; another server appears once per
             member there, so that every member has the same chance, or less often in proportion (`MAX_PLACES`).
         here: the part for messages from another node (subscriptions of this node that are not local); None: all.
     """
 
-    __slots__ = ("_columnar", "here", "plain", "queues")
+    __slots__ = ("_columnar", "here", "parties", "plain", "queues")
 
     def __init__(self, plain: list[Subscription], queues: list[list[Subscription]], here: Match | None = None) -> None:
         self.plain = plain
         self.queues = queues
         self.here = here
         self._columnar: bool | None = None
+        self.parties: list[Subscription] = []
 
     @property
     def columnar(self) -> bool:
-        """Return True if the subscriptions can take a run of messages, one subscription after the other: each is of
-        another sink, and none shares a queue group with another."""
+        """Return True if the subscriptions can take a run of messages, one sink after the other: none shares a queue
+        group with another, and only clients have several."""
         if self._columnar is None:
-            sinks = [sub.sink for sub in self.takers]
-            alone = all(len(set(group)) == 1 for group in self.queues)
-            apart = alone and len({id(sink) for sink in sinks}) == len(sinks)
-            self._columnar = apart and all(sink.columnar for sink in sinks)
+            by_sink: dict[int, list[Subscription]] = {}
+            for sub in self.takers:
+                by_sink.setdefault(id(sub.sink), []).append(sub)
+            self._columnar = all(len(set(group)) == 1 for group in self.queues) and all(
+                subs[0].sink.columnar and (len(subs) == 1 or subs[0].remote is None) for subs in by_sink.values()
+            )
+            if self._columnar:
+                self.parties = [subs[0] if len(subs) == 1 else SubscriptionGroup(subs) for subs in by_sink.values()]
         return self._columnar and not any(sub.maximum for sub in self.takers)
 
     @property

@@ -320,6 +320,12 @@ def test_any_run(
             else frames.MSG % (name, b"17" + (b" " + reply if reply else b""), len(body), body)
             for name, reply, body, block in chosen
         )
+        framed = [
+            native.frame_run(buf, subjects, places, heads, at, at + 1, sid)
+            for at in range(begin, end)
+            for sid in (b"17", b"3")
+        ]
+        assert native.frame_run(buf, subjects, places, heads, begin, end, b"17 3") == b"".join(framed)
 
 
 @pytest.mark.parametrize("name", ["encode_run", "frame_run", "header_values", "frame_acks"])
@@ -624,7 +630,7 @@ def compare(rng: random.Random) -> None:
         same("encode_run", buf, subjects, places, heads, begin, end, seq, now, 9)
         parts = [buf[: rng.choice((0, 0, 9))], buf[: rng.randrange(70)], buf[rng.randrange(len(buf) + 1) :]]
         same("encode_record", seq, now, parts[1], parts[0], parts[2])
-        same("frame_run", buf, subjects, places, heads, begin, end, rng.choice((b"", b"17")))
+        same("frame_run", buf, subjects, places, heads, begin, end, rng.choice((b"", b"17", b"17 3")))
         same("header_values", buf, places, heads, begin, end, rng.choice((*own, b"Nats-Msg-Id", b"a")))
         some = [at for at in range(len(subjects)) if rng.random() < 0.6]
         same("choose_run", buf, subjects, places, heads, some if rng.random() < 0.95 else [rng.randrange(-2, 9)])

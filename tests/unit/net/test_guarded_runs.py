@@ -22,6 +22,7 @@ from lakestream.config.options import Options
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Accounts
 from lakestream.net.accounts.auth import Authenticator, HashChecks
+from lakestream.net.client_outbox import GROUP_BYTES
 from lakestream.net.connection import Connection
 from lakestream.net.incomplete import Incomplete
 from lakestream.net.turn import Turn
@@ -162,7 +163,7 @@ messages = st.lists(
     min_size=1,
     max_size=12,
 )
-listening = st.lists(st.sampled_from(PATTERNS), max_size=2)
+listening = st.lists(st.sampled_from(PATTERNS), max_size=3)
 
 
 @given(
@@ -198,6 +199,19 @@ def test_a_503_of_a_denied_request_does_not_overtake_the_message_before_it() -> 
     world.send(pub("a.b", b"x") + pub("a", b"y", "r.1"))
     written = world.effects()[1][0]
     assert written.index(b"MSG a.b 2 1\r\nx") < written.index(b"HMSG r.1 1 ")
+
+
+def test_each_message_goes_to_all_subscriptions_of_a_client_before_the_next_one() -> None:
+    size = GROUP_BYTES // 8  # so that the run is framed in parts
+    at_once, singly = (World([User("u", "p", None)] * 2, [[], ["a", "a.>", "*"]], []) for _ in range(2))
+    commands = [pub("a", b"%d" % number * size) for number in range(9)]
+    at_once.send(b"".join(commands))
+    for command in commands:
+        singly.send(command)
+    assert at_once.effects() == singly.effects()
+    written = at_once.sockets[1].written
+    assert [written.count(b"MSG a %d %d\r\n%d" % (sid, size, at)) for at in range(9) for sid in (1, 3)] == [1] * 18
+    assert [sub.delivered for sub in at_once.clients[1].subs.values()] == [9, 0, 9]
 
 
 def test_a_packet_to_a_weighted_mapping_is_divided() -> None:
