@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
 import re
+from decimal import Decimal
+
+from pyspark.sql import Row
 
 VALUES = r"""
 seq + 1 | seq - 7 | seq * 3 | seq / 8 | seq % 7 | -seq | +seq | seq * 1.5 | seq + 0.25 | (seq + 2) * (seq - 2)
@@ -194,16 +198,135 @@ SELECT id FROM {p} VERSION AS OF 0 UNION SELECT seq FROM {t} VERSION AS OF 1 WHE
 """Whole statements; a line with blanks at its beginning goes on."""
 
 
+TYPED_VALUES = r"""
+id | price | amount | who | ok | kind | placed | day | place | lines | tags | counts | raw | note | schema
+id + 1 | id % 7 | id * 1.5 | id / 8 | -id | abs(price) | price * 2 | price / 3 | price + id | round(price, 1)
+floor(price) | ceil(price) | sign(price) | price > id | price IS NULL | CAST(price AS STRING) | CAST(id AS DOUBLE)
+amount + 1 | amount - 2 | amount * 2 | -amount | abs(amount) | amount > 5 | amount = 3.7 | amount BETWEEN 1 AND 9
+CAST(amount AS DOUBLE) | CAST(amount AS DECIMAL(20, 1)) | amount + amount | greatest(amount, 3) | round(amount, 1)
+coalesce(amount, 0) | CAST(amount AS DOUBLE) / 4 | CAST(amount AS STRING) | amount IN (0.37, 37)
+upper(who) | length(who) | who IS NULL | coalesce(who, 'nobody') | who || '!' | who LIKE 'Zoë%' | who = 'Zoë 1'
+substring(who, 1, 3) | nullif(who, 'Zoë 2') | CASE WHEN who IS NULL THEN 0 ELSE id END
+NOT ok | ok AND id > 10 | ok OR price > 3 | CAST(ok AS INT) | ok IS NULL | ok = (id > 3) | CAST(ok AS STRING)
+kind = 'BUY' | kind IN ('SELL', 'SWAP') | lower(kind) | kind < 'SELL' | kind LIKE 'S%' | length(kind)
+CASE kind WHEN 'BUY' THEN 1 WHEN 'SELL' THEN -1 ELSE 0 END | kind || id
+year(placed) | month(placed) | hour(placed) | minute(placed) | date_trunc('DAY', placed) | CAST(placed AS DATE)
+placed > TIMESTAMP '2026-05-04 12:00:00' | placed + INTERVAL 1 DAY | placed - INTERVAL 90 MINUTE | last_day(placed)
+date_trunc('hour', placed) | placed = placed | extract(day FROM placed) | placed < time | quarter(placed)
+year(day) | month(day) | day + INTERVAL 1 DAY > day | day = DATE '2026-05-03' | last_day(day)
+day < CAST(placed AS DATE)
+CAST(day AS STRING) | date_trunc('month', day) | dayofyear(day) | coalesce(day, DATE '2020-01-01')
+place.city | place.at | place.at.lat | place.at.lat * 2 | upper(place.city) | place.at.lat > 3 | place IS NULL
+place.at.lon = -0.5 | coalesce(place.city, '-') | place = place | CASE WHEN place.at.lat > 5 THEN place.city END
+array_contains(tags, 'b') | tags IS NULL | tags = tags
+array_contains(tags, place.city) | reverse(kind)
+counts['a'] | counts['b'] + 1 | counts['c'] | map_keys(counts) | map_values(counts) | cardinality(counts)
+counts['a'] = id | array_contains(map_keys(counts), 'a') | lines IS NULL | lines = lines | octet_length(raw)
+hex(raw) | raw = data | raw IS NULL | octet_length(data) > 0 | upper(schema) | schema IS NULL | coalesce(note, who)
+lag(price) OVER (ORDER BY seq) | sum(amount) OVER (PARTITION BY kind ORDER BY seq) | max(placed) OVER (ORDER BY seq)
+row_number() OVER (PARTITION BY place.city ORDER BY seq) | first_value(who) OVER (PARTITION BY kind ORDER BY seq)
+"""
+"""Values of each row of a table with columns from a schema, between bars."""
+
+TYPED_AGGREGATES = r"""
+count(*) | count(id) | count(who) | count(DISTINCT who) | count(DISTINCT place.city) | sum(price) | avg(price)
+min(day) | sum(amount) | avg(CAST(amount AS DOUBLE)) | min(amount) | max(amount) | max(placed) | min(placed)
+max(day) | min(who) | max(kind)
+bool_and(ok) | bool_or(ok) | count_if(coalesce(ok, false))
+sum(place.at.lat) | max(place.at.lat) | max_by(who, id) | min_by(place, id)
+max_by(tags, id) | sum(counts['a']) | max(counts['b']) | count(note) | max(note) | median(price) | stddev(price)
+sum(amount) FILTER (WHERE ok) | count(*) FILTER (WHERE array_contains(tags, 'b')) | count(DISTINCT place) | max(place)
+count(DISTINCT tags) | min(tags) | max(schema) | sum(octet_length(raw)) | count(DISTINCT raw) | corr(price, id)
+sum(CASE WHEN kind = 'BUY' THEN price ELSE -price END) | count(DISTINCT kind) | sum(DISTINCT amount) | max(lines)
+"""
+"""Aggregates over such a table, between bars."""
+
+TYPED_STATEMENTS = """
+SELECT * FROM (SELECT id, lines, place, counts, schema FROM {t}) x WHERE id IS NOT NULL ORDER BY id
+SELECT place, count(*) AS n FROM {t} GROUP BY place ORDER BY n, place.at.lat NULLS LAST
+SELECT place.city AS c, kind, sum(amount) AS s FROM {t} GROUP BY ROLLUP (place.city, kind)
+    ORDER BY c NULLS FIRST, kind NULLS FIRST, s NULLS FIRST
+SELECT DISTINCT place.city, ok FROM {t} ORDER BY 1 NULLS FIRST, 2 NULLS FIRST
+SELECT DISTINCT tags FROM {t} WHERE tags IS NOT NULL ORDER BY tags
+SELECT DISTINCT day, kind FROM {t} WHERE day > DATE '2026-05-02' ORDER BY day, kind
+SELECT a.id, b.id AS other FROM {t} a JOIN {t} b ON a.place = b.place AND a.seq <= b.seq ORDER BY a.id
+SELECT a.id, b.id AS other FROM {t} a JOIN {t} b ON a.placed = b.placed AND a.id < b.id ORDER BY 1, 2
+SELECT a.id, b.id AS other FROM {t} a JOIN {t} b ON a.amount = b.amount AND a.tags = b.tags ORDER BY a.id
+SELECT id FROM {t} WHERE amount > (SELECT avg(amount) FROM {t}) ORDER BY id
+SELECT id FROM {t} o WHERE price = (SELECT max(price) FROM {t} i WHERE i.kind = o.kind) ORDER BY id
+SELECT id FROM {t} ORDER BY place.at.lat DESC NULLS LAST, id LIMIT 5
+SELECT id FROM {t} ORDER BY amount NULLS FIRST, seq LIMIT 7
+SELECT id, r FROM (SELECT id, rank() OVER (PARTITION BY kind ORDER BY price DESC) AS r FROM {t}) w WHERE r < 3
+    ORDER BY id NULLS LAST
+SELECT kind FROM {t} WHERE id < 9 UNION SELECT place.city FROM {t} WHERE id < 9 ORDER BY 1 NULLS LAST
+SELECT place FROM {t} WHERE id < 9 INTERSECT SELECT place FROM {t} WHERE id < 20 ORDER BY place
+SELECT tags FROM {t} WHERE id < 9 EXCEPT SELECT tags FROM {t} WHERE id > 77 ORDER BY tags
+WITH w AS (SELECT kind, sum(amount) AS s FROM {t} GROUP BY kind) SELECT t.id, w.s FROM {t} t JOIN w ON t.kind = w.kind
+    ORDER BY t.id
+SELECT date_trunc('DAY', placed) AS d, count(*) AS n, max(place.at.lat) AS m FROM {t} GROUP BY 1 ORDER BY 1 NULLS LAST
+SELECT schema, count(*) AS n, count(note) AS m FROM {t} GROUP BY schema ORDER BY schema NULLS LAST
+SELECT seq, data FROM {t} WHERE schema IS NULL ORDER BY seq
+SELECT seq, schema, rule FROM {m} ORDER BY seq
+SELECT m.seq, t.subject FROM {m} m JOIN {t} t ON m.seq = t.seq ORDER BY m.seq
+SELECT count(*) AS n, sum(price) AS s, max(place) AS p FROM {t} VERSION AS OF {first}
+SELECT id, lines, amount, counts FROM {t} VERSION AS OF {first} WHERE id > 30 ORDER BY id
+SELECT count(*) AS n, sum(amount) AS s, min(placed) AS p FROM {t} TIMESTAMP AS OF '{at}'
+SELECT id, place, tags FROM as_of('{n}', {ns}) ORDER BY seq
+SELECT kind, sum(amount) AS s FROM as_of('{n}', '{text}') GROUP BY kind ORDER BY kind NULLS LAST
+SELECT n.id FROM {t} n ANTI JOIN {t} VERSION AS OF {first} o ON n.id = o.id ORDER BY n.id NULLS LAST
+SELECT o.id, o.amount FROM {t} VERSION AS OF {first} o JOIN {t} n ON o.place = n.place AND o.id = n.id ORDER BY o.id
+"""
+"""Whole statements over such a table, and that of its misfits."""
+
+
 def values() -> list[str]:
     """Return the values."""
-    return [each.strip() for line in VALUES.strip().splitlines() for each in line.split(" | ") if each.strip()]
+    return _between_bars(VALUES)
 
 
 def aggregates() -> list[str]:
     """Return the aggregates."""
-    return [each.strip() for line in AGGREGATES.strip().splitlines() for each in line.split(" | ") if each.strip()]
+    return _between_bars(AGGREGATES)
 
 
 def statements() -> list[str]:
     """Return the whole statements."""
     return re.split(r"\n(?! )", STATEMENTS.strip())
+
+
+def typed_values() -> list[str]:
+    """Return the values of tables with columns from a schema."""
+    return _between_bars(TYPED_VALUES)
+
+
+def typed_aggregates() -> list[str]:
+    """Return the aggregates over them."""
+    return _between_bars(TYPED_AGGREGATES)
+
+
+def typed_statements() -> list[str]:
+    """Return the whole statements over them."""
+    return re.split(r"\n(?! )", TYPED_STATEMENTS.strip())
+
+
+def _between_bars(text: str) -> list[str]:
+    return [each.strip() for line in text.strip().splitlines() for each in line.split(" | ") if each.strip()]
+
+
+def comparable(value: object) -> object:
+    """Return a value in a form that both engines have.
+
+    PySpark's times, which are without a zone in that of the machine, are in UTC, its rows are dicts; decimals are
+    floats, of which the last digits are left out.
+    """
+    if isinstance(value, datetime.datetime):
+        return value.astimezone(datetime.UTC)
+    if isinstance(value, float | Decimal):
+        return float(f"{value:.9g}")
+    if isinstance(value, Row):
+        value = value.asDict()
+    if isinstance(value, dict):
+        return {name: comparable(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [comparable(each) for each in value]
+    return bytes(value) if isinstance(value, bytearray) else value

@@ -6,13 +6,11 @@ import asyncio
 import datetime
 import json
 from collections.abc import Iterator
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import nats
 import pytest
-from pyspark.sql import Row
 from typer.testing import CliRunner
 
 from lakestream.cli.app import app
@@ -203,25 +201,13 @@ class Both:
     def rows(self, statement: str) -> tuple[list[tuple[object, ...]], list[tuple[object, ...]]]:
         """Return the rows of DuckDB and those of Spark."""
         text = statement.format(t=ORDERS, p=PRICES, **self._names)
-        ours = [tuple(map(_comparable, row)) for row in self._session.query(text)]
-        return ours, [tuple(map(_comparable, row)) for row in self._spark.sql(text).collect()]
+        ours = [tuple(map(common_sql.comparable, row)) for row in self._session.query(text)]
+        return ours, [tuple(map(common_sql.comparable, row)) for row in self._spark.sql(text).collect()]
 
 
 @pytest.fixture(scope="module")
 def both(lake: Lake, session: Session) -> Both:
     return Both(lake, session)
-
-
-def _comparable(value: object) -> object:
-    """Convert PySpark's times, which are without a zone in that of the machine, to UTC, decimals to numbers, and bytes;
-    structs to dicts; ignore the last digits of floats."""
-    if isinstance(value, datetime.datetime):
-        return value.astimezone(datetime.UTC)
-    if isinstance(value, float | Decimal):
-        return float(f"{value:.9g}")
-    if isinstance(value, Row):
-        return value.asDict(recursive=True)
-    return bytes(value) if isinstance(value, bytearray) else value
 
 
 def test_the_corpus_is_large() -> None:
