@@ -87,6 +87,8 @@ def connect(root: str, *, itself: bool) -> tuple[duckdb.DuckDBPyConnection, Stor
         connection.execute("LOAD " + literal(str(extension)))
     connection.execute("SET GLOBAL TimeZone = 'UTC'")
     connection.execute("SET GLOBAL errors_as_json = true")
+    # The footers of ten million messages are 1.3 MB: without this, a fifth of the time of WHERE subject = '…'.
+    connection.execute("SET GLOBAL parquet_metadata_cache = true")
     for macro in MACROS:
         connection.execute(macro)
     if remote:

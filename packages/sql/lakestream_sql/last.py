@@ -24,7 +24,7 @@ from lakestream.lake.table.schema import literal
 from lakestream.lake.table.segments import alive
 from lakestream.protocol.subjects import is_literal
 from lakestream_sql.mentions import scan
-from lakestream_sql.uncompacted import LastIndex, StreamQuery
+from lakestream_sql.uncompacted import LastIndex, StreamQuery, selected
 
 LISTED = 64
 """Up to this many messages are listed in a condition; more are joined."""
@@ -62,10 +62,10 @@ def by_index(
         elif len(seqs) <= LISTED:
             where = f"seq IN ({', '.join(map(str, seqs))}) AND subject IN ({_list(subjects)})"
         else:
-            arrow[f"last_{number}"] = pa.table({"seq": np.sort(seqs)})
+            listed = arrow[f"last_{number}"] = pa.table({"seq": np.sort(seqs)})
             ends = pc.min_max(subjects)
             where = (
-                f"seq IN (SELECT seq FROM last_{number}) AND seq BETWEEN {seqs.min()} AND {seqs.max()} "
+                f"seq IN ({selected(f'last_{number}', listed)}) AND seq BETWEEN {seqs.min()} AND {seqs.max()} "
                 f"AND subject BETWEEN {literal(ends['min'].as_py())} AND {literal(ends['max'].as_py())}"
             )
         plain = msgspec.structs.replace(view, hidden=departure_files.DeletedMessages())  # none of them is hidden
@@ -74,7 +74,7 @@ def by_index(
         selects.append(by_search(f"({view.table_sql(scan(live.table), names, f'subject IN ({_list(lost)})')})"))
     if newest.num_rows or not selects:
         arrow[f"newest_{number}"] = newest
-        selects.append(f"SELECT * FROM newest_{number}")
+        selects.append(selected(f"newest_{number}", newest))
     return " UNION ALL BY NAME ".join(f"({select})" for select in selects), arrow
 
 
