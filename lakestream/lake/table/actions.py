@@ -134,10 +134,19 @@ class ColumnBounds(msgspec.Struct, frozen=True, gc=False):
     subject: str | None = None
 
 
+class NullCounts(msgspec.Struct, frozen=True, gc=False):
+    """Rows without a value in columns that many streams leave empty."""
+
+    headers: int = 0
+    header_block: int = 0
+    subject_bytes: int = 0
+
+
 class AddStatistics(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """Statistics of a data file. `rows`, `min_seq` and `max_seq` are 0 where the statistics lack them."""
 
     num_records: int | None = None
+    null_count: NullCounts = NullCounts()
     min_values: ColumnBounds = ColumnBounds()
     max_values: ColumnBounds = ColumnBounds()
 
@@ -175,6 +184,7 @@ class TableFile(msgspec.Struct, frozen=True, gc=False):
     deletion vector; of files that were there when the table was loaded it may be a later one. `subject` is the value of
     a table's partition column of that name, which is then not in the file. Bounds are 0, `END` or `LAST_TEXT`, and
     `rows` is 0, where the statistics lack them. The bounds of subjects have at most 32 characters, yet are true bounds.
+    `empty` are columns of `NullCounts` without any value.
     """
 
     path: str
@@ -190,11 +200,16 @@ class TableFile(msgspec.Struct, frozen=True, gc=False):
     subject: str | None
     deleted: DeletionVector | None
     end: End | None = None
+    empty: tuple[str, ...] = ()
 
     @property
     def is_known(self) -> bool:
         """Return True if the statistics have rows, and bounds of sequences and times."""
         return bool(self.rows and self.min_seq and self.min_time) and self.max_seq < END and self.max_time < END
+
+
+_EMPTY: dict[tuple[str, ...], tuple[str, ...]] = {}
+"""The values of `TableFile.empty`, of which there are few."""
 
 
 def table_file(add: AddFile, added: int = 0, texts: dict[str, str] | None = None) -> TableFile:
@@ -210,6 +225,8 @@ def table_file(add: AddFile, added: int = 0, texts: dict[str, str] | None = None
         last = (LAST_TEXT if high.subject is None else high.subject) if subject is None else subject
         first, last = texts.setdefault(first, first), texts.setdefault(last, last)
         subject = None if subject is None else first
+    counts = msgspec.structs.asdict(stats.null_count).items()
+    empty = tuple(name for name, count in counts if stats.rows and count == stats.rows)
     return TableFile(
         add.path,
         added,
@@ -224,6 +241,7 @@ def table_file(add: AddFile, added: int = 0, texts: dict[str, str] | None = None
         subject,
         add.deletion_vector,
         stated(add.tags),
+        _EMPTY.setdefault(empty, empty),
     )
 
 

@@ -23,7 +23,6 @@ from lakestream.lake.table import departures as departure_files
 from lakestream.lake.table.schema import literal
 from lakestream.lake.table.segments import alive
 from lakestream.protocol.subjects import is_literal
-from lakestream_sql.mentions import scan
 from lakestream_sql.uncompacted import LastIndex, StreamQuery, selected
 
 LISTED = 64
@@ -69,9 +68,9 @@ def by_index(
                 f"AND subject BETWEEN {literal(ends['min'].as_py())} AND {literal(ends['max'].as_py())}"
             )
         plain = msgspec.structs.replace(view, hidden=departure_files.DeletedMessages())  # none of them is hidden
-        selects.append(plain.table_sql(scan(live.table), names, where))
+        selects.append(plain.table_sql(live.source, names, where))
     if live.table is not None and len(lost):
-        selects.append(by_search(f"({view.table_sql(scan(live.table), names, f'subject IN ({_list(lost)})')})"))
+        selects.append(by_search(f"({view.table_sql(live.source, names, f'subject IN ({_list(lost)})')})"))
     if newest.num_rows or not selects:
         arrow[f"newest_{number}"] = newest
         selects.append(selected(f"newest_{number}", newest))

@@ -69,6 +69,21 @@ class LastIndex(msgspec.Struct, frozen=True):
     subjects: Any
 
 
+_TYPES = {"headers": "MAP(VARCHAR, VARCHAR[])", "header_block": "BLOB", "subject_bytes": "BLOB"}
+
+
+def _filled(source: str, view: StreamView) -> str:
+    """Return a FROM item that does not read columns without a value: a third of the time of a query for all columns.
+
+    Args:
+        source: the table of the view.
+    """
+    files = () if view.state is None else view.state.files
+    empty = set[str]().union(*(each.empty for each in files[:1])).intersection(*(each.empty for each in files))
+    nulls = ", ".join(f"CAST(NULL AS {_TYPES[name]}) AS {name}" for name in sorted(empty))
+    return f"(SELECT * REPLACE ({nulls}) FROM {source})" if nulls else source
+
+
 def selected(name: str, rows: Any) -> str:
     """Return a SELECT of a registered Arrow table.
 
@@ -114,11 +129,12 @@ class StreamQuery(msgspec.Struct, frozen=True):
     """A stream's live view for one statement, as SQL for DuckDB.
 
     `sql` is a SELECT that reads the Arrow tables `arrow`, by name; None where the table alone is all. `table` is None
-    while there is none. `layout`: the table's layout if it is one of lakestream's. `tail`: the uncompacted messages.
-    `hidden`: the condition for rows of the table that are left out; "" for none.
+    while there is none; `source` is the FROM item of it. `layout`: the table's layout if it is one of lakestream's.
+    `tail`: the uncompacted messages. `hidden`: the condition for rows of the table that are left out; "" for none.
     """
 
     table: TableAt | None
+    source: str
     layout: Layout | None
     archive: bool
     sql: str | None
@@ -291,11 +307,13 @@ class LiveStreams:
         if size > self._tail_bytes:
             raise UncompactedTooLarge(view.stream, size, self._tail_bytes)
         table, seen = None if view.version is None else self._place(view.table, view.version), view
+        source = "" if table is None else _filled(scan(table), view)
         selects: list[str] = []
         arrow: dict[str, Any] = {}
         rows = view.tail(self._kept(view))
         as_it_is, hidden = REMOVED_COLUMN if view.has_removed else None, view.hidden_sql() or ""
-        if table is not None and (rows.num_rows or view.hidden_sql() or view.removed_sql() != as_it_is):
+        is_whole = not rows.num_rows and not view.hidden_sql() and view.removed_sql() == as_it_is
+        if table is not None and not (is_whole and source == scan(table)):
             where = ""
             if len(view.hidden.removed) + len(view.hidden.runs) > MANY_REMOVED:
                 gone = [pa.array(view.hidden.removed, pa.int64()), pa.array(departure_files.sequences(view.hidden))]
@@ -305,9 +323,9 @@ class LiveStreams:
                 where = f"seq NOT IN (SELECT seq FROM gone_{number})"
                 hidden = f"NOT ({where})" + (f" OR {floor}" if (floor := view.hidden_sql()) else "")
             names = [*view.columns, *view.typed_names]
-            selects.append(view.table_sql(scan(table), names, where))
+            selects.append(view.table_sql(source, names, where))
         if table is None or rows.num_rows:
             arrow[f"tail_{number}"] = rows
             selects.append(selected(f"tail_{number}", rows))
         sql = " UNION ALL BY NAME ".join(selects) or None
-        return StreamQuery(table, view.layout, REMOVED_COLUMN in view.columns, sql, arrow, rows, hidden, seen)
+        return StreamQuery(table, source, view.layout, REMOVED_COLUMN in view.columns, sql, arrow, rows, hidden, seen)

@@ -393,3 +393,25 @@ def test_a_join_of_a_stream_with_itself_reads_its_tail(lake: Lake, session: Sess
     # A few keys far from each other.
     joined = "SELECT a.seq FROM ORDERS a JOIN ORDERS b ON a.seq = b.seq * 1001 WHERE b.seq % 10 < 5 ORDER BY a.seq"
     assert session.query(joined).fetchall() == [(1001,), (2002,), (3003,)]
+
+
+def test_columns_without_a_value_are_not_read(lake: Lake, session: Session) -> None:
+    """Headers are read as soon as one file of the table may have some."""
+    names = ("subject", "headers", "header_block", "subject_bytes")
+    found = list[Any]()
+    for header in (b"", b"NATS/1.0\r\nN: 1\r\n\r\n"):
+        lake.model.publish([(b"o.1", header, b"1"), (b"o.2", header, b"2")])
+        lake.stage()
+        lake.commit()
+        log = Path(lake.root, "streams", "ORDERS", "_delta_log")
+        newest = max(log.glob("*.json"))
+        counts = {"headers": int(not header), "header_block": 1, "subject_bytes": 1}  # as the compactor writes them
+        more = json.dumps(counts, separators=(",", ":"))[1:-1].replace('"', '\\"')
+        newest.write_text(newest.read_text().replace('nullCount\\":{', f'nullCount\\":{{{more},'))
+        plan = session.query("EXPLAIN SELECT * EXCLUDE (json) FROM ORDERS").fetchall()[0][1]
+        scanned = plan.rpartition("DELTA_SCAN")[2]
+        assert [name for name in names if f" {name} " in scanned] == list(names[: 1 + bool(header)])
+        found += [{"N": ["1"]} if header else None] * 2
+        rows = session.query("SELECT headers, header_block, subject_bytes FROM ORDERS ORDER BY seq")
+        assert rows.fetchall() == [(each, None, None) for each in found]
+        assert rows.types == ("MAP(VARCHAR, VARCHAR[])", "BLOB", "BLOB")
