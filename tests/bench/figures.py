@@ -150,6 +150,7 @@ FIGURES = (
     Figure("sql_one_ms", "sql", "SQL: `WHERE subject = …`", "ms", (_at_most("", 30),)),
     Figure("sql_last_ms", "sql", "SQL: last message of a subject", "ms", (_at_most("", 30),)),
     Figure("sql_last_1000_ms", "sql", "SQL: last messages of 1,000 subjects", "ms", (_at_most("", 50),)),
+    Figure("sql_last_in_ms", "sql", "the same, of subjects chosen by `IN`", "ms", (_at_most("", 50),)),
     Figure("sql_last_all_ms", "sql", "SQL: last messages of all subjects", "ms", (_at_most("", 1_000),)),
     Figure("sql_nats_ms", "sql", "SQL over NATS: last message of a subject, p50", "ms", (_at_most("", 30),)),
     Figure("sql_flight_ms", "sql", "Flight SQL: the same", "ms", (_at_most("", 30),)),
