@@ -31,6 +31,7 @@ MODULES = {
     "flight": ("lakestream_flight",),
     "mcp": ("lakestream_mcp", "mcp", "pydantic", "uvicorn"),
     "move": ("lakestream_move",),
+    "mqtt": ("lakestream_mqtt",),
     "otel": ("opentelemetry",),
     "postgres": ("lakestream_postgres", "duckdb"),
     "sharing": ("lakestream_sharing",),

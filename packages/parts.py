@@ -28,6 +28,7 @@ NAMES = (
     "flight",
     "mcp",
     "move",
+    "mqtt",
     "postgres",
     "sharing",
     "spark",

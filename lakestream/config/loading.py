@@ -118,8 +118,11 @@ def load(flags: Flags) -> Options:
         values["console"] = msgspec.structs.replace(values.get("console", ConsoleOptions()), enabled=False)
     values["cluster"] = cluster = _cluster(flags, values.get("cluster", ClusterOptions()))
     websocket = values.get("websocket", WebSocketOptions())
-    blocks = (cluster, websocket, values.get("leafnodes", LeafOptions()))
-    inner = [line for block in blocks for line in block.warnings]
+    mqtt = values.get("mqtt")
+    if mqtt is not None and mqtt.port and values.get("workers", 1) == 1:  # else its sessions are in one process alone
+        values["websocket"] = msgspec.structs.replace(websocket, mqtt=True)
+    blocks = (cluster, websocket, values.get("leafnodes", LeafOptions()), mqtt)
+    inner = [line for block in blocks if block is not None for line in block.warnings]
     values["warnings"] = (*flags.warnings, *values.get("warnings", ()), *inner)
     if values.get("max_payload", 0) > LARGE_PAYLOAD:
         values["warnings"] += (_LARGE,)
@@ -373,6 +376,8 @@ def _check(options: Options) -> None:
         from lakestream.config.websocket import check_websocket
 
         check_websocket(options)
+    if options.mqtt is not None:
+        options.mqtt.check(options)
     if options.max_payload > options.max_pending:
         raise StartError(
             f"max_payload ({options.max_payload}) cannot be higher than max_pending ({options.max_pending})"

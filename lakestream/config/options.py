@@ -7,7 +7,7 @@ cli/flags.py; loading.py makes these records of both.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
@@ -26,9 +26,11 @@ MAX_PORT = 65535
 FREE_PORT = -1
 """Port value: the system chooses a free port."""
 
-STANDARD, WEBSOCKET, LEAFNODE = "STANDARD", "WEBSOCKET", "LEAFNODE"
-"""Kinds of connections, as `allowed_connection_types` names them: clients over TCP or TLS, clients over WebSocket, and
-leaf nodes."""
+STANDARD, WEBSOCKET, LEAFNODE, MQTT, MQTT_WS = "STANDARD", "WEBSOCKET", "LEAFNODE", "MQTT", "MQTT_WS"
+"""Kinds of connections, as `allowed_connection_types` names them: clients over TCP or TLS, clients over WebSocket, leaf
+nodes, and clients of MQTT."""
+CLIENT_TYPES = {STANDARD: "nats", WEBSOCKET: "websocket", MQTT: "mqtt", MQTT_WS: "mqtt"}
+"""Types of clients in monitoring, events and requests to auth callouts."""
 
 
 def lower_limit(one: int, other: int) -> int:
@@ -314,6 +316,7 @@ class WebSocketOptions(msgspec.Struct, frozen=True, kw_only=True):
         user, token: of clients over WebSocket, instead of those at the top; `no_auth_user` likewise.
         auth_timeout_ns, ping_interval_ns: 0: as at the top.
         headers: fields of the answer to a handshake.
+        mqtt: clients of MQTT may come, because there is a block `mqtt`.
     """
 
     host: str = "0.0.0.0"
@@ -335,6 +338,7 @@ class WebSocketOptions(msgspec.Struct, frozen=True, kw_only=True):
     auth_timeout_ns: int = 0
     ping_interval_ns: int = 0
     headers: tuple[tuple[str, str], ...] = ()
+    mqtt: bool = False
     warnings: tuple[str, ...] = ()
 
     @property
@@ -598,6 +602,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         max_connections, max_subscriptions: of the server, and of one connection; 0: no limit.
         workers: processes that serve together as this server; 1: this process serves alone.
         remotes: other servers that this one connects to.
+        mqtt: settings of the listener of packages/mqtt, its `MqttOptions`; None: there is none.
         config_file: the file that was read, for reload and /varz; `config_digest`: its SHA-256.
         warnings: lines for the log at start (settings without effect here); `notices`: lines for stderr, as
             nats-server prints them (settings in an odd form).
@@ -658,6 +663,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     sql: SqlOptions = SqlOptions()
     otel: OtelOptions = OtelOptions()
     remotes: tuple[RemoteOptions, ...] = ()
+    mqtt: Any = None
     config_file: str = ""
     config_digest: str = ""
     warnings: tuple[str, ...] = ()

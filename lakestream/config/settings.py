@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from lakestream import extras
 from lakestream.config.account_options import User
 from lakestream.config.accounts import as_accounts, as_mappings, settle
 from lakestream.config.callout import as_callout
@@ -168,17 +169,27 @@ def _subscription_tokens(key: str, item: Item) -> dict[str, Any]:
     return {}
 
 
-def _block_not_served(kind: str, instead: str) -> Convert:
-    """Return the converter of a block of nats-server that is not served. An empty one says nothing."""
+def _block(kind: str, item: Item) -> dict[str, Item]:
+    if not isinstance(item.value, dict):
+        raise item.error(f"Expected {kind} to be a map, got {go_kind(item.value)}")
+    return item.value
 
-    def convert(key: str, item: Item) -> dict[str, Any]:
-        if not isinstance(item.value, dict):
-            raise item.error(f"Expected {kind} to be a map, got {go_kind(item.value)}")
-        if item.value:
-            raise not_served(key, item, instead)
-        return {}
 
-    return convert
+def _gateway(key: str, item: Item) -> dict[str, Any]:
+    """Refuse superclusters. An empty block says nothing."""
+    if _block("gateway", item):
+        raise not_served(key, item, INSTEAD_OF_GATEWAYS)
+    return {}
+
+
+def _mqtt(key: str, item: Item) -> Any:
+    """Convert the block by its package. An empty one says nothing."""
+    if not _block("mqtt", item):
+        return None
+    try:
+        return extras.load("lakestream.mqtt", "as_mqtt", "mqtt", "mqtt")(key, item)
+    except extras.ExtraMissing as error:
+        raise item.error(str(error)) from None
 
 
 def _server_name(key: str, item: Item) -> str:
@@ -578,7 +589,6 @@ INSTEAD_OF_GATEWAYS = (
     "clusters are not joined to superclusters; connect them by leaf nodes, or mirror streams between them with "
     "`remotes` (docs/not-served.md#gateways)"
 )
-INSTEAD_OF_MQTT = "there is no MQTT listener; put a bridge or nats-server in front (docs/not-served.md#mqtt)"
 
 TOP: dict[str, Rule] = {
     "listen": ("*", address("host", "port")),
@@ -637,8 +647,8 @@ TOP: dict[str, Rule] = {
     "sql": ("sql", _sql),
     "otel": ("otel", _otel),
     **dict.fromkeys(("remote", "remotes"), ("remotes", as_remotes)),
-    "gateway": ("*", _block_not_served("gateway", INSTEAD_OF_GATEWAYS)),
-    "mqtt": ("*", _block_not_served("mqtt", INSTEAD_OF_MQTT)),
+    "gateway": ("*", _gateway),
+    "mqtt": ("mqtt", _mqtt),
     **OPERATOR_KEYS,
 }
 TOP_HARMLESS = (

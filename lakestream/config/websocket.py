@@ -137,7 +137,7 @@ WEBSOCKET_KEYS: dict[str, Rule] = {
     ),
     "handshake_timeout": ("handshake_timeout_ns", spelled_duration("")),
     **dict.fromkeys(("compress", "compression"), ("compression", as_boolean)),
-    **dict.fromkeys(("authorization", "authentication"), ("*", lambda key, item: _authorization(key, item))),
+    **dict.fromkeys(("authorization", "authentication"), ("*", lambda key, item: as_login(key, item))),
     "jwt_cookie": ("jwt_cookie", as_text),
     "user_cookie": ("user_cookie", as_text),
     "pass_cookie": ("pass_cookie", as_text),
@@ -148,7 +148,8 @@ WEBSOCKET_KEYS: dict[str, Rule] = {
 }
 
 
-def _authorization(key: str, item: Item) -> dict[str, Any]:
+def as_login(key: str, item: Item) -> dict[str, Any]:
+    """Convert the block `authorization` of a listener: one user or a token, and the time for it."""
     values = converted(as_map(key, item), WEBSOCKET_AUTHORIZATION)
     user, password = values.pop("user", ""), values.pop("password", "")
     return values | ({"user": User(user, password)} if user else {})
@@ -231,14 +232,13 @@ def check_reload(old: WebSocketOptions, new: WebSocketOptions) -> None:
         raise StartError(f"config reload not supported for Websocket: old={{{before}}}, new={{{after}}}")
 
 
-def for_websocket(options: Options) -> Options:
-    """Return the settings by which clients over WebSocket log in: the block's TLS instead of that at the top, and the
-    block's user, token and no_auth_user where it has them."""
-    websocket = options.websocket
-    options = msgspec.structs.replace(options, tls=websocket.tls)
-    if websocket.user is not None or websocket.token:
-        users = (websocket.user,) if websocket.user is not None else ()
-        options = msgspec.structs.replace(options, users=users, token=websocket.token)
-    if websocket.no_auth_user:
-        options = msgspec.structs.replace(options, no_auth_user=websocket.no_auth_user)
+def listener_logins(options: Options, block: Any) -> Options:
+    """Return the settings by which clients of a listener of its own log in, over WebSocket or MQTT: the block's TLS
+    instead of that at the top, and the block's user, token and no_auth_user where it has them."""
+    options = msgspec.structs.replace(options, tls=block.tls)
+    if block.user is not None or block.token:
+        users = (block.user,) if block.user is not None else ()
+        options = msgspec.structs.replace(options, users=users, token=block.token)
+    if block.no_auth_user:
+        options = msgspec.structs.replace(options, no_auth_user=block.no_auth_user)
     return options

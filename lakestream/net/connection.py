@@ -125,7 +125,7 @@ class Connection(ClientOutbox, Arrival):
         upgrade: the handshake of a client over WebSocket; None: it speaks over TCP or TLS.
 
     Attributes:
-        kind: STANDARD or WEBSOCKET.
+        kind: one of `kinds`.
         tls: version, cipher suite and certificates; None: plain text.
         ready: the client authenticated, or need not.
         login: the user that it authenticated as.
@@ -133,8 +133,11 @@ class Connection(ClientOutbox, Arrival):
         max_payload: bytes of the largest message that it may publish.
     """
 
+    kinds = (STANDARD, WEBSOCKET)
+    """Its kind over TCP or TLS, and over WebSocket."""
+
     def __init__(self, owner: ConnectionOwner, identifier: int, upgrade: Upgrade | None = None) -> None:
-        self.kind = STANDARD if upgrade is None else WEBSOCKET
+        self.kind = self.kinds[upgrade is not None]
         self._upgrade = upgrade
         self.account: Account = owner.accounts.default
         client = ClientInfo(id=identifier, host="", account=self.account.name)

@@ -8,7 +8,7 @@ net/peers/. What is spoken on a port is up to its own module.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lakestream.config.errors import StartError
 from lakestream.config.options import FREE_PORT, BoundPorts, Options, RouteUrl
@@ -42,7 +42,7 @@ class Listeners:
 
     Attributes:
         tls: of the port for clients; None: plain text.
-        websocket: the listener for WebSocket; None: there is none.
+        websocket: the listener for WebSocket; None: there is none. `mqtt`: that of packages/mqtt.
         http_port: bound port for monitoring; 0: there is none.
         has_console: it serves the web console.
     """
@@ -61,6 +61,7 @@ class Listeners:
         self._clock, self._log, self._turn = clock, log, turn
         self.tls: ServerContext | None = None
         self.websocket: WebSocketListener | None = None
+        self.mqtt: Any = None
         self.http_port, self.has_console = 0, False
         self._clients: Listener | None = None
         self._monitoring: Listener | None = None
@@ -99,6 +100,8 @@ class Listeners:
                 options.websocket, self._make, self._clock, self._log, self._turn, shared=shared
             )
             await self.websocket.open()
+        if options.mqtt is not None and options.mqtt.port and not self._log.quiet:  # the first worker has all sessions
+            self.mqtt = options.mqtt.listen(node)
         try:
             listening = self._bind(options.host, options.port, shared=shared)
         except ListenError as error:
@@ -128,6 +131,8 @@ class Listeners:
         options = self._options
         assert self._clients is not None
         await self._clients.start()
+        if self.mqtt is not None:
+            await self.mqtt.open()
         self._log.info(f"Listening for client connections on {RouteUrl(options.host, self._port).address}")
         if options.tls is not None:
             self._log.info("TLS required for client connections")
@@ -204,8 +209,9 @@ class Listeners:
             StartError: one cannot be used; then nothing has changed.
         """
         tls = _context(options)
-        if self.websocket is not None:
-            self.websocket.renew()
+        for listener in (self.websocket, self.mqtt):
+            if listener is not None:
+                listener.renew()
         return tls
 
     def reload(self, options: Options, tls: ServerContext | None) -> None:
@@ -225,7 +231,7 @@ class Listeners:
 
     def close(self) -> None:
         """Accept no more clients and leaf nodes; connections stay, and monitoring answers on. Idempotent."""
-        for listener in (self._clients, self.websocket, self._leafnodes):
+        for listener in (self._clients, self.websocket, self.mqtt, self._leafnodes):
             if listener is not None:
                 listener.close()
 

@@ -12,7 +12,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from lakestream.config.errors import SettingsError
-from lakestream.config.options import LEAFNODE, STANDARD, WEBSOCKET, OperatorOptions, Options
+from lakestream.config.options import LEAFNODE, MQTT, MQTT_WS, STANDARD, WEBSOCKET, OperatorOptions, Options
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Account, Accounts
 from lakestream.net.accounts.auth import Authenticator, Credentials, Done, HashChecks, Later, Login, Refusal
@@ -136,16 +136,19 @@ class Logins:
         return new_curve_key()
 
     def _made(self) -> dict[str, Authenticator]:
-        options = self._options
+        options, kinds = self._options, (STANDARD, WEBSOCKET, LEAFNODE, MQTT, MQTT_WS)
         if options.operators is not None:
             signed = Authenticator(options, self._hash_checks, signed=self._signed_way)
-            return dict.fromkeys((STANDARD, WEBSOCKET, LEAFNODE), signed)
+            return dict.fromkeys(kinds, signed)
         make = partial(Authenticator, checks=self._hash_checks, ask=self._ask)
-        found = dict.fromkeys((STANDARD, WEBSOCKET, LEAFNODE), make(options))
+        found = dict.fromkeys(kinds, make(options))
         if options.websocket.port:
-            from lakestream.config.websocket import for_websocket
+            from lakestream.config.websocket import listener_logins
 
-            found[WEBSOCKET] = make(for_websocket(options), shown=bool(options.websocket.no_auth_user))
+            logins = listener_logins(options, options.websocket)
+            found[WEBSOCKET] = make(logins, shown=bool(options.websocket.no_auth_user))
+        if options.mqtt is not None:
+            found[MQTT] = found[MQTT_WS] = make(options.mqtt.logins(options))
         if options.leafnodes.port:
             from lakestream.config.leafnodes import for_leafnodes
 

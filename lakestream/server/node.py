@@ -296,6 +296,9 @@ class Node:
         self._imports.changed(accounts)
 
     def _connection(self, upgrade: Upgrade | None) -> Connection:
+        if upgrade is not None and upgrade.mqtt:
+            connection: Connection = self.listeners.mqtt.connection(upgrade)
+            return connection
         return Connection(self, next(self._ids), upgrade)
 
     def _make_leafnodes(self) -> LeafNodes | None:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import msgspec
 
 from lakestream.config.account_options import CalloutOptions, User
-from lakestream.config.options import STANDARD, WEBSOCKET, Options
+from lakestream.config.options import CLIENT_TYPES, Options
 from lakestream.logging import Logger
 from lakestream.net.accounts.auth import (
     CALLOUT_SUBJECT,
@@ -51,9 +51,6 @@ _BOX = b"xkv1"
 _SECOND = 1_000_000_000
 _OPTIONS = ("nkey", "sig", "auth_token", "user", "pass", "name", "lang", "version", "protocol")
 """Fields of CONNECT that the service is told as they are."""
-
-_TYPES = {STANDARD: "nats", WEBSOCKET: "websocket"}
-"""Types of clients. A leaf node has none."""
 
 
 class Ruling(Protocol):
@@ -193,7 +190,7 @@ def _server(asker: Asker, sealed: bool) -> dict[str, Any]:
 
 
 def _client(ruling: Ruling, given: Credentials) -> dict[str, Any]:
-    user, client = given.nkey or given.user, given.kind in _TYPES
+    user, client = given.nkey or given.user, given.kind in CLIENT_TYPES
     sentinel = ruling.sentinel
     if not user:
         user = sentinel.sub if sentinel is not None else "[REDACTED]" if given.token else ""
@@ -204,7 +201,7 @@ def _client(ruling: Ruling, given: Credentials) -> dict[str, Any]:
         "name": given.connect.get("name"),
         "name_tag": sentinel.name if sentinel is not None else "",
         "kind": "Client" if client else "Leafnode",
-        "type": _TYPES.get(given.kind, ""),
+        "type": CLIENT_TYPES.get(given.kind, ""),
         "nonce": given.nonce if given.signature else "",
     }
     return _without_empty(page)

@@ -103,7 +103,7 @@ class Handshake:
             raise refuse(400, "invalid version")
         if reason := self._origin_refused(fields):
             raise refuse(403, f"origin not allowed: {reason}")
-        if path.endswith(b"/mqtt"):
+        if path.endswith(b"/mqtt") and not self._options.mqtt:
             raise refuse(404, "mqtt websocket endpoint not enabled")
         # No client speaks before the answer: it could not know whether its frames are understood.
         if self._http.trailing_data[0]:
@@ -123,6 +123,8 @@ class Handshake:
             lines.append(f"Sec-WebSocket-Extensions: {_AGREED}")
         if unmasked:
             lines.append("Nats-No-Masking: true")
+        if mqtt := path.endswith(b"/mqtt"):
+            lines.append("Sec-WebSocket-Protocol: mqtt")
         lines += [f"{name}: {value}" for name, value in options.headers]
         cookies = _cookies(fields.all("cookie"))
         wanted = ((field, getattr(options, setting)) for field, setting in _COOKIES)
@@ -135,6 +137,7 @@ class Handshake:
             max_frame=BROWSER_FRAME if agent.startswith("Mozilla/") else 0,
             whole="Version/" in agent and "Safari/" in agent,
             leaf=path.endswith(b"/leafnode"),
+            mqtt=mqtt,
         )
 
     def _origin_refused(self, fields: _Fields) -> str:

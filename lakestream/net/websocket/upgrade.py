@@ -20,7 +20,7 @@ class Upgrade(msgspec.Struct, frozen=True, kw_only=True):
         masked: the client's frames are masked.
         max_frame: bytes of the largest frame for this client; 0: no limit. Browsers get small ones.
         whole: compressed messages are one frame even so (Safari cannot inflate fragments).
-        leaf: it asks for a leaf connection.
+        leaf: it asks for a leaf connection; `mqtt`: it speaks MQTT.
     """
 
     answer: bytes
@@ -31,3 +31,4 @@ class Upgrade(msgspec.Struct, frozen=True, kw_only=True):
     max_frame: int
     whole: bool
     leaf: bool
+    mqtt: bool = False

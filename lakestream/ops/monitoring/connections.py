@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from lakestream.config.options import STANDARD, WEBSOCKET
+from lakestream.config.options import CLIENT_TYPES
 from lakestream.net.accounts.accounts import Account, AccountClient
 from lakestream.net.interest.subscription import Subscription
 from lakestream.net.statistics import Closed
@@ -25,7 +25,6 @@ from lakestream.protocol.subjects import matches, overlaps, valid_literal
 DEFAULT_LIMIT = 1024
 """Entries of a page when the query has no `limit`."""
 
-_TYPES = {STANDARD: "nats", WEBSOCKET: "websocket"}
 _STATES = {"": "open", "open": "open", "closed": "closed", "any": "any", "all": "any"}
 
 _UNFILTERED = ("", ">")
@@ -98,12 +97,16 @@ def _sorting(name: str, state: str) -> tuple[Key, bool]:
 
 
 def _wanted(one: Any, cid: int, query: Query) -> bool:
-    user, subject = query.text("user"), query.text("filter_subject")
-    if (cid and one.id != cid) or (user and one.user != user) or query.text("mqtt_client"):  # MQTT is not served
+    user, subject, device = query.text("user"), query.text("filter_subject"), query.text("mqtt_client")
+    if (cid and one.id != cid) or (user and one.user != user) or (device and _mqtt_client(one) != device):
         return False
     if subject in _UNFILTERED or isinstance(one, Closed):  # nats-server does not ask either of these
         return True
     return any(overlaps(sub.subject, subject.encode()) for sub in one.subs.values())
+
+
+def _mqtt_client(one: Any) -> str:
+    return getattr(one, "mqtt_client", "")
 
 
 def _connection(one: Any, now: int, subs: str, auth: bool) -> dict[str, Any]:
@@ -112,7 +115,7 @@ def _connection(one: Any, now: int, subs: str, auth: bool) -> dict[str, Any]:
     page: dict[str, Any] = {
         "cid": one.id,
         "kind": "Client",
-        "type": _TYPES[one.kind],
+        "type": CLIENT_TYPES[one.kind],
         "ip": one.host if one.port else "",  # so also in nats-server
         "port": one.port,
         "start": format_time(one.start_ns),
@@ -144,6 +147,8 @@ def _connection(one: Any, now: int, subs: str, auth: bool) -> dict[str, Any]:
     if client is not None and client.issuer_key:
         page |= ({"jwt": client.jwt} if client.jwt else {}) | {"issuer_key": client.issuer_key}
         page |= {"tags": list(client.tags)} if client.tags else {}
+    if device := _mqtt_client(one):
+        page["mqtt_client"] = device
     if subs == "list" and held:
         page["subscriptions_list"] = [sub.subject.decode("utf-8", "replace") for sub in held]
     if subs == "detail" and held:

@@ -200,6 +200,7 @@ class Listening(Protocol):
     """The listeners of a server, as /varz shows them."""
 
     http_port: int
+    mqtt: Any
     tls: ServerContext | None
 
     @property

@@ -257,7 +257,7 @@ class Pages:
             "cluster": node.cluster.shown(),
             "gateway": {},
             "leaf": node.leafnodes.varz() if node.leafnodes is not None else {},
-            "mqtt": {},
+            "mqtt": node.listeners.mqtt.varz() if node.listeners.mqtt is not None else {},
             "websocket": self._websocket(),
             "jetstream": self.jetstream.varz(),
             "tls_timeout": (options.tls or TlsOptions()).timeout_ns / SECOND,

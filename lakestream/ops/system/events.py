@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakestream.config.options import STANDARD, WEBSOCKET
+from lakestream.config.options import CLIENT_TYPES
 from lakestream.net.accounts.accounts import Account, Accounts
 from lakestream.net.connection import Connection
 from lakestream.net.peers.standalone import Standalone
@@ -38,8 +38,6 @@ FIRST_STATSZ_NS = 250_000_000
 
 STATSZ_NS = 10_000_000_000
 """… up to this (10 s)."""
-
-_TYPES = {STANDARD: "nats", WEBSOCKET: "websocket"}
 
 HEARTBEAT_NS = 30_000_000_000
 """Interval at which the connections of accounts are announced without changes (30 s)."""
@@ -271,5 +269,5 @@ def _client(connection: Connection, stop_ns: int = 0) -> dict[str, Any]:
     return page | {
         "name_tag": connection.account.options.shown,
         "kind": "Client",
-        "client_type": _TYPES[connection.kind],
+        "client_type": CLIENT_TYPES[connection.kind],
     }
