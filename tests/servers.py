@@ -39,6 +39,7 @@ LOG_LINES_KEPT = 2000
 _LISTENING = re.compile(r"Listening for client connections on (\S+):(\d+)")
 _MONITORING = re.compile(r"Starting https? monitor on (\S+):(\d+)")
 _WEBSOCKET = re.compile(r"Listening for websocket clients on wss?://(\S+):(\d+)")
+_MQTT = re.compile(r"Listening for MQTT clients on \w+://(\S+):(\d+)")
 _LEAVES = re.compile(r"Listening for leafnode connections on (\S+):(\d+)")
 _READY = "Server is ready"
 _RELOADED = re.compile(r"Reloaded server configuration|Failed to reload server configuration")
@@ -132,7 +133,7 @@ class Server:
         self.port = 0
         self.http_port = 0
         self.websocket_port = 0
-        self.leaf_port = 0
+        self.leaf_port = self.mqtt_port = 0
         self.process: subprocess.Popen[bytes] | Forked | None = None
         self._lines: deque[str] = deque(maxlen=LOG_LINES_KEPT)
         self._ready = threading.Event()
@@ -198,7 +199,7 @@ class Server:
         self._lines.append(f"--- {' '.join(command)}")
         self._ready.clear()
         self._said_ready = False
-        self.port = self.http_port = self.websocket_port = self.leaf_port = 0
+        self.port = self.http_port = self.websocket_port = self.leaf_port = self.mqtt_port = 0
         environment = {**os.environ, "PYTHONUNBUFFERED": "1", "TOKENS": str(self.tokens), **self.environment}
         start = program(self.kind)
         if self.forked and command[: len(start)] == start:  # a subclass may put another program before it
@@ -233,6 +234,8 @@ class Server:
                 self.http_port = int(found[2])
             elif found := _WEBSOCKET.search(line):
                 self.websocket_port = int(found[2])
+            elif found := _MQTT.search(line):
+                self.mqtt_port = int(found[2])
             elif found := _LEAVES.search(line):
                 self.leaf_port = int(found[2])
             if _READY in line:

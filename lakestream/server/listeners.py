@@ -101,7 +101,9 @@ class Listeners:
             )
             await self.websocket.open()
         if options.mqtt is not None and options.mqtt.port and not self._log.quiet:  # the first worker has all sessions
-            self.mqtt = options.mqtt.listen(node)
+            from lakestream import extras
+
+            self.mqtt = extras.load("lakestream.mqtt", "Listener", "mqtt", "mqtt")(node, options.mqtt)
         try:
             listening = self._bind(options.host, options.port, shared=shared)
         except ListenError as error:

@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from collections.abc import Coroutine, Mapping
+from typing import Any, Protocol
 
 from lakestream.config.options import MQTT, MQTT_WS
 from lakestream.net.accounts import permissions
+from lakestream.net.accounts.accounts import Account
 from lakestream.net.accounts.auth import Login
 from lakestream.net.accounts.guard import RESERVED_SUBJECT
-from lakestream.net.connection import Connection
+from lakestream.net.connection import Connection, ConnectionOwner
 from lakestream.net.interest.subscription import Subscription
 from lakestream.net.websocket.upgrade import Upgrade
 from lakestream.ports import ClientInfo, Single, Timer
@@ -27,6 +28,7 @@ from lakestream.protocol.goquote import quoted
 from lakestream.protocol.messages import Messages
 from lakestream.protocol.nuid import nuid
 from lakestream_mqtt import packets, stored
+from lakestream_mqtt.options import MqttOptions
 from lakestream_mqtt.packets import (
     Acknowledged,
     BadPacket,
@@ -45,11 +47,6 @@ from lakestream_mqtt.requests import RequestFailed, Stored, outcome
 from lakestream_mqtt.sessions import FLAPPING_S, AccountSessions, Session
 from lakestream_mqtt.topics import BadTopic, is_kept_from, level_above, subject_of, topic_of
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from lakestream_mqtt.listener import MqttListener
-
 MAX_OWED = 1024
 """Answers that a client is owed (1,024); with more it is not read."""
 
@@ -60,13 +57,26 @@ MAX_PACKET = 0xFFFFFFF
 """Bytes of the largest packet (256 MiB): longer messages of NATS clients are cut, as in nats-server."""
 
 TEMPORARY = 500
-"""Code of an error (500) from which on a stream may take the same message later: the client is closed and sends it again.
-Errors below it would come again: they are logged, and the message counts as taken."""
+"""Code of an error (500) from which on a stream may take the same message later: the client is closed and sends it
+again. Errors below it would come again: they are logged, and the message counts as taken."""
 
 ABOVE = " fwc"
 """End of the id of the subscription to the level above a filter with # at its end, as in nats-server."""
 
 PROTOCOL_VIOLATION, DUPLICATE = "Protocol Violation", "Duplicate Client ID"
+
+
+class MqttServer(Protocol):
+    """The listener, as a connection needs it."""
+
+    options: MqttOptions
+
+    @property
+    def node(self) -> ConnectionOwner:
+        """Return the server."""
+
+    def sessions(self, account: Account) -> AccountSessions:
+        """Return the sessions of an account."""
 
 
 class _Filter(Subscription):
@@ -109,7 +119,7 @@ class MqttConnection(Connection):
     kinds = (MQTT, MQTT_WS)
     greeted = True
 
-    def __init__(self, listener: MqttListener, identifier: int, upgrade: Upgrade | None = None) -> None:
+    def __init__(self, listener: MqttServer, identifier: int, upgrade: Upgrade | None = None) -> None:
         super().__init__(listener.node, identifier, upgrade)
         self._listener = listener
         self.mqtt_client = ""
@@ -266,9 +276,9 @@ class MqttConnection(Connection):
             case Pinged():
                 self.put(packets.PONG)
             case Subscribed():
-                self._run(self._subscribe(packet))
+                self._run(self._on_subscribe(packet))
             case Unsubscribed():
-                self._run(self._unsubscribe(packet))
+                self._run(self._on_unsubscribe(packet))
             case Connect():
                 self._on_connect(packet)
             case Disconnected():
@@ -498,7 +508,7 @@ class MqttConnection(Connection):
         sessions.requests.store(session.release_subject, stored.release_header(packet_id), b"", done)
 
     # ------------------------------------------------------------------ SUBSCRIBE
-    async def _subscribe(self, packet: Subscribed) -> None:
+    async def _on_subscribe(self, packet: Subscribed) -> None:
         sessions, session = self._sessions, self._session
         assert sessions is not None
         assert session is not None
@@ -604,7 +614,7 @@ class MqttConnection(Connection):
         if (sub := self._inboxes.pop(inbox.encode(), None)) is not None:
             self.hub.leave(sub)
 
-    async def _unsubscribe(self, packet: Unsubscribed) -> None:
+    async def _on_unsubscribe(self, packet: Unsubscribed) -> None:
         sessions, session = self._sessions, self._session
         assert sessions is not None
         assert session is not None

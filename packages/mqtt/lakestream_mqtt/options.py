@@ -1,12 +1,12 @@
 """The `mqtt` block of nats.conf.
 
-Belongs here: its keys with nats-server's errors, the checks between the block and other settings, and how its clients log
-in. The server finds it by the entry point `as_mqtt`, and calls `check`, `logins` and `listen` of what it returns.
+Belongs here: its keys with nats-server's errors, the checks between the block and other settings, and how its clients
+log in. The server finds it by the entry point `as_mqtt`, and calls `check` and `logins` of what it returns.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -25,10 +25,6 @@ from lakestream.config.values import (
     converted,
 )
 from lakestream.config.websocket import as_login, listener_logins
-
-if TYPE_CHECKING:
-    from lakestream.server.node import Node
-    from lakestream_mqtt.listener import MqttListener
 
 MAX_ACK_PENDING = 0xFFFF
 
@@ -93,12 +89,6 @@ class MqttOptions(msgspec.Struct, frozen=True, kw_only=True):
     def logins(self, options: Options) -> Options:
         """Return the settings by which MQTT clients log in."""
         return listener_logins(options, self)
-
-    def listen(self, node: Node) -> MqttListener:
-        """Return the listener of a server. Raises StartError."""
-        from lakestream_mqtt.listener import MqttListener  # not for every reader of a configuration
-
-        return MqttListener(node, self)
 
 
 def _ack_pending(key: str, item: Item) -> int:

@@ -1,7 +1,7 @@
 """The sessions of an account.
 
-Belongs here: a session's state, its record in JetStream, its consumers, taking it over from another connection or server,
-and retained messages. What a client sends and gets is in connection.py.
+Belongs here: a session's state, its record in JetStream, its consumers, taking it over from another connection or
+server, and retained messages. What a client sends and gets is in connection.py.
 
 A session is stored before its client is told of it. In a cluster every server hears the answers to the records of the
 others: so it learns that a client has come to another one, and closes its own connection.
@@ -33,8 +33,8 @@ MAX_IN_FLIGHT = 0xFFFF
 """Sum of `max_ack_pending` of a session's consumers: there are no more packet ids."""
 
 FLAPPING_S = 1.0
-"""Time after a take-over (1 s) in which the client id is not taken over again: the client that then comes is held as long
-and closed. So two devices with one id do not throw each other out without a pause."""
+"""Time after a take-over (1 s) in which the client id is not taken over again: the client that then comes is held as
+long and closed. So two devices with one id do not throw each other out without a pause."""
 
 SUBJECTS_OF_PAGE = 100_000
 """Subjects of one answer about a stream."""
@@ -358,8 +358,8 @@ class AccountSessions:
         return message.seq, message.hdrs, message.data
 
     async def held(self, session: Session, packet_id: int) -> tuple[int, Publish] | None:
-        """Return sequence and content of a message of the client that waits for PUBREL, with its subject as topic; None:
-        there is none."""
+        """Return sequence and content of a message of the client that waits for PUBREL, with its subject as topic;
+        None: there is none."""
         found = await self._newest(stored.HELD, session.held_subject(packet_id))
         if found is None:
             return None

@@ -1,7 +1,7 @@
-"""What is kept in JetStream: streams, their subjects, and the messages in them, all as nats-server has them.
+"""Streams of an account, their subjects, and the messages in them, all as nats-server has them.
 
-Belongs here: names and configurations of the streams of an account, consumers of a session, headers of messages, retained
-messages and session records as bytes. So an account that nats-server has served can be taken over.
+Belongs here: names and configurations of the streams, consumers of a session, headers of messages, retained messages
+and session records as bytes. So an account that nats-server has served can be taken over.
 """
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ def streams(replicas: int, domain: str) -> dict[str, dict[str, Any]]:
 
     They are nats-server's, except that those with messages of the protocol alone stay out of the lake.
     """
-    once, apart = {"retention": "limits", "max_msgs_per_subject": 1}, {"metadata": {"lakestream.lake": "off"}}
-    made = {
+    once: dict[str, Any] = {"retention": "limits", "max_msgs_per_subject": 1}
+    apart: dict[str, Any] = {"metadata": {"lakestream.lake": "off"}}
+    made: dict[str, dict[str, Any]] = {
         SESSIONS: {"subjects": [f"{OF_SESSIONS.decode()}{domain}>"], **once, **apart},
         MESSAGES: {"subjects": [f"{OF_MESSAGES.decode()}>"], "retention": "interest"},
         HELD: {"subjects": [f"{OF_HELD.decode()}>"], **once, "discard": "new", "discard_new_per_subject": True} | apart,

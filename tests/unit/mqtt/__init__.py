@@ -1,0 +1,1 @@
+"""Tests of packages/mqtt without a server."""
