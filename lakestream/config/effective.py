@@ -29,7 +29,7 @@ _SECRETS = frozenset({"password", "token", "nkey", "sentinel", "preload", "activ
 """Fields that hold secrets, or may."""
 _NOT_SETTINGS = frozenset(
     {"flags", "warnings", "notices", "config_file", "config_digest", "single_user", "single_login", "temporary_store"}
-)
+) | {"serves_mqtt"}
 
 Path = tuple[str, ...]
 

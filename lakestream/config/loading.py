@@ -120,7 +120,7 @@ def load(flags: Flags) -> Options:
     websocket = values.get("websocket", WebSocketOptions())
     mqtt = values.get("mqtt")
     if mqtt is not None and mqtt.port and values.get("workers", 1) == 1:  # else its sessions are in one process alone
-        values["websocket"] = msgspec.structs.replace(websocket, mqtt=True)
+        values["websocket"] = msgspec.structs.replace(websocket, serves_mqtt=True)
     blocks = (cluster, websocket, values.get("leafnodes", LeafOptions()), mqtt)
     inner = [line for block in blocks if block is not None for line in block.warnings]
     values["warnings"] = (*flags.warnings, *values.get("warnings", ()), *inner)

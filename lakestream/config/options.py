@@ -316,7 +316,7 @@ class WebSocketOptions(msgspec.Struct, frozen=True, kw_only=True):
         user, token: of clients over WebSocket, instead of those at the top; `no_auth_user` likewise.
         auth_timeout_ns, ping_interval_ns: 0: as at the top.
         headers: fields of the answer to a handshake.
-        mqtt: clients of MQTT may come, because there is a block `mqtt`.
+        serves_mqtt: clients of MQTT may come, because there is a block `mqtt`.
     """
 
     host: str = "0.0.0.0"
@@ -338,7 +338,7 @@ class WebSocketOptions(msgspec.Struct, frozen=True, kw_only=True):
     auth_timeout_ns: int = 0
     ping_interval_ns: int = 0
     headers: tuple[tuple[str, str], ...] = ()
-    mqtt: bool = False
+    serves_mqtt: bool = False
     warnings: tuple[str, ...] = ()
 
     @property

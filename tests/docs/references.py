@@ -40,6 +40,7 @@ from lakestream.config import (
 )
 from lakestream.config.values import Rule
 from lakestream.protocol.api.errors import ERRORS, OWN_ERRORS
+from lakestream_mqtt import options as mqtt
 from tests.docs.anchors import anchor
 from tests.docs.blocks import ROOT
 
@@ -109,6 +110,7 @@ BLOCKS: tuple[Keys, ...] = (
     Keys("console", settings.CONSOLE, options.ConsoleOptions()),
     Keys("sql", settings.SQL, options.SqlOptions()),
     Keys("sql.postgres", settings.POSTGRES, options.PostgresOptions()),
+    Keys("mqtt", mqtt.MQTT_KEYS, mqtt.MqttOptions()),
     Keys("otel", settings.OTEL, options.OtelOptions()),
     Keys("cluster", cluster.CLUSTER, None, cluster.CLUSTER_HARMLESS, cluster.CLUSTER_MISSING),
     Keys("cluster.authorization", cluster.CLUSTER_AUTHORIZATION, missing=cluster.CLUSTER_AUTHORIZATION_MISSING),
@@ -158,6 +160,7 @@ _KINDS_BY_NAME = {
     "_lame_duck": "duration",
     "_lame_duck_grace": "duration",
     "_limit_of_bytes": "number",
+    "_ack_pending": "number",
 }
 
 

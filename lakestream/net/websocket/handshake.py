@@ -103,7 +103,7 @@ class Handshake:
             raise refuse(400, "invalid version")
         if reason := self._origin_refused(fields):
             raise refuse(403, f"origin not allowed: {reason}")
-        if path.endswith(b"/mqtt") and not self._options.mqtt:
+        if path.endswith(b"/mqtt") and not self._options.serves_mqtt:
             raise refuse(404, "mqtt websocket endpoint not enabled")
         # No client speaks before the answer: it could not know whether its frames are understood.
         if self._http.trailing_data[0]:

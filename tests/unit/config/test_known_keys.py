@@ -46,7 +46,7 @@ def test_a_key_of_nats_server_is_known(tmp_path: Path, level: str, key: str) -> 
         assert not not_served or len(instead) > 10
 
 
-BLOCKS = ("gateway", "gateways", "mqtt")
+BLOCKS = ("gateway", "gateways")
 """Levels in blocks that are refused as a whole."""
 
 
@@ -80,7 +80,6 @@ def test_a_key_without_effect_leaves_a_warning(tmp_path: Path, key: str) -> None
     "block",
     [
         "gateway { name: A }",
-        "mqtt { port: 1883 }",
         "leafnodes { remotes: [{ url: 'wss://u:secret@127.0.0.1:443' }] }",
         "leafnodes { remotes: [{ urls: ['ws://127.0.0.1:80', 'ws://127.0.0.1:81'] }] }",
         "leafnodes { remotes: [{ url: 'nats-leaf://127.0.0.1', ws_compression: true }] }",

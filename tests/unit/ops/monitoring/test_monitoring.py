@@ -107,7 +107,7 @@ class Node:
         self.jetstream = self.remotes = self.leafnodes = self.signed = None
         self.unsent, self.io = SimpleNamespace(stalled=2), SimpleNamespace(waiting=1, waits=IoWaits)
         self.cluster = Standalone()
-        self.listeners = SimpleNamespace(http_port=8222, tls=None, websocket=None)
+        self.listeners = SimpleNamespace(http_port=8222, tls=None, websocket=None, mqtt=None)
         self.lame_duck = False
         self._connections: dict[int, Any] = {}
 
