@@ -20,7 +20,6 @@ In reading order:
 - `client/`: The Python client, by the name that programs know: NATS with the past of streams, and streams as tables.
 - `config/`: The configuration of a server: nats.conf and flags.
 - `net/`: Connections and the routing of messages between them.
-- `verify/`: Verification and repair of stores: of one that no server uses, or of a running server's streams.
 - `ops/`: Observation of a running server.
 - `server/`: The assembly of a server from its parts.
 - `cli/`: Commands.

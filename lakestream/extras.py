@@ -36,6 +36,7 @@ MODULES = {
     "postgres": ("lakestream_postgres", "duckdb"),
     "sharing": ("lakestream_sharing",),
     "transfer": ("lakestream_transfer", "duckdb"),
+    "verify": ("lakestream_verify",),
 }
 """Top-level modules of each extra. A module of several extras is named under the smallest one first."""
 

@@ -34,6 +34,7 @@ NAMES = (
     "spark",
     "sql",
     "transfer",
+    "verify",
 )
 
 

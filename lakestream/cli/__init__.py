@@ -16,9 +16,5 @@ In reading order:
 - `results.py`: Output of query results.
 - `server_options.py`: Options by which commands name a server and log in to it.
 - `link.py`: A connection to a running server, for commands that move messages.
-- `verify.py`: `lakestream verify`: everything that is wrong with the files of stores, or of running servers, and their
-  lake.
-- `running.py`: Verification of a running server for `lakestream verify` and `lakestream repair`.
-- `repair.py`: `lakestream repair`: what can be repaired in a store, or in a running cluster, without a loss.
 - `lake_options.py`: Options of the commands that work on a lake.
 """

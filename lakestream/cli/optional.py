@@ -33,6 +33,7 @@ EXTRAS = {
     "object": "commands",
     "pub": "commands",
     "replay": "spark",
+    "repair": "verify",
     "req": "commands",
     "request": "commands",
     "restore": "commands",
@@ -43,14 +44,13 @@ EXTRAS = {
     "stream": "commands",
     "sub": "commands",
     "top": "commands",
+    "verify": "verify",
 }
 """Extra that brings the package of each command."""
 
 
 OWN = {
     "config": "lakestream.cli.config_command:config",
-    "repair": "lakestream.cli.repair:repair",
-    "verify": "lakestream.cli.verify:verify",
 }
 """Commands that every installation has, as an entry point would name them."""
 

@@ -9,5 +9,4 @@ In reading order:
 - `format/`: Bytes of the log: records, frames, segment files, outlines, and the file operations that carry them.
 - `index/`: Indexes over the messages of a stream: live sequences, and the sequences of each subject.
 - `store/`: The store of a stream: its log of segments, its indexes, its checkpoint, and their recovery.
-- `verify/`: Verification of the files of one log.
 """

@@ -1,29 +1,26 @@
 """Verification of streams while the server runs, on request.
 
 Belongs here: `$LAKE.API.VERIFY.<stream>`, and the calls of other nodes about the replicas here. The checks are in
-lakestream/verify/, which is imported with the first request.
+packages/verify, which is loaded with the first request.
 
 The request is one of the stream's own account, as those of import, export and flush are: whoever may publish to its
-subject may ask, and it shows nothing of other accounts. Its body may be empty, or JSON (`verification.Options`). The
+subject may ask, and it shows nothing of other accounts. Its body may be empty, or JSON (`VerifyOptions`). The
 node that leads the stream answers once, at the end; with `progress` every second before that, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import msgspec
 
+from lakestream import extras
 from lakestream.account.engine import Engine
 from lakestream.meta.node import MetaNode
 from lakestream.ports import ClientInfo, Io, Single, Subscribed, singly
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.decoding import DECODE_ERRORS
-
-if TYPE_CHECKING:
-    from lakestream.verify.running import Running
-    from lakestream.verify.verification import Verification
 
 VERIFY = "$LAKE.API.VERIFY."
 RESPONSE_TYPE = "io.lakestream.api.v1.verify_response"
@@ -31,6 +28,32 @@ PROGRESS_NS = 1_000_000_000
 """Interval of messages about the progress (1 s)."""
 MOST_ASKED = 64
 """Maximum number of requests under way that this node answers; further ones fail (503)."""
+
+
+class Checks(Protocol):
+    """The checks of this node's replicas (`Running` of packages/verify). `calls`: those it serves, by method."""
+
+    calls: dict[str, Callable[[bytes, Callable[[bytes], None]], None]]
+
+    def stop(self) -> None:
+        """End all of them."""
+
+
+class Asked(Protocol):
+    """A verification under way that this node answers (`Verification` of packages/verify)."""
+
+    def begin(self) -> None:
+        """Begin with it."""
+
+    def cancel(self) -> None:
+        """End it."""
+
+    def progress(self) -> list[dict[str, Any]]:
+        """Return how far each replica is."""
+
+
+def _load(name: str) -> Any:
+    return extras.load("lakestream.verification", name, "verify", "verification of a running server")
 
 
 class Verifier:
@@ -46,33 +69,34 @@ class Verifier:
     def __init__(self, node: MetaNode, lake: str, rate: int, most: int, background: Callable[[], Io]) -> None:
         self._node, self._lake, self._rate, self._background = node, lake, rate, background
         self.most = most
-        self._running: Running | None = None
-        self.asked: dict[str, Verification] = {}
+        self._running: Checks | None = None
+        self.asked: dict[str, Asked] = {}
         """Requests under way that this node answers, by the stream's uid."""
         for method in ("open", "run", "poll", "rows", "close", "refill"):
             self._serve(f"verify.{method}")
 
     def _serve(self, method: str) -> None:
         def called(node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
-            self.when_loaded(lambda running: running.calls[method](body, answer))
+            self.when_loaded(lambda running: running.calls[method](body, answer), self._node.shared.log.warn)
 
         self._node.peers.serve(method, called)
 
-    def when_loaded(self, then: Callable[[Running], None]) -> None:
-        """Call `then` once the checks are imported: at the first request in a thread, as that takes some 0.1 s."""
+    def when_loaded(self, then: Callable[[Checks], None], missing: Callable[[str], object]) -> None:
+        """Call `then` once the checks are loaded: at the first request in a thread, as that takes some 0.1 s. Call
+        `missing` with what to install where they are not to be had."""
         if self._running is not None:
             then(self._running)
             return
 
-        def load() -> type[Running]:
-            from lakestream.verify.running import Running
-            from lakestream.verify.verification import Verification  # noqa: F401  # `VerifyApi` uses it next
+        def load() -> Any:
+            _load("verification")  # `VerifyApi` uses it next
+            return _load("running")
 
-            return Running
-
-        def loaded(made: type[Running] | None, error: BaseException | None) -> None:
-            if made is None:
-                assert error is not None, "a result or an error"
+        def loaded(made: Any, error: BaseException | None) -> None:
+            if isinstance(error, extras.ExtraMissing):
+                missing(str(error))
+                return
+            if error is not None:
                 raise error
             if self._running is None:
                 self._running = made(self._node, self._lake, self._background(), self._rate, self.most)
@@ -105,22 +129,24 @@ class VerifyApi:
             return
         name = subject.rpartition(b".")[2].decode("utf-8", "replace")
 
-        def begin(_: Running) -> None:
+        def fail(error: ApiError) -> None:
+            self._answer(name, reply, {"error": error.as_dict()})
+
+        def begin(_: Checks) -> None:
             try:
                 self._begin(name, reply, body)
             except ApiError as error:
-                self._answer(name, reply, {"error": error.as_dict()})
+                fail(error)
 
-        self._verifier.when_loaded(begin)
+        self._verifier.when_loaded(begin, lambda text: fail(ApiError(503, 0, text)))
 
     def _begin(self, name: str, reply: bytes, body: bytes) -> None:
         stream = self._engine.node.asked_here(self._engine.account, name)
         if stream is None:
             return
-        from lakestream.verify.verification import Verification, decode_options
-
+        checks = _load("verification")
         try:
-            options = decode_options(body)
+            options = checks.decode_options(body)
         except DECODE_ERRORS as error:
             raise ApiError(400, 10025, str(error)) from None
         asked, uid = self._verifier.asked, stream.uid
@@ -139,12 +165,13 @@ class VerifyApi:
             fields = {"error": outcome.as_dict()} if isinstance(outcome, ApiError) else {"done": True, **outcome}
             self._answer(name, reply, fields)
 
-        verification = asked[uid] = Verification(self._engine.node, replica, options, done)
+        verification: Asked = checks.Verification(self._engine.node, replica, options, done)
+        asked[uid] = verification
         if options.progress:
             self._clock.call_later(PROGRESS_NS, lambda: self._progress(name, uid, reply, verification))
         verification.begin()
 
-    def _progress(self, name: str, uid: str, reply: bytes, verification: Verification) -> None:
+    def _progress(self, name: str, uid: str, reply: bytes, verification: Asked) -> None:
         """Tell the client how far it is; end a verification that nobody waits for any more."""
         if self._verifier.asked.get(uid) is not verification:
             return

@@ -35,10 +35,10 @@ from lakestream.log.format.departures import Point
 from lakestream.log.format.errors import CorruptLog, LogError
 from lakestream.log.format.record import Record, record_length
 from lakestream.log.store.root import NOTE, encode_note
-from lakestream.log.verify.findings import Finding
 from lakestream.protocol.api.errors import PublicError
 from lakestream.stream.assembly import Stream
-from lakestream.verify.stores import StoreCheck, root_of
+from lakestream_verify.log.findings import Finding
+from lakestream_verify.stores import StoreCheck, root_of
 from tests.corruption.cases import Case, Copy, Outcome, damage, outcome_of
 from tests.stored.recordings import unpack
 from tests.unit.account.test_engines import World

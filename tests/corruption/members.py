@@ -14,11 +14,11 @@ import msgspec
 
 from lakestream.log.format.errors import CorruptLog, LogError
 from lakestream.log.format.files import Files
-from lakestream.log.verify.findings import Finding, FindingKind, Repair
 from lakestream.meta.meta import DIRECTORY
 from lakestream.raft.core.messages import Membership
 from lakestream.stream.core.operations import CreateStream
-from lakestream.verify.stores import check_meta
+from lakestream_verify.log.findings import Finding, FindingKind, Repair
+from lakestream_verify.stores import check_meta
 from tests.corruption.cases import CUT, Case, Copy, Outcome, damage, outcome_of
 from tests.corruption.standalone import verify
 from tests.unit import meta_world

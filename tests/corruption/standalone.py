@@ -15,10 +15,10 @@ from lakestream.account.engines import MARK_NS
 from lakestream.lake.storage import paths
 from lakestream.log.format.errors import CorruptLog, LogError
 from lakestream.log.store.segment_log import LogOptions
-from lakestream.log.verify.findings import Finding, FindingKind
 from lakestream.stream.assembly import Stream
-from lakestream.verify.recovered import LOCAL_FIELDS
-from lakestream.verify.stores import StoreCheck, lake_beside, root_of
+from lakestream_verify.log.findings import Finding, FindingKind
+from lakestream_verify.recovered import LOCAL_FIELDS
+from lakestream_verify.stores import StoreCheck, lake_beside, root_of
 from tests.corruption.cases import Case, Copy, Outcome, damage, outcome_of
 from tests.unit.account.test_engines import World
 

@@ -16,9 +16,9 @@ from random import Random
 import pytest
 
 from lakestream.lake.storage import paths
-from lakestream.log.verify.findings import FindingKind
 from lakestream.meta.meta_group import DIRECTORY, LOST
 from lakestream.meta.stores import PARTS
+from lakestream_verify.log.findings import FindingKind
 from tests.corruption import kinds, members
 from tests.corruption.cases import GOOD, judged
 from tests.corruption.places import PLACES

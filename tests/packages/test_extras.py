@@ -54,6 +54,12 @@ def modules(requirements: list[str]) -> set[str]:
     return {MODULE_OF.get(name, name.replace("-", "_")) for name in names - {extras.DISTRIBUTION}}
 
 
+LOOKED_FOR = {"lakestream.client", "lakestream.console", "lakestream.spark", "lakestream.verification"}
+"""Groups of entry points that `lakestream up` reads once."""
+VERIFY = "lakestream-verify==0.1.0"
+"""What a server needs besides itself."""
+
+
 def installed(extra: str, project: dict[str, Any]) -> set[str]:
     """Return the modules that an extra installs, with those of the extras and packages that it names."""
     found, waiting = set[str](), list(project["optional-dependencies"][extra])
@@ -81,7 +87,7 @@ def test_the_base_installation_is_what_serve_imports(project: dict[str, Any]) ->
 
 
 def test_every_module_of_an_extra_is_installed_by_it(project: dict[str, Any]) -> None:
-    assert project["optional-dependencies"]["server"] == []
+    assert project["optional-dependencies"]["server"] == [VERIFY]
     for extra, names in extras.MODULES.items():
         assert {ALSO.get(name, name) for name in names} <= installed(extra, project), extra
 
@@ -105,9 +111,7 @@ def test_make_run_starts_with_the_packages_that_a_running_server_looks_for() -> 
     wanted = set[str]()
     for part in parts.parts().values():
         points = parts.project(part.folder).get("entry-points", {})
-        if points.keys() & {"lakestream.client", "lakestream.console", "lakestream.spark"} or "pub" in points.get(
-            ENTRY_POINTS, ()
-        ):
+        if points.keys() & LOOKED_FOR or "pub" in points.get(ENTRY_POINTS, ()):
             own = [part, *(parts.parts()[each] for each in parts.dependencies(part) if each in parts.parts())]
             wanted |= {f"packages/{each.folder.name}" for each in own}
     assert set(first[1].split()) == wanted

@@ -19,11 +19,11 @@ from lakestream.log.format.errors import LogError
 from lakestream.log.format.files import Files
 from lakestream.log.store.root import StoreRoot
 from lakestream.log.store.store import Store
-from lakestream.log.verify.overlay import Overlay
 from lakestream.raft.group.hard_state import NAME, PersistentState
 from lakestream.stream.assembly import Stream as Held
-from lakestream.verify.recovered import differences, recover
-from lakestream.verify.streams import read_state
+from lakestream_verify.log.overlay import Overlay
+from lakestream_verify.recovered import differences, recover
+from lakestream_verify.streams import read_state
 from tests.cluster.nodes import NotReady, free_ports, until
 from tests.power.audit import TIMEOUT_S, Forked, NotStarted, audit_stream
 from tests.power.workload import Recording

@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 
 from lakestream.cli.app import app
 from lakestream.log.store.segment_log import LogOptions
-from lakestream.log.verify.findings import Finding, Repair
-from lakestream.verify.copies import compare_stores
-from lakestream.verify.digests import RANGE, UNREADABLE, Comparison, Digests, RowDigest, Verdict, judge
-from lakestream.verify.stores import StoreCheck, root_of
+from lakestream_verify.copies import compare_stores
+from lakestream_verify.digests import RANGE, UNREADABLE, Comparison, Digests, RowDigest, Verdict, judge
+from lakestream_verify.log.findings import Finding, Repair
+from lakestream_verify.stores import StoreCheck, root_of
 from tests.corruption.members import NODES, STREAM, build_replicas, files_of_replica
 from tests.unit.account.test_engines import World
 from tests.unit.logkit import alter

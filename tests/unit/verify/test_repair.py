@@ -11,8 +11,8 @@ import pytest
 
 from lakestream.log.format.files import Files
 from lakestream.log.format.segment import read_end
-from lakestream.log.verify.findings import Finding, FindingKind, Repair
-from lakestream.verify.stores import StoreCheck, lake_beside, root_of
+from lakestream_verify.log.findings import Finding, FindingKind, Repair
+from lakestream_verify.stores import StoreCheck, lake_beside, root_of
 from tests.corruption.standalone import STREAMS, build, start
 from tests.unit.logkit import flip
 

@@ -10,14 +10,16 @@ import msgspec
 import pytest
 from deltalake import DeltaTable
 
+from lakestream import extras
 from lakestream.log.store.export import FilesMoved
 from lakestream.log.store.segment_log import LogOptions
 from lakestream.log.store.segment_store import SegmentStore
 from lakestream.net.interest.subscription import Subscription
 from lakestream.ports import Single
+from lakestream.server import verification
 from lakestream.server.verification import Verifier, VerifyApi
-from lakestream.verify.running import IDLE_NS, OPEN, VerifyCall, VerifyOpened
-from lakestream.verify.verification import POLL_NS
+from lakestream_verify.running import IDLE_NS, OPEN, VerifyCall, VerifyOpened
+from lakestream_verify.verification import POLL_NS
 from tests.unit.account.test_engines import World
 from tests.unit.api_world import Client
 from tests.unit.stream_world import CLIENT
@@ -190,3 +192,14 @@ def test_nothing_is_verified_where_that_is_off(tmp_path: Path) -> None:
     world = Verified(tmp_path, most=0)
     world.create("$G")
     assert "max_verifications: 0" in world.verify()["error"]["description"]
+
+
+def test_without_its_package_the_answer_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Verified(tmp_path)
+
+    def missing(name: str) -> Any:
+        raise extras.ExtraMissing("verification of a running server", "lakestream_verify", "verify")
+
+    monkeypatch.setattr(verification, "_load", missing)
+    error = world.end(world.begin())["error"]
+    assert (error["code"], "pip install 'lakestream-server[verify]'" in error["description"]) == (503, True)

@@ -18,8 +18,8 @@ from lakestream.log.format.frame import Frame, decode_frame, encode_header
 from lakestream.log.format.segment import HEADER_SIZE, decode_segment_header
 from lakestream.log.store.checkpoint import Snapshot, read_checkpoint, write_checkpoint
 from lakestream.log.store.root import StoreRoot
-from lakestream.log.verify.findings import Finding, FindingKind, Repair
-from lakestream.verify.stores import NoStore, StoreCheck, root_of
+from lakestream_verify.log.findings import Finding, FindingKind, Repair
+from lakestream_verify.stores import NoStore, StoreCheck, root_of
 from tests.corruption.standalone import build, verify
 from tests.unit.account.test_engines import World as Server
 from tests.unit.logkit import flip

@@ -14,8 +14,8 @@ from deltalake import DeltaTable
 from lakestream.lake.staging import staging
 from lakestream.log.format.segment import HEADER_SIZE
 from lakestream.log.store.segment_log import LogOptions
-from lakestream.log.verify.findings import Finding, FindingKind, Repair
-from lakestream.verify.stores import StoreCheck, lake_beside, root_of
+from lakestream_verify.log.findings import Finding, FindingKind, Repair
+from lakestream_verify.stores import StoreCheck, lake_beside, root_of
 from tests.unit.account.test_engines import World
 from tests.unit.lake.read.test_live import Table
 from tests.unit.logkit import flip

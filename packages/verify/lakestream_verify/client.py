@@ -15,7 +15,7 @@ import msgspec
 from lakestream.cli.link import TransferFailed, connect_once
 from lakestream.cli.server_options import Server
 from lakestream.lake.progress import Advance, progress
-from lakestream.log.verify.findings import Finding
+from lakestream_verify.log.findings import Finding
 
 if TYPE_CHECKING:
     from nats.aio.client import Client

@@ -21,9 +21,9 @@ from lakestream.log.store.checkpoint import NAME as CHECKPOINT
 from lakestream.log.store.checkpoint import read_checkpoint
 from lakestream.log.store.store import Store
 from lakestream.log.store.synced import MarkFile
-from lakestream.log.verify.findings import Finding, FindingKind, Repair, Step, of_error
-from lakestream.log.verify.frames import Chain, SegmentCheck
 from lakestream.protocol.decoding import DECODE_ERRORS
+from lakestream_verify.log.findings import Finding, FindingKind, Repair, Step, of_error
+from lakestream_verify.log.frames import Chain, SegmentCheck
 
 BLOCK = 65_536
 """Messages that are compared at once."""

@@ -20,7 +20,6 @@ from lakestream.log.store.cache import ReadCache
 from lakestream.log.store.log import Appended
 from lakestream.log.store.segment_store import SegmentStore, open_store
 from lakestream.log.store.store import Store
-from lakestream.log.verify.findings import Step
 from lakestream.logging import Logger
 from lakestream.net.hub import Hub
 from lakestream.net.turn import Turn
@@ -28,6 +27,7 @@ from lakestream.ports import Timer
 from lakestream.stream.assembly import Stream
 from lakestream.stream.core.operations import CreateStream, decode_operation
 from lakestream.stream.core.state import StreamState
+from lakestream_verify.log.findings import Step
 
 LOCAL_FIELDS = frozenset({"ages", "removing", "steady_ns"})
 """Fields of a checkpoint that depend on the clock of the node that wrote it, or on what was in flight there."""

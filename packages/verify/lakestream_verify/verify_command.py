@@ -1,6 +1,6 @@
 """`lakestream verify`: everything that is wrong with the files of stores, or of running servers, and their lake.
 
-Belongs here: the command and its output. The checks are in lakestream/verify/, requests to a server in running.py.
+Belongs here: the command and its output. The checks are in stores.py, requests to a server in client.py.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import msgspec
 import typer
 
 from lakestream.cli.link import INTERRUPTED, TransferFailed
-from lakestream.cli.running import Verified, is_server, verify_running
 from lakestream.cli.server_options import Server, with_server
 from lakestream.cli.terminal import JsonOption, complain, console, counted, print_json, size
 from lakestream.lake.errors import LakeError
 from lakestream.lake.progress import Advance, progress
 from lakestream.lake.storage import paths
 from lakestream.log.format.errors import LogError
-from lakestream.log.verify.findings import Finding, Repair
-from lakestream.verify.stores import NoStore, StoreCheck, lake_beside, root_of
+from lakestream_verify.client import Verified, is_server, verify_running
+from lakestream_verify.log.findings import Finding, Repair
+from lakestream_verify.stores import NoStore, StoreCheck, lake_beside, root_of
 
 CANNOT_RUN = 2
 
@@ -98,7 +98,7 @@ def _findings(checks: Mapping[str, StoreCheck], advance: Advance, rows: bool) ->
         for finding in check.findings(advance):
             yield msgspec.structs.replace(finding, node=node)
     if len(checks) > 1:
-        from lakestream.verify.copies import compare_stores
+        from lakestream_verify.copies import compare_stores
 
         yield from compare_stores(checks, lambda count: None, rows)
 

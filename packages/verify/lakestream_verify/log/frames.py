@@ -36,7 +36,7 @@ from lakestream.log.format.segment import (
     read_tables,
 )
 from lakestream.log.store.recovery import place_body
-from lakestream.log.verify.findings import Finding, FindingKind, Repair, Step, of_error
+from lakestream_verify.log.findings import Finding, FindingKind, Repair, Step, of_error
 
 
 class Chain(msgspec.Struct):

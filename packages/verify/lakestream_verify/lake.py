@@ -31,9 +31,9 @@ from lakestream.log.format.segment import decode_segment_header, iter_frames, re
 from lakestream.log.store.repair import verify as verify_segment
 from lakestream.log.store.segment_store import SegmentStore
 from lakestream.log.store.store import Store
-from lakestream.log.verify.findings import Finding, FindingKind, Repair, Step
 from lakestream.stream.assembly import Stream
-from lakestream.verify.digests import blocks, named
+from lakestream_verify.digests import blocks, named
+from lakestream_verify.log.findings import Finding, FindingKind, Repair, Step
 
 
 class LakeCheck:

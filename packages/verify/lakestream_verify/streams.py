@@ -24,17 +24,17 @@ from lakestream.log.store.checkpoint import NAME as CHECKPOINT
 from lakestream.log.store.checkpoint import read_checkpoint
 from lakestream.log.store.segment_store import SegmentStore
 from lakestream.log.store.store import Store
-from lakestream.log.verify.findings import Finding, FindingKind, Repair, Step, of_error
-from lakestream.log.verify.overlay import Overlay
-from lakestream.log.verify.parts import check_checkpoint, check_indexes, check_log, check_mark, check_outline
 from lakestream.meta.replica_files import decode_identity, names
 from lakestream.meta.stores import IDENTITY, PARTS, read_identity
 from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.raft.group.hard_state import NAME as RAFT
 from lakestream.raft.group.hard_state import PersistentState, StateFile, damaged_slots
 from lakestream.stream.assembly import Stream
-from lakestream.verify.recovered import RecoveredStream, differences, recover
-from lakestream.verify.repair import StreamRepair
+from lakestream_verify.log.findings import Finding, FindingKind, Repair, Step, of_error
+from lakestream_verify.log.overlay import Overlay
+from lakestream_verify.log.parts import check_checkpoint, check_indexes, check_log, check_mark, check_outline
+from lakestream_verify.recovered import RecoveredStream, differences, recover
+from lakestream_verify.repair import StreamRepair
 
 
 class FilesInUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,7 +167,7 @@ class StreamCheck:
         except extras.ExtraMissing as error:
             yield self._harmless(str(error), self._lake, FindingKind.TABLE)
             return
-        from lakestream.verify.lake import LakeCheck  # with the lake's readers, in the thread that needs them
+        from lakestream_verify.lake import LakeCheck  # with the lake's readers, in the thread that needs them
 
         try:
             running = self._as_of.running if self._as_of is not None else None

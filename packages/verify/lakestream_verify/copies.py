@@ -14,15 +14,15 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from lakestream.log.format.errors import LogError
-from lakestream.log.verify.findings import Finding, FindingKind, Step
-from lakestream.log.verify.overlay import Overlay
 from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.raft.group.hard_state import PersistentState
 from lakestream.stream.assembly import Stream
-from lakestream.verify.digests import Comparison, Digests, differing
-from lakestream.verify.recovered import recover
-from lakestream.verify.stores import StoreCheck
-from lakestream.verify.streams import read_state
+from lakestream_verify.digests import Comparison, Digests, differing
+from lakestream_verify.log.findings import Finding, FindingKind, Step
+from lakestream_verify.log.overlay import Overlay
+from lakestream_verify.recovered import recover
+from lakestream_verify.stores import StoreCheck
+from lakestream_verify.streams import read_state
 
 
 def compare_stores(checks: Mapping[str, StoreCheck], step: Step, every_row: bool = False) -> Iterator[Finding]:

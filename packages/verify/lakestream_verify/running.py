@@ -26,16 +26,16 @@ import msgspec
 from lakestream.log.format.errors import CorruptLog, LogError
 from lakestream.log.store.export import FilesMoved
 from lakestream.log.store.segment_store import SegmentStore
-from lakestream.log.verify.findings import Finding, FindingKind
-from lakestream.log.verify.overlay import Overlay
 from lakestream.meta.node import MetaNode
 from lakestream.meta.replica import Replica
 from lakestream.meta.stores import VERIFYING
 from lakestream.ports import Io, Timer
 from lakestream.protocol.decoding import DECODE_ERRORS
-from lakestream.verify.digests import Digests, RangeDigest, RowDigest
-from lakestream.verify.recovered import RecoveredStream, recover
-from lakestream.verify.streams import FilesInUse, StreamCheck
+from lakestream_verify.digests import Digests, RangeDigest, RowDigest
+from lakestream_verify.log.findings import Finding, FindingKind
+from lakestream_verify.log.overlay import Overlay
+from lakestream_verify.recovered import RecoveredStream, recover
+from lakestream_verify.streams import FilesInUse, StreamCheck
 
 MAX_FINDINGS = 500
 """Maximum number of findings of one replica; the rest is counted."""

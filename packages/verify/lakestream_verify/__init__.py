@@ -1,7 +1,8 @@
 """Verification and repair of stores: of one that no server uses, or of a running server's streams.
 
 Belongs here: comparing a stream's files with their replay, with the lake, and with its other replicas, and deciding
-which findings can be repaired. The files of a single log are verified in log/verify.
+which findings can be repaired; the commands; and the checks that a server loads with the first request to verify
+(lakestream/server/verification.py). The files of a single log are verified in log/.
 
 In reading order:
 
@@ -14,4 +15,9 @@ In reading order:
 - `digests.py`: Comparison of replicas by digests.
 - `running.py`: Verification of this node's replicas while the server runs.
 - `verification.py`: Verification of a stream of a running server, by the node that leads it.
+- `client.py`: Verification of a running server for `lakestream verify` and `lakestream repair`.
+- `verify_command.py`: `lakestream verify`: everything that is wrong with the files of stores, or of running servers,
+  and their lake.
+- `repair_command.py`: `lakestream repair`: what can be repaired in a store, or in a running cluster, without a loss.
+- `log/`: Verification of the files of one log.
 """

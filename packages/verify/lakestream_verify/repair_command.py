@@ -1,6 +1,6 @@
 """`lakestream repair`: what can be repaired in a store, or in a running cluster, without a loss.
 
-Belongs here: the command and its output. The repairs are in lakestream/verify/repair.py.
+Belongs here: the command and its output. The repairs are in repair.py.
 """
 
 from __future__ import annotations
@@ -12,10 +12,13 @@ from typing import Annotated
 import msgspec
 import typer
 
-from lakestream.cli.running import is_server, verify_running
 from lakestream.cli.server_options import Server, with_server
 from lakestream.cli.terminal import JsonOption, console, counted, print_json
-from lakestream.cli.verify import (
+from lakestream.lake.progress import progress
+from lakestream_verify.client import is_server, verify_running
+from lakestream_verify.log.findings import Finding
+from lakestream_verify.stores import StoreCheck, root_of
+from lakestream_verify.verify_command import (
     LakeOption,
     NoLakeOption,
     StreamOption,
@@ -25,9 +28,6 @@ from lakestream.cli.verify import (
     show,
     show_running,
 )
-from lakestream.lake.progress import progress
-from lakestream.log.verify.findings import Finding
-from lakestream.verify.stores import StoreCheck, root_of
 
 
 class Repaired(msgspec.Struct, frozen=True):

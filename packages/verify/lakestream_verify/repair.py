@@ -43,11 +43,11 @@ from lakestream.log.store.checkpoint import NAME as CHECKPOINT
 from lakestream.log.store.checkpoint import read_checkpoint
 from lakestream.log.store.repair import verify as verify_segment
 from lakestream.log.store.root import ASIDE
-from lakestream.log.verify.findings import Finding, FindingKind
-from lakestream.log.verify.frames import Chain, SegmentCheck
-from lakestream.log.verify.overlay import Overlay
 from lakestream.protocol.decoding import DECODE_ERRORS
-from lakestream.verify.recovered import recover
+from lakestream_verify.log.findings import Finding, FindingKind
+from lakestream_verify.log.frames import Chain, SegmentCheck
+from lakestream_verify.log.overlay import Overlay
+from lakestream_verify.recovered import recover
 
 _OF_SEGMENTS = (FindingKind.HEADER, FindingKind.FRAME, FindingKind.RECORD, FindingKind.FOOTER, FindingKind.GAP)
 _OF_CHECKPOINTS = (FindingKind.CHECKPOINT, FindingKind.INDEX, FindingKind.REPLAY)

@@ -18,16 +18,16 @@ from lakestream.log.format.frame import Kind as FrameKind
 from lakestream.log.format.segment import LOG_DIRECTORY
 from lakestream.log.store.root import StoreRoot, require_own
 from lakestream.log.store.segment_store import open_store
-from lakestream.log.verify.findings import Finding, FindingKind, Repair, of_error
-from lakestream.log.verify.overlay import Overlay
-from lakestream.log.verify.parts import check_checkpoint, check_log
 from lakestream.meta.assignments import MetaState, decode_op
 from lakestream.meta.meta import DIRECTORY, GROUP
 from lakestream.meta.meta_group import LOST
 from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.raft.group.hard_state import NAME as RAFT
-from lakestream.verify.repair import Fix, StreamRepair
-from lakestream.verify.streams import StreamCheck, read_state
+from lakestream_verify.log.findings import Finding, FindingKind, Repair, of_error
+from lakestream_verify.log.overlay import Overlay
+from lakestream_verify.log.parts import check_checkpoint, check_log
+from lakestream_verify.repair import Fix, StreamRepair
+from lakestream_verify.streams import StreamCheck, read_state
 
 JETSTREAM = "jetstream"
 """Directory of the streams in a server's store directory."""

@@ -20,8 +20,8 @@ import msgspec
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.record import encode_record
 from lakestream.log.store.store import Store
-from lakestream.log.verify.findings import Finding, FindingKind, Repair, Step
 from lakestream.stream.assembly import Stream
+from lakestream_verify.log.findings import Finding, FindingKind, Repair, Step
 
 RANGE = 10_000
 """Sequences that one digest covers: range n has n * RANGE + 1 through (n + 1) * RANGE."""

@@ -14,12 +14,12 @@ from typing import Any
 
 import msgspec
 
-from lakestream.log.verify.findings import Finding, FindingKind
 from lakestream.meta.node import MetaNode
 from lakestream.meta.replica import Replica
 from lakestream.protocol.api.errors import ApiError, api_error
-from lakestream.verify.digests import RANGE, Comparison, RangeDigest, RowDigest, differing
-from lakestream.verify.running import (
+from lakestream_verify.digests import RANGE, Comparison, RangeDigest, RowDigest, differing
+from lakestream_verify.log.findings import Finding, FindingKind
+from lakestream_verify.running import (
     BUSY,
     CLOSE,
     MAX_FINDINGS,
