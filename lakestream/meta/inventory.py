@@ -86,11 +86,12 @@ def _all_in(node: dict[bytes, Any]) -> Iterator[str]:
 
 
 class AccountInventory:
-    """The streams of one account by name: as they are assigned, or as a proposed change will make them."""
+    """The streams of one account by name: as they are assigned, or as a proposed change will make them. `owners`: by
+    subject."""
 
     def __init__(self) -> None:
         self.configs: dict[str, StreamConfig] = {}
-        self._owners = Owners()
+        self.owners = Owners()
         self._streams = Counter[str]()  # number by tier
         self._reserved = Counter[tuple[str, int]]()  # bytes by storage and number of replicas
 
@@ -104,12 +105,12 @@ class AccountInventory:
         if before is not None:
             self._count(before, -1)
             for subject in dict.fromkeys(before.subjects):
-                self._owners.remove(subject.encode(), name)
+                self.owners.remove(subject.encode(), name)
         if config is not None:
             self.configs[name] = config
             self._count(config, 1)
             for subject in dict.fromkeys(config.subjects):
-                self._owners.add(subject.encode(), name)
+                self.owners.add(subject.encode(), name)
 
     def _count(self, config: StreamConfig, sign: int) -> None:
         self._streams[tier_of(config.num_replicas)] += sign
@@ -137,7 +138,7 @@ class AccountInventory:
 
     def overlaps(self, config: StreamConfig) -> bool:
         """Return True if a subject of a stream overlaps with one of another stream."""
-        overlapping = self._owners.overlapping
+        overlapping = self.owners.overlapping
         return any(name != config.name for subject in config.subjects for name in overlapping(subject.encode()))
 
 

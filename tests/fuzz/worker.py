@@ -23,7 +23,7 @@ from tests.fuzz.target import BASE_BYTES, BYTES_PER_BYTE, CORPORA, Broken, Targe
 TIMEOUT_S = 60
 """After this time on one input the process ends, and the input is a finding."""
 RSS_MIB = 3000
-INSTRUMENTED = ["lakestream", "lakestream_postgres", "lakestream_sql"]
+INSTRUMENTED = ["lakestream", "lakestream_mqtt", "lakestream_postgres", "lakestream_sql"]
 """Packages whose branches guide the inputs."""
 GROWTH_BYTES = 4 * BASE_BYTES
 """Growth of the process's largest memory during one input beyond which the input is a finding; the exact check, which
@@ -64,7 +64,7 @@ class Watched:
 
 def main(name: str, out: Path, seed: int, runs: int, seconds: int) -> None:
     with atheris.instrument_imports(
-        include=["lakestream", "lakestream_postgres", "lakestream_sql"], enable_loader_override=False
+        include=["lakestream", "lakestream_mqtt", "lakestream_postgres", "lakestream_sql"], enable_loader_override=False
     ):
         from tests.fuzz.targets import load
 

@@ -27,6 +27,7 @@ from lakestream.ports import ClientInfo, Single, Timer
 from lakestream.protocol.goquote import quoted
 from lakestream.protocol.messages import Messages
 from lakestream.protocol.nuid import nuid
+from lakestream.protocol.subjects import valid_literal
 from lakestream_mqtt import packets, stored
 from lakestream_mqtt.options import MqttOptions
 from lakestream_mqtt.packets import (
@@ -385,10 +386,10 @@ class MqttConnection(Connection):
         to = self._permitted(subject or subject_of(packet.topic), packet.payload, header)
         if to is None:
             return
-        if packet.retain:
+        if packet.retain and valid_literal(to):
             self._sessions.retain(to, packet, self.user, self._done(owed, "retained message"))
         reply = b""
-        if qos and any(sub.apart for sub in self.hub.interest_graph.match(to).plain):
+        if qos and self._sessions.captures(to):
             reply = requests.reply(self._done(owed, f"message to {to.decode('utf-8', 'replace')}"))
         self.hub.route(self, self.client, Single(to, reply, header, packet.payload))
         if qos:

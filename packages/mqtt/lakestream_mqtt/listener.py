@@ -70,9 +70,24 @@ class MqttListener:
             replicas = self.options.stream_replicas or self._replicas()
             name, domain = node.identity.server_name, options.jetstream.domain if options.jetstream is not None else ""
             found = self._sessions[account.name] = AccountSessions(
-                account.hub, node.clock, node.log, self.options, account.name, name, domain, replicas
+                account.hub,
+                node.clock,
+                node.log,
+                self.options,
+                account.name,
+                name,
+                domain,
+                replicas,
+                lambda subject: self._captures(account.name, subject),
             )
         return found
+
+    def _captures(self, account: str, subject: bytes) -> bool:
+        """Return True if a stream, on any node, captures a subject and acknowledges its messages."""
+        if (jetstream := self.node.jetstream) is None:
+            return False
+        streams = jetstream.node.inventory.of(account)
+        return any(not streams.configs[name].no_ack for name in streams.owners.overlapping(subject))
 
     def _replicas(self) -> int:
         cluster = self.node.options.cluster

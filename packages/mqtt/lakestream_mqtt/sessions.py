@@ -10,7 +10,7 @@ others: so it learns that a client has come to another one, and closes its own c
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
@@ -114,6 +114,7 @@ class AccountSessions:
         server: name of this server.
         domain: of this server's JetStream; "": none.
         replicas: of the streams.
+        captures: returns True if a stream of the account that acknowledges its messages captures a subject.
     """
 
     def __init__(
@@ -126,9 +127,10 @@ class AccountSessions:
         server: str,
         domain: str,
         replicas: int,
+        captures: Callable[[bytes], bool],
     ) -> None:
         self._bus, self._clock, self._log, self._options = bus, clock, log, options
-        self._account, self._replicas = account, replicas
+        self._account, self._replicas, self.captures = account, replicas, captures
         self.origin = short_hash(server)
         self._domain = options.js_domain or domain
         self.requests = Requests(bus, clock, self.origin, options.js_api_timeout_ns, options.js_domain)

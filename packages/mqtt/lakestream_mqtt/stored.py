@@ -40,7 +40,7 @@ PUBLISHED = b"Nmqtt-Pub"
 _SUBJECT, _MAPPED, _RELEASED = b"Nmqtt-Subject", b"Nmqtt-Mapped", b"Nmqtt-PubRel"
 _TOPIC, _ORIGIN, _RFLAGS, _SOURCE = b"Nmqtt-RTopic", b"Nmqtt-ROrigin", b"Nmqtt-RFlags", b"Nmqtt-RSource"
 _BY_QOS = tuple(b"NATS/1.0\r\n%b:%d\r\n\r\n" % (PUBLISHED, qos) for qos in range(3))
-_HEAD = len(b"NATS/1.0\r\n" + PUBLISHED + b":")
+_QOS = {header: qos for qos, header in enumerate(_BY_QOS)}
 
 
 def streams(replicas: int, domain: str) -> dict[str, dict[str, Any]]:
@@ -74,10 +74,10 @@ def qos_of(header: bytes) -> int:
     """Return the QoS with which a message was published; 0 for those of NATS clients."""
     if not header:
         return 0
-    if header.startswith(_BY_QOS[0][:_HEAD]):
-        return header[_HEAD] - 48
-    value = headers.get(header, PUBLISHED)
-    return value[0] - 48 if value else 0
+    if (found := _QOS.get(header)) is not None:
+        return found
+    value = headers.get(header, PUBLISHED) or b""
+    return {b"1": 1, b"2": 2}.get(value[:1], 0)
 
 
 def held_header(publish: Publish, subject: bytes) -> bytes:

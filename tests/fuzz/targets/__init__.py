@@ -13,6 +13,7 @@ MODULES = {
     "protocol": "protocol",
     "websocket": "protocol",
     "leaf": "protocol",
+    "mqtt": "mqtt",
     "postgres": "postgres",
     "proxy": "connections",
     "hello": "connections",

@@ -19,6 +19,11 @@ def test_the_qos_of_a_message() -> None:
     assert stored.qos_of(b"NATS/1.0\r\nX: 1\r\nNmqtt-Pub: 2\r\n\r\n") == 2
 
 
+@pytest.mark.parametrize(("value", "qos"), [(b" 1", 1), (b"  2", 2), (b"25", 2), (b"", 0), (b"9", 0), (b"x", 0)])
+def test_the_qos_of_a_message_of_a_nats_client(value: bytes, qos: int) -> None:
+    assert stored.qos_of(b"NATS/1.0\r\nNmqtt-Pub:%b\r\n\r\n" % value) == qos
+
+
 def test_a_retained_message_of_nats_server() -> None:
     expected = Publish(b"a/b", b"x", 1, retain=True)
     assert stored.retained(b"$MQTT.rmsgs.a.b", RETAINED, b"x") == expected
