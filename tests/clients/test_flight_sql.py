@@ -17,6 +17,7 @@ from pyarrow import flight
 from lakestream_flight import messages as flight_sql
 from tests.keys import Operator, user_key
 from tests.servers import Kind, Server
+from tests.sql_escapes import ANYTHING_ELSE
 from tests.wire import Wire
 
 pytestmark = [pytest.mark.conformance, pytest.mark.heavy]
@@ -112,6 +113,16 @@ def test_the_rules_are_those_of_the_service(server: Server, query: str, reason: 
         cursor.execute(query).fetchall()
     assert "Traceback" not in str(failed.value)
     assert ".py" not in str(failed.value), "no path of the server's machine"
+
+
+@pytest.mark.parametrize("query", ANYTHING_ELSE)
+def test_queries_of_anything_else_are_refused(server: Server, query: str) -> None:
+    with connected(server) as connection, connection.cursor() as cursor:
+        with pytest.raises((Error, UnicodeError)) as refused:
+            cursor.execute(query.replace("{lake}", str(server.store / "lake")).replace("\x00", ""))
+        assert not any(word in str(refused.value) for word in (str(server.store), "root:"))
+        cursor.execute("SELECT 1")
+        assert cursor.fetchone() == (1,)
 
 
 def test_users_and_permissions_are_those_of_the_server(server: Server) -> None:

@@ -26,6 +26,7 @@ from lakestream.protocol.instants import instant
 from lakestream_mcp import shown
 from tests.docs.blocks import ROOT, blocks
 from tests.servers import Kind, Server
+from tests.sql_escapes import ANYTHING_ELSE
 from tests.wire import Wire
 
 pytestmark = pytest.mark.conformance
@@ -250,6 +251,15 @@ async def test_answers_are_bounded(server: Server) -> None:
         assert base64.b64decode(binary["value_base64"]) == b"\xff\x00"
         page = json.loads(await text(client, "read_messages", stream="ORDERS", seq=2, limit=2))
         assert ([each["seq"] for each in page["messages"]], page["next_seq"]) == ([2, 3], 4)
+
+
+async def test_queries_of_anything_else_are_refused(server: Server) -> None:
+    async with assistant(server) as client:
+        for query in (each.replace("\x00", "") for each in ANYTHING_ELSE):
+            said = await text(client, "query", sql=query.replace("{lake}", str(server.store / "lake")))
+            assert said.startswith("Error executing tool query: "), query
+            assert not any(word in said for word in ("root:", "TypeError", f"{server.store}/jetstream"))
+        assert json.loads(await text(client, "query", sql="SELECT 1 AS a"))["rows"] == [{"a": 1}]
 
 
 @pytest.mark.heavy

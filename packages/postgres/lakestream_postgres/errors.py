@@ -47,6 +47,7 @@ _CODES = {
 _KINDS = (
     ("42P01", "Table with name"),
     ("42703", "Referenced column"),
+    ("42703", " has no column "),
     ("42883", "No function matches"),
     ("42883", "Function with name"),
     ("53200", "more memory"),

@@ -53,6 +53,7 @@ _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", 
 _MICRO = 1000
 # Payloads that are not UTF-8 are no JSON. The comparison costs nothing, while TRY decodes each row by itself.
 _JSON = "CASE WHEN encode(decode(data, 'replace')) = data THEN TRY_CAST(decode(data, 'replace') AS JSON) END"
+_NEVER_IN_NAMES = re.compile(r"[\s.*>/\\]")
 MANY_TABLES = 20
 """Tables that the error for an unknown one names."""
 NEVER = 1 << 63
@@ -192,8 +193,10 @@ class StreamCatalog:
         return self.timestamps == "message" and bool(self.stream(name).stream)
 
     def stream_of(self, mention: Mention) -> str:
-        """Return the name of the stream that a mention means; "" for another table. A typed view means its stream."""
-        return self.stream(self.named(mention)).stream
+        """Return the name of the stream that a mention means; "" for another table, also by a name that no stream can
+        have. A typed view means its stream."""
+        name = self.stream(self.named(mention)).stream
+        return "" if _NEVER_IN_NAMES.search(name) else name
 
     def named(self, mention: Mention) -> str:
         """Return the name between backticks of the stream or table that a mention means."""
@@ -267,6 +270,7 @@ class StreamCatalog:
                 f"stream {stream.stream} has no table yet: its messages wait for the compactor "
                 "(`lakestream up` runs one, `lakestream compact --once` does it now)"
             )
+            close = []
         else:
             reason = f"there is no table {spelled(name)} in {self.root}"
         reason += f". Did you mean {' or '.join(close)}?" if close else ""
@@ -339,7 +343,7 @@ class StatementSnapshot:
         if mention.bare:
             name = self._catalog.spelled(mention.name)
             mention = msgspec.structs.replace(mention, name=name or mention.name, bare=name is None)
-            if name is None and mention.travel is None and self._catalog.account is None:
+            if name is None and mention.travel is None and mention.last is None and self._catalog.account is None:
                 try:
                     self._relation(mention)  # of a stream that is not staged yet, the server may know
                 except UnknownStream:

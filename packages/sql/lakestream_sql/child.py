@@ -219,8 +219,9 @@ def _serve(session: Session, ask: Ask, began: float, next_message: Callable[[], 
 
     bindings = Bindings(ask.parameters, ask.as_of, unbound=ask.describe and not ask.parameters)
     of_rows = ask.engine == "duckdb" and not ask.describe
+    streams = session.streams(ask.query, bindings)
     wanted = session.last_wanted(ask.query, bindings) if of_rows else []
-    _send(out, MentionedStreams(session.streams(ask.query, bindings), session.lists(ask.query, bindings), wanted))
+    _send(out, MentionedStreams(streams, session.lists(ask.query, bindings), wanted))
     if ask.engine == "duckdb":
         session.take_last({each: list(_pages(next_message)) for each in wanted})
     if not _judgement.decode(next_message()).go:

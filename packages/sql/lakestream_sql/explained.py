@@ -6,6 +6,7 @@ Belongs here: the exceptions, the line with a mark under the place, reading what
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from functools import cache
@@ -15,13 +16,17 @@ from typing import Any
 import msgspec
 
 from lakestream.lake.errors import LakeError
+from lakestream.lake.table.schema import doubled
 
+EXCERPT = 160
+"""Characters of a line that an error shows."""
 ENGINE_HINT = "Spark SQL: `--engine spark`"
 _KIND = re.compile(r"^[A-Z][\w ]*? Error: ")
 _SPARK_WORDS = re.compile(
     r"""at or near "(`|view|rlike|regexp|div|distribute|sort|cluster|array|map|anti|percent|minus|<=>|lateral)""", re.I
 )
 """Words of Spark's SQL at which DuckDB's parser gives up."""
+_NO_COLUMN = re.compile(r'^(?:Values list|Table) "(.+)" does not have a column named "(.+)"')
 _SPARK_CALL = re.compile(r"\b(array|map|except|values)\s*\(?\s*$", re.I)
 
 
@@ -50,8 +55,13 @@ def excerpt(text: str, offset: int) -> str:
     start = text.rfind("\n", 0, offset) + 1
     end = text.find("\n", offset)
     line = text[start : len(text) if end < 0 else end]
-    number = text.count("\n", 0, offset) + 1
-    return f"  line {number}, column {offset - start + 1}:\n  {line}\n  {' ' * (offset - start)}^"
+    number, at = text.count("\n", 0, offset) + 1, offset - start
+    place = f"  line {number}, column {at + 1}:"
+    if len(line) > EXCERPT:
+        first = max(0, at - EXCERPT // 2)
+        last = first + EXCERPT
+        line, at = f"{'…' * (first > 0)}{line[first:last]}{'…' * (last < len(line))}", at - first + (first > 0)
+    return f"{place}\n  {line}\n  {' ' * at}^"
 
 
 class DuckdbError(msgspec.Struct, frozen=True):
@@ -96,6 +106,19 @@ def advised(said: DuckdbError, *, is_spark: bool = False) -> str:
     if is_spark or only_spark or _SPARK_WORDS.search(text):
         text += f"\n{ENGINE_HINT}"
     return text
+
+
+def missing_column(said: DuckdbError) -> tuple[str, str] | None:
+    """Return the table and the column that an error finds missing, which DuckDB says without what is near."""
+    found = _NO_COLUMN.match(said.text)
+    return None if found is None else (found[1], found[2])
+
+
+def no_column(table: str, column: str, known: list[str]) -> str:
+    """Return the error for a column that a table has not. `known`: the columns of the streams of the query."""
+    near = difflib.get_close_matches(column.lower(), dict.fromkeys(known), 3, 0.5)
+    advice = f"\nDid you mean {' or '.join(map(doubled, near))}?" if near else ""
+    return f"{doubled(table)} has no column {doubled(column)}{advice}"
 
 
 def is_sparks(before: str) -> bool:

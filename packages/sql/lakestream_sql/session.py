@@ -189,8 +189,13 @@ class Session:
         Raises:
             SqlError: BadSql for a text that does not parse; UnknownStream for a stream of another account.
         """
-        mentions = [mention for each in self._parsed(text, bindings) for mention in each.mentions()]
-        return list(dict.fromkeys(name for mention in mentions if (name := self._catalog.stream_of(mention))))
+        found = list[str]()
+        for mention in (mention for each in self._parsed(text, bindings) for mention in each.mentions()):
+            try:
+                found.append(self._catalog.stream_of(mention))
+            except UnknownStream as error:  # of another account
+                raise UnknownStream(f"{error}\n{explained.excerpt(text, mention.place)}") from None
+        return [name for name in dict.fromkeys(found) if name]
 
     def last_wanted(self, text: str, bindings: Bindings = NO_BINDINGS) -> list[LastWanted]:
         """Return the last messages that a text wants from the indexes of streams. Raises SqlError as `streams`."""
@@ -305,6 +310,8 @@ class Session:
                     described(result.columns, result.types)
                 return result
             except duckdb.IOException as error:
+                if not snapshot.sources():  # of a file that the query names by itself
+                    raise self._explained(explained.read(error), text, None, snapshot) from None
                 failure: Exception = error
             except (duckdb.InternalException, duckdb.FatalException) as error:
                 raise EngineFailed(str(error)) from None
@@ -313,16 +320,23 @@ class Session:
                 if said.position is not None:
                     offset = characters(before + query + behind, said.position) - len(before)
                     at = statement.place(edited.place(max(offset, 0)))
-                raise self._explained(said, text, at) from None
+                raise self._explained(said, text, at, snapshot) from None
         raise SqlError(
             f"a file of the table could not be read: {explained.first_line(failure)}. An old version stays readable "
             f"until VACUUM removes its files; DESCRIBE HISTORY shows the versions; {KEEP_MORE}"
         ) from failure
 
-    def _explained(self, said: explained.DuckdbError, text: str, offset: int | None) -> SqlError:
+    def _explained(
+        self, said: explained.DuckdbError, text: str, offset: int | None, snapshot: StatementSnapshot
+    ) -> SqlError:
         """Return DuckDB's error, shown at its place in the user's query."""
         if said.kind == "Table" and said.missing and offset is not None:
             return self._catalog.unknown(Mention(f"{paths.STREAMS}/{said.missing}", place=offset, bare=True), text)
+        if (column := explained.missing_column(said)) is not None:
+            described = [
+                row for each in snapshot.sources() for row in self._rows_of(f"DESCRIBE {each}", snapshot.arrow)
+            ]
+            return BadSql(explained.no_column(*column, [str(row[0]) for row in described]), text, offset)
         return BadSql(explained.advised(said), text, offset)
 
     def _interruptible(

@@ -12,6 +12,7 @@ import pytest
 from tests.clients.console.world import OWNER, USERS, Start, logged_in, until
 from tests.console import Browser, Reply
 from tests.servers import Server
+from tests.sql_escapes import ANYTHING_ELSE
 
 pytestmark = pytest.mark.conformance
 
@@ -62,51 +63,19 @@ def test_values_are_exact(analyst: Browser) -> None:
 @pytest.mark.parametrize(
     "query",
     [
-        "SELECT * FROM delta.`streams/SECRET`",
-        "SELECT * FROM delta.`accounts/B/streams/SECRET`",
-        "SELECT * FROM delta.`streams/../../B/streams/SECRET`",
-        "SELECT * FROM as_of('B/SECRET', now())",
-        "DESCRIBE HISTORY delta.`accounts/B/streams/SECRET`",
-        "SELECT * FROM delta.`/etc`",
-        "SELECT * FROM delta.`s3://bucket/x`",
-        "SELECT * FROM read_parquet('/etc/passwd')",
-        "SELECT * FROM read_text('/etc/passwd')",
-        "SELECT * FROM read_csv('https://example.com/x.csv')",
-        "SELECT * FROM '/etc/passwd'",
+        *ANYTHING_ELSE,
         "SELECT * FROM csv.`/etc/passwd`",
         "SELECT * FROM (WITH `/etc/passwd` AS (SELECT 1) SELECT * FROM `/etc/passwd`) a, `/etc/passwd`",
-        "SELECT * FROM glob('/**')",
-        "SELECT * FROM query('SELECT 1')",
-        "SELECT * FROM query_table('x')",
-        "SELECT * FROM delta_scan('/etc')",
-        "SELECT * FROM duckdb_settings()",
-        "SELECT * FROM as_of('ORDERS', (SELECT max(size) FROM read_text('/etc/passwd')))",
-        "SELECT getenv('HOME')",
         "SELECT * FROM sqlite_master",
-        "COPY (SELECT 1) TO '/tmp/x.csv'",
-        "ATTACH '/tmp/x.db'",
-        "INSTALL httpfs",
-        "LOAD httpfs",
-        "PRAGMA database_list",
-        "SET enable_external_access = true",
-        "CREATE TABLE x AS SELECT 1",
         "DROP TABLE x",
-        "INSERT INTO delta.`streams/ORDERS` VALUES (1)",
-        "DELETE FROM delta.`streams/ORDERS`",
         "UPDATE delta.`streams/ORDERS` SET seq = 1",
-        "CALL x()",
-        "EXPORT DATABASE '/tmp/x'",
-        "SELECT 1; SELECT 2",
         "SELECT",
-        "",
-        "(" * 5_000,
     ],
 )
 def test_queries_of_anything_else_are_refused(shop: Server, analyst: Browser, query: str) -> None:
-    reply = sql(analyst, query)
+    reply = sql(analyst, query.replace("{lake}", str(shop.store / "lake")))
     assert reply.status == 400, reply
-    assert str(shop.store) not in reply.json["error"]
-    assert "root:" not in reply.json["error"]
+    assert not any(word in reply.json["error"] for word in (f"{shop.store}/jetstream", "root:"))
     assert sql(analyst, "SELECT 1").json["rows"] == [[1]]
 
 

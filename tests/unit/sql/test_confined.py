@@ -245,3 +245,15 @@ def test_duckdb_itself_reaches_nothing_else(lake: Path, tmp_path: Path) -> None:
 )
 def test_values_as_json(value: Any, shown: Any) -> None:
     assert as_json(value) == shown
+
+
+def test_a_name_that_no_stream_can_have_is_not_asked_for(session: Session) -> None:
+    """A server would be asked to stage its messages, which fails before the query is refused."""
+    assert session.streams('FROM ORDERS, \'x.parquet\', "*", "a b"') == ["ORDERS"]
+    with pytest.raises(UnknownStream, match=r'there is no table "x\.parquet" in'):
+        session.query("FROM 'x.parquet'")
+
+
+def test_a_stream_of_another_account_is_shown_at_its_place(session: Session) -> None:
+    with pytest.raises(UnknownStream, match=r"not a stream of account \$G: .*\n  line 1, column 19:\n"):
+        session.streams('FROM accounts."A".ORDERS')

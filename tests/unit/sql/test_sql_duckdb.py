@@ -344,6 +344,10 @@ def test_a_stream_that_waits_for_the_compactor(session: Session) -> None:
         ("SELECT seq FROM misfits.ORDRES", "there is no table ORDRES in", "ORDRES"),
         ("SELECT 1; SELECT 2", "one statement is expected here, not 2", None),
         ("SELECT seq FROM ORDRES", "there is no table ORDRES in", "ORDRES"),
+        ("SELECT seq FROM last(ORDRES)", "there is no table ORDRES in", "last"),
+        ("SELECT o.sbject FROM ORDERS o", 'Did you mean "subject"', "o.sbject"),
+        ("SELECT ORDERS.sq FROM ORDERS", '"ORDERS" has no column "sq"\nDid you mean "seq"', "ORDERS.sq"),
+        ("SELECT x.nowhere FROM (SELECT seq FROM ORDERS) x", '"x" has no column "nowhere"\n  line 1', "x.nowhere"),
         ("SELECT seq\nFROM ORDERS\nWHERE nope = 'é'", 'Referenced column "nope" not found', "nope"),
     ],
 )
@@ -356,6 +360,22 @@ def test_errors_say_what_and_where(session: Session, query: str, message: str, p
         assert shown[mark.index("^") :].startswith(place)
 
 
+def test_an_error_in_a_long_line_shows_what_is_around_its_place(session: Session) -> None:
+    for columns, cut in (("seq, " * 900, "…"), ("", "")):
+        with pytest.raises(SqlError) as caught:
+            session.query(f"SELECT {columns}nope, {'seq, ' * 900}seq FROM ORDERS")
+        said, (place, shown, mark) = str(caught.value), str(caught.value).splitlines()[-3:]
+        assert f"column {len(columns) + 8}:" in place
+        assert len(said) < 1000
+        assert (shown[mark.index("^") :][:4], shown.strip()[0] == "…", shown[-1]) == ("nope", bool(cut), "…")
+
+
+def test_a_file_that_is_not_there_is_no_file_of_a_table(session: Session) -> None:
+    with pytest.raises(SqlError) as caught:
+        session.query("FROM 'nowhere.parquet'")
+    assert str(caught.value) == 'No files found that match the pattern "nowhere.parquet"'
+
+
 def test_names_that_are_close_are_named(session: Session, lake: Path) -> None:
     for query in ("FROM ORDRES", "FROM ORDRES VERSION AS OF 1", "DESCRIBE HISTORY ordrs", "FROM as_of(ORDRS, 1)"):
         with pytest.raises(UnknownStream, match=r"Did you mean (ORDERS|accounts.ACME.ORDERS)\?"):
@@ -364,9 +384,10 @@ def test_names_that_are_close_are_named(session: Session, lake: Path) -> None:
         confined.query("FROM ORDRES")
     assert str(unknown.value).startswith("there is no table ORDRES in")
     assert str(unknown.value).endswith("the tables there are: ORDERS")
-    with pytest.raises(UnknownStream) as far:
-        session.query("FROM nowhere")
-    assert "Did you mean" not in str(far.value)
+    for query in ("FROM nowhere", "FROM delta.`streams/PENDING`"):  # which is there, only without a table
+        with pytest.raises(UnknownStream) as far:
+            session.query(query)
+        assert "Did you mean" not in str(far.value)
 
 
 def test_a_value_that_fails_behind_others_is_one_line(session: Session) -> None:
