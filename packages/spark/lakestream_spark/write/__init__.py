@@ -32,4 +32,5 @@ In reading order:
 - `commit.py`: Commits to a table, through Delta's own transaction.
 - `clones.py`: Registry of shallow clones, and the files of other tables that they reference.
 - `deletion.py`: Deletion of a table's rows by sequence, by deletion vectors that are written here.
+- `field_ids.py`: Ids of columns for Iceberg.
 """

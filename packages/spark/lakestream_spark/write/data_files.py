@@ -5,7 +5,7 @@ file_statistics.py has the statistics that the commit states of them. stream_com
 in the driver, and commits.
 
 Typed columns are those that the messages at hand have; files begin anew where further ones appear, and readers take a
-column that a file lacks as NULL.
+column that a file lacks as NULL. Columns have ids for readers of Iceberg (field_ids.py).
 
 Messages are gathered up to `SPOOL_BYTES`, sorted by an integer key (partition, run of sequences, subject), and written
 as row groups of each partition's file. Numbers, bounds and null counts are those of the columns in memory, so no
@@ -37,6 +37,7 @@ from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table import ends
 from lakestream.lake.table.policy import GROUP_ROWS, PAGE_SETTING, RUN_SEQS
 from lakestream.lake.table.schema import REMOVED_COLUMN, TABLE_COLUMNS, Layout, escaped, table_schema
+from lakestream_spark.write.field_ids import with_ids
 from lakestream_spark.write.file_statistics import FileStatistics, Path
 
 SPOOL_BYTES = 32 * 1024 * 1024
@@ -88,7 +89,7 @@ class _File:
         bounded += [".".join(path) for path in indexed if path[0] in schema.names]
         self._sink = ends.EndWriter(self._content)
         self._writer = pq.ParquetWriter(
-            self._sink, schema, write_statistics=bounded, write_page_index=True, store_schema=False,
+            self._sink, with_ids(schema), write_statistics=bounded, write_page_index=True, store_schema=False,
             max_rows_per_page=_PAGE_ROWS, write_batch_size=_PAGE_ROWS, write_page_checksum=True,
         )  # fmt: skip
 
