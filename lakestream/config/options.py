@@ -232,7 +232,8 @@ class LakeOptions(msgspec.Struct, frozen=True, kw_only=True):
     `staged_grace_ns`, for running readers, but at most `staged_grace_bytes` of a stream. `defaults` are those of
     streams' metadata by patterns of their names. The compactor of
     `lakestream up` serves its metrics at `compactor_metrics_host` and `_port`; port 0: nowhere. It keeps the tables
-    registered in `catalogs`, given by their addresses. It serves Spark Connect at `spark_connect_host` and `_port`
+    registered in `catalogs`, given by their addresses, and streams that do not say otherwise have Iceberg tables of the
+    format `iceberg` ("": none). It serves Spark Connect at `spark_connect_host` and `_port`
     (0: nowhere) to clients with the token ("": one that it makes).
     """
 
@@ -249,6 +250,7 @@ class LakeOptions(msgspec.Struct, frozen=True, kw_only=True):
     compactor_metrics_host: str = "127.0.0.1"
     compactor_metrics_port: int = 0
     catalogs: tuple[str, ...] = ()
+    iceberg: str = ""
     spark_connect_host: str = "127.0.0.1"
     spark_connect_port: int = 0
     spark_connect_token: str = ""

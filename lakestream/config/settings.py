@@ -422,6 +422,12 @@ def _catalogs(key: str, item: Item) -> tuple[str, ...]:
         raise item.error(str(error)) from None
 
 
+def _iceberg(key: str, item: Item) -> str:
+    if (found := as_text(key, item)) not in ("off", "v2", "v3"):
+        raise item.error(f"{key} must be v3, v2 or off")
+    return found
+
+
 SPARK_CONNECT_PORT = 15002
 """Port of Spark Connect (15002), as in Spark."""
 _connect_address = address("spark_connect_host", "spark_connect_port")
@@ -461,6 +467,7 @@ LAKE: dict[str, Rule] = {
     "maintain_every": ("maintain_every_ns", as_pause),
     "defaults": ("defaults", _lake_defaults),
     "catalogs": ("catalogs", _catalogs),
+    "iceberg": ("iceberg", _iceberg),
     "compactor_metrics": ("*", address("compactor_metrics_host", "compactor_metrics_port")),
     "spark_connect": ("*", _spark_connect),
 }

@@ -26,7 +26,7 @@ The jobs' own Sparks compile them.
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     """Yield a session like the compactor's, without features that cost more than they save with a few hundred rows."""
-    session = sessions.session("lakestream tests", extra=SMALL)
+    session = sessions.session("lakestream tests", extra=SMALL, iceberg=True)
     yield session
     session.stop()
 

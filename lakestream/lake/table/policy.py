@@ -14,6 +14,7 @@ meets none.
     lakestream.data                 keep | drop-when-typed  whether rows keep payloads that typed columns give back
     lakestream.validate             off | reject | tag      the check of publishes (stream/features/validation.py)
     lakestream.consistency          eventual | linearizable direct gets of any replica (stream/core/confirming.py)
+    lakestream.iceberg              off | v2 | v3           an Iceberg table over the same files (packages/iceberg)
     lakestream.clone                auto | always | never   whether a mirror's table begins as a clone of its origin's
     lakestream.clone_as_of          2026-05-01, 1000 …      a mirror of its origin at a time, or at a sequence
     lakestream.properties.<name>    any                     a Delta table property
@@ -52,6 +53,8 @@ TIME_TRAVEL_PROPERTY = "lakestream.time_travel"
 ON_DELETE_PROPERTY = "lakestream.on_delete"
 PARTITION_KEY = "lakestream.partition"
 LAKE_KEY = "lakestream.lake"
+ICEBERG_KEY = "lakestream.iceberg"
+ICEBERG_FORMATS = (OFF, "v2", "v3")
 DATA_KEY = "lakestream.data"
 DROP_DATA = "drop-when-typed"
 CONSISTENCY_KEY = "lakestream.consistency"
@@ -72,6 +75,7 @@ MANAGED_PROPERTIES = (
     TIME_TRAVEL_PROPERTY,
     ON_DELETE_PROPERTY,
     JSON_SCHEMA_PROPERTY,
+    ICEBERG_KEY,
     PARTITION_KEY,
     LOG_CLEANUP_PROPERTY,
 )
@@ -168,6 +172,7 @@ class StreamPolicy(msgspec.Struct, frozen=True):
     lake: bool = True
     schema: str | None = None
     drop_data: bool = False
+    iceberg: str = ""
 
     def table_properties(self) -> dict[str, str]:
         """Return the table properties that follow from the policy, without those at their defaults."""
@@ -183,6 +188,8 @@ class StreamPolicy(msgspec.Struct, frozen=True):
             found[ON_DELETE_PROPERTY] = "keep"
         if self.json_schema is not None:
             found[JSON_SCHEMA_PROPERTY] = self.json_schema
+        if self.iceberg:
+            found[ICEBERG_KEY] = self.iceberg
         return found
 
 
@@ -211,9 +218,10 @@ def parse(metadata: Mapping[str, str]) -> StreamPolicy:
     data = _one_of(values, DATA_KEY, ("keep", DROP_DATA))
     _one_of(values, VALIDATE_KEY, VALIDATIONS)
     _one_of(values, CONSISTENCY_KEY, ("eventual", "linearizable"))
+    iceberg = _one_of(values, ICEBERG_KEY, ICEBERG_FORMATS) if ICEBERG_KEY in values else ""
     if values:
         known = ", ".join((LAKE_KEY, RETENTION_PROPERTY, PARTITION_KEY, TIME_TRAVEL_PROPERTY, ON_DELETE_PROPERTY))
-        of_schemas = f"{SCHEMA_KEY}, {DATA_KEY}, {VALIDATE_KEY}"
+        of_schemas = f"{SCHEMA_KEY}, {DATA_KEY}, {VALIDATE_KEY}, {ICEBERG_KEY}"
         more = f"{JSON_SCHEMA_PROPERTY}, {of_schemas}, {CONSISTENCY_KEY}, {CLONE_KEY}, {CLONE_AS_OF_KEY}, {PROPERTIES}*"
         raise BadPolicy(min(values), f"no such setting; there are {known}, {more}")
     if data == DROP_DATA and (named is None or schema is not None):
@@ -231,6 +239,7 @@ def parse(metadata: Mapping[str, str]) -> StreamPolicy:
         lake=lake != OFF,
         schema=None if named is None else _naming(named),
         drop_data=data == DROP_DATA,
+        iceberg=iceberg,
     )
 
 

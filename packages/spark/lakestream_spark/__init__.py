@@ -6,7 +6,7 @@ in Spark. The server loads none of it: server and compactor meet in the lake.
 In reading order:
 
 - `pins.py`: Names, sizes and checksums of the JARs that are fetched for Spark.
-- `jars.py`: Java and the JARs that Spark needs: two of Delta, lakestream's own, and those of a cloud.
+- `jars.py`: Java and the JARs that Spark needs: two of Delta, lakestream's own, and those of Iceberg or a cloud.
 - `session.py`: A Spark session that knows Delta.
 - `job.py`: Common parts of the Spark programs (`jobs/*.py`).
 - `write/`: Changing Delta tables, with Spark.

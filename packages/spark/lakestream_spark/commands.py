@@ -94,6 +94,12 @@ def compact(
         ),
     ] = None,
     catalog: CatalogOption = None,
+    iceberg: Annotated[
+        str | None,
+        typer.Option(
+            metavar="v3|v2|off", help="Iceberg tables over the same files, for streams that do not say otherwise."
+        ),
+    ] = None,
     as_json: JsonLinesOption = False,
 ) -> None:
     """Run the compactor: write staged messages into the streams' Delta tables with Spark."""
@@ -103,6 +109,7 @@ def compact(
     options += [] if metrics is None else [f"--metrics={metrics}"]
     options += [] if connect is None else [f"--connect={connect}"]
     options += [f"--catalog={each}" for each in catalog or ()]
+    options += [] if iceberg is None else [f"--iceberg={iceberg}"]
     _become("compact.py", lake, options, needs_java=not once)  # with nothing to do it needs no Java
 
 

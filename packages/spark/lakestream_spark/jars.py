@@ -1,4 +1,4 @@
-"""Java and the JARs that Spark needs: two of Delta, lakestream's own, and those of a cloud.
+"""Java and the JARs that Spark needs: two of Delta, lakestream's own, and those of Iceberg or a cloud.
 
 Belongs here: finding Java (JAVA_HOME, then PATH), the places of the JARs, and fetching them; pins.py has their names
 and checksums. Delta's are those of the package `lakestream-jars` (packages/jars) if it is installed. Otherwise they are
@@ -10,6 +10,7 @@ settings for stock Spark programs are found here too, because the same command l
     python -m lakestream_spark.jars --s3           the same with Hadoop's client for S3 and the AWS SDK (13 MB)
     python -m lakestream_spark.jars --gcs          the same with Hadoop's client for Google Cloud Storage (35 MB)
     python -m lakestream_spark.jars --azure        the same with Hadoop's client for Azure (1 MB)
+    python -m lakestream_spark.jars --iceberg      the same with Iceberg's library (9 MB)
     python -m lakestream_spark.jars --class-path   print them as a class path (for --driver-class-path)
     python -m lakestream_spark.jars --conf         print where spark_conf/local/spark-defaults.conf is
 """
@@ -38,7 +39,7 @@ import msgspec
 import lakestream
 from lakestream import extras
 from lakestream.lake.errors import JarsMissing, JavaMissing
-from lakestream_spark.pins import CLOUDS, DELTA, Package, Pin
+from lakestream_spark.pins import CLOUDS, DELTA, ICEBERG, Package, Pin
 
 WHEEL = "lakestream_jars"
 """Optional package that contains Delta's JARs, for machines without network (packages/jars)."""
@@ -94,6 +95,11 @@ def ensure_delta() -> list[str]:
 def ensure_cloud(cloud: str) -> list[str]:
     """Return the paths of Hadoop's client for a cloud, fetching missing ones. Errors: see `ensure`."""
     return _ensure(CLOUDS[cloud])
+
+
+def ensure_iceberg() -> list[str]:
+    """Return the paths of Iceberg's library, fetching missing ones. Errors: see `ensure`."""
+    return _ensure(ICEBERG)
 
 
 def are_cached(cloud: str = "") -> bool:
@@ -265,16 +271,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m lakestream_spark.jars", description="The JARs that Spark needs.")
     parser.add_argument("--conf", action="store_true", help="print the path of the settings for stock Spark programs")
     parser.add_argument("--class-path", action="store_true", help="print the paths as a class path, not with commas")
-    for name, package in CLOUDS.items():
+    for package in (ICEBERG, *CLOUDS.values()):
         parser.add_argument(
-            package.option, dest="clouds", action="append_const", const=name, help=f"with {package.title}"
+            package.option, dest="more", action="append_const", const=package, help=f"with {package.title}"
         )
     wanted = parser.parse_args(arguments)
     try:
         if wanted.conf:
             print(configuration())
         else:
-            found = [*ensure(), *(path for name in wanted.clouds or () for path in ensure_cloud(name))]
+            found = [*ensure(), *(path for package in wanted.more or () for path in _ensure(package))]
             print((os.pathsep if wanted.class_path else ",").join(found))
     except (JarsMissing, JavaMissing, extras.ExtraMissing) as error:
         print(f"lakestream: {error}", file=sys.stderr)

@@ -151,9 +151,10 @@ def start_spark(
     options: argparse.Namespace,
     stop: threading.Event,
     settings: Mapping[str, str] | None = None,
+    iceberg: bool = False,
 ) -> SparkSession:
     """Start a session for work on a lake, by the options --cores and --heap and further settings, with our
-    spark_conf/local if it exists."""
+    spark_conf/local if it exists; with `iceberg`, with Iceberg's library too if that is to be had."""
     storage = open_storage(lake)
     cloud = cloud_of(storage.root)
     if cloud is not None:
@@ -167,10 +168,17 @@ def start_spark(
     extra = dict(settings or {})
     if not sessions.under_spark_submit():
         jars.ensure("" if cloud is None else cloud.name)  # before the line about Spark: a download has a bar of its own
+        try:
+            iceberg = iceberg and bool(jars.ensure_iceberg())
+        except JarsMissing as error:
+            complain(f"{error}. Compaction goes on, without Iceberg tables")
+            iceberg = False
         # Spark makes this directory, which stays empty; by default in the working directory.
         extra["spark.sql.warehouse.dir"] = os.path.join(tempfile.gettempdir(), f"lakestream-{os.getuid()}", "warehouse")
     with waiting("starting Spark"):
-        session = sessions.session(app, cores=options.cores, heap_mib=options.heap, lake=lake, extra=extra)
+        session = sessions.session(
+            app, cores=options.cores, heap_mib=options.heap, lake=lake, extra=extra, iceberg=iceberg
+        )
     _on_signals(stop, signal.SIGINT)  # PySpark takes SIGINT for itself when a session starts
     return session
 

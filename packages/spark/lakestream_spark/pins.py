@@ -1,7 +1,7 @@
 """Names, sizes and checksums of the JARs that are fetched for Spark.
 
-Belongs here: for Delta and for each cloud the Maven coordinates that are resolved, what is excluded from them, and the
-pinned files; jars.py fetches them. A file that Spark brings itself (Netty, Apache HttpClient, Jackson, SLF4J) is no
+Belongs here: for Delta, Iceberg and each cloud the Maven coordinates that are resolved, what is excluded from them, and
+the pinned files; jars.py fetches them. A file that Spark brings itself (Netty, Apache HttpClient, Jackson, SLF4J) is no
 part of a package, so that there is one version of it on the class path.
 """
 
@@ -59,6 +59,46 @@ DELTA = Package(
             113863, "c46735481fa8e326b0957be02b4420cbcab4b325bb08009b7f2045a95133f1cc", "io.delta"
         ),
     },
+)
+
+ICEBERG_VERSION = "1.12.0"
+_ICEBERG = "org.apache.iceberg"
+
+ICEBERG = Package(
+    "Iceberg",
+    ",".join(f"{_ICEBERG}:{name}:{ICEBERG_VERSION}" for name in ("iceberg-core", "iceberg-parquet")),
+    # Spark brings Avro, Jackson, Parquet, RoaringBitmap and compression; only catalogs need HTTP.
+    "org.apache.avro:*,org.apache.commons:*,org.apache.httpcomponents*:*,com.fasterxml*:*,"
+    "com.google*:*,commons-*:*,io.airlift:*,javax.*:*,org.jspecify:*,org.locationtech*:*,org.roaringbitmap:*,"
+    "org.slf4j:*,org.xerial*:*,com.github.luben:*,"
+    + ",".join(f"org.apache.parquet:parquet-{first}*" for first in "cefhjv"),
+    {
+        f"iceberg-api-{ICEBERG_VERSION}.jar": Pin(
+            723109, "d476a6989edfe3882a47ce0eaa3e53df4d589ef5e7bd0a16ff113ae570bca8b6", _ICEBERG
+        ),
+        f"iceberg-bundled-guava-{ICEBERG_VERSION}.jar": Pin(
+            1768582, "8d27e319e3bc28f7f86e7fbd59f6758bfaa1f78d72d9f76aa93ad1f7cbd3ba34", _ICEBERG
+        ),
+        f"iceberg-common-{ICEBERG_VERSION}.jar": Pin(
+            31953, "18a43330e3c5eb712a9bf88e8f70441971851400efb4646f0b6512ac40c5f357", _ICEBERG
+        ),
+        f"iceberg-core-{ICEBERG_VERSION}.jar": Pin(
+            2667816, "d3bbb331b7a907e134958d21ecccd91a736049e00768e07579ff60855bf28352", _ICEBERG
+        ),
+        f"iceberg-parquet-{ICEBERG_VERSION}.jar": Pin(
+            453047, "fba0355f0d54bd68e21170e0e5f05632845d42ba346945017d2156e66297b85f", _ICEBERG
+        ),
+        "parquet-avro-1.17.1.jar": Pin(
+            2198363, "ecb51da201df8266970af66686f9cb9df58db6702e0128e211d1a8d5050f6021", "org.apache.parquet"
+        ),
+        "caffeine-3.2.4.jar": Pin(
+            1029147,
+            "9d9d2cfd681fd9272ded3d27c9930db12f89f732345975aa113ebc223bbf1224",
+            "com.github.ben-manes.caffeine",
+        ),
+    },
+    "--iceberg",
+    ("org.apache.iceberg.hadoop.HadoopTableOperations",),
 )
 
 _SDK_MODULES = ("s3", "s3-transfer-manager", "apache-client", "netty-nio-client", "sts", "sso")

@@ -102,6 +102,7 @@ def session(
     heap_mib: int = DEFAULT_HEAP_MIB,
     lake: str | None = None,
     extra: Mapping[str, str] | None = None,
+    iceberg: bool = False,
 ) -> SparkSession:
     """Start Spark on this machine with Delta, or join the one that spark-submit has started for this program.
 
@@ -111,6 +112,7 @@ def session(
         heap_mib: the JVM's heap in MiB; at least 450.
         lake: a lake's root; one in an object store needs further JARs and settings.
         extra: further Spark settings; they win over the ones here.
+        iceberg: with Iceberg's library; spark-submit gets its JARs by itself.
 
     Raises:
         JavaMissing: no Java 17 or newer.
@@ -126,8 +128,9 @@ def session(
         environment = environ()
         os.environ.update(environment)
         settings = {**DELTA, **LOCAL, "spark.jars": ",".join(jars.ensure())}
-        if cloud is not None:  # on the class path they are not copied at every start
-            settings["spark.driver.extraClassPath"] = os.pathsep.join(jars.ensure_cloud(cloud.name))
+        more = [*(jars.ensure_cloud(cloud.name) if cloud else ()), *(jars.ensure_iceberg() if iceberg else ())]
+        if more:  # on the class path they are not copied at every start
+            settings["spark.driver.extraClassPath"] = os.pathsep.join(more)
         settings["spark.master"] = f"local[{cores}]"
         settings["spark.driver.memory"] = f"{heap_mib}m"
         settings["spark.executorEnv.PYTHONPATH"] = environment["PYTHONPATH"]
@@ -142,7 +145,7 @@ def session(
     spark.sparkContext.setLogLevel(settings.get("spark.log.level", "ERROR"))
     _require_delta(spark)
     if cloud is not None:
-        _require_cloud(spark, pins.CLOUDS[cloud.name])
+        require_package(spark, pins.CLOUDS[cloud.name], "the lake's object store needs it")
     return spark
 
 
@@ -209,12 +212,12 @@ def _require_delta(spark: SparkSession) -> None:
     )
 
 
-def _require_cloud(spark: SparkSession, package: pins.Package) -> None:
+def require_package(spark: SparkSession, package: pins.Package, purpose: str) -> None:
+    """Raise JarsMissing unless a session has the JARs of a package; `purpose` is a sentence about what needs it."""
     _require(
         spark,
         package.probes,
-        f"the lake's object store needs it: start it with --jars $(python -m lakestream_spark.jars "
-        f"{package.option}), or with plain python",
+        f"{purpose}: start it with --jars $(python -m lakestream_spark.jars {package.option}), or with plain python",
     )
 
 

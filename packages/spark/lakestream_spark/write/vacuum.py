@@ -8,7 +8,7 @@ Spark jobs of several seconds, and does not know clones. These files stay:
   read, and a running reader of one of them can continue for as long,
 - files that clones of the table reference (write/clones.py), however old,
 - files younger than the retention: they may belong to a running commit,
-- hidden files (`_delta_log` and other names that begin with `_` or `.`), except change data.
+- hidden files (`_delta_log` and other names that begin with `_` or `.`), except change data, and `metadata`.
 
 An erasure (lake/table/erasures.py) deletes files earlier than that.
 
@@ -29,6 +29,8 @@ from lakestream.lake.table.policy import tombstones_ns
 from lakestream_spark.write.maintenance_plan import MARGIN_NS
 
 CHANGE_DATA = "_change_data"
+ICEBERG = "metadata"
+"""Directory of an Iceberg table over the same files (packages/iceberg), which cleans up by itself."""
 
 
 def dead_files(
@@ -61,9 +63,9 @@ def dead_files(
 
 
 def visible(table: str, entry: FileEntry) -> bool:
-    """Return True if a file in a table's directory is data, not hidden from readers."""
+    """Return True if a file in a table's directory is data: not hidden from readers, nor Iceberg's metadata."""
     parts = entry.path[len(table) + 1 :].split("/")
-    return not any(part.startswith(("_", ".")) and part != CHANGE_DATA for part in parts)
+    return parts[0] != ICEBERG and not any(part.startswith(("_", ".")) and part != CHANGE_DATA for part in parts)
 
 
 def _removed_since(log: TableLog, cutoff_ms: int) -> set[str]:

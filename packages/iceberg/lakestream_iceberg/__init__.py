@@ -1,0 +1,14 @@
+"""Iceberg beside Delta: an Iceberg table over the same Parquet files for each stream (`lakestream.iceberg`).
+
+Belongs here: what an Iceberg table has to say, computed from the Delta log, and the keeper that has it written beside a
+compactor. Iceberg's own library writes it (`IcebergTable` in jvm/): no file format is implemented here. docs/internals/
+iceberg.md has the rules.
+
+In reading order:
+
+- `errors.py`: Tables that Iceberg cannot have.
+- `schema.py`: A Delta schema as Iceberg's.
+- `changes.py`: Changes between two versions of a Delta table, by data file.
+- `export.py`: The Iceberg table of one Delta table.
+- `keeper.py`: Keeping the Iceberg tables of a lake beside a compactor.
+"""

@@ -1,0 +1,214 @@
+"""The Iceberg table of one Delta table.
+
+Belongs here: bringing it to the newest Delta version, in one Iceberg commit whatever the number of Delta commits; and
+making it anew where it cannot be read, or belongs to another table. It holds no state that the Delta log lacks, so a
+crash anywhere costs nothing but that.
+
+A Delta commit is visible only once its files are on disk, and the Iceberg commit follows it: so the same holds for
+every file that a snapshot names.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from lakestream.lake.storage.storage import Storage
+from lakestream.lake.table.actions import AddFile
+from lakestream.lake.table.foreign_commits import MAPPING
+from lakestream.lake.table.log import TableLog, has_log
+from lakestream.lake.table.policy import ICEBERG_KEY, tombstones_ns
+from lakestream.lake.table.progress import TableProgress
+from lakestream.lake.table.schema import STREAM_PROPERTY, UID_PROPERTY
+from lakestream.schemas.naming import OFF
+from lakestream_iceberg.changes import FILE, Change, Unclear, between, counted, since
+from lakestream_iceberg.errors import NotInIceberg
+from lakestream_iceberg.schema import iceberg_schema, partition_fields
+from lakestream_spark.write.commit import jvm
+from lakestream_spark.write.maintainer import retention
+from lakestream_spark.write.maintenance_plan import Policy
+from lakestream_spark.write.vacuum import ICEBERG as DIRECTORY
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FORMATS = {"v2": 2, "v3": 3}
+MAX_SNAPSHOTS = 100
+"""Number of snapshots that are kept besides those of hours: each commit writes the list of all."""
+SWEEP_SECONDS = 600.0
+"""Interval of deleting files of expired snapshots, and age that they must have."""
+VERSION = "lakestream.delta-version"
+"""Property with the Delta version that the table holds."""
+LOG_INDEX = "lakestream.log-index"
+LAST_SEQ = "lakestream.last-seq"
+MESSAGE_TIME = "lakestream.message-time-ns"
+"""Property with the time of the newest message, in ns since the epoch."""
+_NS = 1_000_000_000
+_HOUR_NS = 3600 * _NS
+
+
+class _State(msgspec.Struct, frozen=True):
+    """State of an Iceberg table, as `IcebergTable.state` tells it."""
+
+    uuid: str = ""
+    format: int = 0
+    location: str = ""
+    properties: dict[str, str] = {}
+
+    @property
+    def version(self) -> int:
+        """Return the Delta version that it holds; -1 if it does not tell."""
+        return int(self.properties.get(VERSION, "-1"))
+
+
+_STATE = msgspec.json.Decoder(_State)
+
+
+class TableExport:
+    """Keeps the Iceberg table of one Delta table. Not for use by two threads at once.
+
+    Args:
+        spark: a session with Iceberg's library.
+        storage: where the table is.
+        table: its path.
+        default: format of tables that state none: `v2`, `v3` or `off`.
+    """
+
+    def __init__(self, spark: SparkSession, storage: Storage, table: str, default: str = OFF) -> None:
+        self._spark, self._storage, self.table, self._default = spark, storage, table, default
+        self._log: TableLog | None = None
+        self._metadata: dict[str, Any] = {}
+        self._read_at = (-1, "")  # version and tag that it is of
+        self._done: tuple[int, str] | None = None  # version and its tag that the Iceberg table is known to hold
+        self._swept = time.monotonic()
+
+    def run(self) -> bool:
+        """Bring the Iceberg table to the newest Delta version; return True if it has changed.
+
+        Raises:
+            NotInIceberg: the table has no equivalent there.
+        """
+        if not has_log(self._storage, self.table):
+            return self._clear()
+        log = self._log = TableLog(self._storage, self.table) if self._log is None else self._log.renewed()
+        if not log.versions:
+            return False
+        newest = log.latest
+        tag = log.tag(newest) or ""
+        if self._done == (newest, tag):
+            return False
+        self._read(log, newest, tag)
+        form = self._form()
+        if form == OFF:
+            changed = self._clear()
+        else:
+            changed = self._commit(log, newest, FORMATS[form])
+            if not has_log(self._storage, self.table):  # removed meanwhile, and the directory made again
+                self._clear()
+        self._done = newest, tag
+        return changed
+
+    def _read(self, log: TableLog, newest: int, tag: str) -> None:
+        """Read the table's metadata at its newest version."""
+        version, known = self._read_at
+        try:
+            if not 0 <= version <= newest or log.tag(version) != known:
+                raise FileNotFoundError
+            found = log.metadata_between(version, newest)
+        except FileNotFoundError:  # first read, another table, or commits have been cleaned up
+            found = log.metadata_of(newest)
+        self._metadata = self._metadata if found is None else found
+        self._read_at = newest, tag
+
+    def _form(self) -> str:
+        settings: dict[str, str] = self._metadata.get("configuration", {})
+        if not settings.get(UID_PROPERTY):
+            return OFF  # no table of a stream
+        return settings.get(ICEBERG_KEY, self._default)
+
+    def _clear(self) -> bool:
+        """Delete the Iceberg table, if there is one."""
+        if DIRECTORY not in self._storage.directories(self.table):
+            return False
+        self._storage.delete_tree(f"{self.table}/{DIRECTORY}")
+        return True
+
+    def _commit(self, log: TableLog, newest: int, form: int) -> bool:
+        schema = iceberg_schema(self.table, self._metadata["schemaString"])
+        settings: dict[str, str] = self._metadata.get("configuration", {})
+        if settings.get(MAPPING, "none") != "none":
+            raise NotInIceberg(self.table, "another program has enabled column mapping")
+        iceberg = jvm(self._spark).io.lakestream.delta.IcebergTable.open(self._spark._jsparkSession, self.table)
+        state = self._usable(iceberg, newest, form)
+        if state.version == newest:
+            return False
+        changes = self._changes(iceberg, log, state.version, newest)
+        progress = log.progress(newest)
+        stated = {VERSION: str(newest), **_stated(progress)}
+        own = {name: settings[name] for name in (UID_PROPERTY, STREAM_PROPERTY) if name in settings}
+        described = {
+            "uuid": self._metadata["id"],
+            "format": form,
+            "schema": schema,
+            "spec": partition_fields(self._metadata.get("partitionColumns", [])),
+            "properties": own | stated,
+            "summary": stated,
+            "retain_ms": min(retention(settings, Policy()), tombstones_ns(settings)) // 1_000_000,
+            "snapshots": MAX_SNAPSHOTS,
+            "tag": _hour_behind(state, progress),
+        }
+        lines = b"\n".join(map(msgspec.json.encode, counted(self._storage, changes)))
+        iceberg.commit(msgspec.json.encode(described).decode(), lines.decode())
+        if time.monotonic() - self._swept > SWEEP_SECONDS:
+            self._swept = time.monotonic()
+            iceberg.sweep(int((time.time() - SWEEP_SECONDS) * 1000))
+        return True
+
+    def _usable(self, iceberg: Any, newest: int, form: int) -> _State:
+        """Return the state of the Iceberg table; without one that can be continued, delete it and return an empty
+        one."""
+        from py4j.protocol import Py4JJavaError
+
+        try:
+            text = iceberg.state()
+            state = _STATE.decode(text) if text else _State()
+            if not text and DIRECTORY not in self._storage.directories(self.table):
+                return state
+            whole = text and (self._done is not None or iceberg.isWhole())
+        except Py4JJavaError:  # a file is damaged, or not there
+            whole = False
+        same = whole and state.uuid == self._metadata["id"] and state.location == self.table
+        if same and state.format == form and 0 <= state.version <= newest:
+            return state
+        iceberg.remove()
+        self._done = None
+        return _State()
+
+    def _changes(self, iceberg: Any, log: TableLog, version: int, newest: int) -> list[Change]:
+        if version >= 0:
+            try:
+                return list(since(log, version, newest))
+            except Unclear:
+                pass
+        lines = iceberg.files().splitlines() if version >= 0 else []
+        there = (FILE.decode(line) for line in lines)
+        now: list[AddFile] = list(log.state(newest).files.values())
+        return list(between(self.table, there, now))
+
+
+def _stated(progress: TableProgress | None) -> dict[str, str]:
+    if progress is None:
+        return {}
+    found = {LOG_INDEX: progress.last_index, LAST_SEQ: progress.last_seq, MESSAGE_TIME: progress.last_time_ns}
+    return {name: str(value) for name, value in found.items()}
+
+
+def _hour_behind(state: _State, progress: TableProgress | None) -> str | None:
+    """Return the name of the hour of message time that the present snapshot ends, if a new hour begins."""
+    before = int(state.properties.get(MESSAGE_TIME, "0"))
+    if progress is None or not before or progress.last_time_ns // _HOUR_NS <= before // _HOUR_NS:
+        return None
+    return f"{datetime.fromtimestamp(before // _NS, UTC):%Y-%m-%dT%H}"

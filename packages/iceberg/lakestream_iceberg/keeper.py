@@ -1,0 +1,137 @@
+"""Keeping the Iceberg tables of a lake beside a compactor.
+
+Belongs here: the schedule, in one thread: the tables of a batch right after its commits, all tables now and then, for
+commits of other programs. The compactor never waits for it, and an error of one table stops no other.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from typing import TYPE_CHECKING
+
+from lakestream.lake.errors import LakeError, first_line
+from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import open_storage
+from lakestream.protocol.decoding import DECODE_ERRORS
+from lakestream_iceberg.export import TableExport
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOOK_SECONDS = 30.0
+"""Interval of looks at all tables."""
+RETRY_SECONDS = 30.0
+"""Pause after an error of a table, unless a commit to it comes before."""
+STOP_SECONDS = 10.0
+"""Maximum time to wait for a commit that is under way."""
+
+
+class IcebergKeeper:
+    """Keeps the Iceberg tables of a lake until it is stopped.
+
+    Args:
+        spark: returns the compactor's session.
+        lake: the lake's root.
+        default: format of streams that ask for none: `v2`, `v3` or `off`.
+        complain: gets a line when an error begins, and when it has ended.
+        active: false while another compactor works; then nothing happens here.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        lake: str,
+        default: str,
+        complain: Callable[[str], None],
+        *,
+        active: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._spark, self._default = spark, default
+        self._storage = open_storage(lake)
+        self._complain, self._active = complain, active
+        self._tables: dict[str, TableExport] = {}
+        self._troubles: dict[str, str] = {}
+        self._guard = threading.Lock()
+        self._changed: set[str] = set()
+        self._full_at = 0.0
+        self._wake, self._stop = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="iceberg", daemon=True)
+
+    def start(self) -> None:
+        """Start, unless it is running."""
+        if self._thread.ident is None:
+            self._thread.start()
+
+    def note(self, tables: Collection[str]) -> None:
+        """Announce commits to tables, or their removal, by their paths. Returns at once."""
+        if tables:
+            with self._guard:
+                self._changed.update(tables)
+            self._wake.set()
+
+    def stop(self) -> None:
+        """Stop after the commit that is under way."""
+        self._stop.set()
+        self._wake.set()
+        if self._thread.ident is not None:
+            self._thread.join(STOP_SECONDS)
+
+    def once(self) -> list[str]:
+        """Bring the Iceberg tables up to date; return the tables that have changed."""
+        with self._guard:
+            wanted, self._changed = self._changed, set()
+        if time.monotonic() >= self._full_at:
+            self._full_at = time.monotonic() + LOOK_SECONDS
+            try:
+                wanted = set(self._places())
+            except (OSError, LakeError) as error:
+                self._tell("", str(error))
+                return []
+            self._tell("", "")
+            self._tables = {path: each for path, each in self._tables.items() if path in wanted}
+        return [path for path in sorted(wanted) if not self._stop.is_set() and self._export(path)]
+
+    def _export(self, path: str) -> bool:
+        from py4j.protocol import Py4JError
+
+        export = self._tables.get(path)
+        if export is None:
+            export = self._tables[path] = TableExport(self._spark, self._storage, path, self._default)
+        try:
+            changed = export.run()
+        except (OSError, LakeError, Py4JError, *DECODE_ERRORS) as error:
+            del self._tables[path]  # read everything anew
+            known = isinstance(error, LakeError)
+            self._tell(path, str(error) if known else f"Iceberg table of {path}: {first_line(error)}")
+            return False
+        self._tell(path, "")
+        return changed
+
+    def _places(self) -> Iterator[str]:
+        """Yield the directories of tables, of all accounts."""
+        root = self._storage.root
+        accounts = f"{root}/{paths.ACCOUNTS}"
+        for base in (root, *(f"{accounts}/{name}" for name in self._storage.directories(accounts))):
+            for name in self._storage.directories(f"{base}/{paths.STREAMS}"):
+                yield f"{base}/{paths.STREAMS}/{name}"
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            if self._active():
+                try:
+                    self.once()
+                except Exception as error:  # it must not end what follows
+                    self._tell("", f"{type(error).__name__}: {first_line(error)}")
+            self._wake.wait(max(self._full_at - time.monotonic(), 0.0) if self._active() else LOOK_SECONDS)
+            self._wake.clear()
+
+    def _tell(self, path: str, trouble: str) -> None:
+        """Report an error of a table once, and its end."""
+        before = self._troubles.get(path, "")
+        if trouble and trouble != before:
+            self._complain(f"{trouble}. Compaction goes on; the Iceberg table follows once it is mended")
+        elif before and not trouble:
+            self._complain(f"Iceberg table of {path or self._storage.root}: works again")
+        self._troubles[path] = trouble

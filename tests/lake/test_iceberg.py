@@ -1,0 +1,272 @@
+"""Tests of Iceberg tables over the files of Delta tables: every reader of Iceberg finds the messages of the stream."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.expressions import EqualTo, GreaterThanOrEqual
+
+from lakestream.lake.storage.lake import open_storage
+from lakestream.lake.table.log import TableLog
+from lakestream_iceberg import export
+from lakestream_spark.write.commit import jvm
+from tests.lake.iceberg import HINT, READERS, IcebergStream, by_pyiceberg, newest, record, static
+from tests.lake.model import T0, StreamModel, flights
+from tests.lake.test_compact_job import Job
+from tests.lake.test_compactor import until
+from tests.lake.test_maintenance import NOW, maintain
+
+pytestmark = pytest.mark.lake
+
+V3 = {"lakestream.iceberg": "v3"}
+HOUR_NS = 3_600_000_000_000
+
+
+def last_seq(table: str) -> str:
+    """Return the last sequence that the Iceberg table states."""
+    return static(table).properties.get(export.LAST_SEQ, "") if Path(table, "metadata", HINT).exists() else ""
+
+
+@pytest.mark.parametrize("form", ["v3", "v2"])
+@pytest.mark.parametrize("partition", ["subject", "tokens:1,2", "bucket:3"])
+def test_readers_find_the_messages_after_each_change(
+    spark: Any, lake: Path, tmp_path: Path, form: str, partition: str
+) -> None:
+    metadata = {"lakestream.iceberg": form, "lakestream.partition": partition}
+    stream = IcebergStream(spark, lake, tmp_path / "log", metadata)
+    stream.publish(40)
+    stream.compact()
+    stream.check()
+    stream.publish(30)
+    stream.model.remove([3, 4, 20, 50])
+    stream.compact()
+    stream.check()
+    stream.model.remove([5, 6, 51])  # vectors that replace others
+    stream.compact()
+    stream.check()
+    stream.check(changed=False)
+    assert maintain(spark, lake, NOW).plan.bins
+    stream.check()
+    assert maintain(spark, lake, NOW).plan.stale
+    stream.check(changed=False)
+    stream.model.purge(25)
+    stream.publish(5)
+    stream.compact()
+    stream.check()
+    stream.model.purge(stream.model.next_seq)
+    stream.compact()
+    stream.check()
+    stream.publish(5)
+    stream.compact()
+    stream.check()
+    assert static(stream.table).metadata.format_version == int(form[1])
+
+
+def test_a_restart_between_commits_loses_and_repeats_nothing(spark: Any, lake: Path, tmp_path: Path) -> None:
+    stream = IcebergStream(spark, lake, tmp_path / "log", V3)
+    for number in range(4):
+        stream.publish(10)
+        stream.model.remove([number * 10 + 1])
+        stream.compact()
+        stream.anew()
+        if number != 1:
+            stream.check()
+        stream.anew()
+        if number != 1:
+            stream.check(changed=False)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+DAMAGES: dict[str, tuple[str, Callable[[Path], None]]] = {
+    "no metadata": ("v*.metadata.json", Path.unlink),
+    "half of the metadata": ("v*.metadata.json", cut),
+    "no manifest list": ("snap-*.avro", Path.unlink),
+    "half of a manifest list": ("snap-*.avro", cut),
+    "no manifest": ("*-m*.avro", Path.unlink),
+    "half of a manifest": ("*-m*.avro", cut),
+    "no vectors": ("*.puffin", Path.unlink),
+    "no hint": ("version-hint.text", Path.unlink),
+    "empty hint": ("version-hint.text", lambda path: path.write_bytes(b"") and None),
+    "a commit that was interrupted": ("version-hint.text", lambda path: (path.parent / "x.metadata.json").touch()),
+}
+
+
+@pytest.fixture(scope="module")
+def damaged(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> IcebergStream:
+    root = tmp_path_factory.mktemp("damaged")
+    stream = IcebergStream(spark, root / "lake", root / "log", V3)
+    stream.publish(20)
+    stream.model.remove([2])
+    stream.compact()
+    stream.publish(5)
+    stream.model.remove([3])
+    stream.compact()
+    stream.check()
+    return stream
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_what_is_damaged_is_made_again(damaged: IcebergStream, damage: str) -> None:
+    pattern, harm = DAMAGES[damage]
+    there = list(Path(damaged.table, "metadata").glob(pattern))
+    assert there
+    for path in there:
+        harm(path)
+    damaged.anew()
+    damaged.export.run()
+    damaged.publish(1)
+    damaged.compact()
+    damaged.check()
+
+
+def test_stale_metadata_and_that_of_another_table_is_replaced(spark: Any, lake: Path, tmp_path: Path) -> None:
+    stream = IcebergStream(spark, lake, tmp_path / "log", V3)
+    stream.publish(5)
+    stream.compact()
+    stream.check()
+    place = Path(stream.table, "metadata")
+    for name, value in [("table-uuid", "9c12d441-03fe-4693-9a96-a0705ddf69c1"), ("location", "/elsewhere")]:
+        path = Path(newest(stream.table))
+        path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
+        stream.anew()
+        stream.check()
+    uuid = static(stream.table).metadata.table_uuid
+    assert str(uuid) == TableLog(open_storage(stream.table), stream.table).state().metadata.id
+    assert list(place.iterdir())
+
+
+def test_filters_skip_files_and_find_every_row(spark: Any, lake: Path, tmp_path: Path) -> None:
+    stream = IcebergStream(spark, lake, tmp_path / "log", V3)
+    for _ in range(3):
+        stream.publish(30)
+        stream.compact()
+    stream.check()
+    table = static(stream.table)
+    every = len(list(table.scan().plan_files()))
+    for wanted, keep in (
+        (EqualTo("subject", "s.1"), lambda each: each.subject == b"s.1"),
+        (GreaterThanOrEqual("seq", 61), lambda each: each.seq >= 61),
+        (GreaterThanOrEqual("time_ns", T0 + 61 * 1_000_003), lambda each: each.seq >= 61),
+    ):
+        scan = table.scan(row_filter=wanted)
+        assert len(list(scan.plan_files())) == every // 3
+        found = sorted((record(row) for row in scan.to_arrow().to_pylist()), key=lambda each: each.seq)
+        assert found == [each for each in stream.model.expected() if keep(each)]
+
+
+def test_snapshots_are_bounded_and_no_file_is_deleted_that_one_needs(
+    spark: Any, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export, "MAX_SNAPSHOTS", 2)
+    stream = IcebergStream(spark, lake, tmp_path / "log", V3)
+    for number in range(7):
+        stream.publish(10)
+        stream.model.remove([number * 10 + 2])
+        stream.compact()
+        stream.check()
+    metadata = static(stream.table).metadata
+    assert 2 <= len(metadata.snapshots) <= 4
+    data = set(Path(stream.table).rglob("part-*.parquet"))
+    iceberg = jvm(spark).io.lakestream.delta.IcebergTable.open(spark._jsparkSession, stream.table)
+    assert iceberg.sweep(1 << 62) > 0
+    assert iceberg.sweep(1 << 62) == 0
+    assert set(Path(stream.table).rglob("part-*.parquet")) == data
+    for snapshot in metadata.snapshots:
+        static(stream.table).scan(snapshot_id=snapshot.snapshot_id).to_arrow()
+    stream.anew()
+    stream.check(changed=False)
+
+
+def test_each_hour_of_message_time_has_a_tag(spark: Any, lake: Path, tmp_path: Path) -> None:
+    stream = IcebergStream(spark, lake, tmp_path / "log", V3)
+    begin = T0 // HOUR_NS * HOUR_NS
+    counts = {}
+    for hour in (0, 0, 1, 4):
+        stream.publish(5, time_ns=begin + hour * HOUR_NS + 1)
+        stream.compact()
+        stream.check()
+        counts[hour] = len(stream.model.expected())
+    table = static(stream.table)
+    tags = {name: ref.snapshot_id for name, ref in table.metadata.refs.items() if name != "main"}
+    assert sorted(tags) == ["2023-11-14T22", "2023-11-14T23"]
+    assert [len(table.scan(snapshot_id=tags[name]).to_arrow()) for name in sorted(tags)] == [counts[0], counts[1]]
+
+
+def test_a_stream_may_change_the_format_and_leave_iceberg(spark: Any, lake: Path, tmp_path: Path) -> None:
+    stream = IcebergStream(spark, lake, tmp_path / "log", V3)
+    for form in ("v3", "v2", "v3"):
+        stream.model.configure({"lakestream.iceberg": form})
+        stream.publish(5)
+        stream.model.remove([stream.model.next_seq - 1])
+        stream.compact()
+        stream.check()
+        assert static(stream.table).metadata.format_version == int(form[1])
+    stream.model.configure({})
+    stream.publish(5)
+    stream.compact()
+    assert stream.export.run()
+    assert not Path(stream.table, "metadata").exists()
+    assert not stream.export.run()
+
+
+def test_another_programs_commits_are_followed(spark: Any, lake: Path, tmp_path: Path) -> None:
+    stream = IcebergStream(spark, lake, tmp_path / "log", V3)
+    stream.publish(20)
+    stream.compact()
+    stream.check()
+    place = f"delta.`{stream.table}`"
+    before = TableLog(open_storage(stream.table), stream.table).latest
+    spark.sql(f"DELETE FROM {place} WHERE seq IN (3, 4)")
+    spark.sql(f"UPDATE {place} SET data = X'00' WHERE seq = 5")
+    spark.sql(f"INSERT INTO {place} SELECT * FROM {place} WHERE seq = 6")
+    spark.sql(f"ALTER TABLE {place} ADD COLUMN note STRING")
+    stream.export.run()
+    for name, read in READERS.items():
+        rows = read(stream.table)
+        assert [row["seq"] for row in rows] == sorted({*range(1, 21)} - {3, 4} | {6}) or len(rows) == 19, name
+        assert [row["data"] for row in rows if row["seq"] == 5] == [b"\0"], name
+        assert {row["note"] for row in rows} == {None}, name
+    spark.sql(f"RESTORE TABLE {place} TO VERSION AS OF {before}")
+    stream.check()
+
+
+@pytest.fixture
+def started() -> Iterator[list[Job]]:
+    """Yield the list of a test's jobs; kill those that still run at its end."""
+    running: list[Job] = []
+    yield running
+    for each in running:
+        each.kill()
+
+
+def test_the_compactor_keeps_the_tables_of_a_lake(lake: Path, tmp_path: Path, started: list[Job]) -> None:
+    orders, other = StreamModel(tmp_path / "orders"), StreamModel(tmp_path / "other", "OTHER", "UID2", "ACME")
+    other.configure({"lakestream.iceberg": "off"})
+    running = Job(lake, "--iceberg", "v3", "--interval", "0.2", "--maintain-every", "0")
+    started.append(running)
+    running.wait_for("compactor ready")
+    for number in range(3):
+        for model in (orders, other):
+            model.publish(flights(50))
+            if number:
+                model.remove([number])
+            model.stage(lake)
+        until(lambda: last_seq(orders.table(lake)) == str(orders.next_seq - 1))
+        assert [record(row) for row in by_pyiceberg(orders.table(lake))] == orders.expected()
+    assert not Path(other.table(lake), "metadata").exists()
+    Path(newest(orders.table(lake))).unlink()
+    running.process.terminate()
+    assert running.end() == 0
+    orders.publish(flights(5))
+    orders.stage(lake)
+    again = Job(lake, "--once", "--iceberg", "v3")
+    started.append(again)
+    assert again.end() == 0, again.lines
+    assert [record(row) for row in by_pyiceberg(orders.table(lake))] == orders.expected()
