@@ -16,14 +16,13 @@ from __future__ import annotations
 
 import functools
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakestream.account.api import subject_pages
 from lakestream.account.api.find import find, info_of, info_of_new
-from lakestream.account.api.subject_pages import SUBJECTS_LIMIT, Page
+from lakestream.account.api.subject_pages import SUBJECTS_LIMIT, Page, page_of
 from lakestream.account.backup.restore_target import AssignAsked, RestoreTargets
 from lakestream.account.engine import Engine
 from lakestream.account.schemas import settings
@@ -447,17 +446,12 @@ class StreamApi:
     def _info_applied(self, request: Request, asked: StreamInfoRequest) -> None:
         stream = find(self._engine, request.tokens[0], led=False)
         index, pattern, offset = stream.store.subjects, asked.subjects_filter.encode(), max(0, asked.offset)
-        if not pattern:
-            self._answer_info(request, stream, asked, (0, {}))
-        elif len(index) <= subject_pages.AT_ONCE:
-            self._answer_info(request, stream, asked, subject_pages.page_at_once(index, pattern, offset))
-        else:
 
-            async def later() -> None:
-                page = await subject_pages.page_in_steps(index, pattern, offset)
-                self._answer_info(request, stream, asked, page)
+        def answer() -> Iterator[None]:
+            page = (yield from page_of(index, pattern, offset)) if pattern else (0, {})
+            self._answer_info(request, stream, asked, page)
 
-            self._engine.clock.spawn(request.finish(later()))
+        self._engine.shared.share.run_in_steps(request.steps(answer()))
 
     def _answer_info(self, request: Request, stream: Stream, asked: StreamInfoRequest, found: Page) -> None:
         total, subjects = found

@@ -6,47 +6,35 @@ Belongs here: the page of STREAM.INFO for a `subjects_filter`: the matching subj
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Iterator
-from itertools import islice
 
 from lakestream.log.index.subject_index import SubjectIndex
-from lakestream.protocol import subjects as grammar
+from lakestream.protocol.subjects import Steps
 
 SUBJECTS_LIMIT = 100_000
 """Subjects in one reply of STREAM.INFO with a subjects_filter."""
 
-AT_ONCE = 20_000
-"""Up to this many subjects of a stream are counted in one step."""
 COUNTED = 4096
-"""Subjects of a larger stream that are counted in one step."""
-PARTS = 32
+"""Subjects that are counted in one step."""
+PARTS = 8
 """Parts of the index, of some hundred subjects each, that are searched in one step."""
 
 Page = tuple[int, dict[str, int]]
 """The number of matching subjects, and the message counts of those on the page."""
 
 
-def page_at_once(index: SubjectIndex, pattern: bytes, offset: int) -> Page:
-    """Return the page of a stream with few subjects."""
-    found = sorted(index.matching(pattern))
-    return len(found), dict(_counts(index, found[offset : offset + SUBJECTS_LIMIT]))
-
-
-async def page_in_steps(index: SubjectIndex, pattern: bytes, offset: int) -> Page:
-    """Return the page of a stream with any number of subjects, as of the call; the counts may be newer."""
-    if grammar.is_literal(pattern):
-        return page_at_once(index, pattern, offset)
+def page_of(index: SubjectIndex, pattern: bytes, offset: int) -> Steps[Page]:
+    """Return the page of a stream as of the first step; the counts may be newer."""
     found: list[bytes] = []
     for number, some in enumerate(index.some_matching(pattern), 1):
         found += sorted(some)  # the parts themselves come in order
         if number % PARTS == 0:
-            await asyncio.sleep(0)
+            yield
     shown: dict[str, int] = {}
-    wanted = iter(found[offset : offset + SUBJECTS_LIMIT])
-    while some := list(islice(wanted, COUNTED)):
-        shown.update(_counts(index, some))
-        await asyncio.sleep(0)
+    end = min(len(found), offset + SUBJECTS_LIMIT)
+    for at in range(offset, end, COUNTED):
+        shown.update(_counts(index, found[at : min(at + COUNTED, end)]))
+        yield
     return len(found), shown
 
 

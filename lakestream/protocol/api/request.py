@@ -7,7 +7,7 @@ handlers is in account/api/subjects.py, the handlers in account/api.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from typing import Any, Protocol, TypeVar
@@ -168,10 +168,10 @@ class Request:
         with self._rescued():
             work()
 
-    async def finish(self, work: Awaitable[None]) -> None:
-        """Await the rest of a handler's work, with the error handling of `run`."""
+    def steps(self, work: Iterator[None]) -> Iterator[None]:
+        """Do the rest of a handler's work in steps, with the error handling of `run`."""
         with self._rescued():
-            await work
+            yield from work
 
     @contextmanager
     def _rescued(self) -> Iterator[None]:
