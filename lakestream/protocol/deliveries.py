@@ -58,12 +58,15 @@ class FirstDeliveries(MessageBlock, gc=False):
 
     def make(self) -> list[Single]:
         head, consumer, left = self.head, self.consumer, self.left
-        which = slice(self.begin, self.end)
-        fields = native.decode_spans(_fields, self.buf, self.offsets[which], self.lengths[which])
         return [
             Single(subject, b"%b%d.%d.%d.%d" % (head, seq, consumer + at, time_ns, left - at), header, data)
-            for at, (seq, time_ns, subject, header, data) in enumerate(fields)
+            for at, (seq, time_ns, subject, header, data) in enumerate(self.fields(0, len(self)))
         ]
+
+    def fields(self, begin: int, end: int) -> list[tuple[int, int, bytes, bytes, bytes]]:
+        """Return sequence, time, subject, header block and payload of some of the messages."""
+        which = slice(self.begin + begin, self.begin + end)
+        return native.decode_spans(_fields, self.buf, self.offsets[which], self.lengths[which])
 
     # ------------------------------------------------------------------ between nodes
     def columns(self) -> tuple[bytes, list[int], bytes, int, int]:

@@ -582,11 +582,8 @@ class SubjectIndex:
         leaves = self._leaves
         if leaves is not None and leaves.cold:
             self._settle()
-            mine = self._held
-            for part in leaves.walk(b""):
-                for subject in part:
-                    if subject not in mine:
-                        yield subject
+            for _, away in leaves.candidates(b""):
+                yield from (subject for subject in away if subject not in self._held)
 
     def _find(self, subject: bytes) -> Held:
         value = self._held.get(subject)

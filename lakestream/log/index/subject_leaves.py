@@ -141,12 +141,6 @@ class Leaves:
                     with contextlib.suppress(LogError, OSError):
                         self._divide(at)
 
-    def walk(self, head: bytes) -> Iterator[list[bytes]]:
-        """Yield the subjects that have messages and begin with `head`, leaf by leaf. See `candidates`."""
-        held = self._held
-        for here, away in self.candidates(head):
-            yield [name for name in dict.fromkeys(here) if held.get(name)] + away
-
     def candidates(self, head: bytes, seek: SubjectSeeker | None = None) -> Iterator[tuple[list[bytes], list[bytes]]]:
         """Yield the subjects that begin with `head`, leaf by leaf: those in memory, which may have no message any more
         or occur twice, and those that are only in the file.

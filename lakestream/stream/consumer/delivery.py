@@ -26,6 +26,9 @@ from lakestream.stream.consumer.target import DeliveryTarget
 TURN_MSGS = 1024
 """A consumer delivers at most this many messages in one turn of the event loop, then lets others run."""
 
+TURN_NS = 2_000_000
+"""The same by time (2 ms): a mirror on this server takes longer for its messages than a client's connection."""
+
 FIRST_TURN_MSGS = 128
 """The first turn after a pause delivers at most this many, each further one twice as many: while a client reads the
 first ones, the next are made."""
@@ -122,7 +125,8 @@ class Deliverer:
         self._scheduled = False
         budget, spent = self._turn_msgs, 0
         self._turn_msgs = FIRST_TURN_MSGS
-        while budget > 0:
+        until = self._clock.steady() + TURN_NS
+        while budget > 0 and (not spent or self._clock.steady() < until):
             if not self._serving or self._feed.fetching:
                 return
             if self._pause.active:

@@ -8,10 +8,12 @@ Processing messages one by one costs three times as much.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice, pairwise
+from typing import Any
 
 from lakestream.ports import Single
+from lakestream.protocol.deliveries import FirstDeliveries
 from lakestream.stream.core.batch import Run
 from lakestream.stream.core.effect import MARK, STREAM_SOURCE
 
@@ -43,6 +45,16 @@ def run_of(messages: Sequence[Single], first: int) -> tuple[int, Run] | None:
         count += 1
     found = _columns(messages[first : first + count]) if count >= MIN_RUN else None
     return found or _columns(messages[first : first + 1])
+
+
+def runs_in(block: FirstDeliveries, begin: int, end: int) -> Iterator[tuple[int, Run]]:
+    """Yield messages that came as columns as `run_of` returns them."""
+    columns: Any = map(list, zip(*block.fields(begin, end), strict=True))
+    seqs, times, subjects, headers, payloads = columns
+    whole = Run(seqs, times, subjects, headers, payloads, list(range(block.left - begin, block.left - end, -1)))
+    apart = [at for at, header in enumerate(headers) if MARK in header and not _only_sourced(header)]
+    for low, high in pairwise(sorted({0, *apart, *(at + 1 for at in apart), end - begin})):
+        yield block.consumer + begin + low, whole[low:high]
 
 
 def _only_sourced(header: bytes) -> bool:

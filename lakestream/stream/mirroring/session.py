@@ -23,11 +23,12 @@ from lakestream.protocol import headers
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.jsonio import dumps
 from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
+from lakestream.protocol.deliveries import FirstDeliveries
 from lakestream.protocol.domain_subjects import LINK_QUEUE
 from lakestream.stream.core.batch import Run
 from lakestream.stream.core.proposer import NOT_NOW
 from lakestream.stream.mirroring.origin import Origin, OriginStart
-from lakestream.stream.mirroring.runs import CONTROL, MAX_SEQ, run_of
+from lakestream.stream.mirroring.runs import CONTROL, MAX_SEQ, run_of, runs_in
 
 FIRST_NS = 100_000_000
 """A session begins after this long (100 ms) and up to twice that, so that many do not begin at once."""
@@ -299,9 +300,18 @@ class OriginSession:
         if not self._running:
             return end
         held = bool(self._waiting)
-        self._waiting += messages.messages(begin, end)
         if self._open:
             self._last_ns = self._clock.steady()
+            if not held and isinstance(messages, FirstDeliveries):
+                for found in runs_in(messages, begin, end):
+                    begin += (taken := self._store(*found))
+                    if not self._open:
+                        return end
+                    if taken < len(found[1]):
+                        held = True
+                        self._clock.call_later(RETRY_NS, functools.partial(self._offer, self._round))
+                        break
+        self._waiting += messages.messages(begin, end)
         if len(self._waiting) > MAX_WAITING:
             self._again()
         elif self._open and not held:
@@ -341,7 +351,10 @@ class OriginSession:
         found = run_of(messages, first)
         if found is None:  # not sent by an origin
             return 1
-        consumer_seq, run = found
+        return self._store(*found)
+
+    def _store(self, consumer_seq: int, run: Run) -> int:
+        """Have a run taken; return how many of its messages are done, 0 if the first has to be offered again."""
         if consumer_seq != self._delivered[0] + 1:
             if not self._origin.prepared or (self._came_some and consumer_seq != 1):
                 self._again()  # a message was lost

@@ -112,13 +112,16 @@ def with_source(header: bytes, value: bytes) -> bytes:
 def positions_in(run: Run) -> list[Effect]:
     """Return the effects of copied messages that their origin has from other streams: the last of each."""
     found: dict[bytes, Effect] = {}
-    for seq, header in zip(run.seqs, run.headers, strict=True):
+    begin = behind = b"\0"
+    for seq, header in zip(reversed(run.seqs), reversed(run.headers), strict=True):
+        if header.startswith(begin) and header.startswith(behind, header.find(b" ", len(begin))):
+            continue  # mostly many of the same source follow each other
         if header and (line := _POSITION.search(header)):
-            key = line[2] + line[3]
-            found.pop(key, None)  # the order is that of the last ones
-            found[key] = _at(line[1])
-            found[key].seq = seq
-    return list(found.values())
+            begin, behind = header[: line.end(2) + 1], line[3] + b" "
+            if line[2] + line[3] not in found:
+                effect = found[line[2] + line[3]] = _at(line[1])
+                effect.seq = seq
+    return list(found.values())[::-1]
 
 
 def read_source(effect: Effect, header: bytes, given: Given, config: StreamConfig) -> None:
@@ -194,7 +197,10 @@ class Source:
                 b"%b%d%b%b%b" % (self._before, seq, self._behind, subject, identity)
                 for seq, subject in zip(fresh.seqs, fresh.subjects, strict=True)
             ]
-            blocks = [with_source(*each) for each in zip(fresh.headers, places, strict=True)]
+            blocks = [
+                with_source(header, place) if header else b"NATS/1.0%b %b\r\n\r\n" % (_LINE, place)  # without a call
+                for header, place in zip(fresh.headers, places, strict=True)
+            ]
             sourced = msgspec.structs.replace(self._origin.renamed_run(fresh), headers=blocks)
             # The last message determines the position. Without other headers of the protocol it is the only effect.
             taken, refused = proposer.copy(sourced, [_at(places[-1])], own=True)

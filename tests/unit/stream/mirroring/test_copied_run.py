@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 
 import pytest
 
 from lakestream.log.format.record import Record
 from lakestream.ports import Single
 from lakestream.protocol import headers
+from lakestream.protocol.deliveries import FirstDeliveries
 from lakestream.stream.mirroring import runs
-from lakestream.stream.mirroring.runs import MAX_SEQ, Run, run_of
+from lakestream.stream.mirroring.runs import MAX_SEQ, Run, run_of, runs_in
 from tests.unit.api_world import ApiWorld
 from tests.unit.consumer_world import MS
 
@@ -130,9 +132,16 @@ def test_copies_are_the_same_whether_messages_are_taken_together_or_not(
         taken.append(len(found[1]) if found is not None and len(found[1]) > 1 else 0)
         return found
 
+    def watched_columns(block: FirstDeliveries, begin: int, end: int) -> Iterator[tuple[int, Run]]:
+        for consumer_seq, run in runs_in(block, begin, end):
+            for at in range(0, len(run), len(run) if at_once else 1):
+                taken.append(len(run) if at_once and len(run) > 1 else 0)
+                yield consumer_seq + at, run[at : at + len(run) if at_once else at + 1]
+
     if not at_once:
         monkeypatch.setattr(runs, "MIN_RUN", 1 << 30)
     monkeypatch.setattr("lakestream.stream.mirroring.session.run_of", watched)
+    monkeypatch.setattr("lakestream.stream.mirroring.session.runs_in", watched_columns)
     world, dice = ApiWorld(), random.Random(9)
     world.create("O", subjects=["o.>"], duplicate_window=0)
     for number in range(2000):
@@ -180,13 +189,12 @@ def key_and_seq(world: ApiWorld, name: str) -> list[tuple[str, int]]:
 def test_a_session_begins_again_behind_what_it_has_when_a_message_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     lost = iter((True,))
 
-    def losing(messages: list[Single], first: int) -> tuple[int, Run] | None:
-        found = run_of(messages, first)
-        if found is not None and len(found[1]) > 1 and next(lost, False):
-            return found[0] + 1, found[1][1:]
-        return found
+    def losing(block: FirstDeliveries, begin: int, end: int) -> Iterator[tuple[int, Run]]:
+        for consumer_seq, run in runs_in(block, begin, end):
+            without = len(run) > 1 and next(lost, False)
+            yield (consumer_seq + 1, run[1:]) if without else (consumer_seq, run)
 
-    monkeypatch.setattr("lakestream.stream.mirroring.session.run_of", losing)
+    monkeypatch.setattr("lakestream.stream.mirroring.session.runs_in", losing)
     world = ApiWorld()
     world.create("O", subjects=["o"])
     world.create("M", mirror={"name": "O"})
