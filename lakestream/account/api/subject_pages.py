@@ -31,11 +31,11 @@ def page_of(index: SubjectIndex, pattern: bytes, offset: int) -> Steps[Page]:
         if number % PARTS == 0:
             yield
     shown: dict[str, int] = {}
-    end = min(len(found), offset + SUBJECTS_LIMIT)
-    for at in range(offset, end, COUNTED):
-        shown.update(_counts(index, found[at : min(at + COUNTED, end)]))
+    total, found = len(found), found[offset : offset + SUBJECTS_LIMIT]
+    for at in range(0, len(found), COUNTED):
+        shown.update(_counts(index, found[at : at + COUNTED]))
         yield
-    return len(found), shown
+    return total, shown
 
 
 def _counts(index: SubjectIndex, subjects: Iterable[bytes]) -> Iterator[tuple[str, int]]:

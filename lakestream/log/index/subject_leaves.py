@@ -52,8 +52,7 @@ class SubjectLeaf:
     def in_order(self) -> list[bytes]:
         """Return all names in the order of subjects. Later additions are sorted in: the next walk finds them so."""
         if self.ordered < len(self.names):
-            self.names = sorted(self.names)
-            self.ordered = len(self.names)
+            self.names, self.ordered = sorted(self.names), len(self.names)
         return self.names
 
 

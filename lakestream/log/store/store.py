@@ -309,7 +309,8 @@ class Store:
     def remove_all(self, gone: Sequence[tuple[int, bytes]]) -> None:
         """Remove many live messages, given as (sequence, subject), ascending. Raise CorruptLog."""
         if gone:
-            self.subjects.remove_all(gone)
+            if not self.subjects.remove_all(gone):
+                raise self._misnamed([seq for seq, _ in gone])
             self._forget([seq for seq, _ in gone])
 
     def trim(self, subjects: Iterable[bytes], keep: int, arrivals: Arrivals | None = None) -> list[tuple[int, bytes]]:

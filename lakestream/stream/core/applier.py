@@ -260,7 +260,7 @@ class Applier:
             case Expire():
                 return (yield from self._removals(limits.expire(store, operation.through)))
             case Remove():
-                return (yield from self._removals([limits.remove_each(store, operation.seqs)]))
+                return (yield from self._removals(limits.remove_each(store, operation.seqs)))
             case Skip():
                 self._skip(operation)
                 return None

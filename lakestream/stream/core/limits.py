@@ -337,11 +337,14 @@ def roll_up(store: Store, seq: int, scope: bytes, subject: bytes) -> Parts:
         yield Removed(removed)
 
 
-def remove_each(store: Store, seqs: list[int]) -> Removed:
-    """Remove those of `seqs` that still exist."""
-    removed: list[tuple[int, bytes]] = []
-    for seq in seqs:
-        gone = store.remove(seq)
-        if gone is not None:
-            removed.append((seq, gone[0]))
-    return Removed(removed)
+def remove_each(store: Store, seqs: list[int]) -> Parts:
+    """Remove those of `seqs` that still exist, many in parts."""
+    if len(seqs) <= ONE_BY_ONE:
+        yield Removed([(seq, gone[0]) for seq in seqs if (gone := store.remove(seq)) is not None])
+        return
+    for at in range(0, len(seqs), PART_MSGS):
+        live = sorted({seq for seq in seqs[at : at + PART_MSGS] if seq in store.live})
+        removed = list(zip(live, store.subjects_of(live), strict=True))
+        store.remove_all(removed)
+        yield Removed(removed)
+        yield None

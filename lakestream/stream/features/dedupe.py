@@ -130,6 +130,8 @@ class MessageIds:
             chunk.ids += ids[at:stop]
             chunk.times.extend(some)
             chunk.seqs.extend(seqs[at:stop])
+            if len(chunk.ids) == CHUNK_IDS:
+                chunk.pack(0, CHUNK_IDS)  # now: a checkpoint would pack all chunks at once
             at = stop
 
     def unknown(self, ids: Sequence[bytes | None], now_ns: int) -> int:

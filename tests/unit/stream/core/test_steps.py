@@ -13,7 +13,7 @@ import pytest
 from lakestream.log.store.segment_store import open_store
 from lakestream.stream.core import limits
 from lakestream.stream.core.config import StreamConfig
-from lakestream.stream.core.operations import Operation, Purge, UpdateStream
+from lakestream.stream.core.operations import Operation, Purge, Remove, UpdateStream
 from tests.unit.stream_world import ManualIo, World
 
 pytestmark = pytest.mark.unit
@@ -64,6 +64,7 @@ OPERATIONS: list[tuple[Callable[[World], Operation], int]] = [
     (lambda world: Purge(b"s.1.>"), TOTAL - TOTAL // 3),
     (lambda world: Purge(b"s.1.>", keep=30), TOTAL - TOTAL // 3 + 30),
     (lambda world: Purge(b"s.1.>", seq=TOTAL // 2 + 1), TOTAL - TOTAL // 6),
+    (lambda world: Remove([*range(2, TOTAL + 1, 2), TOTAL, TOTAL + 7]), TOTAL // 2),
 ]
 
 

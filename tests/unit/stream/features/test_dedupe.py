@@ -56,6 +56,15 @@ def test_more_chunks_than_are_forgotten_at_once() -> None:
     assert len(dedupe) == 1_000
 
 
+def test_a_checkpoint_packs_no_more_than_the_newest_chunk() -> None:
+    dedupe = MessageIds(window_ns=100_000)
+    for seq in range(1, 2 * CHUNK_IDS + 10):
+        dedupe.add(b"%d" % seq, seq, 1_000)
+    before = [chunk.packed for chunk in dedupe._chunks]
+    assert all(before[:2])
+    assert [a is b for a, b in zip(dedupe.dump(1_000, 1 << 60), before, strict=True)] == [True, True, False]
+
+
 def test_what_a_dump_leaves_out_was_in_flight() -> None:
     dedupe = MessageIds(window_ns=100_000)
     for seq in range(1, 2 * CHUNK_IDS + 1):
