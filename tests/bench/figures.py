@@ -82,6 +82,9 @@ _SCALE = (
 )
 """Rows of the section `scale`, with the bound of their ratio to A (0: no goal). Each has a stall."""
 
+_SYNCED = frozenset({"purge", "streams", "churn"})
+"""Rows of single requests that this server answers once they are on disk: B does the same, A does not."""
+
 
 _CLI = (
     ("cli_async", "js pub async`, 128 B", A),
@@ -110,6 +113,8 @@ _CLI = (
 def _scale(key: str, title: str, unit: str, bound: float) -> tuple[Figure, Figure]:
     """Return a row's time, and the longest wait of another client meanwhile."""
     goals = (_at_most(A, bound),) if bound else ()
+    if key in _SYNCED:
+        goals += (_at_most(B, 1.0),)
     return (
         Figure(f"scale_{key}", "scale", title, unit, goals),
         Figure(f"scale_{key}_stall", "scale", "the same: longest wait of others", "ms", (_at_most("", 50),)),

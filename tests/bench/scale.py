@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from tests.bench.figures import OURS, A, Section
+from tests.bench.figures import OURS, A, B, Section
 from tests.bench.load import (
     ACKED,
     WINDOW,
@@ -34,7 +34,7 @@ from tests.bench.load import (
     publish,
     resident_mib,
 )
-from tests.bench.sections import GOT, Plan, alternating
+from tests.bench.sections import ALWAYS, GOT, Plan, alternating
 from tests.servers import Kind, Server
 
 TENTH = 10
@@ -326,6 +326,9 @@ def fan(server: Server, tenth: int, found: Found) -> None:
         poll.close()
 
 
+SYNCED: tuple[Work, ...] = (lookups, streams, churn)
+"""Those measured against B, too: with requests that are to be durable, and not too many publishes before them."""
+
 ROWS: tuple[Work, ...] = (lookups, deletes, lowered, expiry, ids, copies, streams, churn, fan)
 
 
@@ -333,7 +336,8 @@ def measured(work: Work, kind: str, tenth: int = TENTH) -> tuple[Found, list[str
     """Do one kind of work on an empty server; return its figures and the server's warnings of stalls."""
     found: Found = {}
     with tempfile.TemporaryDirectory(prefix="bench-scale-") as directory:
-        server = Server(Kind.OURS if kind == OURS else Kind.REAL, Path(directory) / "store")
+        config = ALWAYS if kind == B else None
+        server = Server(Kind.OURS if kind == OURS else Kind.REAL, Path(directory) / "store", config=config)
         server.start(timeout=LIMIT_S)
         try:
             work(server, tenth, found)
@@ -358,4 +362,5 @@ def scale(plan: Plan, found: Section) -> None:
                 plan.say(line)
             return figures
 
-        alternating(plan, found, (OURS, A), once, rounds=rounds, limit_s=LIMIT_S)
+        kinds = (OURS, A, B) if work in SYNCED else (OURS, A)
+        alternating(plan, found, kinds, once, rounds=rounds, limit_s=LIMIT_S)

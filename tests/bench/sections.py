@@ -61,6 +61,8 @@ IDLE_LIMIT_S = 600
 LIMIT_S = 120
 """Seconds of one turn of a section, from the start of its servers."""
 LAKE_LIMIT_S = 1_200
+ALWAYS = "jetstream { sync_interval: always }\n"
+"""Configuration of B."""
 
 
 class Plan(NamedTuple):
@@ -123,7 +125,7 @@ class Target(NamedTuple):
 def served(kind: str, config: str = "") -> Iterator[Target]:
     """Yield a server with an empty store; end it afterwards."""
     if kind == B:
-        config += "jetstream { sync_interval: always }\n"
+        config += ALWAYS
     with tempfile.TemporaryDirectory(prefix="bench-") as directory:
         server = Server(Kind.OURS if kind == OURS else Kind.REAL, Path(directory) / "store", config=config or None)
         server.start()
