@@ -127,4 +127,5 @@ _later(
     "Maintain the streams' Delta tables with Spark: rewrite small files, delete old ones.",
 )
 _later(LAKE, "clone", "Make a shallow clone of a stream's Delta table with Spark.")
+_later_group(LAKE, "iceberg", "Serve the Iceberg tables of a lake by a REST catalog.")
 _later_group(LAKE, "catalog", "Register a lake's tables in a Hive metastore, AWS Glue or Unity Catalog.")

@@ -25,6 +25,7 @@ EXTRAS = {
     "demo": "demo",
     "doctor": "commands",
     "export": "transfer",
+    "iceberg": "iceberg",
     "import": "transfer",
     "kv": "commands",
     "maintain": "spark",

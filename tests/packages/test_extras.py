@@ -180,6 +180,7 @@ def without(tmp_path: Path, *names: str) -> dict[str, str]:
         (["sharing", "create", "acme", "--all"], "lakestream_sharing", "sharing"),
         (["sharing", "--help"], "lakestream_sharing", "sharing"),
         (["catalog", "ls"], "lakestream_catalogs", "catalogs"),
+        (["iceberg", "serve"], "lakestream_iceberg", "iceberg"),
         (["bench", "js"], "lakestream_bench", "bench"),
         (["demo", "--flights", "1"], "lakestream_demo", "demo"),
         (["move", "*", "--from", "nats://127.0.0.1:1"], "lakestream_move", "move"),
