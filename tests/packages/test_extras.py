@@ -57,7 +57,7 @@ def modules(requirements: list[str]) -> set[str]:
 LOOKED_FOR = {"lakestream.client", "lakestream.console", "lakestream.spark", "lakestream.verification"}
 """Groups of entry points that `lakestream up` reads once."""
 VERIFY = "lakestream-verify==0.1.0"
-"""What a server needs besides itself."""
+"""Requirement of an installation that has the server alone."""
 
 
 def installed(extra: str, project: dict[str, Any]) -> set[str]:

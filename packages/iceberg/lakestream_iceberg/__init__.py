@@ -1,8 +1,8 @@
 """Iceberg beside Delta: an Iceberg table over the same Parquet files for each stream (`lakestream.iceberg`).
 
 Belongs here: what an Iceberg table has to say, computed from the Delta log, and the keeper that has it written beside a
-compactor. Iceberg's own library writes it (`IcebergTable` in jvm/): no file format is implemented here. docs/internals/
-iceberg.md has the rules.
+compactor. Iceberg's own library writes it (`IcebergTable` in jvm/): no file format is implemented here. The rules are
+in docs/internals/iceberg.md.
 
 In reading order:
 

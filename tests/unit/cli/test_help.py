@@ -64,7 +64,7 @@ def test_commands_whose_results_scripts_read_have_json() -> None:
         for name, command in commands()
         if not hasattr(command, "commands") and not any("--json" in option.opts for option in command.params)
     }
-    programs = {"serve", "up", "mcp", "sharing serve", "sharing create"}  # the last prints a profile, which is JSON
+    programs = {"serve", "up", "mcp", "iceberg serve", "sharing serve", "sharing create"}  # the last prints a profile, which is JSON
     messages = {"pub", "sub", "req", "request", "consumer next", "stream view", "kv watch"}
     # Done or not is all that scripts want of these; a value is read with --raw, an object is a file.
     changes = {"stream rm", "consumer rm"}
@@ -75,7 +75,7 @@ def test_commands_whose_results_scripts_read_have_json() -> None:
 
 def test_the_page_of_commands_names_every_command() -> None:
     page = (Path(__file__).parents[3] / "docs" / "commands.md").read_text(encoding="utf-8")
-    groups = ("", "catalog", "config", "consumer", "kv", "object", "schema", "sharing", "stream")
+    groups = ("", "catalog", "config", "consumer", "iceberg", "kv", "object", "schema", "sharing", "stream")
     aliases = ("req", "kv del", "object del")  # as of the nats command
     assert [name for name, _ in commands() if f"`{name}`" not in page and name not in groups + aliases] == []
 
