@@ -9,6 +9,28 @@ from __future__ import annotations
 
 import os
 
+__all__ = [
+    "NATIVE",
+    "WHY",
+    "SubjectMatcher",
+    "SubjectSeeker",
+    "check_records",
+    "choose_run",
+    "decode_record",
+    "decode_spans",
+    "delivery_sizes",
+    "encode_record",
+    "encode_run",
+    "frame_acks",
+    "frame_deliveries",
+    "frame_direct",
+    "frame_run",
+    "header_values",
+    "parse_run",
+    "record_subjects",
+    "split_records",
+]
+
 WHY: str = ""
 """Reason why the twin serves; empty when the compiled module does."""
 
