@@ -37,28 +37,46 @@ WHY: str = ""
 try:
     if os.environ.get("LAKESTREAM_NATIVE") == "off":
         raise ImportError("LAKESTREAM_NATIVE=off")
-    import lakestream.native._fast as _chosen
+    from lakestream.native._fast import (
+        SubjectMatcher,
+        SubjectSeeker,
+        check_records,
+        choose_run,
+        decode_record,
+        decode_spans,
+        delivery_sizes,
+        encode_record,
+        encode_run,
+        frame_acks,
+        frame_deliveries,
+        frame_direct,
+        frame_run,
+        header_values,
+        parse_run,
+        record_subjects,
+        split_records,
+    )
 except ImportError as error:
     WHY = "it is not built" if isinstance(error, ModuleNotFoundError) else str(error)
-    import lakestream.native.plain as _chosen  # type: ignore[no-redef]
-
-SubjectMatcher = _chosen.SubjectMatcher
-SubjectSeeker = _chosen.SubjectSeeker
-check_records = _chosen.check_records
-choose_run = _chosen.choose_run
-decode_record = _chosen.decode_record
-decode_spans = _chosen.decode_spans
-delivery_sizes = _chosen.delivery_sizes
-encode_record = _chosen.encode_record
-encode_run = _chosen.encode_run
-frame_acks = _chosen.frame_acks
-frame_deliveries = _chosen.frame_deliveries
-frame_direct = _chosen.frame_direct
-frame_run = _chosen.frame_run
-header_values = _chosen.header_values
-parse_run = _chosen.parse_run
-record_subjects = _chosen.record_subjects
-split_records = _chosen.split_records
+    from lakestream.native.plain import (
+        SubjectMatcher,
+        SubjectSeeker,
+        check_records,
+        choose_run,
+        decode_record,
+        decode_spans,
+        delivery_sizes,
+        encode_record,
+        encode_run,
+        frame_acks,
+        frame_deliveries,
+        frame_direct,
+        frame_run,
+        header_values,
+        parse_run,
+        record_subjects,
+        split_records,
+    )
 
 NATIVE: bool = not WHY
 """The compiled module serves."""
