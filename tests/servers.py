@@ -128,7 +128,7 @@ class Server:
         self.name = name
         self.jetstream = jetstream
         self.environment = dict(environment or {})
-        self.forked = forked and kind is Kind.OURS and not environment  # variables may be for the interpreter
+        self.forked = forked and kind is Kind.OURS
         self.host = "127.0.0.1"
         self.port = 0
         self.http_port = 0
@@ -202,7 +202,8 @@ class Server:
         self.port = self.http_port = self.websocket_port = self.leaf_port = self.mqtt_port = 0
         environment = {**os.environ, "PYTHONUNBUFFERED": "1", "TOKENS": str(self.tokens), **self.environment}
         start = program(self.kind)
-        if self.forked and command[: len(start)] == start:  # a subclass may put another program before it
+        # Variables may be for the interpreter or the loader; a subclass may put another program before it.
+        if self.forked and not self.environment and command[: len(start)] == start:
             self.process = Forked(command[len(start) - 1 :], environment)
         else:
             self.process = subprocess.Popen(

@@ -56,7 +56,9 @@ def _row(fault: str, promise: str, test: str, rounds: int, problems: list[str]) 
     print(f"{fault}: {rounds} cases, {len(problems)} broken promises", flush=True)
     for problem in problems:
         print(f"  {problem}", flush=True)
-    return Row(fault, promise, test, rounds, f"{len(problems)} broken" if problems else "kept")
+    return Row(
+        fault, promise, test, rounds, f"{len(problems)} broken" if problems else "kept" if rounds else "no fault came"
+    )
 
 
 def _steps() -> list[Row]:

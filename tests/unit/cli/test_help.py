@@ -64,7 +64,14 @@ def test_commands_whose_results_scripts_read_have_json() -> None:
         for name, command in commands()
         if not hasattr(command, "commands") and not any("--json" in option.opts for option in command.params)
     }
-    programs = {"serve", "up", "mcp", "iceberg serve", "sharing serve", "sharing create"}  # the last prints a profile, which is JSON
+    programs = {
+        "serve",
+        "up",
+        "mcp",
+        "iceberg serve",
+        "sharing serve",
+        "sharing create",
+    }  # the last prints a profile, which is JSON
     messages = {"pub", "sub", "req", "request", "consumer next", "stream view", "kv watch"}
     # Done or not is all that scripts want of these; a value is read with --raw, an object is a file.
     changes = {"stream rm", "consumer rm"}
