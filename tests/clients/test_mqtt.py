@@ -17,7 +17,9 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
 from lakestream_mqtt.packets import PUBACK, PUBREC, PUBREL
+from tests import mqtt
 from tests.certificates import PLACE
+from tests.conformance.remotes import wait
 from tests.conftest import StartServer
 from tests.mqtt import Device, answer, connect, publish
 from tests.servers import Server
@@ -34,7 +36,7 @@ DENIED = """authorization { users: [
 
 
 def _config(inside: str = "", more: str = "") -> str:
-    return f'{more}\nmqtt {{\n  listen: "127.0.0.1:-1"\n  {inside}\n}}\n'
+    return f'http: "127.0.0.1:-1"\n{more}\nmqtt {{\n  listen: "127.0.0.1:-1"\n  {inside}\n}}\n'
 
 
 class Client(paho.Client):
@@ -311,6 +313,52 @@ def test_a_device_that_floods_is_answered_in_full(server: Server) -> None:
     assert device.many(5000) == [f"PUBACK {number}" for number in sent]
 
 
+def test_a_crash_leaves_no_clean_session_behind(server: Server) -> None:
+    gone, kept = _device(server, "gone"), _device(server, "kept", clean=False)
+    for device in (gone, kept):
+        device.subscribe(("a/#", 1))
+    server.kill()
+    server.start()
+    with _device(server, "sender"), Wire(server.address) as wire:
+
+        def left() -> bool:
+            consumers = wire.api("STREAM.INFO.$MQTT_msgs")["state"]["consumer_count"]
+            return bool((consumers, wire.api("STREAM.INFO.$MQTT_sess")["state"]["messages"]) == (2, 2))
+
+        wait("the end of the session", left)
+    assert _device(server, "kept", clean=False).connack == "CONNACK present=1 code=0"
+
+
+def test_a_client_that_leaves_while_it_subscribes_leaves_no_subscription(server: Server) -> None:
+    for number in range(20):
+        device = _device(server, f"dev{number}", clean=False)
+        device.send(mqtt.subscribe(1, *((f"a/{each}/#", 1) for each in range(5))))
+        device.close()
+    with Wire(server.address) as wire:
+        wait("the end of the clients", lambda: server.page("/connz")["num_connections"] == 1)
+        sid = wire.subscribe("$SYS.never")
+        wire.unsubscribe(sid)
+        wire.ping()
+        shown = server.page("/subsz?subs=1")["subscriptions_list"]
+        assert not [each for each in shown if each["subject"].startswith(("a.", "$MQTT.sub."))]
+
+
+@pytest.mark.parametrize("workers", [2])
+def test_one_worker_serves_all_mqtt_clients(start_server: StartServer, workers: int) -> None:
+    server = start_server(config=_config(more=f"workers: {workers}"))
+    devices = [_device(server, f"dev{number}") for number in range(6)]
+    for device in devices:
+        device.subscribe(("a", 1))
+    with Wire(server.address) as wire:
+        wire.api("STREAM.CREATE.S", {"name": "S", "subjects": ["a"]})
+        assert devices[0].told(publish("a", b"x", 1, 1), "PUBACK") == "PUBACK 1"
+        wire.publish("a", b"nats")
+        wire.ping()
+        assert wire.api("STREAM.INFO.S")["state"]["messages"] == 2
+    for device in devices[1:]:
+        assert sorted(device.many(2)) == ["PUBLISH a b'nats' qos=0", "PUBLISH a b'x' qos=1 id=1"]
+
+
 def test_a_user_that_loses_a_right_gets_no_more(start_server: StartServer) -> None:
     users = "authorization {{ users: [{{user: a, password: p, permissions: {{subscribe: {{deny: [{}]}}}}}}] }}\n"
     server = start_server(config=_config(more=users.format('"other"')))
@@ -323,3 +371,43 @@ def test_a_user_that_loses_a_right_gets_no_more(start_server: StartServer) -> No
     assert got == ["PUBLISH y b'y' qos=1 id=1"]
     device.send(answer(PUBACK, 1))
     assert device.ping() == []
+
+
+def test_streams_of_a_hub_serve_devices_of_a_leaf_node(start_server: StartServer) -> None:
+    """The leaf node has no JetStream: sessions, retained messages and acks are in the hub's domain."""
+    hub = start_server(
+        config='jetstream { domain: hub }\nleafnodes { listen: "127.0.0.1:-1" }\n', store=None, name="hub"
+    )
+    leaf = start_server(
+        config=_config(
+            "js_domain: hub", f'leafnodes {{ remotes: [{{ url: "nats-leaf://127.0.0.1:{hub.leaf_port}" }}] }}'
+        ),
+        jetstream=False,
+        name="leaf",
+    )
+    with Wire(hub.address) as wire, Wire(leaf.address) as near:
+        sid = near.subscribe("ready")
+        near.ping()
+
+        def joined() -> bool:
+            wire.publish("ready")
+            wire.ping()
+            near.ping()
+            return any(frame.sid == sid for frame in near.waiting)
+
+        wait("the leaf node", joined)
+        device = _device(leaf, "dev", clean=False)
+        assert device.connack == "CONNACK present=0 code=0"
+        assert device.subscribe(("a", 1)) == "SUBACK 1 [1]"
+        device.send(publish("a", b"x", 1, 1))
+        assert sorted(device.many(2)) == ["PUBACK 1", "PUBLISH a b'x' qos=1 id=1"]
+        assert wire.api("STREAM.INFO.$MQTT_sess")["state"]["messages"] == 1
+        found = wire.api("STREAM.MSG.GET.$MQTT_sess", {"seq": 1})
+        assert "error" in found or found["message"]["subject"].startswith("$MQTT.sess.hub.")
+
+
+def test_a_reload_cannot_change_the_block(start_server: StartServer) -> None:
+    server = start_server(config=_config())
+    said = server.reload(_config("ack_wait: 5s"))
+    assert [line for line in said if "a reload cannot change 'mqtt'" in line]
+    assert _device(server, "dev").connack == "CONNACK present=0 code=0"

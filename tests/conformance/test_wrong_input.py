@@ -245,6 +245,7 @@ def test_leafnodes(tmp_path: Path, kind: Kind, recorded: Recorded, inside: str) 
 
 
 USERS = "authorization { users: [{user: a, password: b}] }"
+ONE_USER = "authorization { users: [{user: ann, password: p}] }"
 BAD = {
     # tls and websocket as a whole
     "tls_is_a_boolean": "tls: true",
@@ -299,6 +300,18 @@ BAD = {
     "leafnodes_is_a_word": "leafnodes: x",
     "gateway_is_a_number": "gateway: 5",
     "mqtt_is_a_number": "mqtt: 5",
+    "mqtt_without_jetstream": "mqtt { port: -1 }",
+    "mqtt_with_an_unknown_field": "mqtt { shoe_size: 44 }",
+    "mqtt_with_too_many_in_flight": "mqtt { port: -1, max_ack_pending: 70000 }",
+    "mqtt_listen_is_a_word": "mqtt { listen: x }",
+    "mqtt_with_a_wrong_duration": "mqtt { port: -1, ack_wait: soon }",
+    "mqtt_with_a_negative_duration": "jetstream {}, mqtt { port: -1, ack_wait: '-5s' }",
+    "mqtt_without_the_user": "jetstream {}, mqtt { port: -1, no_auth_user: x }",
+    "mqtt_with_an_unknown_user": f"jetstream {{}}, {ONE_USER}, mqtt {{ port: -1, no_auth_user: x }}",
+    "mqtt_with_a_user_beside_others": f"jetstream {{}}, {ONE_USER}, mqtt {{ port: 1, authorization {{ user: b }} }}",
+    "mqtt_with_a_token_beside_users": f"jetstream {{}}, {ONE_USER}, mqtt {{ port: -1, authorization {{ token: t }} }}",
+    "mqtt_in_a_cluster_without_a_name": """mqtt { port: -1 }
+      cluster { listen: "127.0.0.1:-1", name: c }""",
     "http_is_no_address": "http: x",
     "http_port_too_large": "http: '127.0.0.1:99999'",
     "monitor_port_negative": "monitor_port: -5",
@@ -391,6 +404,11 @@ GOOD = {
       max_pending: 10MB, write_deadline: "2s", write_timeout: close, ping_max: 3, client_advertise: "a.example:4222"
       lame_duck_duration: "30s", lame_duck_grace_period: "5s", max_subscriptions: 10, allow_non_tls: true""",
     "cluster_with_a_name_alone": "cluster { name: X }",
+    "mqtt_with_nothing": "mqtt {}",
+    "mqtt_with_everything": f"""jetstream {{}}, mqtt {{ listen: "127.0.0.1:-1", tls {{ {FILES} }}, no_auth_user: ""
+      authorization {{ timeout: 3 }}, ack_wait: "10s", js_api_timeout: "2s", max_ack_pending: 100, stream_replicas: 1
+      consumer_memory_storage: true, consumer_inactive_threshold: "5m", reject_qos2_publish: true
+      downgrade_qos2_subscribe: true }}""",
 }
 
 

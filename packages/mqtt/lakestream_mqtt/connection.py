@@ -204,9 +204,13 @@ class MqttConnection(Connection):
     def data_received(self, data: bytes) -> None:
         self.last_ns = self.owner.clock.now()
         self.hub.turn.entered(self)
+        self.hub.turn.overrun = None
         self._decoder.feed(data)
         if not (self._busy or self._full or self._later):
             self._work()
+        self.hub.turn.read(len(data))
+        if self.hub.turn.overrun is not None:
+            self.stall(self.hub.turn.overrun)
 
     def _work(self) -> None:
         """Handle packets, as long as none has to wait, and this turn of the event loop has time."""
@@ -593,6 +597,8 @@ class MqttConnection(Connection):
         if isinstance(sub, _Filter):
             sub.qos = qos
             return True
+        if self.close_reason:  # meanwhile
+            return False
         if self.guard is not None and not self.guard.may_subscribe(to, b""):
             self.refuse(permissions.subscribe_refusal(to, b"", sid))
             return False

@@ -19,8 +19,8 @@ from lakestream.config.values import (
     Rule,
     address,
     as_boolean,
+    as_duration,
     as_number,
-    as_pause,
     as_text,
     converted,
 )
@@ -83,6 +83,9 @@ class MqttOptions(msgspec.Struct, frozen=True, kw_only=True):
         for given, what in ((self.user, "username"), (self.token, "token")):
             if given and has_users:
                 raise StartError(f"mqtt authentication {what} not compatible with presence of users/nkeys")
+        for duration_ns, what in ((self.ack_wait_ns, "ack wait"), (self.js_api_timeout_ns, "JS API timeout")):
+            if duration_ns < 0:
+                raise StartError(f"{what} must be a positive value")
         if options.jetstream is None and not options.cluster.port and options.leafnodes == LeafOptions():
             raise StartError("mqtt requires JetStream to be enabled if running in standalone mode")
 
@@ -104,7 +107,7 @@ def _consumer_replicas(key: str, item: Item) -> dict[str, Any]:
 
 
 def _duration(default: int) -> Any:
-    return lambda key, item: as_pause(key, item) or default
+    return lambda key, item: as_duration(key, item) or default
 
 
 MQTT_KEYS: dict[str, Rule] = {

@@ -165,6 +165,22 @@ class AccountSessions:
                 if error.err_code not in NOT_FOUND:
                     raise
                 await self.requests.call(f"STREAM.CREATE.{name}", config)
+        self._clock.spawn(self._sweep())
+
+    async def _sweep(self) -> None:
+        """Remove clean sessions that were connected here when the server ended: their consumers would keep messages."""
+        try:
+            for subject in await self._subjects(stored.SESSIONS, f"{stored.OF_SESSIONS.decode()}>"):
+                found = await self._newest(stored.SESSIONS, subject)
+                record = stored.session_record(found[2]) if found is not None else None
+                if found is not None and record is not None and record.clean and record.origin == self.origin:
+                    session = Session(record.id)
+                    async with self.turn(record.id):
+                        if record.id not in self._sessions:
+                            session.take(record, found[0])
+                            await self.clear(session)
+        except RequestFailed as error:
+            self._log.error(f'MQTT sessions of account "{self._account}" were not cleaned up: {error}')
 
     # ------------------------------------------------------------------ connections
     def turn(self, identifier: str) -> asyncio.Lock:
@@ -374,19 +390,19 @@ class AccountSessions:
         found: dict[str, list[Publish]] = {}
         for subject in filters:
             wanted = stored.OF_RETAINED + subject.encode()
-            names = await self._subjects(wanted.decode())
+            names = await self._subjects(stored.RETAINED, wanted.decode())
             kept = [name for name in names if not is_kept_from(subject.encode(), name.removeprefix(stored.OF_RETAINED))]
             messages = await asyncio.gather(*(self._newest(stored.RETAINED, name) for name in kept))
             read = (stored.retained(name, at[1], at[2]) for name, at in zip(kept, messages, strict=True) if at)
             found[subject] = [publish for publish in read if publish is not None]
         return found
 
-    async def _subjects(self, wanted: str) -> list[bytes]:
-        """Return the subjects of retained messages that match."""
+    async def _subjects(self, stream: str, wanted: str) -> list[bytes]:
+        """Return the subjects of a stream's messages that match."""
         found: dict[str, int] = {}
         while True:
             body = {"subjects_filter": wanted, "offset": len(found)}
-            info = await self.requests.call(f"STREAM.INFO.{stored.RETAINED}", body)
+            info = await self.requests.call(f"STREAM.INFO.{stream}", body)
             page = info["state"].get("subjects") or {}
             found.update(page)
             if len(page) < SUBJECTS_OF_PAGE:
