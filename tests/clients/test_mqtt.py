@@ -411,3 +411,16 @@ def test_a_reload_cannot_change_the_block(start_server: StartServer) -> None:
     said = server.reload(_config("ack_wait: 5s"))
     assert [line for line in said if "a reload cannot change 'mqtt'" in line]
     assert _device(server, "dev").connack == "CONNACK present=0 code=0"
+
+
+def test_many_retained_messages_come_while_others_are_served(server: Server) -> None:
+    """More than the API takes at once, which used to end the subscriber's connection."""
+    device, number = _device(server, "a"), 11_000
+    for begin in range(0, number, 1000):
+        device.send(*(publish(f"r/{at}", b"x", 1, at % 1000 + 1, retain=True) for at in range(begin, begin + 1000)))
+        device.many(1000)
+    with _device(server, "b") as other:
+        other.send(mqtt.subscribe(1, ("r/#", 0)))
+        assert device.ping() == []
+        assert other.next() == "SUBACK 1 [0]"
+        assert len(set(other.many(number))) == number

@@ -532,16 +532,33 @@ class MqttConnection(Connection):
             if {subject: session.subs.get(subject) for subject in granted} != granted:
                 session.subs.update(granted)
                 await sessions.save(session)
-            names = [name for subject in granted for name in (level_above(subject.encode()).decode(), subject) if name]
-            found = await sessions.retained(dict.fromkeys(names))
-        behind, self._behind = self._behind, None
         self.put(packets.suback(packet.packet_id, codes))
         for subject, qos in granted.items():
-            for name in (level_above(subject.encode()).decode(), subject):
-                for publish in found.get(name, ()):
-                    self._put_retained(session, subject, publish, qos)
+            for name in filter(None, (level_above(subject.encode()).decode(), subject)):
+                async for part in sessions.retained(name):
+                    for publish in part:
+                        self._put_retained(session, subject, publish, qos)
+                    self._put_behind()
+                    await self._room()
+        self._put_behind()
+        self._behind = None
+
+    def _put_behind(self) -> None:
+        """Send what came while retained messages were read."""
+        behind, self._behind = self._behind, []
         for frame in behind or ():
             self.put(frame)
+
+    async def _room(self) -> None:
+        """Wait until the client has taken enough, and this turn of the event loop has time."""
+        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self.congested:
+            self.on_drain(lambda: ready.set_result(None))
+        elif self.hub.turn.is_over():
+            self.hub.turn.wait(lambda: ready.set_result(None))
+        else:
+            return
+        await ready
 
     def _put_retained(self, session: Session, subject: str, publish: Publish, granted: int) -> None:
         to = subject_of(publish.topic)
@@ -560,6 +577,7 @@ class MqttConnection(Connection):
             if qos == 2 and self._listener.options.downgrade_qos2_subscribe:
                 qos = 1
             codes.append(await self._join_one(session, subject, qos) if subject else packets.SUBSCRIPTION_REFUSED)
+            await self._room()
         return codes
 
     async def _join_one(self, session: Session, subject: str, qos: int) -> int:
@@ -639,6 +657,7 @@ class MqttConnection(Connection):
                     if (sub := self.subs.get(sid.encode())) is not None:
                         self.unsubscribe(sub)
                 changed |= session.subs.pop(subject, None) is not None
+                await self._room()
             if changed:
                 await sessions.save(session)
         self.put(packets.unsuback(packet.packet_id))

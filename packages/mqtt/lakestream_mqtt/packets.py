@@ -32,6 +32,9 @@ SUBSCRIPTION_REFUSED = 0x80
 MAX_OVERHEAD = 5 + 2 + 65535 + 2
 """Bytes of a packet besides its payload: fixed header, longest topic, packet id (65,544)."""
 
+MAX_FILTERS = 8192
+"""Topic filters of one packet (8,192): a megabyte of them would keep other clients waiting."""
+
 _MAX_LENGTH_BYTES = 4
 _FLAGS = {PUBREL: 2, SUBSCRIBE: 2, UNSUBSCRIBE: 2}
 _LENGTHS = {PUBACK: 2, PUBREC: 2, PUBREL: 2, PUBCOMP: 2, PINGREQ: 0, DISCONNECT: 0}
@@ -331,6 +334,7 @@ def _subscribed(flags: int, body: _Body) -> Subscribed:
         if (qos := body.byte("QoS")) > 2:
             raise BadPacket(f"subscribe QoS value must be 0, 1 or 2, got {qos}")
         filters.append((topic, qos))
+        _check_number(len(filters))
     if not filters:
         raise BadPacket("subscribe protocol must contain at least 1 topic filter")
     return Subscribed(packet_id, tuple(filters))
@@ -341,9 +345,15 @@ def _unsubscribed(flags: int, body: _Body) -> Unsubscribed:
     filters: list[bytes] = []
     while body.more:
         filters.append(body.topic("topic filter"))
+        _check_number(len(filters))
     if not filters:
         raise BadPacket("unsubscribe protocol must contain at least 1 topic filter")
     return Unsubscribed(packet_id, tuple(filters))
+
+
+def _check_number(filters: int) -> None:
+    if filters > MAX_FILTERS:
+        raise BadPacket(f"more than {MAX_FILTERS} topic filters")
 
 
 def _at_end(body: _Body) -> None:

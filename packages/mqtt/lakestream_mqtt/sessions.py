@@ -10,7 +10,7 @@ others: so it learns that a client has come to another one, and closes its own c
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
@@ -35,6 +35,9 @@ MAX_IN_FLIGHT = 0xFFFF
 FLAPPING_S = 1.0
 """Time after a take-over (1 s) in which the client id is not taken over again: the client that then comes is held as
 long and closed. So two devices with one id do not throw each other out without a pause."""
+
+RETAINED_AT_ONCE = 32
+"""Retained messages that are asked for together (32): other clients' requests are answered between them."""
 
 SUBJECTS_OF_PAGE = 100_000
 """Subjects of one answer about a stream."""
@@ -385,17 +388,18 @@ class AccountSessions:
         read = stored.held(header, payload)
         return None if read is None else (seq, Publish(read[0], payload, 2, read[1], packet_id=packet_id))
 
-    async def retained(self, filters: Iterable[str]) -> dict[str, list[Publish]]:
-        """Return the retained messages that match each filter."""
-        found: dict[str, list[Publish]] = {}
-        for subject in filters:
-            wanted = stored.OF_RETAINED + subject.encode()
-            names = await self._subjects(stored.RETAINED, wanted.decode())
-            kept = [name for name in names if not is_kept_from(subject.encode(), name.removeprefix(stored.OF_RETAINED))]
-            messages = await asyncio.gather(*(self._newest(stored.RETAINED, name) for name in kept))
-            read = (stored.retained(name, at[1], at[2]) for name, at in zip(kept, messages, strict=True) if at)
-            found[subject] = [publish for publish in read if publish is not None]
-        return found
+    async def retained(self, subject: str) -> AsyncIterator[list[Publish]]:
+        """Iterate over the retained messages that match a filter, a few at a time."""
+        names = await self._subjects(stored.RETAINED, f"{stored.OF_RETAINED.decode()}{subject}")
+        for at in range(0, len(names), RETAINED_AT_ONCE):
+            part = [
+                name
+                for name in names[at : at + RETAINED_AT_ONCE]
+                if not is_kept_from(subject.encode(), name.removeprefix(stored.OF_RETAINED))
+            ]
+            messages = await asyncio.gather(*(self._newest(stored.RETAINED, name) for name in part))
+            read = (stored.retained(name, each[1], each[2]) for name, each in zip(part, messages, strict=True) if each)
+            yield [publish for publish in read if publish is not None]
 
     async def _subjects(self, stream: str, wanted: str) -> list[bytes]:
         """Return the subjects of a stream's messages that match."""

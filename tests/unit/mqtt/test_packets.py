@@ -61,6 +61,8 @@ WRONG: list[tuple[bytes, str]] = [
     (mqtt.packet(packets.SUBSCRIBE, b"\0\1" + mqtt.text("a"), 2), "error reading QoS: EOF"),
     (mqtt.subscribe(1, ("a", 3)), "subscribe QoS value must be 0, 1 or 2, got 3"),
     (mqtt.subscribe(1, ("", 0)), "topic filter cannot be empty"),
+    (mqtt.subscribe(1, *[("a", 0)] * 8193), "more than 8192 topic filters"),
+    (mqtt.unsubscribe(1, *["a"] * 8193), "more than 8192 topic filters"),
     (mqtt.unsubscribe(1), "unsubscribe protocol must contain at least 1 topic filter"),
     (b"\xf0\0", "received unknown packet type 15"),
     (b"\x30\xff\xff\xff\xff\x01", "malformed variable int"),
