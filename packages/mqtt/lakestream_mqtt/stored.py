@@ -1,7 +1,7 @@
 """Streams of an account, their subjects, and the messages in them, all as nats-server has them.
 
 Belongs here: names and configurations of the streams, consumers of a session, headers of messages, retained messages
-and session records as bytes. So an account that nats-server has served can be taken over.
+and session records as bytes.
 """
 
 from __future__ import annotations
