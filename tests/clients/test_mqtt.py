@@ -329,18 +329,33 @@ def test_a_crash_leaves_no_clean_session_behind(server: Server) -> None:
     assert _device(server, "kept", clean=False).connack == "CONNACK present=1 code=0"
 
 
-def test_a_client_that_leaves_while_it_subscribes_leaves_no_subscription(server: Server) -> None:
-    for number in range(20):
-        device = _device(server, f"dev{number}", clean=False)
-        device.send(mqtt.subscribe(1, *((f"a/{each}/#", 1) for each in range(5))))
-        device.close()
-    with Wire(server.address) as wire:
-        wait("the end of the clients", lambda: server.page("/connz")["num_connections"] == 1)
-        sid = wire.subscribe("$SYS.never")
-        wire.unsubscribe(sid)
-        wire.ping()
-        shown = server.page("/subsz?subs=1")["subscriptions_list"]
-        assert not [each for each in shown if each["subject"].startswith(("a.", "$MQTT.sub."))]
+SYSTEM = """system_account: SYS
+accounts {
+  SYS { users: [{user: s, password: p}] }
+  A { jetstream: enabled, users: [{user: a, password: p}] }
+}
+"""
+
+
+def test_a_client_that_is_closed_while_it_subscribes_leaves_no_subscription(start_server: StartServer) -> None:
+    server = start_server(config=_config(more=SYSTEM))
+    kick = f"$SYS.REQ.SERVER.{server.page('/varz')['server_id']}.KICK"
+    with Wire(server.address, {"user": "s", "pass": "p"}) as wire:
+        for number in range(5):
+            device = _device(server, f"dev{number}", clean=False, user="a", password="p")
+            [shown] = server.page(f"/connz?mqtt_client=dev{number}")["connections"]
+            device.send(mqtt.subscribe(1, *((f"a/{each}", 1) for each in range(40))))
+            assert "error" not in wire.request(kick, b'{"cid": %d}' % shown["cid"]).json()
+            assert device.rest() == []
+        assert not server.logged("background work failed")
+        with _device(server, "dev0", user="a", password="p"):  # waits for the end of what was begun
+            pass
+
+        def gone() -> bool:
+            shown = server.page("/subsz?subs=1&acc=A")["subscriptions_list"]
+            return not [each for each in shown if each["subject"].startswith(("a.", "$MQTT.sub."))]
+
+        wait("the end of the subscriptions", gone)
 
 
 @pytest.mark.parametrize("workers", [2])
@@ -357,6 +372,19 @@ def test_one_worker_serves_all_mqtt_clients(start_server: StartServer, workers: 
         assert wire.api("STREAM.INFO.S")["state"]["messages"] == 2
     for device in devices[1:]:
         assert sorted(device.many(2)) == ["PUBLISH a b'nats' qos=0", "PUBLISH a b'x' qos=1 id=1"]
+
+
+def test_deleted_streams_are_made_again(server: Server) -> None:
+    device = _device(server, "a", clean=False)
+    with Wire(server.address) as wire:
+        for name in ("msgs", "sess", "rmsgs", "qos2in", "out"):
+            assert wire.api(f"STREAM.DELETE.$MQTT_{name}")["success"]
+    device.leave()
+    assert _device(server, "b").connack == "closed"
+    with _device(server, "c") as again:
+        assert again.subscribe(("a", 1)) == "SUBACK 1 [1]"
+        again.send(publish("a", b"x", 1, 1))
+        assert sorted(again.many(2)) == ["PUBACK 1", "PUBLISH a b'x' qos=1 id=1"]
 
 
 def test_a_user_that_loses_a_right_gets_no_more(start_server: StartServer) -> None:

@@ -258,6 +258,9 @@ class MqttConnection(Connection):
         self._busy = True
 
         async def run() -> None:
+            if self.close_reason:  # before this had its turn
+                work.close()
+                return
             try:
                 await work
             except (RequestFailed, ValueError) as error:

@@ -65,7 +65,8 @@ class MqttListener:
 
     def sessions(self, account: Account) -> AccountSessions:
         """Return the sessions of an account."""
-        if (found := self._sessions.get(account.name)) is None:
+        found = self._sessions.get(account.name)
+        if found is None or found.bus is not account.hub:  # of an account that was removed and is back
             node, options = self.node, self.node.options
             replicas = self.options.stream_replicas or self._replicas()
             name, domain = node.identity.server_name, options.jetstream.domain if options.jetstream is not None else ""

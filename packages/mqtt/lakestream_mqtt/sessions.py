@@ -118,6 +118,9 @@ class AccountSessions:
         domain: of this server's JetStream; "": none.
         replicas: of the streams.
         captures: returns True if a stream of the account that acknowledges its messages captures a subject.
+
+    Attributes:
+        bus: of the account.
     """
 
     def __init__(
@@ -132,7 +135,7 @@ class AccountSessions:
         replicas: int,
         captures: Callable[[bytes], bool],
     ) -> None:
-        self._bus, self._clock, self._log, self._options = bus, clock, log, options
+        self.bus, self._clock, self._log, self._options = bus, clock, log, options
         self._account, self._replicas, self.captures = account, replicas, captures
         self.origin = short_hash(server)
         self._domain = options.js_domain or domain
@@ -220,6 +223,7 @@ class AccountSessions:
             await self.save(session)
         except RequestFailed:
             self._forget(session)
+            self._opening = None  # somebody may have deleted the streams
             raise
         return session, present
 
