@@ -440,6 +440,9 @@ def test_the_command_needs_no_files_of_the_lake(server: Server) -> None:
     found = run(server, query, "--format", "json")
     assert (found.returncode, found.stderr) == (0, "")
     assert json.loads(found.stdout) == [{"seq": 1, "data": '{"n": 0}', "headers": None, "m": {"a": 1}, "i": 86400.0}]
+    times = "SELECT 'infinity'::TIMESTAMP AS a, TIMESTAMPTZ '2026-01-02 03:04:05Z' AS b, 1::HUGEINT AS c"
+    values = ["9999-12-31T23:59:59.999999", "2026-01-02T03:04:05Z", 1]
+    assert list(json.loads(run(server, times, "--format", "json").stdout)[0].values()) == values
     failed = run(server, "-q", "SELECT 1 AS a; SELECT nothing", "--format", "csv")
     assert (failed.returncode, failed.stdout) == (1, "a\n1\n")
     assert "line 1, column 8" in failed.stderr

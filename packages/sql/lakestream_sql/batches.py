@@ -22,6 +22,10 @@ ARROW_ROWS = 4096
 """Rows of a batch of DuckDB, which is cut into smaller ones where they are large."""
 
 
+NOT_IN_ARROW = ("BIT", "TIME WITH TIME ZONE", "UHUGEINT")
+"""Types that DuckDB turns into others, without an error: their values lose the zone, or become negative."""
+
+
 class RowTooLarge(SqlError):
     """Raised for a row that does not fit into a message."""
 
@@ -96,6 +100,9 @@ class _Parts:
 
 
 def _arrow(result: Result, counted: CountedRows, size: int, most: int) -> Iterator[bytes]:
+    for name, kind in zip(result.columns, result.types, strict=True):
+        if kind.rstrip("[]0123456789") in NOT_IN_ARROW:
+            raise SqlError(f"column {name} has the type {kind}, whose values change in Arrow: cast it to VARCHAR")
     reader = result.batches(ARROW_ROWS)
     parts = _Parts()
     schema = _plain_schema(reader)

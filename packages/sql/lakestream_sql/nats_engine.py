@@ -1,12 +1,11 @@
 """`lakestream sql --url`: SQL that a server answers over NATS.
 
-Belongs here: the session that the shell uses, and rows of Python's values from Arrow.
+Belongs here: the session that the shell uses, and the rows of answers.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from lakestream.lake.errors import LakeError
@@ -19,8 +18,6 @@ from lakestream_sql.tokens import Language, split
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-_MONTH_DAYS = 30
 
 
 class NatsError(LakeError):
@@ -84,53 +81,23 @@ class NatsRows:
         self.columns, self.types = answer.columns, answer.types
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        import duckdb  # for the values of Python that a session over the lake's files has
+
         batches = self._answer.batches()
-        try:
-            while (batch := self._thread.run(_next(batches))) is not None:
-                yield from rows_of(batch)
-        except ClientError as error:
-            raise NatsError(str(error)) from None
-        finally:
-            self._thread.run(self._answer.cancel())
+        with duckdb.connect() as connection:
+            connection.execute("SET TimeZone = 'UTC'")
+            try:
+                while (batch := self._thread.run(_next(batches))) is not None:
+                    yield from connection.from_arrow(batch).fetchall()
+            except ClientError as error:
+                raise NatsError(str(error)) from None
+            finally:
+                self._thread.run(self._answer.cancel())
 
 
-async def _next(batches: AsyncIterator[pa.RecordBatch]) -> pa.RecordBatch | None:
-    return await anext(batches, None)
-
-
-def rows_of(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
-    """Return the rows of a batch as DuckDB's interface for Python has them."""
-    return zip(*(_values(column) for column in batch.columns), strict=True)
-
-
-def _values(column: Any) -> list[Any]:
+async def _next(batches: AsyncIterator[pa.RecordBatch]) -> pa.Table | None:
+    """Return the next batch as a table; None at the end."""
     import pyarrow as pa
 
-    kind = column.type
-    if pa.types.is_timestamp(kind) and kind.unit == "ns":
-        column = column.cast(pa.timestamp("us", kind.tz), safe=False)
-    values = column.to_pylist()
-    return [_python(value, kind) for value in values] if pa.types.is_nested(kind) or _is_interval(kind) else values
-
-
-def _is_interval(kind: Any) -> bool:
-    import pyarrow as pa
-
-    return bool(kind == pa.month_day_nano_interval())
-
-
-def _python(value: Any, kind: Any) -> Any:
-    """Return a value with dicts for maps, and timedeltas for intervals."""
-    import pyarrow as pa
-
-    if value is None:
-        return None
-    if pa.types.is_map(kind):
-        return {_python(key, kind.key_type): _python(each, kind.item_type) for key, each in value}
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return [_python(each, kind.value_type) for each in value]
-    if pa.types.is_struct(kind):
-        return {field.name: _python(value[field.name], field.type) for field in kind}
-    if _is_interval(kind):
-        return timedelta(value.months * _MONTH_DAYS + value.days, microseconds=value.nanoseconds // 1000)
-    return value
+    batch = await anext(batches, None)
+    return None if batch is None else pa.Table.from_batches([batch])

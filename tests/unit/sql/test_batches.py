@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from lakestream_sql.batches import CountedRows, RowTooLarge, batches, schema_of
-from lakestream_sql.session import Result
+from lakestream_sql.session import Result, SqlError
 
 pytestmark = pytest.mark.unit
 
@@ -55,3 +55,14 @@ def test_a_stream_has_no_dictionaries() -> None:
     found = pa.ipc.open_stream(b"".join(batches(result(query), "arrow", CountedRows(0), 4000, 9000))).read_all()
     assert found.to_pylist() == [{"a": "x"}]
     assert pa.ipc.read_schema(pa.py_buffer(schema_of(result(query)))) == found.schema
+
+
+@pytest.mark.parametrize(
+    "value", ["'101'::BIT", "340282366920938463463374607431768211455::UHUGEINT", "TIMETZ '12:00:00+02'"]
+)
+def test_a_value_that_arrow_would_change_is_refused(value: str) -> None:
+    for query in (f"SELECT {value} AS a", f"SELECT [{value}] AS a"):
+        with pytest.raises(SqlError, match=r"column a has the type .*: cast it to VARCHAR"):
+            list(batches(result(query), "arrow", CountedRows(0), 4000, 9000))
+        (found,) = batches(result(query), "json", CountedRows(0), 4000, 9000)
+        assert "-1" not in found.decode()
