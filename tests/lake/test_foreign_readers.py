@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import polars
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
@@ -225,6 +227,15 @@ def test_arrow_reads_columns_conditions_and_versions(spark: Any, foreign: Reader
     ]
     assert sorted(readers.arrow(table.path, ["seq"], version=version)["seq"].to_pylist()) == list(range(1, 12))
     assert sum(batch.num_rows for batch in readers.batches(table.path)) == len(table.model.expected())
+    # deltalake goes by the times of the log's files, which are some ms after those of the commits.
+    written = Path(table.path, "_delta_log", f"{version:020}.json").stat().st_mtime
+    moment = datetime.fromtimestamp(written + 0.001, UTC)
+    for at in (version, moment):
+        rows = polars.scan_delta(table.path, version=at).select("seq").collect()
+        assert sorted(rows["seq"].to_list()) == list(range(1, 12))
+    earlier = DeltaTable(table.path)
+    earlier.load_as_version(moment)
+    assert earlier.version() == version
     frame = readers.to_pandas(table.path)
     assert str(frame["time_ns"].dtype) == "Int64"
     assert str(frame["time"].dtype) == "datetime64[us, UTC]"
