@@ -19,6 +19,7 @@ from tests.lake.model import T0, StreamModel, flights
 from tests.lake.test_compact_job import Job
 from tests.lake.test_compactor import until
 from tests.lake.test_maintenance import NOW, maintain
+from tests.lake.test_typed_compaction import N, Stream
 
 pytestmark = pytest.mark.lake
 
@@ -216,6 +217,16 @@ def test_a_stream_may_change_the_format_and_leave_iceberg(spark: Any, lake: Path
     assert not stream.export.run()
 
 
+def test_another_layout_whose_schema_lacks_the_partitions_before(spark: Any, lake: Path, tmp_path: Path) -> None:
+    stream = IcebergStream(spark, lake, tmp_path / "log", V3)
+    for partition in ("bucket:2", "subject", "tokens:2"):
+        stream.model.configure(V3 | {"lakestream.partition": partition})
+        stream.publish(10)
+        stream.model.remove([stream.model.next_seq - 2])
+        stream.compact()
+        stream.check()
+
+
 def test_another_programs_commits_are_followed(spark: Any, lake: Path, tmp_path: Path) -> None:
     stream = IcebergStream(spark, lake, tmp_path / "log", V3)
     stream.publish(20)
@@ -270,3 +281,30 @@ def test_the_compactor_keeps_the_tables_of_a_lake(lake: Path, tmp_path: Path, st
     started.append(again)
     assert again.end() == 0, again.lines
     assert [record(row) for row in by_pyiceberg(orders.table(lake))] == orders.expected()
+
+
+def test_typed_columns_grow_in_iceberg_too(spark: Any, lake: Path, tmp_path: Path) -> None:
+    stream = Stream(spark, lake, tmp_path / "log", V3 | {"lakestream.schema": "orders"})
+    exporting = export.TableExport(spark, stream.storage, stream.table)
+    place = {"type": "object", "properties": {"zip": {"type": "string"}}}
+    stream.register(1, N | {"at": place})
+    stream.publish({"n": 1, "text": "a", "at": {"zip": "1"}}, {"n": 2})
+    stream.compact()
+    assert exporting.run()
+    place = {"type": "object", "properties": {"zip": {"type": "string"}, "no": {"type": "number"}}}
+    more = {"tags": {"type": "array", "items": {"type": "string"}}, "day": {"type": "string", "format": "date"}}
+    stream.register(2, {"n": {"type": "string"}, "at": place} | more)
+    stream.publish({"n": "x", "at": {"zip": "2", "no": 1.5}, "tags": ["a", "b"], "day": "2026-05-01"}, {"n": 7})
+    stream.compact()
+    maintain(spark, lake, NOW)  # a file of Spark, without ids
+    stream.publish({"n": "y", "tags": []})
+    stream.compact()
+    assert exporting.run()
+    names = ("seq", "schema", "n", "n_string", "text", "at", "tags", "day")
+    wanted = [dict(zip(names, row, strict=True)) for row in stream.rows(", ".join(names[1:]))]
+    assert wanted[2]["at"] == {"zip": "2", "no": 1.5}
+    for name, read in READERS.items():
+        assert [{key: row[key] for key in names} for row in read(stream.table)] == wanted, name
+    found = static(stream.table).scan(row_filter="n_string = 'y'")
+    assert found.count() == 1
+    assert len(list(found.plan_files())) == 1

@@ -56,6 +56,7 @@ class _State(msgspec.Struct, frozen=True):
     uuid: str = ""
     format: int = 0
     location: str = ""
+    partition: list[str] = []
     properties: dict[str, str] = {}
 
     @property
@@ -181,6 +182,8 @@ class TableExport:
         except Py4JJavaError:  # a file is damaged, or not there
             whole = False
         same = whole and state.uuid == self._metadata["id"] and state.location == self.table
+        # Another layout has other files, and may lack the columns of the partitions before.
+        same = same and state.partition == self._metadata.get("partitionColumns", [])
         if same and state.format == form and 0 <= state.version <= newest:
             return state
         iceberg.remove()

@@ -124,7 +124,7 @@ public final class IcebergTable {
   /**
    * Returns what the newest version says of itself, as JSON; "" if there is none.
    *
-   * <p>Members: uuid, format, location, properties, snapshots (their number), metadata (the path of its file).
+   * <p>Members: uuid, format, location, partition (columns), properties, snapshots (their number), metadata (the path of its file).
    */
   public String state() {
     TableMetadata found = operations.refresh();
@@ -137,6 +137,7 @@ public final class IcebergTable {
     state.put("location", found.location());
     state.put("metadata", found.metadataFileLocation());
     state.put("snapshots", found.snapshots().size());
+    found.spec().fields().forEach(field -> state.withArray("partition").add(field.name()));
     ObjectNode properties = state.putObject("properties");
     found.properties().forEach(properties::put);
     return state.toString();
@@ -187,7 +188,7 @@ public final class IcebergTable {
           line.put("location", file.location());
           line.put("deleted", deleted.contains(file.location()));
           ObjectNode partition = line.putObject("partition");
-          PartitionSpec spec = found.spec(file.specId());
+          PartitionSpec spec = found.spec();
           for (int at = 0; at < spec.fields().size(); at++) {
             Object value = file.partition().get(at, Object.class);
             partition.put(spec.fields().get(at).name(), value == null ? null : value.toString());
@@ -299,13 +300,10 @@ public final class IcebergTable {
         builder.setCurrentSchema(schema, Math.max(base.lastColumnId(), schema.highestFieldId()));
       }
     }
-    ObjectNode spec = JSON.createObjectNode().put("spec-id", 0);
-    spec.set("fields", wanted.get("spec"));
-    PartitionSpec partitioning = PartitionSpecParser.fromJson(schema, spec);
-    if (base == null || !base.spec().compatibleWith(partitioning)) {
-      builder.setDefaultPartitionSpec(partitioning);
-    }
     if (base == null) {
+      ObjectNode spec = JSON.createObjectNode().put("spec-id", 0);
+      spec.set("fields", wanted.get("spec"));
+      builder.setDefaultPartitionSpec(PartitionSpecParser.fromJson(schema, spec));
       builder.setDefaultSortOrder(SortOrder.unsorted());
     }
     if (base == null || !settings.entrySet().stream().allMatch(each -> each.getValue().equals(base.property(each.getKey(), null)))) {
@@ -323,12 +321,12 @@ public final class IcebergTable {
     if (described.currentSnapshot() != null) { // else vectors that this replaces count as somebody else's
       delta.validateFromSnapshot(described.currentSnapshot().snapshotId());
     }
+    PartitionSpec spec = described.spec();
     Deletions deletions = described.formatVersion() >= 3 ? new Vectors(transaction) : new Positions();
     Set<String> undone = new HashSet<>();
     for (String line : (Iterable<String>) changes.lines()::iterator) {
       JsonNode change = JSON.readTree(line);
       String path = change.get("location").asText();
-      PartitionSpec spec = spec(described, change.get("partition"));
       StructLike partition = partition(spec, change.get("partition"));
       String kind = change.get("kind").asText();
       if (kind.equals("remove")) {
@@ -432,24 +430,6 @@ public final class IcebergTable {
 
   private static String name(String path) {
     return path.substring(path.lastIndexOf('/') + 1);
-  }
-
-  /** Returns the partitioning with these columns, newest first. */
-  private static PartitionSpec spec(TableMetadata metadata, JsonNode partition) {
-    Set<String> columns = new HashSet<>();
-    partition.fieldNames().forEachRemaining(columns::add);
-    PartitionSpec found = null;
-    for (PartitionSpec spec : metadata.specs()) {
-      Set<String> names = new HashSet<>();
-      spec.fields().forEach(field -> names.add(field.name()));
-      if (names.equals(columns)) {
-        found = spec;
-      }
-    }
-    if (found == null) {
-      throw new IllegalArgumentException("no partitioning has the columns " + columns);
-    }
-    return found;
   }
 
   private static StructLike partition(PartitionSpec spec, JsonNode values) {
