@@ -260,7 +260,7 @@ class Replicas:
     def _remove(self, replica: Replica) -> None:
         from lakestream.ended import reexamine  # once something ends
 
-        deleted, files = replica.deleted, self._shared.stores.files
+        deleted = replica.deleted
 
         def cleared(_: object, error: BaseException | None) -> None:
             if error is not None:
@@ -281,7 +281,8 @@ class Replicas:
             elif replica.found and replica.stream is None:
                 self._log.warn(f"stream {replica.name}: removed; its log could not be read, so a table of it stays")
             if left and deleted is None:  # who deletes a stream does not wait for that
-                self._shared.io.lane(background=True).submit(lambda: files.remove_tree(left), cleared)
+                remove_tree = self._shared.stores.files.remove_tree
+                self._shared.io.lane(background=True).submit(lambda: remove_tree(left), cleared)
             for waiting in self._removals.pop(replica.key, []):
                 waiting(failed)
             if error is None:
