@@ -118,7 +118,7 @@ class ClusterPlacing(Placing):
 
     def check_growth(self, peers: Sequence[str], old: StreamConfig, new: StreamConfig) -> None:
         """Check that the peers have room for the growth. Raise ApiError 10028, 10047."""
-        more = new.max_bytes - max(0, old.max_bytes)
+        more = new.reserved_bytes - old.reserved_bytes
         holding = [candidate for candidate in self.candidates() if candidate.name in peers]
         if more > 0 and not all(candidate.room(new.storage, more) for candidate in holding):
             raise api_error(10028 if new.storage == "memory" else 10047)
@@ -129,7 +129,7 @@ class ClusterPlacing(Placing):
             replicas=config.num_replicas,
             placement=config.placement,
             storage=config.storage,
-            size=max(0, config.max_bytes),
+            size=config.reserved_bytes,
             unique_tag=self._unique_tag,
             cluster=self._node.name,
         )

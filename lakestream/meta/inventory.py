@@ -114,7 +114,7 @@ class AccountInventory:
 
     def _count(self, config: StreamConfig, sign: int) -> None:
         self._streams[tier_of(config.num_replicas)] += sign
-        self._reserved[config.storage, config.num_replicas] += sign * max(0, config.max_bytes)
+        self._reserved[config.storage, config.num_replicas] += sign * config.reserved_bytes
 
     def streams(self, tier: str = "", beside: str = "") -> int:
         """Count the streams, or those of a tier, without stream `beside`."""
@@ -132,7 +132,7 @@ class AccountInventory:
         for (kind, replicas), size in self._reserved.items():
             if kind == storage and tier in ("", tier_of(replicas)):
                 if own is not None and (own.storage, own.num_replicas) == (kind, replicas):
-                    size -= max(0, own.max_bytes)
+                    size -= own.reserved_bytes
                 reserved += size * copies(replicas)
         return reserved
 
@@ -205,4 +205,4 @@ class Inventory:
         self.leads[assignment.peers[0]] += sign
         for peer in assignment.peers:
             self.holds[peer] += sign
-            self.reserved[config.storage, peer] += sign * max(0, config.max_bytes)
+            self.reserved[config.storage, peer] += sign * config.reserved_bytes

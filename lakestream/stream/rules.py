@@ -115,14 +115,14 @@ def check_create(config: StreamConfig) -> None:
 
 
 def check_reserved(config: StreamConfig, reserved: Callable[[], int], max_memory: int, max_file: int) -> None:
-    """Check that the server's storage has room for the stream's max_bytes beside the bytes that others reserve there.
+    """Check that the server's storage has room for what the stream reserves beside the bytes that others reserve there.
 
     The limits are in bytes; below 0 there is none. Raise ApiError 10028 for memory, 10047 for files.
     """
     limit = max_memory if config.storage == "memory" else max_file
     if limit < 0:
         return
-    if reserved() + (config.max_bytes if config.max_bytes > 0 else 1) > limit:
+    if reserved() + (config.reserved_bytes or 1) > limit:
         raise api_error(10028 if config.storage == "memory" else 10047)
 
 

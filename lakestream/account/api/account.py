@@ -87,7 +87,7 @@ class AccountApi:
     def _own_usage(self) -> Usage:
         tiers: dict[str, TierUsage] = {}
         for stream in self._engine.streams.values():
-            size, reserved = stream.store.bytes, max(0, stream.config.max_bytes)
+            size, reserved = stream.store.bytes, stream.config.reserved_bytes
             consumers = len(stream.consumers) if stream.leading else 0
             in_memory = stream.config.storage == "memory"
             one = (
@@ -119,7 +119,7 @@ class AccountApi:
             # As the limits of a tier, what is reserved is that of one replica of each stream.
             reserved = {"memory": 0, "file": 0}
             for config in streams:
-                reserved[config.storage] += max(0, config.max_bytes)
+                reserved[config.storage] += config.reserved_bytes
             shown[name] = {
                 "memory": own.memory,
                 "storage": own.file,

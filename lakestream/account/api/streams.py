@@ -362,7 +362,7 @@ class StreamApi:
         if new.max_consumers != old.max_consumers:
             account_limits.check_consumers(limits, new.max_consumers)
         copies = node.placing.copies
-        grows = max(0, new.max_bytes) * copies(new.num_replicas) > max(0, old.max_bytes) * copies(old.num_replicas)
+        grows = new.reserved_bytes * copies(new.num_replicas) > old.reserved_bytes * copies(old.num_replicas)
         self._check_room(new, reserves=grows)
         node.placing.check_growth(assignment.peers, old, new)
         if new.num_replicas != old.num_replicas and new.placement != old.placement:

@@ -14,6 +14,7 @@ meets none.
     lakestream.data                 keep | drop-when-typed  whether rows keep payloads that typed columns give back
     lakestream.validate             off | reject | tag      the check of publishes (stream/features/validation.py)
     lakestream.consistency          eventual | linearizable direct gets of any replica (stream/core/confirming.py)
+    lakestream.reserve              on | off                whether max_bytes are reserved when the stream is created
     lakestream.iceberg              off | v2 | v3           an Iceberg table over the same files (packages/iceberg)
     lakestream.clone                auto | always | never   whether a mirror's table begins as a clone of its origin's
     lakestream.clone_as_of          2026-05-01, 1000 …      a mirror of its origin at a time, or at a sequence
@@ -55,6 +56,7 @@ PARTITION_KEY = "lakestream.partition"
 LAKE_KEY = "lakestream.lake"
 ICEBERG_KEY = "lakestream.iceberg"
 ICEBERG_FORMATS = (OFF, "v2", "v3")
+RESERVE_KEY = "lakestream.reserve"
 DATA_KEY = "lakestream.data"
 DROP_DATA = "drop-when-typed"
 CONSISTENCY_KEY = "lakestream.consistency"
@@ -218,10 +220,11 @@ def parse(metadata: Mapping[str, str]) -> StreamPolicy:
     data = _one_of(values, DATA_KEY, ("keep", DROP_DATA))
     _one_of(values, VALIDATE_KEY, VALIDATIONS)
     _one_of(values, CONSISTENCY_KEY, ("eventual", "linearizable"))
+    _one_of(values, RESERVE_KEY, ("on", OFF))
     iceberg = _one_of(values, ICEBERG_KEY, ICEBERG_FORMATS) if ICEBERG_KEY in values else ""
     if values:
         known = ", ".join((LAKE_KEY, RETENTION_PROPERTY, PARTITION_KEY, TIME_TRAVEL_PROPERTY, ON_DELETE_PROPERTY))
-        of_schemas = f"{SCHEMA_KEY}, {DATA_KEY}, {VALIDATE_KEY}, {ICEBERG_KEY}"
+        of_schemas = f"{SCHEMA_KEY}, {DATA_KEY}, {VALIDATE_KEY}, {ICEBERG_KEY}, {RESERVE_KEY}"
         more = f"{JSON_SCHEMA_PROPERTY}, {of_schemas}, {CONSISTENCY_KEY}, {CLONE_KEY}, {CLONE_AS_OF_KEY}, {PROPERTIES}*"
         raise BadPolicy(min(values), f"no such setting; there are {known}, {more}")
     if data == DROP_DATA and (named is None or schema is not None):

@@ -342,7 +342,7 @@ def _usage(streams: Iterable[Stream]) -> dict[str, Any]:
     for stream in streams:
         kind = "memory" if stream.config.storage == "memory" else "storage"
         page[kind] += stream.store.bytes
-        page[f"reserved_{kind}"] += max(0, stream.config.max_bytes)
+        page[f"reserved_{kind}"] += stream.config.reserved_bytes
     return page
 
 

@@ -47,7 +47,7 @@ def check_size(limits: JetStreamLimits, config: StreamConfig) -> None:
 
 
 def check_reserved(limits: JetStreamLimits, config: StreamConfig, reserved: int, replicas: int = 1) -> None:
-    """Check that the account has room for a stream's max_bytes beside what other streams of its storage reserve.
+    """Check that the account has room for what a stream reserves beside what other streams of its storage reserve.
 
     Args:
         reserved: their sum, of every replica.
@@ -57,7 +57,7 @@ def check_reserved(limits: JetStreamLimits, config: StreamConfig, reserved: int,
         ApiError: 10028, 10047.
     """
     most = limits.storage(config.storage)
-    wanted = config.max_bytes if config.max_bytes > 0 else 1  # of an unlimited stream there has to be some room
+    wanted = config.reserved_bytes or 1  # of an unlimited stream there has to be some room
     if 0 <= most < reserved + wanted * replicas:
         raise api_error(10028 if config.storage == "memory" else 10047)
 

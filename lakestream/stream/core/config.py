@@ -25,6 +25,8 @@ LAKE = "lakestream.lake"
 """Metadata with which a stream stays out of the lake: `off`."""
 CONSISTENCY, LINEARIZABLE, EVENTUAL = "lakestream.consistency", b"linearizable", "eventual"
 """Metadata with which all direct gets of a stream are linearizable, and its values."""
+RESERVE = "lakestream.reserve"
+"""Metadata with which a stream does not reserve its `max_bytes`: `off`."""
 LAST_SEQ = 1 << 62
 """The highest sequence at which a stream begins, or that it is given by an archive or a purge: what is published later
 needs room behind it, and no table holds a sequence of 2^63."""
@@ -170,6 +172,11 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
     def in_lake(self) -> bool:
         """Return True if the stream has a table where there is a lake."""
         return in_lake(self.storage, self.metadata)
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Return the bytes that the stream reserves of what account and server may store."""
+        return 0 if self.max_bytes < 0 or self.metadata.get(RESERVE) == OFF else self.max_bytes
 
     @property
     def linearizable(self) -> bool:

@@ -327,6 +327,19 @@ def test_reserved_bytes_must_fit_the_server() -> None:
     assert world.error("STREAM.UPDATE.A", {"name": "A", "max_bytes": 4001})[:2] == (500, 10047)
 
 
+def test_a_stream_may_reserve_nothing_and_is_bounded_all_the_same() -> None:
+    world = ApiWorld(max_memory=1000, max_file=5000)
+    off = {"lakestream.reserve": "off"}
+    for name in ("A", "B", "C"):
+        world.create(name, max_bytes=4000, metadata=off)
+    assert world.ask("INFO")["reserved_storage"] == 0
+    world.create("D", max_bytes=4999)
+    world.ask("STREAM.UPDATE.A", {"name": "A", "subjects": ["A"], "max_bytes": 5001, "metadata": off})
+    assert world.error("STREAM.UPDATE.A", {"name": "A", "subjects": ["A"], "max_bytes": 5001})[:2] == (500, 10047)
+    answers = [world.publish(name, bytes(500)) for _ in range(8) for name in ("B", "C")]
+    assert {answer["error"]["err_code"] for answer in answers if "error" in answer} == {10023}
+
+
 def test_offline_streams_are_named_and_refuse(world: ApiWorld) -> None:
     damaged = LogError("its log is damaged", "its log is damaged")
     cast(SoloKeeping, world.engines.node.keeping).take(RecoveredLog("$G", "A", error=damaged))

@@ -50,6 +50,7 @@ def test_every_setting_is_understood() -> None:
     ("key", "value", "text"),
     [
         ("lakestream.consistency", "strong", "not one of eventual, linearizable"),
+        ("lakestream.reserve", "no", "not one of on, off"),
         ("lakestream.retention", "forever", "not one of follow, archive"),
         ("lakestream.partition", "hash", "not one of auto, subject"),
         ("lakestream.partition", "tokens:0", "up to 4 different positions"),
