@@ -23,12 +23,12 @@ from lakestream.protocol.decoding import JsonDecoder, PackDecoder
 from lakestream.raft.core.messages import Install, Membership
 from lakestream.raft.core.ready import NotLeader, RaftError
 from lakestream.raft.group import group as raft
-from lakestream.raft.group.group import Committed, Diverged, Group, Replacement, Steps, take_all
+from lakestream.raft.group.group import Committed, Diverged, Group, Replacement, Steps
 from lakestream.stream.assembly import Stream
 from lakestream.stream.core.offline import Unsupported
 from lakestream.stream.core.operations import CreateStream, encode
 from lakestream.stream.core.state import StreamState
-from lakestream.stream.mirroring.clone import YIELD_NS, Holding, held_from, prepare
+from lakestream.stream.mirroring.clone import YIELD_NS, AwaitedBase, prepare, waits_for
 
 CHECK_NS = 50_000_000
 """First delay before checking that a new follower has caught up (50 ms); it doubles with each check."""
@@ -65,10 +65,10 @@ class Replica:
     """
 
     __slots__ = (
+        "_awaited",
         "_caught_up",
         "_fetch",
         "_goal",
-        "_holding",
         "_on_created",
         "_owner",
         "_site",
@@ -126,7 +126,7 @@ class Replica:
         self._goal = 0
         """The first commit index received from its leader: an older state must not be shown to clients again."""
         self._fetch: Fetch | None = None
-        self._holding: Holding | None = None
+        self._awaited: AwaitedBase | None = None
         """Entries that wait for the base of a mirror; role changes wait behind them."""
 
     # ------------------------------------------------------------------ state
@@ -335,9 +335,9 @@ class Replica:
 
     def _adopt(self, stream: Stream) -> None:
         assert self.group is not None
-        if self._holding is not None:
-            self._holding.end()
-            self._holding = None
+        if self._awaited is not None:
+            self._awaited.end()
+            self._awaited = None
         stream.pipeline.group = self.group
         stream.store.subjects.share()
         stream.store.watch_damage(self._damaged)
@@ -378,29 +378,21 @@ class Replica:
         stream, lake = self.stream, self._site.lake
         if stream is None:
             return None
-        if self._holding is not None:
-            if not self._holding.add(entries):
-                self._reopen(stream, "")
-            return None
-        held = None if lake is None or stream.config.mirror is None else held_from(stream.store, entries)
-        if lake is None or held is None:
+        waits = None if lake is None or stream.config.mirror is None else waits_for(stream.store, entries)
+        if lake is None or waits is None:
             return stream.committed(entries)
-        at, origin = held
-        self._holding = Holding(stream, lake, origin, self._site.log.warn, self._apply_held)
-        self._holding.add(entries[at:])
-        if at:
-            take_all(stream.committed(entries[:at]))
-        self._holding.begin()
-        return None
+        at, origin = waits
+        return self._apply_with(stream, AwaitedBase(stream, lake, origin, self._site.log.warn), entries, at)
 
-    def _apply_held(self, entries: list[Committed]) -> None:
-        """Apply the entries that waited for the base of a mirror."""
-        self._holding = None
-        if self.closed or self.stream is None:
-            return
-        take_all(self.on_commit(entries))
-        if self.group is not None and self._holding is None:
-            self.on_role(self.group.is_leader, self.group.leader, self.group.term)
+    def _apply_with(self, stream: Stream, base: AwaitedBase, entries: list[Committed], at: int) -> Steps:
+        """Apply entries, those from `at` on with the base of a mirror, once it has been read."""
+        if at:
+            yield from stream.committed(entries[:at]) or ()
+        self._awaited = base
+        self._site.shared.clock.call_later(YIELD_NS, self._yield)
+        yield base.begin
+        self._awaited = None
+        yield from stream.committed(entries[at:]) or ()
 
     def give_up(self, error: CorruptLog) -> None:
         """Fail the group: only reopening the replica can repair the damage."""
@@ -489,9 +481,6 @@ class Replica:
         stream = self.stream
         if stream is None or self.closed:
             return
-        if leads and self._holding is not None:
-            self._site.shared.clock.call_later(YIELD_NS, self._yield)
-            return
         if leads and self._owner.host.serves(self.account):
             if not stream.leading:
                 self._lead(stream)
@@ -501,13 +490,14 @@ class Replica:
 
     def _yield(self) -> None:
         """Step down: another member may have the base that this one waits for."""
-        if self._holding is not None and not self.closed:
+        if self._awaited is not None and not self.closed:
             self.step_down()
+            self._site.shared.clock.call_later(YIELD_NS, self._yield)
 
     def take_lead(self) -> None:
         """Serve the stream if this node leads it: its account has JetStream again."""
         stream = self.stream
-        leads = self.group is not None and self.group.is_leader and self._holding is None
+        leads = self.group is not None and self.group.is_leader
         if leads and stream is not None and not stream.leading and not self.closed:
             self._lead(stream)
 
@@ -574,8 +564,8 @@ class Replica:
         self.closed, self.removed = True, deleted
         if self._fetch is not None:
             self._fetch.cancel()
-        if self._holding is not None:
-            self._holding.end()
+        if self._awaited is not None:
+            self._awaited.end()
         if self.group is not None:
             self.group.stop()
         if self.stream is not None:

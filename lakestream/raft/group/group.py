@@ -74,8 +74,11 @@ class Replacement(msgspec.Struct, frozen=True):
 
 Installed = Callable[[Replacement | None], None]
 
-Steps = Iterator[None]
-"""Work that goes on from turn to turn of the event loop: each step is short, other work may be done between two."""
+Wait = Callable[[Callable[[], None]], None]
+"""Has a function called, once, when what is waited for has come; never, if that has become pointless."""
+Steps = Iterator[Wait | None]
+"""Work that goes on from turn to turn of the event loop: each step is short, other work may be done between two. A step
+may end with what has to come before the next one."""
 
 
 class GroupOwner(Protocol):
@@ -85,7 +88,8 @@ class GroupOwner(Protocol):
         """Take committed entries in index order, each exactly once, durable here.
 
         Return None once they are applied, or the steps that are left of it. The group takes these one after the other,
-        and until the last one it hands out nothing else, seals nothing, and is `in_flight`.
+        and until the last one it hands out nothing else, seals nothing, and is `in_flight`. While a step waits, only
+        another state (`on_install`) may take the place of this one; the steps that are left are dropped then.
 
         Entries that this node did not propose, or proposed in an earlier leadership, have the context None. An empty
         list means that proposals gathered meanwhile can be proposed now. A SEAL is the last entry of its call.
@@ -408,9 +412,9 @@ def frames_of(proposals: Sequence[Proposal], first: int, term: int) -> list[Fram
 
 
 def take_all(steps: Steps | None) -> None:
-    """Take all steps that are left."""
-    for _ in steps or ():
-        continue
+    """Take all steps that are left, of which none waits."""
+    for wait in steps or ():
+        assert wait is None
 
 
 def unapplied(error: Exception) -> LogError:

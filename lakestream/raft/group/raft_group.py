@@ -71,6 +71,7 @@ from lakestream.raft.group.group import (
     Proposal,
     Replacement,
     Steps,
+    Wait,
     failure_of,
     frames_of,
     unapplied,
@@ -144,7 +145,7 @@ class RaftGroup(Group):
         self._life = Life.NEW
         self._pumping = self._touched = self._active = False
         self._disk = PendingWork()
-        self._loading = self._room = False
+        self._loading = self._room = self._waits = False  # `_waits`: the next step of applying waits for the owner
         self._behind = False  # on a follower: what is committed is handed out by the next `announce`
         self._idle: list[Callable[[], None]] = []  # to be called when the last work has ended
         self._loaded: list[tuple[Frame, Appended]] = []  # read from the log, and not handed out yet
@@ -518,7 +519,7 @@ class RaftGroup(Group):
         disk = self._disk
         if self.failed is not None:
             return False
-        if disk.replacement is not None and self._owner.applying:
+        if disk.replacement is not None and self._owner.applying and not self._waits:
             return False  # it takes the log from under the owner, who may be in the middle of an entry
         work = disk.begin(self._log, self._file, self._core.commit, self._out.unsynced, self._keep, self._keep_through)
         if work is None:
@@ -610,6 +611,7 @@ class RaftGroup(Group):
         self._log_base = log.first_index - 1
         self._unstable = Unstable(replacement.index, replacement.index)
         self._owner.handed_term = replacement.term
+        self._owner.applying = self._waits = False
         self._disk.replaced()
         self._loaded = []
         self._core.installed(replacement.index, replacement.term, replacement.membership)
@@ -667,11 +669,14 @@ class RaftGroup(Group):
         self._room = True
         self._go_on(self._owner.commit(found), found[-1])
 
-    def _go_on(self, steps: Steps | None, newest: tuple[Frame, Appended]) -> None:
+    def _go_on(self, steps: Steps | None, newest: tuple[Frame, Appended], wait: Wait | None = None) -> None:
         """Leave the next step of applying the entries through `newest` to a later turn; after the last one, go on."""
-        self._owner.applying = steps is not None
+        self._owner.applying, self._waits = steps is not None, wait is not None
         if steps is not None:
-            self._io.submit(lambda: None, lambda _, error: self._step(steps, newest))
+            if wait is not None:
+                wait(lambda: self._step(steps, newest))
+            else:
+                self._io.submit(lambda: None, lambda _, error: self._step(steps, newest))
             return
         last, at = newest
         if last.kind is Kind.SEAL:
@@ -688,11 +693,12 @@ class RaftGroup(Group):
             return
         self._owner.applying = False  # what the owner proposes with the last one is taken
         left: Steps | None = None
-        for _ in steps:
-            left = steps
+        wait: Wait | None = None
+        for found in steps:
+            left, wait = steps, found
             break
         if not self._ended:
-            self._go_on(left, newest)
+            self._go_on(left, newest, wait)
             self._pump()
 
     # ------------------------------------------------------------------ callbacks

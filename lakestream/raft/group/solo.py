@@ -22,6 +22,7 @@ from lakestream.raft.group.group import (
     MemberProgress,
     Proposal,
     Steps,
+    Wait,
     brief,
     failure_of,
     frames_of,
@@ -198,28 +199,32 @@ class SoloGroup(Group):
         finally:
             self._go_on(steps, rest)
 
-    def _go_on(self, steps: Steps | None, rest: list[Committed]) -> None:
+    def _go_on(self, steps: Steps | None, rest: list[Committed], wait: Wait | None = None) -> None:
         """Leave the next step, or the next part of what is durable, to a later turn. The log is busy until then."""
         if self._stopped or self.failed is not None:
             if steps is not None or rest:
                 self._log.busy = False
         elif steps is not None:
             self._log.busy = True
-            self._io.submit(lambda: None, lambda _, error: self._step(steps, rest))
+            if wait is not None:
+                wait(lambda: self._step(steps, rest))
+            else:
+                self._io.submit(lambda: None, lambda _, error: self._step(steps, rest))
         elif rest:
             self._io.submit(lambda: rest, self._written)
 
     def _step(self, steps: Steps, rest: list[Committed]) -> None:
         """Take one step. What the owner proposes with the last one is written at once if there is no other part."""
         left: Steps | None = None
+        wait: Wait | None = None
         self._log.busy = bool(rest)
         try:
             if not self._stopped and self.failed is None:
-                for _ in steps:
-                    left = steps
+                for found in steps:
+                    left, wait = steps, found
                     break
         finally:
-            self._go_on(left, rest)
+            self._go_on(left, rest, wait)
         if self._resting and not self._log.busy:
             self._rest()
 

@@ -8,14 +8,14 @@ what else an entry does is its features' (`Feature.stored`, `Feature.apply`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
 from lakestream.log.format.departures import Arrivals
 from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.format.record import Record, columns, iter_records, record_length, times_of
 from lakestream.log.store.log import Appended
 from lakestream.log.store.store import Store
-from lakestream.raft.group.group import Steps, take_all
+from lakestream.raft.group.group import take_all
 from lakestream.stream.core import limits, offline
 from lakestream.stream.core.batch import Batch
 from lakestream.stream.core.config import StreamConfig
@@ -145,7 +145,7 @@ class Applier:
                 each.removed(removed)
 
     # ------------------------------------------------------------------ entries of others
-    def frame(self, frame: Frame, at: Appended) -> Steps | None:
+    def frame(self, frame: Frame, at: Appended) -> Iterator[None] | None:
         """Apply an entry that this process did not propose itself: at recovery, and on a follower.
 
         Return the steps of an operation, None for another entry, which is applied already.
@@ -163,7 +163,7 @@ class Applier:
         self._store.applied = frame.index
         return None
 
-    def _operation_of(self, frame: Frame) -> Steps:
+    def _operation_of(self, frame: Frame) -> Iterator[None]:
         yield from self.operation(decode_operation(frame.body), own=False)
         self._store.applied = frame.index
 
@@ -306,7 +306,7 @@ class Applier:
         yield from self._purged(operation.filter)
         return total
 
-    def _purged(self, subjects: bytes) -> Steps:
+    def _purged(self, subjects: bytes) -> Iterator[None]:
         """Tell the features of a purge of these subjects, in steps."""
         first_left = yield from limits.first_left(self._store, subjects)
         for each in self._hooks.purged:

@@ -38,9 +38,6 @@ ROOM_NS = 2_000_000_000
 """Pause before the room for a finished clone is checked again (2 s)."""
 YIELD_NS = 1_000_000_000
 """A replica that was elected while it waits for the table gives up leadership after this long (1 s)."""
-HELD_BYTES = 64 << 20
-"""Entries that wait for the table are kept in memory up to this many bytes (64 MiB); above that the replica is opened
-anew, which reads the table first."""
 
 AS_OF = "lakestream.clone_as_of"
 """Metadata of a mirror that holds its origin as of a moment and does not follow it further."""
@@ -300,7 +297,7 @@ def prepare(stream: StreamCore, frame: Frame, bases: Bases | None) -> None:
     store.ready = base
 
 
-def held_from(store: Store, entries: list[Committed]) -> tuple[int, log_base.BaseOrigin] | None:
+def waits_for(store: Store, entries: list[Committed]) -> tuple[int, log_base.BaseOrigin] | None:
     """Return the position of the first entry that can not be applied yet, and the clone that it waits for; None if
     all of them can."""
     if store.last_seq and store.based:
@@ -313,68 +310,41 @@ def held_from(store: Store, entries: list[Committed]) -> tuple[int, log_base.Bas
     return None
 
 
-class Holding:
-    """Committed entries of a follower that wait for a base, so that entries are applied in order on every replica.
+class AwaitedBase:
+    """The base of a mirror that a replica reads before it applies the entry that names it.
 
-    The base is read from the stream's table, in the version that the entry names, as the leader did.
+    It is read from the stream's table, in the version that the entry names, as the leader did.
 
     Args:
-        stream: the replica whose entries they are.
+        stream: the replica.
         warn: logs a warning.
-        done: called with all entries once the base is there.
     """
 
     def __init__(
-        self,
-        stream: StreamCore,
-        bases: Bases,
-        origin: log_base.BaseOrigin,
-        warn: Callable[[str], None],
-        done: Callable[[list[Committed]], None],
+        self, stream: StreamCore, bases: Bases, origin: log_base.BaseOrigin, warn: Callable[[str], None]
     ) -> None:
-        self._entries: list[Committed] = []
-        self._size = 0
-        self._overrun = False
-        self.ended = False
-        self._stream, self._bases, self._origin = stream, bases, origin
-        self._warn, self._done = warn, done
+        self._stream, self._bases, self._origin, self._warn = stream, bases, origin, warn
+        self._ended = False
 
-    def add(self, entries: list[Committed]) -> bool:
-        """Hold these entries too. Return False, once, if they are too many: the replica has to be opened anew.
-
-        Entries that come until then are dropped: they must not be applied without those before them, and the log has
-        them.
-        """
-        if self._overrun:
-            return True
-        self._entries += entries
-        self._size += sum(len(entry.frame.body) for entry in entries)
-        if self._size <= HELD_BYTES:
-            return True
-        self.ended = self._overrun = True
-        self._entries = []
-        return False
-
-    def begin(self) -> None:
-        """Read the table."""
+    def begin(self, done: Callable[[], None]) -> None:
+        """Read the table; call `done` once the store has the base, in `ready`. After an error it is read again."""
         stream, store = self._stream, self._stream.store
         assert isinstance(store.log, SegmentLog), "a replica's log has files"
-        files, directory = store.log.files, store.directory
-        self._bases.read_base(files, directory, stream.account, stream.name, self._origin, self._read)
+
+        def read(base: Base | None, error: BaseException | None) -> None:
+            if self._ended or stream.closed:
+                return
+            if base is None:
+                self._warn(
+                    f"stream {stream.name}: the clone that it began with can not be read: {error}; next try in 2s"
+                )
+                stream.clock.call_later(READ_AGAIN_NS, lambda: None if self._ended else self.begin(done))
+                return
+            self._ended, store.ready = True, base
+            done()
+
+        self._bases.read_base(store.log.files, store.directory, stream.account, stream.name, self._origin, read)
 
     def end(self) -> None:
-        """Drop the callbacks."""
-        self.ended = True
-
-    def _read(self, base: Base | None, error: BaseException | None) -> None:
-        if self.ended or self._stream.closed:
-            return
-        if base is None:
-            self._warn(
-                f"stream {self._stream.name}: the clone that it began with can not be read: {error}; next try in 2s"
-            )
-            self._stream.clock.call_later(READ_AGAIN_NS, lambda: None if self.ended else self.begin())
-            return
-        self.ended = True
-        self._stream.store.ready = base
-        self._done(self._entries)
+        """Drop what is being read: the replica ends, or another state has taken the place of its own."""
+        self._ended = True
