@@ -17,6 +17,7 @@ from typing import Any
 
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.files import Files
+from lakestream.log.store.base import NoBase
 from lakestream.log.store.root import StoreRoot
 from lakestream.log.store.store import Store
 from lakestream.raft.group.hard_state import NAME, PersistentState
@@ -69,6 +70,8 @@ def replicas(root: Path, nodes: Sequence[str], problems: list[str]) -> Iterator[
                 problems += [f"{node}: {each.file}: {each.what}" for each in damaged if not each.harmless]
                 try:
                     one = recover(Overlay(upper), directory, state.durable if state else None, None)
+                except NoBase:
+                    continue  # a follower was reading it, and makes it of the table when it starts
                 except LogError as error:
                     problems.append(f"{node}: {name} is damaged: {error}")
                     continue
