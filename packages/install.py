@@ -5,7 +5,7 @@
 
 uv fetches and unpacks side by side; pip works on one processor, and took three times as long (2 minutes for the tools
 of developers). uv reads none of pip's settings, so those that say where packages come from are passed on. Where uv is
-not to be had, pip installs. Needs Python 3.11 and pip.
+not to be had, or fails (pip has settings that it lacks), pip installs. Needs Python 3.11 and pip.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ SETTINGS = {
     "index-url": "UV_DEFAULT_INDEX",
     "extra-index-url": "UV_INDEX",
     "find-links": "UV_FIND_LINKS",
+    "no-index": "UV_NO_INDEX",
+    "proxy": "ALL_PROXY",
     "cert": "SSL_CERT_FILE",
 }
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
@@ -38,12 +40,14 @@ def environment() -> dict[str, str]:
 
 
 def main() -> None:
-    """Become the installer."""
+    """Install, and exit as the installer does."""
     arguments = sys.argv[1:]
-    if importlib.util.find_spec("uv") is None:
-        os.execv(sys.executable, [*PIP, "install", "--no-compile", "--no-build-isolation", *arguments])
-    uv = [sys.executable, "-m", "uv", "pip", "install", "--python", sys.executable, "--no-build-isolation"]
-    os.execve(sys.executable, [*uv, *arguments], environment())
+    if importlib.util.find_spec("uv") is not None:
+        uv = [sys.executable, "-m", "uv", "pip", "install", "--python", sys.executable, "--no-build-isolation"]
+        if not subprocess.run([*uv, *arguments], env=environment(), check=False).returncode:
+            return
+        print("== install: uv failed; pip tries it", flush=True)
+    os.execv(sys.executable, [*PIP, "install", "--no-compile", "--no-build-isolation", *arguments])
 
 
 if __name__ == "__main__":
