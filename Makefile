@@ -41,7 +41,7 @@ COMPILE := $(BIN)/python -m compileall -q -j 0
 # installation's time went into an environment of its own for each package that is built, and into bytecode, which pip makes
 # on one processor.
 PLAIN ?=
-LINES := ^(ERROR|error|Installed|Successfully)|Downloading .*[0-9][0-9](\.[0-9]+)? ?(MB|MiB)|Building |rror:
+LINES := ^(==|ERROR|error|Installed|Successfully)|Downloading .*[0-9][0-9](\.[0-9]+)? ?(MB|MiB)|Building |rror:
 install = @if [ -t 1 ] && [ -z "$(PLAIN)" ]; then $(INSTALL) $(1); else \
 	set -o pipefail; $(INSTALL) $(1) 2>&1 | { grep --line-buffered -E '$(LINES)' || true; }; fi
 # Some packages have files that are no Python of this version: they stay as they are.
