@@ -121,6 +121,29 @@ def test_what_a_killed_leader_confirmed_is_known_to_the_next(start_cluster: Star
         assert until(lambda: numbers(cluster), "a leader", SETTLE_S) == before
 
 
+def test_the_next_leader_knows_the_order_of_a_key(start_cluster: StartCluster, kind: Kind) -> None:
+    """A message that a killed leader held back stays so until the earlier one of its key is acked."""
+    if kind is Kind.REAL:
+        pytest.skip("nats-server has no order by key")
+    cluster = start_cluster(3)
+    cluster.stream(STREAM, ["cs.>"])
+    consumer(cluster, ack_wait=60 * SECOND, metadata={"lakestream.key": "header:K"})
+    leader = cluster.stream_leader(STREAM)
+    with cluster.wire(away_from(cluster, leader)) as wire:
+        for key in "aab":
+            assert b"seq" in wire.request("cs.x", headers={"K": key}).data
+        first, other = pull(wire, 2)
+        assert (seq_of(first), seq_of(other)) == (1, 3)
+        confirm(wire, other)
+        leader.kill()
+        until(lambda: numbers(cluster), "another leader", SETTLE_S)
+        heard(cluster)
+        [answer] = pull(wire, 1, expires=0, no_wait=True)
+        assert answer.status == 404
+        confirm(wire, first)
+        assert seq_of(pull(wire, 1)[0]) == 2
+
+
 def pull_again(wire: Wire, frames: list[Frame]) -> list[Frame]:
     """Nak these messages and receive them again."""
     for frame in frames:

@@ -32,4 +32,5 @@ In reading order:
 - `spans.py`: Spans of deliveries and acks of messages with `traceparent`, for OpenTelemetry.
 - `dead_letters.py`: Dead letters: messages that a consumer gives up, published to a subject of their own before they
   are dropped.
+- `order_by_key.py`: Order by key: a consumer's clients have one message of a key at a time, in the order of the stream.
 """

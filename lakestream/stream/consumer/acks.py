@@ -24,6 +24,7 @@ from lakestream.stream.consumer.dead_letters import TERM as TERMINATED
 from lakestream.stream.consumer.dead_letters import DeadLetters
 from lakestream.stream.consumer.ledger import Ledger
 from lakestream.stream.consumer.lifetime import Inactivity
+from lakestream.stream.consumer.order_by_key import OrderByKey
 from lakestream.stream.consumer.redelivery import Redelivery
 from lakestream.stream.consumer.rules import sample_percent
 from lakestream.stream.consumer.spans import DeliverySpans
@@ -73,6 +74,8 @@ class AckHandler:
         self._confirmations: list[bytes] = []
         self.letters: DeadLetters | None = None
         """Set for a consumer with a dead-letter subject."""
+        self.order: OrderByKey | None = None
+        """Set for a consumer with a key."""
 
     def adopt(self, config: ConsumerConfig, retention: str, volatile: bool) -> None:
         """Take the consumer's configuration and the stream's retention: what follows from them is computed once.
@@ -134,6 +137,8 @@ class AckHandler:
                 self._spans.acked((seq,))
             if len(self._redelivery):
                 self._redelivery.dequeue(seq)
+            if self.order is not None:
+                self.order.settled((seq,))
             if self._releases and (acked or self._kept(seq)):
                 self._owner.released([seq])
         elif self._acked:
@@ -160,6 +165,8 @@ class AckHandler:
         if len(self._redelivery):
             for seq in seqs:
                 self._redelivery.dequeue(seq)
+        if self.order is not None:
+            self.order.settled(seqs)
         if self._releases and (done := [seq for seq in dict.fromkeys(seqs) if seq in acked or self._kept(seq)]):
             self._owner.released(done)
         if not self._volatile:
@@ -202,8 +209,7 @@ class AckHandler:
 
     def _nak(self, seq: int, consumer_seq: int, deliveries: int, delay: int) -> None:
         """Apply a negative ack: deliver the message again at once, or after `delay` ns."""
-        ledger = self._ledger
-        if seq not in ledger.pending:
+        if not self._ledger.deadline.get(seq):  # not pending, or held back: no client has it
             return
         self._advisories.naked(consumer_seq, seq, deliveries)
         if delay > 0:
@@ -215,7 +221,7 @@ class AckHandler:
 
     def _in_progress(self, seq: int) -> None:
         """Begin the ack_wait of a message anew: a client is still at work on it."""
-        if seq in self._ledger.pending:
+        if self._ledger.deadline.get(seq):
             self._postpone(seq, self._clock.steady() + self._config.ack_wait_of(self._ledger.deliveries(seq)))
 
     def _postpone(self, seq: int, deadline: int) -> None:

@@ -19,7 +19,7 @@ from lakestream.protocol.api.request import level_refused
 from lakestream.protocol.dead_letters import DeadLetterSetting
 from lakestream.protocol.subjects import covers, is_literal, matches, overlaps
 from lakestream.spans import Spans
-from lakestream.stream.consumer import dead_letters
+from lakestream.stream.consumer import dead_letters, order_by_key
 from lakestream.stream.consumer.acks import AckHandler
 from lakestream.stream.consumer.advisories import ConsumerAdvisories
 from lakestream.stream.consumer.config import stored_config
@@ -28,6 +28,7 @@ from lakestream.stream.consumer.delivery import Deliverer
 from lakestream.stream.consumer.feed import Announced, Feed
 from lakestream.stream.consumer.ledger import ConsumerSnapshot, Ledger, decode_snapshot, encode_snapshot
 from lakestream.stream.consumer.lifetime import Inactivity, Pause
+from lakestream.stream.consumer.order_by_key import KeyRule, OrderByKey
 from lakestream.stream.consumer.pull import PullTarget
 from lakestream.stream.consumer.push import PushTarget
 from lakestream.stream.consumer.read_ahead import Room
@@ -126,6 +127,7 @@ class Consumer:
         )
         self._letters: DeadLetters | None = None
         self._setting: DeadLetterSetting | None = None
+        self._order: OrderByKey | None = None
         self.adopt()
         siblings.holds(self)
 
@@ -188,6 +190,7 @@ class Consumer:
         self.feed.reset()
         self.redelivery.clear()
         self.redelivery.rebuild()
+        self._find_order()
         self.wake()
 
     def adopt(self) -> None:
@@ -201,6 +204,7 @@ class Consumer:
         """
         self.ledger.logged = not self.volatile
         self._take_letters(dead_letters.stored_setting(config))
+        self._take_rule(order_by_key.stored_rule(config))
         self.delivery.adopt(config, stream.retention)
         self.acks.adopt(config, stream.retention, self.volatile)
 
@@ -219,6 +223,23 @@ class Consumer:
         self._letters = self.redelivery.letters = self.acks.letters = letters
         if self.serving:
             self.redelivery.rebuild()
+
+    def _take_rule(self, rule: KeyRule | None) -> None:
+        """Begin, or cease, to order messages by a key."""
+        old = self._order
+        if rule == (old.rule if old is not None else None):
+            return
+        parts = (self.ledger, self.redelivery, self._store, self.stream.reader, self._clock, self.wake)
+        self._order = self.delivery.order = self.acks.order = None if rule is None else OrderByKey(rule, *parts)
+        if self.serving:
+            self._find_order()
+
+    def _find_order(self) -> None:
+        """Find out which messages are held back, from the ledger; without a key deliver them."""
+        if self._order is not None:
+            self._order.start()
+        elif self.config.ack_policy == "explicit":
+            self.redelivery.enqueue(self.ledger.held())
 
     def _letter_stored(self, seq: int, deliveries: int, reply: bytes) -> None:
         if self.serving:
@@ -243,6 +264,7 @@ class Consumer:
         self.delivery.start()
         self.feed.rewind()
         self.redelivery.start()
+        self._find_order()
         self.pause.begin(self.config.pause_until_ns)
         self._subscribe()
         self.target.start()
@@ -263,6 +285,7 @@ class Consumer:
         """Deliver pending messages whose read may have failed: the damaged segment was repaired."""
         if self.serving:
             self.redelivery.rebuild()
+            self._find_order()
             self.wake()
 
     def stop(self) -> None:
@@ -307,6 +330,8 @@ class Consumer:
         self._subscriptions = []
         if self._letters is not None:
             self._letters.stop()
+        if self._order is not None:
+            self._order.stop()
         self.feed.stop()
         self.redelivery.stop()
         self.inactivity.stop()
@@ -343,6 +368,8 @@ class Consumer:
         now = self._clock.steady() if self.serving else ledger.last_ack_ns
         if ledger.removed(seq, now, log=self.serving):
             self.redelivery.dequeue(seq)
+            if self._order is not None:
+                self._order.settled((seq,))
             if full:
                 self.wake()
 
@@ -442,6 +469,8 @@ class Consumer:
         if self._letters is not None and self._letters.takes(MAX_DELIVER):
             self._letters.send(seq, deliveries, MAX_DELIVER)
             return False
+        if self._order is not None:
+            self._order.settled((seq,))
         self._progressed()
         return True
 

@@ -18,6 +18,7 @@ from lakestream.stream.consumer.config import ConsumerConfig
 from lakestream.stream.consumer.feed import Feed
 from lakestream.stream.consumer.ledger import Ledger
 from lakestream.stream.consumer.lifetime import Pause
+from lakestream.stream.consumer.order_by_key import OrderByKey
 from lakestream.stream.consumer.redelivery import Redelivery
 from lakestream.stream.consumer.selection import Matches
 from lakestream.stream.consumer.spans import DeliverySpans
@@ -71,6 +72,8 @@ class Deliverer:
         self._clock, self._ledger, self._feed, self._pause = clock, ledger, feed, pause
         self._redelivery, self._progressed, self._released, self._spans = redelivery, progressed, released, spans
         self.target = target
+        self.order: OrderByKey | None = None
+        """Set for a consumer with a key."""
         self._serving = self._scheduled = False
         self._turn_msgs = FIRST_TURN_MSGS
         self._pace = OriginalPace(clock, self.wake)
@@ -133,7 +136,7 @@ class Deliverer:
                 if not self.full:
                     self.target.caught_up()
                 return
-            if self._redelivery.fetching or self._pace.waiting:
+            if self._redelivery.fetching or self._pace.waiting or (self.order is not None and self.order.loading):
                 return
             room = self.target.capacity()
             if not room:
@@ -166,7 +169,7 @@ class Deliverer:
                 return 0
         found = self._feed.peek(limit)
         if found.records:
-            return self._send(found)
+            return self._send(found) if self.order is None else self._send_in_order(self.order, found)
         if found.remote:
             return 0
         if self._feed.skip(found):
@@ -192,6 +195,32 @@ class Deliverer:
             if self._spans is not None:
                 self._spans.delivered(records[:taken], self._ledger.delivered_consumer + 1)
             self._account(found, taken)
+        return taken
+
+    def _send_in_order(self, order: OrderByKey, found: Matches) -> int:
+        """Deliver those of these messages whose keys are free, and hold back the others. Return how many both are."""
+        records, ledger, now = list(found.records), self._ledger, self._clock.steady()
+        left, consumer = self._feed.pending() - 1, ledger.delivered_consumer + 1
+        keys = [order.rule.key_of(record.subject, record.header) for record in records]
+        free = order.free(keys)
+        messages = []
+        for at in free:
+            record = records[at]
+            reply = self._reply_first % (record.seq, consumer + at, record.time_ns, left - at)
+            messages.append(self._message(record, reply))
+        sent = self.target.send(ListedMessages(messages)) if messages else 0
+        taken = free[sent] if sent < len(free) else len(records)
+        if taken:
+            seqs, deadline = [record.seq for record in records[:taken]], now + self._config.ack_wait_of(1)
+            self._feed.advance(found, taken)
+            ledger.deliver(seqs, now, deadline)
+            ledger.hold(order.took(seqs, keys))
+            if sent:
+                self._redelivery.delivered([seqs[at] for at in free[:sent]], deadline)
+                if self._spans is not None:
+                    for at in free[:sent]:
+                        self._spans.delivered((records[at],), consumer + at)
+            self._progressed()
         return taken
 
     def _single(self, records: Sequence[Record], left: int) -> list[Single]:

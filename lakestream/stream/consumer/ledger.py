@@ -95,7 +95,8 @@ class Ledger:
         self.pending: dict[int, int] = {}
         """Sequence → consumer sequence of its first delivery. Invariant: ascending in both, in insertion order."""
         self.deadline: dict[int, int] = {}
-        """Sequence → when its ack is due, 0 = never. Invariant: the same keys as `pending`."""
+        """Sequence → when its ack is due, 0 = never: it is held back, or acked by flow control. Invariant: the same
+        keys as `pending`."""
         self.redelivered: dict[int, int] = {}
         """Sequence → deliveries beyond the first; kept after max_deliver, until it is acked or removed."""
         self._dirty: set[int] = set()
@@ -134,12 +135,14 @@ class Ledger:
         self._moved = True
 
     def redeliver(self, seq: int, now: int, deadline: int) -> None:
-        """Record that a pending message was delivered again."""
+        """Record that a pending message was delivered again, or one that was held back for the first time."""
         self.delivered_consumer += 1
-        self.redelivered[seq] = self.redelivered.get(seq, 0) + 1
-        self._uncounted.discard(seq)
+        if self.deadline[seq]:
+            self.redelivered[seq] = self.redelivered.get(seq, 0) + 1
+            self._uncounted.discard(seq)
         self.deadline[seq] = deadline
-        self._dirty.add(seq)
+        if self.logged:
+            self._dirty.add(seq)
         self.last_delivered_ns = now
         self._moved = True
 
@@ -149,9 +152,20 @@ class Ledger:
         self._dirty.add(seq)
         self._moved = True
 
+    def hold(self, seqs: Iterable[int]) -> None:
+        """Record that pending messages are held back (order_by_key.py): no client has them."""
+        self.deadline.update(held := dict.fromkeys(seqs, 0))
+        if self.logged:
+            self._dirty.update(held)
+        self._moved = True
+
+    def held(self) -> list[int]:
+        """Return the messages that are held back, ascending. Only under ack policy explicit."""
+        return [seq for seq in self.pending if not self.deadline[seq]]
+
     def deliveries(self, seq: int) -> int:
-        """Return how often a delivered message was delivered."""
-        return self.redelivered.get(seq, 0) + 1
+        """Return how often a delivered message was delivered; 0 if it is held back."""
+        return self.redelivered.get(seq, 0) + (self.deadline.get(seq) != 0)
 
     def exhausted(self, seq: int, now: int) -> None:
         """Record that a message reached max_deliver: it is no longer pending.

@@ -25,7 +25,7 @@ from lakestream.protocol.subjects import (
     redundant,
     valid_subject,
 )
-from lakestream.stream.consumer import dead_letters
+from lakestream.stream.consumer import dead_letters, order_by_key
 from lakestream.stream.consumer.config import ConsumerConfig
 from lakestream.stream.core.config import StreamConfig
 
@@ -274,6 +274,7 @@ def check(config: ConsumerConfig, stream: StreamConfig, caps: ConsumerCaps, filt
         raise api_error(10135, limit="128KB")
     _check_priority(config)
     dead_letters.check(config, stream)
+    order_by_key.check(config)
 
 
 def _check_flow_control_acks(config: ConsumerConfig) -> None:

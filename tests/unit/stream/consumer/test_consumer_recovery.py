@@ -174,6 +174,8 @@ class Lake:
         ][:limit]
 
     async def read_many(self, seqs: Sequence[int], subjects: Sequence[bytes] | None = None) -> list[Record]:
+        if self.broken:
+            raise HistoryUnavailableError("no table")
         return [record for record in self.records if record.seq in seqs]
 
     def forget(self) -> bool:
@@ -245,6 +247,31 @@ def test_a_lake_that_does_not_answer_is_asked_again(lake: tuple[World, Lake]) ->
     history.broken = False
     world.clock.advance(SECOND)
     assert [message.seq for message in world.client.taken()] == [1, 2]
+
+
+def test_nothing_is_delivered_before_the_keys_of_pending_messages_are_known() -> None:
+    world = World()
+    world.stream()
+    for key in "aab":
+        world.publish("s.x", header=f"NATS/1.0\r\nK: {key}\r\n\r\n")
+    world.consumer(metadata={"lakestream.key": "header:K"})
+    first = world.pull(3, expires=10 * WAIT)
+    assert [message.seq for message in first] == [1, 3]
+    stream = world.engine.streams["S"]
+    history = stream.reader.history = Lake(stream.store.read_run(1, 3, 1 << 20))
+    history.broken = True
+    stream.store._rows.local_floor = 4  # type: ignore[misc]
+    stream.consumers.follow()
+    stream.consumers.lead(False)
+    world.publish("s.x", header="NATS/1.0\r\nK: a\r\n\r\n")
+    world.next({"batch": 5, "expires": 10 * WAIT})
+    assert [message for message in world.client.taken() if message.reply] == []
+    assert len(world.clock.failures) == 1
+    history.broken = False
+    world.clock.advance(SECOND)
+    assert world.client.taken() == []
+    world.ack(first[0])
+    assert [message.seq for message in world.client.taken()] == [2]
 
 
 def test_a_purge_while_the_lake_answers(lake: tuple[World, Lake]) -> None:
