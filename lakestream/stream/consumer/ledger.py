@@ -137,7 +137,7 @@ class Ledger:
     def redeliver(self, seq: int, now: int, deadline: int) -> None:
         """Record that a pending message was delivered again, or one that was held back for the first time."""
         self.delivered_consumer += 1
-        if self.deadline[seq]:
+        if self.deadline.get(seq) != 0:
             self.redelivered[seq] = self.redelivered.get(seq, 0) + 1
             self._uncounted.discard(seq)
         self.deadline[seq] = deadline
