@@ -8,11 +8,10 @@ replicas in groups of one.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from lakestream.log.format.errors import LogError
-from lakestream.log.format.files import Brief
+from lakestream.log.format.files import Brief, at_once
 from lakestream.log.store.base import READ_AGAIN_NS, BaseUnreadable
 from lakestream.meta import deleted_streams
 from lakestream.meta.read_index import ReadIndexes
@@ -28,9 +27,6 @@ from lakestream.stream.core.operations import CreateStream
 if TYPE_CHECKING:
     from lakestream.meta.replica import Host, Replica
 
-
-CLOSED_AT_ONCE = 8
-"""Streams whose last checkpoints are written at the same time (8)."""
 
 ENDED_NS = 20_000_000_000
 """Time after which nothing refers to a removed replica any more (20 s)."""
@@ -309,10 +305,7 @@ class Replicas:
 
     def close(self) -> None:
         """Write the last checkpoints. Block; after `stop`."""
-        # Most of the time goes to the disk, which makes several files durable in the time of one.
-        with ThreadPoolExecutor(CLOSED_AT_ONCE, "close") as threads:
-            for _ in threads.map(self._close, self.by_uid.values()):
-                pass
+        at_once(self._close, self.by_uid.values())
 
     def _close(self, replica: Replica) -> None:
         try:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from zlib import crc32
 
 from lakestream.log.format.errors import LogError
-from lakestream.log.format.files import Files, Io, naming
+from lakestream.log.format.files import Files, Io, at_once, naming
 from lakestream.log.format.frame import Kind
 from lakestream.log.format.outline import SUFFIX as OUTLINE_SUFFIX
 from lakestream.log.format.segment import LOG_DIRECTORY, SUFFIX, read_footer
@@ -197,21 +197,31 @@ class FileStores:
         """Update the synced marks of the logs that grew, and make the names of new ones durable.
 
         Return (stream, error) for those where that failed; the next call tries again. A thousand busy logs take long,
-        one after the other, but load the disk no more than one.
+        one after the other, but load the disk no more than one. New ones share what a sync costs.
         """
         failed, settling = list[tuple[str, Exception]](), list[tuple[SegmentLog, Birth]]()
-        for log in list(self._unmarked):
+
+        def mark(log: SegmentLog) -> None:
             self._unmarked.discard(log)
             try:
                 birth = log.begin_settling()
                 if birth is not None:
                     settling.append((log, birth))
+                elif log.birth is not None:
+                    return  # closed: the end settles it, and what is new needs no mark
                 log.mark()
             except OSError as error:
                 self._unmarked.add(log)
                 failed.append((_stream_of(log), error))
             except LogError:
                 pass  # the stream's next write fails, and says so
+
+        logs = list(self._unmarked)
+        new = {log for log in logs if log.birth is not None}
+        at_once(mark, new)
+        for log in logs:
+            if log not in new:
+                mark(log)
         try:
             self._root.creations.settle_all(birth for _, birth in settling)
             for log, _ in settling:

@@ -10,11 +10,16 @@ import contextlib
 import errno
 import fcntl
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from enum import IntEnum
 from typing import Protocol, TypeVar
 
+S = TypeVar("S")
 T = TypeVar("T")
+
+AT_ONCE = 8
+"""Pieces of blocking work that `at_once` does at the same time."""
 
 IOV_MAX = 1024  # buffers to one pwritev: POSIX promises 16, Linux and macOS take 1024
 PREAD_MAX = 1 << 30  # Linux moves at most 2 GiB - 4 KiB in one call
@@ -45,6 +50,18 @@ def _path_of(fd: int) -> str:
     if os.path.isdir("/proc/self/fd"):
         return os.readlink(f"/proc/self/fd/{fd}")
     return os.fsdecode(fcntl.fcntl(fd, fcntl.F_GETPATH, bytes(1024)).rstrip(b"\0"))  # type: ignore[attr-defined] # macOS
+
+
+def at_once(work: Callable[[S], T], items: Collection[S]) -> list[T]:
+    """Return what `work` returns for each item. Block. Raise what it raises, once all work has ended.
+
+    Many items are shared by threads: most of the time goes to the disk, which makes several files durable in the time
+    of one.
+    """
+    if len(items) < AT_ONCE:
+        return [work(item) for item in items]
+    with ThreadPoolExecutor(AT_ONCE, "at-once") as threads:
+        return list(threads.map(work, items))
 
 
 class Brief(IntEnum):

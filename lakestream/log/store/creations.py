@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from lakestream.log.format.errors import CorruptLog
-from lakestream.log.format.files import Files
+from lakestream.log.format.files import Files, at_once
 from lakestream.log.format.frame import HEADER_SIZE as FRAME_HEADER
 from lakestream.log.format.frame import Frame, Kind, decode_frame, encode_header, later_write, unwritten
 from lakestream.log.format.segment import (
@@ -91,6 +91,11 @@ class Birth:
         """Make the names below the stream's directory durable. Raise OSError."""
         self._files.sync_directory(os.path.join(self.directory, LOG_DIRECTORY))
         self._files.sync_directory(self.directory)
+
+    def sync(self) -> None:
+        """Make the segment and the names below the stream's directory durable. Raise OSError."""
+        self._files.sync_file(_segment(self.directory))
+        self.sync_names()
 
     def settle(self) -> None:
         """Make all names durable. The segment was synced before. Raise OSError."""
@@ -277,10 +282,7 @@ class CreationJournal:
         made = ((os.path.join(self._root, relative), first) for relative, first in firsts.items())
         births = [Birth(directory, first, self._settled, self._files) for directory, first in made]
         births = [birth for birth in births if self._files.exists(_segment(birth.directory))]
-        for birth in births:
-            self._files.sync_file(_segment(birth.directory))
-        for birth in births:
-            birth.sync_names()
+        at_once(Birth.sync, births)
         self.settle_all(births)
         self._drop_file()
         self._unsettled.clear()

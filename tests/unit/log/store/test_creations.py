@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.log.format.files import Files, InlineIo, UnsyncedFiles
+from lakestream.log.format.files import AT_ONCE, Files, InlineIo, UnsyncedFiles
 from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.format.segment import segment_name
 from lakestream.log.store.creations import NAME, REWRITE_BYTES, CreationJournal
@@ -31,7 +31,7 @@ class Syncs(Files):
     def __init__(self) -> None:
         self.synced: list[str] = []
         self.fail_on = ""
-        self.before_sync: Callable[[str], None] = lambda path: None
+        self.before_sync: Callable[[str], object] = lambda path: None
 
     def _note(self, path: str) -> None:
         self.before_sync(path)
@@ -185,6 +185,37 @@ def test_a_round_settles_new_streams_and_empties_the_journal(store: Store) -> No
     assert not store.stores.unmarked
     store.append("S")
     assert store.files.taken() == [SEGMENT], "its names are durable already"
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_many_new_streams_are_synced_at_the_same_time(store: Store, stopped: bool) -> None:
+    store.stores.mark()
+    names = [f"S{at}" for at in range(2 * AT_ONCE)]
+    for name in names:
+        store.create(name)
+    store.files.taken()
+    together = threading.Barrier(AT_ONCE, timeout=10)
+    store.files.before_sync = lambda path: path.endswith(SEGMENT) and together.wait()
+    if stopped:
+        for one in store.opened.values():
+            one.close()
+        assert store.stores.mark() == []
+        assert store.files.taken() == [], "no mark is written of a new log that is closed"
+        store.stores.close()
+    else:
+        assert store.stores.mark() == []
+    synced = store.files.taken()
+    assert [synced.count(each) for each in (SEGMENT, "log", "streams")] == [len(names), len(names), 1]
+    assert set(names) <= set(synced)
+
+
+def test_of_many_new_streams_one_that_cannot_be_synced_stays_in_the_journal(store: Store) -> None:
+    for at in range(2 * AT_ONCE):
+        store.create(f"S{at}")
+    store.files.fail_on = "/S3/log"
+    assert store.stores.mark() == [], "the next write to the stream says it"
+    assert store.opened["S3"].log.failed is not None
+    assert list(store.stores._root.creations._unsettled) == ["A/streams/S3"]
 
 
 @pytest.mark.parametrize("settled", [False, True])
