@@ -1,7 +1,8 @@
 """Keeping the Iceberg tables of a lake beside a compactor.
 
-Belongs here: the schedule, in one thread: the tables of a batch right after its commits, all tables now and then, for
-commits of other programs. The compactor never waits for it, and an error of one table stops no other.
+Belongs here: the schedule: the tables of a batch right after its commits, all tables now and then, for commits of other
+programs. A few tables at a time, each in one thread. The compactor never waits for it, and an error of one table stops
+no other.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from lakestream.lake.errors import LakeError, first_line
@@ -24,6 +26,8 @@ LOOK_SECONDS = 30.0
 """Interval of looks at all tables."""
 RETRY_SECONDS = 30.0
 """Pause after an error of a table, unless a commit to it comes before."""
+PARALLEL = 4
+"""Number of tables whose Iceberg commits are under way at the same time: they wait for disks and stores in turn."""
 STOP_SECONDS = 10.0
 """Maximum time to wait for a commit that is under way."""
 
@@ -58,6 +62,7 @@ class IcebergKeeper:
         self._full_at = 0.0
         self._wake, self._stop = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="iceberg", daemon=True)
+        self._pool = ThreadPoolExecutor(PARALLEL, "iceberg-table")
 
     def start(self) -> None:
         """Start, unless it is running."""
@@ -77,6 +82,7 @@ class IcebergKeeper:
         self._wake.set()
         if self._thread.ident is not None:
             self._thread.join(STOP_SECONDS)
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
     def once(self) -> list[str]:
         """Bring the Iceberg tables up to date; return the tables that have changed."""
@@ -91,11 +97,16 @@ class IcebergKeeper:
                 return []
             self._tell("", "")
             self._tables = {path: each for path, each in self._tables.items() if path in wanted}
-        return [path for path in sorted(wanted) if not self._stop.is_set() and self._export(path)]
+        ordered = sorted(wanted)
+        # Not for one table: its thread would be another one each time, with a connection of its own.
+        changed = map(self._export, ordered) if len(ordered) < 2 else self._pool.map(self._export, ordered)
+        return [path for path, each in zip(ordered, changed, strict=True) if each]
 
     def _export(self, path: str) -> bool:
         from py4j.protocol import Py4JError
 
+        if self._stop.is_set():
+            return False
         export = self._tables.get(path)
         if export is None:
             export = self._tables[path] = TableExport(self._spark, self._storage, path, self._default)

@@ -21,6 +21,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.UUID;
+import java.util.concurrent.ExecutorService;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.FileSystem;
@@ -62,6 +63,7 @@ import org.apache.iceberg.io.OutputFileFactory;
 import org.apache.iceberg.mapping.MappingUtil;
 import org.apache.iceberg.mapping.NameMappingParser;
 import org.apache.iceberg.parquet.Parquet;
+import org.apache.iceberg.relocated.com.google.common.util.concurrent.MoreExecutors;
 import org.apache.iceberg.types.Conversions;
 import org.apache.iceberg.types.Type;
 import org.apache.iceberg.types.Types;
@@ -96,7 +98,15 @@ public final class IcebergTable {
     TableProperties.METADATA_PREVIOUS_VERSIONS_MAX, "20",
     // Readers of Delta see the files by their own log; nobody else may delete them.
     TableProperties.GC_ENABLED, "false",
+    // Each commit opens all manifests that it may concern, each scan all of them; Iceberg's own default is 100.
+    TableProperties.MANIFEST_MIN_MERGE_COUNT, "20",
   };
+
+  /**
+   * Runs Iceberg's tasks in the thread of the commit. Those of its pool are looked at every 10 ms, six times in a commit
+   * and longer than they take: a commit has a few small files.
+   */
+  private static final ExecutorService HERE = MoreExecutors.newDirectExecutorService();
 
   private final Configuration configuration;
   private final String location;
@@ -108,7 +118,7 @@ public final class IcebergTable {
     this.configuration = configuration;
     this.location = location;
     directory = new Path(location, DIRECTORY);
-    io = new HadoopFileIO(configuration);
+    io = new FilesHere(configuration);
     operations = new Operations(new Path(location), io, configuration);
   }
 
@@ -317,7 +327,7 @@ public final class IcebergTable {
 
   private void change(Transaction transaction, TableMetadata described, JsonNode wanted, String changes)
       throws IOException {
-    RowDelta delta = transaction.newRowDelta();
+    RowDelta delta = transaction.newRowDelta().scanManifestsWith(HERE).writeManifestsWith(HERE, 1);
     if (described.currentSnapshot() != null) { // else vectors that this replaces count as somebody else's
       delta.validateFromSnapshot(described.currentSnapshot().snapshotId());
     }
@@ -573,6 +583,20 @@ public final class IcebergTable {
     @Override
     public List<DeleteFile> written() {
       return files;
+    }
+  }
+
+  /** Files that are deleted in the thread of the commit: one or two, for which Hadoop's own has a pool too. */
+  private static final class FilesHere extends HadoopFileIO {
+    private static final long serialVersionUID = 1;
+
+    FilesHere(Configuration configuration) {
+      super(configuration);
+    }
+
+    @Override
+    public void deleteFiles(Iterable<String> paths) {
+      paths.forEach(this::deleteFile);
     }
   }
 
