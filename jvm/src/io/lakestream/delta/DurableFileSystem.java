@@ -6,7 +6,9 @@ import java.io.IOException;
 import java.io.OutputStream;
 import java.net.URI;
 import java.nio.file.DirectoryNotEmptyException;
+import java.nio.file.FileSystems;
 import java.nio.file.Files;
+import java.nio.file.attribute.PosixFilePermissions;
 import java.util.List;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.LocalFileSystem;
@@ -69,6 +71,7 @@ public final class DurableFileSystem extends LocalFileSystem {
 
   private static final class Synced extends RawLocalFileSystem {
     private static final String SETTING = "spark.lakestream.lake";
+    private static final boolean POSIX = FileSystems.getDefault().supportedFileAttributeViews().contains("posix");
 
     /** Names of which one at least says that a directory is a lake. */
     private static final List<String> MARKS =
@@ -115,6 +118,17 @@ public final class DurableFileSystem extends LocalFileSystem {
         throw away;
       }
       return made;
+    }
+
+    /** Sets the permissions of a new file or directory, for which Hadoop starts a program: longer than the file takes. */
+    @Override
+    public void setPermission(Path path, FsPermission permission) throws IOException {
+      if (permission.getStickyBit() || !POSIX) {
+        super.setPermission(path, permission);
+        return;
+      }
+      Files.setPosixFilePermissions(
+          pathToFile(path).toPath(), PosixFilePermissions.fromString(permission.toString()));
     }
 
     private void requireLake(java.nio.file.Path without) throws FileNotFoundException {
