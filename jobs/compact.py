@@ -194,7 +194,9 @@ def run(
     from lakestream_spark.write.spans import CommitSpans
     from lakestream_spark.write.stream_compaction import CompactionOptions
 
-    upkeep = None if options.once or not options.maintain_every else _upkeep(spark, lake, options, stop, metrics)
+    upkeep = (
+        None if options.once or not options.maintain_every else _upkeep(spark, lake, options, stop, metrics, keepers)
+    )
 
     rest, lines = Rest(spark), BatchLines(options.json, 0 if options.once else options.report_every)
 
@@ -312,13 +314,21 @@ def _open_spans(lake: str) -> Spans | None:
 
 
 def _upkeep(
-    spark: SparkSession, lake: str, options: argparse.Namespace, stop: threading.Event, metrics: CompactorMetrics
+    spark: SparkSession,
+    lake: str,
+    options: argparse.Namespace,
+    stop: threading.Event,
+    metrics: CompactorMetrics,
+    keepers: Sequence[Keeper],
 ) -> Upkeep:
     from lakestream_spark.write.maintainer import Maintainer
 
     def done(result: MaintenanceResult) -> None:
         _say_done(result)
         metrics.note_maintained(result)
+        if result.plan or result.removed:
+            for each in keepers:
+                each.note([result.table])
 
     return Upkeep(Maintainer(spark, lake, stopping=stop.is_set), options.maintain_every, done, lake=lake)
 

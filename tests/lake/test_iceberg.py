@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import threading
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,15 +13,19 @@ from typing import Any
 import pytest
 from pyiceberg.expressions import EqualTo, GreaterThanOrEqual
 
+from lakestream.lake.staging import compactor_files
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table.log import TableLog
 from lakestream_iceberg import export
+from lakestream_iceberg.keeper import IcebergKeeper
 from lakestream_spark.write.commit import jvm
+from lakestream_spark.write.metrics import CompactorMetrics
+from tests.lake.conftest import job
 from tests.lake.iceberg import HINT, READERS, IcebergStream, by_pyiceberg, newest, record, static
 from tests.lake.model import T0, StreamModel, flights
 from tests.lake.test_compact_job import Job
 from tests.lake.test_compactor import until
-from tests.lake.test_maintenance import NOW, maintain
+from tests.lake.test_maintenance import NOW, files, grow, maintain
 from tests.lake.test_typed_compaction import N, Stream
 
 pytestmark = pytest.mark.lake
@@ -281,6 +288,33 @@ def test_the_compactor_keeps_the_tables_of_a_lake(lake: Path, tmp_path: Path, st
     started.append(again)
     assert again.end() == 0, again.lines
     assert [record(row) for row in by_pyiceberg(orders.table(lake))] == orders.expected()
+
+
+def test_maintenance_beside_the_compactor_tells_the_keepers(
+    spark: Any, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lakestream_iceberg.keeper.LOOK_SECONDS", 1e6)
+    model = StreamModel(tmp_path / "log")
+    grow(spark, lake, model, 16)
+    table, keeper = model.table(lake), IcebergKeeper(spark, str(lake), "v3", print)
+    assert keeper.once() == [table]
+    spec = importlib.util.spec_from_file_location("compact_job", job())
+    assert spec is not None
+    assert spec.loader is not None
+    compact_job = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(compact_job)
+    options = Namespace(maintain_every=1e6)
+    metrics = CompactorMetrics(str(lake), ())
+    upkeep = compact_job._upkeep(spark, str(lake), options, threading.Event(), metrics, [keeper])
+    keeper.start()
+    upkeep.start()
+    try:
+        assert compactor_files.ask(str(lake), table)
+        until(lambda: len(list(static(table).scan().plan_files())) == files(table) < 16)
+    finally:
+        upkeep.stop()
+        keeper.stop()
+    assert [record(row) for row in by_pyiceberg(table)] == model.expected()
 
 
 def test_typed_columns_grow_in_iceberg_too(spark: Any, lake: Path, tmp_path: Path) -> None:

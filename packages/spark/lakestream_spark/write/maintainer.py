@@ -226,8 +226,8 @@ def _stale(
 
 
 class MaintenanceResult(msgspec.Struct, frozen=True):
-    """Result for one table: the plan, files before and after OPTIMIZE, missing files of misfits that were replaced, and
-    an error in one line."""
+    """Result for one table: the plan, files before and after OPTIMIZE, missing files of misfits that were replaced, an
+    error in one line, and the path of the table."""
 
     stream: str
     plan: MaintenancePlan
@@ -236,6 +236,7 @@ class MaintenanceResult(msgspec.Struct, frozen=True):
     mended: int = 0
     seconds: float = 0.0
     failure: str | None = None
+    table: str = ""
 
     def describe(self) -> str:
         """Return the result in one line for people."""
@@ -334,7 +335,8 @@ class Maintainer:
                 return None
             self._spark.sparkContext.setJobGroup(self._group, f"maintenance of {name}")
             done = retry(lambda: self._work(table))
-            return None if done is None else msgspec.structs.replace(done, seconds=time.monotonic() - began)
+            seconds = time.monotonic() - began
+            return None if done is None else msgspec.structs.replace(done, seconds=seconds, table=table)
         except Exception as error:
             if isinstance(error, LacksFiles) and not self._ask_for_repair(error.table):
                 return None
