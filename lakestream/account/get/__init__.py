@@ -8,5 +8,4 @@ In reading order:
 - `direct.py`: Direct get: stored messages without a consumer and without JSON answers (ADR-31,
   docs/internals/api.md#direct-get).
 - `batch.py`: Direct gets that are answered with several messages.
-- `search.py`: Searches for subjects that take longer than a turn of the event loop has time for.
 """

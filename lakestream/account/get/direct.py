@@ -6,10 +6,10 @@ invalid requests. Runs of several messages are in batch.py.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from lakestream.account.get import query, search
+from lakestream.account.get import query
 from lakestream.account.get.batch import PIECE_BYTES, GetRun, MessageHeaders, status, unreadable
 from lakestream.account.get.query import MsgGetRequest
 from lakestream.log.format.errors import LogError
@@ -33,6 +33,7 @@ from lakestream.protocol.api.request import level_refused, prefixes
 from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 from lakestream.protocol.gotime import time_ns
 from lakestream.protocol.publishes import WIDTH, Publishes
+from lakestream.protocol.subjects import Steps
 from lakestream.stream.core.config import LINEARIZABLE
 from lakestream.stream.core.reader import HistoryUnavailableError
 
@@ -177,7 +178,6 @@ class Gets:
         self._max_bytes, self._share = max_bytes, share
         self._headers = MessageHeaders(shown or stream.name)
         self._behind = behind
-        self._searches = search.Searches(stream.bus, stream.clock)
         self._in_lake = self._in_past = self._sending = self._waiting = self._confirming = 0
 
     # ------------------------------------------------------------------ the newest message of a subject
@@ -388,7 +388,7 @@ class Gets:
         """Answer with the newest messages of several subjects, in a later turn if this one has no time left."""
         if not self._share.is_over():
             self._multi_now(reply, asked)
-        elif self._waiting + len(self._searches) >= MAX_SEARCHES:
+        elif self._waiting >= MAX_SEARCHES:
             self._say(reply, BUSY)
         else:
             self._waiting += 1
@@ -427,21 +427,30 @@ class Gets:
         except StopIteration as end:
             self._send_multi(reply, asked, end.value, through)
             return
-        if self._waiting + len(self._searches) >= MAX_SEARCHES:
+        if self._waiting >= MAX_SEARCHES:
             self._say(reply, BUSY)
             return
+        self._waiting += 1
+        self._share.wait(lambda: self._share.run_in_steps(self._search_on(reply, asked, through, steps)))
 
-        def done(outcome: search.Found | Exception) -> None:
-            if self._stream.closed:
-                return
-            if isinstance(outcome, Exception):
-                self._say(reply, unreadable(outcome))
-                if not isinstance(outcome, LogError):
-                    raise outcome  # an unexpected error: log it, too
-            else:
-                self._send_multi(reply, asked, outcome, through)
-
-        self._searches.add(reply, steps, done)
+    def _search_on(
+        self, reply: bytes, asked: MsgGetRequest, through: int, steps: Steps[list[int] | None]
+    ) -> Iterator[None]:
+        """Do the steps that are left of a search, and answer; stop if the client has gone."""
+        try:
+            while self._stream.bus.interest(reply) and not self._stream.closed:
+                try:
+                    next(steps)
+                except StopIteration as end:
+                    self._send_multi(reply, asked, end.value, through)
+                    return
+                yield
+        except Exception as error:
+            self._say(reply, unreadable(error))
+            if not isinstance(error, LogError):
+                raise  # an unexpected error: log it, too
+        finally:
+            self._waiting -= 1
 
     async def _multi_of_the_past(self, reply: bytes, asked: MsgGetRequest, past: Past) -> None:
         """Send the last message of every requested subject as of the given point, including ones deleted since."""

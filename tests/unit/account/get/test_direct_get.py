@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lakestream.account.get import batch as direct_batch
-from lakestream.account.get import direct, query, search
+from lakestream.account.get import direct, query
 from lakestream.log.format.record import Record
 from lakestream.log.index.subject_index import SubjectIndex
 from lakestream.ports import Single
@@ -425,7 +425,6 @@ def test_multi_last_without_results(world: ApiWorld, body: Any, hurried: bool, m
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every search take too long to be made at once, and one step look at one subject."""
     monkeypatch.setattr(direct, "SEARCH_NS", -1)
-    monkeypatch.setattr(search, "STEP_NS", 0)
     monkeypatch.setattr(query, "PATTERNS_AT_ONCE", 1)
 
 
@@ -437,24 +436,31 @@ def test_a_search_in_steps_lets_others_in_between_and_shows_one_moment(
     world.create("B", subjects=["b.>"], allow_direct=True)
     for number in range(2000):
         world.publish(f"b.{number}.{number % 500}", b"x")
-    steps: list[bytes] = []
-    when_writable = world.hub.when_writable
+    share = Hurried(looks=0)
+    gets = direct.Gets(world.stream("B"), 1 << 20, share)
 
-    def step(to: bytes, callback: Any) -> None:
-        steps.append(to)
-        if len(steps) == 4:
-            world.hub.send(Single(b"b.1.1", payload=b"later"))
-            world.hub.send(Single(b"b.new.1", payload=b"later"))
-        when_writable(to, callback)
+    def ask(reply: bytes, body: bytes) -> bytes:
+        gets.by_request(b"$JS.API.DIRECT.GET.B", reply, b"", body, CLIENT)
+        return reply
 
-    monkeypatch.setattr(world.hub, "when_writable", step)
-    reply = world.send("$JS.API.DIRECT.GET.B", {"multi_last": ["b.*.1", "b.*.2", "b.1.1"]})
-    world.settle()
+    reply = ask(b"_INBOX.me.b1", b'{"multi_last":["b.*.1","b.*.2","b.1.1"]}')
+    steps = 0
+    while not world.answers(reply):
+        share.turn()
+        steps += 1
+        if steps == 4:
+            world.publish("b.1.1", b"later")
+            world.publish("b.new.1", b"later")
+        world.settle()
     answers = world.answers(reply)
     assert [data for _, data in answers] == [b"x"] * 8 + [b""]
     assert b"Nats-UpTo-Sequence: 2000\r\n" in answers[-1][0]
-    assert len(steps) > 5
-    assert [data for _, data in world.direct("B", {"multi_last": ["b.1.*", "b.new.>"]})] == [b"later", b"later", b""]
+    assert steps > 5
+    share.looks = share.left = 1000
+    reply = ask(b"_INBOX.me.b2", b'{"multi_last":["b.1.*","b.new.>"]}')
+    share.turn()
+    world.settle()
+    assert [data for _, data in world.answers(reply)] == [b"later", b"later", b""]
 
 
 def test_a_thousand_literal_subjects_are_looked_up_without_a_search(world: ApiWorld) -> None:
@@ -484,11 +490,15 @@ def test_the_search_of_a_client_that_has_gone_is_not_made(world: ApiWorld, monke
 def test_searches_beyond_the_limit_are_refused(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     hurry(monkeypatch)
     monkeypatch.setattr(direct, "MAX_SEARCHES", 3)
-    replies = [world.send("$JS.API.DIRECT.GET.A", {"multi_last": ["*.1"]}) for _ in range(5)]
+    share, ask = hurried(world, looks=1000)
+    replies = [ask() for _ in range(5)]
+    share.turn()
     world.settle()
     statuses = [world.answers(reply)[0][0].split()[1] for reply in replies]
     assert statuses.count(b"429") == 2
-    assert len(world.direct("A", {"multi_last": ["*.1"]})) == 2
+    again = ask()
+    share.turn()
+    assert len(world.answers(again)) == 2, "there is room again"
 
 
 def hurried(world: ApiWorld, looks: int) -> tuple[Hurried, Callable[[], bytes]]:
