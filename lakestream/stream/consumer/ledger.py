@@ -149,7 +149,8 @@ class Ledger:
     def postpone(self, seq: int, deadline: int) -> None:
         """Set another deadline (ns) for a pending message."""
         self.deadline[seq] = deadline
-        self._dirty.add(seq)
+        if self.logged:
+            self._dirty.add(seq)
         self._moved = True
 
     def hold(self, seqs: Iterable[int]) -> None:
@@ -176,7 +177,8 @@ class Ledger:
         if self.pending.pop(seq, 0):
             del self.deadline[seq]
         self.last_delivered_ns = now
-        self._dirty.add(seq)
+        if self.logged:
+            self._dirty.add(seq)
         self._moved = True
 
     # ------------------------------------------------------------------ acks
@@ -184,7 +186,7 @@ class Ledger:
         """Record an ack. Return False if the message was not pending: then the floor stays, as in nats-server."""
         self.last_ack_ns = now
         self._moved = True
-        if self.redelivered and self.redelivered.pop(seq, 0):
+        if self.redelivered and self.redelivered.pop(seq, 0) and self.logged:
             self._uncounted.add(seq)
         consumer = self.pending.pop(seq, 0)
         if not consumer:
@@ -229,7 +231,9 @@ class Ledger:
         self._moved = True
         done, consumer = self._take_through(seq)
         if self.redelivered:
-            self._uncounted.update(other for other in done if self.redelivered.pop(other, 0))
+            uncounted = [other for other in done if self.redelivered.pop(other, 0)]
+            if self.logged:
+                self._uncounted.update(uncounted)
         self._raise_floor(seq, consumer_seq, consumer if done and done[-1] == seq else 0)
         return done
 
@@ -290,7 +294,7 @@ class Ledger:
             self._uncounted.add(seq)
             self._moved = True
         pending = self.ack(seq, now) if seq in self.pending else False
-        if not log:
+        if not (log and self.logged):
             self._dirty.discard(seq)
             self._uncounted.discard(seq)
         return pending

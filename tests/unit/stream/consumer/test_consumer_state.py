@@ -317,3 +317,24 @@ def test_the_oldest_pending_message_is_found_at_once_however_many_before_it_are_
     assert ledger.floor() == (49_000, 49_000)
     assert ledger._inserted == 1000
     assert list(ledger.pending) == list(range(49_001, 50_001))
+
+
+def test_a_consumer_in_memory_keeps_no_changes_that_nobody_logs() -> None:
+    """Naks and acks of redelivered messages were noted for ever."""
+    ledger = Ledger(0, 1)
+    ledger.logged = False
+    for seq in range(1, 200):
+        ledger.deliver([seq], seq, 1000)
+        ledger.postpone(seq, 2000)
+        ledger.redeliver(seq, seq, 2000)
+        if seq % 3 == 0:
+            ledger.exhausted(seq, seq)
+        elif seq % 3 == 1:
+            ledger.ack(seq, seq)
+        else:
+            ledger.removed(seq, seq)
+    ledger.deliver([200, 201], 200, 1000)
+    ledger.redeliver(200, 200, 2000)
+    ledger.ack_through(200, 201)
+    delta = msgspec.msgpack.decode(ledger.take_delta() or b"", type=Delta)
+    assert (delta.pending, delta.redelivered, delta.gone) == ([], [], [])
