@@ -101,7 +101,7 @@ def content_of(stream: Stream) -> dict[str, Any]:
     """Return everything that clients see of a stream. Raise CorruptLog."""
     store = stream.store
     subjects = {subject: store.subjects.seqs(subject) for subject, _ in store.subjects.items()}
-    dump = msgspec.msgpack.decode(stream.dump())
+    dump = msgspec.msgpack.decode(b"".join(stream.dump()))
     return {
         "config": (store.uid, store.config),
         "state": (store.msgs, store.bytes, store.first_seq, store.last_seq, store.last_time),

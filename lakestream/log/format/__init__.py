@@ -13,6 +13,7 @@ In reading order:
 - `outline.py`: Outlines: subject, size and time of each message in segments that left the log.
 - `runs.py`: Runs of sequences.
 - `departures.py`: Removals of messages and their times.
+- `pieces.py`: MessagePack in pieces, so that long values are written without being copied.
 - `files.py`: File operations and the threads they run in, behind interfaces that a test can replace.
 - `errors.py`: Errors of the log.
 """

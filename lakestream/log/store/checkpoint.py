@@ -17,7 +17,7 @@ import contextlib
 import os
 import struct
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from zlib import crc32
 
@@ -25,6 +25,7 @@ import msgspec
 
 from lakestream.log.format.errors import CorruptLog, StoreVersionError
 from lakestream.log.format.files import Files
+from lakestream.log.format.pieces import Pieces, bytes_of, map_of
 from lakestream.log.format.runs import SchemaRun
 from lakestream.log.index import subject_index
 from lakestream.log.index.cold_rows import BlockFile, FileBlock
@@ -86,21 +87,16 @@ class _Format(msgspec.Struct, frozen=True, kw_only=True):
     version: int = 0
 
 
-class _Written(StoreState, frozen=True, kw_only=True):
-    """A state as it is written."""
-
-    version: int = VERSION
-
-
 _STATE = PackDecoder(StoreState)
 _FORMAT = PackDecoder(_Format)
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """A copy of the state, taken in the event loop and written in a thread."""
+    """A copy of the state, taken in the event loop and written in a thread. `extra`: in the place of the state's."""
 
     state: StoreState
     subjects: Subjects
+    extra: Sequence[bytes] = ()
 
 
 class _Directory(msgspec.Struct, frozen=True):
@@ -136,18 +132,22 @@ def write_checkpoint(files: Files, path: str, snapshot: Snapshot) -> int:
 
 
 def _write(files: Files, fd: int, snapshot: Snapshot) -> int:
-    state = msgspec.msgpack.encode(_Written(**msgspec.structs.asdict(snapshot.state)))
+    fields = msgspec.structs.asdict(snapshot.state) | {"version": VERSION}
+    if snapshot.extra:
+        fields["extra"] = bytes_of(snapshot.extra)
+    state = map_of(fields)
+    size = sum(map(len, state))
     crc, end = 0, HEAD_SIZE
     for part in _gathered(_parts(state, snapshot.subjects)):
         files.write(fd, [part], end)
         crc, end = crc32(part, crc), end + len(part)
-    files.write(fd, [_HEAD.pack(_MAGIC, VERSION, len(state), end - HEAD_SIZE - len(state), crc)], 0)
+    files.write(fd, [_HEAD.pack(_MAGIC, VERSION, size, end - HEAD_SIZE - size, crc)], 0)
     files.sync(fd)
     return end
 
 
-def _parts(state: bytes, subjects: Subjects) -> Iterator[bytes]:
-    yield state
+def _parts(state: Pieces, subjects: Subjects) -> Iterator[bytes]:
+    yield from state
     firsts: list[bytes] = []
     lengths, rows = array("I"), array("I")
     for first, count, block in subjects.blocks():

@@ -20,6 +20,7 @@ from lakestream.log.format.files import Files, Io, UnsyncedFiles
 from lakestream.log.format.frame import HEADER_SIZE as FRAME_HEADER
 from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.format.outline import Needed, OutlineFile, outline_segments
+from lakestream.log.format.pieces import Pieces
 from lakestream.log.format.runs import SchemaRun, note_runs
 from lakestream.log.format.segment import LOG_DIRECTORY, Header, SealedSegment, Segment
 from lakestream.log.index.sequences import SequenceSet
@@ -424,17 +425,17 @@ class SegmentStore(Store):
     def checkpoint_index(self) -> int:
         return self._checkpoint_index
 
-    def checkpoint(self, extra: bytes, done: Callable[[BaseException | None], None] | None = None) -> None:
+    def checkpoint(self, extra: bytes | Pieces, done: Callable[[BaseException | None], None] | None = None) -> None:
         if self._saving or self.closed:
             return
         snapshot = self.snapshot(extra)
         self._saving = True
         self._seen_bytes, self._seals = self.log.appended_bytes, 0
 
-        def finished(size: int | None, error: BaseException | None) -> None:
+        def finished(written: tuple[int, int] | None, error: BaseException | None) -> None:
             self._saving = False
-            if size is not None:
-                self._checkpoint_index, self._size, self._extra = snapshot.state.index, size, hash(extra)
+            if written is not None:
+                self._checkpoint_index, (self._size, self._extra) = snapshot.state.index, written
                 self._floor = snapshot.state.first_seq
                 self._there = snapshot.state.live, snapshot.state.departures
             elif not self.closed:
@@ -442,9 +443,9 @@ class SegmentStore(Store):
             if done is not None:
                 done(error)
 
-        self.io.submit(lambda: self._write(snapshot), finished)
+        self.io.submit(lambda: (self._write(snapshot), _hash(extra)), finished)
 
-    def snapshot(self, extra: bytes) -> Snapshot:
+    def snapshot(self, extra: bytes | Pieces) -> Snapshot:
         """Return the state as of `applied` for a checkpoint, with the owner's `extra`."""
         removals = self.removals()
         state = StoreState(
@@ -461,14 +462,14 @@ class SegmentStore(Store):
             removed=list(removals.removed),
             moved=removals.any,
             live=self.live.to_bytes(),
-            extra=extra,
+            extra=extra if isinstance(extra, bytes) else b"",
             erased_runs=removals.erased.tobytes(),
             shredded=list(removals.shredded),
             departures=None if removals.departures is None else removals.departures.to_bytes(),
             based=self.based,
             schemas=removals.schemas,
         )
-        return Snapshot(state, self.subjects.snapshot())
+        return Snapshot(state, self.subjects.snapshot(), extra if isinstance(extra, Pieces) else ())
 
     def _write(self, snapshot: Snapshot, last: bool = False) -> int:
         """Write a checkpoint; return its size. Block. Invariant: it never runs ahead of the durable log."""
@@ -589,7 +590,7 @@ class SegmentStore(Store):
     def mended(self, segment: Segment, header: Header) -> None:
         adopt(self._rows.cache, segment, header)
 
-    def export(self, extra: bytes, skip_through: int) -> StoreExport:
+    def export(self, extra: bytes | Pieces, skip_through: int) -> StoreExport:
         return StoreExport(self.log, self._rows.outlines, self.snapshot(extra), skip_through, self.lock)
 
     def pin(self) -> StorePin:
@@ -597,7 +598,7 @@ class SegmentStore(Store):
         return StorePin(self.log, self._rows.outlines, self.applied, self.lock, self.directory)
 
     # ------------------------------------------------------------------ end
-    def close(self, extra: bytes = b"") -> None:
+    def close(self, extra: bytes | Pieces = b"") -> None:
         """Save a last checkpoint and close; none for a frozen log: recovery shall look at what is really there."""
         if self.closed:
             return
@@ -605,8 +606,11 @@ class SegmentStore(Store):
         log = self.log
         try:
             # Progress of consumers is logged with delay: it may be newer than the last entry.
-            saved = hash(self.extra) if self._extra is None else self._extra
-            changed = self.applied > self._checkpoint_index or hash(extra) != saved
+            if self._extra is None:
+                same = self.extra == (extra if isinstance(extra, bytes) else b"".join(extra))
+            else:
+                same = self._extra == _hash(extra)
+            changed = self.applied > self._checkpoint_index or not same
             # The creation of a stream alone is replayed as quickly as a checkpoint is read.
             if log.failed is None and changed and (self.applied > 1 or self.last_seq):
                 self._write(self.snapshot(extra), last=True)
@@ -661,3 +665,8 @@ class SegmentStore(Store):
             _logger.warning("%s: %s", self.directory, error)  # the directory is removed anyway
         self._rows.close()
         return True
+
+
+def _hash(extra: bytes | Pieces) -> int:
+    """Return a hash of the owner's part of a checkpoint. Pieces remember theirs, and let others go on in between."""
+    return hash(extra if isinstance(extra, bytes) else tuple([hash(piece) for piece in extra]))

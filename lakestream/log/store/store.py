@@ -17,6 +17,7 @@ from lakestream.log.format.departures import Arrivals, Departures, Displaced
 from lakestream.log.format.errors import CorruptLog
 from lakestream.log.format.files import Io
 from lakestream.log.format.frame import Frame
+from lakestream.log.format.pieces import Pieces
 from lakestream.log.format.record import FIXED, Record, contiguous
 from lakestream.log.format.records import Records, joined
 from lakestream.log.format.segment import Header, SealedSegment, Segment
@@ -436,7 +437,7 @@ class Store:
         return self.live.next_at_or_after(seq) if seq else 0
 
     # ------------------------------------------------------------------ end
-    def close(self, extra: bytes = b"") -> None:
+    def close(self, extra: bytes | Pieces = b"") -> None:
         """Save a last checkpoint and close the files. Block. Raise OSError if the checkpoint cannot be written."""
         self.abandon()
 
@@ -549,7 +550,7 @@ class Store:
         """Return the index through which a durable checkpoint holds the state."""
         return 0
 
-    def checkpoint(self, extra: bytes, done: Callable[[BaseException | None], None] | None = None) -> None:
+    def checkpoint(self, extra: bytes | Pieces, done: Callable[[BaseException | None], None] | None = None) -> None:
         """Save the state at `applied`, with the owner's `extra`: copied now, written in a thread.
 
         A failure is logged and leaves the checkpoint before in force.
@@ -598,6 +599,6 @@ class Store:
     def mended(self, segment: Segment, header: Header) -> None:
         """Forget what is known of the file that `mend` replaced. In the event loop."""
 
-    def export(self, extra: bytes, skip_through: int) -> StoreExport:
+    def export(self, extra: bytes | Pieces, skip_through: int) -> StoreExport:
         """Return what another node needs to have this store as of now, with the owner's `extra`; see `StoreExport`."""
         raise AssertionError("a stream in memory has no files")

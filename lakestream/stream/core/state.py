@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from lakestream.log.format.pieces import Pieces, map_of
 from lakestream.protocol.api.errors import ApiError
 from lakestream.stream.core.operations import CreateStream, Operation
 
@@ -44,10 +45,10 @@ ORDER = (
 """Order of the fields on disk, as it has always been. Fields that are not listed follow."""
 
 
-def encode_checkpoint(fields: Mapping[str, object]) -> bytes:
+def encode_checkpoint(fields: Mapping[str, object]) -> Pieces:
     """Return the checkpoint with these fields."""
     known = {name: fields[name] for name in ORDER if name in fields}
-    return msgspec.msgpack.encode(known | dict(fields))
+    return map_of(known | dict(fields))
 
 
 class PendingOperation(msgspec.Struct, gc=False):

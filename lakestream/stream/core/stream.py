@@ -15,6 +15,7 @@ import msgspec
 
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.frame import Frame
+from lakestream.log.format.pieces import Pieces
 from lakestream.log.store.log import Appended
 from lakestream.log.store.store import Store
 from lakestream.ports import Bus, Clock, Io, ListedMessages, PubAcks, Single
@@ -424,7 +425,7 @@ class StreamCore:
         if self._steps is None:  # never of half an entry; it follows once that is applied
             self.store.checkpoint(self.dump())
 
-    def dump(self) -> bytes:
+    def dump(self) -> Pieces:
         """Return this stream's own part of the checkpoint."""
         fields: dict[str, object] = {"create": self._creation(), "created": self.applier.created}
         for feature in self.features:

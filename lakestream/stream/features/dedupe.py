@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
+from lakestream.log.format.pieces import array_of
 from lakestream.log.store.store import Store
 from lakestream.ports import Clock
 from lakestream.protocol.api.errors import api_error
@@ -351,7 +352,7 @@ class Dedupe(Feature):
         stored = self._store.last_seq
         last_id, last_seq = self.ids.last_through(stored)
         ids = self.ids.dump(self._clock.steady(), stored)
-        return {"dedupe": [], "last_msg_id": last_id, "last_msg_id_seq": last_seq, "ids": ids}
+        return {"dedupe": [], "last_msg_id": last_id, "last_msg_id_seq": last_seq, "ids": array_of(ids)}
 
     def load(self, checkpoint: bytes) -> None:
         state = _STATE.decode(checkpoint)

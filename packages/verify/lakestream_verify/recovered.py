@@ -162,7 +162,7 @@ def differences(one: Stream, other: Stream) -> Iterator[tuple[str, str, str]]:
 def _comparable(stream: Stream) -> dict[str, object]:
     """Return the fields of a checkpoint that follow from the log. The progress of consumers is logged with delay, so
     that a checkpoint may be ahead: of them only the names are compared."""
-    fields: dict[str, object] = msgspec.msgpack.decode(stream.dump())
+    fields: dict[str, object] = msgspec.msgpack.decode(b"".join(stream.dump()))
     return fields | {"consumers": sorted(stream.consumers)}
 
 

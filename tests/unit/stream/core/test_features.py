@@ -233,7 +233,7 @@ def test_what_a_feature_keeps_comes_back_from_the_checkpoint_and_the_log_behind_
 
 
 def test_the_fields_of_a_checkpoint_are_in_the_order_of_earlier_releases(tmp_path: Path) -> None:
-    fields = msgspec.msgpack.decode(World(str(tmp_path)).stream.dump())
+    fields = msgspec.msgpack.decode(b"".join(World(str(tmp_path)).stream.dump()))
     assert list(fields) == [
         "create",
         "dedupe",

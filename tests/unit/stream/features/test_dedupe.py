@@ -1,11 +1,18 @@
 """Tests of the duplicate window."""
 
+import os
+from pathlib import Path
+
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakestream.log.format.pieces import array_of
 from lakestream.protocol.api.errors import ApiError
-from lakestream.stream.features.dedupe import CHUNK_IDS, FORGOTTEN_AT_ONCE, MessageIds
+from lakestream.stream.core.state import encode_checkpoint
+from lakestream.stream.features.dedupe import CHUNK_IDS, FORGOTTEN_AT_ONCE, Dedupe, MessageIds
+from tests.unit.stream_world import World
 
 pytestmark = pytest.mark.unit
 
@@ -63,6 +70,31 @@ def test_a_checkpoint_packs_no_more_than_the_newest_chunk() -> None:
     before = [chunk.packed for chunk in dedupe._chunks]
     assert all(before[:2])
     assert [a is b for a, b in zip(dedupe.dump(1_000, 1 << 60), before, strict=True)] == [True, True, False]
+
+
+def test_a_checkpoint_copies_no_full_chunk() -> None:
+    """Half a million ids were put together in the event loop: 15 ms, and 5 ms for a hash of all."""
+    dedupe = MessageIds(window_ns=100_000)
+    for seq in range(1, 3 * CHUNK_IDS):
+        dedupe.add(b"%d" % seq, seq, 1_000)
+    ids = dedupe.dump(1_000, 1 << 60)
+    pieces = encode_checkpoint({"created": True, "ids": array_of(ids), "ttls": []})
+    assert [sum(piece is each for piece in pieces) for each in ids] == [1, 1, 1]
+    assert msgspec.msgpack.decode(b"".join(pieces)) == {"ttls": [], "created": True, "ids": ids}
+
+
+def test_a_stop_writes_no_checkpoint_again_that_has_the_same_ids(tmp_path: Path) -> None:
+    world = World(str(tmp_path))
+    world.acked("s.a", Nats_Msg_Id="a")
+    written = set[int]()
+    for turn in range(3):
+        world.stream.store.close(world.stream.dump())
+        [path] = tmp_path.rglob("checkpoint")
+        written.add(os.stat(path).st_ino)
+        if turn < 2:
+            world = World(str(tmp_path), clock=world.clock)
+            assert world.stream.feature(Dedupe).ids.seen(b"a", world.clock.steady()) == 1
+    assert len(written) == 1
 
 
 def test_what_a_dump_leaves_out_was_in_flight() -> None:
