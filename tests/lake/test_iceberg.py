@@ -59,6 +59,9 @@ def test_readers_find_the_messages_after_each_change(
     stream.check(changed=False)
     assert maintain(spark, lake, NOW).plan.bins
     stream.check()
+    assert not maintain(spark, lake, NOW).plan.stale
+    stream.anew()
+    stream.check()  # earlier snapshots expire
     assert maintain(spark, lake, NOW).plan.stale
     stream.check(changed=False)
     stream.model.purge(25)
@@ -190,6 +193,34 @@ def test_snapshots_are_bounded_and_no_file_is_deleted_that_one_needs(
         static(stream.table).scan(snapshot_id=snapshot.snapshot_id).to_arrow()
     stream.anew()
     stream.check(changed=False)
+
+
+def test_vacuum_waits_until_snapshots_older_than_its_retention_have_expired(
+    spark: Any, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = IcebergStream(spark, lake, tmp_path / "log", V3)
+    wanted = []
+    for number in range(3):
+        stream.publish(10)
+        stream.model.remove([number * 10 + 1])
+        stream.compact()
+        stream.check()
+        wanted.append(len(stream.model.expected()))
+    assert maintain(spark, lake, NOW).removed
+    for _ in range(2):  # the newest snapshot names the files from before OPTIMIZE, then only earlier ones do
+        assert not maintain(spark, lake, NOW).plan.stale
+        table = static(stream.table)
+        assert [len(table.scan(snapshot_id=each.snapshot_id).to_arrow()) for each in table.snapshots()] == wanted
+        if len(wanted) == 3:
+            stream.check()
+            wanted.append(wanted[-1])
+    monkeypatch.setattr(export, "SWEEP_SECONDS", 0.0)
+    assert stream.export.run()
+    assert len(static(stream.table).snapshots()) == 1
+    stream.check(changed=False)
+    assert maintain(spark, lake, NOW).plan.stale
+    stream.check(changed=False)
+    assert not maintain(spark, lake, NOW).plan
 
 
 def test_each_hour_of_message_time_has_a_tag(spark: Any, lake: Path, tmp_path: Path) -> None:

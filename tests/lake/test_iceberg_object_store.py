@@ -10,7 +10,7 @@ import pytest
 from pyiceberg.table import StaticTable
 
 from lakestream.lake.storage.lake import open_storage
-from lakestream_iceberg import metadata
+from lakestream_spark.write import iceberg_files
 from tests.lake.iceberg import record
 from tests.lake.model import StreamModel, flights
 from tests.lake.test_compact_job import Job
@@ -41,7 +41,7 @@ def test_pyiceberg_reads_a_stream_in_a_bucket(
     job = Job(lake, "--once", "--iceberg", "v3")
     started.append(job)
     assert job.end() == 0, job.lines
-    found = metadata.newest(open_storage(lake), model.table(lake))
+    found = iceberg_files.newest(open_storage(lake), model.table(lake))
     assert found is not None, job.lines
     assert json.loads(found.content)["location"] == model.table(lake)
     options = {"s3.endpoint": s3_server.endpoint, "s3.access-key-id": s3_server.access_key}

@@ -26,6 +26,7 @@ from lakestream.lake.storage.storage import Storage
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream_iceberg import metadata
 from lakestream_iceberg.users import TOKEN_S, CatalogUser, CatalogUsers, Rejected
+from lakestream_spark.write import iceberg_files
 
 DEFAULT_NAMESPACE = "lakestream"
 """Namespace of the default account; of others it is the account's name."""
@@ -124,7 +125,7 @@ class RestCatalog(HttpHandler):
         found = None
         if user.may_read(name):
             path = paths.table(self._storage.root, name, user.account)
-            found = await asyncio.to_thread(metadata.newest, self._storage, path)
+            found = await asyncio.to_thread(iceberg_files.newest, self._storage, path)
         if found is None:
             raise _Refused(404, "NoSuchTableException", f"table {name} does not exist")
         wanted = query.get("snapshots", "all")

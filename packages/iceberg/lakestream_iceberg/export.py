@@ -27,7 +27,9 @@ from lakestream.schemas.naming import OFF
 from lakestream_iceberg.changes import FILE, Change, Unclear, between, counted, since
 from lakestream_iceberg.errors import NotInIceberg
 from lakestream_iceberg.schema import iceberg_schema, partition_fields
+from lakestream_spark.write import iceberg_files
 from lakestream_spark.write.commit import jvm
+from lakestream_spark.write.iceberg_files import VERSION
 from lakestream_spark.write.maintainer import retention
 from lakestream_spark.write.maintenance_plan import Policy
 from lakestream_spark.write.vacuum import ICEBERG as DIRECTORY
@@ -39,9 +41,7 @@ FORMATS = {"v2": 2, "v3": 3}
 MAX_SNAPSHOTS = 100
 """Number of snapshots that are kept besides those of hours: each commit writes the list of all."""
 SWEEP_SECONDS = 600.0
-"""Interval of deleting files of expired snapshots, and age that they must have."""
-VERSION = "lakestream.delta-version"
-"""Property with the Delta version that the table holds."""
+"""Interval of deleting files of expired snapshots, and age that they must have; and of expiry without new commits."""
 LOG_INDEX = "lakestream.log-index"
 LAST_SEQ = "lakestream.last-seq"
 MESSAGE_TIME = "lakestream.message-time-ns"
@@ -51,12 +51,13 @@ _HOUR_NS = 3600 * _NS
 
 
 class _State(msgspec.Struct, frozen=True):
-    """State of an Iceberg table, as `IcebergTable.state` tells it."""
+    """State of an Iceberg table, as `IcebergTable.state` tells it. `oldest`: time of the first other snapshot, ms."""
 
     uuid: str = ""
     format: int = 0
     location: str = ""
     partition: list[str] = []
+    oldest: int | None = None
     properties: dict[str, str] = {}
 
     @property
@@ -85,6 +86,7 @@ class TableExport:
         self._read_at = (-1, "")  # version and tag that it is of
         self._done: tuple[int, str] | None = None  # version and its tag that the Iceberg table is known to hold
         self._swept = time.monotonic()
+        self._expired = -SWEEP_SECONDS  # monotonic time of the last look for snapshots that are too old
 
     def run(self) -> bool:
         """Bring the Iceberg table to the newest Delta version; return True if it has changed.
@@ -99,7 +101,7 @@ class TableExport:
             return False
         newest = log.latest
         tag = log.tag(newest) or ""
-        if self._done == (newest, tag):
+        if self._done == (newest, tag) and time.monotonic() - self._expired < SWEEP_SECONDS:
             return False
         self._read(log, newest, tag)
         form = self._form()
@@ -144,9 +146,18 @@ class TableExport:
             raise NotInIceberg(self.table, "another program has enabled column mapping")
         iceberg = jvm(self._spark).io.lakestream.delta.IcebergTable.open(self._spark._jsparkSession, self.table)
         state = self._usable(iceberg, newest, form)
-        if state.version == newest:
+        retain_ms = min(retention(settings, Policy()), tombstones_ns(settings)) // 1_000_000
+        expiring, now_ms, asked_ms = False, time.time_ns() // 1_000_000, 0
+        if time.monotonic() - self._expired >= SWEEP_SECONDS:
+            self._expired = time.monotonic()
+            asked_ms = iceberg_files.asked_to_expire(self._storage, self.table)
+            retain_ms = min(retain_ms, now_ms - asked_ms)
+            expiring = state.oldest is not None and state.oldest < now_ms - retain_ms
+        if state.version == newest and not expiring:
+            if asked_ms:
+                iceberg_files.has_expired(self._storage, self.table)
             return False
-        changes = self._changes(iceberg, log, state.version, newest)
+        changes = [] if state.version == newest else self._changes(iceberg, log, state.version, newest)
         progress = log.progress(newest)
         stated = {VERSION: str(newest), **_stated(progress)}
         own = {name: settings[name] for name in (UID_PROPERTY, STREAM_PROPERTY) if name in settings}
@@ -157,13 +168,15 @@ class TableExport:
             "spec": partition_fields(self._metadata.get("partitionColumns", [])),
             "properties": own | stated,
             "summary": stated,
-            "retain_ms": min(retention(settings, Policy()), tombstones_ns(settings)) // 1_000_000,
+            "retain_ms": retain_ms,
             "snapshots": MAX_SNAPSHOTS,
             "tag": _hour_behind(state, progress),
         }
         lines = b"\n".join(map(msgspec.json.encode, counted(self._storage, changes)))
         iceberg.commit(msgspec.json.encode(described).decode(), lines.decode())
-        if time.monotonic() - self._swept > SWEEP_SECONDS:
+        if asked_ms:
+            iceberg_files.has_expired(self._storage, self.table)
+        if expiring or time.monotonic() - self._swept > SWEEP_SECONDS:
             self._swept = time.monotonic()
             iceberg.sweep(int((time.time() - SWEEP_SECONDS) * 1000))
         return True

@@ -10,6 +10,8 @@ Nothing here adds or removes a row, or moves a table's position:
   `TableLog.progress`); a copy of it could be out of date by the time of the commit.
 - Log clean-up keeps the newest commit with progress at or before the beginning of the retention, and the checkpoint
   before it, so that every time within the retention finds its version.
+- Iceberg snapshots older than the retention have to expire before VACUUM deletes a file that they name: maintenance
+  asks for it, and a later round deletes.
 - VACUUM makes no commit, so maintenance adds no version to an idle table.
 - Files with messages to be erased are deleted at once, regardless of the retention (vacuum.py). A mirror that began as
   a clone and references such a file gets a copy first: the message still belongs to the mirror.
@@ -41,14 +43,21 @@ from lakestream.lake.table import departures as departure_files
 from lakestream.lake.table.actions import Key, located, statistics, table_file
 from lakestream.lake.table.at import NotATable, open_log
 from lakestream.lake.table.log import TableLog, TableVersion, has_log
-from lakestream.lake.table.policy import HOUR_NS, LOG_RETENTION_PROPERTY, TIME_TRAVEL_PROPERTY, interval_ns
+from lakestream.lake.table.policy import (
+    HOUR_NS,
+    LOG_RETENTION_PROPERTY,
+    TIME_TRAVEL_PROPERTY,
+    interval_ns,
+    tombstones_ns,
+)
 from lakestream.lake.table.schema import STREAM_PROPERTY, UID_PROPERTY
-from lakestream_spark.write import clones, vacuum
+from lakestream_spark.write import clones, iceberg_files, vacuum
 from lakestream_spark.write.clones import CloneUnreadable, References
 from lakestream_spark.write.commit import forget, write_checkpoint
 from lakestream_spark.write.detach import Detacher, DetachResult, of_others
 from lakestream_spark.write.maintenance_plan import (
     LEAST_RETAIN_HOURS,
+    MARGIN_NS,
     DataFile,
     Facts,
     MaintenancePlan,
@@ -76,6 +85,7 @@ REST_NS = HOUR_NS
 """Time for which a table that needed nothing is skipped without new commits; only time could change that."""
 
 _DELETED_AT_ONCE = 1000
+_MS = 1_000_000
 
 
 class TableInUse(Exception):
@@ -125,8 +135,12 @@ def look(
     check.require(storage, table, state)  # damage is told, even if nothing is due
     properties, written = state.metadata.configuration, log.checkpoints
     retain_ns = retention(properties, policy)
+    since_ms = iceberg_files.needed_since_ms(storage, table, state.version)
+    if since_ms is not None and since_ms * _MS >= now_ns - retain_ns:
+        since_ms = None
     try:
-        stale, trouble = _stale(storage, log, state, retain_ns, now_ns, references)
+        held_ns = 0 if since_ms is None else min(now_ns - since_ms * _MS + MARGIN_NS, tombstones_ns(properties))
+        stale, trouble = _stale(storage, log, state, max(retain_ns, held_ns), now_ns, references)
         return Facts(
             table=table,
             stream=properties.get(STREAM_PROPERTY) or table.rpartition("/")[2],
@@ -142,6 +156,7 @@ def look(
             stale=stale,
             trouble=trouble,
             erase=erasures.count(to_erase),
+            snapshots_from_ms=since_ms,
         )
     except FileNotFoundError:  # removed meanwhile
         return None
@@ -390,7 +405,9 @@ class Maintainer:
         if facts is None:
             return None
         plan = decide(facts, self._policy)
-        if not plan:
+        if facts.snapshots_from_ms is not None:
+            iceberg_files.ask_to_expire(self._storage, table, (self._clock() - facts.retain_ns) // _MS)
+        elif not plan:
             self._at_rest[table] = _Rest(facts.stream, facts.version, self._clock())
         mended = self._mend_misfits(facts)
         removed = added = 0

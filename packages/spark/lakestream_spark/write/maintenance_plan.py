@@ -87,7 +87,8 @@ class Facts(msgspec.Struct, frozen=True):
     `since_checkpoint`: commits after the newest checkpoint. `oldest`: first version in the log; `keep_from`: the one
     with which it may begin under the retention. `stale`: files that no version within the retention needs; `trouble`:
     why they are unknown. `incarnation`: the table's id, which another table at its path does not have. `erase`: number
-    of deleted messages still to be erased (vacuum.py).
+    of deleted messages still to be erased (vacuum.py). `snapshots_from_ms`: time of an Iceberg snapshot that is older
+    than the retention.
     """
 
     table: str
@@ -104,6 +105,7 @@ class Facts(msgspec.Struct, frozen=True):
     stale: list[str]
     trouble: str | None = None
     erase: int = 0
+    snapshots_from_ms: int | None = None
 
 
 class Bin(msgspec.Struct, frozen=True):

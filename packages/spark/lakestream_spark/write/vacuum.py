@@ -7,6 +7,8 @@ Spark jobs of several seconds, and does not know clones. These files stay:
 - files that left the table within the retention (tombstones), so that every version that was current within it can be
   read, and a running reader of one of them can continue for as long,
 - files that clones of the table reference (write/clones.py), however old,
+- files that a snapshot of the Iceberg table may name (iceberg_files.py), if they left the Delta table within its
+  tombstones (a week): where snapshots are older than the retention, they have to expire first,
 - files younger than the retention: they may belong to a running commit,
 - hidden files (`_delta_log` and other names that begin with `_` or `.`), except change data, and `metadata`.
 

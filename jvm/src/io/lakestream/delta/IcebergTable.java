@@ -134,7 +134,8 @@ public final class IcebergTable {
   /**
    * Returns what the newest version says of itself, as JSON; "" if there is none.
    *
-   * <p>Members: uuid, format, location, partition (columns), properties, snapshots (their number), metadata (the path of its file).
+   * <p>Members: uuid, format, location, partition (columns), properties, oldest (time of the oldest snapshot besides the
+   * current one, ms since the epoch), metadata (the path of its file).
    */
   public String state() {
     TableMetadata found = operations.refresh();
@@ -146,7 +147,12 @@ public final class IcebergTable {
     state.put("format", found.formatVersion());
     state.put("location", found.location());
     state.put("metadata", found.metadataFileLocation());
-    state.put("snapshots", found.snapshots().size());
+    Snapshot current = found.currentSnapshot();
+    found.snapshots().stream()
+        .filter(each -> each.snapshotId() != current.snapshotId())
+        .mapToLong(Snapshot::timestampMillis)
+        .min()
+        .ifPresent(time -> state.put("oldest", time));
     found.spec().fields().forEach(field -> state.withArray("partition").add(field.name()));
     ObjectNode properties = state.putObject("properties");
     found.properties().forEach(properties::put);
