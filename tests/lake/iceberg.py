@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import duckdb
 import duckdb_extension_avro
 import duckdb_extension_iceberg
+import polars
 from pyiceberg.table import StaticTable
 
 from lakestream.lake.storage.lake import open_storage
@@ -19,6 +21,7 @@ from tests.lake.model import StreamModel
 from tests.lake.tables import records
 from tests.lake.test_maintenance import compact
 
+os.environ.setdefault("POLARS_ICEBERG_PLANNER", "pyiceberg")  # its own planner is another package, about which it warns
 HINT = "version-hint.text"
 BLOCK = b"NATS/1.0\r\nA: 1\r\nA: 2\r\n\r\n"
 EXTENSIONS = (
@@ -53,7 +56,12 @@ def by_duckdb(table: str) -> list[dict[str, Any]]:
         return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
 
 
-READERS = {"pyiceberg": by_pyiceberg, "duckdb": by_duckdb}
+def by_polars(table: str) -> list[dict[str, Any]]:
+    """Return the rows as Polars finds them, in sequence order."""
+    return polars.scan_iceberg(static(table)).sort("seq").collect().to_dicts()
+
+
+READERS = {"pyiceberg": by_pyiceberg, "duckdb": by_duckdb, "polars": by_polars}
 
 
 def record(row: Mapping[str, Any]) -> Record:

@@ -11,7 +11,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from lakestream.lake.storage.lake import open_storage
 from lakestream.log.format.record import Record
+from lakestream_iceberg.export import TableExport
 from tests.lake.foreign import Readers, micros, record
 from tests.lake.test_foreign_readers import LAYOUTS, Table, messages
 from tests.packages.environments import environ, make_venv
@@ -134,3 +136,32 @@ def test_clickhouse_finds_no_table_below_a_directory_with_a_number_sign(
     table.compact()
     with pytest.raises(RuntimeError, match="Path does not exist"):
         clickhouse.rows(table.path)
+
+
+@pytest.mark.parametrize("form", ["v2", "v3"])
+def test_clickhouse_reads_iceberg_tables_but_no_deletion_vectors_of_v3(
+    spark: Any, clickhouse: ClickHouse, lake: Path, tmp_path: Path, form: str
+) -> None:
+    table = Table(spark, Readers(spark), lake, tmp_path / "log", {"lakestream.iceberg": form})
+    export = TableExport(spark, open_storage(str(lake)), table.path)
+    query = f"SELECT * FROM icebergLocal('{table.path}') ORDER BY seq"
+
+    def records() -> list[Record]:
+        rows = clickhouse.ask(table.path, query)
+        return [
+            record({**row, "subject": row["subject"].decode(), "headers": _text(row["headers"]) or None})
+            for row in rows
+        ]
+
+    table.model.publish(messages(30))
+    table.compact()
+    assert export.run()
+    assert records() == [without_empty_headers(found) for found in table.model.expected()]
+    table.model.remove([2, 3, 17])
+    table.compact()
+    assert export.run()
+    if form == "v2":
+        assert records() == [without_empty_headers(found) for found in table.model.expected()]
+    else:
+        with pytest.raises(RuntimeError, match="Position deletes are supported only for parquet"):
+            records()
