@@ -198,6 +198,8 @@ class TableExport:
         # Another layout has other files, and may lack the columns of the partitions before.
         same = same and state.partition == self._metadata.get("partitionColumns", [])
         if same and state.format == form and 0 <= state.version <= newest:
+            if self._done is None:
+                iceberg.mendHint()
             return state
         iceberg.remove()
         self._done = None

@@ -7,6 +7,7 @@ import java.io.FileNotFoundException;
 import java.io.IOException;
 import java.math.BigDecimal;
 import java.nio.ByteBuffer;
+import java.nio.charset.StandardCharsets;
 import java.time.Instant;
 import java.time.LocalDate;
 import java.time.LocalDateTime;
@@ -23,6 +24,8 @@ import java.util.Set;
 import java.util.UUID;
 import java.util.concurrent.ExecutorService;
 import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.FSDataInputStream;
+import org.apache.hadoop.fs.FSDataOutputStream;
 import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.FilterFileSystem;
@@ -90,6 +93,9 @@ import scala.Option;
 public final class IcebergTable {
   /** Directory of everything here, in the table's directory. */
   private static final String DIRECTORY = "metadata";
+
+  /** File with the number of the newest version. */
+  private static final String HINT = "version-hint.text";
 
   private static final ObjectMapper JSON = new ObjectMapper();
 
@@ -184,6 +190,29 @@ public final class IcebergTable {
       }
     }
     return true;
+  }
+
+  /**
+   * Makes the hint name the newest version, if it does not: a crash came between the two. Iceberg's own writers go on
+   * from the newest one, but readers follow the hint.
+   */
+  public void mendHint() throws IOException {
+    String newest = name(operations.current().metadataFileLocation()).replaceAll("\\D", "");
+    FileSystem files = operations.getFileSystem(directory, configuration);
+    Path hint = new Path(directory, HINT);
+    try (FSDataInputStream content = files.open(hint)) {
+      if (newest.equals(new String(content.readAllBytes(), StandardCharsets.UTF_8))) {
+        return;
+      }
+    } catch (FileNotFoundException none) {
+      // written below
+    }
+    Path complete = new Path(directory, UUID.randomUUID() + "-" + HINT);
+    try (FSDataOutputStream content = files.create(complete, true)) {
+      content.write(newest.getBytes(StandardCharsets.UTF_8));
+    }
+    files.delete(hint, false);
+    files.rename(complete, hint);
   }
 
   /** Returns the data files of the current snapshot: lines of JSON with location, partition, and if rows are deleted. */
@@ -282,6 +311,7 @@ public final class IcebergTable {
     for (FileStatus file : listing()) {
       String name = file.getPath().getName();
       boolean ours = name.endsWith(".avro") || name.endsWith(".puffin") || name.endsWith(".parquet") || name.endsWith(".json");
+      ours |= name.endsWith("-" + HINT) || name.endsWith("-version-hint.temp"); // of a writer that was killed
       if (ours && !needed.contains(name) && file.getModificationTime() < before && files.delete(file.getPath(), false)) {
         deleted++;
       }
