@@ -33,4 +33,6 @@ In reading order:
 - `clones.py`: Registry of shallow clones, and the files of other tables that they reference.
 - `deletion.py`: Deletion of a table's rows by sequence, by deletion vectors that are written here.
 - `field_ids.py`: Ids of columns for Iceberg.
+- `iceberg_files.py`: Files of the Iceberg table over a Delta table, without Iceberg's library (packages/iceberg writes
+  them).
 """
