@@ -13,19 +13,21 @@ from typing import Any
 import pytest
 from pyiceberg.expressions import EqualTo, GreaterThanOrEqual
 
-from lakestream.lake.staging import compactor_files
+from lakestream.lake.staging import clone_request, compactor_files
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table.log import TableLog
 from lakestream_iceberg import export
 from lakestream_iceberg.keeper import IcebergKeeper
 from lakestream_spark.write.commit import jvm
+from lakestream_spark.write.maintainer import Maintainer
 from lakestream_spark.write.metrics import CompactorMetrics
 from tests.lake.conftest import job
 from tests.lake.iceberg import HINT, READERS, IcebergStream, by_pyiceberg, newest, record, static
 from tests.lake.model import T0, StreamModel, flights
+from tests.lake.test_clones import MirrorModel, make
 from tests.lake.test_compact_job import Job
 from tests.lake.test_compactor import until
-from tests.lake.test_maintenance import NOW, files, grow, maintain
+from tests.lake.test_maintenance import NOW, compact, files, grow, maintain
 from tests.lake.test_typed_compaction import N, Stream
 
 pytestmark = pytest.mark.lake
@@ -263,6 +265,33 @@ def test_another_layout_whose_schema_lacks_the_partitions_before(spark: Any, lak
         stream.model.remove([stream.model.next_seq - 2])
         stream.compact()
         stream.check()
+
+
+def test_a_mirror_whose_table_began_as_a_clone(spark: Any, lake: Path, tmp_path: Path) -> None:
+    origin, mirror = StreamModel(tmp_path / "origin"), MirrorModel(tmp_path / "mirror")
+    grow(spark, lake, origin, 1)
+    origin.remove([3, 4, 50])
+    grow(spark, lake, origin, 1)
+    table = mirror.table(lake)
+    answer = make(spark, lake, mirror, origin)
+    mirror.begin(origin.expected(), answer.last_seq)
+    exporting = export.TableExport(spark, open_storage(str(lake)), table, "v3")
+
+    def check_rows() -> None:
+        assert exporting.run()
+        for name, read in READERS.items():
+            assert [record(row) for row in read(table)] == mirror.expected(), name
+
+    check_rows()  # all its files are the origin's
+    clone_request.settle(str(lake), mirror.identity)
+    mirror.publish(flights(10))
+    mirror.remove([10, 11, 122])
+    mirror.stage(lake)
+    compact(spark, lake, mirror)
+    check_rows()
+    done = Maintainer(spark, str(lake), NOW).once()
+    assert [each.failure for each in done] == [None, None]
+    check_rows()
 
 
 def test_another_programs_commits_are_followed(spark: Any, lake: Path, tmp_path: Path) -> None:
