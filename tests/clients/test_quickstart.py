@@ -58,7 +58,7 @@ def test_the_readme_then_the_quickstart_work_on_one_server(server: Server) -> No
         line.split() for line in shown.splitlines()
     ][::2]
 
-    program = found(QUICKSTART, r"```python\n(.*?)```").replace("nats://127.0.0.1:4222", server.url)
+    program = found(QUICKSTART, r"(?<!-->\n)```python\n(.*?)```").replace("nats://127.0.0.1:4222", server.url)
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
     assert (said.returncode, said.stderr) == (0, "")
     assert "seq=1000" in said.stdout
