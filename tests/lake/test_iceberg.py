@@ -257,6 +257,27 @@ def test_a_stream_may_change_the_format_and_leave_iceberg(spark: Any, lake: Path
     assert not stream.export.run()
 
 
+def test_the_iceberg_table_of_somebody_else_stays(spark: Any, lake: Path, tmp_path: Path) -> None:
+    stream = IcebergStream(spark, lake, tmp_path / "log", {})
+    stream.publish(5)
+    stream.compact()
+    nowhere = Path(stream.table).with_name("PURE")  # no Delta table at all
+    for table in (Path(stream.table), nowhere):
+        (table / "metadata").mkdir(parents=True)
+        (table / "metadata" / "v1.metadata.json").write_text('{"format-version": 2}')
+        assert not export.TableExport(spark, open_storage(str(table)), str(table)).run()
+        assert (table / "metadata" / "v1.metadata.json").exists()
+
+
+def test_a_store_that_does_not_answer_is_no_damage(spark: Any) -> None:
+    java = jvm(spark)
+    failed = java.org.apache.iceberg.exceptions.RuntimeIOException
+    assert not export.is_damage(failed(java.java.net.SocketTimeoutException("later")))
+    assert not export.is_damage(failed(java.java.io.IOException("503 Slow Down")))
+    assert export.is_damage(failed(java.java.io.EOFException("short")))
+    assert export.is_damage(java.java.io.FileNotFoundException("gone"))
+
+
 def test_another_layout_whose_schema_lacks_the_partitions_before(spark: Any, lake: Path, tmp_path: Path) -> None:
     stream = IcebergStream(spark, lake, tmp_path / "log", V3)
     for partition in ("bucket:2", "subject", "tokens:2"):

@@ -38,6 +38,18 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FORMATS = {"v2": 2, "v3": 3}
+_DAMAGE = (
+    "com.fasterxml.jackson.",
+    "java.io.EOFException",
+    "java.io.FileNotFoundException",
+    "java.lang.IllegalArgumentException",
+    "java.lang.IllegalStateException",
+    "java.lang.NullPointerException",
+    "org.apache.avro.",
+    "org.apache.iceberg.exceptions.NotFoundException",
+    "org.apache.iceberg.exceptions.ValidationException",
+)
+"""Names of Java's errors, or their beginnings, for files that are damaged or not there."""
 MAX_SNAPSHOTS = 100
 """Number of snapshots that are kept besides those of hours: each commit writes the list of all."""
 SWEEP_SECONDS = 600.0
@@ -133,8 +145,9 @@ class TableExport:
         return settings.get(ICEBERG_KEY, self._default)
 
     def _clear(self) -> bool:
-        """Delete the Iceberg table, if there is one."""
-        if DIRECTORY not in self._storage.directories(self.table):
+        """Delete the Iceberg table, if there is one that was written here: others have tables there, too."""
+        found = iceberg_files.newest(self._storage, self.table)
+        if found is None or VERSION.encode() not in found.content:
             return False
         self._storage.delete_tree(f"{self.table}/{DIRECTORY}")
         return True
@@ -183,7 +196,7 @@ class TableExport:
 
     def _usable(self, iceberg: Any, newest: int, form: int) -> _State:
         """Return the state of the Iceberg table; without one that can be continued, delete it and return an empty
-        one."""
+        one. A store that does not answer now says nothing about the table: then nothing is deleted."""
         from py4j.protocol import Py4JJavaError
 
         try:
@@ -192,7 +205,9 @@ class TableExport:
             if not text and DIRECTORY not in self._storage.directories(self.table):
                 return state
             whole = text and (self._done is not None or iceberg.isWhole())
-        except Py4JJavaError:  # a file is damaged, or not there
+        except Py4JJavaError as error:
+            if not is_damage(error.java_exception):
+                raise
             whole = False
         same = whole and state.uuid == self._metadata["id"] and state.location == self.table
         # Another layout has other files, and may lack the columns of the partitions before.
@@ -215,6 +230,15 @@ class TableExport:
         there = (FILE.decode(line) for line in lines)
         now: list[AddFile] = list(log.state(newest).files.values())
         return list(between(self.table, there, now))
+
+
+def is_damage(error: Any) -> bool:
+    """Return True if a Java error says that a file is not there, or that its content makes no sense."""
+    while error is not None:
+        if error.getClass().getName().startswith(_DAMAGE):
+            return True
+        error = error.getCause()
+    return False
 
 
 def _stated(progress: TableProgress | None) -> dict[str, str]:

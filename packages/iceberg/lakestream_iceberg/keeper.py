@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOOK_SECONDS = 30.0
-"""Interval of looks at all tables."""
-RETRY_SECONDS = 30.0
-"""Pause after an error of a table, unless a commit to it comes before."""
+"""Interval of looks at all tables, at which those with an error are tried again."""
 PARALLEL = 4
 """Number of tables whose Iceberg commits are under way at the same time: they wait for disks and stores in turn."""
 STOP_SECONDS = 10.0
