@@ -367,6 +367,8 @@ class SimFiles(Files):
 
     def remove_tree(self, path: str) -> None:
         self._enter("remove", 50 * US)
+        if not path:
+            return  # no directory: as on a real disk, nothing is there
         disk = self.disk
         for name in [name for name in disk.files if name.startswith(path + "/")]:
             disk.name(os.path.dirname(name), [(name, None)])
