@@ -33,6 +33,7 @@ In reading order:
 - `http/`: HTTP/1.1 of every listener but that for WebSocket, around h11.
 - `lazy_modules.py`: Modules that are loaded when they are first used.
 - `loop_thread.py`: An event loop in a thread of its own, for synchronous callers of asynchronous code.
+- `syslog.py`: Log lines for a syslog daemon, as nats-server sends them.
 """
 
 __version__ = "0.1.0"

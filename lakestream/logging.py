@@ -1,22 +1,29 @@
 """Log lines as nats-server writes them.
 
-Belongs here: the format of a line, its levels, and the file or stderr that lines go to. Test set-ups and log shippers
-made for nats-server parse these lines, so the format is part of the interface. Nothing logs per message unless tracing
-is on: callers ask `log.tracing` first.
+Belongs here: the format of a line, its levels, and the file, stderr or syslog that lines go to. Test set-ups and log
+shippers made for nats-server parse these lines, so the format is part of the interface. Nothing logs per message unless
+tracing is on: callers ask `log.tracing` first.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
+import re
 import select
 import stat
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from lakestream.protocol.api.errors import PublicError
+
+if TYPE_CHECKING:
+    from lakestream.syslog import Syslog
 
 _COLORS = {"INF": "32", "DBG": "36", "TRC": "33", "WRN": "0;93", "ERR": "31", "FTL": "31"}
 _WORDS = {"INF": "info", "DBG": "debug", "TRC": "trace", "WRN": "warn", "ERR": "error", "FTL": "fatal"}
@@ -31,6 +38,11 @@ BACKLOG_BYTES = 1 << 20
 DRAIN_S = 1.0
 """Longest wait for such lines when the log is closed, and after a fatal error (1 s)."""
 
+RECONNECT_S = 1.0
+"""Pause between attempts to reach a syslog daemon that has gone (1 s); lines wait meanwhile."""
+
+_BACKUP = re.compile(r"\.\d{4}(\.\d\d){5}\.\d{9}")
+
 
 class Lines:
     """Writes whole lines to a descriptor, without waiting for the reader of a pipe, socket or terminal.
@@ -40,13 +52,16 @@ class Lines:
 
     Args:
         descriptor: an open file, pipe, socket or terminal.
+        connect: opens a connection in place of one that has broken; None: lines are lost then.
 
     Attributes:
         lost: lines that could not be written, or were dropped.
     """
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, connect: Callable[[], int] | None = None) -> None:
         self._fd = descriptor
+        self._connect = connect
+        self._broken = False
         self._waits = _may_block(descriptor)
         self._changed = threading.Condition()
         self._backlog: deque[bytes] = deque()
@@ -60,9 +75,9 @@ class Lines:
             self._write(line)
             return
         with self._changed:
-            if not self._writing and self._has_room(len(line)):
-                self._write(line)
-            elif self._bytes + len(line) > BACKLOG_BYTES:
+            if not self._writing and self._has_room(len(line)) and self._write(line):
+                return
+            if self._bytes + len(line) > BACKLOG_BYTES:
                 self._dropped += 1
                 self.lost += 1
             else:
@@ -88,16 +103,35 @@ class Lines:
                     self._changed.notify_all()
                     return
                 line = self._backlog[0]
-            self._write(line)
+            while not self._write(line):
+                self._renew()
             with self._changed:
                 self._bytes -= len(self._backlog.popleft())
 
-    def _write(self, line: bytes) -> None:
+    def _write(self, line: bytes) -> bool:
+        """Write a line; return False if it has to wait for another connection."""
+        if self._broken:
+            return False
         try:
             while line:
                 line = line[os.write(self._fd, line) :]
         except OSError:
-            self.lost += 1
+            self._broken = self._connect is not None
+            self.lost += not self._broken
+        return not self._broken
+
+    def _renew(self) -> None:
+        """Connect again, after a pause if that fails."""
+        assert self._connect is not None
+        try:
+            fd = self._connect()
+        except OSError:
+            time.sleep(RECONNECT_S)
+            return
+        # The number stays, so that whoever closes the log closes this connection.
+        os.dup2(fd, self._fd, inheritable=False)
+        os.close(fd)
+        self._broken = False
 
     def take_dropped(self) -> int:
         """Return the number of lines that were dropped since the last call, once there is room again; else 0."""
@@ -106,17 +140,20 @@ class Lines:
         dropped, self._dropped = self._dropped, 0
         return dropped
 
-    def drain(self) -> None:
-        """Wait until no line waits, at most `DRAIN_S`."""
+    def drain(self) -> bool:
+        """Wait until no line waits, at most `DRAIN_S`; return True if none does."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._writing, DRAIN_S)
+            return self._changed.wait_for(lambda: not self._writing, DRAIN_S)
 
 
 class Logger:
-    """Writes lines `[pid] 2026/01/02 15:04:05.000000 [INF] text` to stderr or to a file.
+    """Writes lines `[pid] 2026/01/02 15:04:05.000000 [INF] text` to stderr, to a file or to a syslog daemon.
 
     Args:
         file: path of the log file; empty means stderr.
+        max_bytes: size above which the file is renamed and a new one begun; 0 means none.
+        max_files: number of files that stay then, with the newest; 0 means all.
+        syslog: the daemon that gets lines in place of stderr, if there is no file.
         debug: write DBG lines.
         trace: write TRC lines.
         logtime: put the time on each line.
@@ -125,7 +162,7 @@ class Logger:
         descriptor: where to write without a file; stderr by default.
 
     Raises:
-        OSError: the file cannot be opened.
+        OSError: the file cannot be opened, or the daemon not reached.
 
     A slow reader of stderr does not stop the server: lines wait for it (`BACKLOG_BYTES`), further ones are dropped.
 
@@ -139,6 +176,9 @@ class Logger:
         self,
         file: str = "",
         *,
+        max_bytes: int = 0,
+        max_files: int = 0,
+        syslog: Syslog | None = None,
         debug: bool = False,
         trace: bool = False,
         logtime: bool = True,
@@ -150,6 +190,9 @@ class Logger:
         self.tracing = trace
         self.quiet = False
         self._file = file
+        self._max_bytes, self._max_files = max_bytes, max_files
+        self._rotation = threading.Lock()
+        self._syslog = None if file else syslog
         self._logtime = logtime
         self._utc = utc
         self._json = as_json
@@ -157,10 +200,14 @@ class Logger:
         self._second = -1
         self._stamp = ""
         self._repeated: dict[str, float] = {}
-        fd = self._fd = _open(file) if file else descriptor
-        self._lines = Lines(fd)
+        if file:
+            descriptor = _open(file)
+        elif syslog is not None:
+            descriptor = syslog.connect()
+        fd = self._fd = descriptor
+        self._lines = Lines(fd, self._syslog.connect if self._syslog is not None else None)
         self._lost_before = 0
-        colored = not file and os.isatty(fd)
+        colored = not file and syslog is None and os.isatty(fd)
         self._labels = {
             level: f"[\x1b[{color}m{level}\x1b[0m] " if colored else f"[{level}] " for level, color in _COLORS.items()
         }
@@ -252,34 +299,78 @@ class Logger:
         except OSError as error:
             self.error(f"cannot re-open log file {target!r}: {error.strerror}; the old one stays in use")
             return
-        old = self._fd
         self._turn_to(fd)
-        if self._file:
-            os.close(old)
         self._file = target
         self.info("File log re-opened")
 
     def close(self) -> None:
-        """Close the log file; lines after that go to stderr. Idempotent."""
-        if self._file:
-            fd, self._file = self._fd, ""
+        """Close the log file or the connection to the daemon; lines after that go to stderr. Idempotent."""
+        if self._file or self._syslog is not None:
             self._turn_to(_STDERR)
-            os.close(fd)
+            self._file = ""
         else:
             self._lines.drain()
 
     def _turn_to(self, fd: int) -> None:
         """Write to another descriptor from now on."""
-        self._lines.drain()
-        self._lost_before += self._lines.lost
-        self._fd, self._lines = fd, Lines(fd)
+        lines, old, own = self._lines, self._fd, self._file or self._syslog is not None
+        drained = lines.drain()
+        self._lost_before += lines.lost
+        self._fd, self._lines, self._syslog = fd, Lines(fd), None
+        if own and drained:  # else its thread may still write there
+            os.close(old)
 
     def _write(self, level: str, text: str) -> None:
         if dropped := self._lines.take_dropped():
             self._line("WRN", f"{dropped} log lines were dropped: the reader of this log was too slow")
         self._line(level, text)
+        if self._max_bytes and self._file:
+            self._rotate()
+
+    def _rotate(self) -> None:
+        """Begin a new file when this one has grown too large. Other workers of the server write to the same file."""
+        with self._rotation:
+            fd = self._fd
+            if not self._file or os.fstat(fd).st_size <= self._max_bytes:
+                return
+            backup = f"{self._file}.{time.strftime('%Y.%m.%d.%H.%M.%S')}.{time.time_ns() % 1_000_000_000:09d}"
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX)
+                first = _is_at(fd, self._file)  # else another worker has renamed it
+                if first:
+                    os.rename(self._file, backup)
+                new = _open(self._file)
+            except OSError as error:
+                self._max_bytes = 0
+                self._line(
+                    "ERR", f"log file is not rotated any more: {error}; make room or mend its directory, then restart"
+                )
+                return
+            # In one step, for other threads' lines; the lock ends with the old file.
+            os.dup2(new, fd, inheritable=False)
+            os.close(new)
+            if first:
+                self._line("INF", f'Rotated log, backup saved as "{backup}"')
+                self._remove_backups()
+
+    def _remove_backups(self) -> None:
+        """Remove the oldest files that rotation has left, beyond `max_files`."""
+        if not self._max_files:
+            return
+        directory, name = os.path.split(os.path.abspath(self._file))
+        backups = sorted(
+            each for each in os.listdir(directory) if each.startswith(name) and _BACKUP.fullmatch(each, len(name))
+        )
+        for each in backups[: max(len(backups) - self._max_files + 1, 0)]:
+            try:
+                os.remove(os.path.join(directory, each))
+            except OSError as error:
+                self._line("ERR", f"cannot remove old log file {each}: {error.strerror}")
 
     def _line(self, level: str, text: str) -> None:
+        if self._syslog is not None:
+            self._lines.write(self._syslog.line(level, text.translate(_ESCAPES)))
+            return
         if self._json:
             self._lines.write(self._object(level, text))
             return
@@ -311,6 +402,14 @@ def _may_block(descriptor: int) -> bool:
     try:
         return hasattr(select, "poll") and not stat.S_ISREG(os.fstat(descriptor).st_mode)
     except OSError:  # closed: writes fail at once
+        return False
+
+
+def _is_at(descriptor: int, path: str) -> bool:
+    """Return True if the path names the open file."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
         return False
 
 

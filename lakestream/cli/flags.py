@@ -65,8 +65,6 @@ def _missing(names: str, kind: str, why: str) -> Flag:
     return Flag(tuple(names.split()), kind, missing=why)
 
 
-_ROTATE = "use -l with logrotate and `lakestream serve -sl reopen=PID`"
-
 SECTIONS: tuple[tuple[str, tuple[Flag, ...]], ...] = (
     (
         "Server Options",
@@ -105,6 +103,9 @@ SECTIONS: tuple[tuple[str, tuple[Flag, ...]], ...] = (
         "Logging Options",
         (
             _text("l log", "log_file", "file", "File to redirect log output"),
+            _number("log_size_limit", "log_size_limit", "bytes", "Begin a new log file at this size (default: never)"),
+            _switch("s syslog", "syslog", "Log to the syslog daemon of this machine"),
+            _text("r remote_syslog", "remote_syslog", "url", "Log to a syslog daemon (udp://localhost:514, tcp://...)"),
             _switch("T logtime", "logtime", "Timestamp log entries (default: true)"),
             _switch("logtime_utc", "logtime_utc", "Timestamps in UTC instead of local timezone (default: false)"),
             _switch("D debug", "debug", "Enable debugging output"),
@@ -168,9 +169,6 @@ SECTIONS: tuple[tuple[str, tuple[Flag, ...]], ...] = (
 
 OF_NATS_SERVER: tuple[Flag, ...] = (
     _missing("help_tls", "switch", "see docs/security.md"),
-    _missing("s syslog", "switch", "log to stderr or to a file (-l)"),
-    _missing("r remote_syslog", "text", "log to stderr or to a file (-l)"),
-    _missing("log_size_limit", "number", _ROTATE),
     _missing("profile", "number", "there is no profiling port; use py-spy on the process"),
     Flag(("max_traced_msg_len",), "number"),
 )

@@ -106,13 +106,25 @@ def _tested(options: Options, reloaded: str, settle: Callable[[Flags], Options])
 
 
 class LogFileError(Exception):
-    """Raised when the log file cannot be opened: a line on stderr with the time, as from nats-server."""
+    """Raised when the log file cannot be opened, or no syslog daemon be reached: a line on stderr with the time, as
+    from nats-server."""
 
 
 def _logger(options: Options) -> Logger:
+    syslog = None
+    if (options.syslog or options.remote_syslog) and not options.log_file:
+        from lakestream.syslog import Syslog  # few servers need it
+
+        try:
+            syslog = Syslog(options.remote_syslog)
+        except ValueError as error:  # of a flag
+            raise LogFileError(f"error {error}") from error
     try:
         return Logger(
             options.log_file,
+            max_bytes=options.log_size_limit,
+            max_files=options.log_max_num,
+            syslog=syslog,
             debug=options.debug,
             trace=options.trace,
             logtime=options.logtime,
@@ -120,7 +132,12 @@ def _logger(options: Options) -> Logger:
             as_json=options.log_json,
         )
     except OSError as error:
-        raise LogFileError(f"error opening file: open {options.log_file}: {reason_in_words(error)}") from error
+        reason = reason_in_words(error) if error.errno else str(error)
+        if syslog is not None:
+            raise LogFileError(
+                f"error connecting to syslog: {options.remote_syslog or 'this machine'}: {reason}"
+            ) from error
+        raise LogFileError(f"error opening file: open {options.log_file}: {reason}") from error
 
 
 Make = Callable[[Options, "Logger", "Worker | None"], "Node"]

@@ -131,7 +131,10 @@ def load(flags: Flags) -> Options:
     return options
 
 
-_LOGGING = ("debug", "trace", "logtime", "logtime_utc", "log_file", "pid_file", "ports_file_dir")
+_LOGGING = (
+    *("debug", "trace", "logtime", "logtime_utc", "log_file", "log_size_limit", "syslog", "remote_syslog"),
+    *("pid_file", "ports_file_dir"),
+)
 
 
 def reload(

@@ -569,6 +569,9 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     logtime: bool | None = None
     logtime_utc: bool | None = None
     log_file: str | None = None
+    log_size_limit: int | None = None
+    syslog: bool | None = None
+    remote_syslog: str | None = None
     pid_file: str | None = None
     workers: str | None = None
     ports_file_dir: str | None = None
@@ -602,6 +605,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         operators: operator mode; None: users and accounts are configured.
         callout: a service decides about logins; None: none does.
         max_connections, max_subscriptions: of the server, and of one connection; 0: no limit.
+        log_size_limit: bytes of the log file at which a new one begins; `log_max_num`: of these files the newest ones
+            stay; 0: no limit.
+        syslog: log to the syslog daemon of this machine; `remote_syslog`: to that of a URL. A `log_file` comes first.
         workers: processes that serve together as this server; 1: this process serves alone.
         remotes: other servers that this one connects to.
         mqtt: settings of the listener of packages/mqtt, its `MqttOptions`; None: there is none.
@@ -650,6 +656,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     logtime_utc: bool = False
     log_json: bool = False
     log_file: str = ""
+    log_size_limit: int = 0
+    log_max_num: int = 0
+    syslog: bool = False
+    remote_syslog: str = ""
     pid_file: str = ""
     ports_file_dir: str = ""
     client_advertise: str = ""

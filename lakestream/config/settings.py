@@ -481,7 +481,17 @@ def _lake(key: str, item: Item) -> LakeOptions:
     return LakeOptions(**converted(as_map(key, item), LAKE))
 
 
-# ---------------------------------------------------------------------- the log, our own block
+# ---------------------------------------------------------------------- the log
+
+
+def _syslog_address(key: str, item: Item) -> str:
+    from lakestream.syslog import Syslog  # few servers need it
+
+    try:
+        Syslog(address := as_text(key, item))
+    except ValueError as error:
+        raise item.error(f"{key}: {error}") from error
+    return address
 
 
 def _log_format(key: str, item: Item) -> bool:
@@ -638,6 +648,10 @@ TOP: dict[str, Rule] = {
     "logtime_utc": ("logtime_utc", as_boolean),
     "log": ("log_json", _log),
     **dict.fromkeys(("log_file", "logfile"), ("log_file", as_text)),
+    **dict.fromkeys(("log_size_limit", "logfile_size_limit"), ("log_size_limit", as_limit)),
+    **dict.fromkeys(("log_max_num", "logfile_max_num"), ("log_max_num", as_limit)),
+    "syslog": ("syslog", as_boolean),
+    "remote_syslog": ("remote_syslog", _syslog_address),
     **dict.fromkeys(("pid_file", "pidfile"), ("pid_file", as_text)),
     "ports_file_dir": ("ports_file_dir", as_text),
     "server_tags": ("server_tags", _tags),
@@ -671,13 +685,10 @@ TOP_HARMLESS = (
     "no_system",
     "no_sys_acc",
 )
-_ROTATION = ("log_size_limit", "logfile_size_limit", "log_max_num", "logfile_max_num")
 TOP_MISSING = {
     "default_js_domain": "give each account's leaf node a domain of its own (docs/leafnodes.md)",
-    **dict.fromkeys(_ROTATION, "rotate the file with logrotate and `lakestream serve -sl reopen=PID`"),
     "proxies": "admit the proxies' addresses alone, by a firewall",
     "feature_flags": "features cannot be turned on and off one by one",
-    **dict.fromkeys(("syslog", "remote_syslog"), "log to stderr or to log_file"),
     **dict.fromkeys(("prof_port", "prof_block_rate"), "use py-spy on the process"),
     "write_timeout": "a client that is slower than write_deadline is closed",
 }

@@ -1,18 +1,25 @@
-"""Tests of log lines: nats-server's format, one line per entry, rotation of files."""
+"""Tests of log lines: nats-server's format, one line per entry, rotation of files, syslog."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import select
+import socket
+import struct
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
 
+from lakestream import logging, syslog
 from lakestream.logging import BACKLOG_BYTES, Logger
+from lakestream.syslog import Syslog
 
 pytestmark = pytest.mark.unit
 
@@ -202,3 +209,118 @@ def test_a_repeated_failure_is_logged_once_in_its_interval(capfd: pytest.Capture
     for key in ("a", "a", "b"):
         log.error_again(f"of {key}", key, 60.0)
     assert [line.split("] ")[2] for line in capfd.readouterr().err.splitlines()] == ["of a", "of b"]
+
+
+def test_a_file_above_its_limit_is_renamed_and_the_oldest_ones_go(tmp_path: Path) -> None:
+    path = tmp_path / "server.log"
+    (tmp_path / "server.log.of-somebody-else").write_text("")
+    log = Logger(str(path), max_bytes=100, max_files=3, logtime=False)
+    for number in range(40):
+        log.info(f"line {number:02}")
+    log.close()
+    backups = sorted(tmp_path.glob("server.log.2*"))
+    assert len(backups) == 2  # and the file itself
+    assert (tmp_path / "server.log.of-somebody-else").exists()
+    lines = [line for file in (*backups, path) for line in file.read_text().splitlines() if "] line " in line]
+    assert [int(line[-2:]) for line in lines] == list(range(40 - len(lines), 40))
+    assert f'[INF] Rotated log, backup saved as "{backups[-1]}"' in path.read_text()
+
+
+WRITER = """
+import sys
+from lakestream.logging import Logger
+log = Logger(sys.argv[1], max_bytes=4000, logtime=False)
+for number in range(500):
+    log.info(f"from {sys.argv[2]} number {number}")
+log.close()
+"""
+
+
+def test_workers_that_share_a_file_rotate_it_once_and_lose_no_line(tmp_path: Path) -> None:
+    path = tmp_path / "server.log"
+    workers = [subprocess.Popen([sys.executable, "-c", WRITER, str(path), str(each)]) for each in range(4)]
+    assert [each.wait(60) for each in workers] == [0] * 4
+    files = [*sorted(tmp_path.glob("server.log.*")), path]
+    assert all(file.stat().st_size > 4000 for file in files[:-1])
+    lines = [line.split("[INF] ")[1] for file in files for line in file.read_text().splitlines()]
+    for each in range(4):
+        assert [line for line in lines if line.startswith(f"from {each} ")] == [
+            f"from {each} number {number}" for number in range(500)
+        ]
+
+
+def test_a_file_that_cannot_be_rotated_stays_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    path = tmp_path / "server.log"
+    log = Logger(str(path), max_bytes=50, logtime=False)
+    monkeypatch.setattr(os, "rename", refuse)
+    for number in range(20):
+        log.info(f"line {number:02}")
+    log.close()
+    text = path.read_text()
+    assert text.count("not rotated any more") == 1
+    assert [f"line {number:02}" in text for number in range(20)] == [True] * 20
+
+
+def test_a_daemon_over_a_network_gets_each_line_as_from_nats_server() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as daemon:
+        daemon.bind(("127.0.0.1", 0))
+        daemon.settimeout(10)
+        log = Logger(syslog=Syslog(f"udp://127.0.0.1:{daemon.getsockname()[1]}"), debug=True, trace=True)
+        heads = []
+        for write in (log.info, log.debug, log.trace, log.warn, log.error, log.fatal):
+            write("one\ntwo")
+            received = re.fullmatch(
+                rb"(<\d>)\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:Z|[+-]\d\d:\d\d) \S+ lakestream\[\d+\]: one\\ntwo\n",
+                daemon.recv(999),
+            )
+            assert received
+            heads.append(received[1])
+        log.close()
+    assert heads == [b"<5>", b"<7>", b"<6>", b"<4>", b"<3>", b"<2>"]
+
+
+def test_the_daemon_of_this_machine_gets_lines_of_the_facility_of_servers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(syslog, "LOCAL_SOCKETS", (str(tmp_path / "none"), str(tmp_path / "log")))
+    with pytest.raises(OSError, match="no syslog daemon listens"):
+        Logger(syslog=Syslog())
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as daemon:
+        daemon.bind(str(tmp_path / "log"))
+        daemon.settimeout(10)
+        log = Logger(syslog=Syslog())
+        log.warn("x")
+        assert re.fullmatch(rb"<28>\w{3} [ \d]\d \d\d:\d\d:\d\d lakestream\[\d+\]: x\n", daemon.recv(999))
+        log.close()
+
+
+def test_lines_wait_while_a_daemon_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging, "RECONNECT_S", 0.01)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        log = Logger(syslog=Syslog(f"tcp://127.0.0.1:{port}"))
+        first = listener.accept()[0]
+    log.info("one")
+    assert b"one" in first.recv(999)
+    first.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    first.close()  # resets the connection: the next line notices
+    for number in range(50):
+        log.info(f"line {number}")
+    with socket.create_server(("127.0.0.1", port)) as listener:
+        second = listener.accept()[0]
+        received = b""
+        while b"line 49" not in received:
+            received += second.recv(9999)
+    assert received.count(b"line ") == 50 - log.lost
+    assert log.lost == 0
+    log.close()
+    second.close()
+
+
+@pytest.mark.parametrize("address", ["junk", "unixgram:///dev/log", "udp://", "tcp://host:514/path"])
+def test_an_address_that_is_no_daemon_is_refused(address: str) -> None:
+    with pytest.raises(ValueError, match="use udp://HOST:514 or tcp://HOST:514"):
+        Syslog(address)

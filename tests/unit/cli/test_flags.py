@@ -68,6 +68,8 @@ def test_one_or_two_dashes_and_equals_or_blank_are_the_same(line: str) -> None:
         ("-DVV", {"debug": True, "trace": True}),
         ("-l a.log", {"log_file": "a.log"}),
         ("--log a.log", {"log_file": "a.log"}),
+        ("--log_size_limit 1000", {"log_size_limit": 1000}),
+        ("-s -r udp://h", {"syslog": True, "remote_syslog": "udp://h"}),
         ("-T=false", {"logtime": False}),
         ("-T --logtime_utc", {"logtime": True, "logtime_utc": True}),
         ("--user a --pass b", {"user": "a", "password": "b"}),
@@ -116,7 +118,6 @@ def test_flags_that_do_something_else_than_serve(line: str, expected: CommandLin
         ("-", 'unrecognized command: "-"'),
         ("-js -- extra", 'unrecognized command: "extra"'),
         ("--profile 5", "flag -profile is not supported: there is no profiling port"),
-        ("-s", "flag -s is not supported: log to"),
     ],
 )
 def test_a_wrong_command_line_is_refused_in_one_line(line: str, text: str) -> None:

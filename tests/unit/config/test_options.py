@@ -83,6 +83,8 @@ def _jetstream(options: Options) -> JetStreamOptions:
         ),
         ("debug: yes, trace: on, logtime: off", {"debug": True, "trace": True, "logtime": False}),
         ("log_file: a.log, pidfile: a.pid", {"log_file": "a.log", "pid_file": "a.pid"}),
+        ("logfile_size_limit: 1k, log_max_num: 3", {"log_size_limit": 1000, "log_max_num": 3}),
+        ("syslog: true, remote_syslog: 'tcp://h:1'", {"syslog": True, "remote_syslog": "tcp://h:1"}),
         ("server_tags: [a, 'b c']", {"server_tags": ("a", "b c")}),
         ('server_tags: "a,b"', {"server_tags": ("a", "b")}),
         ("server_metadata: { rack: r1 }", {"server_metadata": {"rack": "r1"}}),
