@@ -25,6 +25,7 @@ In reading order:
 - `cli/`: Commands.
 - `runtime.py`: Time and threads of a running server.
 - `logging.py`: Log lines as nats-server writes them.
+- `syslog.py`: Log lines for a syslog daemon, as nats-server sends them.
 - `ended.py`: Objects that have ended, for the interpreter's collector of cycles.
 - `extras.py`: Optional packages: the modules that each extra of lakestream installs, and the error for a missing one.
 - `spans.py`: Spans of published messages, for OpenTelemetry.
@@ -33,7 +34,6 @@ In reading order:
 - `http/`: HTTP/1.1 of every listener but that for WebSocket, around h11.
 - `lazy_modules.py`: Modules that are loaded when they are first used.
 - `loop_thread.py`: An event loop in a thread of its own, for synchronous callers of asynchronous code.
-- `syslog.py`: Log lines for a syslog daemon, as nats-server sends them.
 """
 
 __version__ = "0.1.0"
