@@ -7,6 +7,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -389,3 +390,37 @@ def test_figures_of_accounts_are_the_same(several: Sides, target: str) -> None:
 )
 def test_answers_about_accounts_are_the_same(several: Sides, target: str) -> None:
     several.agree(lambda server: ask(server, target))
+
+
+def test_memory_is_shown_by_what_takes_it(tmp_path: Path) -> None:
+    server = Server(Kind.OURS, tmp_path / "store", args=["-m", "-1"]).start()
+    try:
+        with Wire(server.address) as wire:
+            wire.api("STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"]})
+            wire.api("STREAM.CREATE.M", {"name": "M", "subjects": ["m"], "storage": "memory"})
+            config = {"durable_name": "D", "ack_policy": "explicit"}
+            wire.api("CONSUMER.CREATE.S.D", {"stream_name": "S", "config": config})
+            for number in range(100):
+                wire.request(f"s.{number}", b"x", headers={"Nats-Msg-Id": str(number)})
+                wire.request("m", bytes(1000))
+            sid = wire.subscribe("pulled")
+            wire.publish("$JS.API.CONSUMER.MSG.NEXT.S.D", b'{"batch":50}', "pulled")
+            for _ in range(50):
+                wire.delivered(sid)
+        (account,) = page(server, "/jsz?streams=1&memory=1")["account_details"]
+        by_name = {each["name"]: each["lakestream_memory"] for each in account["stream_detail"]}
+        assert {name: number for name, number in by_name["M"].items() if number} == {
+            "messages": pytest.approx(100 * (1000 + 160), rel=0.1),
+            "subjects": pytest.approx(150, rel=0.5),
+        }
+        figures = by_name["S"]
+        assert figures["subjects"] > 100 * 50 < figures["message_ids"]
+        assert figures["deliveries"] > 50 * 50
+        assert figures["segments"] >= 100 * 8
+        assert "messages" not in figures
+        assert account["lakestream_memory"] == {
+            name: sum(each.get(name, 0) for each in by_name.values()) for name in {**by_name["M"], **figures}
+        }
+        assert "lakestream_memory" not in page(server, "/jsz?accounts=1")["account_details"][0]
+    finally:
+        server.kill()

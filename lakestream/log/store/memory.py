@@ -25,6 +25,10 @@ SPAN = 1 << 20
 """Bytes of records (1 MiB) that are copied together for a reader of many, unless a single one is longer."""
 
 
+RECORD_BYTES = 160
+"""Bytes of memory of a message beside its subject, header and payload."""
+
+
 class MemoryLog:
     """A log that keeps nothing: its entries are durable as soon as they are appended."""
 
@@ -166,6 +170,9 @@ class MemoryStore(Store):
 
     def __init__(self, uid: str = "") -> None:
         super().__init__(MemoryLog(), MemoryRows(), uid)
+
+    def memory(self) -> dict[str, int]:
+        return super().memory() | {"messages": self.bytes + RECORD_BYTES * self.msgs}
 
 
 def _accounted(record: bytes) -> int:

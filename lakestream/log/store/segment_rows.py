@@ -58,6 +58,11 @@ class SegmentRows:
             self.local_floor = segment.first_seq
         return sum(lengths)
 
+    def memory(self) -> int:
+        """Return roughly the bytes of memory of the tables and outlines that are loaded."""
+        loaded = (*(segment.tables for segment in self.segments), *(file.outline for file in self.outlines))
+        return sum(each.memory() for each in loaded if each is not None)
+
     def read(self, seq: int) -> Record:
         segment = self._segment(seq)
         tables = self._tables(segment)

@@ -219,6 +219,9 @@ class SegmentStore(Store):
         self._shredder.restored(state.shredded)
 
     # ------------------------------------------------------------------ findings at opening
+    def memory(self) -> dict[str, int]:
+        return super().memory() | {"segments": self._rows.memory()}
+
     @property
     def notes(self) -> list[str]:
         return self.log.notes

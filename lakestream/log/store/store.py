@@ -37,6 +37,10 @@ FEWER = 8
 """The subject index is rebuilt if a removal leaves less than one message for this many removed ones."""
 
 
+SUBJECT_BYTES = 150
+"""Bytes of memory of a subject with a few messages in an index that is too small to be measured."""
+
+
 class Store:
     """Messages and indexes of one stream.
 
@@ -112,6 +116,12 @@ class Store:
     def describe(self, uid: str, stream: str, account: str, config: bytes) -> None:
         """Set what the footers of segments say about the stream. `config` is its configuration as JSON."""
         self.uid, self.stream, self.account, self.config = uid, stream, account, config
+
+    def memory(self) -> dict[str, int]:
+        """Return roughly the bytes of memory by what takes them: `subjects`, and `messages` of a store without files or
+        `segments` for tables of segments."""
+        index = self.subjects
+        return {"subjects": index.memory or SUBJECT_BYTES * (len(index) - index.cold_subjects)}
 
     # ------------------------------------------------------------------ apply
     def apply_messages(

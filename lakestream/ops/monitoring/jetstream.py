@@ -99,7 +99,7 @@ class JetStreamPages:
 
     # ------------------------------------------------------------------ /jsz
     def jsz(self, query: Query) -> dict[str, Any]:
-        """Return the page for a query with acc, accounts, streams, consumers, config, raft, leader-only,
+        """Return the page for a query with acc, accounts, streams, consumers, config, raft, memory, leader-only,
         stream-leader-only, offset and limit. Raises NotLeading, with leader-only, on a node that does not lead the meta
         group."""
         account = query.text("acc")
@@ -142,9 +142,14 @@ class JetStreamPages:
         page |= {"accounts": 0, "ha_assets": 0, "api": _api([serving], 0)}
         config, consumers, direct = query.flag("config"), query.flag("consumers"), query.flag("direct-consumers")
         raft, leading = query.flag("raft"), query.flag("stream-leader-only")
+        memory = query.flag("memory")
+        if memory:
+            page["lakestream_memory"] = _summed(stream.memory() for stream in held)
         if query.flag("streams") or consumers:
             chosen = [stream for stream in held if not leading or self._leads(stream)]
             details = [self._stream(stream, consumers, consumers and direct, config, raft) for stream in chosen]
+            for stream, detail in zip(chosen, details, strict=True) if memory else ():
+                detail["lakestream_memory"] = stream.memory()
             if details:
                 page["stream_detail"] = details
         return page
@@ -344,6 +349,15 @@ def _usage(streams: Iterable[Stream]) -> dict[str, Any]:
         page[kind] += stream.store.bytes
         page[f"reserved_{kind}"] += stream.config.reserved_bytes
     return page
+
+
+def _summed(figures: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Return figures of streams added up by name."""
+    total: dict[str, int] = {}
+    for each in figures:
+        for name, number in each.items():
+            total[name] = total.get(name, 0) + number
+    return total
 
 
 def totals(streams: Collection[Stream]) -> dict[str, int]:

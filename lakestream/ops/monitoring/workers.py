@@ -33,6 +33,7 @@ Ask = Callable[[str, Query, Callable[[Any], None]], None]
 _ADDED = frozenset(
     {
         "connections",
+        "lakestream_memory",
         "total_connections",
         "leafnodes",
         "in_msgs",

@@ -37,6 +37,10 @@ PROGRESS_INTERVAL_NS = 250_000_000
 """Consumer progress is logged at most this often (250 ms) unless a confirmed ack asks for it at once."""
 
 
+DELIVERY_BYTES = 148
+"""Bytes of memory of a message that a consumer delivered and whose ack it waits for."""
+
+
 class _State(msgspec.Struct):
     consumers: list[tuple[str, bytes]] = []
     """(name, snapshot)."""
@@ -71,6 +75,9 @@ class Consumers(Feature, Mapping[str, Consumer]):
 
     def __len__(self) -> int:
         return len(self._by_name)
+
+    def memory(self) -> dict[str, int]:
+        return {"deliveries": DELIVERY_BYTES * sum(len(each.ledger.pending) for each in self._by_name.values())}
 
     def configure(self, config: StreamConfig) -> None:
         spread = self._num_replicas == 1 < config.num_replicas

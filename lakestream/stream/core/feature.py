@@ -104,6 +104,10 @@ class Feature:
         """Return True if the messages of an entry have to be applied one by one."""
         return False
 
+    def memory(self) -> dict[str, int]:
+        """Return roughly the bytes of memory of what grows with messages or clients, by its name in monitoring."""
+        return {}
+
     # ------------------------------------------------------------------ messages are decided (on the leader)
     def arrived(self, message: IncomingMessage) -> None:
         """Look at a message before every rule; may rewrite its header, or set its `observer`."""

@@ -432,6 +432,13 @@ class StreamCore:
             fields |= feature.dump()
         return encode_checkpoint(fields)
 
+    def memory(self) -> dict[str, int]:
+        """Return roughly the bytes of memory of this stream by what takes them, those of read caches apart."""
+        held = self.store.memory()
+        for feature in self.features:
+            held |= feature.memory()
+        return held
+
     def load(self, checkpoint: bytes) -> None:
         """Take back what `dump` returned, before the frames after the checkpoint are applied."""
         self.applier.created = _STREAM_STATE.decode(checkpoint).created

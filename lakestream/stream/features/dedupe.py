@@ -27,6 +27,8 @@ from lakestream.stream.core.feature import Feature, Stored
 from lakestream.stream.core.publish import Duplicate, IncomingMessage, PublishRule, View
 from lakestream.stream.features.ages import Ages
 
+ID_BYTES = 200
+"""Bytes of memory of a message id."""
 MAX_IDS = 4_000_000
 """Ids of one stream that are remembered at once, some 800 MB. Beyond them a message with an id is refused with 10167
 until older ones leave the window: forgetting them earlier could let a duplicate in."""
@@ -307,6 +309,9 @@ class Dedupe(Feature):
 
     def configure(self, config: StreamConfig) -> None:
         self.ids.window_ns = config.duplicate_window
+
+    def memory(self) -> dict[str, int]:
+        return {"message_ids": ID_BYTES * len(self.ids)}
 
     def seen(self, msg_id: bytes) -> int:
         """Return the sequence stored under `msg_id` within the window, or 0. Raise ApiError 10167; see `ids.seen`."""

@@ -75,7 +75,7 @@ class Node:
         self.jetstream = self.remotes = self.leafnodes = self.signed = None
         self.unsent, self.io = SimpleNamespace(stalled=0), SimpleNamespace(waiting=0, waits=IoWaits)
         self.cluster = Standalone()
-        self.listeners = SimpleNamespace(http_port=0, tls=None, websocket=None)
+        self.listeners = SimpleNamespace(http_port=0, tls=None, websocket=None, mqtt=None)
         self.lame_duck = False
         self.connections: dict[int, Any] = {}
         self.wrong = ""
