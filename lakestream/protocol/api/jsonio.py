@@ -171,8 +171,11 @@ def _fill(value: dict[str, object], record: type[msgspec.Struct], path: str, str
             if strict:
                 raise JsonError(f"json: unknown field {_encode(clean(key)).decode()}")
             continue
-        name, convert, always = field
+        name, convert, always, usual = field
         if item is None and not always:
+            continue
+        if item == usual and type(item) is type(usual):
+            found[name] = item
             continue
         found[name] = convert(item, f"{path}.{name}", strict)
     return found
@@ -211,8 +214,9 @@ def _mismatch(value: object, path: str, go_type: str, literal: str = "") -> Json
     return JsonError(f"json: cannot unmarshal {words} into {into} of type {go_type}")
 
 
-Field = tuple[str, Converter, bool]
-"""(name, converter, whether it also takes null)."""
+Field = tuple[str, Converter, bool, object]
+"""(name, converter, True if it also takes null, the default of a string, number or flag): most values of a stored
+configuration are defaults, which need no conversion."""
 
 
 @lru_cache(maxsize=256)
@@ -220,10 +224,11 @@ def _fields(record: type[msgspec.Struct]) -> Mapping[str, Field]:
     """Return the fields of a record class by lower-case name. Caches class definitions, never data."""
     hints = get_type_hints(record, include_extras=True)
     made: dict[str, Field] = {}
-    for name in record.__struct_fields__:
-        convert, _ = _converter(hints[name])
-        go = _go(hints[name])
-        made[name.lower()] = (name, convert, go is not None and bool(go.choices))
+    for field in msgspec.structs.fields(record):
+        convert, _ = _converter(hints[field.name])
+        go = _go(hints[field.name])
+        usual = field.default if isinstance(field.default, str | int) else None
+        made[field.name.lower()] = (field.name, convert, go is not None and bool(go.choices), usual)
     return made
 
 

@@ -246,6 +246,8 @@ def test_wrong_types_in_go_s_words(body: bytes, text: str) -> None:
         (b"{}{}", {}),
         (b'{"NAME":"B","Max_Msgs":3}', {"name": "B", "max_msgs": 3}),
         (b'{"name":"B"}{"max_msgs":3} {"name":"C"}', {"name": "C", "max_msgs": 3}),
+        (b'{"max_msgs":3,"no_ack":true}{"max_msgs":0}{"no_ack":false}', {}),
+        (b'{"max_msgs":3,"MAX_MSGS":0,"discard":"new","Discard":"old"}', {}),
         (b'{"subjects":null,"metadata":null,"placement":null,"max_msgs":null,"sources":null}', {}),
         (b'{"discard":"NEW"}', {"discard": "new"}),
         (b'{"subjects":["a",null]}', {"subjects": ["a", ""]}),
