@@ -284,14 +284,20 @@ class Hooks(msgspec.Struct):
         """Collect the hooks to be called. Call it after each change of the configuration."""
         features = self.features
         made: dict[tuple[int, ...], Of] = {}  # by identities: equal ones are kept once
-        for name, places in _overriding(tuple(map(type, features))):
-            users = tuple([features[at] for at in places if features[at].active(name)])
-            setattr(self, name, made.setdefault(tuple(map(id, users)), users) if users else ())
+        for names, places, may_rest in _overriding(tuple(map(type, features))):
+            if not may_rest:
+                users = tuple([features[at] for at in places])
+                for name in names:
+                    setattr(self, name, users)
+                continue
+            for name in names:
+                users = tuple([features[at] for at in places if features[at].active(name)])
+                setattr(self, name, made.setdefault(tuple(map(id, users)), users) if users else ())
 
     def feature(self, kind: type[T]) -> T:
         """Return the stream's feature of this class."""
         for each in self.features:
-            if isinstance(each, kind):
+            if type(each) is kind or isinstance(each, kind):
                 return each
         raise LookupError(f"the stream has no {kind.__name__}; it is to be in the list of features")
 
@@ -300,9 +306,16 @@ HOOKS = Hooks.__struct_fields__[1:]
 
 
 @lru_cache(maxsize=64)
-def _overriding(kinds: tuple[type[Feature], ...]) -> list[tuple[str, list[int]]]:
-    """Return each hook with the places of the features that override it, which all streams share."""
-    return [(name, [at for at, kind in enumerate(kinds) if name in kind.overridden]) for name in HOOKS]
+def _overriding(kinds: tuple[type[Feature], ...]) -> list[tuple[list[str], tuple[int, ...], bool]]:
+    """Return, for hooks with the same features, their names, the places of the features that override them, and True if
+    one of these says under which configurations it is active. All streams share it."""
+    together: dict[tuple[int, ...], list[str]] = {}
+    for name in HOOKS:
+        together.setdefault(tuple(at for at, kind in enumerate(kinds) if name in kind.overridden), []).append(name)
+    return [
+        (names, places, any(kinds[at].active is not Feature.active for at in places))
+        for places, names in together.items()
+    ]
 
 
 @lru_cache(maxsize=64)
