@@ -175,8 +175,10 @@ class Validation(Feature):
                 self._learn(_versions.decode(entry.state))
 
     def applied(self, operation: Operation, own: bool) -> None:
-        if isinstance(operation, CreateStream) and not own:  # what was configured until now may be of a later entry
-            self.configure(offline.stream_config(operation.config))
+        if not isinstance(operation, CreateStream) or own or operation.config == self._store.config:
+            return
+        # What was configured until now is of a later entry.
+        self.configure(offline.stream_config(operation.config))
 
     def rewound(self, last_seq: int) -> None:
         self._forget()
