@@ -162,8 +162,8 @@ class FileStores:
         Raise LogError with file and offset when it is damaged.
         """
         directory = self.directory(account, name)
-        self._remove_left(directory)
-        unknown = [each for each in self.files.names(directory) if not each.startswith(PARTS)]
+        present = self._remove_left(directory)
+        unknown = [each for each in present if not each.startswith(PARTS)]
         with naming(directory):
             store = open_store(
                 directory,
@@ -175,6 +175,7 @@ class FileStores:
                 durable_through=None,
                 now=self._now,
                 figures=self.figures,
+                present=present,
             )
         assert isinstance(store, SegmentStore)  # Invariant: memory streams are not opened
         store.notes.extend(f"{os.path.join(directory, each)} is not part of a stream: {UNKNOWN}" for each in unknown)
@@ -283,11 +284,14 @@ class FileStores:
             figures=None if memory else self.figures,
         )
 
-    def _remove_left(self, directory: str) -> None:
-        """Remove the copies and links that a killed process has left in a stream's directory."""
-        for each in self.files.names(directory):
-            if each.startswith((SENDING, REPAIRING, VERIFYING)):
-                self.files.remove_tree(os.path.join(directory, each))
+    def _remove_left(self, directory: str) -> list[str]:
+        """Remove the copies and links that a killed process has left in a stream's directory; return the names of what
+        is there."""
+        names = self.files.names(directory)
+        left = [each for each in names if each.startswith((SENDING, REPAIRING, VERIFYING))]
+        for each in left:
+            self.files.remove_tree(os.path.join(directory, each))
+        return [each for each in names if each not in left] if left else names
 
     def remove(self, account: str, name: str, note: bytes = b"") -> str:
         """Remove the files of a stream that is not open.

@@ -22,6 +22,7 @@ AT_ONCE = 8
 """Pieces of blocking work that `at_once` does at the same time."""
 
 IOV_MAX = 1024  # buffers to one pwritev: POSIX promises 16, Linux and macOS take 1024
+READ_MORE = 1 << 16  # of a file that has grown since its length was asked for
 PREAD_MAX = 1 << 30  # Linux moves at most 2 GiB - 4 KiB in one call
 
 _fdatasync: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
@@ -171,8 +172,14 @@ class Files:
 
     def read(self, path: str) -> bytes:
         """Return the whole content of a file."""
-        with naming(path), open(path, "rb") as file:
-            return file.read()
+        fd = self.open(path)
+        try:
+            content = self.read_at(fd, self.size(fd) + 1, 0)  # one more, to see the end
+            while piece := self.read_at(fd, READ_MORE, len(content)):  # it has grown meanwhile
+                content += piece
+            return content
+        finally:
+            self.close(fd)
 
     def salt(self) -> int:
         """Return an unpredictable number of 32 bits."""

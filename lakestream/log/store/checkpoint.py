@@ -17,7 +17,7 @@ import contextlib
 import os
 import struct
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import accumulate, pairwise
 from zlib import crc32
 
@@ -173,10 +173,18 @@ def _gathered(parts: Iterator[bytes]) -> Iterator[bytes]:
     yield b"".join(some)
 
 
-def recover_checkpoint(files: Files, path: str) -> tuple[StoreState, SubjectIndex, int] | None:
-    """Read the checkpoint of a stream that is not open, and remove the remains of an interrupted write."""
-    files.remove(path + TEMPORARY)
-    return read_checkpoint(files, path)
+def recover_checkpoint(
+    files: Files, path: str, present: Collection[str]
+) -> tuple[StoreState, SubjectIndex, int] | None:
+    """Read the checkpoint of a stream that is not open, and remove the remains of an interrupted write; see
+    `read_checkpoint`.
+
+    `present`: the names in its directory.
+    """
+    name = os.path.basename(path)
+    if name + TEMPORARY in present:
+        files.remove(path + TEMPORARY)
+    return read_checkpoint(files, path) if name in present else None
 
 
 def read_checkpoint(files: Files, path: str) -> tuple[StoreState, SubjectIndex, int] | None:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from zlib import crc32
 
 import msgspec
@@ -38,6 +38,7 @@ from lakestream.log.format.segment import (
     HEADER_SIZE,
     Header,
     Segment,
+    decode_end,
     decode_segment_header,
     encode_segment_header,
     first_index_of,
@@ -57,13 +58,13 @@ UNFINISHED = "{}; a crash in the middle of a write leaves this, and nothing says
 """Log text for the end of a log that cannot be told from a torn write."""
 
 
-def find_outlines(directory: str, files: Files, based: bool = False) -> list[OutlineFile]:
+def find_outlines(directory: str, files: Files, based: bool, names: Iterable[str]) -> list[OutlineFile]:
     """Return the outlines of messages that have left the log or never were in it, ascending. Raise CorruptLog.
 
-    `based`: the stream began with a copy (base.py), whose outlines are added.
+    `based`: the stream began with a copy (base.py), whose outlines are added. `names`: those in the directory.
     """
     base = outlines_of(files, os.path.dirname(directory)) if based else []
-    paths = [os.path.join(directory, name) for name in files.names(directory) if name.endswith(OUTLINE_SUFFIX)]
+    paths = [os.path.join(directory, name) for name in names if name.endswith(OUTLINE_SUFFIX)]
     return base + [OutlineFile(path, read_outline_info(files, path)) for path in paths]
 
 
@@ -94,15 +95,20 @@ def open_log(
     durable_through: int = 0,
     known_from: str = "",
     mark: SyncedMark | None = None,
+    names: Sequence[str] | None = None,
 ) -> SegmentLog:
     """Return the log in `directory`, which is made when it is not there; see `find_segments`. Block.
 
+    `names`: those in the directory, if they are known.
+
     Raise CorruptLog.
     """
-    files.make_directory(directory)
+    if not names:
+        files.make_directory(directory)
+        names = files.names(directory)
     known = Known(outlined, checkpoint_index, max(checkpoint_index, durable_through), known_from, mark or SyncedMark())
     notes: list[str] = []
-    segments = find_segments(directory, files, now, known, notes)
+    segments = find_segments(directory, names, files, now, known, notes)
     log = SegmentLog(directory, files, options, now, segments, last_term(segments))
     log.notes = notes
     return log
@@ -130,21 +136,22 @@ class Known(msgspec.Struct, frozen=True):
 
 
 def find_segments(
-    directory: str, files: Files, now: Callable[[], int], known: Known, notes: list[str]
+    directory: str, present: Sequence[str], files: Files, now: Callable[[], int], known: Known, notes: list[str]
 ) -> list[Segment]:
     """Return the segments of a log, ascending, the last one open and cut to whole frames. Raise CorruptLog.
 
     Args:
         directory: the stream's `log` directory, which exists.
+        present: the names in it, sorted.
         files: the file layer.
         now: wall time in ns, for the header of a new segment.
         known: what must be there.
         notes: gets a line for everything that is cut off, made anew or ignored.
     """
     segments: list[Segment] = []
-    names = _segment_names(directory, files, known.outlined, notes)
-    _settle_tables(directory, names, files, notes)
+    names = _segment_names(directory, present, files, known.outlined, notes)
     if len(names) > 1:
+        _settle_split(directory, names, files, notes)
         names = _join_split(directory, files, names, known.checkpoint_index)
     for position, name in enumerate(names):
         path = os.path.join(directory, name)
@@ -154,10 +161,7 @@ def find_segments(
             raise CorruptLog(path, 0, f"the segment that begins with entry {expected} is missing before it")
         first_seq = _next_seq(segments[-1]) if segments else 1
         begun = Header(expected, first_seq, now(), 0)
-        opened = _open_segment(path, files, begun, last, known, notes)
-        if opened.footer is None:
-            _scan(opened, files, known, notes)
-        segments.append(opened)
+        segments.append(_open_segment(path, files, begun, last, known, notes))
     durable_through, newest = known.durable_through, segments[-1] if segments else None
     if newest is None and max(known.outlined, durable_through):
         what = f"the segments after entry {max(known.outlined, durable_through)} are missing"
@@ -171,6 +175,8 @@ def find_segments(
     if newest is not None and (newest.footer is not None or marked < newest.newest[:2]):
         files.sync_file(newest.path)
         files.sync_directory(directory)
+    if newest is not None and newest.footer is not None and _has_torn_tables(newest.path, files):
+        _make_tables(newest.path, files, notes)
     if newest is None or newest.footer is not None:
         first_index, first_seq = (newest.last_index + 1, _next_seq(newest)) if newest is not None else (1, 1)
         if newest is not None and known.file:  # a state from another node may end with a sealed segment
@@ -181,9 +187,9 @@ def find_segments(
     return segments
 
 
-def _segment_names(directory: str, files: Files, outlined: int, notes: list[str]) -> list[str]:
+def _segment_names(directory: str, present: Sequence[str], files: Files, outlined: int, notes: list[str]) -> list[str]:
     kept = []
-    for name in files.names(directory):
+    for name in present:
         if name.endswith(".tmp"):
             files.remove(os.path.join(directory, name))
         elif is_segment_name(name):
@@ -202,11 +208,14 @@ def _next_seq(segment: Segment) -> int:
 
 
 def _open_segment(path: str, files: Files, begun: Header, last: bool, known: Known, notes: list[str]) -> Segment:
-    """Open a segment file. `begun` is the header for one whose creation was interrupted; its salt is replaced."""
+    """Open a segment file; the last one is scanned unless it is sealed. `begun` is the header for one whose creation
+    was interrupted; its salt is replaced."""
     first_index = begun.first_index
     with files.opened(path, write=True) as fd:
-        end, size = read_end(files, fd), files.size(fd)
-        header = decode_segment_header(files.read_at(fd, HEADER_SIZE, 0))
+        size = files.size(fd)
+        content = files.read_at(fd, size if last else HEADER_SIZE, 0)
+        end = decode_end(content) if last else read_end(files, fd)
+        header = decode_segment_header(content[:HEADER_SIZE])
         if isinstance(header, str):
             if not last or size > HEADER_SIZE or end is not None:
                 raise CorruptLog(path, 0, header)
@@ -215,13 +224,16 @@ def _open_segment(path: str, files: Files, begun: Header, last: bool, known: Kno
             # Killed while it was being made: the header is synced before the first frame.
             notes.append(f"{path} had {size} bytes and no header, and was begun anew: {UNFINISHED.format(header)}")
             header = _remake(files, fd, begun)
+            content = files.read_at(fd, HEADER_SIZE, 0)
         if header.first_index != first_index:
             raise CorruptLog(path, 0, f"the header says that it begins with entry {header.first_index}")
         if end is not None:
             return Segment.sealed(path, header, end.footer, end.frames_end, end.file_bytes)
-        if not last or is_packed(files.read_at(fd, HEADER_SIZE, 0)):
+        if not last or is_packed(content[:HEADER_SIZE]):
             raise CorruptLog(path, size, "the footer of this sealed segment is damaged")
-        return Segment(path, header)
+        segment = Segment(path, header)
+        _scan(segment, files, fd, content, known, notes)
+        return segment
 
 
 def _remake(files: Files, fd: int, begun: Header) -> Header:
@@ -232,16 +244,14 @@ def _remake(files: Files, fd: int, begun: Header) -> Header:
     return header
 
 
-def _scan(segment: Segment, files: Files, known: Known, notes: list[str]) -> None:
+def _scan(segment: Segment, files: Files, fd: int, content: bytes, known: Known, notes: list[str]) -> None:
     """Walk the frames of the last segment and cut off what a crash tore. Raise CorruptLog."""
-    with files.opened(segment.path, write=True) as fd:
-        content = files.read_at(fd, files.size(fd), 0)
-        wrong = _walk(segment, content, known)
-        if wrong:
-            files.truncate(fd, segment.end)
-            files.sync(fd)
-            cut = len(content.rstrip(b"\0")) - segment.end
-            notes.append(f"cut {cut} bytes at offset {segment.end} of {segment.path}: {UNFINISHED.format(wrong)}")
+    wrong = _walk(segment, content, known)
+    if wrong:
+        files.truncate(fd, segment.end)
+        files.sync(fd)
+        cut = len(content.rstrip(b"\0")) - segment.end
+        notes.append(f"cut {cut} bytes at offset {segment.end} of {segment.path}: {UNFINISHED.format(wrong)}")
 
 
 def _walk(segment: Segment, content: bytes, known: Known) -> str:
@@ -282,16 +292,10 @@ def _walk(segment: Segment, content: bytes, known: Known) -> str:
     return wrong
 
 
-def _settle_tables(directory: str, names: list[str], files: Files, notes: list[str]) -> None:
-    """Make the tables of a torn footer again, if its frames are intact; what is damaged otherwise, its readers find.
-
-    A footer is written in one piece and synced then: a power loss in between can leave its end without all of its
-    tables. The frames before it were durable, and the tables follow from them. The segment is the newest one, or the
-    one before it, if the newest holds nothing but the entries that `_split` of segment_log.py put there.
-    """
-    if names and _has_torn_tables(path := os.path.join(directory, names[-1]), files):
-        _make_tables(path, files, notes)
-    if len(names) > 1 and _has_torn_tables(path := os.path.join(directory, names[-2]), files):
+def _settle_split(directory: str, names: list[str], files: Files, notes: list[str]) -> None:
+    """Make the tables of a torn footer again in the segment before the newest one, if the newest holds nothing but the
+    entries that `_split` of segment_log.py put there; see `_make_tables`."""
+    if _has_torn_tables(path := os.path.join(directory, names[-2]), files):
         moved = _intact_frames(os.path.join(directory, names[-1]), files)
         if moved and all(frame.write == moved[0].index for frame in moved):
             _make_tables(path, files, notes)
@@ -309,6 +313,11 @@ def _has_torn_tables(path: str, files: Files) -> bool:
 
 
 def _make_tables(path: str, files: Files, notes: list[str]) -> None:
+    """Make the tables of a torn footer again, if its frames are intact; what is damaged otherwise, its readers find.
+
+    A footer is written in one piece and synced then: a power loss in between can leave its end without all of its
+    tables. The frames before it were durable, and the tables follow from them.
+    """
     with files.opened(path, write=True) as fd:
         end = read_end(files, fd)
         header = decode_segment_header(files.read_at(fd, HEADER_SIZE, 0))

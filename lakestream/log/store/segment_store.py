@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from lakestream.log.format.departures import Departures, Displaced, Removals
 from lakestream.log.format.errors import CorruptLog, LogClosed, LogError
@@ -42,6 +42,7 @@ from lakestream.log.store.segment_log import LogOptions, SegmentLog, describe, l
 from lakestream.log.store.segment_rows import SegmentRows
 from lakestream.log.store.shred import Shredder
 from lakestream.log.store.store import Store
+from lakestream.log.store.synced import NAME as MARK
 from lakestream.log.store.synced import MarkFile
 
 CHECKPOINT_BYTES = 64 << 20
@@ -66,6 +67,7 @@ def open_store(
     durable_through: int | None = 0,
     whole: bool = True,
     figures: WriteFigures | None = None,
+    present: Collection[str] | None = None,
 ) -> Store:
     """Open the stream kept in `directory`, or begin one there. Block.
 
@@ -81,6 +83,7 @@ def open_store(
             one, which keeps that itself in a synced mark (synced.py).
         whole: False if what the checkpoint covers may have left the log without a trace (there are no messages in it).
         figures: counts the writes of the log.
+        present: the names in `directory`, if they are known.
 
     Raise CorruptLog naming file and offset, StoreVersionError, OSError.
     """
@@ -88,17 +91,19 @@ def open_store(
         return MemoryStore(uid)
     files = UnsyncedFiles() if memory else files or Files()
     log_directory = os.path.join(directory, LOG_DIRECTORY)
-    files.make_directory(log_directory)
-    found = recover_checkpoint(files, os.path.join(directory, CHECKPOINT))
+    present = files.names(directory) if present is None else present
+    found = recover_checkpoint(files, os.path.join(directory, CHECKPOINT), present)
     index = found[0].index if found else 0
-    outlines = recovery.find_outlines(log_directory, files, found is not None and found[0].based)
+    names = files.names(log_directory)
+    outlines = recovery.find_outlines(log_directory, files, found is not None and found[0].based, names)
     outlined = max((outline.info.last_index for outline in outlines), default=0)
     marks = MarkFile(files, directory)
     mark, notes = None, list[str]()
     alone = durable_through is None
     if durable_through is None:
-        mark, notes = recovery.synced_through(marks, files)
-        durable_through = mark.index
+        if MARK in present:
+            mark, notes = recovery.synced_through(marks, files)
+        durable_through = mark.index if mark is not None else 0
     else:
         files.remove(marks.path)  # left by a group of one: the member's own file knows more
     log = recovery.open_log(
@@ -111,6 +116,7 @@ def open_store(
         durable_through=durable_through,
         known_from=marks.path if alone else "",
         mark=mark,
+        names=names,
     )
     log.marks = marks if alone else None
     log.figures = None if memory else figures
