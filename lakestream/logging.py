@@ -15,7 +15,7 @@ import stat
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -70,7 +70,7 @@ class Lines:
         self.lost = 0
 
     def write(self, line: bytes) -> None:
-        """Write a line, or let it wait; drop it if `BACKLOG_BYTES` wait."""
+        """Write a line, or some together, or let it wait; drop it if `BACKLOG_BYTES` wait."""
         if not self._waits:
             self._write(line)
             return
@@ -78,8 +78,8 @@ class Lines:
             if not self._writing and self._has_room(len(line)) and self._write(line):
                 return
             if self._bytes + len(line) > BACKLOG_BYTES:
-                self._dropped += 1
-                self.lost += 1
+                self._dropped += line.count(b"\n")
+                self.lost += line.count(b"\n")
             else:
                 self._backlog.append(line)
                 self._bytes += len(line)
@@ -222,6 +222,22 @@ class Logger:
         if not self.quiet or self.debugging:
             self._write("INF", text)
 
+    def info_all(self, texts: Iterable[str]) -> None:
+        """Log normal events, a line each, with as few writes as do not block."""
+        if self._syslog is not None:  # a datagram each
+            for text in texts:
+                self.info(text)
+        elif not self.quiet or self.debugging:
+            together = b""
+            for text in texts:
+                line = self._encoded("INF", text)
+                if together and len(together) + len(line) > select.PIPE_BUF:
+                    self._put(together)
+                    together = b""
+                together += line
+            if together:
+                self._put(together)
+
     def warn(self, text: str) -> None:
         """Log a warning."""
         self._write("WRN", text)
@@ -321,9 +337,12 @@ class Logger:
             os.close(old)
 
     def _write(self, level: str, text: str) -> None:
+        self._put(self._encoded(level, text))
+
+    def _put(self, lines: bytes) -> None:
         if dropped := self._lines.take_dropped():
             self._line("WRN", f"{dropped} log lines were dropped: the reader of this log was too slow")
-        self._line(level, text)
+        self._lines.write(lines)
         if self._max_bytes and self._file:
             self._rotate()
 
@@ -368,16 +387,17 @@ class Logger:
                 self._line("ERR", f"cannot remove old log file {each}: {error.strerror}")
 
     def _line(self, level: str, text: str) -> None:
+        self._lines.write(self._encoded(level, text))
+
+    def _encoded(self, level: str, text: str) -> bytes:
         if self._syslog is not None:
-            self._lines.write(self._syslog.line(level, text.translate(_ESCAPES)))
-            return
+            return self._syslog.line(level, text.translate(_ESCAPES))
         if self._json:
-            self._lines.write(self._object(level, text))
-            return
+            return self._object(level, text)
         stamp = self._time() if self._logtime else ""
         # One write per line: lines of two threads never mix. A text stays on its line whatever a client put into it.
         line = f"{self._pid}{stamp}{self._labels[level]}{text.translate(_ESCAPES)}\n"
-        self._lines.write(line.encode("utf-8", "backslashreplace"))
+        return line.encode("utf-8", "backslashreplace")
 
     @staticmethod
     def _object(level: str, text: str) -> bytes:

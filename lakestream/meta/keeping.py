@@ -66,8 +66,8 @@ class SoloKeeping(Keeping):
         for each in opened:
             self.take(each)
         ahead = self._ahead(opened)
-        for each in opened:
-            self._serve(each, ahead)
+        served = [each for each in opened if self._serve(each, ahead) is not None]
+        self._shared.log.info_all(map(_restored, served))
 
     def _ahead(self, opened: list[RecoveredLog]) -> dict[str, LogError]:
         """Return the streams whose table is ahead of their log: they must not assign a sequence twice. Block."""
@@ -103,7 +103,6 @@ class SoloKeeping(Keeping):
         self._node.replicas.serve(replica)
         if found.name in ahead:
             stream.group.give_up(ahead[found.name])
-        self._shared.log.info(f"  Restored {stream.store.msgs:,} messages for stream '{found.account} > {found.name}'")
         return replica
 
     # ------------------------------------------------------------------ accounts
@@ -165,6 +164,7 @@ class SoloKeeping(Keeping):
             self._moving.discard((account, name))
             replica = self._serve(found, ahead)
             if replica is not None and found.stream is not None:
+                self._shared.log.info(_restored(found))
                 self._close(replica, found.stream)  # if the account has lost JetStream meanwhile
             self._run_waiting(account)
 
@@ -199,6 +199,12 @@ class SoloKeeping(Keeping):
             return create, found.stream.store.leave(encode(create), shared.lake.keeps(create))
 
         shared.io.submit(remove, removed)
+
+
+def _restored(found: RecoveredLog) -> str:
+    """Return the log line for a stream that serves again."""
+    assert found.stream is not None
+    return f"  Restored {found.stream.store.msgs:,} messages for stream '{found.account} > {found.name}'"
 
 
 def _known(found: RecoveredLog) -> tuple[bytes, str, int]:

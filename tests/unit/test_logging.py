@@ -204,6 +204,22 @@ def test_a_line_longer_than_a_pipe_takes_at_once_is_written_whole() -> None:
     assert [line.split()[-1] for line in _read_all(reader)] == [text, "y"]
 
 
+def test_many_lines_are_written_together_in_pieces_that_a_pipe_takes_at_once() -> None:
+    reader, writer = os.pipe2(os.O_DIRECT)  # keeps writes apart
+    log = Logger(descriptor=writer, logtime=False)
+    log.info_all(f"{number} {'x' * 50}" for number in range(200))
+    log.info_all([])
+    pieces = []
+    while sum(piece.count(b"\n") for piece in pieces) < 200:
+        pieces.append(os.read(reader, 1 << 16))
+    log.close()
+    os.close(writer)
+    os.close(reader)
+    assert [line.split()[2] for line in b"".join(pieces).splitlines()] == [b"%d" % number for number in range(200)]
+    assert len(pieces) < 8
+    assert max(map(len, pieces)) <= select.PIPE_BUF
+
+
 def test_a_repeated_failure_is_logged_once_in_its_interval(capfd: pytest.CaptureFixture[str]) -> None:
     log = Logger(logtime=False)
     for key in ("a", "a", "b"):
