@@ -89,6 +89,8 @@ def name_of(directory: str) -> str:
 
 def normalise(lake: str) -> str:
     """Return the lake's root as an absolute path without a trailing slash, or as a URL when it is not a directory."""
+    if lake.startswith("/") and not lake.endswith("/") and "//" not in lake and "/." not in lake:
+        return lake  # most are; a start asks for each stream
     if lake.startswith("file:"):
         return os.path.abspath(unquote(urlsplit(lake).path))
     if "://" in lake:
@@ -141,6 +143,12 @@ def local_root(lake: str) -> str:
 def table(lake: str, stream: str, account: str = DEFAULT_ACCOUNT) -> str:
     """Return the path or URL of a stream's Delta table."""
     return f"{_account_root(lake, account)}/{STREAMS}/{directory_name(stream)}"
+
+
+def parents(lake: str, account: str = DEFAULT_ACCOUNT) -> tuple[str, str]:
+    """Return the directories that hold the tables, and the staging directories, of an account's streams."""
+    root = _account_root(lake, account)
+    return f"{root}/{STREAMS}", f"{root}/{SEGMENTS}"
 
 
 def clone_entry(lake: str, table: str) -> str:

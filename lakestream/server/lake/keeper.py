@@ -21,6 +21,7 @@ from lakestream.config.options import LakeOptions
 from lakestream.lake.errors import BadPolicy, LakeAway, LakeError, OlderLake, OlderStore, StorageFailed
 from lakestream.lake.staging import staging
 from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.storage.locks import COMPACTOR_LOCK, LockState, lock_state
 from lakestream.lake.table import defaults, policy
 from lakestream.lake.table.check import Budget
@@ -105,6 +106,8 @@ class LakeKeeper:
         self._order: dict[StreamSync, None] = {}
         """All of them, in the order of the looks at those at rest."""
         self._rest_looks = 0.0
+        self._absent: set[str] = set()
+        """Uids of streams of which the lake had nothing when the server started: their first look is done."""
         self._unmarked: dict[str, tuple[tuple[str, str], str]] = {}
         """Deleted streams by uid that are not marked in the lake yet: (account, name), and the error."""
         self._started = self._stopped = False
@@ -303,7 +306,8 @@ class LakeKeeper:
         sync.history.on_failure = functools.partial(self._stir, sync)
         if stream.config.mirror is not None:  # no other stream becomes one later
             stream.mirroring.clones = self._clones
-        sync.checked = sync.is_new = stream.is_new
+        sync.is_new, sync.checked = stream.is_new, stream.is_new or stream.uid in self._absent
+        self._absent.discard(stream.uid)
         self._look(sync)
 
     def detached(self, stream: Stream) -> None:
@@ -357,11 +361,18 @@ class LakeKeeper:
             return []
         pool = ThreadPoolExecutor(min(LOOKING, len(filed)), thread_name_prefix="lake-look")
         began = time.monotonic()
+        survey = pool.submit(self._survey, {stream.account for stream in filed})
+        wait([survey], self._look_seconds)
+        present = survey.result() if survey.done() and survey.exception() is None else None
+        if present is not None:
+            absent = [stream for stream in filed if _is_absent(stream, present[stream.account])]
+            self._absent.update(stream.uid for stream in absent)
+            filed = [stream for stream in filed if stream.uid not in self._absent]
         looks = {
             pool.submit(StreamSync(stream, self.root, Grace(0, 0), EarlySeals(0)).older_store): stream
             for stream in filed
         }
-        done, late = wait(looks, self._look_seconds)
+        done, late = wait(looks, max(self._look_seconds - (time.monotonic() - began), 0.0))
         if not self._started:  # one start, however many accounts
             self._look_seconds = max(self._look_seconds - (time.monotonic() - began), 0.0)
         pool.shutdown(wait=False, cancel_futures=True)
@@ -379,6 +390,21 @@ class LakeKeeper:
                 f"streams {', '.join(names[:5])}{more}: {NOT_COMPARED}: the lake at {self.root} did not answer in time"
             )
         return found
+
+    def _survey(self, accounts: Collection[str]) -> dict[str, set[str]] | None:
+        """Return the names of the directories that the streams of these accounts have in the lake, by account; None if
+        it is not known to be this server's lake. Block.
+
+        Raise LakeError, OSError.
+        """
+        if not self.presence.probe.lake_id:
+            return None
+        self.presence.probe.check()
+        storage = open_storage(self.root)
+        return {
+            account: {name for parent in paths.parents(self.root, account) for name in storage.directories(parent)}
+            for account in accounts
+        }
 
     def deleted(self, create: CreateStream, directory: str, done: Callable[[], None]) -> None:
         identity = deleted_streams.identity_of(create)
@@ -666,3 +692,9 @@ def _shown(key: tuple[str, str]) -> str:
     """Return a stream's account and name as one name, as in SQL."""
     account, name = key
     return name if account == GLOBAL_ACCOUNT else f"{account}/{name}"
+
+
+def _is_absent(stream: Stream, present: Collection[str]) -> bool:
+    """Return True if the lake has nothing of a stream, and must not have: its whole log is here."""
+    store = stream.store
+    return not store.left_through and not store.based and paths.directory_name(stream.name) not in present

@@ -73,6 +73,7 @@ class World:
             probes: Any = InlineIo()  # a read that fails awaits a probe, in an event loop that does not turn `io`
             lakes.require(str(directory / "lake"), create=True)
             self.keeper = LakeKeeper(str(directory / "lake"), LakeOptions(), clock, io, self.log, probes)
+            self.keeper.presence.probe.expect(lakes.read_id(lakes.open_storage(str(directory / "lake"))))
             self.engines.shared.lake = self.keeper
         self.apis = {name: Api(self.engines.serve(name)) for name in accounts}
         self.engines.recover()

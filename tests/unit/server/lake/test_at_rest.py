@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -152,3 +153,38 @@ def test_messages_of_a_stream_whose_table_is_kept_are_staged_when_it_is_deleted(
     assert resting.world.ask("A", "$JS.API.STREAM.DELETE.KEPT")["success"]
     resting.poll(3)
     assert len(list(resting.lock.parent.glob("**/KEPT/*/*.seg"))) == 1
+
+
+def test_a_start_looks_for_the_streams_that_the_lake_may_have_alone(resting: Resting, tmp_path: Path) -> None:
+    resting.world.create("A", "NEW")
+    resting.world.stop()
+    resting.looks.clear()
+    world = World(tmp_path, "A", lake=True)
+    world.settle()
+    assert sorted(resting.looks) == sorted(f"S{number}" for number in range(STREAMS))
+    resting.world, resting.keeper = world, world.keeper
+    world.engines.of("A").streams["NEW"].store.log.options = LogOptions(seal_age_ns=1)
+    world.keeper.start()
+    world.publish("A", "NEW")
+    assert "NEW" in resting.poll(30)
+    assert len(list(resting.lock.parent.glob("**/*.seg"))) == STREAMS + 1
+
+
+def test_a_store_that_is_older_than_what_was_staged_takes_no_messages(resting: Resting, tmp_path: Path) -> None:
+    resting.world.create("A", "NEW")
+    resting.world.stop()
+    copy = tmp_path / "copy"
+    shutil.copytree(tmp_path / "jetstream", copy)
+    world = World(tmp_path, "A", lake=True)
+    world.engines.of("A").streams["NEW"].store.log.options = LogOptions(seal_age_ns=1)
+    world.keeper.start()
+    world.publish("A", "NEW")
+    resting.world = world
+    resting.poll(30)
+    assert len(list(resting.lock.parent.glob("**/*.seg"))) == STREAMS + 1
+    world.stop()
+    shutil.rmtree(tmp_path / "jetstream")
+    copy.rename(tmp_path / "jetstream")
+    resting.world = World(tmp_path, "A", lake=True)
+    assert "older copy" in resting.world.publish("A", "NEW")["error"]["description"]
+    assert resting.world.publish("A", "S0")["seq"] == 2
