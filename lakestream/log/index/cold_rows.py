@@ -127,6 +127,10 @@ class FileBlock:
         start = end + 4 * rows + 8 * sum(counts[:row])
         return int.from_bytes(data[start : start + 8 * counts[row]], "little")
 
+    def names(self) -> list[bytes]:
+        """Return every subject, in order. Any thread. Raise CorruptLog, FileNotReadable."""
+        return decode_names(self.read())
+
     def rows(self) -> dict[bytes, int]:
         """Return every subject with its packed sequences, in order. Any thread. Raise CorruptLog, FileNotReadable."""
         return decode_rows(self.read())
@@ -164,11 +168,16 @@ def first_name(data: bytes) -> bytes:
     return data[_HEAD.size + 1 : data.index(b" ", _HEAD.size + 1)]
 
 
+def decode_names(data: bytes) -> list[bytes]:
+    """Return every subject of a block, in order."""
+    return data[_HEAD.size + 1 : _HEAD.size + _HEAD.unpack_from(data)[2] - 1].split(b" ")
+
+
 def decode_rows(data: bytes) -> dict[bytes, int]:
     """Return every subject of a block with its packed sequences, in order."""
     _, rows, size, single = _HEAD.unpack_from(data)
     end = _HEAD.size + size
-    names = data[_HEAD.size + 1 : end - 1].split(b" ")
+    names = decode_names(data)
     if single:
         return dict(zip(names, array("Q", data[end:]), strict=True))
     start = end + 4 * rows

@@ -148,7 +148,7 @@ class Leaves:
         OSError.
 
         Args:
-            seek: skips subjects that nobody wants, where all of a leaf are in memory.
+            seek: skips subjects that nobody wants.
         """
         held, low = self._held, head
         end = head[:-1] + b"/" if head else b""  # the byte after the dot that ends every head
@@ -162,12 +162,12 @@ class Leaves:
                     break
             at = bisect_right(self.lows, low) - 1
             leaf, high = self.leaves[at], self._high(at)
-            if seek is not None and leaf.block is None:
-                some, low = seek.choose(leaf.in_order(), low, end)
+            if seek is not None:
+                some, low, away = self._sought(at, seek, low, end)
                 found += some
                 leaves += 1
-                if leaves == SOUGHT_LEAVES:
-                    yield found, []
+                if leaves == SOUGHT_LEAVES or leaf.block is not None:
+                    yield found, away
                     found, leaves = [], 0
             else:
                 here, away = leaf.names, list[bytes]()
@@ -175,7 +175,7 @@ class Leaves:
                     here = leaf.in_order()
                     here = here[bisect_left(here, head) : bisect_left(here, end)]
                 if leaf.block is not None:
-                    away = [name for name in self.copy(at).block_rows() if name not in held and name.startswith(head)]
+                    away = [name for name in self.copy(at).block_names() if name not in held and name.startswith(head)]
                 if floor != head and self.lows[at] < floor:  # leaves were joined: the names before were yielded
                     here, away = [name for name in here if name >= floor], [name for name in away if name >= floor]
                 yield found + here, away
@@ -185,6 +185,16 @@ class Leaves:
             low = max(low, high)
         if found:
             yield found, []
+
+    def _sought(self, at: int, seek: SubjectSeeker, low: bytes, end: bytes) -> tuple[list[bytes], bytes, list[bytes]]:
+        """Return the subjects of one leaf from `low` on that somebody wants, in memory, and in the file alone; between
+        them the first subject that may be wanted behind them. Raise CorruptLog, ReadFailed."""
+        leaf, held = self.leaves[at], self._held
+        here, after = seek.choose(leaf.in_order(), low, end)
+        if leaf.block is None:
+            return here, after, []
+        away, behind = seek.choose(self.copy(at).block_names(), low, end)
+        return here, min(after, behind), [name for name in away if name not in held]
 
     def copy(self, at: int) -> LeafCopy:
         """Return one leaf as it is now."""
@@ -317,6 +327,15 @@ class LeafCopy:
         if low is None:
             return rows
         return {name: packed for name, packed in rows.items() if low <= name and (high is None or name < high)}
+
+    def block_names(self) -> list[bytes]:
+        """Return the subjects of its block in order. Any thread. Raise CorruptLog, ReadFailed."""
+        if self.block is None:
+            return []
+        names, low, high = self.block.names(), self._low, self._high
+        if low is None:
+            return names
+        return names[bisect_left(names, low) : len(names) if high is None else bisect_left(names, high)]
 
     def rows(self, held: dict[bytes, Held], through: int) -> dict[bytes, int]:
         """Return its subjects in order with their packed sequences ≤ `through`. Any thread.

@@ -600,7 +600,7 @@ CHANGES = st.lists(
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(CHANGES, CHANGES, st.sampled_from([b">", b"k.*", b"k.0001*.>", b"k.>"]))
+@given(CHANGES, CHANGES, st.sampled_from([b">", b"k.*", b"k.0001*.>", b"k.>", b"*.000100"]))
 def test_an_index_that_changes_while_it_is_listed_shows_each_subject_that_stays_once(
     before: list[tuple[str, int]], meanwhile: list[tuple[str, int]], pattern: bytes
 ) -> None:
@@ -700,7 +700,7 @@ def test_weighing_an_index_asks_only_those_with_memory() -> None:
     assert looked[0] == 0
 
 
-@pytest.mark.parametrize("cooled", [0, 3000])
+@pytest.mark.parametrize("cooled", [0, 3000, 10_000])
 def test_subjects_between_those_that_match_are_skipped(tmp_path: Path, cooled: int) -> None:
     index = SubjectIndex()
     index.keep_within(IndexMemory(1 << 60), Files(), str(tmp_path))
