@@ -198,6 +198,10 @@ def _through(store: Store, seq: int) -> Parts:
 
 def _some_subjects(store: Store, pattern: bytes) -> Iterator[list[bytes] | None]:
     """Yield the subjects that match `pattern` in lists, and None where others may have a turn."""
+    if is_literal(pattern):
+        if pattern in store.subjects:
+            yield [pattern]
+        return
     compared = 0
     for some in store.subjects.some_matching(pattern):
         for at in range(0, len(some), PART_SUBJECTS):
