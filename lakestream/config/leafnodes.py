@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -20,6 +21,8 @@ from lakestream.config.options import (
     LEAF,
     OFF,
     S2_AUTO,
+    WEBSOCKETS,
+    HttpProxy,
     LeafLogin,
     LeafOptions,
     LeafRemote,
@@ -41,8 +44,8 @@ from lakestream.config.values import (
     as_positive_duration,
     as_text,
     converted,
+    find,
     go_kind,
-    not_served,
     shown,
 )
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
@@ -226,10 +229,6 @@ def _name(item: Item) -> str:
 
 
 _ISOLATE = ("isolate_leafnode_interest", "isolate")
-_NO_WEBSOCKET = (
-    "leaf nodes connect by TCP or TLS: use the port of the other side's `leafnodes` block "
-    "(docs/not-served.md#leaf-nodes-over-websocket)"
-)
 
 
 def _urls(key: str, item: Item) -> tuple[RemoteAddress, ...]:
@@ -237,21 +236,27 @@ def _urls(key: str, item: Item) -> tuple[RemoteAddress, ...]:
         raise item.error(f"Expected remote leafnode url to be an array or string, got {shown(item)}")
     entries = item.value if isinstance(item.value, list) else [item]
     texts = [as_text(key, entry) for entry in entries]
-    over_websocket = [text for text in texts if text.split("://")[0] in ("ws", "wss")]
+    over_websocket = [text for text in texts if text.split("://")[0] in WEBSOCKETS]
     if over_websocket and len(over_websocket) < len(texts):
         mixed = " ".join(map(quoted, texts))
         raise StartError(
             f"remote leaf node configuration cannot have a mix of websocket and non-websocket urls: [{mixed}]"
         )
-    if over_websocket:
-        raise not_served(key, item, _NO_WEBSOCKET)
     found: dict[RemoteAddress, None] = {}
     for entry, text in zip(entries, texts, strict=True):
         try:
             address = remote_url(_ported(text))
         except ValueError as error:
             raise entry.error(f'"{key}": {error}') from error
-        found[address._replace(scheme="tls" if address.scheme == "tls" else LEAF)] = None
+        if over_websocket:
+            scheme, path = text.split("://")[0], urlsplit(text).path
+            if re.fullmatch(r"[!$&-;=@-Z_a-z~%]*", path) is None:
+                raise entry.error(
+                    f'"{key}": the path must be of letters, digits and marks of URLs; escape others by "%"'
+                )
+            found[address._replace(scheme=scheme, path=path)] = None
+        else:
+            found[address._replace(scheme="tls" if address.scheme == "tls" else LEAF)] = None
     if not found:
         raise item.error(f'"{key}" is empty')
     return tuple(found)
@@ -260,7 +265,7 @@ def _urls(key: str, item: Item) -> tuple[RemoteAddress, ...]:
 def _ported(text: str) -> str:
     """Return a URL with the port for leaf nodes where it names none, and with a scheme of this server."""
     scheme, _, rest = text.rpartition("://")
-    scheme = {"leaf": LEAF, "nats": LEAF, "": LEAF}.get(scheme, scheme)
+    scheme = {"leaf": LEAF, "nats": LEAF, "": LEAF, "ws": LEAF, "wss": LEAF}.get(scheme, scheme)
     authority = rest.split("/")[0].rpartition("@")[2]
     if re.search(r":[0-9]+$", authority) is None:
         rest = rest.replace(authority, f"{authority}:{LEAF_PORT}") if authority else rest
@@ -302,14 +307,13 @@ LEAF_REMOTE: dict[str, Rule] = {
     **dict.fromkeys(_ISOLATE, ("isolated", _flag)),
     **dict.fromkeys(("no_randomize", "dont_randomize"), ("*", _in_order)),
     "disabled": ("disabled", _flag),
+    **dict.fromkeys(
+        ("ws_compress", "ws_compression", "websocket_compress", "websocket_compression"), ("ws_compression", _flag)
+    ),
+    **dict.fromkeys(("ws_no_masking", "websocket_no_masking"), ("ws_no_masking", _flag)),
+    "proxy": ("proxy", lambda key, item: _proxy(key, item)),
 }
-_OVER_WEBSOCKET = (
-    *("ws_compress", "ws_compression", "websocket_compress", "websocket_compression"),
-    *("ws_no_masking", "websocket_no_masking"),
-)
 LEAF_REMOTE_MISSING = {
-    **dict.fromkeys(_OVER_WEBSOCKET, _NO_WEBSOCKET),
-    "proxy": "connect to the other side directly",
     **dict.fromkeys(("jetstream_cluster_migrate", "js_cluster_migrate"), "leaders of streams stay where they are"),
     "hub": "this side is the leaf node; let the other side connect here",
 }
@@ -330,8 +334,12 @@ def _remotes(key: str, item: Item) -> dict[str, Any]:
         if "urls" not in values:
             raise entry.error('"remotes" needs a url')
         dial = {name: values.pop(name) for name in list(values) if name in _OF_DIAL}
-        if any(address.scheme == "tls" for address in dial["urls"]):
+        over_websocket = dial["urls"][0].scheme in WEBSOCKETS
+        if values.get("proxy") is not None:
+            _check_proxy(find(entry.value, "proxy"), dial, values, warnings)
+        if any(address.scheme in ("tls", "wss") for address in dial["urls"]):
             dial.setdefault("tls", RemoteTls())
+        if not over_websocket:
             dial["urls"] = tuple(address._replace(scheme=LEAF) for address in dial["urls"])
         remote = LeafRemote(dial=RemoteOptions(**dial), **values)
         if _places(remote) in map(_places, found):
@@ -340,6 +348,44 @@ def _remotes(key: str, item: Item) -> dict[str, Any]:
             raise first.error(f"duplicate remote urls=[{urls}], account={quoted(remote.dial.account)}")
         found.append(remote)
     return {"remotes": tuple(found), "warnings": warnings}
+
+
+LEAF_PROXY: dict[str, Rule] = {
+    "url": ("url", as_text),
+    "username": ("user", as_text),
+    "password": ("password", as_text),
+    "timeout": ("timeout_ns", as_pause),
+}
+
+
+def _proxy(key: str, item: Item) -> HttpProxy | None:
+    if not isinstance(item.value, dict):
+        raise item.error(f"Expected proxy to be a map, got {go_kind(item.value)}")
+    values = converted(item.value, LEAF_PROXY)
+    values.pop("warnings", None)
+    url = urlsplit(values.pop("url", ""))
+    if not (url.scheme or url.netloc or url.path):
+        return None
+    if url.scheme not in ("http", "https"):
+        raise item.error(f"proxy URL scheme must be http or https, got: {url.scheme}")
+    if url.scheme == "https":
+        raise item.error('"proxy": proxies are reached without TLS; write http:// in the url')
+    if not url.hostname:
+        raise item.error("proxy URL must specify a host")
+    if bool(values.get("user")) != bool(values.get("password")):
+        raise item.error("proxy username and password must both be specified or both be empty")
+    values = {name: value for name, value in values.items() if value}
+    return HttpProxy(host=url.hostname, port=url.port or 80, **values)
+
+
+def _check_proxy(item: Item, dial: dict[str, Any], values: dict[str, Any], warnings: list[str]) -> None:
+    """Check a proxy against the URLs; one that is not used is removed."""
+    schemes = {address.scheme for address in dial["urls"]}
+    if schemes.isdisjoint(WEBSOCKETS):
+        values["proxy"] = None
+        warnings.append(f"{item.file}:{item.line}:{item.column}: proxy settings only apply to WebSocket connections")
+    elif "wss" in schemes and "tls" not in dial:
+        raise item.error("proxy is configured, and a wss:// URL: that needs a `tls` block in the remote")
 
 
 def _places(remote: LeafRemote) -> tuple[tuple[tuple[str, int], ...], str]:

@@ -97,14 +97,19 @@ PORTS = {"nats": 4222, "tls": 4222, LEAF: 7422}
 """Schemes of a remote's URL, and their default ports."""
 
 
+WEBSOCKETS = ("ws", "wss")
+"""Schemes of a leaf remote's URL over WebSocket."""
+
+
 class RemoteAddress(NamedTuple):
-    """Address of a remote and credentials there; `user` "": those of the block."""
+    """Address of a remote and credentials there; `user` "": those of the block. `path`: of a URL of WebSocket."""
 
     scheme: str
     host: str
     port: int
     user: str = ""
     password: str = ""
+    path: str = ""
 
     @property
     def shown(self) -> str:
@@ -361,6 +366,16 @@ class LeafLogin(msgspec.Struct, frozen=True):
     account: str = ""
 
 
+class HttpProxy(msgspec.Struct, frozen=True, kw_only=True):
+    """A proxy of HTTP that passes connections on (CONNECT); `user` "": without a login."""
+
+    host: str
+    port: int
+    user: str = ""
+    password: str = ""
+    timeout_ns: int = 5 * SECOND
+
+
 class LeafRemote(msgspec.Struct, frozen=True, kw_only=True):
     """A server that this one joins as a leaf node.
 
@@ -370,6 +385,8 @@ class LeafRemote(msgspec.Struct, frozen=True, kw_only=True):
         compression: one of COMPRESSIONS.
         isolate: ask for no interest of its other leaf nodes; `isolated`: tell it no interest of other leaf nodes.
         disabled: do not dial.
+        ws_compression: ask for compression over WebSocket; `ws_no_masking`: ask to send frames without masks.
+        proxy: the way over WebSocket; None: connect directly.
     """
 
     dial: RemoteOptions
@@ -379,6 +396,9 @@ class LeafRemote(msgspec.Struct, frozen=True, kw_only=True):
     isolate: bool = False
     isolated: bool = False
     disabled: bool = False
+    ws_compression: bool = False
+    ws_no_masking: bool = False
+    proxy: HttpProxy | None = None
 
 
 class LeafOptions(msgspec.Struct, frozen=True, kw_only=True):

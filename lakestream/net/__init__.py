@@ -23,7 +23,7 @@ In reading order:
 - `tracing.py`: Message tracing: the path of a message, sent to the subject that its publisher named (Nats-Trace-Dest).
 - `tracer.py`: Protocol trace in the log (-V), line by line, as nats-server writes it.
 - `keep_alive.py`: PINGs of a connection to another server, and the decision that the other side is dead.
-- `websocket/`: Clients over WebSocket.
+- `websocket/`: Clients and leaf nodes over WebSocket.
 - `leaf/`: Leaf nodes: the listener for them, and the servers that this one joins as one.
 - `remote/`: Connections to servers outside the cluster.
 - `peers/`: Connections to the other nodes of the cluster.

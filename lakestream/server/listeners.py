@@ -24,6 +24,7 @@ from lakestream.server.reloading import tls_changes
 if TYPE_CHECKING:
     from lakestream.net.leaf.nodes import LeafNodes
     from lakestream.net.tls import ServerContext
+    from lakestream.net.websocket.transport import AcceptedClient
     from lakestream.ops.monitoring.monitored import Monitored
     from lakestream.ops.monitoring.pages import Pages
     from lakestream.ops.monitoring.port import HttpSite
@@ -97,7 +98,7 @@ class Listeners:
             from lakestream.server.websocket import WebSocketListener  # with HTTP and frames, which few servers need
 
             self.websocket = WebSocketListener(
-                options.websocket, self._make, self._clock, self._log, self._turn, shared=shared
+                options.websocket, self._framed, self._clock, self._log, self._turn, shared=shared
             )
             await self.websocket.open()
         if options.mqtt is not None and options.mqtt.port and not self._log.quiet:  # the first worker has all sessions
@@ -115,6 +116,12 @@ class Listeners:
         )
         self._port = self._clients.port
         return self._port
+
+    def _framed(self, upgrade: Upgrade) -> AcceptedClient | None:
+        """Return the connection of a client or leaf node over WebSocket; None where leaf nodes are not served."""
+        if not upgrade.leaf:
+            return self._make(upgrade)
+        return self._leafnodes.accepted(upgrade) if self._leafnodes is not None else None
 
     def _console(self, node: Monitored, pages: Pages) -> HttpSite | None:
         """Return the web console; None, with a line in the log, if its package is not installed."""

@@ -410,8 +410,8 @@ class Node:
             self._cleanups.append(address.withdraw)
 
     # ------------------------------------------------------------------ surroundings of leaf nodes
-    def leaf_urls(self) -> tuple[str, ...]:
-        return self.cluster.connect_urls(LEAFNODE)
+    def leaf_urls(self, kind: str = LEAFNODE) -> tuple[str, ...]:
+        return self.cluster.connect_urls(kind)
 
     @property
     def cluster_name(self) -> str:

@@ -13,12 +13,11 @@ from msgspec.structs import replace
 from lakestream.config.errors import StartError
 from lakestream.config.options import SECOND, WebSocketOptions
 from lakestream.logging import Logger
-from lakestream.net.connection import Connection
 from lakestream.net.identity import advertised, urls_of
 from lakestream.net.listener import Listener, ListenError, TlsEntry, bind
 from lakestream.net.tls import ServerContext
 from lakestream.net.turn import Turn
-from lakestream.net.websocket.transport import WebSockets
+from lakestream.net.websocket.transport import AcceptedClient, WebSockets
 from lakestream.net.websocket.upgrade import Upgrade
 from lakestream.ports import Clock
 
@@ -31,7 +30,7 @@ class WebSocketListener:
 
     Args:
         options: its settings.
-        make: makes the connection of an accepted client.
+        make: makes the connection of an accepted client or leaf node; None: leaf nodes are not served.
         turn: the turn of the event loop that all clients share.
         shared: other processes listen there too.
 
@@ -47,7 +46,7 @@ class WebSocketListener:
     def __init__(
         self,
         options: WebSocketOptions,
-        make: Callable[[Upgrade], Connection],
+        make: Callable[[Upgrade], AcceptedClient | None],
         clock: Clock,
         log: Logger,
         turn: Turn,

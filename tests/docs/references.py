@@ -125,6 +125,7 @@ BLOCKS: tuple[Keys, ...] = (
         leafnodes.LEAF_REMOTE_HARMLESS,
         leafnodes.LEAF_REMOTE_MISSING,
     ),
+    Keys("leafnodes.remotes[].proxy", leafnodes.LEAF_PROXY, options.HttpProxy(host="", port=0)),
     Keys("remotes[]", remote.REMOTE),
     Keys("remotes[].tls", remote.REMOTE_TLS, options.RemoteTls()),
     Keys("leafnodes.remotes[].tls", tls.DIALLING, missing=tls.NOT_DIALLING),

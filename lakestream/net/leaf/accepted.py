@@ -42,6 +42,7 @@ from lakestream.net.listener import Arrival, SetupError, peer_of
 from lakestream.net.outbox import Accepted
 from lakestream.net.tls import PeerCertificate, TlsState
 from lakestream.net.unsent import Unsent
+from lakestream.net.websocket.upgrade import Upgrade
 from lakestream.ports import Clock, Timer
 from lakestream.protocol import frames
 from lakestream.protocol.decoding import DECODE_ERRORS
@@ -119,8 +120,12 @@ class LeafOwner(Protocol):
 class AcceptedLeaf(Accepted, Arrival):
     """One leaf node.
 
+    Args:
+        upgrade: the handshake of one over WebSocket; None: it speaks over TCP or TLS.
+
     Attributes:
         kind: LEAFNODE.
+        upgrade: that handshake.
         peer: as its CONNECT describes it; None before.
         account: the account that it is in; None before the login.
         login: its user; that of nobody before it logged in.
@@ -133,9 +138,9 @@ class AcceptedLeaf(Accepted, Arrival):
     kind = LEAFNODE
     patient = True
 
-    def __init__(self, owner: LeafOwner, identifier: int) -> None:
+    def __init__(self, owner: LeafOwner, identifier: int, upgrade: Upgrade | None = None) -> None:
         super().__init__(owner.unsent)
-        self.id = identifier
+        self.id, self.upgrade = identifier, upgrade
         self.name = self.user = self.lang = self.version = ""
         self.host, self.port = "", 0
         self.nonce = new_nonce()
@@ -191,7 +196,19 @@ class AcceptedLeaf(Accepted, Arrival):
     @property
     def label(self) -> str:
         """Return the address and number of the connection as the log shows them."""
-        return f"{self.host}:{self.port} - lid:{self.id}"
+        if self.upgrade is None:
+            return f"{self.host}:{self.port} - lid:{self.id}"
+        source = f"{self.upgrade.forwarded_for}/" if self.upgrade.forwarded_for else ""
+        return f"{source}{self.host}:{self.port} - lid_ws:{self.id}"
+
+    def described(self) -> str:
+        """Return how the log shows the leaf node."""
+        return self.label
+
+    @property
+    def max_payload(self) -> int:
+        """Return the bytes of the largest message that is accepted."""
+        return self._parser.max_payload
 
     def arrived(self, host: str, port: int) -> None:
         self._registered = True
@@ -233,11 +250,19 @@ class AcceptedLeaf(Accepted, Arrival):
     @property
     def _pings(self) -> tuple[int, int]:
         settings, options = self._settings, self._owner.options
-        return settings.ping_interval_ns or options.ping_interval_ns, settings.ping_max or options.ping_max
+        over_websocket = options.websocket.ping_interval_ns if self.upgrade is not None else 0
+        interval_ns = over_websocket or settings.ping_interval_ns or options.ping_interval_ns
+        return interval_ns, settings.ping_max or options.ping_max
 
     @property
     def _settings(self) -> LeafOptions:
         return self._owner.options.leafnodes
+
+    @property
+    def offered(self) -> str:
+        """Return the compression that it is offered. Over WebSocket none: nats-server puts the frames into the stream
+        of S2 then, so that nothing on the way could read them."""
+        return OFF if self.upgrade is not None else self._settings.compression
 
     @property
     def certificate(self) -> PeerCertificate | None:
@@ -296,7 +321,7 @@ class AcceptedLeaf(Accepted, Arrival):
         """Handle what comes before the login: an INFO about compression, and CONNECT."""
         start = bytes(self._greeting[: len(_FIRST_WORDS[0])]).upper()
         word = next((word for word in _FIRST_WORDS if word.startswith(start[: len(word)])), None)
-        if word is None or (word == b"INFO " and (self._negotiated or self._settings.compression == OFF)):
+        if word is None or (word == b"INFO " and (self._negotiated or self.offered == OFF)):
             self._refuse("")
             return
         end = self._greeting.find(b"\n")
@@ -320,7 +345,7 @@ class AcceptedLeaf(Accepted, Arrival):
         """Begin to compress if both sides want it."""
         self._negotiated = True
         try:
-            self.compression = agreed(self._settings.compression, wanted)
+            self.compression = agreed(self.offered, wanted)
         except ValueError as error:
             raise LeafEnded(str(error), "Compression Error") from None
         if self.compression != OFF:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from lakestream.config.account_options import Permissions, SubjectRule
-from lakestream.config.options import OFF, LeafOptions, LeafRemote, RemoteAddress
+from lakestream.config.options import OFF, WEBSOCKETS, LeafOptions, LeafRemote, RemoteAddress, RouteUrl
 from lakestream.logging import Logger
 from lakestream.net.accounts.permissions import Rules
 from lakestream.net.identity import Identity
@@ -24,6 +24,7 @@ from lakestream.net.leaf.rights import as_user, denied
 from lakestream.net.remote import dial as remote_dial
 from lakestream.net.remote.leaf_link import WRONG_PORT, Holder
 from lakestream.net.remote.outgoing import MAX_PINGS, OutgoingConnection
+from lakestream.net.websocket.upgrade import Agreement
 from lakestream.ports import ClientInfo, Clock
 from lakestream.protocol import frames
 from lakestream.protocol.api.request import NATS_VERSION
@@ -61,6 +62,7 @@ class DialledConnection(OutgoingConnection):
         up: done with True once the exchange is open, with False when it is refused or the connection ended.
         over: done with the reason when the connection has ended.
         info: the fields of the last INFO.
+        agreement: of the handshake over WebSocket; None: over TCP or TLS.
         exchange: None before `up`.
         connected: CONNECT was sent.
     """
@@ -75,9 +77,10 @@ class DialledConnection(OutgoingConnection):
         self.up: asyncio.Future[bool] = loop.create_future()
         self.over: asyncio.Future[str] = loop.create_future()
         self.info: dict[str, Any] = {}
+        self.agreement: Agreement | None = None
         self.exchange: Exchange | None = None
         self.connected = False
-        self.refused = self.reason = ""
+        self.refused = self.reason = self.close_reason = ""
         self._opened, self._log, self._label = opened, log, label
         self._parser = LeafParser()
         self._packing: LeafPacking | None = None
@@ -141,6 +144,16 @@ class DialledConnection(OutgoingConnection):
     def pack(self) -> None:
         """Read and write S2 streams from now on."""
         self._packing = LeafPacking()
+
+    # ------------------------------------------------------------------ WebSocketClient
+    @property
+    def max_payload(self) -> int:
+        """Return the bytes of the largest message that is accepted."""
+        return self._parser.max_payload
+
+    def described(self) -> str:
+        """Return how the log shows the connection."""
+        return self._label
 
     # ------------------------------------------------------------------ Line
     def write(self, data: bytes) -> None:
@@ -237,8 +250,9 @@ class DialledLeaf:
         leaf = self._connection
         return None if leaf is None or leaf.over.done() else leaf  # one that closed a loop is kept during the pause
 
-    def leafz(self) -> tuple[dict[str, Any], Exchange, str] | None:
-        """Return what /leafz shows of the connection, its exchange and compression; None: there is no connection."""
+    def leafz(self) -> tuple[dict[str, Any], Exchange, str, bool] | None:
+        """Return what /leafz shows of the connection, its exchange, compression, and True if it is over WebSocket.
+        None: there is no connection."""
         leaf, address = self._live, self._address
         if leaf is None or leaf.exchange is None or address is None:
             return None
@@ -251,21 +265,26 @@ class DialledLeaf:
             "port": address.port,
             "rtt": format_duration(leaf.alive.rtt_ns),
         }
-        return shown, leaf.exchange, self._compression
+        return shown, leaf.exchange, self._compression, leaf.agreement is not None
 
     # ------------------------------------------------------------------ one connection
     async def _attempt(self, address: RemoteAddress) -> str:
         number = self._number()
-        label = f"{address.host}:{address.port} - lid:{number}"
+        over_websocket = address.scheme in WEBSOCKETS
+        label = f"{address.host}:{address.port} - {'lid_ws' if over_websocket else 'lid'}:{number}"
         made = DialledConnection(number, self._pings, self._opened, self._clock, self._log, label)
         try:
-            await remote_dial.dial(self._remote.dial, address, made)
-            why = await self._greeted(made, address)
+            if over_websocket:
+                why = await self._over_websocket(made, address)
+            else:
+                await remote_dial.dial(self._remote.dial, address, made)
+                why = ""
+            why = why or await self._greeted(made, address)
             if why:
                 return why
             self._connection, self._address = made, address
             self._redial.came_up()
-            urls = made.info.get("leafnode_urls")
+            urls = made.info.get("ws_connect_urls" if over_websocket else "leafnode_urls")
             if isinstance(urls, list):
                 self._redial.discovered([url for url in urls if isinstance(url, str)])
             self._log.info(f"{label} - Leafnode connection created for account: {self._remote.dial.account}")
@@ -281,13 +300,39 @@ class DialledLeaf:
                 self._ended(made.exchange)
             made.end("Client Closed")
 
+    async def _over_websocket(self, connection: DialledConnection, address: RemoteAddress) -> str:
+        """Dial and do the handshake of WebSocket; return why that failed, "" when frames follow."""
+        # With HTTP and frames, which few servers need.
+        from lakestream.net.websocket.dialled import DialledWebSocket
+        from lakestream.net.websocket.handshake import DialledHandshake, NotAgreedError
+
+        remote, turn = self._remote, self._account.hub.turn
+        shake = DialledHandshake(
+            RouteUrl(address.host, address.port).address,
+            address.path,
+            compresses=remote.ws_compression,
+            unmasked=remote.ws_no_masking,
+        )
+        made = DialledWebSocket(connection, shake, self._clock, self._log, turn)
+        transport = await remote_dial.dial(remote.dial, address, made, remote.proxy)
+        try:
+            async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
+                connection.agreement = await made.agreed
+        except NotAgreedError as error:
+            return str(error)
+        finally:
+            if connection.agreement is None:
+                transport.abort()
+        return ""
+
     async def _greeted(self, connection: DialledConnection, address: RemoteAddress) -> str:
         """Log in; return why that failed, "" when the connection is up."""
         dial = self._remote.dial
         if why := await self._informed(connection):
             return why
         tls = dial.tls
-        if (connection.info.get("tls_required") or tls is not None) and not (tls is not None and tls.first):
+        begun = connection.agreement is not None or (tls is not None and tls.first)
+        if (connection.info.get("tls_required") or tls is not None) and not begun:
             assert connection.transport is not None, "it was dialled"
             connection.use(await remote_dial.secure(connection.transport, connection, dial, address))
         if self._cluster and connection.info.get("cluster") == self._cluster:
@@ -312,7 +357,7 @@ class DialledLeaf:
         """Begin to compress if both sides want it; return why that failed."""
         self._compression = OFF
         theirs, ours = str(connection.info.get("compression") or OFF), self._remote.compression
-        if OFF in (ours, theirs):
+        if connection.agreement is not None or OFF in (ours, theirs):  # of WebSocket: see `AcceptedLeaf.offered`
             return ""
         try:
             self._compression = agreed(ours, theirs)

@@ -14,7 +14,9 @@ import msgspec
 from lakestream.config.account_options import Permissions, SubjectRule
 from lakestream.config.errors import StartError
 from lakestream.config.options import (
+    LEAFNODE,
     SECOND,
+    WEBSOCKET,
     LeafOptions,
     LeafRemote,
     Options,
@@ -34,6 +36,7 @@ from lakestream.net.listener import Listener, ListenError, RateLimit, TlsEntry, 
 from lakestream.net.statistics import Traffic
 from lakestream.net.tls import ServerContext
 from lakestream.net.unsent import Unsent
+from lakestream.net.websocket.upgrade import Upgrade
 from lakestream.ports import ClientInfo, Clock
 from lakestream.protocol import frames
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
@@ -63,8 +66,9 @@ class Surroundings(Protocol):
     def authenticator_for(self, kind: str) -> Authenticator:
         """Return the check of credentials of connections of this kind."""
 
-    def leaf_urls(self) -> tuple[str, ...]:
-        """Return `host:port` of every node of the cluster for leaf nodes; empty: none are known."""
+    def leaf_urls(self, kind: str = LEAFNODE) -> tuple[str, ...]:
+        """Return `host:port` of every node of the cluster for leaf nodes, over WebSocket if that is the `kind`; empty:
+        none are known."""
 
     @property
     def cluster_name(self) -> str:
@@ -176,6 +180,11 @@ class LeafNodes:
             return None
         return TlsEntry(server=ServerContext(tls), admits=self._rate.admits)
 
+    def accepted(self, upgrade: Upgrade) -> AcceptedLeaf | None:
+        """Return the connection of a leaf node that came over WebSocket; None while there is no listener for leaf
+        nodes."""
+        return AcceptedLeaf(self, self._server.next_id(), upgrade) if self.port else None
+
     def close(self) -> None:
         """Accept no more; connections stay. Idempotent."""
         if self._listener is not None:
@@ -271,7 +280,9 @@ class LeafNodes:
             fields["jetstream"] = True
         fields |= {"ip": f"{host}:{port}", "client_id": leaf.id}
         if not second:
-            fields |= {"nonce": leaf.nonce, "compression": settings.compression}
+            fields["nonce"] = leaf.nonce
+            if leaf.upgrade is None:
+                fields["compression"] = settings.compression
         if self._server.cluster_name:
             fields["cluster"] = self._server.cluster_name
         if identity.domain:
@@ -279,6 +290,8 @@ class LeafNodes:
         fields |= {"api_lvl": API_LEVEL, "info_on_connect": True}
         if not settings.no_advertise:
             fields["leafnode_urls"] = list(dict.fromkeys((*self.urls, *self._server.leaf_urls())))
+            if over_websocket := self._server.leaf_urls(WEBSOCKET):
+                fields["ws_connect_urls"] = over_websocket
         if second and leaf.account is not None:
             fields |= {} if later else {"connect_info": True}
             fields["remote_account"] = leaf.account.name
@@ -411,7 +424,8 @@ class LeafNodes:
                     "port": leaf.port,
                     "rtt": format_duration(leaf.rtt_ns),
                 }
-                pages.append(leaf_page(shown, leaf.exchange, leaf.compression, subs))
+                over_websocket = leaf.upgrade is not None
+                pages.append(leaf_page(shown, leaf.exchange, leaf.compression, over_websocket, subs))
         for dialled in self._dialled.values():
             if (made := dialled.leafz()) is not None:
                 pages.append(leaf_page(*made, subs))
@@ -432,11 +446,15 @@ class LeafNodes:
         return page
 
 
-def leaf_page(shown: dict[str, Any], exchange: Exchange, compression: str, subs: bool) -> dict[str, Any]:
+def leaf_page(
+    shown: dict[str, Any], exchange: Exchange, compression: str, over_websocket: bool, subs: bool
+) -> dict[str, Any]:
     """Return a connection as /leafz shows it."""
     page = {name: value for name, value in shown.items() if name != "is_isolated" or value}
     page |= {name: getattr(exchange, name) for name in ("in_msgs", "out_msgs", "in_bytes", "out_bytes")}
     page |= {"subscriptions": len(exchange.subscriptions), "compression": compression}
+    if over_websocket:
+        page["websocket"] = True
     if subs:
         page["subscriptions_list"] = [subject.decode("utf-8", "replace") for subject, _ in exchange.subscriptions]
     return page

@@ -9,13 +9,21 @@ from __future__ import annotations
 import asyncio
 import base64
 import random
+import re
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, NamedTuple
 
 from lakestream.config.errors import reason_of
-from lakestream.config.options import RemoteAddress, RemoteOptions, RemoteTls
+from lakestream.config.options import (
+    WEBSOCKETS,
+    HttpProxy,
+    RemoteAddress,
+    RemoteOptions,
+    RemoteTls,
+    RouteUrl,
+)
 from lakestream.logging import Logger
 from lakestream.net import tls as tls_contexts
 from lakestream.net.tls import TlsError
@@ -23,6 +31,9 @@ from lakestream.protocol.nkeys import BadKeyError, credentials, key_pair
 
 DIAL_TIMEOUT_S = 5.0
 """Maximum time to connect (5 s)."""
+
+MAX_PROXY_ANSWER = 64 << 10
+"""Bytes of a proxy's answer (64 KiB)."""
 
 FIRST_DELAY_S, MAX_DELAY_S = 0.1, 5.0
 """Pause before the second round of attempts (0.1 s); doubles with each further one, up to 5 s."""
@@ -153,16 +164,66 @@ class Redial:
 # ---------------------------------------------------------------------- sockets and TLS
 
 
-async def dial(options: RemoteOptions, address: RemoteAddress, protocol: asyncio.Protocol) -> asyncio.Transport:
-    """Connect, with TLS at once where the options say so. Raises OSError, ssl.SSLError, TimeoutError, TlsError."""
+async def dial(
+    options: RemoteOptions, address: RemoteAddress, protocol: asyncio.Protocol, proxy: HttpProxy | None = None
+) -> asyncio.Transport:
+    """Connect, with TLS at once where the options or WebSocket say so. Raises OSError, ssl.SSLError, TimeoutError,
+    TlsError."""
     tls = options.tls
-    async with asyncio.timeout(DIAL_TIMEOUT_S):
-        if tls is not None and tls.first:
+    first = tls is not None and (tls.first or address.scheme in WEBSOCKETS)
+    async with asyncio.timeout(DIAL_TIMEOUT_S if proxy is None else proxy.timeout_ns / 1e9):
+        if proxy is not None:
+            transport = await _tunnelled(proxy, address)
+            if first:
+                transport = await secure(transport, protocol, options, address)
+            else:
+                transport.set_protocol(protocol)
+            protocol.connection_made(transport)
+            return transport
+        if first:
+            assert tls is not None
             context, name = tls_contexts.dialling(tls), _name(options, address)
             return await tls_contexts.connect(protocol, address.host, address.port, context, name, tls.timeout_ns)
         loop = asyncio.get_running_loop()
         transport, _ = await loop.create_connection(lambda: protocol, address.host, address.port)
         return transport
+
+
+class _ProxyAnswer(asyncio.Protocol):
+    """Reads the answer of a proxy: nobody speaks behind it before this side does."""
+
+    def __init__(self) -> None:
+        self.head: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._read = b""
+
+    def data_received(self, data: bytes) -> None:
+        self._read += data
+        if not self.head.done() and (b"\r\n\r\n" in self._read or len(self._read) > MAX_PROXY_ANSWER):
+            self.head.set_result(self._read)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        if not self.head.done():
+            self.head.set_result(self._read)
+
+
+async def _tunnelled(proxy: HttpProxy, address: RemoteAddress) -> asyncio.Transport:
+    """Connect through a proxy. Raises OSError."""
+    answer, there = _ProxyAnswer(), RouteUrl(address.host, address.port).address
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.create_connection(lambda: answer, proxy.host, proxy.port)
+    try:
+        login = base64.b64encode(f"{proxy.user}:{proxy.password}".encode()).decode()
+        lines = [f"CONNECT {there} HTTP/1.1", f"Host: {there}"]
+        lines += [f"Proxy-Authorization: Basic {login}"] if proxy.user else []
+        transport.write("\r\n".join([*lines, "", ""]).encode())
+        head = await answer.head
+        if not re.match(rb"HTTP/1\.[01] 200(?: [^\r\n]*)?\r\n(?s:.*)\r\n\Z", head):
+            status = head.partition(b"\r\n")[0][:100].decode("latin-1") or "no answer"
+            raise ConnectionError(f"proxy {proxy.host}:{proxy.port}: CONNECT failed: {status}")
+    except BaseException:
+        transport.abort()
+        raise
+    return transport
 
 
 async def secure(

@@ -1,7 +1,7 @@
 """Frames of WebSocket, without I/O.
 
-Belongs here: the data of a client's frames and what control frames ask for, with nats-server's errors, and the frames
-for a client. wsproto decodes and encodes; its rules are changed where nats-server's are wider (lengths in longer forms
+Belongs here: the data of the other side's frames and what control frames ask for, with nats-server's errors, and the
+frames for it. wsproto decodes and encodes; its rules are changed where nats-server's are wider (lengths in longer forms
 than needed, text that is not UTF-8) and where it has no limit (inflated data).
 """
 
@@ -21,6 +21,9 @@ BATCH_FRAMES = 200
 PLAIN_BYTES = 64
 """Data up to this size is not compressed (64 bytes, as in nats-server)."""
 
+NO_LIMIT = 1 << 62
+"""Bytes of a message between servers: each is handed on in pieces of `BATCH_BYTES` as it is inflated."""
+
 MAX_CONTROL = 125
 COMPRESSION_LEVEL = 1
 _TAIL = b"\x00\x00\xff\xff"
@@ -36,7 +39,7 @@ _OWN_CODES = range(3000, 5000)
 
 
 class FrameError(Exception):
-    """Raised for frames that no client may send. The text is nats-server's.
+    """Raised for frames that the other side may not send. The text is nats-server's.
 
     Attributes:
         code: of the close frame; 0: none is sent.
@@ -97,15 +100,25 @@ class _Inflater:
         self._zlib = zlib.decompressobj(-zlib.MAX_WBITS)
         self.empty = True
 
+    @property
+    def behind(self) -> bool:
+        """Return True if parts of the message wait to be inflated by `more`."""
+        return bool(self._zlib.unconsumed_tail)
+
     def feed(self, data: bytes, last: bool) -> bytes:
-        """Return what this part of the message inflates to. Raises FrameError."""
+        """Return the beginning of what this part of the message inflates to. Raises FrameError."""
         self.empty = self.empty and not data
         if self.empty:
             return b""
-        if last:
-            data += _TAIL
+        return self._inflated(data + _TAIL if last else data)
+
+    def more(self) -> bytes:
+        """Return the next piece. Raises FrameError."""
+        return self._inflated(self._zlib.unconsumed_tail)
+
+    def _inflated(self, data: bytes) -> bytes:
         try:
-            inflated = self._zlib.decompress(data, self._left + 1)
+            inflated = self._zlib.decompress(data, min(self._left + 1, BATCH_BYTES))
         except zlib.error:
             raise FrameError("flate: corrupt input before offset 1", 0) from None
         if len(inflated) > self._left:
@@ -115,7 +128,7 @@ class _Inflater:
 
 
 class WebSocketReader:
-    """Reads the frames of a client.
+    """Reads the frames of the other side.
 
     Args:
         masked: its frames are masked.
@@ -124,7 +137,7 @@ class WebSocketReader:
 
     Attributes:
         answers: pings that came and wait for a pong.
-        closed: the code and reason of the client's close frame; None: none came. Code 1005: without one.
+        closed: the code and reason of its close frame; None: none came. Code 1005: without one.
         error: what ended the stream; None: nothing.
         more: there may be whole frames left that the last `read` did not take.
     """
@@ -154,6 +167,12 @@ class WebSocketReader:
         size = 0
         try:
             for _ in range(BATCH_FRAMES):
+                if self._inflater is not None and self._inflater.behind:
+                    parts.append(self._inflater.more())
+                    size += len(parts[-1])
+                    if size >= BATCH_BYTES:
+                        break
+                    continue
                 if self._corrupt and self._decoder.buffer:
                     raise FrameError("flate: corrupt input before offset 5", 0)
                 frame = self._decoder.process_buffer()
@@ -225,7 +244,7 @@ def _text(text: str) -> str:
     return _TEXTS.get(text, text)
 
 
-# ---------------------------------------------------------------------- frames for a client
+# ---------------------------------------------------------------------- frames for the other side
 
 
 class _Deflate(Extension):
@@ -254,22 +273,28 @@ class _Deflate(Extension):
 
 
 class FrameWriter:
-    """Makes frames for a client.
+    """Makes frames for the other side.
 
     Args:
         deflated: permessage-deflate was agreed on.
         max_frame: bytes of the largest frame; 0: no limit.
         whole: compressed messages are one frame even so.
+        masked: as those of a client are.
+        max_inflated: bytes of the largest compressed message before it is compressed; 0: no limit.
     """
 
-    def __init__(self, *, deflated: bool, max_frame: int, whole: bool) -> None:
+    def __init__(
+        self, *, deflated: bool, max_frame: int = 0, whole: bool = False, masked: bool = False, max_inflated: int = 0
+    ) -> None:
         self._deflate = _Deflate() if deflated else None
-        self._max_frame, self._whole = max_frame, whole
-        self._protocol = FrameProtocol(client=False, extensions=[self._deflate] if self._deflate else [])
+        self._max_frame, self._whole, self._max_inflated = max_frame, whole, max_inflated
+        self._protocol = FrameProtocol(client=masked, extensions=[self._deflate] if self._deflate else [])
 
     def data(self, data: bytes) -> bytes | bytearray:
-        """Return the data as binary frames: one, or for a client with small frames several."""
+        """Return the data as binary frames: one, or several where frames or messages are to be small."""
         if self._deflate is not None:
+            if (most := self._max_inflated) and len(data) > most:
+                return b"".join(self.data(data[at : at + most]) for at in range(0, len(data), most))
             self._deflate.compressed = compressed = len(data) > PLAIN_BYTES
             if compressed:
                 packer = zlib.compressobj(COMPRESSION_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)

@@ -1,7 +1,8 @@
 """The handshake of WebSocket, without I/O.
 
 Belongs here: the checks of a request in nats-server's order, with its statuses and texts, the answer, and what the
-request tells about the client: cookies, the address for which a proxy speaks, compression. HTTP is parsed by h11.
+request tells about the client: cookies, the address for which a proxy speaks, compression. Also the request of this
+server where it dials, and the checks of the answer to that. HTTP is parsed by h11.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import base64
 import binascii
 import hashlib
 import ipaddress
+import os
 from collections.abc import Iterable
 from email.utils import formatdate
 from http import HTTPStatus
@@ -18,7 +20,7 @@ import h11
 
 from lakestream.config.options import WebSocketOptions
 from lakestream.config.websocket import origin_of
-from lakestream.net.websocket.upgrade import Upgrade
+from lakestream.net.websocket.upgrade import Agreement, Upgrade
 
 MAX_HEADER = 1 << 20
 """Bytes of a request's header (1 MiB, as in nats-server); a longer one is answered with 431."""
@@ -116,9 +118,8 @@ class Handshake:
         compressed = options.compression and _DEFLATE in offers
         unmasked = fields.first("nats-no-masking") == "true"
         agent = fields.first("user-agent")
-        accept = base64.b64encode(hashlib.sha1(key.encode() + _GUID, usedforsecurity=False).digest()).decode()
         lines = ["HTTP/1.1 101 Switching Protocols", "Upgrade: websocket", "Connection: Upgrade"]
-        lines.append(f"Sec-WebSocket-Accept: {accept}")
+        lines.append(f"Sec-WebSocket-Accept: {_accept(key)}")
         if compressed:
             lines.append(f"Sec-WebSocket-Extensions: {_AGREED}")
         if unmasked:
@@ -188,6 +189,11 @@ class _Fields:
         return wanted in (part.lower() for part in self.listed(name))
 
 
+def _accept(key: str) -> str:
+    """Return the answer to a key."""
+    return base64.b64encode(hashlib.sha1(key.encode() + _GUID, usedforsecurity=False).digest()).decode()
+
+
 def _is_key(key: str) -> bool:
     try:
         return len(base64.b64decode(key, validate=True)) == 16
@@ -242,3 +248,76 @@ def _unparsed(error: h11.RemoteProtocolError) -> Rejected:
         return Rejected(_short(431, "Request Header Fields Too Large"))
     missing = "missing mandatory host" in str(error).lower()
     return Rejected(_short(400, "Bad Request: missing required Host header" if missing else "Bad Request"))
+
+
+# ---------------------------------------------------------------------- the dialling side
+
+_HTTP = b"HTTP/1."
+MAX_ANSWER = 64 << 10
+"""Bytes of the header of an answer (64 KiB)."""
+
+
+class NotAgreedError(Exception):
+    """Raised when the other side does not accept the request; the text says why."""
+
+
+class DialledHandshake:
+    """The handshake of a leaf node.
+
+    Args:
+        host: `host:port` of the other side.
+        path: of the URL; requests go to `leafnode` below it.
+        compresses: ask for permessage-deflate.
+        unmasked: ask to be allowed frames without masks.
+
+    Attributes:
+        request: the bytes to send.
+    """
+
+    def __init__(self, host: str, path: str = "", *, compresses: bool = False, unmasked: bool = False) -> None:
+        self._key = base64.b64encode(os.urandom(16)).decode()
+        self._compresses, self._unmasked = compresses, unmasked
+        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_ANSWER)
+        fields = [("Host", host), ("Upgrade", "websocket"), ("Connection", "Upgrade")]
+        fields += [("Sec-WebSocket-Key", self._key), ("Sec-WebSocket-Version", "13")]
+        fields += [("Sec-WebSocket-Extensions", _AGREED)] if compresses else []
+        fields += [("Nats-No-Masking", "true")] if unmasked else []
+        request = h11.Request(method="GET", target=f"{path.rstrip('/')}/leafnode", headers=fields)
+        self.request = (self._http.send(request) or b"") + (self._http.send(h11.EndOfMessage()) or b"")
+
+    def feed(self, data: bytes) -> Agreement | None:
+        """Return what was agreed on; None while the answer is incomplete. Raises NotAgreedError."""
+        self._http.receive_data(data)
+        begun = self._http.trailing_data[0][: len(_HTTP)]
+        if not _HTTP.startswith(begun):  # h11 waits for the end of a header
+            raise NotAgreedError(f"no answer of HTTP to the WebSocket handshake: {begun!r}")
+        try:
+            event = self._http.next_event()
+        except h11.RemoteProtocolError as error:
+            raise NotAgreedError(f"no answer of HTTP to the WebSocket handshake: {error}") from None
+        if event is h11.NEED_DATA:
+            return None
+        if not isinstance(event, h11.InformationalResponse | h11.Response) or event.status_code != 101:
+            status = f"{event.status_code} {event.reason.decode('latin-1')}" if isinstance(event, h11.Response) else ""
+            raise NotAgreedError(f"the WebSocket handshake was refused: {status or 'no status 101'}")
+        fields = _Fields(event.headers)
+        if not (fields.has("upgrade", "websocket") and fields.has("connection", "upgrade")):
+            raise NotAgreedError("invalid WebSocket handshake: the answer does not upgrade to websocket")
+        if fields.first("sec-websocket-accept") != _accept(self._key):
+            raise NotAgreedError("invalid WebSocket handshake: wrong Sec-WebSocket-Accept")
+        return Agreement(
+            compressed=self._agreed(fields.listed("sec-websocket-extensions")),
+            masked=not (self._unmasked and fields.first("nats-no-masking") == "true"),
+            rest=self._http.trailing_data[0],
+        )
+
+    def _agreed(self, extensions: list[str]) -> bool:
+        """Return True if messages are compressed, each by itself. Raises NotAgreedError."""
+        names = [[part.strip().lower() for part in extension.split(";")] for extension in extensions if extension]
+        if not names:
+            return False
+        if not self._compresses or len(names) > 1 or names[0][0] != _DEFLATE:
+            raise NotAgreedError("invalid WebSocket handshake: an extension that was not asked for")
+        if not {"server_no_context_takeover", "client_no_context_takeover"} <= set(names[0]):
+            raise NotAgreedError("compression negotiation error: the other side keeps a context between messages")
+        return True

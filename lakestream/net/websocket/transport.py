@@ -1,24 +1,24 @@
-"""A WebSocket between a socket and a connection.
+"""WebSockets that clients and leaf nodes open.
 
-Belongs here: the handshake on an accepted socket, the transport that a connection writes to and is fed by, pauses, and
-the close codes. A connection speaks its protocol as over TCP: each of its writes goes out as a frame, and the data of
-all frames that were read together comes in one piece.
+Belongs here: the handshake on an accepted socket, limits of handshakes, and the connection that is made after it. What
+is spoken then is in framed.py, sockets that this server dials are in dialled.py.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from lakestream.config.options import WebSocketOptions
 from lakestream.logging import Logger
 from lakestream.net.listener import Arrival, SetupError, peer_of
 from lakestream.net.turn import Turn
-from lakestream.net.websocket.frames import FrameError, FrameWriter, WebSocketReader
+from lakestream.net.websocket.framed import LEAF_MESSAGE, FramedTransport, WebSocketClient
+from lakestream.net.websocket.frames import NO_LIMIT, FrameWriter, WebSocketReader
 from lakestream.net.websocket.handshake import Handshake, Rejected
 from lakestream.net.websocket.upgrade import Upgrade
-from lakestream.ports import Clock, Timer
+from lakestream.ports import Clock
 
 if TYPE_CHECKING:
     from lakestream.net.tls import ServerContext
@@ -30,52 +30,11 @@ has no such limit, and by default none for their time either."""
 MAX_WAITING_BYTES = 64 << 20
 """Bytes of incomplete requests of all sockets together (64 MiB); above it, the oldest sockets are closed."""
 
-CLOSE_WAIT_NS = 2_000_000_000
-"""Time that a client has to read the close frame after an error (2 s)."""
 
-_GOING_AWAY, _PROTOCOL, _POLICY, _TOO_BIG, _INTERNAL = 1001, 1002, 1008, 1009, 1011
-_CODES = {
-    **dict.fromkeys(("Client Closed",), 1000),
-    **dict.fromkeys(("Write Error", "Read Error", "Stale Connection", "Server Shutdown"), _GOING_AWAY),
-    **dict.fromkeys(("Parse Error", "Protocol Violation", "Bad Client Protocol Version"), _PROTOCOL),
-    **dict.fromkeys(
-        (
-            "Authentication Timeout",
-            "Authentication Failure",
-            "Authentication Expired",
-            "Credentials Revoked",
-            "Maximum Account Connections Exceeded",
-            "Maximum Connections Exceeded",
-            "Maximum Control Line Exceeded",
-            "Maximum Subscriptions Exceeded",
-            "Missing Account",
-        ),
-        _POLICY,
-    ),
-    "Maximum Message Payload Exceeded": _TOO_BIG,
-}
-"""Close codes by the reason why a connection ends, as in nats-server; any other: internal error."""
+class AcceptedClient(WebSocketClient, Protocol):
+    """A connection that came to a listener."""
 
-
-class WebSocketClient(Protocol):
-    """The connection that speaks through a WebSocket."""
-
-    close_reason: str
-    max_payload: int
     secured_by: ServerContext | None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
-
-    def data_received(self, data: bytes) -> None: ...
-
-    def connection_lost(self, exc: BaseException | None) -> None: ...
-
-    def pause_writing(self) -> None: ...
-
-    def resume_writing(self) -> None: ...
-
-    def described(self) -> str:
-        """Return how the log shows the client."""
 
 
 class WebSockets:
@@ -83,14 +42,14 @@ class WebSockets:
 
     Args:
         options: the settings of the listener.
-        make: makes the connection of an accepted client.
+        make: makes the connection of an accepted client or leaf node; None: leaf nodes are not served.
         turn: the turn of the event loop that all clients share.
     """
 
     def __init__(
         self,
         options: WebSocketOptions,
-        make: Callable[[Upgrade], WebSocketClient],
+        make: Callable[[Upgrade], AcceptedClient | None],
         clock: Clock,
         log: Logger,
         turn: Turn,
@@ -131,25 +90,19 @@ class WebSockets:
             socket.abort()
 
 
-class WebSocket(Arrival, asyncio.Transport):
+class WebSocket(FramedTransport, Arrival):
     """The protocol of an accepted socket, and the transport of the connection behind it.
 
     With TLS it exists from the accept on, before there is a socket of the event loop.
     """
 
     def __init__(self, owner: WebSockets) -> None:
+        super().__init__(owner.clock, owner.log, owner.turn)
         self._owner = owner
         self._handshake: Handshake | None = Handshake(owner.options)
-        self._client: WebSocketClient | None = None
-        self._timer: Timer | None = None
         self._peer = ""
-        self._closing = False
         self._opened = False  # there is a socket of the event loop
-        self._paused = False  # by the client
-        self._behind = False  # frames that were read wait for the next turn
-        self._full = False  # the client does not take what is written
-        self._plain = self._framed = 1
-        """Bytes that were written, and bytes of the frames that they became."""
+        self._is_leaf = False
 
     # ------------------------------------------------------------------ Arrival, before TLS
     def arrived(self, host: str, port: int) -> None:
@@ -185,28 +138,9 @@ class WebSocket(Arrival, asyncio.Transport):
         if not self._behind:
             self._read()
 
-    def eof_received(self) -> bool:
-        return False
-
-    def pause_writing(self) -> None:
-        self._full = True
-        if self._client is not None:
-            self._client.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._full = False
-        if self._client is not None:
-            self._client.resume_writing()
-            self._answer()
-
     def connection_lost(self, exc: BaseException | None) -> None:
-        self._closing = True
-        if self._timer is not None:
-            self._timer.cancel()
         self._owner.ended(self)
-        if self._client is not None:
-            self._client.connection_lost(self._reader.error or exc)
-            self._client = None
+        super().connection_lost(exc)
 
     # ------------------------------------------------------------------ the handshake
     def _shake(self, handshake: Handshake, data: bytes) -> None:
@@ -230,18 +164,22 @@ class WebSocket(Arrival, asyncio.Transport):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if upgrade.leaf:
+        client = owner.make(upgrade)
+        if client is None:
             owner.log.error("Not configured to accept leaf node connections")
             self._end(upgrade.answer)
             return
         self._socket.write(upgrade.answer)
-        self._writer = FrameWriter(deflated=upgrade.compressed, max_frame=upgrade.max_frame, whole=upgrade.whole)
-        self._client = owner.make(upgrade)
-        self._client.secured_by = self.secured_by
-        self._reader = WebSocketReader(
-            masked=upgrade.masked, deflated=upgrade.compressed, max_message=self._client.max_payload
+        client.secured_by = self.secured_by
+        self._client, self._is_leaf = client, upgrade.leaf
+        self._writer = FrameWriter(
+            deflated=upgrade.compressed,
+            max_frame=upgrade.max_frame,
+            whole=upgrade.whole,
+            max_inflated=LEAF_MESSAGE if upgrade.leaf else 0,
         )
-        self._client.connection_made(self)
+        self._reader = WebSocketReader(masked=upgrade.masked, deflated=upgrade.compressed, max_message=NO_LIMIT)
+        client.connection_made(self)
 
     def _shake_on(self) -> None:
         if not self._closing:
@@ -255,108 +193,16 @@ class WebSocket(Arrival, asyncio.Transport):
         else:
             self._end(self._handshake.expired())
 
-    def _end(self, answer: bytes | bytearray) -> None:
-        """Write the last bytes and close."""
-        self._closing = True
-        if answer:
-            self._socket.write(answer)
-        self._socket.close()
-        # A client that does not read must not keep the socket open.
-        self._timer = self._owner.clock.call_later(CLOSE_WAIT_NS, self._socket.abort)
-
-    # ------------------------------------------------------------------ frames of the client
+    # ------------------------------------------------------------------ the transport
     def _read(self) -> None:
-        """Hand on what was read, a batch at a time."""
-        client, reader = self._client, self._reader
-        if client is None or self._closing:
-            return
-        reader.max_message = client.max_payload
-        data = reader.read()
-        self._answer()  # first: what the commands bring the client is written within `data_received`
-        if data:
-            client.data_received(data)
-        if self._closing:
-            return
-        if reader.error is not None:
-            self._broken(client, reader.error)
-        elif reader.closed is not None:
-            self._end(self._writer.close(*reader.closed))
-        elif reader.more:
-            self._fall_behind()
-
-    def _fall_behind(self) -> None:
-        """Go on in a later turn, or when the client resumes."""
-        if not self._behind:
-            self._behind = True
-            self._socket.pause_reading()
-        if not self._paused:
-            self._owner.turn.wait(self._catch_up)
-
-    def _catch_up(self) -> None:
-        if self._closing or self._paused:
-            return
-        if self._reader.more:
-            self._read()
-        if not (self._closing or self._paused or self._reader.more):
-            self._behind = False
-            self._socket.resume_reading()
-
-    def _answer(self) -> None:
-        """Answer pings; only the last of those that come while the client does not take what is written."""
-        answers = self._reader.answers
-        if self._full:
-            del answers[:-1]
-        elif answers:
-            self._socket.write(b"".join(map(self._writer.pong, answers)))
-            answers.clear()
-
-    def _broken(self, client: WebSocketClient, error: FrameError) -> None:
-        self._owner.log.error(f"{client.described()} - read error: {error}")
-        self._end(self._writer.close(error.code, str(error)) if error.code else b"")
-
-    # ------------------------------------------------------------------ asyncio.Transport, for the client
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        framed = self._writer.data(bytes(data))
-        self._plain += len(data)
-        self._framed += len(framed)
-        self._socket.write(framed)
-
-    def close(self) -> None:
-        if self._closing:
-            return
-        self._closing = True
-        if self._client is not None:
-            reason = self._client.close_reason
-            self._socket.write(self._writer.close(_CODES.get(reason, _INTERNAL), reason))
-        self._socket.close()
+        if self._client is not None and not self._is_leaf:
+            self._reader.max_message = self._client.max_payload
+        super()._read()
 
     def abort(self) -> None:
-        self._closing = True
         if self._opened:
-            self._socket.abort()
-        elif self.abandon is not None:
+            super().abort()
+            return
+        self._closing = True
+        if self.abandon is not None:
             self.abandon()
-
-    def is_closing(self) -> bool:
-        return self._closing or self._socket.is_closing()
-
-    def pause_reading(self) -> None:
-        self._paused = True
-        self._socket.pause_reading()
-
-    def resume_reading(self) -> None:
-        self._paused = False
-        if self._behind:
-            self._owner.turn.wait(self._catch_up)
-        else:
-            self._socket.resume_reading()
-
-    def get_write_buffer_size(self) -> int:
-        """Return the unsent bytes, counted as they were written: limits are about those."""
-        return self._socket.get_write_buffer_size() * self._plain // self._framed
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        self._socket.set_write_buffer_limits(high, low)
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return self._socket.get_extra_info(name, default)

@@ -1,4 +1,4 @@
-"""The record of an accepted WebSocket handshake.
+"""The records of WebSocket handshakes that succeeded.
 
 Belongs here: what the transport and the connection behind it are told. It imports neither HTTP nor frames: servers
 without a `websocket` block load it too.
@@ -32,3 +32,17 @@ class Upgrade(msgspec.Struct, frozen=True, kw_only=True):
     whole: bool
     leaf: bool
     mqtt: bool = False
+
+
+class Agreement(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer that accepts the request of this side.
+
+    Attributes:
+        compressed: permessage-deflate was agreed on.
+        masked: frames of this side must be masked.
+        rest: bytes that came behind the answer.
+    """
+
+    compressed: bool
+    masked: bool
+    rest: bytes

@@ -7,7 +7,7 @@ import pytest
 from lakestream.config.options import SECOND
 from lakestream.net.listener import SetupError
 from lakestream.net.turn import LONE_SLICE_NS, Turn
-from lakestream.net.websocket import transport
+from lakestream.net.websocket import framed, transport
 from lakestream.net.websocket.frames import BATCH_FRAMES
 from tests.unit.net.websocket.world import Line, World
 from tests.websocket import DEFLATE, frame, request
@@ -76,7 +76,7 @@ def test_a_client_that_does_not_read_its_close_frame_is_cut() -> None:
     socket, line, _ = world.opened()
     socket.data_received(frame(8, b"\x03\xe8"))
     line.open = True  # bytes are left
-    world.clock.advance(transport.CLOSE_WAIT_NS)
+    world.clock.advance(framed.CLOSE_WAIT_NS)
     assert not line.open
 
 
