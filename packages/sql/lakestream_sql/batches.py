@@ -13,7 +13,7 @@ import msgspec
 import pyarrow as pa
 
 from lakestream.lake.values import as_json, distinct
-from lakestream_sql.explained import SqlError, first_line
+from lakestream_sql.explained import SqlError
 
 if TYPE_CHECKING:
     from lakestream_sql.session import Result
@@ -107,7 +107,7 @@ def _arrow(result: Result, counted: CountedRows, size: int, most: int) -> Iterat
     parts = _Parts()
     schema = _plain_schema(reader)
     with pa.ipc.new_stream(pa.PythonFile(parts, mode="w"), schema) as stream:
-        for batch in _read(reader):
+        for batch in _read(reader, result):
             if schema != reader.schema:
                 batch = pa.RecordBatch.from_arrays([*map(_undictionaried, batch.columns)], schema=schema)
             if counted.most and counted.rows + batch.num_rows > counted.most:
@@ -126,12 +126,12 @@ def _arrow(result: Result, counted: CountedRows, size: int, most: int) -> Iterat
         yield rest
 
 
-def _read(reader: Any) -> Iterator[Any]:
+def _read(reader: Any, result: Result) -> Iterator[Any]:
     """Yield the batches of a reader. Raises SqlError for a value that fails."""
     try:
         yield from reader
     except OSError as error:
-        raise SqlError(first_line(error)) from None
+        raise result.failure(error) from None
 
 
 def schema_of(result: Result) -> bytes:

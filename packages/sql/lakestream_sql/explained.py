@@ -22,6 +22,8 @@ EXCERPT = 160
 """Characters of a line that an error shows."""
 ENGINE_HINT = "Spark SQL: `--engine spark`"
 _KIND = re.compile(r"^[A-Z][\w ]*? Error: ")
+_BEFORE_CAUSE = "an unsuccessful or closed pending query result\nError: "
+"""The end of what DuckDB says before the error of a value behind rows that were right."""
 _SPARK_WORDS = re.compile(
     r"""at or near "(`|view|rlike|regexp|div|distribute|sort|cluster|array|map|anti|percent|minus|<=>|lateral)""", re.I
 )
@@ -76,7 +78,7 @@ class DuckdbError(msgspec.Struct, frozen=True):
 
 def read(error: BaseException | str) -> DuckdbError:
     """Return what an error says."""
-    message = str(error).strip()
+    message = str(error).strip().rpartition(_BEFORE_CAUSE)[2]
     body = _KIND.sub("", message)
     try:
         found: dict[str, Any] = json.loads(body)

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -51,6 +52,8 @@ QUICK_S = 0.05
 """Time (50 ms) after which the columns of a result are told before its rows are there."""
 
 _RETRIES = 3
+_INTERRUPTED = "Interrupted!"
+"""Error of DuckDB for a query that was cancelled."""
 
 Described = Callable[[tuple[str, ...], tuple[str, ...]], None]
 """Called with the names and types of a result's columns."""
@@ -69,10 +72,17 @@ class EngineFailed(SqlError):
 
 
 class Result:
-    """The result of one query: `columns` and `types` (DuckDB's names), and an iterator over the rows."""
+    """The result of one query: `columns` and `types` (DuckDB's names), and an iterator over the rows.
 
-    def __init__(self, cursor: duckdb.DuckDBPyConnection) -> None:
-        self._cursor = cursor
+    Args:
+        cursor: has executed the query.
+        again: executes it once more.
+    """
+
+    def __init__(
+        self, cursor: duckdb.DuckDBPyConnection, again: Callable[[], duckdb.DuckDBPyConnection] | None = None
+    ) -> None:
+        self._cursor, self._again = cursor, again
         description = cursor.description or []
         self.columns = tuple(str(column[0]) for column in description)
         self.types = tuple(str(column[1]) for column in description)
@@ -86,13 +96,31 @@ class Result:
             return self._cursor.fetchmany(FETCH_ROWS)
         except (duckdb.InternalException, duckdb.FatalException) as error:
             raise EngineFailed(str(error)) from None
-        except duckdb.Error as error:  # of a value, behind rows that were right
-            raise SqlError(explained.first_line(error)) from None
+        except duckdb.Error as error:
+            raise self.failure(error) from None
 
     def batches(self, rows: int) -> Any:
         """Return the remaining rows as a pyarrow RecordBatchReader of batches of so many rows. It raises OSError for a
-        value that fails."""
+        value that fails (`failure`)."""
         return self._cursor.to_arrow_reader(rows)
+
+    def failure(self, error: Exception) -> SqlError:
+        """Return the error of a value behind rows that were right.
+
+        DuckDB stops the other threads of a query that fails with the flag of a cancel. If it is seen before the error
+        that set it, the error is lost: then the query runs again, to the same end.
+        """
+        said = explained.first_line(error)
+        for _ in range(_RETRIES if self._again is not None else 0):
+            if said != _INTERRUPTED:
+                break
+            assert self._again is not None
+            try:
+                for _ in self._again().to_arrow_reader(FETCH_ROWS):
+                    pass
+            except (duckdb.Error, OSError) as found:
+                said = explained.first_line(found)
+        return SqlError(said)
 
     def fetchall(self) -> list[tuple[Any, ...]]:
         """Return all remaining rows."""
@@ -305,7 +333,8 @@ class Session:
                     described = None
 
             try:
-                result = Result(self._interruptible(before + query + behind, snapshot.arrow, describe))
+                run = partial(self._interruptible, before + query + behind, snapshot.arrow)
+                result = Result(run(describe), run)
                 if described is not None:
                     described(result.columns, result.types)
                 return result
