@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import duckdb
 import msgspec
 import numpy as np
 import pyarrow as pa
@@ -174,8 +175,57 @@ def test_row_groups_divide_a_run_by_subject(tmp_path: Path) -> None:
     [file] = DataFiles(str(tmp_path), Layout("bucket")).write([batch(rows, False)])
     data = pq.ParquetFile(tmp_path / file.path).metadata
     bounds = [data.row_group(at).column(0).statistics for at in range(data.num_row_groups)]
-    assert [data.row_group(at).num_rows for at in range(data.num_row_groups)] == [8192, 8192, 3616]
+    assert [data.row_group(at).num_rows for at in range(data.num_row_groups)] == [10_000, 10_000]
     assert sum(each.min <= "s.00007" <= each.max for each in bounds) == 1
+
+
+def test_runs_stay_whole_so_that_a_subject_is_in_one_row_group_of_each(tmp_path: Path) -> None:
+    """No row group has the end of a run and the beginning of the next, whatever the sizes of spools."""
+    step, count = 10, 60_000
+    rows: list[Row] = [(f"s.{n * 7919 % 20_000:05}", (n + 1) * step, n, b"", None) for n in range(count)]
+    parts = [batch(rows[at : at + 1_000], False) for at in range(0, count, 1_000)]
+    spool = sum(each.nbytes for each in parts) // 3
+    [file] = DataFiles(str(tmp_path), Layout("bucket"), spool_bytes=spool).write(parts)
+    data = pq.ParquetFile(tmp_path / file.path).metadata
+    groups = [data.row_group(at) for at in range(data.num_row_groups)]
+    runs = [{each.column(1).statistics.min // RUN_SEQS, each.column(1).statistics.max // RUN_SEQS} for each in groups]
+    assert all(len(each) == 1 for each in runs)
+    hits = [next(iter(run)) for run, each in zip(runs, groups, strict=True) if _has(each, "s.00007")]
+    assert sorted(hits) == list(range(count * step // RUN_SEQS + 1))
+
+
+def _has(group: Any, subject: str) -> bool:
+    bounds = group.column(0).statistics
+    return bool(bounds.min <= subject <= bounds.max)
+
+
+def test_small_runs_share_a_row_group(tmp_path: Path) -> None:
+    rows: list[Row] = [(f"s.{n % 7}", (n + 1) * RUN_SEQS // 100, n, b"", None) for n in range(10_000)]
+    [file] = DataFiles(str(tmp_path), Layout("bucket")).write([batch(rows, False)])
+    data = pq.ParquetFile(tmp_path / file.path).metadata
+    assert [data.row_group(at).num_rows for at in range(data.num_row_groups)] == [8_099, 1_901]
+
+
+@pytest.mark.parametrize(("keys", "filtered"), [(20_000, True), (2_000, False)])
+def test_row_groups_of_many_keys_have_bloom_filters(keys: int, filtered: bool, tmp_path: Path) -> None:
+    rows: list[Row] = [(f"s.{n * 7919 % keys:05}", n + 1, n, b"", None) for n in range(20_000)]
+    [file] = DataFiles(str(tmp_path), Layout("bucket")).write([batch(rows, False)])
+    path = str(tmp_path / file.path)
+    columns = "SELECT path_in_schema, encodings, bloom_filter_offset IS NOT NULL FROM parquet_metadata(?)"
+    found = duckdb.execute(f"{columns} WHERE num_values > 0", [path]).fetchall()
+    assert {name for name, _, is_filtered in found if is_filtered} == ({"subject"} if filtered else set())
+    own = {name for name, encodings, _ in found if "DICTIONARY" not in encodings}
+    assert own >= {"seq", "time", "time_ns", "data"}
+    assert ("subject" in own) == filtered
+    probe = "SELECT count(*) FROM parquet_bloom_probe(?, 'subject', 's.00007') WHERE bloom_filter_excludes"
+    assert duckdb.execute(probe, [path]).fetchone() == (int(filtered),)
+
+
+def test_a_small_commit_of_many_keys_has_no_bloom_filter(tmp_path: Path) -> None:
+    """It would be larger than the messages."""
+    rows: list[Row] = [(f"s.{n}", n + 1, n, b"", None) for n in range(100)]
+    [file] = DataFiles(str(tmp_path), Layout("bucket")).write([batch(rows, False)])
+    assert file.size < 8_192
 
 
 def test_the_bytes_of_a_file_have_checksums(tmp_path: Path) -> None:
