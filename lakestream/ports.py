@@ -150,13 +150,13 @@ class History(Protocol):
 
     async def read(
         self, first: int, last: int, limit: int, subjects: Sequence[bytes] | None = None, max_bytes: int = 0
-    ) -> list[Record]:
+    ) -> Sequence[Record]:
         """Return at most `limit` messages with first ≤ seq ≤ last; only those that match one of `subjects`, if given.
 
         `max_bytes`: maximum size together, except that one is always returned; 0: no limit.
         """
 
-    async def read_many(self, seqs: Sequence[int], subjects: Sequence[bytes] | None = None) -> list[Record]:
+    async def read_many(self, seqs: Sequence[int], subjects: Sequence[bytes] | None = None) -> Sequence[Record]:
         """Return those of the messages with these sequences (ascending) that exist.
 
         `subjects`: literal subjects that cover all of them, which makes the search faster.

@@ -7,6 +7,7 @@ from lakestream.native.plain import decode_record as decode_record
 from lakestream.native.plain import decode_spans as decode_spans
 from lakestream.native.plain import delivery_sizes as delivery_sizes
 from lakestream.native.plain import encode_record as encode_record
+from lakestream.native.plain import encode_rows as encode_rows
 from lakestream.native.plain import encode_run as encode_run
 from lakestream.native.plain import frame_acks as frame_acks
 from lakestream.native.plain import frame_deliveries as frame_deliveries

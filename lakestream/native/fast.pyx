@@ -6,9 +6,10 @@ exceptions. Nothing here trusts its arguments: each offset is tested against its
 """
 
 from cpython cimport array
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.ref cimport PyObject
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy, memset
 
 import array as arrays
@@ -429,6 +430,106 @@ def encode_run(
         memcpy(record, &crc, 4)
         seq, time_ns = seq + 1, time_ns + step_ns
     return records, lengths
+
+
+cdef struct Texts:
+    const int32_t *ends
+    const char *content
+    Py_ssize_t count
+    Py_ssize_t size
+
+
+cdef inline Py_ssize_t text_of(Texts *texts, int64_t row, const char **text) noexcept nogil:
+    """Return the length of a text and set where it begins; -1 if it does not lie in the content."""
+    cdef int64_t begin = texts.ends[row], end = texts.ends[row + 1]
+    if begin < 0 or end < begin or end > texts.size:
+        return -1
+    text[0] = texts.content + begin
+    return <Py_ssize_t> (end - begin)
+
+
+def encode_rows(
+    object order not None, object seqs not None, object times not None, object subject_ends not None,
+    object subjects not None, object head_ends not None, object heads not None, object data_ends not None,
+    object data not None,
+):
+    cdef Py_buffer views[9]
+    cdef int held = 0
+    cdef Py_ssize_t count, rows, at, length, head_length, size
+    cdef int64_t row, total = 0, wrong = 0
+    cdef Texts names, blocks, payloads
+    cdef const int64_t *chosen
+    cdef const char *name = NULL
+    cdef const char *head = NULL
+    cdef const char *payload = NULL
+    cdef array.array offsets, lengths
+    cdef uint32_t *offset_of
+    cdef uint32_t *length_of
+    cdef uint32_t field, crc
+    cdef uint16_t subject_field, flags = FLAG_HEADER
+    cdef char *out
+    cdef char *record
+    cdef bytes encoded
+    try:
+        for part in (order, seqs, times, subject_ends, subjects, head_ends, heads, data_ends, data):
+            PyObject_GetBuffer(part, &views[held], PyBUF_SIMPLE)
+            held += 1
+        count, rows = views[0].len // 8, views[1].len // 8
+        chosen = <const int64_t *> views[0].buf
+        names.ends, names.content = <const int32_t *> views[3].buf, <const char *> views[4].buf
+        names.count, names.size = views[3].len // 4, views[4].len
+        blocks.ends, blocks.content = <const int32_t *> views[5].buf, <const char *> views[6].buf
+        blocks.count, blocks.size = views[5].len // 4, views[6].len
+        payloads.ends, payloads.content = <const int32_t *> views[7].buf, <const char *> views[8].buf
+        payloads.count, payloads.size = views[7].len // 4, views[8].len
+        if views[2].len // 8 != rows or names.count != rows + 1 or payloads.count != rows + 1:
+            raise ValueError("the columns have different lengths")
+        if blocks.count and blocks.count != rows + 1:
+            raise ValueError("the columns have different lengths")
+        offsets, lengths = array.clone(NUMBERS, count, False), array.clone(NUMBERS, count, False)
+        offset_of, length_of = <uint32_t *> offsets.data.as_uints, <uint32_t *> lengths.data.as_uints
+        with nogil:
+            for at in range(count):
+                row = chosen[at]
+                if row < 0 or row >= rows:
+                    wrong = 1
+                    break
+                length, size = text_of(&names, row, &name), text_of(&payloads, row, &payload)
+                head_length = text_of(&blocks, row, &head) if blocks.count else 0
+                if length < 0 or length > MAX_SUBJECT or size < 0 or head_length < 0 or total > MAX_OFFSET:
+                    wrong = 1
+                    break
+                offset_of[at] = <uint32_t> total
+                length_of[at] = <uint32_t> (FIXED + length + (4 + head_length if head_length else 0) + size)
+                total += length_of[at]
+        if wrong or total > MAX_OFFSET:
+            raise ValueError("a row is no message")
+        encoded = PyBytes_FromStringAndSize(NULL, total)
+        out = PyBytes_AS_STRING(encoded)
+        with nogil:
+            for at in range(count):
+                row, record = chosen[at], out
+                length, size = text_of(&names, row, &name), text_of(&payloads, row, &payload)
+                head_length = text_of(&blocks, row, &head) if blocks.count else 0
+                memset(record, 0, FIXED)
+                memcpy(record + 4, <const char *> views[1].buf + 8 * row, 8)
+                memcpy(record + 12, <const char *> views[2].buf + 8 * row, 8)
+                subject_field, field = <uint16_t> length, <uint32_t> size
+                memcpy(record + 20, &subject_field, 2)
+                memcpy(record + 24, &field, 4)
+                out = record + FIXED
+                if head_length:
+                    memcpy(record + 22, &flags, 2)
+                    field = <uint32_t> head_length
+                    out = put(out, &field, 4)
+                out = put(put(out, name, length), head, head_length)
+                out = put(out, payload, size)
+                crc = crc32_of(<const uint8_t *> record + 4, out - record - 4)
+                memcpy(record, &crc, 4)
+        return encoded, offsets, lengths
+    finally:
+        for at in range(held):
+            PyBuffer_Release(&views[at])
 
 
 # ---------------------------------------------------------------------- records

@@ -17,10 +17,13 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import repeat
+from itertools import accumulate, repeat
 from operator import add, gt
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from zlib import crc32
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer as Buffer
 
 T = TypeVar("T")
 MakeRecord: TypeAlias = Callable[[int, int, bytes, bytes, bytes], T]
@@ -39,6 +42,7 @@ MAX_OWN = 32
 """Names of `Nats-` headers in a run."""
 
 _MAX_OFFSET = 0xFFFFFFFF
+_MAX_SEQ = (1 << 64) - 1
 _CR, _LF = 13, 10
 _LINE = 10
 """Bytes of the first line of a header block."""
@@ -239,6 +243,49 @@ def encode_run(
         lengths.append(len(parts[-1]))
         seq, time_ns = seq + 1, time_ns + step_ns
     return b"".join(parts), lengths
+
+
+def encode_rows(
+    order: Buffer,
+    seqs: Buffer,
+    times: Buffer,
+    subject_ends: Buffer,
+    subjects: Buffer,
+    head_ends: Buffer,
+    heads: Buffer,
+    data_ends: Buffer,
+    data: Buffer,
+) -> tuple[bytes, array[int], array[int]]:
+    """Return rows of columns as records that lie back to back, their offsets and their lengths.
+
+    The compiled function releases the interpreter's lock. Raise ValueError for a row that is no message, and for
+    columns of different lengths.
+
+    Args:
+        order: numbers of the rows (64 bits), in the order of the records.
+        seqs, times: 64 bits a row.
+        subject_ends, subjects: one offset more than rows (32 bits), and the text that they cut; `heads` and `data` too.
+        head_ends: empty if no row has a header block.
+    """
+    numbers = [memoryview(each).cast("B").cast("q").tolist() for each in (order, seqs, times)]
+    ends = [memoryview(each).cast("B").cast("i").tolist() for each in (subject_ends, head_ends, data_ends)]
+    texts = [bytes(each) for each in (subjects, heads, data)]
+    rows = len(numbers[1])
+    if len(numbers[2]) != rows or {len(ends[0]), len(ends[2]), len(ends[1]) or rows + 1} != {rows + 1}:
+        raise ValueError("the columns have different lengths")
+    encoded: list[bytes] = []
+    for row in numbers[0]:
+        if not 0 <= row < rows:
+            raise ValueError("a row is no message")
+        spans = [(each[row], each[row + 1]) if each else (0, 0) for each in ends]
+        if not all(0 <= begin <= end <= len(text) for (begin, end), text in zip(spans, texts, strict=True)):
+            raise ValueError("a row is no message")
+        subject, head, payload = (text[begin:end] for (begin, end), text in zip(spans, texts, strict=True))
+        if len(subject) > MAX_SUBJECT:
+            raise ValueError("a row is no message")
+        encoded.append(encode_record(numbers[1][row] & _MAX_SEQ, numbers[2][row], subject, head, payload))
+    lengths = array("I", map(len, encoded))
+    return b"".join(encoded), array("I", accumulate(lengths[:-1], initial=0) if lengths else ()), lengths
 
 
 def decode_record(make: MakeRecord[T], buf: bytes, offset: int, stop: int, verify: bool) -> tuple[T, int]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from lakestream import native
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.record import Record
-from lakestream.log.format.records import Records, seqs_of
+from lakestream.log.format.records import Records, chosen, seqs_of, together
 from lakestream.ports import ListedMessages, MessageBlock, PastUnavailableError, Single
 from lakestream.protocol.api.errors import for_clients
 from lakestream.protocol.gotime import Stamps
@@ -287,7 +287,7 @@ class GetRun:
         self._done()
 
 
-async def fetch_many(stream: Stream, seqs: Sequence[int]) -> list[Record]:
+async def fetch_many(stream: Stream, seqs: Sequence[int]) -> Sequence[Record]:
     """Return those of these messages (ascending) that still exist, from the lake and the log.
 
     Raise HistoryUnavailableError when the lake does not answer.
@@ -296,26 +296,28 @@ async def fetch_many(stream: Stream, seqs: Sequence[int]) -> list[Record]:
     border = store.local_floor
     remote = [seq for seq in seqs if seq < border]
     if remote and store.live.count(remote[0], remote[-1]) <= DENSE * len(remote):
-        records = await _fetch_range(stream, remote)
+        pieces = await _fetch_range(stream, remote)
     else:
-        records = await stream.reader.fetch_many(remote)
+        pieces = [await stream.reader.fetch_many(remote)]
     # Local messages may have moved to the lake meanwhile.
     local = seqs[len(remote) :]
     here = {record.seq: record for record in store.read_many(local)}
     for seq in local:
         record = here.get(seq) or (await stream.reader.fetch(seq) if seq in store.live else None)
         if record is not None:
-            records.append(record)
-    return records
+            pieces.append([record])
+    return together(pieces)
 
 
-async def _fetch_range(stream: Stream, seqs: list[int]) -> list[Record]:
+async def _fetch_range(stream: Stream, seqs: list[int]) -> list[Sequence[Record]]:
     wanted, last, at = set(seqs), seqs[-1], seqs[0]
-    found: list[Record] = []
+    found: list[Sequence[Record]] = []
     while at <= last:
         run = await stream.reader.fetch_run(at, PIECE, PIECE_BYTES)
         if not run:
             break
-        found += [record for record in run if record.seq in wanted]
-        at = run[-1].seq + 1
+        there = seqs_of(run)
+        meant = [place for place, seq in enumerate(there) if seq in wanted]
+        found.append(run if len(meant) == len(run) else chosen(run, meant))
+        at = there[-1] + 1
     return found

@@ -30,4 +30,5 @@ In reading order:
 - `foreign_commits.py`: Changes of a stream's table by other programs.
 - `conditions.py`: Conditions on rows that are pushed down into tables and uncompacted segments.
 - `schema_files.py`: Schemas in the lake: the versions that tables refer to.
+- `row_groups.py`: Row groups of data files: which of them a message may be in, by the bounds in the files' footers.
 """

@@ -2,7 +2,7 @@
 
 Belongs here: the two ways from a table to its rows, and no other module knows one. `Scan` opens a version with
 deltalake and queries it with DataFusion, which applies deletion vectors (deltalake's own readers reject them).
-`FileReader` reads a small file by itself, in a fraction of the time that a query takes to plan.
+`FileReader` reads single row groups by itself, in a fraction of the time that a query takes to plan, and of its memory.
 
 Rows come with their payloads. A table whose stream says `drop-when-typed` keeps none where typed columns give it back
 byte for byte (`data_format` is set); other programs find NULL in `data` there.
@@ -10,6 +10,7 @@ byte for byte (`data_format` is set); other programs find NULL in `data` there.
 
 from __future__ import annotations
 
+import io
 import threading
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -25,8 +26,9 @@ from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table import deletion_vectors, typed_columns
-from lakestream.lake.table.actions import TableFile, locate
+from lakestream.lake.table.actions import DeletionVector, TableFile, locate
 from lakestream.lake.table.conditions import SubjectRange
+from lakestream.lake.table.row_groups import FileFooter, Footers, read_footer
 from lakestream.lake.table.schema import (
     FORMAT_COLUMN,
     REMOVED_COLUMN,
@@ -47,10 +49,10 @@ if TYPE_CHECKING:
 _CONFIG = {"datafusion.execution.parquet.pushdown_filters": "true"}
 _GONE = "Object at location"
 """Part of the text of the bare Exception that the query engine raises for a file that is not there."""
-DECODED_MOST = 128 * 1024 * 1024
-"""Maximum decoded size of a file that is read whole."""
+PIECE_BYTES = 32 * 1024 * 1024
+"""Decoded size of the rows of a file that are looked at together; of a larger row group, its pages."""
 _CHECKED = frozenset((*TABLE_COLUMNS, REMOVED_COLUMN)) - {"time"}
-"""Columns whose types are checked in a file that is read directly."""
+"""Columns whose types are checked in each file."""
 
 
 class Scan:
@@ -90,12 +92,6 @@ class Scan:
     def version(self) -> int:
         """Return the version."""
         return int(self._delta.version())
-
-    def catch_up(self) -> None:
-        """Go on to the newest version."""
-        with self._lock:
-            self._delta.update_incremental()
-            self._query = None  # a registered table stays at its version
 
     # ------------------------------------------------------------------ the table
     @property
@@ -153,17 +149,6 @@ class Scan:
             whole = payloads.complete(pa.Table.from_batches([batch])).select(list(columns)).combine_chunks()
             yield from whole.to_batches()
 
-    def ordered(self, columns: Sequence[str], where: str, limit: int = 0) -> pa.Table:
-        """Return exactly these columns of the rows that meet a condition, by sequence, at most `limit` (0: all).
-
-        Raises bare Exception, as `query`; PayloadUnknown.
-        """
-        payloads = self._completing()
-        more = payloads.needed(columns)
-        sql = f"SELECT {', '.join(map(doubled, [*columns, *more]))} FROM t WHERE {where} ORDER BY seq"
-        found = self.query(f"{sql} LIMIT {limit}" if limit else sql)
-        return payloads.complete(found).select(list(columns)) if more else found
-
     def _completing(self) -> Payloads:
         schema = self.schema.to_json()
         if self._payloads is None or self._payloads.schema != schema:
@@ -192,10 +177,6 @@ def typed(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 # ---------------------------------------------------------------------- one file
-class TooLarge(Exception):
-    """Raised for a file that compresses so well that reading it whole would take too much memory."""
-
-
 class Pick:
     """Wanted rows of a file: a range of sequences, or exactly `seqs`; and subjects, when given."""
 
@@ -206,69 +187,124 @@ class Pick:
 
 
 class FileReader:
-    """Reads whole files of one table, without the query engine. Safe for use by several threads.
+    """Reads row groups of the files of one table, without the query engine. Safe for use by several threads.
 
     Args:
         table: the table's path.
         storage: where it is.
+        footers: keeps what was read of the files' ends.
     """
 
-    def __init__(self, table: str, storage: Storage) -> None:
+    def __init__(self, table: str, storage: Storage, footers: Footers | None = None) -> None:
         self._table, self._storage = table, storage
+        self._footers = footers if footers is not None else Footers()
         self._payloads: Payloads | None = None
 
-    def read(self, file: TableFile, pick: Pick, columns: Sequence[str], archive: bool, schema: str = "") -> Any | None:
+    def footer(self, file: TableFile) -> FileFooter:
+        """Return a file's footer.
+
+        Raises:
+            FileNotFoundError: the file has gone.
+            DamagedFile: it does not end as it was written.
+        """
+        path = locate(self._table, file.path)
+
+        def load() -> FileFooter:
+            found = read_footer(self._storage, path, file)
+            _check(path, found.data)
+            return found
+
+        return self._footers.get((path, ""), load, lambda footer: footer.cost)
+
+    def forget(self) -> None:
+        """Drop the footers and deletion vectors of the table."""
+        self._footers.drop(f"{self._table}/")
+
+    def read(
+        self,
+        file: TableFile,
+        pick: Pick,
+        columns: Sequence[str],
+        archive: bool,
+        schema: str = "",
+        numbers: Sequence[int] | None = None,
+    ) -> Any | None:
         """Return the wanted rows of one file as a pyarrow Table of `columns`; None when there are none.
 
         Args:
             archive: leave out the rows of messages that an archive keeps.
             schema: the JSON of the table's columns; "": all of its rows keep their payloads.
+            numbers: of the row groups to read; by default all that may have such rows.
 
         Raises:
             PayloadUnknown: the schema of a row is missing.
             FileNotFoundError: the file has gone.
-            TooLarge: it has to be read in parts.
             DamagedFile: it is not as it was written: each page has a checksum, and the footer one in the table's log.
         """
-        storage, table = self._storage, self._table
+        footer, path = self.footer(file), locate(self._table, file.path)
         payloads = None if not schema else self._completing(schema)
-        path = locate(table, file.path)
-        content = None if storage.local else storage.read(path)
-        if file.end is not None:
-            file.end.check(path, storage.read_end(path, file.end.size)[0] if content is None else memoryview(content))
+        if numbers is None:
+            numbers = footer.holding(pick.first, pick.last, None if file.subject is not None else pick.wanted)
+        names = [name for name in columns if name not in file.empty]
+        names += [REMOVED_COLUMN] if archive else []
+        names += payloads.needed(columns) if payloads is not None else []
+        found: list[pa.Table] = []
         try:
-            source = path if content is None else pa.BufferReader(content)
-            with pq.ParquetFile(source, page_checksum_verification=True) as parquet:
-                data = parquet.metadata
-                if sum(data.row_group(at).total_byte_size for at in range(data.num_row_groups)) > DECODED_MOST:
-                    raise TooLarge(path)
-                names = [*columns, REMOVED_COLUMN] if archive else list(columns)
-                names += payloads.needed(columns) if payloads is not None else []
-                found = parquet.read(columns=names, use_threads=False)
-        except FileNotFoundError:
+            for at, rows in self._pieces(path, footer, numbers, names):
+                kept = self._kept(file, pick, at, rows, archive)
+                if kept.num_rows:
+                    kept = kept if payloads is None else payloads.complete(kept)
+                    found.append(_shaped(kept, file, columns))
+        except (FileNotFoundError, LakeError):
             raise
         except (pa.ArrowException, OSError, ValueError) as error:
             raise DamagedFile(path, str(error)) from error
-        _check(path, file, found)
-        keep = None
-        if file.min_seq < pick.first or file.max_seq > pick.last or pick.seqs is not None:
-            seqs = found.column("seq").to_numpy()
-            keep = (seqs >= pick.first) & (seqs <= pick.last)
-            if pick.seqs is not None:
-                keep &= np.isin(seqs, np.asarray(pick.seqs, np.int64))
-        if file.deleted is not None:
-            alive = np.ones(found.num_rows, bool)
-            alive[deletion_vectors.load(file.deleted, table, storage.read)] = False
-            keep = _both(keep, alive)
-        if archive and REMOVED_COLUMN in found.column_names:
-            keep = _both(keep, found.column(REMOVED_COLUMN).is_null().to_numpy())
+        return pa.concat_tables(found) if found else None
+
+    def _pieces(
+        self, path: str, footer: FileFooter, numbers: Sequence[int], names: Sequence[str]
+    ) -> Iterator[tuple[np.ndarray[Any, Any], pa.Table]]:
+        """Yield (positions in the file, rows) of row groups, as many at once as PIECE_BYTES allow."""
+        starts = footer.starts
+        for some in _together(numbers, footer.sizes):
+            with self._opened(path, footer, some, names) as parquet:
+                positions = np.concatenate([np.arange(starts[number], starts[number + 1]) for number in some])
+                if len(some) > 1 or footer.sizes[some[0]] <= PIECE_BYTES:
+                    yield positions, parquet.read_row_groups(some, columns=names, use_threads=False)
+                    continue
+                # Of another writer, or of payloads that compress well: its pages one after the other.
+                most = max(1, len(positions) * PIECE_BYTES // int(footer.sizes[some[0]]))
+                for batch in parquet.iter_batches(most, row_groups=some, columns=names, use_threads=False):
+                    yield positions[: len(batch)], pa.Table.from_batches([batch])
+                    positions = positions[len(batch) :]
+
+    def _opened(self, path: str, footer: FileFooter, numbers: Sequence[int], names: Sequence[str]) -> pq.ParquetFile:
+        source: Any = path
+        if not self._storage.local:
+            source = pa.PythonFile(Fetched(self._storage, path, footer, numbers, names), "r")
+        return pq.ParquetFile(source, metadata=footer.data, page_checksum_verification=True)
+
+    def _kept(self, file: TableFile, pick: Pick, at: np.ndarray[Any, Any], rows: pa.Table, archive: bool) -> pa.Table:
+        """Return the wanted ones of rows at these positions in a file."""
+        seqs = rows.column("seq").to_numpy()
+        if rows.column("seq").null_count or ("time_ns" in rows.column_names and rows.column("time_ns").null_count):
+            raise ValueError("its column seq or time_ns lacks values")
+        keep = (seqs >= pick.first) & (seqs <= pick.last)
+        if pick.seqs is not None:
+            keep &= seqs == pick.seqs[0] if len(pick.seqs) == 1 else np.isin(seqs, np.asarray(pick.seqs, np.int64))
+        if file.deleted is not None and keep.any():
+            keep &= ~np.isin(at, self._deleted(file.deleted), assume_unique=True)
+        if archive and REMOVED_COLUMN in rows.column_names:
+            keep &= rows.column(REMOVED_COLUMN).is_null().to_numpy()
         if pick.wanted is not None and file.subject is None:
-            keep = _both(keep, _of_subjects(found.column("subject"), pick.wanted))
-        if keep is not None and not keep.all():
-            found = found.filter(pa.array(keep))
-        if not found.num_rows:
-            return None
-        return _shaped(found if payloads is None else payloads.complete(found), file, columns)
+            keep &= _of_subjects(rows.column("subject"), pick.wanted)
+        return rows if keep.all() else rows.filter(pa.array(keep))
+
+    def _deleted(self, vector: DeletionVector) -> np.ndarray[Any, Any]:
+        """Return the positions of the rows that a deletion vector has."""
+        key = f"{self._table}/", vector.key
+        load = lambda: deletion_vectors.load(vector, self._table, self._storage.read)  # noqa: E731
+        return self._footers.get(key, load, lambda found: found.nbytes)
 
     def _completing(self, schema: str) -> Payloads:
         if self._payloads is None or self._payloads.schema != schema:
@@ -276,16 +312,77 @@ class FileReader:
         return self._payloads
 
 
-def _check(path: str, file: TableFile, found: Any) -> None:
-    """Raise DamagedFile unless rows have the types that a table has: a damaged footer may tell of others."""
-    if file.rows and found.num_rows != file.rows:
-        raise DamagedFile(path, f"it has {found.num_rows} rows instead of {file.rows}")
-    for field in table_schema(name for name in found.column_names if name in _CHECKED):
-        column = found.column(field.name)
-        if not _is_stored_as(column.type, field.type):
-            raise DamagedFile(path, f"its column {field.name} is {column.type} instead of {field.type}")
-        if field.name in ("seq", "time_ns") and column.null_count:
-            raise DamagedFile(path, f"its column {field.name} lacks values")
+class Fetched(io.RawIOBase):
+    """File of an object store, of which a part is fetched at once: the columns of some row groups."""
+
+    def __init__(
+        self, storage: Storage, path: str, footer: FileFooter, numbers: Sequence[int], names: Sequence[str]
+    ) -> None:
+        self._storage, self._path, self._length = storage, path, footer.length
+        wanted = set(names)
+        starts, ends = [], [0]
+        for number in numbers:
+            group = footer.data.row_group(number)
+            for at in range(group.num_columns):
+                column = group.column(at)
+                if column.path_in_schema.partition(".")[0] in wanted:
+                    first = column.dictionary_page_offset if column.has_dictionary_page else column.data_page_offset
+                    starts.append(first)
+                    ends.append(first + column.total_compressed_size)
+        self._start = min(starts, default=0)
+        self._content = storage.read_range(path, self._start, max(ends) - self._start) if starts else b""
+        self._at = 0
+
+    def readable(self) -> bool:
+        """Return True: the file is read."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True: any place can be read."""
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Go to a place in the file and return it."""
+        self._at = offset + (0, self._at, self._length)[whence]
+        return self._at
+
+    def tell(self) -> int:
+        """Return the place in the file."""
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        """Read from the place on."""
+        size = self._length - self._at if size < 0 else size
+        first = self._at - self._start
+        if first >= 0 and first + size <= len(self._content):
+            found = self._content[first : first + size]
+        else:
+            found = self._storage.read_range(self._path, self._at, size)
+        self._at += len(found)
+        return found
+
+
+def _together(numbers: Sequence[int], sizes: np.ndarray[Any, Any]) -> Iterator[list[int]]:
+    """Yield row groups that are read at once."""
+    some: list[int] = []
+    size = 0
+    for number in numbers:
+        size += int(sizes[number])
+        if some and size > PIECE_BYTES:
+            yield some
+            some, size = [], int(sizes[number])
+        some.append(number)
+    if some:
+        yield some
+
+
+def _check(path: str, data: Any) -> None:
+    """Raise DamagedFile unless columns have the types that a table has: a damaged footer may tell of others."""
+    there = data.schema.to_arrow_schema()
+    for field in table_schema(name for name in there.names if name in _CHECKED):
+        found = there.field(field.name).type
+        if not _is_stored_as(found, field.type):
+            raise DamagedFile(path, f"its column {field.name} is {found} instead of {field.type}")
 
 
 def _is_stored_as(found: Any, wanted: Any) -> bool:
@@ -299,10 +396,6 @@ def _is_stored_as(found: Any, wanted: Any) -> bool:
     if wanted == pa.binary():
         return bool(pa.types.is_binary(found) or pa.types.is_large_binary(found) or pa.types.is_binary_view(found))
     return bool(found == wanted)
-
-
-def _both(one: np.ndarray[Any, Any] | None, other: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    return other if one is None else one & other
 
 
 def _of_subjects(column: Any, wanted: SubjectRange) -> np.ndarray[Any, Any]:

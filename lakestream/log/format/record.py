@@ -128,9 +128,9 @@ def decode_spans(buf: bytes, offsets: Iterable[int], lengths: Iterable[int]) -> 
         raise CorruptRecord(*error.args) from None
 
 
-def time_of(record: bytes) -> int:
-    """Return the time when an encoded message was stored, in ns."""
-    return int.from_bytes(record[TIME_AT : TIME_AT + 8], "little", signed=True)
+def time_of(record: bytes, offset: int = 0) -> int:
+    """Return the time when an encoded message at an offset was stored, in ns."""
+    return int.from_bytes(record[offset + TIME_AT : offset + TIME_AT + 8], "little", signed=True)
 
 
 def times_of(buf: bytes, lengths: Iterable[int]) -> list[int]:

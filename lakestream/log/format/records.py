@@ -13,7 +13,7 @@ from typing import overload
 
 from lakestream import native
 from lakestream.log.format.errors import CorruptRecord
-from lakestream.log.format.record import Record, decode_spans
+from lakestream.log.format.record import Record, decode_spans, time_of
 
 
 class Records(Sequence[Record]):
@@ -46,6 +46,11 @@ class Records(Sequence[Record]):
 
     def __len__(self) -> int:
         return len(self.offsets)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and len(self) == len(other) and self.decoded() == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
 
     def __iter__(self) -> Iterator[Record]:
         return iter(self.decoded())
@@ -82,11 +87,37 @@ def seqs_of(records: Sequence[Record]) -> Sequence[int]:
     return records.seqs if isinstance(records, Records) else [record.seq for record in records]
 
 
+def chosen(records: Sequence[Record], some: Sequence[int]) -> Sequence[Record]:
+    """Return the messages with these indexes, ascending."""
+    return records.chosen(some) if isinstance(records, Records) else [records[at] for at in some]
+
+
+def times_at(records: Sequence[Record], some: Sequence[int]) -> dict[int, int]:
+    """Return the times of the messages with these indexes, in ns, without decoding those that are columns."""
+    if isinstance(records, Records):
+        return {at: time_of(records.buf, records.offsets[at]) for at in some}
+    return {at: records[at].time_ns for at in some}
+
+
+def subjects_of(records: Sequence[Record]) -> list[bytes]:
+    """Return the subjects of some messages, without decoding those that are columns."""
+    return records.subjects() if isinstance(records, Records) else [record.subject for record in records]
+
+
+def content_size(records: Sequence[Record]) -> int:
+    """Return the bytes of some messages, of those that are columns with what their records have beside the content."""
+    if isinstance(records, Records):
+        return sum(records.lengths)
+    return sum([len(record.header) + len(record.data) for record in records])
+
+
 NO_RECORDS = Records(b"", array("I"), array("I"), ())
 
 
 def back_to_back(records: Sequence[bytes], seqs: Sequence[int]) -> Records:
     """Return single records, which are copied, with these sequences."""
+    if not records:
+        return NO_RECORDS
     lengths = array("I", map(len, records))
     return Records(b"".join(records), array("I", accumulate(lengths[:-1], initial=0)), lengths, seqs)
 
@@ -109,3 +140,10 @@ def joined(pieces: Sequence[Records]) -> Records:
         lengths,
         range(seqs[0], seqs[-1] + 1) if unbroken else seqs,
     )
+
+
+def together(pieces: Sequence[Sequence[Record]]) -> Sequence[Record]:
+    """Return the messages of all pieces, which ascend; as columns if all of them are."""
+    some = [piece for piece in pieces if piece]
+    columns = [piece for piece in some if isinstance(piece, Records)]
+    return joined(columns) if len(columns) == len(some) else [record for piece in some for record in piece]

@@ -71,7 +71,10 @@ class Runs:
             if position + 1 < len(self.firsts):
                 stop = bisect_left(seqs, self.firsts[position + 1], at)
             shift = self.starts[position] - self.firsts[position]
-            found += [seq + shift for seq in seqs[at:stop]]
+            if isinstance(seqs, range):
+                found += range(seqs[at] + shift, seqs[stop - 1] + shift + 1)
+            else:
+                found += [seq + shift for seq in seqs[at:stop]]
             at = stop
         assert not found or 0 <= found[0] <= found[-1] < self.rows, "each of them has a row"
         return found

@@ -106,7 +106,7 @@ class SegmentRows:
         names: list[bytes] = []
         for file, part in self._by_outline(seqs[:local]):
             outline = self._outline(file)
-            names += [outline.names[outline.ids[_row(outline, seq)]] for seq in part]
+            names += map(outline.names.__getitem__, _cells(outline.ids, outline.runs.rows_of(part)))
         for segment, part in self._by_segment(seqs[local:]):
             offsets, lengths = self._places(segment, part)
             if sum(lengths) >= LONG * len(part):
@@ -160,7 +160,7 @@ class SegmentRows:
         local = bisect_left(seqs, self.local_floor)
         for file, part in self._by_outline(seqs[:local]):
             outline = self._outline(file)
-            yield map(outline.sizes.__getitem__, outline.runs.rows_of(part))
+            yield _cells(outline.sizes, outline.runs.rows_of(part))
         for segment, part in self._by_segment(seqs[local:]):
             tables = self._tables(segment)
             if isinstance(part, range):  # one run, as in `_places`
@@ -335,6 +335,13 @@ class SegmentRows:
 
     def _time_at(self, segment: Segment, offset: int) -> int:
         return int.from_bytes(self._bytes(segment, offset + TIME_AT, 8), "little", signed=True)
+
+
+def _cells(column: array[int], rows: Sequence[int]) -> Iterable[int]:
+    """Return the cells of rows, ascending, of a column."""
+    if rows[-1] - rows[0] == len(rows) - 1:
+        return column[rows[0] : rows[-1] + 1]
+    return map(column.__getitem__, rows)
 
 
 def _row(outline: Outline, seq: int) -> int:

@@ -184,7 +184,7 @@ class ThreadHistory:
         at = bisect_right(self._firsts, seq) - 1
         return at >= 0 and seq <= self._excluded[at][1]
 
-    def _trusted(self, rows: list[Record]) -> list[Record]:
+    def _trusted(self, rows: Sequence[Record]) -> Sequence[Record]:
         return [row for row in rows if not self._is_excluded(row.seq)] if self._excluded else rows
 
     def note_damage(self, damaged: bool) -> None:
@@ -197,10 +197,10 @@ class ThreadHistory:
 
     async def read(
         self, first: int, last: int, limit: int, subjects: Sequence[bytes] | None = None, max_bytes: int = 0
-    ) -> list[Record]:
+    ) -> Sequence[Record]:
         return self._trusted(await self._ask(lambda table: table.read(first, last, limit, subjects, max_bytes)))
 
-    async def read_many(self, seqs: Sequence[int], subjects: Sequence[bytes] | None = None) -> list[Record]:
+    async def read_many(self, seqs: Sequence[int], subjects: Sequence[bytes] | None = None) -> Sequence[Record]:
         return self._trusted(await self._ask(lambda table: table.read_many(seqs, subjects)))
 
     async def first_at(self, time_ns: int) -> int:

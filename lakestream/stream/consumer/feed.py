@@ -47,7 +47,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from lakestream.log.format.records import seqs_of
+from lakestream.log.format.record import Record
+from lakestream.log.format.records import chosen, seqs_of, subjects_of
 from lakestream.log.store.store import Store
 from lakestream.ports import Clock
 from lakestream.stream.consumer.ledger import Ledger
@@ -369,24 +370,29 @@ class Feed:
         records = await self._reader.fetch_run(seq, limit, size, self.selection.narrowing())
         if not records:
             return ReadRun([], 0, 0)
-        resume = records[-1].seq + 1
+        resume = seqs_of(records)[-1] + 1
         following = self._store.live.next_at_or_after(resume)
         if following and self._store.is_local(following):
             following = 0
         if not self.unfiltered:
-            wanted = self.selection.matches
-            records = [record for record in records if wanted(record.subject)]
+            subjects = subjects_of(records)
+            wanted = set(filter(self.selection.matches, set(subjects)))
+            if len(wanted) < len(set(subjects)):
+                records = chosen(records, [at for at, subject in enumerate(subjects) if subject in wanted])
         return ReadRun(records, resume, following)
 
     async def _read_picked(self, seq: int, limit: int, size: int) -> ReadRun:
         picked = self._picked
         at = bisect_left(picked, seq)
         seqs = picked[at : at + min(limit, PICKS)]
+        records: Sequence[Record]
         if seqs[-1] - seqs[0] >= SPARSE_PICKS * len(seqs):
             records, resume = await self._reader.fetch_many(seqs), seqs[-1] + 1
         else:
-            chosen, run = set(seqs), await self._reader.fetch_run(seq, limit, size, None)
-            records, resume = [one for one in run if one.seq in chosen], run[-1].seq + 1 if run else seq
+            meant, run = set(seqs), await self._reader.fetch_run(seq, limit, size, None)
+            there = seqs_of(run)
+            records = chosen(run, [at for at, one in enumerate(there) if one in meant])
+            resume = there[-1] + 1 if run else seq
         end = bisect_left(picked, resume)
         following = picked[end] if end < len(picked) and not self._store.is_local(picked[end]) else 0
         return ReadRun(records, 0, following)

@@ -7,10 +7,11 @@ consumer's position, and which messages of a run match, are feed.py's.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from lakestream.log.format.record import Record
+from lakestream.log.format.records import chosen, content_size, seqs_of
 from lakestream.log.index.sequences import SequenceSet
 from lakestream.ports import Clock
 from lakestream.stream.consumer.selection import Matches
@@ -51,7 +52,7 @@ class Room:
 class ReadRun(NamedTuple):
     """Result of one read: the matching messages of a run without gaps."""
 
-    records: list[Record]
+    records: Sequence[Record]
     resume: int
     """All matching messages below this sequence are in `records`."""
     following: int
@@ -66,7 +67,7 @@ class _Block:
     def __init__(self, run: ReadRun) -> None:
         self.records, self.resume = run.records, run.resume
         self.at = 0
-        self.size = sum([len(record.data) + len(record.header) for record in run.records])
+        self.size = content_size(run.records)
 
 
 class ReadAhead:
@@ -111,19 +112,18 @@ class ReadAhead:
         """Return the next messages that exist from `floor` on, at most `limit`; None if none were read."""
         while self._blocks:
             block = self._blocks[0]
-            records, at = block.records, block.at
-            while at < len(records):
-                some = records[at : at + limit]
-                if some[0].seq < floor or not all_live(some, live):
-                    # Keep those that remain right before the rest, so that `advance` can count them off.
-                    wanted = [one for one in some if one.seq >= floor and one.seq in live]
-                    dropped = len(some) - len(wanted)
-                    records[at + dropped : at + len(some)] = wanted
-                    at += dropped
-                    some = wanted
+            while block.at < len(block.records):
+                some = block.records[block.at : block.at + limit]
+                if seqs_of(some)[0] < floor or not all_live(some, live):
+                    there = [at for at, seq in enumerate(seqs_of(some)) if seq >= floor and seq in live]
+                    if len(there) < len(some):
+                        rest = seqs_of(block.records)
+                        left = [at for at in range(block.at, len(rest)) if rest[at] >= floor and rest[at] in live]
+                        block.records, block.at = chosen(block.records, left), 0
+                        some = block.records[:limit]
                 if some:
-                    block.at, end = at, at + len(some)
-                    return Matches(some, records[end].seq if end < len(records) else block.resume, 0)
+                    end, seqs = block.at + len(some), seqs_of(block.records)
+                    return Matches(some, seqs[end] if end < len(seqs) else block.resume, 0)
             self._drop()
         return None
 

@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import TypeVar
 
 from lakestream.log.format.record import Record, record_length
+from lakestream.log.format.records import Records, chosen, seqs_of, times_at
 from lakestream.log.index.sequences import SequenceSet
 from lakestream.log.store.store import Store
 from lakestream.ports import History
@@ -43,13 +44,16 @@ class LakeDiffersError(HistoryUnavailableError):
 
 def all_live(some: Sequence[Record], live: SequenceSet) -> bool:
     """Return True if these messages, ascending, all exist for certain. Quick where there are no gaps between them."""
-    first, last = some[0].seq, some[-1].seq
+    seqs = seqs_of(some)
+    first, last = seqs[0], seqs[-1]
     return last - first + 1 == len(some) == live.count(first, last)
 
 
-def _living(rows: list[Record], live: SequenceSet) -> list[Record]:
+def _living(rows: Sequence[Record], live: SequenceSet) -> Sequence[Record]:
     """Return those of some messages, ascending, that exist."""
-    return rows if rows and all_live(rows, live) else [row for row in rows if row.seq in live]
+    if not rows or all_live(rows, live):
+        return rows
+    return chosen(rows, [at for at, seq in enumerate(seqs_of(rows)) if seq in live])
 
 
 class Reader:
@@ -95,7 +99,7 @@ class Reader:
             history = self._history(remote[0])
             subjects = list({store.subject_of(seq) for seq in remote})
             rows = await history.read_many(remote, subjects)
-            found = self._as_stored([row for row in rows if row.seq in store.live])
+            found = list(self._as_stored(_living(rows, store.live)))
             self._expect_gone(sorted(set(remote).difference(row.seq for row in found)))
         # Local messages may have moved to the lake meanwhile: check each again.
         local = seqs[bisect_left(seqs, remote[-1] + 1) :] if remote else seqs
@@ -108,7 +112,7 @@ class Reader:
 
     async def fetch_run(
         self, first: int, max_msgs: int, max_bytes: int, subjects: Sequence[bytes] | None = None
-    ) -> list[Record]:
+    ) -> Sequence[Record]:
         """Return messages from `first` on, either of the log or of the lake.
 
         `subjects` narrows what is read from the lake; messages from the log may be of any subject. Of what the lake
@@ -118,27 +122,27 @@ class Reader:
 
     async def _fetch_run(
         self, first: int, max_msgs: int, max_bytes: int, subjects: Sequence[bytes] | None
-    ) -> list[Record]:
+    ) -> Sequence[Record]:
         store = self._store
         first = store.live.next_at_or_after(first)
         while first and not store.is_local(first):
             last = store.local_floor - 1
             found = await self._from_lake(first, last, max_msgs, subjects, max_bytes)
-            whole = self._without_gap(found, first, found[-1].seq if found else last, subjects)
+            whole = self._without_gap(found, first, seqs_of(found)[-1] if found else last, subjects)
             if whole:
                 return whole
             first = store.live.next_at_or_after(last + 1)
-        return store.read_run(first, max_msgs, max_bytes) if first else []
+        return store.records_from(first, max_msgs, max_bytes) if first else []
 
     def _without_gap(
-        self, found: list[Record], first: int, last: int, subjects: Sequence[bytes] | None
-    ) -> list[Record]:
+        self, found: Sequence[Record], first: int, last: int, subjects: Sequence[bytes] | None
+    ) -> Sequence[Record]:
         """Return the messages of the lake below the first live one, of sequences `first` through `last`, that is
         missing among them. Raise LakeDiffersError if that is the first."""
         live, low = self._store.live, first
         if self._count(first, last, subjects) == len(found):
             return found
-        there = {record.seq for record in found}
+        there = set(seqs_of(found))
         asked = None if subjects is None else SubjectFilters(subjects)
         while low <= last:
             some = live.members(low, COMPARED, last)
@@ -149,7 +153,7 @@ class Reader:
                 named = zip(lacking, self._store.subjects_of(lacking), strict=True)
                 lacking = [seq for seq, subject in named if asked.match(subject)]
             if lacking:
-                whole = [record for record in found if record.seq < lacking[0]]
+                whole = found[: bisect_left(seqs_of(found), lacking[0])]
                 if not whole:
                     raise self._unreadable(lacking[0])
                 return whole
@@ -180,46 +184,49 @@ class Reader:
 
     async def _from_lake(
         self, first: int, last: int, limit: int, subjects: Sequence[bytes] | None, max_bytes: int = 0
-    ) -> list[Record]:
+    ) -> Sequence[Record]:
         history = self._history(first)
         while first <= last:
             rows = await history.read(first, last, limit, subjects, max_bytes)
             found = _living(rows, self._store.live)
             if wrong := self._first_wrong(found):
-                found = [row for row in found if row.seq < wrong]
+                found = found[: bisect_left(seqs_of(found), wrong)]
                 if not found:
                     raise self._different(wrong)
             if found or not rows or (len(rows) < limit and not max_bytes):
                 return found
-            first = rows[-1].seq + 1
+            first = seqs_of(rows)[-1] + 1
         return []
 
-    def _as_stored(self, rows: list[Record]) -> list[Record]:
+    def _as_stored(self, rows: Sequence[Record]) -> Sequence[Record]:
         """Return live messages of the lake, ascending. Raise LakeDiffersError if one is not as it was stored."""
         if wrong := self._first_wrong(rows):
             raise self._different(wrong)
         return rows
 
-    def _first_wrong(self, rows: list[Record]) -> int:
+    def _first_wrong(self, rows: Sequence[Record]) -> int:
         """Return the lowest sequence that is among live messages of the lake, ascending, twice, or with another subject
         or size than it was stored with; 0 if there is none. The footer of a Parquet file has no checksum, and other
         programs may have written to the table.
 
         Of the times, the first and the last are compared. Messages that no outline describes are not.
         """
-        seqs = [row.seq for row in rows]
-        if len(set(seqs)) < len(seqs):
+        seqs = seqs_of(rows)
+        if not isinstance(seqs, range) and len(set(seqs)) < len(seqs):
             return next(one for one, other in pairwise(seqs) if one == other)
         if not rows or not (self._store.left_through or self._store.based):
             return 0
         sizes, subjects = self._store.sizes_of(seqs), self._store.subjects_of(seqs)
-        found = [record_length(row.subject, row.header, row.data) for row in rows]
-        names = [row.subject for row in rows]
+        if isinstance(rows, Records):
+            found, names = rows.lengths.tolist(), rows.subjects()
+        else:
+            found = [record_length(row.subject, row.header, row.data) for row in rows]
+            names = [row.subject for row in rows]
         if found != sizes or names != subjects:
             facts = zip(seqs, found, sizes, names, subjects, strict=True)
             return next(seq for seq, size, wanted, name, subject in facts if size != wanted or name != subject)
-        ends = (*rows[:1], *rows[-1:])
-        return next((row.seq for row in ends if row.time_ns != self._store.time_of(row.seq)), 0)
+        times = times_at(rows, (0, len(rows) - 1))
+        return next((seqs[at] for at, time in times.items() if time != self._store.time_of(seqs[at])), 0)
 
     def _different(self, seq: int) -> LakeDiffersError:
         return LakeDiffersError(f"{self._name}: sequence {seq} is not in the lake as it was stored")

@@ -6,13 +6,16 @@ from __future__ import annotations
 import random
 from array import array
 from collections.abc import Callable
+from itertools import accumulate
 from types import ModuleType
 from typing import Any
 
+import msgspec
 import pytest
 
 from lakestream import native
 from lakestream.log.format.record import Record, decode_record, encode_record
+from lakestream.log.format.records import Records
 from lakestream.native import plain
 from lakestream.protocol.gotime import Stamps
 
@@ -113,6 +116,59 @@ def test_direct_gets_are_framed_with_their_lines(twin: ModuleType) -> None:
         expected += b"HMSG _INBOX.a 1 %d %d\r\n%b%b\r\n" % (len(block), total, block, one.data)
     arguments = (0, 40, b"1", b"_INBOX.a", b"Nats-Stream: S\r\n", 60, 77, second)
     assert stored.call(twin.frame_direct, *arguments) == (expected, size)
+
+
+def ends_of(texts: list[bytes]) -> tuple[bytes, bytes]:
+    """Return texts as a column: where each begins and ends, and all of them."""
+    return array("i", accumulate(map(len, texts), initial=0)).tobytes(), b"".join(texts)
+
+
+@pytest.mark.parametrize("twin", TWINS)
+def test_rows_of_columns_are_the_records_of_their_messages(twin: ModuleType) -> None:
+    choose = random.Random(7)
+    for count in (0, 1, 2, 40):
+        records = some_records(choose, count).records
+        order = choose.sample(range(count), count // 2 + count % 2)
+        columns = [
+            array("q", order).tobytes(),
+            array("q", [one.seq for one in records]).tobytes(),
+            array("q", [one.time_ns for one in records]).tobytes(),
+            *ends_of([one.subject for one in records]),
+            *ends_of([one.header for one in records]),
+            *ends_of([one.data for one in records]),
+        ]
+        found = Records(*twin.encode_rows(*columns), [records[at].seq for at in order])
+        assert found == [records[at] for at in order]
+        if found:
+            found.check()
+        columns[5] = columns[6] = b""
+        found = Records(*twin.encode_rows(*columns), [records[at].seq for at in order])
+        assert found == [msgspec.structs.replace(records[at], header=b"") for at in order]
+
+
+@pytest.mark.parametrize("twin", TWINS)
+def test_rows_that_are_no_messages_are_refused(twin: ModuleType) -> None:
+    one = array("q", [1]).tobytes()
+    name, ends = array("i", [0, 1]).tobytes(), array("i", [0, 0]).tobytes()
+    fine = [bytes(8), one, one, name, b"s", b"", b"", ends, b""]
+    assert len(twin.encode_rows(*fine)[0]) == 31
+    for at, wrong in (
+        (0, one),
+        (0, array("q", [-1]).tobytes()),
+        (2, b""),
+        (3, array("i", [0, 2]).tobytes()),
+        (3, array("i", [1, 0]).tobytes()),
+        (3, array("i", [-1, 1]).tobytes()),
+        (3, array("i", [0]).tobytes()),
+        (5, array("i", [0]).tobytes()),
+        (5, array("i", [0, 1]).tobytes()),
+        (7, array("i", [0, 1]).tobytes()),
+    ):
+        with pytest.raises(ValueError, match=r"is no message|different lengths"):
+            twin.encode_rows(*(wrong if at == place else column for place, column in enumerate(fine)))
+    long = array("i", [0, 0x10000]).tobytes()
+    with pytest.raises(ValueError, match="is no message"):
+        twin.encode_rows(*fine[:3], long, bytes(0x10000), *fine[5:])
 
 
 def test_subjects_of_records(twin: ModuleType) -> None:

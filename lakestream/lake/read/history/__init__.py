@@ -6,7 +6,7 @@ In reading order:
 
 - `history.py`: Old messages of one stream, read from its Delta table.
 - `index.py`: Finding the files of a stream's table that messages are in, with which history reads are planned.
-- `scan.py`: Reads of a table's files: directly, or through DataFusion.
+- `scan.py`: Reads of a table's row groups.
 - `rows.py`: Rows of a stream's table as messages.
 - `cache.py`: Cache of messages read from tables, with a byte limit.
 - `staged.py`: Old messages from staged segments, while the table is damaged.

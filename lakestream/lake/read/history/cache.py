@@ -7,38 +7,40 @@ histories of all streams, so that their number does not multiply the memory.
 from __future__ import annotations
 
 import threading
+import time
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
-from typing import Any
 
 import msgspec
 
+from lakestream.lake.table.row_groups import Footers
 from lakestream.lake.table.schema import END
-from lakestream.log.format.record import Record
+from lakestream.log.format.records import Records
 
-DEFAULT_BYTES = 32 * 1024 * 1024
+DEFAULT_BYTES = 96 * 1024 * 1024
 """Default limit of a server's history cache, in bytes of messages."""
-
-RECORD_OVERHEAD = 250
-"""Memory of a record beyond the bytes of its subject, header block and payload."""
-
-
-class Slab(msgspec.Struct, frozen=True, gc=False):
-    """All messages of a table with first ≤ seq ≤ last: a pyarrow Table in sequence order, and its size in memory."""
-
-    first: int
-    last: int
-    rows: Any
-    size: int
+BLOCK_OVERHEAD = 500
+"""Memory of a block beyond its messages."""
+RECORD_OVERHEAD = 16
+"""Memory of a message beyond its record."""
+READERS = 64
+"""Maximum number of readers in sequence whose places are remembered."""
+READER_SECONDS = 10.0
+"""Time (10 s) after which a reader in sequence that has not come back is forgotten."""
 
 
 class Block(msgspec.Struct, frozen=True, gc=False):
-    """All messages of a table with first ≤ seq ≤ last, ascending. `size` is their cost in bytes."""
+    """All messages of a table with first ≤ seq ≤ last. `size` is their cost in bytes."""
 
     first: int
     last: int
-    records: list[Record]
+    records: Records
     size: int
+
+    @classmethod
+    def of(cls, first: int, last: int, records: Records) -> Block:
+        """Return the block of these messages."""
+        return cls(first, last, records, len(records.buf) + RECORD_OVERHEAD * len(records) + BLOCK_OVERHEAD)
 
 
 class BlockCache:
@@ -50,16 +52,21 @@ class BlockCache:
     Attributes:
         size: bytes of all blocks.
         hits, misses: calls of `find` that found a block, and those that did not.
+        footers: what is kept of the ends of the tables' files, within a limit of its own.
+        heavy: held while a step of a longer read is decoded: one of them takes up to three times STEP_BYTES.
     """
 
     def __init__(self, max_bytes: int = DEFAULT_BYTES) -> None:
         self.max_bytes = max_bytes
         self.size = self.hits = self.misses = 0
+        self.footers = Footers()
+        self.heavy = threading.Lock()
         self._lock = threading.Lock()
-        self._blocks: OrderedDict[tuple[int, int], Any] = OrderedDict()
+        self._blocks: OrderedDict[tuple[int, int], Block] = OrderedDict()
         self._starts: dict[int, list[int]] = {}
+        self._readers: OrderedDict[tuple[int, int], float] = OrderedDict()
 
-    def find(self, owner: int, seq: int) -> Any | None:
+    def find(self, owner: int, seq: int) -> Block | None:
         """Return the owner's block that covers `seq`."""
         with self._lock:
             starts = self._starts.get(owner, [])
@@ -80,7 +87,7 @@ class BlockCache:
             low = self._blocks[owner, starts[at - 1]].last + 1 if at else 0
             return low, starts[at] - 1 if at < len(starts) else END
 
-    def put(self, owner: int, block: Block | Slab) -> None:
+    def put(self, owner: int, block: Block) -> None:
         """Add a block unless it overlaps another thread's, then evict the oldest ones."""
         with self._lock:
             starts = self._starts.setdefault(owner, [])
@@ -97,14 +104,21 @@ class BlockCache:
                 self.size -= evicted.size
                 del self._starts[oldest][bisect_left(self._starts[oldest], start)]
 
-    def discard(self, owner: int, first: int) -> None:
-        """Remove the owner's block that starts at `first`, if any."""
+    def comes(self, owner: int, seq: int, following: int) -> int:
+        """Note that a reader in sequence that was expected at `seq` goes on at `following`; return the bytes of the
+        cache that such a reader may use."""
         with self._lock:
-            block = self._blocks.pop((owner, first), None)
-            if block is not None:
-                self.size -= block.size
-                starts = self._starts[owner]
-                del starts[bisect_left(starts, first)]
+            now = time.monotonic()
+            self._readers.pop((owner, seq), None)
+            self._readers[owner, following] = now
+            while len(self._readers) > READERS or next(iter(self._readers.values())) < now - READER_SECONDS:
+                self._readers.popitem(last=False)
+            return self.max_bytes * 3 // 4 // len(self._readers)
+
+    def expects(self, owner: int, seq: int) -> bool:
+        """Return True if a reader in sequence has come to `seq`."""
+        with self._lock:
+            return (owner, seq) in self._readers
 
     def drop(self, owner: int) -> None:
         """Remove all blocks of an owner."""

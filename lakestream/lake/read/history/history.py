@@ -16,33 +16,24 @@ import itertools
 import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from operator import attrgetter
-from typing import Any, TypeVar
+from contextlib import contextmanager, nullcontext
+from typing import TypeVar
 
 import msgspec
 import numpy as np
 
 from lakestream.lake.errors import HistoryUnavailable
-from lakestream.lake.read.history.cache import RECORD_OVERHEAD, Block, BlockCache, Slab
+from lakestream.lake.read.history.cache import READERS, Block, BlockCache
 from lakestream.lake.read.history.index import MAX_SUBJECTS, Choice, TableIndex, TableSnapshot
 from lakestream.lake.read.history.index import wanted as wanted_of
-from lakestream.lake.read.history.rows import content_bytes, records
-from lakestream.lake.read.history.scan import (
-    ALONE,
-    POINT_ROWS,
-    SEQUENTIAL_BYTES,
-    SEQUENTIAL_MOST,
-    SEQUENTIAL_ROWS,
-    SEQUENTIAL_SQL_ROWS,
-    Extent,
-    TableScan,
-)
+from lakestream.lake.read.history.rows import records
+from lakestream.lake.read.history.scan import STEP_BYTES, Extent, TableScan
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table.conditions import SubjectRange
 from lakestream.lake.table.schema import END
 from lakestream.lake.table.state import TableFollower
-from lakestream.log.format.record import Record
+from lakestream.log.format.record import FIXED
+from lakestream.log.format.records import NO_RECORDS, Records, joined
 from lakestream.protocol.subjects import is_literal
 
 T = TypeVar("T")
@@ -54,17 +45,14 @@ LOOK_ROWS = 4_096
 LOOK_MOST = 1 << 24
 ATTEMPTS = 3
 """Maximum number of snapshots tried for a read."""
-READERS = 64
-"""Maximum number of sequential readers of a table with enlarged steps."""
-NEAR_FILES = 16
-"""If a sequence may be in more files than this, only the file of its subject is read."""
+SMALLEST_STEP = 1024 * 1024
+"""Decoded bytes of a step at least, however many readers share the cache (1 MiB)."""
 
 _owners = itertools.count(1)
-_seq = attrgetter("seq")
 
 
 class _Narrow:
-    """State of reads of one choice of subjects: owner of its slabs in the cache, and rows examined per message
+    """State of reads of one choice of subjects: owner of its blocks in the cache, and rows examined per message
     found."""
 
     def __init__(self, choice: Choice) -> None:
@@ -87,13 +75,11 @@ class TableHistory:
         self.table = table
         self.below = below
         self._cache = cache if cache is not None else BlockCache()
-        self._blocks, self._slabs = next(_owners), next(_owners)
-        storage = open_storage(table)
-        self._index = TableIndex(follower or TableFollower(table, storage=storage), storage)
-        self._scan = TableScan(table, storage)
-        # Size of a sequential reader's next step, by owner and first sequence.
-        self._strides: dict[tuple[int, int], Extent] = {}
-        self._expected = -1  # the next sequence of a sequential read
+        self._blocks, self._singles = next(_owners), next(_owners)
+        self._storage = open_storage(table)
+        self._index = TableIndex(follower or TableFollower(table, storage=self._storage), self._storage)
+        self._scan = TableScan(table, self._storage, self._cache.footers)
+        self._after = -1  # the sequence behind the last one that was read alone
         self._narrows: dict[frozenset[bytes], _Narrow] = {}
         self._lock = threading.Lock()
         self._loading: dict[tuple[int, int], threading.Event] = {}
@@ -105,7 +91,7 @@ class TableHistory:
         limit: int,
         subjects: Sequence[bytes] | None = None,
         max_bytes: int = 0,
-    ) -> list[Record]:
+    ) -> Records:
         """Return messages with first ≤ seq ≤ last, ascending, at most `limit`.
 
         Messages that were deleted from the stream a short time ago may be among them.
@@ -119,19 +105,19 @@ class TableHistory:
             HistoryUnavailable: the table could not be read.
         """
         if limit <= 0 or first > last:
-            return []
+            return NO_RECORDS
         if first == last and (subjects is None or all(map(is_literal, subjects))):
             return self.read_many([first], subjects)
         if subjects is None:
             return self._read_blocks(first, last, limit, max_bytes, None)
         if not subjects:
-            return []
+            return NO_RECORDS
         choice = Choice(subjects)
         if choice.is_narrow:
             return self._read_narrow(first, last, limit, max_bytes, choice)
         return self._read_blocks(first, last, limit, max_bytes, choice)
 
-    def read_many(self, seqs: Sequence[int], subjects: Sequence[bytes] | None = None) -> list[Record]:
+    def read_many(self, seqs: Sequence[int], subjects: Sequence[bytes] | None = None) -> Records:
         """Return the existing messages with exactly these sequences, ascending.
 
         Args:
@@ -142,25 +128,36 @@ class TableHistory:
             HistoryUnavailable: the table could not be read.
         """
         only = None if subjects is None else frozenset(subjects)
-        found: list[Record] = []
+        found: list[Records] = []
         missing: list[int] = []
         for seq in seqs:
-            block = self._cache.find(self._blocks, seq)
+            block = self._cache.find(self._blocks, seq) or self._cache.find(self._singles, seq)
             if block is None:
                 missing.append(seq)
             else:
-                found += _at(block, seq)
-        if len(missing) == 1 and self._nearby(missing[0], only):
-            found += self._read_blocks(missing[0], missing[0], 1, 0, None)
+                found.append(_within(block, seq, seq))
+        if len(missing) == 1 and self._follows(missing[0]):
+            found.append(self._read_blocks(missing[0], missing[0], 1, 0, None))
         else:
             narrow = wanted_of(only) if only is not None and len(only) <= MAX_SUBJECTS else None
             for at in range(0, len(missing), MAX_SEQS):
-                found += records(self._exactly(missing[at : at + MAX_SEQS], narrow))
-        found.sort(key=_seq)
-        return found if only is None else [record for record in found if record.subject in only]
+                found.append(self._exactly(missing[at : at + MAX_SEQS], narrow))
+        found = [each for each in found if each]
+        found.sort(key=lambda some: some.seqs[0])
+        whole = _merged(found)
+        return whole if only is None else _chosen(whole, only.__contains__)
 
-    def _exactly(self, seqs: Sequence[int], wanted: SubjectRange | None) -> Any:
-        return self._ask(lambda snapshot: self._scan.of_seqs(snapshot, seqs, wanted), seqs[-1])
+    def _exactly(self, seqs: Sequence[int], wanted: SubjectRange | None) -> Records:
+        rows = self._ask(lambda snapshot: self._scan.of_seqs(snapshot, seqs, wanted), seqs[-1])
+        found = NO_RECORDS if rows is None else records(rows)
+        if len(seqs) == 1 and found:
+            self._cache.put(self._singles, Block.of(seqs[0], seqs[0], found))
+        return found
+
+    def _follows(self, seq: int) -> bool:
+        """Return True if a single read goes on where the last one was, so that the messages behind it will be read."""
+        follows, self._after = seq == self._after, seq + 1
+        return follows
 
     def first_at(self, time_ns: int) -> int:
         """Return the lowest sequence whose time is at or after `time_ns` (ns since the epoch); 0 when there is none.
@@ -182,94 +179,64 @@ class TableHistory:
     def close(self) -> None:
         """Drop the snapshot and everything cached."""
         self._cache.drop(self._blocks)
-        self._cache.drop(self._slabs)
+        self._cache.drop(self._singles)
         for narrow in self._narrows.copy().values():
             self._cache.drop(narrow.owner)
         self._index.close()
         self._scan.close()
 
     # ------------------------------------------------------------------ blocks
-    def _read_blocks(self, first: int, last: int, limit: int, max_bytes: int, choice: Choice | None) -> list[Record]:
-        found: list[Record] = []
-        most = 0
+    def _read_blocks(self, first: int, last: int, limit: int, max_bytes: int, choice: Choice | None) -> Records:
+        found = _Found(limit, max_bytes)
         while first <= last:
-            block = self._cache.find(self._blocks, first)
+            block = self._cache.find(self._blocks, first) or self._load(first, limit)
             if block is None:
-                block = self._load(first, limit)
-                if block is None:
-                    break
+                break
             taken = _within(block, first, last)
-            if choice is not None:
-                meant = {subject for subject in {record.subject for record in taken} if choice.has(subject)}
-                taken = [record for record in taken if record.subject in meant]
-            most += block.size
-            # A block's cost is an upper bound, so most blocks need no check message by message.
-            full = bool(max_bytes) and most > max_bytes
-            if full:
-                taken, full = _fitting(taken, max_bytes - _content(found), not found)
-            found += taken[: limit - len(found)]
-            if full or len(found) >= limit:
+            if found.add(taken if choice is None else _chosen(taken, choice.has)):
                 break
             first = block.last + 1
-        return found
+        return found.whole()
 
     def _load(self, first: int, limit: int) -> Block | None:
         """Load the block that covers `first`; return None beyond the table."""
-        sequential = first == self._expected or limit > POINT_ROWS
         with self._alone((self._blocks, first)):
-            block: Block | None = self._cache.find(self._blocks, first)
+            block = self._cache.find(self._blocks, first)
             if block is not None:
                 return block
-            slab = self._cache.find(self._slabs, first)
-            if slab is None:
-                room = self._room(self._slabs, first)
-                extent = self._strides.pop((self._slabs, first), Extent()) if sequential else ALONE
-                slab = self._ask(lambda it: self._scan.slab(it, first, room, extent), first)
-                if slab is None:
-                    return None
-                self._cache.put(self._slabs, slab)
-                if sequential:
-                    self._stride_after(self._slabs, slab, extent)
-            block = self._cut(slab, first, sequential)
-            self._cache.put(self._blocks, block)
-        if sequential and block.last >= slab.last:
-            self._cache.discard(self._slabs, slab.first)  # read to its end: its rows are in blocks
-        self._expected = block.last + 1
+            last = self._room(self._blocks, first)
+            extent = self._extent(self._blocks, first, limit)
+            # Several steps at once would take several times their memory; those of a slow store wait for it, not for
+            # each other.
+            with self._cache.heavy if self._storage.local else nullcontext():
+                block = self._ask(lambda snapshot: self._step(snapshot, first, last, extent), first)
+            if block is not None:
+                self._cache.put(self._blocks, block)
+                self._cache.comes(self._blocks, first, block.last + 1)
         return block
 
-    def _stride_after(self, owner: int, slab: Slab, extent: Extent) -> None:
-        """Double the next step of a sequential reader, as far as the cache has room beside the steps of others."""
-        room = self._cache.max_bytes * 3 // 4 - self._cache.held(owner)
-        size = max(SEQUENTIAL_BYTES, min(extent.size * 2, SEQUENTIAL_MOST, room))
-        if len(self._strides) >= READERS:
-            self._strides.clear()
-        self._strides[owner, slab.last + 1] = Extent(min(extent.rows * 2, SEQUENTIAL_SQL_ROWS * 4), size)
+    def _step(
+        self, snapshot: TableSnapshot, first: int, last: int, extent: Extent, choice: Choice | None = None
+    ) -> Block | None:
+        """Return the block from `first` on; None beyond the table, or beyond `last`."""
+        last = min(last, snapshot.max_seq)
+        if first > last:
+            return None
+        wanted = None if choice is None else choice.wanted
+        rows, through = self._scan.step(snapshot, first, last, extent, wanted)
+        found = NO_RECORDS if rows is None else records(rows)
+        return Block.of(first, through, found if choice is None else _chosen(found, choice.has))
 
-    def _cut(self, slab: Slab, first: int, sequential: bool) -> Block:
-        """Return the block around `first`: from there on for sequential reads, else aligned."""
-        low, high = self._room(self._blocks, first)
-        low, high = max(low, slab.first), min(high, slab.last)
-        seqs = slab.rows.column("seq").to_numpy()
-        begin, end = int(np.searchsorted(seqs, low)), int(np.searchsorted(seqs, high, side="right"))
-        at = int(np.searchsorted(seqs, first))
-        count = SEQUENTIAL_ROWS if sequential else POINT_ROWS
-        if not sequential:
-            begin, at = max(begin, at - at % count), max(begin, at - at % count)
-            low = max(low, int(seqs[begin - 1]) + 1 if begin else 0)
-        else:
-            low, begin = first, at
-        if end - begin > count:
-            end = begin + count
-            high = int(seqs[end]) - 1
-        rows = slab.rows.slice(begin, end - begin)
-        found = records(rows)
-        return Block(low, high, found, content_bytes(rows, found) + len(found) * RECORD_OVERHEAD)
+    def _extent(self, owner: int, first: int, rows: int) -> Extent:
+        """Return the size of the step of a reader that has come to `first`."""
+        share = self._cache.comes(owner, first, first)
+        return Extent(rows, max(SMALLEST_STEP, min(STEP_BYTES, share)))
 
-    def _room(self, owner: int, first: int) -> tuple[int, int]:
-        """Return the range around `first` to load. A range that another thread has just loaded is loaded again, but not
-        cached."""
+    def _room(self, owner: int, first: int) -> int:
+        """Return the sequence up to which nothing is cached from `first` on. A range that another thread has just
+        loaded is loaded again, but not cached."""
         low, high = self._cache.room(owner, first)
-        return (low, high) if low <= first else (first, END)
+        return high if low <= first else END
 
     @contextmanager
     def _alone(self, piece: tuple[int, int]) -> Iterator[None]:
@@ -289,61 +256,36 @@ class TableHistory:
                 del self._loading[piece]
             done.set()
 
-    def _nearby(self, seq: int, subjects: frozenset[bytes] | None) -> bool:
-        """Return True if the messages around one should be loaded with it."""
-        if subjects is None or not subjects:
-            return subjects is None
-        return self._ask(lambda snapshot: len(snapshot.overlapping(seq, seq)) <= NEAR_FILES, seq)
-
     # ------------------------------------------------------------------ subjects
-    def _read_narrow(self, first: int, last: int, limit: int, max_bytes: int, choice: Choice) -> list[Record]:
+    def _read_narrow(self, first: int, last: int, limit: int, max_bytes: int, choice: Choice) -> Records:
         narrow = self._narrow_of(choice)
-        found: list[Record] = []
-        most = 0
+        found = _Found(limit, max_bytes)
         while first <= last:
-            slab = self._cache.find(narrow.owner, first) or self._load_narrow(narrow, first, last, limit)
-            if slab is None:
+            block = self._cache.find(narrow.owner, first) or self._load_narrow(narrow, first, last, limit)
+            if block is None or found.add(_within(block, first, last)):
                 break
-            seqs = slab.rows.column("seq").to_numpy()
-            at, end = int(np.searchsorted(seqs, first)), int(np.searchsorted(seqs, last, side="right"))
-            rows = slab.rows.slice(at, min(end - at, limit - len(found)))
-            taken = records(rows)
-            most += slab.size  # an upper bound: most need no check message by message
-            full = bool(max_bytes) and most > max_bytes
-            if full:
-                taken, full = _fitting(taken, max_bytes - _content(found), not found)
-            found += taken
-            if full or len(found) >= limit:
-                break
-            first = slab.last + 1
-        return found
+            first = block.last + 1
+        return found.whole()
 
-    def _load_narrow(self, narrow: _Narrow, first: int, last: int, limit: int) -> Slab | None:
+    def _load_narrow(self, narrow: _Narrow, first: int, last: int, limit: int) -> Block | None:
         """Load messages of a choice from `first` on, as many as `limit` or as the rows of one step contain; None beyond
         the table."""
         with self._alone((narrow.owner, first)):
-            slab: Slab | None = self._cache.find(narrow.owner, first)
-            if slab is not None:
-                return slab
-            last = min(last, self._room(narrow.owner, first)[1])
-            extent = self._strides.pop((narrow.owner, first), None) or Extent(max(limit, 1))
-            rows = max(LOOK_ROWS, min(extent.rows * narrow.looked, LOOK_MOST))
-
-            def ask(snapshot: TableSnapshot) -> tuple[Any, int] | None:
-                until = min(last, snapshot.max_seq)
-                return self._scan.of_subjects(snapshot, first, until, narrow.choice.wanted, extent, rows)
-
-            answer = self._ask(ask, last)
-            if answer is None:
+            block = self._cache.find(narrow.owner, first)
+            if block is not None:
+                return block
+            until = min(last, self._room(narrow.owner, first))
+            rows = max(LOOK_ROWS, min(limit * narrow.looked, LOOK_MOST))
+            extent = self._extent(narrow.owner, first, rows)
+            block = self._ask(lambda snapshot: self._step(snapshot, first, until, extent, narrow.choice), last)
+            if block is None:
                 return None
-            table, through = answer
+            count = len(block.records)
             # Without a match, examine four times as many rows next.
-            narrow.looked = min(max(rows // (table.num_rows + 1), 1) * (1 if table.num_rows else 4), LOOK_MOST)
-            table = narrow.choice.only(table)
-            slab = Slab(first, through, table, table.nbytes)
-            self._cache.put(narrow.owner, slab)
-            self._stride_after(narrow.owner, slab, extent)
-        return slab
+            narrow.looked = min(max(rows // (count + 1), 1) * (1 if count else 4), LOOK_MOST)
+            self._cache.put(narrow.owner, block)
+            self._cache.comes(narrow.owner, first, block.last + 1)
+        return block
 
     def _narrow_of(self, choice: Choice) -> _Narrow:
         with self._lock:
@@ -388,27 +330,50 @@ class TableHistory:
         )
 
 
-def _within(block: Block, first: int, last: int) -> list[Record]:
+class _Found:
+    """Messages that a read has found so far, as far as its limits allow."""
+
+    def __init__(self, limit: int, max_bytes: int) -> None:
+        self._left, self._room = limit, max_bytes if max_bytes else END
+        self._pieces: list[Records] = []
+
+    def add(self, some: Records) -> bool:
+        """Add messages; return True if no more may come."""
+        if len(some) > self._left:
+            some = some[: self._left]
+        ends = np.cumsum(np.frombuffer(some.lengths, np.uint32).astype(np.int64) - FIXED)
+        if len(ends) and ends[-1] > self._room:
+            fitting = int(np.searchsorted(ends, self._room, "right"))
+            some, self._left = some[: max(fitting, 0 if self._pieces else 1)], 0
+        if some:
+            self._pieces.append(some)
+            self._left, self._room = self._left - len(some), self._room - int(ends[len(some) - 1])
+        return self._left <= 0
+
+    def whole(self) -> Records:
+        """Return all of them."""
+        return joined(self._pieces)
+
+
+def _within(block: Block, first: int, last: int) -> Records:
     """Return the messages of a block with first ≤ seq ≤ last."""
-    stored = block.records
-    start = bisect_left(stored, first, key=_seq) if first > block.first else 0
-    end = bisect_right(stored, last, key=_seq) if last < block.last else len(stored)
-    return stored[start:end]
+    seqs = block.records.seqs
+    start = bisect_left(seqs, first) if first > block.first else 0
+    end = bisect_right(seqs, last) if last < block.last else len(seqs)
+    return block.records if end - start == len(seqs) else block.records[start:end]
 
 
-def _fitting(some: list[Record], room: int, at_least_one: bool) -> tuple[list[Record], bool]:
-    """Return (the first messages that together stay within `room` bytes, True if others are left over)."""
-    for at, record in enumerate(some):
-        room -= len(record.subject) + len(record.header) + len(record.data)
-        if room < 0 and not (at_least_one and at == 0):
-            return some[:at], True
-    return some, False
+def _chosen(some: Records, has: Callable[[bytes], bool]) -> Records:
+    """Return the messages whose subjects are wanted."""
+    subjects = some.subjects()
+    meant = {subject for subject in set(subjects) if has(subject)}
+    kept = [at for at, subject in enumerate(subjects) if subject in meant]
+    return some if len(kept) == len(some) else some.chosen(kept)
 
 
-def _content(some: list[Record]) -> int:
-    return sum([len(record.subject) + len(record.header) + len(record.data) for record in some])
-
-
-def _at(block: Block, seq: int) -> list[Record]:
-    at = bisect_left(block.records, seq, key=_seq)
-    return block.records[at : at + 1] if at < len(block.records) and block.records[at].seq == seq else []
+def _merged(pieces: Sequence[Records]) -> Records:
+    """Return the messages of pieces, none of which has a sequence of another, in sequence order."""
+    whole = joined(pieces)
+    if all(before.seqs[-1] < after.seqs[0] for before, after in itertools.pairwise(pieces)):
+        return whole
+    return whole.chosen(sorted(range(len(whole)), key=whole.seqs.__getitem__))

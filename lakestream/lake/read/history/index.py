@@ -20,34 +20,37 @@ import pyarrow.parquet as pq
 from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table.actions import MetaData, TableFile, TableProtocol, locate
 from lakestream.lake.table.conditions import SubjectRange
-from lakestream.lake.table.schema import END, FORMAT_COLUMN, REMOVED_COLUMN, column_names, subject_text
+from lakestream.lake.table.schema import END, FORMAT_COLUMN, REMOVED_COLUMN, fields_of, is_own, subject_text
 from lakestream.lake.table.state import TableFollower, TableState
 from lakestream.protocol.subjects import SubjectFilters, is_literal
 
-_DIRECT_FEATURES = frozenset(
+READ_FEATURES = frozenset(
     {
         "deletionVectors",
         "timestampNtz",
         "vacuumProtocolCheck",
         "inCommitTimestamp",
-        "columnMapping",  # while its mode is none
+        "columnMapping",  # while the columns of messages have their own names in the files
         "typeWidening",  # the columns of messages have the widest types
         "typeWidening-preview",
+        "v2Checkpoint",  # as far as the log has others
         "variantType",  # no column of messages
         "variantType-preview",
     }
 )
-"""Reader features with which files are read directly; a table with others is left to deltalake, which may refuse it."""
+"""Reader features of tables whose files are read; a table with others is refused."""
+PHYSICAL_NAME = "delta.columnMapping.physicalName"
+"""Metadata of a column: its name in the files of a table with column mapping."""
 _min_seq = attrgetter("min_seq")
 MAX_SUBJECTS = 512
 """Above this many subjects, all messages are read and filtered instead of naming the subjects in a query."""
 
 
 class TableShape(msgspec.Struct, frozen=True):
-    """Properties of the table as a whole. `direct`: its files can be read directly; `archive`: it has an archive's
-    column; `schema`: the JSON of its columns if rows may lack their payload, else ""."""
+    """Properties of the table as a whole. `refusal`: the reason why its files cannot be read, or ""; `archive`: it has
+    an archive's column; `schema`: the JSON of its columns if rows may lack their payload, else ""."""
 
-    direct: bool = True
+    refusal: str = ""
     archive: bool = False
     schema: str = ""
 
@@ -157,14 +160,23 @@ class TableIndex:
 
 
 def _shape(data: MetaData, protocol: TableProtocol) -> TableShape:
-    names = column_names(data.schema_string)
-    mapped = data.configuration.get("delta.columnMapping.mode", "none") != "none"
-    readable = protocol.min_reader_version in (1, 3) and _DIRECT_FEATURES.issuperset(protocol.reader_features or [])
-    return TableShape(
-        readable and not mapped,
-        REMOVED_COLUMN in names,
-        data.schema_string if FORMAT_COLUMN in names else "",
-    )
+    fields = fields_of(data.schema_string)
+    names = [field.name for field in fields]
+    is_typed = FORMAT_COLUMN in names
+    refusal = ""
+    unknown = sorted(set(protocol.reader_features or ()) - READ_FEATURES)
+    mapped = [
+        field.name
+        for field in fields
+        if (is_typed or is_own(field.name)) and field.metadata.get(PHYSICAL_NAME, field.name) != field.name
+    ]
+    if protocol.min_reader_version > 3:
+        refusal = f"needs version {protocol.min_reader_version} of Delta's protocol for readers: upgrade lakestream"
+    elif unknown:
+        refusal = f"needs features that the server cannot read: {', '.join(unknown)}; drop them, or upgrade lakestream"
+    elif mapped:
+        refusal = f"has other names in its files for these columns: {', '.join(mapped)}; undo the column mapping"
+    return TableShape(refusal, REMOVED_COLUMN in names, data.schema_string if is_typed else "")
 
 
 class Choice:
@@ -186,20 +198,6 @@ class Choice:
         """Return True if `subject` is one of them or matches."""
         return subject in self.literal or (bool(self.patterns) and self._filters.match(subject))
 
-    def only(self, rows: Any) -> Any:
-        """Return those rows of a pyarrow Table whose subject is one of them; a query may return others, though
-        seldom."""
-        if rows.num_rows == 0:
-            return rows
-        raw = rows.column("subject_bytes")
-        if raw.null_count < rows.num_rows:  # two raw subjects may have one text
-            pairs = zip(rows.column("subject").to_pylist(), raw.to_pylist(), strict=True)
-            meant = pa.array([self.has(_bytes(text) if kept is None else kept) for text, kept in pairs])
-        else:
-            texts = rows.column("subject").combine_chunks().dictionary_encode()
-            meant = pa.array([self.has(_bytes(text)) for text in texts.dictionary.to_pylist()]).take(texts.indices)
-        return rows if meant.true_count == rows.num_rows else rows.filter(meant)
-
 
 def wanted(literal: Collection[bytes], patterns: Sequence[bytes] = ()) -> SubjectRange:
     """Return subjects as the table's column spells them, and patterns as the text before their first wildcard."""
@@ -209,7 +207,3 @@ def wanted(literal: Collection[bytes], patterns: Sequence[bytes] = ()) -> Subjec
         at = next(place for place, token in enumerate(before) if token in (b"*", b">"))
         heads.append(subject_text(b".".join([*before[:at], b""]) if at else b"")[0])
     return SubjectRange((subject_text(subject)[0] for subject in literal), heads)
-
-
-def _bytes(text: str | bytes) -> bytes:
-    return text if isinstance(text, bytes) else text.encode()

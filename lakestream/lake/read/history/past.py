@@ -99,7 +99,7 @@ class StreamPast(msgspec.Struct, frozen=True):
         kept: Any = self._stored().mask(table)
         if REMOVED_COLUMN in columns:
             kept = pc.and_(kept, self._there(table))
-        found = records(table.filter(kept).select(list(COLUMNS)).sort_by("seq").combine_chunks())
+        found = list(records(table.filter(kept).select(list(COLUMNS))))
         if found:
             yield found
 

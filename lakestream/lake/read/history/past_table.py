@@ -143,7 +143,7 @@ class TablePast:
         listed = " OR ".join(f"seq IN ({', '.join(map(str, seqs[at : at + 20]))})" for at in range(0, len(seqs), 20))
         where = f"seq >= {seqs[0]} AND seq <= {seqs[-1]} AND ({listed})"
         batches = [_without(batch, erased) for batch in self._query(version, COLUMNS, where) if batch.num_rows]
-        return records(pa.Table.from_batches(batches).sort_by("seq").combine_chunks()) if batches else []
+        return list(records(pa.Table.from_batches(batches))) if batches else []
 
     def close(self) -> None:
         """Close open versions."""

@@ -142,7 +142,7 @@ class FallbackHistory:
         below = self._table.below
         found: list[Record] = []
         if first < below:
-            found = self._table.read(first, min(last, below - 1), limit, subjects, max_bytes)
+            found = list(self._table.read(first, min(last, below - 1), limit, subjects, max_bytes))
             if len(found) >= limit or (found and max_bytes):
                 return found
         if last >= below:
@@ -151,7 +151,7 @@ class FallbackHistory:
 
     def read_many(self, seqs: Sequence[int], subjects: Sequence[bytes] | None = None) -> list[Record]:
         old = [seq for seq in seqs if seq < self._table.below]
-        found = self._table.read_many(old, subjects) if old else []
+        found = list(self._table.read_many(old, subjects)) if old else []
         return found + self._staged.read_many(seqs[len(old) :], subjects)
 
     def first_at(self, time_ns: int) -> int:
