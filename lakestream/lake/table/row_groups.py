@@ -25,7 +25,7 @@ from lakestream.lake.table.schema import END, LAST_TEXT
 T = TypeVar("T")
 
 FOOTER_BYTES = 32 * 1024 * 1024
-"""Default limit of the footers and deletion vectors that a server keeps, of all tables, in bytes."""
+"""Default limit of the footers, places of pages and deletion vectors that a server keeps, of all tables, in bytes."""
 _GUESS = 64 * 1024  # bytes of a file's end, read at once: enough for most footers
 _DECODED = 12  # bytes of a decoded footer for each byte in the file, as measured
 _GROUP_BYTES = 400  # of the bounds of one row group
@@ -135,7 +135,7 @@ def _bounds(group: Any, place: int | None, low: T, high: T) -> tuple[T, T]:
 
 
 class Footers:
-    """Footers and deletion vectors that were used last. Safe for use by several threads.
+    """Footers, places of pages and deletion vectors that were used last. Safe for use by several threads.
 
     Attributes:
         size: estimated bytes of all that is kept.
@@ -148,7 +148,7 @@ class Footers:
         self._kept: OrderedDict[tuple[str, str], tuple[Any, int]] = OrderedDict()
 
     def get(self, key: tuple[str, str], load: Callable[[], T], cost: Callable[[T], int]) -> T:
-        """Return what is kept for a file's path and deletion vector ("" for the footer); load it if nothing is."""
+        """Return what is kept for a file's path and a part of it ("": its footer); load it if nothing is."""
         with self._lock:
             kept = self._kept.get(key)
             if kept is not None:

@@ -11,9 +11,13 @@ byte for byte (`data_format` is set); other programs find NULL in `data` there.
 from __future__ import annotations
 
 import io
+import os
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +32,7 @@ from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table import deletion_vectors, typed_columns
 from lakestream.lake.table.actions import DeletionVector, TableFile, locate
 from lakestream.lake.table.conditions import SubjectRange
+from lakestream.lake.table.pages import ColumnPages, Read, find_pages, is_flat, small_file
 from lakestream.lake.table.row_groups import FileFooter, Footers, read_footer
 from lakestream.lake.table.schema import (
     FORMAT_COLUMN,
@@ -249,8 +254,10 @@ class FileReader:
         names += [REMOVED_COLUMN] if archive else []
         names += payloads.needed(columns) if payloads is not None else []
         found: list[pa.Table] = []
+        is_sparse = pick.seqs is not None or (pick.wanted is not None and not pick.wanted.everything)
+        pieces = self._sparse if is_sparse else self._pieces
         try:
-            for at, rows in self._pieces(path, footer, numbers, names):
+            for at, rows in pieces(path, footer, numbers, names, pick, file):
                 kept = self._kept(file, pick, at, rows, archive)
                 if kept.num_rows:
                     kept = kept if payloads is None else payloads.complete(kept)
@@ -261,8 +268,91 @@ class FileReader:
             raise DamagedFile(path, str(error)) from error
         return pa.concat_tables(found) if found else None
 
+    def _sparse(
+        self,
+        path: str,
+        footer: FileFooter,
+        numbers: Sequence[int],
+        names: Sequence[str],
+        pick: Pick,
+        file: TableFile,
+    ) -> Iterator[tuple[np.ndarray[Any, Any], pa.Table]]:
+        """Yield (positions in the file, rows) as `_pieces`, of few rows: of the columns by which they are chosen all,
+        of the others only the pages that have some."""
+        looked = [name for name in names if name == "seq" or (name == "subject" and pick.seqs is None)]
+        others = [name for name in names if name not in looked]
+        for number in numbers:
+            for at, rows in self._pieces(path, footer, [number], looked, pick, file):
+                chosen = np.flatnonzero(_wanted(rows, pick, file))
+                if not len(chosen):
+                    continue
+                positions = at[chosen]
+                more = self._of_rows(path, footer, number, others, positions - footer.starts[number])
+                rows = rows.take(pa.array(chosen))
+                for name, column in more.items():
+                    rows = rows.append_column(name, column)
+                yield positions, rows
+
+    def _of_rows(
+        self, path: str, footer: FileFooter, number: int, names: Sequence[str], rows: np.ndarray[Any, Any]
+    ) -> dict[str, Any]:
+        """Return columns of some rows, ascending, of a row group."""
+        group, wanted = footer.data.row_group(number), set(names)
+        alone: dict[bytes, list[tuple[Any, ColumnPages, bool]]] = {}
+        whole: list[str] = []
+        with self._source(path, footer, number, names) as read:
+            for place in range(group.num_columns):
+                column = group.column(place)
+                name = column.path_in_schema.partition(".")[0]
+                if name not in wanted:
+                    continue
+                statistics = column.statistics
+                is_null = statistics is not None and statistics.null_count == column.num_values
+                if not is_flat(column):
+                    whole += [name] if name not in whole and not is_null else []
+                    continue
+                key = path, f"{number}/{name}"
+                pages = self._footers.get(key, partial(find_pages, column, read), attrgetter("cost"))
+                is_optional = footer.data.schema.column(place).max_definition_level > 0
+                alone.setdefault(pages.firsts.tobytes(), []).append((column, pages, is_optional))
+            found: dict[str, Any] = {}
+            for columns in alone.values():
+                pages = columns[0][1]
+                held = pages.holding(rows)
+                content = pa.BufferReader(small_file(columns, held.tolist(), read))
+                with pq.ParquetFile(content, page_checksum_verification=True) as parquet:
+                    table = parquet.read(use_threads=False)
+                begins = np.cumsum(np.append(0, pages.firsts[held + 1] - pages.firsts[held]))
+                in_page = np.searchsorted(pages.firsts, rows, "right") - 1
+                places = begins[np.searchsorted(held, in_page)] + rows - pages.firsts[in_page]
+                table = table.take(pa.array(places))
+                found.update(zip(table.column_names, table.columns, strict=True))
+        if whole:
+            with self._opened(path, footer, [number], whole) as parquet:
+                table = parquet.read_row_groups([number], columns=whole, use_threads=False).take(pa.array(rows))
+            found.update(zip(table.column_names, table.columns, strict=True))
+        return found
+
+    @contextmanager
+    def _source(self, path: str, footer: FileFooter, number: int, names: Sequence[str]) -> Iterator[Read]:
+        """Return a context with a function that reads bytes of a row group."""
+        if not self._storage.local:
+            yield Fetched(self._storage, path, footer, [number], names).read_at
+            return
+        file = os.open(path, os.O_RDONLY)
+        try:
+            yield lambda offset, size: os.pread(file, size, offset)
+        finally:
+            os.close(file)
+
     def _pieces(
-        self, path: str, footer: FileFooter, numbers: Sequence[int], names: Sequence[str]
+        self,
+        path: str,
+        footer: FileFooter,
+        numbers: Sequence[int],
+        names: Sequence[str],
+        pick: Pick,
+        file: TableFile,
     ) -> Iterator[tuple[np.ndarray[Any, Any], pa.Table]]:
         """Yield (positions in the file, rows) of row groups, as many at once as PIECE_BYTES allow."""
         starts = footer.starts
@@ -286,25 +376,21 @@ class FileReader:
 
     def _kept(self, file: TableFile, pick: Pick, at: np.ndarray[Any, Any], rows: pa.Table, archive: bool) -> pa.Table:
         """Return the wanted ones of rows at these positions in a file."""
-        seqs = rows.column("seq").to_numpy()
-        if rows.column("seq").null_count or ("time_ns" in rows.column_names and rows.column("time_ns").null_count):
-            raise ValueError("its column seq or time_ns lacks values")
-        keep = (seqs >= pick.first) & (seqs <= pick.last)
-        if pick.seqs is not None:
-            keep &= seqs == pick.seqs[0] if len(pick.seqs) == 1 else np.isin(seqs, np.asarray(pick.seqs, np.int64))
+        for name in ("seq", "time_ns"):
+            if name in rows.column_names and rows.column(name).null_count:
+                raise ValueError(f"its column {name} lacks values")
+        keep = _wanted(rows, pick, file)
         if file.deleted is not None and keep.any():
             keep &= ~np.isin(at, self._deleted(file.deleted), assume_unique=True)
         if archive and REMOVED_COLUMN in rows.column_names:
             keep &= rows.column(REMOVED_COLUMN).is_null().to_numpy()
-        if pick.wanted is not None and file.subject is None:
-            keep &= _of_subjects(rows.column("subject"), pick.wanted)
         return rows if keep.all() else rows.filter(pa.array(keep))
 
     def _deleted(self, vector: DeletionVector) -> np.ndarray[Any, Any]:
         """Return the positions of the rows that a deletion vector has."""
         key = f"{self._table}/", vector.key
-        load = lambda: deletion_vectors.load(vector, self._table, self._storage.read)  # noqa: E731
-        return self._footers.get(key, load, lambda found: found.nbytes)
+        load = partial(deletion_vectors.load, vector, self._table, self._storage.read)
+        return self._footers.get(key, load, attrgetter("nbytes"))
 
     def _completing(self, schema: str) -> Payloads:
         if self._payloads is None or self._payloads.schema != schema:
@@ -352,14 +438,16 @@ class Fetched(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes:
         """Read from the place on."""
-        size = self._length - self._at if size < 0 else size
-        first = self._at - self._start
-        if first >= 0 and first + size <= len(self._content):
-            found = self._content[first : first + size]
-        else:
-            found = self._storage.read_range(self._path, self._at, size)
+        found = self.read_at(self._at, self._length - self._at if size < 0 else size)
         self._at += len(found)
         return found
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Read from an offset on."""
+        first = offset - self._start
+        if first >= 0 and first + size <= len(self._content):
+            return self._content[first : first + size]
+        return self._storage.read_range(self._path, offset, size)
 
 
 def _together(numbers: Sequence[int], sizes: np.ndarray[Any, Any]) -> Iterator[list[int]]:
@@ -396,6 +484,17 @@ def _is_stored_as(found: Any, wanted: Any) -> bool:
     if wanted == pa.binary():
         return bool(pa.types.is_binary(found) or pa.types.is_large_binary(found) or pa.types.is_binary_view(found))
     return bool(found == wanted)
+
+
+def _wanted(rows: pa.Table, pick: Pick, file: TableFile) -> np.ndarray[Any, Any]:
+    """Return a mask of the rows with wanted sequences and, as far as they have the column, subjects."""
+    seqs = rows.column("seq").to_numpy()
+    keep: np.ndarray[Any, Any] = (seqs >= pick.first) & (seqs <= pick.last)
+    if pick.seqs is not None:
+        keep &= seqs == pick.seqs[0] if len(pick.seqs) == 1 else np.isin(seqs, np.asarray(pick.seqs, np.int64))
+    if pick.wanted is not None and file.subject is None and "subject" in rows.column_names:
+        keep &= _of_subjects(rows.column("subject"), pick.wanted)
+    return keep
 
 
 def _of_subjects(column: Any, wanted: SubjectRange) -> np.ndarray[Any, Any]:

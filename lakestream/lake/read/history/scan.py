@@ -102,7 +102,14 @@ class TableScan:
                 there = np.searchsorted(asked, low, "left") < np.searchsorted(asked, high, "right")
                 numbers = np.asarray(numbers)[there].tolist()
             groups += footer.groups(file, numbers)
-        return self._read(snapshot, groups, Pick(seqs[0], seqs[-1], wanted, seqs), COLUMNS)
+        pick = Pick(seqs[0], seqs[-1], wanted, seqs)
+        if len(seqs) > 1 or not self._storage.local:
+            return self._read(snapshot, groups, pick, COLUMNS)
+        # One message: those first that have the fewest other sequences.
+        for group in sorted(groups, key=lambda group: group.max_seq - group.min_seq):
+            if (found := self._read(snapshot, [group], pick, COLUMNS)) is not None:
+                return found
+        return None
 
     def first_at(self, snapshot: TableSnapshot, time_ns: int) -> int:
         """Return the lowest sequence whose time is at or after `time_ns`; 0: there is none."""
