@@ -33,7 +33,7 @@ if os.environ.get("LAKESTREAM_PURE") != "1":
             "lakestream.native._fast",
             ["lakestream/native/fast.pyx"],
             include_dirs=["lakestream/native"],
-            depends=["lakestream/native/crc32.h"],
+            depends=["lakestream/native/columns.h", "lakestream/native/crc32.h"],
             extra_compile_args=[] if os.name == "nt" else ["-O3"],
         )
         extensions = cythonize([module], build_dir="build")

@@ -12,6 +12,7 @@ import os
 __all__ = [
     "NATIVE",
     "WHY",
+    "ColumnReader",
     "SubjectMatcher",
     "SubjectSeeker",
     "check_records",
@@ -39,6 +40,7 @@ try:
     if os.environ.get("LAKESTREAM_NATIVE") == "off":
         raise ImportError("LAKESTREAM_NATIVE=off")
     from lakestream.native._fast import (
+        ColumnReader,
         SubjectMatcher,
         SubjectSeeker,
         check_records,
@@ -61,6 +63,7 @@ try:
 except ImportError as error:
     WHY = "it is not built" if isinstance(error, ModuleNotFoundError) else str(error)
     from lakestream.native.plain import (
+        ColumnReader,
         SubjectMatcher,
         SubjectSeeker,
         check_records,

@@ -1,4 +1,5 @@
 # Types of the compiled module: those of its twin.
+from lakestream.native.plain import ColumnReader as ColumnReader
 from lakestream.native.plain import SubjectMatcher as SubjectMatcher
 from lakestream.native.plain import SubjectSeeker as SubjectSeeker
 from lakestream.native.plain import check_records as check_records

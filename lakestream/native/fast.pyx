@@ -8,6 +8,7 @@ exceptions. Nothing here trusts its arguments: each offset is tested against its
 from cpython cimport array
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.mem cimport PyMem_Calloc, PyMem_Free
 from cpython.ref cimport PyObject
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy, memset
@@ -1079,3 +1080,121 @@ cdef class SubjectSeeker:
                 at += 1
                 low = name + b"\0"
         return found, low
+
+
+# ---------------------------------------------------------------------- columns of payloads
+cdef extern from "columns.h":
+    ctypedef struct Buffer:
+        uint8_t *data
+        size_t size
+
+    ctypedef struct Name:
+        const char *text
+        size_t length
+
+    ctypedef struct Node:
+        int kind, first, count, nullable, required, closed, above, below, precision, scale, symbol_count
+        int64_t low, high, rows
+        double least, most
+        Name name
+        const Name *symbols
+        Buffer valid, values, text
+
+    ctypedef struct Cursor:
+        const uint8_t *at
+        const uint8_t *end
+        Node *nodes
+        int depth, deepest, no_memory
+        Buffer scratch
+
+    enum:
+        BOOLEAN
+    int begin_columns(Cursor *cursor, int count)
+    void free_columns(Cursor *cursor, int count)
+    void cut(Node *nodes, Node *node, int64_t rows)
+    int put_null(Cursor *cursor, Node *node)
+    int64_t pack_bits(const uint8_t *flags, int64_t count, uint8_t *bits)
+    int json_row(Cursor *cursor)
+
+
+cdef bytes packed(Buffer *flags, int64_t *zeros):
+    """Return bytes of 0 and 1 as bits, and how many are 0."""
+    cdef bytes bits = PyBytes_FromStringAndSize(NULL, (<Py_ssize_t> flags.size + 7) // 8)
+    zeros[0] = pack_bits(flags.data, flags.size, <uint8_t *> PyBytes_AS_STRING(bits))
+    return bits
+
+
+cdef class ColumnReader:
+    cdef list plan  # owns the names
+    cdef Node *nodes
+    cdef Name *symbols
+    cdef int count, deepest
+
+    def __init__(self, list plan not None, int deepest):
+        cdef Py_ssize_t at, named = 0
+        cdef Node *node
+        cdef bytes text
+        if self.nodes != NULL or not plan:
+            raise ValueError("a plan has nodes, and is read once")
+        self.plan, self.count, self.deepest = list(plan), len(plan), deepest
+        self.nodes = <Node *> PyMem_Calloc(self.count, sizeof(Node))
+        self.symbols = <Name *> PyMem_Calloc(sum([len(each.symbols) for each in plan]) + 1, sizeof(Name))
+        if self.nodes == NULL or self.symbols == NULL:
+            raise MemoryError
+        for at in range(self.count):
+            each, node = plan[at], self.nodes + at
+            node.kind, node.first, node.count = each.kind, each.first, each.count
+            if not (0 <= node.kind <= 11 and at < node.first + (not node.count) * self.count
+                    and 0 <= node.count and node.first + node.count <= self.count):
+                raise ValueError(f"node {at} of the plan")
+            node.nullable, node.required, node.closed = each.nullable, each.required, each.closed
+            node.low, node.high, node.least, node.most = each.low, each.high, each.least, each.most
+            node.above, node.below = each.above, each.below
+            node.precision, node.scale = each.precision, each.scale
+            text = each.name
+            node.name.text, node.name.length = PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text)
+            if each.symbols:
+                node.symbols, node.symbol_count = self.symbols + named, len(each.symbols)
+            for text in each.symbols:
+                self.symbols[named].text, self.symbols[named].length = PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text)
+                named += 1
+
+    def __dealloc__(self):
+        PyMem_Free(self.nodes)
+        PyMem_Free(self.symbols)
+
+    def read(self, const uint8_t[::1] data, const int32_t[::1] ends):
+        cdef Cursor cursor
+        cdef Py_ssize_t row, rows = ends.shape[0] - 1
+        cdef int64_t nulls
+        cdef list odd = [], columns = []
+        cdef Node *node
+        cdef bytes valid, values
+        memset(&cursor, 0, sizeof(cursor))
+        cursor.nodes, cursor.deepest = self.nodes, self.deepest
+        try:
+            if not begin_columns(&cursor, self.count):
+                raise MemoryError
+            for row in range(rows):
+                if not 0 <= ends[row] <= ends[row + 1] <= data.shape[0]:
+                    raise IndexError(f"payload {row} does not lie in {data.shape[0]} bytes")
+                cursor.at, cursor.end, cursor.depth = &data[0] + ends[row], &data[0] + ends[row + 1], 0
+                if not json_row(&cursor):
+                    if not cursor.no_memory:
+                        cut(self.nodes, self.nodes, row)
+                        put_null(&cursor, self.nodes)
+                    if cursor.no_memory:
+                        raise MemoryError
+                    odd.append(row)
+            for row in range(self.count):
+                node = self.nodes + row
+                valid = packed(&node.valid, &nulls)
+                if node.kind == BOOLEAN:
+                    values = packed(&node.values, &node.low)
+                else:
+                    values = PyBytes_FromStringAndSize(<const char *> node.values.data, node.values.size)
+                columns.append((node.rows, nulls, valid if nulls else None, values,
+                                PyBytes_FromStringAndSize(<const char *> node.text.data, node.text.size)))
+            return columns, odd
+        finally:
+            free_columns(&cursor, self.count)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer
 
 T = TypeVar("T")
+Column: TypeAlias = tuple[int, int, bytes | None, bytes, bytes]
+"""Rows, NULLs, their bitmap, fixed values or ends of parts, bytes of strings: what Arrow makes an array of."""
 MakeRecord: TypeAlias = Callable[[int, int, bytes, bytes, bytes], T]
 """Constructor of a record from its sequence, time in ns, subject, header block and data."""
 
@@ -696,3 +698,26 @@ def _sought(tokens: Sequence[bytes], low: bytes) -> bytes:
             return low[:at] + wanted if wanted > there else beyond
         at += len(wanted)
     return low if at == len(low) else beyond
+
+
+class ColumnReader:
+    """Reads payloads straight into columns, as far as they are usual: other rows are odd, and have NULLs.
+
+    An odd row may fit its schema or not: the caller decodes it by itself. So readers may differ in which rows are odd.
+    This one takes none.
+
+    Args:
+        plan: nodes (`lakestream.schemas.plan.ColumnNode`): the root, and behind each node its children.
+        deepest: maximum nesting of objects and arrays.
+    """
+
+    def __init__(self, plan: list[Any], deepest: int) -> None: ...
+
+    def read(self, data: memoryview, ends: memoryview) -> tuple[list[Column] | None, list[int]]:
+        """Return (the column of each node, the odd rows); no columns if no row was taken. Hot.
+
+        Args:
+            data: the payloads.
+            ends: where each begins (32-bit integers), and the end of the last one.
+        """
+        return None, list(range(len(ends) - 1))

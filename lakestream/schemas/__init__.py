@@ -9,6 +9,7 @@ In reading order:
 - `errors.py`: Errors of schemas, and the reason why a payload does not fit one.
 - `columns.py`: Type tree of a schema, and its mapping to columns of Arrow and Delta.
 - `arrow.py`: Arrow columns from decoded rows.
+- `plan.py`: Plans by which payloads are read straight into columns.
 - `differences.py`: Differences of two versions of a schema.
 - `scalars.py`: Rules of single values that all typed columns share.
 - `avro/`: Avro: its columns, its codec, and the comparison of versions.

@@ -53,6 +53,15 @@ def batch_of(
     return Decoded(pa.RecordBatch.from_arrays(arrays, schema=schema), misfits)
 
 
+def merged(columns: pa.RecordBatch, odd: Sequence[int], rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return columns with the odd rows in their places."""
+    at = np.arange(len(columns))
+    at[list(odd)] = np.arange(len(columns), len(columns) + len(odd))
+    places = pa.array(at)
+    arrays = [pa.concat_arrays(both).take(places) for both in zip(columns.columns, rows.columns, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=columns.schema)
+
+
 def _fields(record: RecordType, rows: Sequence[Any], unpack: Unpack | None) -> Sequence[Sequence[Any]]:
     """Return the values of each field of a record."""
     if not rows or not record.fields:

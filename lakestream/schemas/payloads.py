@@ -6,6 +6,7 @@ Belongs here: what a codec does with them, one or a batch, whatever the format.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from lakestream.schemas.columns import RecordType
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from lakestream.schemas.arrow import Decoded
+    from lakestream.schemas.plan import ColumnNode, ColumnPlan
 
 
 class Codec:
@@ -25,12 +27,29 @@ class Codec:
         format: the `data_format` of rows that are given back, for formats whose encoding has no variants.
         unpack: converts the value of a record to a tuple of its fields; None: it is one.
         scalars: conversions of values that Arrow does not take as they are, by the kind of their type.
+        deepest: maximum nesting of a payload's objects and arrays.
     """
 
     record: RecordType
     format = ""
+    deepest = 100
     unpack: Callable[[Any], tuple[Any, ...]] | None = None
     scalars: Mapping[str, Callable[[Any], Any]] = {}
+
+    def root(self) -> ColumnNode | None:
+        """Return the root of the plan by which batches are read; None if only single messages can be decoded."""
+        return None
+
+    @cached_property
+    def _plan(self) -> ColumnPlan | None:
+        from lakestream.schemas.plan import ColumnPlan
+
+        root = self.root()
+        return None if root is None else ColumnPlan(root, self.deepest)
+
+    def doubted(self, payloads: pa.BinaryArray, odd: list[int]) -> list[int]:
+        """Return the rows of a batch that have to be decoded one by one: `odd`, and those that a plan cannot judge."""
+        return odd
 
     def fits(self, payload: bytes) -> Misfit | None:
         """Return the reason why a payload does not fit, None if it does."""
@@ -50,18 +69,30 @@ class Codec:
 
     def decode(self, payloads: Sequence[bytes | None] | pa.Array) -> Decoded:
         """Decode a batch to columns. NULL payloads are misfits."""
-        from lakestream.schemas.arrow import batch_of, listed
+        import pyarrow as pa
 
+        from lakestream.schemas.arrow import Decoded, batch_of, binary, merged
+
+        payloads = binary(payloads)
+        columns, odd = None, list(range(len(payloads)))
+        if self._plan is not None and not payloads.null_count:
+            columns, odd = self._plan.read(payloads)
+        if columns is not None:
+            odd = self.doubted(payloads, odd)
+            if not odd:
+                return Decoded(columns, [])
         value = self.value
         rows: list[Any] = []
         misfits: list[RowMisfit] = []
-        for payload in listed(payloads):
+        chosen = payloads if columns is None else payloads.take(pa.array(odd))
+        for row, payload in zip(odd, chosen.to_pylist(), strict=True):
             try:
                 rows.append(value(payload))
             except Unfit as unfit:
-                misfits.append(RowMisfit(len(rows), unfit.misfit))
+                misfits.append(RowMisfit(row, unfit.misfit))
                 rows.append(None)
-        return batch_of(self.record, rows, self.unpack, misfits, self.scalars)
+        decoded = batch_of(self.record, rows, self.unpack, misfits, self.scalars)
+        return decoded if columns is None else Decoded(merged(columns, odd, decoded.columns), misfits)
 
     def formats(self, columns: pa.RecordBatch, payloads: Sequence[bytes | None] | pa.Array) -> pa.DictionaryArray:
         """Return the `data_format` of each row, NULL where `encode` would not give its payload back exactly.

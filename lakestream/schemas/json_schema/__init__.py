@@ -6,6 +6,7 @@ In reading order:
 
 - `bounds.py`: Bounds of the work that a JSON Schema can cause.
 - `shapes.py`: Mapping of JSON Schema to columns, and to the types by which msgspec decodes and checks in one step.
+- `nodes.py`: Plan of a JSON Schema, for reading batches straight into columns.
 - `skeleton.py`: Spelling of a JSON payload without its values: what gives the bytes back, together with the columns.
 - `spelling.py`: JSON payloads back from columns, byte for byte.
 - `values.py`: Conversion of one JSON value to what its column takes.

@@ -29,6 +29,8 @@ from lakestream.schemas.payloads import Codec
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from lakestream.schemas.plan import ColumnNode
+
 MAX_WORK = 20_000_000
 """Maximum product of a payload's bytes and the schemas that one value is checked against. It bounds the time of one
 check to seconds; a larger payload does not fit such a schema."""
@@ -80,7 +82,7 @@ def _decimal(value: Any) -> Decimal | None:
 class JsonCodec(Codec):
     """Checks and decodes JSON payloads of one schema.
 
-    Attributes: `depth`: maximum nesting of a payload; `largest`: maximum size of a payload in bytes, None without a
+    Attributes: `largest`: maximum size of a payload in bytes, None without a
     limit of the schema's own.
     """
 
@@ -97,7 +99,7 @@ class JsonCodec(Codec):
         if schema.get("type", "object") != "object":
             raise BadSchema("the root is not an object", "type", 'its fields become columns: use "type": "object"')
         visits = Visits(schema)
-        self.depth = visits.depth()
+        self.deepest = visits.depth()
         try:
             self._validator = _draft(schema)(
                 schema, validate_formats=False, pattern_options=PATTERNS, offline=True, ignore_unknown_formats=True
@@ -126,18 +128,34 @@ class JsonCodec(Codec):
         self._check = self._root.check
         self.largest = MAX_WORK // visits.most if shapes.whole else None
 
+    def root(self) -> ColumnNode | None:
+        from lakestream.schemas.json_schema.nodes import root_of
+
+        return root_of(self._root)
+
+    def doubted(self, payloads: pa.BinaryArray, odd: list[int]) -> list[int]:
+        if not self._whole:
+            return odd
+        seen = set(odd)
+        return [row for row, text in enumerate(payloads.to_pylist()) if row in seen or not self._is_valid(text)]
+
+    def _is_valid(self, payload: bytes) -> bool:
+        """Return True if jsonschema-rs allows a payload."""
+        try:
+            return self._is_small(payload) and self._validator.is_valid(_ANY.decode(payload))
+        except DECODE_ERRORS:  # a number that no column has
+            return False
+
     def value(self, payload: bytes | None) -> Any:
         """Return a payload as a struct, whose fields are those of the record, in order. Raise Unfit."""
         if payload is None:
             raise Unfit("", "json", "there is no payload")
-        if payload.count(b"[") + payload.count(b"{") > self.depth and limits.json_depth(payload) > self.depth:
-            raise Unfit("", "depth", f"it nests deeper than {self.depth}")
+        if payload.count(b"[") + payload.count(b"{") > self.deepest and limits.json_depth(payload) > self.deepest:
+            raise Unfit("", "depth", f"it nests deeper than {self.deepest}")
         try:
             payload.decode()
             value = self._decoder.decode(payload)
-            if (self._check is None or self._check(value)) and (
-                not self._whole or (self._is_small(payload) and self._validator.is_valid(_ANY.decode(payload)))
-            ):
+            if (self._check is None or self._check(value)) and (not self._whole or self._is_valid(payload)):
                 return value
         except DECODE_ERRORS:
             pass

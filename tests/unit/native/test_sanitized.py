@@ -1,7 +1,7 @@
 """Test of the compiled module with the sanitizers of addresses and of undefined behaviour.
 
-It is built once more, with them, outside the checkout, and runs all tests of test_native.py. Python allocates with
-`malloc` there, so that a byte read or written beside an object is seen.
+It is built once more, with them, outside the checkout, and runs all tests of test_native.py and test_batches.py. Python
+allocates with `malloc` there, so that a byte read or written beside an object is seen.
 """
 
 from __future__ import annotations
@@ -57,6 +57,6 @@ def test_no_test_reads_or_writes_beside_its_objects(tmp_path: Path) -> None:
         "LAKESTREAM_FUZZ_ROUNDS": str(max(ROUNDS, FUZZ_ROUNDS)),
     }
     command = [sys.executable, "-m", "pytest", "-q", "-m", "not heavy", "-p", "no:cacheprovider", "-p", "no:xdist"]
-    tests = str(Path(__file__).with_name("test_native.py"))
-    done = subprocess.run([*command, tests], cwd=ROOT, env=env, check=False, capture_output=True, text=True)
+    tests = [str(ROOT / "tests/unit" / name) for name in ("native/test_native.py", "schemas/test_batches.py")]
+    done = subprocess.run([*command, *tests], cwd=ROOT, env=env, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -330,7 +330,7 @@ def test_references_that_double_the_work_at_each_level_are_refused() -> None:
 def test_a_recursive_schema_that_doubles_the_work_limits_the_depth_of_payloads() -> None:
     node = {"type": "object", "properties": {"x": {"anyOf": [{"$ref": "#"}, {"$ref": "#"}]}}}
     codec = JsonCodec(json.dumps(node))
-    assert 4 <= codec.depth < 20
+    assert 4 <= codec.deepest < 20
     deep = b'{"x":' * 40 + b"{}" + b"}" * 40
     misfit = codec.fits(deep)
     assert misfit is not None
@@ -343,7 +343,7 @@ def test_a_recursive_schema_is_json_text_inside() -> None:
         "properties": {"v": {"type": "integer"}, "kids": {"type": "array", "items": {"$ref": "#"}}},
     }
     codec = JsonCodec(json.dumps(tree))
-    assert codec.depth == 100
+    assert codec.deepest == 100
     assert [field.type for field in codec.record.fields] == [Scalar("integer"), List(Scalar("json"))]
     decoded = codec.decode([b'{"v":1,"kids":[{"v":2}, {"v":"x"}]}', b'{"kids":[{"v":2}]}'])
     assert [(misfit.row, misfit.misfit.field) for misfit in decoded.misfits] == [(0, "kids[1].v")]
