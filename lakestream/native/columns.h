@@ -33,6 +33,8 @@ typedef struct {
     double least, most;             /* bounds of a number */
     int above, below;               /* these are exclusive */
     int precision, scale;
+    int wire;                       /* Avro: bytes of a number or of a fixed, -1 with their length in front; tick */
+    int number;                     /* Avro: branch of a union that is null */
     Name name;
     const Name *symbols;            /* the only values of a string */
     int symbol_count;
@@ -184,6 +186,25 @@ static int character(const uint8_t *at, const uint8_t *end) {
         if ((at[next] & 0xC0) != 0x80) return 0;
     if ((lead == 0xE0 && at[1] < 0xA0) || (lead == 0xED && at[1] > 0x9F)) return 0;
     return (lead == 0xF0 && at[1] < 0x90) || (lead == 0xF4 && at[1] > 0x8F) ? 0 : size;
+}
+
+static int put_bytes(Cursor *c, Node *n, const uint8_t *text, size_t size) {
+    if (!roomy(c, &n->text, size)) return ODD;
+    for (const uint8_t *at = text, *end = text + size; n->kind == STRING && at < end;) {
+        uint64_t ascii;
+        int step = 1;
+        if (end - at >= 8 && (memcpy(&ascii, at, 8), !(ascii & 0x8080808080808080u))) step = 8;
+        else if (*at >= 0x80 && !(step = character(at, end))) return ODD;
+        at += step;
+    }
+    if (size) memcpy(n->text.data + n->text.size, text, size);
+    n->text.size += size;
+    return put_end(c, n, (int64_t)n->text.size, 1);
+}
+
+static int put_symbol(Cursor *c, Node *n, int64_t at) {
+    if (at < 0 || at >= n->symbol_count) return ODD;
+    return put_bytes(c, n, (const uint8_t *)n->symbols[at].text, n->symbols[at].length);
 }
 
 /* True if the last `count` keys of a map are different. */
@@ -569,5 +590,109 @@ static int json_row(Cursor *c) {
     skip_blanks(c);
     return c->at == c->end ? TAKEN : ODD;
 }
+
+/* ---------------------------------------------------------------- Avro */
+static int varint(Cursor *c, uint64_t *value) {
+    *value = 0;
+    for (int shift = 0; shift < 64 && c->at < c->end; shift += 7) {
+        uint8_t byte = *c->at++;
+        if (shift == 63 && byte > 1) return ODD;
+        *value |= (uint64_t)(byte & 0x7F) << shift;
+        if (byte < 0x80) return TAKEN;
+    }
+    return ODD;
+}
+
+static int64_t unzigzag(uint64_t value) { return (int64_t)(value >> 1) ^ -(int64_t)(value & 1); }
+
+static int avro_long(Cursor *c, int64_t *value) {
+    uint64_t raw;
+    if (!varint(c, &raw)) return ODD;
+    *value = unzigzag(raw);
+    return TAKEN;
+}
+
+/* The bytes at the cursor, of a size that is known (0 or more) or in front of them. */
+static const uint8_t *avro_bytes(Cursor *c, int64_t *size) {
+    const uint8_t *found;
+    if ((*size < 0 && !avro_long(c, size)) || *size < 0 || *size > c->end - c->at) return NULL;
+    found = c->at;
+    c->at += *size;
+    return found;
+}
+
+static int avro_value(Cursor *c, Node *n);
+
+static int avro_blocks(Cursor *c, Node *n) {
+    Node *first = c->nodes + n->first, *items = first + n->count - 1;
+    int64_t before = items->rows, count, size;
+    while (avro_long(c, &count)) {
+        if (!count) {
+            count = items->rows - before;
+            return n->kind == MAP && !are_different(first, count) ? ODD : put_end(c, n, items->rows, 1);
+        }
+        if (count < -INT32_MAX || (count < 0 && !avro_long(c, &size))) return ODD;
+        count = count < 0 ? -count : count;
+        if (count > c->end - c->at) return ODD; /* elements without bytes, too */
+        while (count--)
+            if ((n->kind == MAP && !avro_value(c, first)) || !avro_value(c, items)) return ODD;
+    }
+    return ODD;
+}
+
+static int avro_decimal(Cursor *c, Node *n) {
+    int64_t size = n->wire;
+    const uint8_t *at = avro_bytes(c, &size);
+    if (at == NULL) return ODD;
+    int negative = size && at[0] >= 0x80;
+    uint64_t value = negative ? ~(uint64_t)0 : 0;
+    for (; size > 8; size--)
+        if (*at++ != (uint8_t)value) return ODD; /* more than 64 bits */
+    if (size == 8 && (at[0] >= 0x80) != negative) return ODD;
+    for (; size; size--) value = value << 8 | *at++;
+    return put_decimal(c, n, negative ? ~value + 1 : value, negative);
+}
+
+static int avro_value(Cursor *c, Node *n) {
+    int64_t value = n->wire;
+    const uint8_t *at;
+    double wide;
+    float narrow;
+    int32_t day;
+    if (n->nullable) {
+        if (!avro_long(c, &value) || value < 0 || value > 1) return ODD;
+        if (value == n->number) return put_null(c, n);
+        value = n->wire;
+    }
+    switch (n->kind) {
+    case BOOLEAN: return c->at < c->end && *c->at < 2 ? put_row(c, n, c->at++, 1, 1) : ODD;
+    case INTEGER: return avro_long(c, &value) ? put_integer(c, n, value) : ODD;
+    case NUMBER:
+        if ((at = avro_bytes(c, &value)) == NULL) return ODD;
+        memcpy(value == 4 ? (void *)&narrow : (void *)&wide, at, value);
+        return put_number(c, n, value == 4 ? narrow : wide);
+    case DECIMAL: return avro_decimal(c, n);
+    case STRING: case BYTES:
+        if (n->symbols != NULL) return avro_long(c, &value) ? put_symbol(c, n, value) : ODD;
+        return (at = avro_bytes(c, &value)) != NULL ? put_bytes(c, n, at, value) : ODD;
+    case DATE:
+        if (!avro_long(c, &value) || value < n->low || value > n->high) return ODD;
+        day = (int32_t)value;
+        return put_row(c, n, &day, 4, 1);
+    case INSTANT:
+        if (!avro_long(c, &value)) return ODD;
+        if (n->wire > 1 && (value > INT64_MAX / n->wire || value < INT64_MIN / n->wire)) return ODD;
+        if (n->wire < 0) value = value / -n->wire - (value % -n->wire < 0); /* rounded down */
+        return put_integer(c, n, n->wire < 0 ? value : value * n->wire);
+    case RECORD:
+        for (int child = 0; child < n->count; child++)
+            if (!avro_value(c, c->nodes + n->first + child)) return ODD;
+        return put_row(c, n, "", 0, 1);
+    case LIST: case MAP: return avro_blocks(c, n);
+    }
+    return ODD;
+}
+
+static int avro_row(Cursor *c) { return avro_value(c, c->nodes) && c->at == c->end ? TAKEN : ODD; }
 
 #endif

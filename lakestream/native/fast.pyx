@@ -1093,7 +1093,7 @@ cdef extern from "columns.h":
         size_t length
 
     ctypedef struct Node:
-        int kind, first, count, nullable, required, closed, above, below, precision, scale, symbol_count
+        int kind, first, count, nullable, required, closed, above, below, precision, scale, symbol_count, wire, number
         int64_t low, high, rows
         double least, most
         Name name
@@ -1115,6 +1115,9 @@ cdef extern from "columns.h":
     int put_null(Cursor *cursor, Node *node)
     int64_t pack_bits(const uint8_t *flags, int64_t count, uint8_t *bits)
     int json_row(Cursor *cursor)
+    int avro_row(Cursor *cursor)
+
+ctypedef int (*RowReader)(Cursor *cursor)
 
 
 cdef bytes packed(Buffer *flags, int64_t *zeros):
@@ -1129,13 +1132,15 @@ cdef class ColumnReader:
     cdef Node *nodes
     cdef Name *symbols
     cdef int count, deepest
+    cdef RowReader row
 
-    def __init__(self, list plan not None, int deepest):
+    def __init__(self, str form not None, list plan not None, int deepest):
         cdef Py_ssize_t at, named = 0
         cdef Node *node
         cdef bytes text
         if self.nodes != NULL or not plan:
             raise ValueError("a plan has nodes, and is read once")
+        self.row = avro_row if form == "avro" else json_row
         self.plan, self.count, self.deepest = list(plan), len(plan), deepest
         self.nodes = <Node *> PyMem_Calloc(self.count, sizeof(Node))
         self.symbols = <Name *> PyMem_Calloc(sum([len(each.symbols) for each in plan]) + 1, sizeof(Name))
@@ -1151,6 +1156,7 @@ cdef class ColumnReader:
             node.low, node.high, node.least, node.most = each.low, each.high, each.least, each.most
             node.above, node.below = each.above, each.below
             node.precision, node.scale = each.precision, each.scale
+            node.wire, node.number = each.wire, each.number
             text = each.name
             node.name.text, node.name.length = PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text)
             if each.symbols:
@@ -1179,7 +1185,7 @@ cdef class ColumnReader:
                 if not 0 <= ends[row] <= ends[row + 1] <= data.shape[0]:
                     raise IndexError(f"payload {row} does not lie in {data.shape[0]} bytes")
                 cursor.at, cursor.end, cursor.depth = &data[0] + ends[row], &data[0] + ends[row + 1], 0
-                if not json_row(&cursor):
+                if not self.row(&cursor):
                     if not cursor.no_memory:
                         cut(self.nodes, self.nodes, row)
                         put_null(&cursor, self.nodes)

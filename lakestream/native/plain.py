@@ -707,11 +707,12 @@ class ColumnReader:
     This one takes none.
 
     Args:
+        form: format of the payloads: "json" or "avro".
         plan: nodes (`lakestream.schemas.plan.ColumnNode`): the root, and behind each node its children.
         deepest: maximum nesting of objects and arrays.
     """
 
-    def __init__(self, plan: list[Any], deepest: int) -> None: ...
+    def __init__(self, form: str, plan: list[Any], deepest: int) -> None: ...
 
     def read(self, data: memoryview, ends: memoryview) -> tuple[list[Column] | None, list[int]]:
         """Return (the column of each node, the odd rows); no columns if no row was taken. Hot.

@@ -24,6 +24,7 @@ class Codec:
 
     Attributes:
         record: the columns.
+        form: name of the format: json, avro or protobuf.
         format: the `data_format` of rows that are given back, for formats whose encoding has no variants.
         unpack: converts the value of a record to a tuple of its fields; None: it is one.
         scalars: conversions of values that Arrow does not take as they are, by the kind of their type.
@@ -31,6 +32,7 @@ class Codec:
     """
 
     record: RecordType
+    form: str
     format = ""
     deepest = 100
     unpack: Callable[[Any], tuple[Any, ...]] | None = None
@@ -45,7 +47,7 @@ class Codec:
         from lakestream.schemas.plan import ColumnPlan
 
         root = self.root()
-        return None if root is None else ColumnPlan(root, self.deepest)
+        return None if root is None else ColumnPlan(self.form, root, self.deepest)
 
     def doubted(self, payloads: pa.BinaryArray, odd: list[int]) -> list[int]:
         """Return the rows of a batch that have to be decoded one by one: `odd`, and those that a plan cannot judge."""

@@ -30,7 +30,8 @@ class ColumnNode(msgspec.Struct, kw_only=True):
     Attributes: `nullable`: null is allowed; `required`: the field must be there; `closed`: a record without other
     fields, or a decimal that is an integer in JSON; `low`, `high`: bounds of an integer, or of the length of a string
     or list; `least`, `most`: bounds of a number, `above`, `below`: exclusive; `name`: of the field; `symbols`: the only
-    values of a string; `first`, `count`: place of the children in the plan.
+    values of a string; `first`, `count`: place of the children in the plan. Avro: `wire`: bytes of a number or of a
+    fixed, -1 if their length is in front; µs of a tick, ticks of a µs if negative; `number`: branch that is null.
     """
 
     type: Type
@@ -46,6 +47,8 @@ class ColumnNode(msgspec.Struct, kw_only=True):
     below: bool = False
     name: bytes = b""
     symbols: tuple[bytes, ...] = ()
+    wire: int = -1
+    number: int = 0
     first: int = 0
 
     @property
@@ -76,16 +79,17 @@ class ColumnPlan:
     """A compiled plan.
 
     Args:
+        form: format of the payloads.
         root: of the record. Its nodes belong to this plan.
         deepest: maximum nesting of objects and arrays.
     """
 
-    def __init__(self, root: ColumnNode, deepest: int) -> None:
+    def __init__(self, form: str, root: ColumnNode, deepest: int) -> None:
         self._nodes = [root]
         for node in self._nodes:
             node.first = len(self._nodes)
             self._nodes += node.children
-        self._reader = ColumnReader(self._nodes, deepest)
+        self._reader = ColumnReader(form, self._nodes, deepest)
 
     @cached_property
     def _types(self) -> list[pa.DataType]:

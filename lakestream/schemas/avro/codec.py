@@ -17,6 +17,8 @@ from lakestream.schemas.payloads import Codec
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from lakestream.schemas.plan import ColumnNode
+
 # Errors of writing a misfit's NULLs.
 _UNWRITABLE = (TypeError, KeyError, AttributeError, OverflowError, ValueError, struct.error)
 
@@ -24,7 +26,7 @@ _UNWRITABLE = (TypeError, KeyError, AttributeError, OverflowError, ValueError, s
 class AvroCodec(Codec):
     """Checks and decodes Avro payloads of one schema."""
 
-    format = "A"
+    form, format = "avro", "A"
     """The `data_format` of rows that are given back: the encoding has no variants."""
 
     def __init__(self, text: str) -> None:
@@ -35,6 +37,7 @@ class AvroCodec(Codec):
         """
         node = model.parse(text)
         self.record: RecordType = model.record(node, root=True)
+        self._node = node
         self._read = Readers().reader(node) if not node.recursive else _columns(node)
         self._write = None if node.recursive else writer(node)
 
@@ -45,6 +48,11 @@ class AvroCodec(Codec):
         if end != len(payload):
             raise Unfit("", "encoding", f"{len(payload) - end} bytes follow the value")
         return value
+
+    def root(self) -> ColumnNode | None:
+        from lakestream.schemas.avro.nodes import root_of
+
+        return root_of(self._node)
 
     def encoded(self, columns: pa.RecordBatch) -> list[bytes | None]:
         from lakestream.schemas.arrow import plain_rows

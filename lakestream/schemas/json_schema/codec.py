@@ -86,6 +86,7 @@ class JsonCodec(Codec):
     limit of the schema's own.
     """
 
+    form = "json"
     unpack = staticmethod(msgspec.structs.astuple)
     scalars = MappingProxyType({"json": _raw, "decimal": _decimal})
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from typing import Any, TypeVar
+from uuid import UUID
 
 T = TypeVar("T")
 
@@ -241,3 +243,65 @@ def json_text(rng: random.Random, schema: Any) -> str:
         else schema.get("enum", TEXTS)
     )
     return json.dumps(pick(rng, texts), ensure_ascii=rng.random() < 0.3)
+
+
+def avro_schema(rng: random.Random, names: Iterator[str], depth: int = 3) -> Any:
+    """Return a schema of any value."""
+    texts = ["string", "string", "string", "bytes", "boolean", "int", "long", "float", "double"]
+    logical = [("long", name) for name in ("timestamp-millis", "timestamp-micros", "timestamp-nanos", "time-micros")]
+    logical += [("int", "date"), ("string", "uuid")]
+    kind = rng.choice(
+        texts + ["logical"] * 2 + ["enum", "fixed", "decimal"] + ["record", "record", "array", "map"] * bool(depth)
+    )
+    found: Any = kind
+    if kind == "logical":
+        found = dict(zip(("type", "logicalType"), rng.choice(logical), strict=True))
+    elif kind == "enum":
+        found = {"type": "enum", "name": next(names), "symbols": ["DE", "FR", "US"]}
+    elif kind in ("fixed", "decimal"):
+        fixed = {"type": "fixed", "name": next(names), "size": rng.choice([1, 4, 12])}
+        found = rng.choice([fixed, {"type": "bytes"}] if kind == "decimal" else [fixed])
+        if kind == "decimal":
+            precision = {1: 2, 4: 9}.get(found.get("size", 0), rng.choice([5, 18]))
+            found = found | {"logicalType": "decimal", "precision": precision, "scale": 2}
+    elif kind == "record":
+        found = avro_record(rng, names, depth - 1)
+    elif kind in ("array", "map"):
+        found = {"type": kind, "items" if kind == "array" else "values": avro_schema(rng, names, depth - 1)}
+    return found if rng.random() > 0.3 else rng.choice([["null", found], [found, "null"]])
+
+
+def avro_record(rng: random.Random, names: Iterator[str], depth: int = 3) -> dict[str, Any]:
+    """Return a schema of records."""
+    fields = [{"name": f"f{at}", "type": avro_schema(rng, names, depth)} for at in range(rng.randrange(1, 7))]
+    return {"type": "record", "name": next(names), "fields": fields}
+
+
+def avro_value(rng: random.Random, schema: Any) -> Any:
+    """Return a value, as fastavro takes it."""
+    if isinstance(schema, list):
+        return None if rng.random() < 0.4 else avro_value(rng, next(each for each in schema if each != "null"))
+    if isinstance(schema, str):
+        schema = {"type": schema}
+    kind, logical = schema["type"], schema.get("logicalType", "")
+    if kind == "record":
+        return {field["name"]: avro_value(rng, field["type"]) for field in schema["fields"]}
+    if kind == "array":
+        return [avro_value(rng, schema["items"]) for _ in range(rng.randrange(4))]
+    if kind == "map":
+        return {rng.choice(TEXTS): avro_value(rng, schema["values"]) for _ in range(rng.randrange(4))}
+    if logical == "decimal":
+        return Decimal(rng.randrange(-(10 ** schema["precision"]) + 1, 10 ** schema["precision"])).scaleb(-2)
+    if logical.startswith("timestamp") or logical == "date":
+        scale = {"timestamp-millis": 10**3, "timestamp-micros": 10**6, "timestamp-nanos": 10**9}.get(logical, 1)
+        return rng.choice([0, -1, 1, 7, rng.randrange(-9999, 99999)]) * (1 if rng.random() < 0.3 else scale)
+    if kind == "uuid" or logical == "uuid":
+        return str(UUID(int=rng.getrandbits(128)))
+    if kind in ("float", "double"):
+        return rng.choice([0.0, -0.0, 1.5, 0.1, float("nan"), float("-inf"), 3e38])
+    if kind in ("int", "long"):
+        most = 2**31 if kind == "int" else 2**63
+        return rng.choice([0, 1, -1, 63, 64, -65, most - 1, -most, rng.randrange(-most, most)])
+    values = {"string": lambda: rng.choice(TEXTS), "boolean": lambda: rng.random() < 0.5}
+    values |= {"bytes": lambda: rng.randbytes(rng.randrange(5)), "enum": lambda: rng.choice(schema["symbols"])}
+    return values[kind]() if kind in values else rng.randbytes(schema["size"])

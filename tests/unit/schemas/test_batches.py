@@ -6,26 +6,30 @@ these are more (`make chaos`: a million). `LAKESTREAM_TEST_NATIVE` names another
 
 from __future__ import annotations
 
+import io
 import json
 import random
 from array import array
 from collections.abc import Callable, Iterator
+from itertools import count
 from typing import Any
 
+import fastavro
 import msgspec
 import pyarrow as pa
 import pytest
 
 from lakestream.schemas import plan
+from lakestream.schemas.avro.codec import AvroCodec
 from lakestream.schemas.columns import STRING, RecordType
 from lakestream.schemas.errors import BadSchema
 from lakestream.schemas.json_schema.codec import JsonCodec
 from lakestream.schemas.payloads import Codec
 from lakestream.schemas.plan import ColumnNode
-from tests.bench.bench_schemas import JSON_SCHEMA, compact, order
+from tests.bench.bench_schemas import AVRO, JSON_SCHEMA, compact, of_avro, order
 from tests.fuzzing import ROUNDS, SEED, mutated
 from tests.unit.native.test_native import fast
-from tests.unit.schemas.batches_world import json_object, json_text
+from tests.unit.schemas.batches_world import avro_record, avro_value, json_object, json_text
 
 pytestmark = pytest.mark.unit
 
@@ -39,11 +43,17 @@ def _build(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "ColumnReader", fast.ColumnReader)
 
 
-class OneByOne(JsonCodec):
-    """The referee."""
+class OneByOne:
+    """Mixin that makes a codec the referee."""
 
-    def root(self) -> ColumnNode | None:
+    def root(self) -> None:
         return None
+
+
+class OneJson(OneByOne, JsonCodec): ...
+
+
+class OneAvro(OneByOne, AvroCodec): ...
 
 
 def batch(rng: random.Random, draw: Callable[[], bytes], odd: float) -> list[bytes]:
@@ -77,12 +87,24 @@ def json_codecs(rng: random.Random) -> Iterator[tuple[Codec, Codec, Callable[[],
         schema = json_object(rng)
         text = json.dumps(schema)
         try:
-            yield OneByOne(text), JsonCodec(text), lambda: json_text(rng, schema).encode()  # noqa: B023
+            yield OneJson(text), JsonCodec(text), lambda: json_text(rng, schema).encode()  # noqa: B023
         except BadSchema:
             continue
 
 
-@pytest.mark.parametrize("codecs", [json_codecs], ids=["json"])
+def avro_codecs(rng: random.Random) -> Iterator[tuple[Codec, Codec, Callable[[], bytes]]]:
+    def draw() -> bytes:
+        out = io.BytesIO()
+        fastavro.schemaless_writer(out, parsed, avro_value(rng, schema))
+        return out.getvalue()
+
+    while True:
+        schema = avro_record(rng, (f"N{number}" for number in count()))
+        parsed = fastavro.parse_schema(schema)
+        yield OneAvro(json.dumps(schema)), AvroCodec(json.dumps(schema)), draw
+
+
+@pytest.mark.parametrize("codecs", [json_codecs, avro_codecs], ids=["json", "avro"])
 def test_a_batch_has_the_values_and_misfits_of_its_messages(
     codecs: Callable[[random.Random], Iterator[tuple[Codec, Codec, Callable[[], bytes]]]],
 ) -> None:
@@ -93,11 +115,16 @@ def test_a_batch_has_the_values_and_misfits_of_its_messages(
     assert fits > rounds * BATCH // 4
 
 
-def test_no_usual_payload_is_odd() -> None:
+@pytest.mark.parametrize(
+    ("codec", "write"),
+    [(JsonCodec(json.dumps(JSON_SCHEMA)), compact), (AvroCodec(AVRO), of_avro)],
+    ids=["json", "avro"],
+)
+def test_no_usual_payload_is_odd(codec: Codec, write: Callable[[dict[str, Any]], bytes]) -> None:
     chance = random.Random(1)
-    root = JsonCodec(json.dumps(JSON_SCHEMA)).root()
+    root = codec.root()
     assert root is not None
-    columns, odd = plan.ColumnPlan(root, 100).read(pa.array([compact(order(chance)) for _ in range(100)]))
+    columns, odd = plan.ColumnPlan(codec.form, root, 100).read(pa.array([write(order(chance)) for _ in range(100)]))
     assert columns is not None
     assert odd == []
 
@@ -106,8 +133,8 @@ def test_a_plan_and_payloads_that_cannot_be_are_refused() -> None:
     node = ColumnNode(type=STRING, children=(ColumnNode(type=STRING),), first=0)
     for wrong in ([], [node], [msgspec.structs.replace(node, first=1)]):
         with pytest.raises(ValueError, match="plan"):
-            fast.ColumnReader(wrong, 9)
-    reader = fast.ColumnReader([ColumnNode(type=RecordType(()), first=1)], 9)
+            fast.ColumnReader("json", wrong, 9)
+    reader = fast.ColumnReader("json", [ColumnNode(type=RecordType(()), first=1)], 9)
     for ends in ([0, 3], [1, 0], [-1, 1]):
         with pytest.raises(IndexError):
             reader.read(memoryview(b"{}"), memoryview(array("i", ends)))
