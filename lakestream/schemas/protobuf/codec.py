@@ -42,7 +42,7 @@ Get = Callable[[Any], Any]
 class ProtobufCodec(Codec):
     """Checks and decodes Protobuf payloads of one message."""
 
-    format = "P"
+    form, format = "protobuf", "P"
     """Fields are in the order of their numbers, as serializers write them."""
 
     def __init__(self, text: str, message: str = "") -> None:
@@ -137,6 +137,8 @@ def _converter(part: MessageField, field: FieldDescriptor) -> Get | None:
     if field.enum_type is not None:
         names = {value.number: value.name for value in reversed(field.enum_type.values)}
         return lambda number: names.get(number) or str(number)
+    if field.type == FieldDescriptor.TYPE_STRING:
+        return lambda value: _text(value, part.field.name)
     if field.message_type is None:
         return Decimal if of == UINT64 else None
     if of == INSTANT:
@@ -147,6 +149,13 @@ def _converter(part: MessageField, field: FieldDescriptor) -> Get | None:
     if field.message_type.full_name in WRAPPERS:
         return (lambda value: Decimal(value.value)) if of == UINT64 else (lambda value: value.value)
     return _row(part.parts)
+
+
+def _text(value: str | bytes, name: str) -> str:
+    """Return a string. Those of proto2 are not checked when they are read, and come as bytes if they are no UTF-8."""
+    if isinstance(value, bytes):
+        raise Unfit(name, "utf-8", "the string is not UTF-8")
+    return value
 
 
 def _instant(value: Any, name: str) -> int:

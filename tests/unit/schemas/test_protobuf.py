@@ -128,6 +128,17 @@ def test_unknown_fields_keep_the_payload() -> None:
     assert codec.formats(decoded.columns, [payload]).null_count == 1
 
 
+@pytest.mark.parametrize(
+    "payload", [b"\x0a\x01\xff", b"\x12\x01\xff", b"\x1a\x04\x0a\x00\x12\x00\x1a\x06\x0a\x01a\x12\x01\xff"]
+)
+def test_a_string_of_proto2_that_is_not_utf8_is_a_misfit(payload: bytes) -> None:
+    text = 'syntax = "proto2"; message M { optional string a = 1; repeated string b = 2; map<string, string> c = 3; }'
+    codec = ProtobufCodec(compile_proto(text))
+    decoded = codec.decode([b"\x0a\x01x", payload])
+    assert [(misfit.row, misfit.misfit.rule) for misfit in decoded.misfits] == [(1, "utf-8")]
+    assert decoded.columns["a"].to_pylist() == ["x", None]
+
+
 def test_recursive_and_free_messages_are_json_text() -> None:
     codec = ProtobufCodec(descriptors(), "shop.Tree")
     assert [field.type for field in codec.record.fields] == [Scalar("integer"), List(JSON), JSON]
