@@ -13,6 +13,7 @@ Little-endian machines only. Called with the GIL. */
 #include <Python.h>
 #include <math.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,7 +25,7 @@ enum { ODD, TAKEN };
 #define MOST_NUMBER 60   /* characters of a number */
 
 typedef struct { uint8_t *data; size_t size, room; } Buffer;
-typedef struct { const char *text; size_t length; } Name;
+typedef struct { const char *text; size_t length; int number; } Name;
 
 typedef struct {
     int kind, first, count;         /* children: `count` nodes from `first` on */
@@ -33,8 +34,10 @@ typedef struct {
     double least, most;             /* bounds of a number */
     int above, below;               /* these are exclusive */
     int precision, scale;
-    int wire;                       /* Avro: bytes of a number or of a fixed, -1 with their length in front; tick */
-    int number;                     /* Avro: branch of a union that is null */
+    int wire;                       /* Avro: bytes of a number or of a fixed, -1 with their length in front; tick.
+                                       Protobuf: type of the field */
+    int number;                     /* Avro: branch of a union that is null; Protobuf: of the field */
+    int group, wrapped;             /* Protobuf: its `oneof`, from 1 on; type inside of a wrapper */
     Name name;
     const Name *symbols;            /* the only values of a string */
     int symbol_count;
@@ -209,9 +212,14 @@ static int put_symbol(Cursor *c, Node *n, int64_t at) {
 
 /* True if the last `count` keys of a map are different. */
 static int are_different(const Node *keys, int64_t count) {
+    size_t width = WIDTHS[keys->kind];
     if (count > MOST_KEYS) return 0;
     for (int64_t one = keys->rows - count; one < keys->rows; one++)
         for (int64_t other = keys->rows - count; other < one; other++) {
+            if (keys->kind != STRING) {
+                if (!memcmp(keys->values.data + width * one, keys->values.data + width * other, width)) return 0;
+                continue;
+            }
             int32_t begin = end_of(keys, one), size = end_of(keys, one + 1) - begin, earlier = end_of(keys, other);
             if (end_of(keys, other + 1) - earlier == size &&
                 !memcmp(keys->text.data + begin, keys->text.data + earlier, size)) return 0;
@@ -694,5 +702,152 @@ static int avro_value(Cursor *c, Node *n) {
 }
 
 static int avro_row(Cursor *c) { return avro_value(c, c->nodes) && c->at == c->end ? TAKEN : ODD; }
+
+/* ---------------------------------------------------------------- Protobuf */
+/* Types of fields, as descriptors number them, and of what is on the wire. */
+enum { T_DOUBLE = 1, T_FLOAT, T_INT64, T_UINT64, T_INT32, T_FIXED64, T_FIXED32, T_BOOL, T_STRING, T_GROUP, T_MESSAGE,
+       T_BYTES, T_UINT32, T_ENUM, T_SFIXED32, T_SFIXED64, T_SINT32, T_SINT64 };
+enum { VARINT, WIDE, LENGTH, NARROW = 5 };
+static const int WIRES[] = {-1, WIDE, NARROW, VARINT, VARINT, VARINT, WIDE, NARROW, VARINT, LENGTH, -1, LENGTH, LENGTH,
+                            VARINT, VARINT, NARROW, WIDE, VARINT, VARINT};
+
+static int pb_tag(Cursor *c, uint64_t *number, int *wire) {
+    const uint8_t *begin = c->at;
+    if (!varint(c, number) || c->at - begin > 5 || *number >> 32) return ODD;
+    *wire = (int)(*number & 7);
+    *number >>= 3;
+    return *number ? TAKEN : ODD;
+}
+
+/* Read what is on the wire: a number, or the size of the bytes at the cursor, which are there. */
+static int pb_raw(Cursor *c, int wire, uint64_t *raw) {
+    *raw = 0;
+    if (wire == VARINT) return varint(c, raw);
+    if (wire == LENGTH) return varint(c, raw) && *raw <= (uint64_t)(c->end - c->at) ? TAKEN : ODD;
+    int size = wire == WIDE ? 8 : 4;
+    if ((wire != WIDE && wire != NARROW) || c->end - c->at < size) return ODD;
+    memcpy(raw, c->at, size);
+    c->at += size;
+    return TAKEN;
+}
+
+static int pb_message(Cursor *c, Node *n);
+
+/* A value whose bytes are those of the cursor; without any, the default. */
+static int pb_value(Cursor *c, Node *n, int type, uint64_t raw) {
+    double number;
+    float narrow;
+    char text[24];
+    uint8_t flag = raw != 0;
+    switch (type) {
+    case T_DOUBLE: memcpy(&number, &raw, 8); return put_number(c, n, number);
+    case T_FLOAT: memcpy(&narrow, &raw, 4); return put_number(c, n, narrow);
+    case T_UINT64: case T_FIXED64:
+        if (n->kind == DECIMAL) return put_decimal(c, n, raw, 0);
+        return put_bytes(c, n, (uint8_t *)text, snprintf(text, sizeof text, "%llu", (unsigned long long)raw)); /* key */
+    case T_BOOL: return put_row(c, n, &flag, 1, 1);
+    case T_UINT32: case T_FIXED32: return put_integer(c, n, (uint32_t)raw);
+    case T_INT32: case T_SFIXED32: return put_integer(c, n, (int32_t)raw);
+    case T_SINT32: return put_integer(c, n, (int32_t)unzigzag((uint32_t)raw));
+    case T_SINT64: return put_integer(c, n, unzigzag(raw));
+    case T_INT64: case T_SFIXED64: return put_integer(c, n, (int64_t)raw);
+    case T_ENUM:
+        for (int at = 0; at < n->symbol_count; at++)
+            if (n->symbols[at].number == (int32_t)raw) return put_symbol(c, n, at);
+        return ODD;
+    case T_STRING: case T_BYTES:
+        if (!put_bytes(c, n, c->at, raw)) return ODD;
+        c->at += raw;
+        return TAKEN;
+    }
+    const uint8_t *end = c->end;
+    uint64_t field, parts[2] = {0, 0};
+    int wire, taken;
+    if (type != T_MESSAGE) return ODD;
+    c->end = c->at + raw;
+    if (n->kind == RECORD) taken = pb_message(c, n);
+    else if (n->kind == INSTANT) { /* seconds and nanoseconds */
+        while ((taken = c->at < c->end))
+            if (!pb_tag(c, &field, &wire) || field > 2 || wire != VARINT || !varint(c, parts + field - 1)) break;
+        int64_t seconds = (int64_t)parts[0], nanos = (int32_t)parts[1];
+        if (taken || nanos < 0 || nanos > 999999999 || seconds < -100000000000 || seconds > 1000000000000) taken = ODD;
+        else taken = put_integer(c, n, seconds * 1000000 + nanos / 1000);
+    } else { /* a wrapper */
+        wire = WIRES[n->wrapped];
+        taken = c->at == c->end || (pb_tag(c, &field, &wire) && field == 1 && wire == WIRES[n->wrapped] &&
+                                    pb_raw(c, wire, parts));
+        taken = taken && pb_value(c, n, n->wrapped, parts[0]) && c->at == c->end;
+    }
+    c->end = end;
+    return taken;
+}
+
+/* One entry of a map: its key and its value, each at most once, in any order. */
+static int pb_entry(Cursor *c, Node *n, uint64_t size) {
+    const uint8_t *end = c->end;
+    int64_t rows = c->nodes[n->first].rows;
+    uint64_t number, raw;
+    int wire;
+    for (c->end = c->at + size; c->at < c->end;) {
+        if (!pb_tag(c, &number, &wire) || number > 2) return ODD;
+        Node *part = c->nodes + n->first + number - 1;
+        if (part->rows != rows || wire != WIRES[part->wire] || !pb_raw(c, wire, &raw)) return ODD;
+        if (!pb_value(c, part, part->wire, raw)) return ODD;
+    }
+    for (Node *part = c->nodes + n->first; part < c->nodes + n->first + 2; part++)
+        if (part->rows == rows && !pb_value(c, part, part->wire, 0)) return ODD;
+    c->end = end;
+    return TAKEN;
+}
+
+static int pb_field(Cursor *c, Node *n, int64_t row, int wire) {
+    uint64_t raw;
+    Node *items = c->nodes + n->first;
+    if (n->kind == MAP) return wire == LENGTH && pb_raw(c, wire, &raw) ? pb_entry(c, n, raw) : ODD;
+    if (n->kind != LIST) {
+        if (n->rows > row || wire != WIRES[n->wire] || !pb_raw(c, wire, &raw)) return ODD; /* of two, the last counts */
+        return pb_value(c, n, n->wire, raw);
+    }
+    if (wire != LENGTH || WIRES[items->wire] == LENGTH)
+        return wire == WIRES[items->wire] && pb_raw(c, wire, &raw) ? pb_value(c, items, items->wire, raw) : ODD;
+    if (!pb_raw(c, wire, &raw)) return ODD;
+    const uint8_t *end = c->end;
+    for (c->end = c->at + raw; c->at < c->end;) /* packed */
+        if (!pb_raw(c, WIRES[items->wire], &raw) || !pb_value(c, items, items->wire, raw)) return ODD;
+    c->end = end;
+    return TAKEN;
+}
+
+static int pb_message(Cursor *c, Node *n) {
+    int64_t row = n->rows;
+    int likely = 0, wire, step;
+    uint64_t number;
+    Node *fields = c->nodes + n->first, *field = NULL;
+    while (c->at < c->end) {
+        if (!pb_tag(c, &number, &wire)) return ODD;
+        for (step = 0; step < n->count; step++, likely = likely + 1 == n->count ? 0 : likely + 1)
+            if ((uint64_t)(field = fields + likely)->number == number) break;
+        if (step == n->count) {
+            uint64_t raw;
+            if (!pb_raw(c, wire, &raw)) return ODD;
+            c->at += wire == LENGTH ? raw : 0;
+        } else {
+            for (int at = 0; field->group && at < n->count; at++) /* another member of a `oneof` takes its place */
+                if (fields[at].group == field->group && fields[at].rows > row) return ODD;
+            if (!pb_field(c, field, row, wire)) return ODD;
+        }
+    }
+    for (field = fields; field < fields + n->count; field++) {
+        if (field->rows > row) continue;
+        if (field->kind == LIST || field->kind == MAP) {
+            Node *items = c->nodes + field->first;
+            if (field->kind == MAP && !are_different(items, items->rows - end_of(field, row))) return ODD;
+            if (!put_end(c, field, items->rows, 1)) return ODD;
+        } else if (field->required || !(field->nullable ? put_null(c, field) : pb_value(c, field, field->wire, 0))) return ODD;
+    }
+    return put_row(c, n, "", 0, 1);
+}
+
+static int pb_row(Cursor *c) { return pb_message(c, c->nodes); }
 
 #endif

@@ -1091,9 +1091,11 @@ cdef extern from "columns.h":
     ctypedef struct Name:
         const char *text
         size_t length
+        int number
 
     ctypedef struct Node:
         int kind, first, count, nullable, required, closed, above, below, precision, scale, symbol_count, wire, number
+        int group, wrapped
         int64_t low, high, rows
         double least, most
         Name name
@@ -1108,7 +1110,7 @@ cdef extern from "columns.h":
         Buffer scratch
 
     enum:
-        BOOLEAN
+        BOOLEAN, RECORD, MAP
     int begin_columns(Cursor *cursor, int count)
     void free_columns(Cursor *cursor, int count)
     void cut(Node *nodes, Node *node, int64_t rows)
@@ -1116,6 +1118,7 @@ cdef extern from "columns.h":
     int64_t pack_bits(const uint8_t *flags, int64_t count, uint8_t *bits)
     int json_row(Cursor *cursor)
     int avro_row(Cursor *cursor)
+    int pb_row(Cursor *cursor)
 
 ctypedef int (*RowReader)(Cursor *cursor)
 
@@ -1140,7 +1143,7 @@ cdef class ColumnReader:
         cdef bytes text
         if self.nodes != NULL or not plan:
             raise ValueError("a plan has nodes, and is read once")
-        self.row = avro_row if form == "avro" else json_row
+        self.row = avro_row if form == "avro" else pb_row if form == "protobuf" else json_row
         self.plan, self.count, self.deepest = list(plan), len(plan), deepest
         self.nodes = <Node *> PyMem_Calloc(self.count, sizeof(Node))
         self.symbols = <Name *> PyMem_Calloc(sum([len(each.symbols) for each in plan]) + 1, sizeof(Name))
@@ -1149,19 +1152,23 @@ cdef class ColumnReader:
         for at in range(self.count):
             each, node = plan[at], self.nodes + at
             node.kind, node.first, node.count = each.kind, each.first, each.count
-            if not (0 <= node.kind <= 11 and at < node.first + (not node.count) * self.count
-                    and 0 <= node.count and node.first + node.count <= self.count):
-                raise ValueError(f"node {at} of the plan")
+            if not 0 <= node.kind <= MAP or node.count < 0 or (node.kind != RECORD and node.count != max(node.kind - RECORD, 0)):
+                raise ValueError(f"node {at} of the plan has children that it cannot have")
+            if node.count and not at < node.first <= self.count - node.count:
+                raise ValueError(f"the children of node {at} do not lie behind it in the plan")
             node.nullable, node.required, node.closed = each.nullable, each.required, each.closed
             node.low, node.high, node.least, node.most = each.low, each.high, each.least, each.most
             node.above, node.below = each.above, each.below
             node.precision, node.scale = each.precision, each.scale
-            node.wire, node.number = each.wire, each.number
+            node.wire, node.number, node.group, node.wrapped = each.wire, each.number, each.group, each.wrapped
             text = each.name
             node.name.text, node.name.length = PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text)
+            if not (form != "protobuf" or node.kind > RECORD or 0 < node.wire <= 18) or not 0 <= node.wrapped <= 18:
+                raise ValueError(f"node {at} of the plan has a type that Protobuf does not have")
             if each.symbols:
                 node.symbols, node.symbol_count = self.symbols + named, len(each.symbols)
-            for text in each.symbols:
+            for text, number in zip(each.symbols, each.numbers or range(len(each.symbols))):
+                self.symbols[named].number = number
                 self.symbols[named].text, self.symbols[named].length = PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text)
                 named += 1
 

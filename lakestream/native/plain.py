@@ -707,7 +707,7 @@ class ColumnReader:
     This one takes none.
 
     Args:
-        form: format of the payloads: "json" or "avro".
+        form: format of the payloads: "json", "avro" or "protobuf".
         plan: nodes (`lakestream.schemas.plan.ColumnNode`): the root, and behind each node its children.
         deepest: maximum nesting of objects and arrays.
     """

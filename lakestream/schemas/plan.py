@@ -32,6 +32,8 @@ class ColumnNode(msgspec.Struct, kw_only=True):
     or list; `least`, `most`: bounds of a number, `above`, `below`: exclusive; `name`: of the field; `symbols`: the only
     values of a string; `first`, `count`: place of the children in the plan. Avro: `wire`: bytes of a number or of a
     fixed, -1 if their length is in front; µs of a tick, ticks of a µs if negative; `number`: branch that is null.
+    Protobuf: `wire`: type of the field, `number`: its number, `group`: its `oneof`, from 1 on, `wrapped`: type inside
+    of a wrapper; `numbers`: of the symbols.
     """
 
     type: Type
@@ -49,6 +51,9 @@ class ColumnNode(msgspec.Struct, kw_only=True):
     symbols: tuple[bytes, ...] = ()
     wire: int = -1
     number: int = 0
+    numbers: tuple[int, ...] = ()
+    group: int = 0
+    wrapped: int = 0
     first: int = 0
 
     @property

@@ -90,6 +90,23 @@ def of_avro(value: dict[str, Any]) -> bytes:
     return out.getvalue()
 
 
+def protobuf_writer(proto: Schema) -> Callable[[dict[str, Any]], bytes]:
+    """Return the function that writes an order in Protobuf.
+
+    Args:
+        proto: PROTO, compiled.
+    """
+    message = message_factory.GetMessageClass(message_of(read_files(proto.descriptors)))
+
+    def write(value: dict[str, Any]) -> bytes:
+        found = message(**{name: part for name, part in value.items() if name != "created"})
+        found.created.FromJsonString(value["created"])
+        text: bytes = found.SerializeToString(deterministic=True)
+        return text
+
+    return write
+
+
 AVRO_PARSED = fastavro.parse_schema(json.loads(AVRO))
 
 
@@ -134,13 +151,7 @@ def main() -> None:
     row("JSON with if/then", general, [compact(each) for each in orders])
     row("Avro", codec_of(Schema("o", 1, "avro", AVRO)), [of_avro(each) for each in orders])
     proto = prepared(Schema("o", 1, "protobuf", PROTO))
-    message = message_factory.GetMessageClass(message_of(read_files(proto.descriptors)))
-    payloads = []
-    for each in orders:
-        found = message(**{name: value for name, value in each.items() if name != "created"})
-        found.created.FromJsonString(each["created"])
-        payloads.append(found.SerializeToString(deterministic=True))
-    row("Protobuf", codec_of(proto), payloads)
+    row("Protobuf", codec_of(proto), list(map(protobuf_writer(proto), orders)))
 
 
 if __name__ == "__main__":

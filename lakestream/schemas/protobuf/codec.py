@@ -34,6 +34,8 @@ from lakestream.schemas.protobuf.model import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from lakestream.schemas.plan import ColumnNode
+
 _AS_BYTES = f"/{secrets.token_hex(16)}/google.protobuf.BytesValue"
 """End of the type URL of an Any that is written as bytes; no payload can have it."""
 Get = Callable[[Any], Any]
@@ -56,7 +58,7 @@ class ProtobufCodec(Codec):
             BadSchema: it is invalid or exceeds a limit.
         """
         descriptor = message_of(read_files(text), message)
-        self._parts = parts_of(descriptor)
+        self._descriptor, self._parts = descriptor, parts_of(descriptor)
         self.record: RecordType = columns_of(self._parts, root=True)
         self._class: Any = message_factory.GetMessageClass(descriptor)
         self._row = _row(self._parts)
@@ -73,6 +75,11 @@ class ProtobufCodec(Codec):
             return self._row(message)
         except (DecodeError, UnicodeDecodeError) as error:
             raise Unfit("", "encoding", str(error)) from None
+
+    def root(self) -> ColumnNode | None:
+        from lakestream.schemas.protobuf.nodes import root_of
+
+        return root_of(self._descriptor, self.record, self._parts)
 
     def encoded(self, columns: pa.RecordBatch) -> list[bytes | None]:
         from lakestream.schemas.arrow import plain_rows

@@ -13,6 +13,8 @@ from decimal import Decimal
 from typing import Any, TypeVar
 from uuid import UUID
 
+from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto
+
 T = TypeVar("T")
 
 TEXTS = [
@@ -305,3 +307,97 @@ def avro_value(rng: random.Random, schema: Any) -> Any:
     values = {"string": lambda: rng.choice(TEXTS), "boolean": lambda: rng.random() < 0.5}
     values |= {"bytes": lambda: rng.randbytes(rng.randrange(5)), "enum": lambda: rng.choice(schema["symbols"])}
     return values[kind]() if kind in values else rng.randbytes(schema["size"])
+
+
+def proto_file(rng: random.Random) -> FileDescriptorProto:
+    """Return a file with a message `Root`."""
+    file = FileDescriptorProto(name="random.proto", package="random", syntax=rng.choice(["proto2", "proto3", "proto3"]))
+    file.dependency.extend(["google/protobuf/timestamp.proto", "google/protobuf/wrappers.proto"])
+    kind = file.enum_type.add(name="Kind")
+    for name, number in (("DE", 0), ("FR", 1), ("FAR", 70_000), ("NEGATIVE", -1)):
+        kind.value.add(name=name, number=number)
+    _proto_fields(rng, file.message_type.add(name="Root"), ".random.Root", file.syntax, 2)
+    return file
+
+
+def _proto_fields(rng: random.Random, message: DescriptorProto, path: str, syntax: str, depth: int) -> None:
+    names = ["Timestamp", "DoubleValue", "FloatValue", "Int64Value", "UInt64Value", "Int32Value", "UInt32Value"]
+    names += ["BoolValue", "StringValue", "BytesValue"]
+    scalars = [number for number in range(1, 19) if number not in (10, 11, 14)]
+    for at in range(rng.randrange(1, 8)):
+        field = message.field.add(name=f"f{at}", number=rng.choice([at + 1, 40 + at, 3000 + at]), label=1)
+        odds = rng.random()
+        if odds < 0.15 and depth:
+            field.type, field.type_name = 11, f"{path}.M{at}"
+            _proto_fields(rng, message.nested_type.add(name=f"M{at}"), field.type_name, syntax, depth - 1)
+        elif odds < 0.3:
+            field.type, field.type_name = 11, f".google.protobuf.{rng.choice(names)}"
+        elif odds < 0.4:
+            field.type, field.type_name = 14, ".random.Kind"
+        elif odds < 0.5:
+            entry = message.nested_type.add(name=f"F{at}Entry")
+            entry.options.map_entry = True
+            entry.field.add(name="key", number=1, label=1, type=rng.choice([3, 4, 5, 8, 9, 9, 13, 17]))
+            value = entry.field.add(name="value", number=2, label=1, type=rng.choice([*scalars, 11, 14]))
+            if value.type in (11, 14):
+                value.type_name = ".google.protobuf.Timestamp" if value.type == 11 else ".random.Kind"
+            field.label, field.type, field.type_name = 3, 11, f"{path}.F{at}Entry"
+        else:
+            field.type = rng.choice([*scalars, 9, 9])
+        if field.label == 1 and rng.random() < 0.2:
+            field.label = 3
+            if field.type not in (9, 11, 12):
+                field.options.packed = rng.random() < 0.5
+        elif field.label == 1 and rng.random() < 0.1 and syntax == "proto2":
+            field.label = 2
+        elif field.label == 1 and rng.random() < 0.2:
+            if not message.oneof_decl:
+                message.oneof_decl.add(name="one")
+            field.oneof_index = 0
+
+
+def fill_proto(rng: random.Random, message: Any) -> Any:
+    """Return the message with values in most of its fields."""
+    for field in message.DESCRIPTOR.fields:
+        if rng.random() < (0 if field.is_required else 0.2) or (field.containing_oneof and rng.random() < 0.5):
+            continue
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            entry, target = field.message_type.fields_by_name, getattr(message, field.name)
+            for _ in range(rng.randrange(3)):
+                key = _proto_scalar(rng, entry["key"])
+                if entry["value"].message_type is None:
+                    target[key] = _proto_scalar(rng, entry["value"])
+                else:
+                    fill_proto(rng, target[key])
+        elif field.is_repeated:
+            for _ in range(rng.randrange(3)):
+                if field.message_type is None:
+                    getattr(message, field.name).append(_proto_scalar(rng, field))
+                else:
+                    fill_proto(rng, getattr(message, field.name).add())
+        elif field.message_type is None:
+            setattr(message, field.name, _proto_scalar(rng, field))
+        else:
+            getattr(message, field.name).SetInParent()
+            fill_proto(rng, getattr(message, field.name))
+    return message
+
+
+def _proto_scalar(rng: random.Random, field: Any) -> Any:
+    inner = field.containing_type.full_name == "google.protobuf.Timestamp"
+    if inner:
+        most = 253_402_300_799 if field.name == "seconds" else 999_999_999
+        return rng.choice([0, 1, 7, most, most + (rng.random() < 0.1), rng.randrange(most)])
+    match field.cpp_type:
+        case 1 | 2 | 3 | 4:
+            signed, bits = field.cpp_type < 3, 32 if field.cpp_type in (1, 3) else 64
+            low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
+            return rng.choice([0, 1, 127, 128, low, high, rng.randrange(low, high)])
+        case 5 | 6:
+            return rng.choice([0.0, -0.0, 1.5, 0.1, float("nan"), float("-inf"), 3e38])
+        case 7:
+            return rng.random() < 0.5
+        case 8:
+            unknown = [5] if not field.enum_type.is_closed and rng.random() < 0.1 else []
+            return rng.choice(unknown or [0, 1, 70_000, -1])
+    return rng.choice(TEXTS) if field.type == 9 else rng.randbytes(rng.randrange(5))
