@@ -222,7 +222,7 @@ def test_row_groups_of_many_keys_have_bloom_filters(keys: int, filtered: bool, t
 
 
 def test_a_small_commit_of_many_keys_has_no_bloom_filter(tmp_path: Path) -> None:
-    """It would be larger than the messages."""
+    """A filter would be larger than the messages."""
     rows: list[Row] = [(f"s.{n}", n + 1, n, b"", None) for n in range(100)]
     [file] = DataFiles(str(tmp_path), Layout("bucket")).write([batch(rows, False)])
     assert file.size < 8_192
