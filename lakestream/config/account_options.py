@@ -177,6 +177,13 @@ class SubjectMapping(msgspec.Struct, frozen=True):
     destinations: tuple[Destination, ...]
 
 
+class TraceOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Traces of an account's messages with the header `traceparent`: their subject, and the percentage traced."""
+
+    destination: str
+    percent: int = 100
+
+
 class AccountOptions(msgspec.Struct, frozen=True, kw_only=True):
     """One account. `jetstream` None: off. `default_permissions`: of users without permissions of their own.
 
@@ -191,6 +198,7 @@ class AccountOptions(msgspec.Struct, frozen=True, kw_only=True):
     imports: tuple[StreamImport | ServiceImport, ...] = ()
     mappings: tuple[SubjectMapping, ...] = ()
     default_permissions: Permissions | None = None
+    trace: TraceOptions | None = None
     token: jwt.Token[jwt.AccountClaims] | None = None
 
     @property

@@ -17,6 +17,7 @@ from lakestream.config.account_options import (
     AccountOptions,
     Destination,
     SubjectMapping,
+    TraceOptions,
     User,
 )
 from lakestream.config.conf import Item
@@ -36,8 +37,9 @@ from lakestream.config.values import (
     shown,
 )
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT, JetStreamLimits
+from lakestream.protocol.goquote import quoted
 from lakestream.protocol.nkeys import ACCOUNT, is_public
-from lakestream.protocol.subjects import valid_subject
+from lakestream.protocol.subjects import publishable, valid_subject
 from lakestream.protocol.transforms import TransformError, check_destination
 
 
@@ -210,10 +212,50 @@ ACCOUNT_KEYS: dict[str, Rule] = {
     "maps": ("mappings", lambda key, item: item),
     **{name: (name, lambda key, item: item) for name in ("jetstream", "exports", "imports", "mappings")},
     "nkey": ("nkey", _nkey),
+    **dict.fromkeys(("msg_trace", "trace_dest"), ("*", lambda key, item: _trace(key, item))),
 }
-ACCOUNT_MISSING = dict.fromkeys(
-    ("msg_trace", "trace_dest"), "only messages with Nats-Trace-Dest are traced, not those with traceparent"
-)
+
+
+def _trace(key: str, item: Item) -> dict[str, Any]:
+    """Convert where messages with `traceparent` are traced: a subject, or a map."""
+    if not isinstance(item.value, dict | str):
+        wrong = f'Expected account message trace "{key}" to be a string or a map/struct'
+        raise item.error(f"{wrong}, got {go_kind(item.value)}")
+    block = {"dest": item} if isinstance(item.value, str) else item.value
+    unknown = f'Unknown field {{}} parsing account message trace map/struct "{key}"'
+    values = converted(block, ACCOUNT_TRACE, unknown=unknown)
+    warnings = list(values.pop("warnings", ()))
+    if "destination" in values:
+        return {"trace": TraceOptions(**values), "warnings": warnings}
+    if values:
+        at = f"{item.file}:{item.line}:{item.column}"
+        warnings.append(f"{at}: Trace destination sampling ignored since no destination was set")
+    return {"warnings": warnings}
+
+
+def _trace_subject(key: str, item: Item) -> str:
+    if not isinstance(item.value, str):
+        raise item.error(f'Field "{key}" should be a string, got {go_kind(item.value)}')
+    if not publishable(item.value.encode()):
+        raise item.error(f"Trace destination {quoted(item.value)} is not valid")
+    return item.value
+
+
+def _percent(key: str, item: Item) -> int:
+    value = item.value
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        wrong = f'Trace destination sampling field "{key}" should be an integer or a percentage'
+        raise item.error(f"{wrong}, got {go_kind(value)}")
+    if isinstance(value, str):
+        if re.fullmatch("[+-]?[0-9]{1,9}", value.removesuffix("%")) is None:
+            raise item.error(f"Invalid trace destination sampling value {quoted(value)}")
+        value = int(value.removesuffix("%"))
+    if not 0 < value <= 100:
+        raise item.error(f"Ttrace destination sampling value {value} is invalid, needs to be [1..100]")
+    return value
+
+
+ACCOUNT_TRACE: dict[str, Rule] = {"dest": ("destination", _trace_subject), "sampling": ("percent", _percent)}
 
 
 def as_accounts(key: str, item: Item) -> Configured:
@@ -252,7 +294,7 @@ def _check_name(name: str, item: Item) -> None:
 
 
 def _account(name: str, block: dict[str, Item], made: Configured) -> AccountOptions:
-    values = converted(block, ACCOUNT_KEYS, missing=ACCOUNT_MISSING)
+    values = converted(block, ACCOUNT_KEYS)
     values.pop("nkey", None)
     made.warnings += values.pop("warnings", ())
     if "users" in values:

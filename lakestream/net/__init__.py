@@ -20,7 +20,7 @@ In reading order:
 - `accounts/`: Accounts and users of a running server.
 - `identity.py`: Identity of this server.
 - `statistics.py`: Counters of a server since its start.
-- `tracing.py`: Message tracing: the path of a message, sent to the subject that its publisher named (Nats-Trace-Dest).
+- `tracing.py`: Message tracing: the path of a message, sent to the subject that its publisher or its account named.
 - `tracer.py`: Protocol trace in the log (-V), line by line, as nats-server writes it.
 - `keep_alive.py`: PINGs of a connection to another server, and the decision that the other side is dead.
 - `websocket/`: Clients and leaf nodes over WebSocket.

@@ -30,7 +30,7 @@ from lakestream.net.accounts.auth import (
 from lakestream.net.accounts.guard import RESERVED_SUBJECT, Guard
 from lakestream.net.accounts.permissions import PermissionViolation
 from lakestream.net.client_outbox import ClientOutbox
-from lakestream.net.hub import TRACED, Hub, MessageTracing
+from lakestream.net.hub import Hub, MessageTracing
 from lakestream.net.inbox import COMMANDS, Inbox
 from lakestream.net.incomplete import Incomplete
 from lakestream.net.interest.subscription import Subscription
@@ -339,6 +339,8 @@ class Connection(ClientOutbox, Arrival):
         that was not published, else their number."""
         if not self.ready or self._verbose or self._pedantic or (run.heads and not self.headers):
             return self._publish_each(run, 0, len(run))
+        if run.heads and self.hub.tracing is not None and self.hub.tracing.follows(run.buf):
+            return self._publish_each(run, 0, len(run))
         if self.guard is None:
             return self._route_run(run, 0, len(run))
         for begin, end, routed in self.guard.parts(run, self.hub.tracing):
@@ -383,7 +385,7 @@ class Connection(ClientOutbox, Arrival):
             return
         if self._pedantic and not valid_literal(original):
             self._error("Invalid Publish Subject")
-        tracing = self.hub.tracing if header and TRACED in header else None
+        tracing = self.hub.tracing_of(header)
         subject, mapped = original, None
         if self.guard is None:
             if original.startswith(RESERVED_SUBJECT):

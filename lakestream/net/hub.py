@@ -22,7 +22,7 @@ from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.publishes import PubAcks, Publishes
 
 TRACED = b"Nats-Trace-Dest:"
-"""A message without these bytes in its headers is not traced."""
+"""Bytes of the headers of a message that is traced, whatever its account follows."""
 
 
 class MessageTracing(Protocol):
@@ -39,6 +39,9 @@ class MessageTracing(Protocol):
 
     def destination(self, header: bytes) -> bytes:
         """Return the subject that the trace would be sent to; b"" without a trace."""
+
+    def follows(self, data: bytes) -> bool:
+        """Return True if these bytes may have the header of an external trace that the account follows."""
 
     def of_domain(self, subject: bytes) -> bytes:
         """Return the subject without the prefix of this server's domain."""
@@ -314,6 +317,13 @@ class Hub:
                 chosen.append(self._choice(members))
         return chosen
 
+    def tracing_of(self, header: bytes) -> MessageTracing | None:
+        """Return what routes a message with these headers and traces it; None: it is not traced."""
+        tracing = self.tracing
+        if tracing is None or not header:
+            return None
+        return tracing if TRACED in header or tracing.follows(header) else None
+
     # ------------------------------------------------------------------ from other nodes
     def arrived(
         self, message: Single, groups: list[bytes] | None, client: ClientInfo, node: NamedSink | None = None
@@ -329,8 +339,8 @@ class Hub:
         """
         match = self.interest_graph.match(message.subject)
         subs, left = self._meant(match.here or match, groups)
-        if node is not None and self.tracing is not None and TRACED in message.header:
-            self.tracing.arrived(node, message, client, subs)
+        if node is not None and (tracing := self.tracing_of(message.header)) is not None:
+            tracing.arrived(node, message, client, subs)
             return left
         for sub in subs:
             sub.sink.take(sub, message, 0, 1, client)

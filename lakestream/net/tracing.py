@@ -1,4 +1,4 @@
-"""Message tracing: the path of a message, sent to the subject that its publisher named (Nats-Trace-Dest).
+"""Message tracing: the path of a message, sent to the subject that its publisher or its account named.
 
 Belongs here: which messages are traced, their routing, and the trace message. A trace is sent once the message is
 routed and, where a stream took part, once that has settled (stream/features/traces.py).
@@ -6,10 +6,13 @@ routed and, where a stream took part, once that has settled (stream/features/tra
 
 from __future__ import annotations
 
+import random
+import re
 import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from lakestream.config.account_options import TraceOptions
 from lakestream.net.hub import Hub
 from lakestream.net.interest.subscription import NamedSink, Sink, Subscription, hides
 from lakestream.ports import ClientInfo, Clock, Single
@@ -37,6 +40,8 @@ _SERVICES = (b"$JS.", b"$SYS.")
 _EVENTS = b"$JS.EVENT."
 _MAPPED = (b"STREAM.", b"CONSUMER.", b"DIRECT.", b"META.", b"SERVER.", b"ACCOUNT.")
 _STORES = (b"$KV.", b"$OBJ.")
+_PARENT = re.compile(rb"\r\ntraceparent[ \t]*:", re.IGNORECASE).search
+_LEAF = "Leafnode"
 _SNAPPY = b"\xff\x06\x00\x00sNaPpY"
 
 
@@ -55,10 +60,18 @@ class Tracing:
         hub: publishes the traces.
         server: returns the description of this server in a trace.
         domain: of this server; "" for none.
+        external: returns where the account's messages with `traceparent` are traced; None: nowhere.
     """
 
-    def __init__(self, hub: Hub, clock: Clock, server: Callable[[], dict[str, Any]], domain: str = "") -> None:
-        self._hub, self._clock, self._server = hub, clock, server
+    def __init__(
+        self,
+        hub: Hub,
+        clock: Clock,
+        server: Callable[[], dict[str, Any]],
+        domain: str = "",
+        external: Callable[[], TraceOptions | None] = lambda: None,
+    ) -> None:
+        self._hub, self._clock, self._server, self._external = hub, clock, server, external
         self._prefix = f"$JS.{domain}.API.".encode() if domain else b""
 
     def route(self, origin: Sink, client: ClientInfo, message: Single, mapped: bytes | None = None) -> bool:
@@ -67,8 +80,9 @@ class Tracing:
         original, header = message.subject, message.header
         if trace is None:
             subject = original if mapped is None else mapped
-            if headers.get(header, _ACCOUNT) is not None:
-                # Only servers may request traces for another account: no server must take it for such a request.
+            # Only servers may request traces for another account: no server must take it for such a request. And one
+            # that was not chosen as a sample is not to be traced elsewhere.
+            if headers.get(header, _ACCOUNT) is not None or self._requested(header)[2]:
                 header = headers.append(
                     headers.remove(header, [TRACE_DESTINATION]), [(TRACE_DESTINATION, TRACE_DISABLED)]
                 )
@@ -101,10 +115,26 @@ class Tracing:
         if trace is not None:
             trace.routed()
 
-    @staticmethod
-    def destination(header: bytes) -> bytes:
+    def destination(self, header: bytes) -> bytes:
         """Return the destination of the trace of a client's message with these headers; b"": not traced."""
-        return _requested(header, CLIENT_KIND)[0]
+        to, fields, _ = self._requested(header)
+        return b"" if _ACCOUNT.decode() in fields else to
+
+    def follows(self, data: bytes) -> bool:
+        """Return True if these bytes may have the header of an external trace that the account follows."""
+        return self._external() is not None and _PARENT(data) is not None
+
+    def _requested(self, header: bytes) -> tuple[bytes, dict[str, list[str]], bool]:
+        """Return the destination of the trace of a message (b"": not traced), its headers, and True if the account
+        names the destination."""
+        if not header.startswith(headers.LINE) or len(header) > MAX_HEADER_BYTES:
+            return b"", {}, False  # a block with a status is not a client's message
+        fields = parsed(header)
+        named, follows = fields.get(TRACE_DESTINATION.decode()), self._external()
+        if named is None and follows is not None and any(map(_is_sampled, _parents(fields))):
+            return follows.destination.encode(), fields, True
+        to = (named or [""])[0].encode("utf-8", "surrogateescape")
+        return to if publishable(to) else b"", fields, False
 
     def _begin(
         self,
@@ -117,8 +147,11 @@ class Tracing:
         """Return the trace of a message from `source` (number, name, kind); None: not traced."""
         cid, name, kind = source
         subject, header, payload = message.subject, message.header, message.payload
-        to, fields = _requested(header, kind)
-        if not to:
+        to, fields, external = self._requested(header)
+        if not to or (kind == CLIENT_KIND and _ACCOUNT.decode() in fields):
+            return None
+        follows = self._external() if external and kind == CLIENT_KIND and client.kind != _LEAF else None
+        if follows is not None and random.randrange(100) >= follows.percent:
             return None
         event: dict[str, Any] = {"type": "in", "ts": self.now(), "kind": kind, "cid": cid}
         if name:
@@ -126,7 +159,7 @@ class Tracing:
         event |= {"acc": client.account, "subj": _text(subject)}
         if error:
             event["error"] = error
-        trace = MessageTrace(self, to, fields, len(header) + len(payload), event)
+        trace = MessageTrace(self, to, fields, len(header) + len(payload), event, may_be_only=not external)
         # A mapping of the account precedes that of the domain.
         if mapped is None:
             by_domain = self.of_domain(subject)
@@ -167,10 +200,17 @@ class MessageTrace:
     """The trace of one message; implements `protocol.client.Trace`."""
 
     def __init__(
-        self, tracing: Tracing, to: bytes, fields: dict[str, list[str]], size: int, ingress: dict[str, Any]
+        self,
+        tracing: Tracing,
+        to: bytes,
+        fields: dict[str, list[str]],
+        size: int,
+        ingress: dict[str, Any],
+        *,
+        may_be_only: bool,
     ) -> None:
         self._tracing, self._to, self._fields, self._size = tracing, to, fields, size
-        self.only = fields.get("Nats-Trace-Only", [""])[0].lower() in ("1", "true", "on")
+        self.only = may_be_only and fields.get("Nats-Trace-Only", [""])[0].lower() in ("1", "true", "on")
         self._events = [ingress]
         self._stream: dict[str, Any] | None = None
         self._waiting = 1
@@ -309,15 +349,14 @@ def service_of(subject: bytes, account: str) -> str:
     return ""
 
 
-def _requested(header: bytes, kind: int) -> tuple[bytes, dict[str, list[str]]]:
-    """Return the destination of the trace of a message from this kind of client (b"": not traced), and its headers."""
-    if not header.startswith(headers.LINE) or len(header) > MAX_HEADER_BYTES:
-        return b"", {}  # a block with a status is not a client's message
-    fields = parsed(header)
-    to = fields.get(TRACE_DESTINATION.decode(), [""])[0].encode("utf-8", "surrogateescape")
-    if not publishable(to) or (kind == CLIENT_KIND and _ACCOUNT.decode() in fields):
-        return b"", fields
-    return to, fields
+def _parents(fields: dict[str, list[str]]) -> list[str]:
+    return [value for name, values in fields.items() if name.lower() == "traceparent" for value in values]
+
+
+def _is_sampled(parent: str) -> bool:
+    """Return True if a `traceparent` asks for a trace. Only its flags are looked at, as by nats-server."""
+    words = parent.split("-")
+    return len(words) == 4 and re.fullmatch("[0-7][0-9a-fA-F]", words[3]) is not None and int(words[3], 16) % 2 == 1
 
 
 def parsed(header: bytes) -> dict[str, list[str]]:

@@ -193,6 +193,13 @@ class Authorization(msgspec.Struct, frozen=True, kw_only=True):
     xkey: str = ""
 
 
+class JwtTrace(msgspec.Struct, frozen=True, kw_only=True):
+    """Traces of an account's messages with `traceparent`: their subject, and the percentage that is traced (0: all)."""
+
+    dest: str = ""
+    sampling: Int = 0
+
+
 class AccountClaims(msgspec.Struct, frozen=True, kw_only=True):
     """Claims of an account."""
 
@@ -204,6 +211,7 @@ class AccountClaims(msgspec.Struct, frozen=True, kw_only=True):
     default_permissions: JwtPermissions = JwtPermissions()
     mappings: dict[str, tuple[Weighted, ...]] = {}
     authorization: Authorization = Authorization()
+    trace: JwtTrace = JwtTrace()
     tags: tuple[str, ...] = ()
 
     @property

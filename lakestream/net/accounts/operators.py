@@ -32,6 +32,7 @@ from lakestream.config.account_options import (
     StreamImport,
     SubjectMapping,
     SubjectRule,
+    TraceOptions,
     User,
 )
 from lakestream.config.mappings import Mappings, hashed_mapping
@@ -43,7 +44,7 @@ from lakestream.protocol import jwt, nkeys
 from lakestream.protocol.accounts import JetStreamLimits
 from lakestream.protocol.goquote import quoted
 from lakestream.protocol.jwt import JwtError, Token
-from lakestream.protocol.subjects import valid_subject
+from lakestream.protocol.subjects import publishable, valid_subject
 from lakestream.protocol.transforms import TransformError
 
 MAX_TEMPLATED = 4096
@@ -419,8 +420,16 @@ def account_options(token: AccountToken) -> AccountOptions:
         imports=tuple(_hashed(map(_import, claims.imports), token.sub)),
         mappings=tuple(_mappings(claims, token.sub)),
         default_permissions=permissions_of(claims.default_permissions),
+        trace=_trace(claims.trace),
         token=token,
     )
+
+
+def _trace(claim: jwt.JwtTrace) -> TraceOptions | None:
+    if not publishable(claim.dest.encode()):
+        return None
+    percent = claim.sampling if 0 < claim.sampling <= 100 else 100
+    return TraceOptions(destination=claim.dest, percent=percent)
 
 
 def _hashed(entries: Iterable[Entry], account: str) -> Iterator[Entry]:

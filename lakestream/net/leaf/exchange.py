@@ -13,7 +13,6 @@ from typing import Any, NoReturn, Protocol
 
 import msgspec
 
-from lakestream.net.hub import TRACED
 from lakestream.net.interest.subscription import MAX_WEIGHT, Congested, Subscription, hand
 from lakestream.net.leaf.account import REPLY_PATHS, Key, LeafAccount
 from lakestream.net.leaf.rights import Rights
@@ -385,7 +384,7 @@ class Exchange(Outbox[bytes]):
             reply, _, shown = reply.rpartition(b"@")
             self._deliver(subject, Single(shown, reply, header, payload), queues)
             return
-        tracing, single = hub.tracing if header and TRACED in header else None, Single(subject, reply, header, payload)
+        tracing, single = hub.tracing_of(header), Single(subject, reply, header, payload)
         if tracing is not None:
             found = tracing.route(self, self._client, single)
         else:

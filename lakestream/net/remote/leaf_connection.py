@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from lakestream.logging import Logger
-from lakestream.net.hub import TRACED, Hub
+from lakestream.net.hub import Hub
 from lakestream.net.interest.subscription import Subscription
 from lakestream.net.outbox import Outbox
 from lakestream.net.remote.outgoing import OutgoingConnection
@@ -236,7 +236,7 @@ class LeafConnection(OutgoingConnection, Outbox[bytes]):
             return
         header = message.header
         single = Single(self._names.to_ours(message.subject), message.reply, header, message.payload)
-        tracing = self._hub.tracing if header and TRACED in header else None
+        tracing = self._hub.tracing_of(header)
         if tracing is None:
             found = self._hub.route(self.subscribers, self._client, single)
         else:

@@ -53,7 +53,9 @@ class System:
 
     def _serve(self, account: Account) -> None:
         domain = self._node.identity.domain
-        account.hub.tracing = Tracing(account.hub, self._clock, self.messages.server, domain)
+        account.hub.tracing = Tracing(
+            account.hub, self._clock, self.messages.server, domain, lambda: account.options.trace
+        )
         AccountRequests(account, self._node, self.messages, self._clock, self._together)
 
     def _together(self) -> Together | None:

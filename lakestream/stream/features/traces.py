@@ -29,10 +29,10 @@ _WITH_SUBJECT = frozenset({10077, 10165})
 
 
 def disabled(header: bytes) -> bytes:
-    """Return the header block with its destination replaced, in place."""
+    """Return the header block with its destination replaced, in place, or added: a trace that the account asked for."""
     start = header.find(b"\r\n" + TRACE_DESTINATION + b":")
     if start < 0:
-        return header
+        return headers.append(header, [(TRACE_DESTINATION, TRACE_DISABLED)])
     start += len(TRACE_DESTINATION) + 3
     end = header.find(b"\r\n", start)
     return header[:start] + b" " + TRACE_DISABLED + (header[end:] if end >= 0 else b"")

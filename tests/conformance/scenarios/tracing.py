@@ -9,7 +9,8 @@ import gzip
 import json
 from typing import Any
 
-from tests.conformance.harness import Script, scenario, table
+from tests.conformance.harness import Script, configured, scenario, table
+from tests.pairs import Setup
 from tests.wire import Frame, Headers, Wire, header_block
 
 DEST, ONLY = "Nats-Trace-Dest", "Nats-Trace-Only"
@@ -527,3 +528,76 @@ def gets_and_pulls_and_acks(t: Script) -> None:
         _answered(t, frame.reply, headers, b"+ACK")
         to.seen()
     t.numbers("S", "C")
+
+
+# ------------------------------------------------------------------------------------------------ traceparent
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331"
+SAMPLED = {"traceparent": f"{PARENT}-01"}
+EXTERNAL = Setup(
+    """
+accounts {
+  A { jetstream: enabled, msg_trace { dest: trace, sampling: "100%" }
+    users: [{user: a, password: p}, {user: denied, password: p, permissions { publish { deny: trace } }}] }
+  OTHER { users: [{user: o, password: p}] }
+}
+""",
+    (("a", "A"), ("denied", "A"), ("o", "OTHER")),
+)
+
+
+@table(
+    [
+        ("sampled", SAMPLED),
+        ("not_sampled", {"traceparent": f"{PARENT}-00"}),
+        ("other_flags", {"traceparent": f"{PARENT}-03"}),
+        ("all_flags", {"traceparent": f"{PARENT}-7f"}),
+        ("too_many_flags", {"traceparent": f"{PARENT}-81"}),
+        ("one_digit", {"traceparent": f"{PARENT}-1"}),
+        ("no_digits", {"traceparent": f"{PARENT}-zz"}),
+        ("more_words", {"traceparent": f"{PARENT}-01-01"}),
+        ("other_words", {"traceparent": "a-b-c-01"}),
+        ("mixed_case", {"TraceParent": f"{PARENT}-01"}),
+        ("with_a_destination", {"Nats-Trace-Dest": "elsewhere", **SAMPLED}),
+        ("with_a_bad_destination", {"Nats-Trace-Dest": "else where", **SAMPLED}),
+        ("disabled", {"Nats-Trace-Dest": "trace disabled", **SAMPLED}),
+        ("never_only_traced", {"Nats-Trace-Only": "true", **SAMPLED}),
+        ("of_another_account", {"Nats-Trace-Origin-Account": "A", **SAMPLED}),
+    ],
+    EXTERNAL,
+)
+def an_account_that_follows_traceparent(t: Script, headers: dict[str, str]) -> None:
+    to = Listener(t)
+    sid = t.wire.subscribe("core.*")
+    t.wire.ping()
+    t.wire.publish("core.x", b"before")
+    t.wire.publish("core.x", b"hi", headers=headers)
+    t.frames("delivered", [t.wire.delivered(sid), t.wire.delivered(sid)])
+    t.wire.publish("core.y", b"last", headers=SAMPLED)
+    to.seen()
+
+
+@configured(EXTERNAL)
+def a_stream_in_an_account_that_follows_traceparent(t: Script) -> None:
+    to = Listener(t)
+    t.stream("S", ["s"])
+    _answered(t, "s", SAMPLED)
+    to.seen()
+    t.frames("stored", [t.wire.request("$JS.API.STREAM.MSG.GET.S", b'{"seq":1}')])
+
+
+@configured(EXTERNAL)
+def a_user_who_may_not_publish_to_the_destination(t: Script) -> None:
+    denied = t.as_user("denied")
+    sid = t.wire.subscribe("core")
+    t.wire.ping()
+    denied.wire.publish("core", b"x", headers=SAMPLED)
+    t.frames("error", denied.wire.ping())
+    t.frames("nothing", [frame for frame in t.wire.ping() if frame.sid == sid])
+
+
+@configured(EXTERNAL)
+def an_account_that_follows_nothing(t: Script) -> None:
+    other = t.as_user("o")
+    sid = other.wire.subscribe(">")
+    other.wire.publish("core", b"x", headers=SAMPLED)
+    t.frames("delivered", [frame for frame in other.wire.ping() if frame.sid == sid])

@@ -18,6 +18,7 @@ from lakestream.config.account_options import (
     ServiceImport,
     StreamExport,
     StreamImport,
+    TraceOptions,
 )
 from lakestream.config.options import MINUTE, SECOND, OperatorOptions
 from lakestream.net.accounts.auth import Credentials, Login, Refusal
@@ -117,6 +118,22 @@ def test_pinned_accounts_are_the_only_ones() -> None:
     outcome = trust.user(user_jwt(U, "u", A), NOW_S)
     assert _reason(outcome) == f"Account {A.public} not listed as operator pinned account"  # type: ignore[arg-type]
     assert not isinstance(trust.user(user_jwt(U, "u", B), NOW_S), Refusal)
+
+
+@pytest.mark.parametrize(
+    ("trace", "followed"),
+    [
+        ({"dest": "t", "sampling": 20}, TraceOptions(destination="t", percent=20)),
+        ({"dest": "t"}, TraceOptions(destination="t")),
+        ({"dest": "t", "sampling": 400}, TraceOptions(destination="t")),
+        ({"dest": "t.*"}, None),
+        ({"sampling": 20}, None),
+    ],
+)
+def test_an_account_says_where_messages_with_traceparent_are_traced(
+    trace: dict[str, Any], followed: TraceOptions | None
+) -> None:
+    assert _account(trace=trace).trace == followed
 
 
 # ---------------------------------------------------------------------- logins

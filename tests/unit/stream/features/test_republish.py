@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from lakestream.config.account_options import TraceOptions
 from lakestream.net.interest.subscription import Subscription
 from lakestream.net.tracing import Tracing, encoded, parsed
 from lakestream.ports import ClientInfo, Single
@@ -161,10 +162,10 @@ def traced(world: World) -> Taken:
     return listen(world, b"trace")
 
 
-def route(world: World, subject: bytes, reply: bytes = b"", **fields: str) -> bool:
+def route(world: World, subject: bytes, reply: bytes = b"", client: ClientInfo = CLIENT, **fields: str) -> bool:
     block = headers.build((name.replace("_", "-").encode(), value.encode()) for name, value in fields.items())
     assert world.hub.tracing is not None
-    return world.hub.tracing.route(world.inbox, CLIENT, Single(subject, reply, block, b""))
+    return world.hub.tracing.route(world.inbox, client, Single(subject, reply, block, b""))
 
 
 def events(taken: Taken) -> list[Any]:
@@ -229,6 +230,24 @@ def test_a_trace_tells_of_the_domain_s_prefix(make: MakeWorld) -> None:
     told = sorted(([(each["type"], each.get("to")) for each in one] for one in events(taken)), key=len)
     info = "$JS.API.STREAM.INFO.S"
     assert told == [[], [("sm", info), ("si", info)], [("sm", "$KV.b.x"), ("js", None)]]
+
+
+def test_a_sample_of_the_messages_with_traceparent_is_traced(make: MakeWorld) -> None:
+    world = make()
+    taken, sent = listen(world, b"trace"), listen(world, b"core")
+    follows = TraceOptions(destination="trace", percent=30)
+    world.hub.tracing = Tracing(world.hub, world.clock, lambda: {"name": "n"}, external=lambda: follows)
+    for _ in range(400):
+        route(world, b"core", traceparent="00-1-2-01")
+    world.clock.turn()
+    assert 60 < len(taken.frames) < 180  # 120 of them; less or more once in a hundred million runs
+    marked = [header for _, header, _ in sent.frames if b"Nats-Trace-Dest: trace disabled" in header]
+    assert (len(sent.frames), len(marked)) == (400, 400 - len(taken.frames))
+    for _ in range(50):  # of another server, which has chosen
+        route(world, b"core", client=msgspec.structs.replace(CLIENT, kind="Leafnode"), traceparent="00-1-2-01")
+    before = len(taken.frames)
+    world.clock.turn()
+    assert len(taken.frames) == before + 50
 
 
 def test_headers_of_a_trace_are_read_as_nats_server_reads_them() -> None:
