@@ -21,8 +21,10 @@ from lakestream.config.account_options import (
     User,
 )
 from lakestream.config.conf import Item
+from lakestream.config.errors import StartError
 from lakestream.config.exports import Places, as_exports, as_imports
 from lakestream.config.mappings import Mappings, hashed_mapping
+from lakestream.config.options import Options
 from lakestream.config.sharing import hashed_entry
 from lakestream.config.users import as_permissions, as_users, check_names
 from lakestream.config.values import (
@@ -36,7 +38,7 @@ from lakestream.config.values import (
     number_in,
     shown,
 )
-from lakestream.protocol.accounts import GLOBAL_ACCOUNT, JetStreamLimits
+from lakestream.protocol.accounts import GLOBAL_ACCOUNT, SYSTEM_ACCOUNT, JetStreamLimits
 from lakestream.protocol.goquote import quoted
 from lakestream.protocol.nkeys import ACCOUNT, is_public
 from lakestream.protocol.subjects import publishable, valid_subject
@@ -362,3 +364,36 @@ def _check_logins(items: dict[str, Item], values: dict[str, Any], made: Configur
             if is_there:
                 raise place.error(f"Can not have a {what} and {'a users array' if last else 'accounts'}")
         check_names(place, account.users, seen)
+
+
+# ---------------------------------------------------------------------- default domains
+
+_DOMAIN_SUBJECTS = ("STREAM.>", "CONSUMER.>", "DIRECT.>", "META.>", "SERVER.>", "ACCOUNT.>", "INFO")
+_STORES = ("$KV.>", "$OBJ.>")
+
+
+def with_default_domains(options: Options) -> Options:
+    """Return the settings with the mappings by which clients of accounts without JetStream use that of a leaf node's
+    domain, as if it were their own. Raises StartError."""
+    if options.operators is not None:
+        raise StartError("default_js_domain: not supported with operators; map subjects in the accounts' tokens")
+    accounts = {account.name: account for account in options.accounts}
+    system = options.system_account or SYSTEM_ACCOUNT
+    for name, domain in options.default_js_domain:
+        if name == system:
+            raise StartError(f"system account {quoted(name)} can not be in default_js_domain")
+        mapped = [(f"$JS.API.{each}", f"$JS.{domain}.API.{each}") for each in _DOMAIN_SUBJECTS]
+        mapped += [(each, f"$JS.{domain}.API.{each}") for each in _STORES]
+        added = tuple(SubjectMapping(source, (Destination(to),)) for source, to in mapped)
+        if name == GLOBAL_ACCOUNT:
+            if options.jetstream is not None:
+                raise StartError(f"default_js_domain contains account name {quoted(name)} with enabled JetStream")
+            options = msgspec.structs.replace(options, mappings=options.mappings + added)
+        elif (account := accounts.get(name)) is None:
+            wrong = f"`default_js_domain` references non existing account {quoted(name)}"
+            raise StartError(f"in non operator mode, {wrong}")
+        elif account.jetstream is not None:
+            raise StartError(f"default_js_domain contains account name {quoted(name)} with enabled JetStream")
+        else:
+            accounts[name] = msgspec.structs.replace(account, mappings=account.mappings + added)
+    return msgspec.structs.replace(options, accounts=tuple(accounts.values()))

@@ -160,11 +160,11 @@ CLUSTER_HARMLESS = (
     "ping_interval",
     "ping_max",
     "write_deadline",
+    "write_timeout",
     "connect_backoff",
 )
 CLUSTER_MISSING = {
     "permissions": "nodes of a cluster trust each other",
-    "write_timeout": "a slow node is closed at 64 MiB",
 }
 
 

@@ -314,10 +314,9 @@ LEAF_REMOTE: dict[str, Rule] = {
     "proxy": ("proxy", lambda key, item: _proxy(key, item)),
 }
 LEAF_REMOTE_MISSING = {
-    **dict.fromkeys(("jetstream_cluster_migrate", "js_cluster_migrate"), "leaders of streams stay where they are"),
     "hub": "this side is the leaf node; let the other side connect here",
 }
-LEAF_REMOTE_HARMLESS = ("first_info_timeout",)
+LEAF_REMOTE_HARMLESS = ("first_info_timeout", "jetstream_cluster_migrate", "js_cluster_migrate")
 _OF_DIAL = {"tls", *(option for option, _ in _DIAL.values())}
 
 

@@ -53,9 +53,11 @@ RELOADABLE = frozenset(
         "max_incomplete_total",
         "max_connections",
         "max_subscriptions",
+        "max_subscription_tokens",
         "ping_interval_ns",
         "ping_max",
         "write_deadline_ns",
+        "write_retry",
         "lame_duck_duration_ns",
         "lame_duck_grace_ns",
         "debug",
@@ -127,6 +129,10 @@ def load(flags: Flags) -> Options:
     if values.get("max_payload", 0) > LARGE_PAYLOAD:
         values["warnings"] += (_LARGE,)
     options = Options(flags=flags, config_file=flags.config, **values)
+    if options.default_js_domain:
+        from lakestream.config.accounts import with_default_domains
+
+        options = with_default_domains(options)
     _check(options)
     return options
 

@@ -27,6 +27,7 @@ FREE_PORT = -1
 """Port value: the system chooses a free port."""
 
 STANDARD, WEBSOCKET, LEAFNODE, MQTT, MQTT_WS = "STANDARD", "WEBSOCKET", "LEAFNODE", "MQTT", "MQTT_WS"
+LEAFNODE_WS = "LEAFNODE_WS"
 """Kinds of connections, as `allowed_connection_types` names them: clients over TCP or TLS, clients over WebSocket, leaf
 nodes, and clients of MQTT."""
 CLIENT_TYPES = {STANDARD: "nats", WEBSOCKET: "websocket", MQTT: "mqtt", MQTT_WS: "mqtt"}
@@ -625,6 +626,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         operators: operator mode; None: users and accounts are configured.
         callout: a service decides about logins; None: none does.
         max_connections, max_subscriptions: of the server, and of one connection; 0: no limit.
+        max_subscription_tokens: of the subject of a subscription; 0: no limit.
+        write_retry: a client that takes anything within write_deadline stays.
         log_size_limit: bytes of the log file at which a new one begins; `log_max_num`: of these files the newest ones
             stay; 0: no limit.
         syslog: log to the syslog daemon of this machine; `remote_syslog`: to that of a URL. A `log_file` comes first.
@@ -656,6 +659,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     operators: OperatorOptions | None = None
     callout: CalloutOptions | None = None
     mappings: tuple[SubjectMapping, ...] = ()
+    default_js_domain: tuple[tuple[str, str], ...] = ()
     auth_timeout_ns: int = 2 * SECOND
     max_payload: int = MIB
     no_header_support: bool = False
@@ -665,9 +669,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     max_incomplete_total: int = 1024 * MIB
     max_connections: int = 65_536
     max_subscriptions: int = 0
+    max_subscription_tokens: int = 0
     ping_interval_ns: int = 2 * MINUTE
     ping_max: int = 2
     write_deadline_ns: int = 10 * SECOND
+    write_retry: bool = False
     lame_duck_duration_ns: int = 2 * MINUTE
     lame_duck_grace_ns: int = 10 * SECOND
     debug: bool = False

@@ -65,6 +65,8 @@ from lakestream.config.websocket import as_websocket
 from lakestream.lake.errors import BadPolicy, UnsupportedLake
 from lakestream.lake.storage import paths
 from lakestream.protocol.durations import parse_duration
+from lakestream.protocol.goquote import quoted
+from lakestream.protocol.subjects import is_literal
 
 MIN_LAME_DUCK_NS = 30 * SECOND
 
@@ -148,25 +150,54 @@ def _interval(option: str, default_ns: int) -> Convert:
     return convert
 
 
-def _write_timeout(key: str, item: Item) -> dict[str, Any]:
-    """Check what happens to a client that is slower than write_deadline; here it is closed, which is the default."""
+def _write_timeout(key: str, item: Item) -> bool:
+    """Return True if a client that is slower than write_deadline stays while it takes anything."""
     word = as_text(key, item)
     if word not in ("default", "close", "retry"):
         raise item.error("write_timeout must be 'default', 'close' or 'retry'")
-    if word == "retry":
-        raise not_served(key, item, "a client that is slower than write_deadline is closed: write 'close'")
+    return word == "retry"
+
+
+def _default_domains(key: str, item: Item) -> tuple[tuple[str, str], ...]:
+    """Return pairs of account and domain."""
+    if not isinstance(item.value, dict):
+        raise item.error(f"error default_js_domain config: unsupported type {go_kind(item.value)}")
+    for name, entry in item.value.items():
+        domain = as_text(name, entry)
+        if not domain:
+            raise not_served(key, entry, "the API without a domain does not cross leaf connections; name the domain")
+        if not is_literal(domain.encode()) or "." in domain:
+            raise entry.error(f"default_js_domain: {quoted(domain)} is not a valid domain")
+    return tuple((name, str(entry.value)) for name, entry in item.value.items())
+
+
+_NOT_TURNED_ON = {
+    "js_ack_fc_v2": "subjects of acks keep the form that all clients know",
+    "js_api_reply_v2": "answers of the API keep the form that all clients know",
+    "js_snapshot_sources": "snapshots keep the form that all releases can restore",
+}
+"""Features of nats-server that are off by default and change what others see, with the reason why they stay off."""
+
+
+def _feature_flags(key: str, item: Item) -> dict[str, Any]:
+    """Check the flags; those that concern nothing here may have any value."""
+    if not isinstance(item.value, dict):
+        raise item.error(f"error parsing feature flags: unsupported type {go_kind(item.value)}")
+    for name, entry in item.value.items():
+        if not isinstance(entry.value, bool):
+            raise entry.error(f"error parsing feature flag {quoted(name)}: expected bool, got {go_kind(entry.value)}")
+        if entry.value and name in _NOT_TURNED_ON:
+            raise not_served(name, entry, _NOT_TURNED_ON[name])
     return {}
 
 
-def _subscription_tokens(key: str, item: Item) -> dict[str, Any]:
+def _subscription_tokens(key: str, item: Item) -> int:
     tokens = as_number(key, item)
     if tokens > _MAX_TOKENS:
         raise item.error(f"{key} value is too big")
     if tokens < 0:
         raise item.error(f"{key} value can not be negative")
-    if tokens:
-        raise not_served(key, item, "limit subjects by the permissions of users")
-    return {}
+    return tokens
 
 
 def _block(kind: str, item: Item) -> dict[str, Item]:
@@ -634,12 +665,14 @@ TOP: dict[str, Rule] = {
     "max_pending_total": ("max_pending_total", number_in(1, INT64)),
     "max_incomplete_total": ("max_incomplete_total", number_in(1, INT64)),
     "write_deadline": ("*", _interval("write_deadline_ns", Options().write_deadline_ns)),
-    "write_timeout": ("*", _write_timeout),
+    "write_timeout": ("write_retry", _write_timeout),
+    "feature_flags": ("*", _feature_flags),
+    "default_js_domain": ("default_js_domain", _default_domains),
     **dict.fromkeys(("max_connections", "max_conn"), ("max_connections", as_limit)),
     **dict.fromkeys(("max_subscriptions", "max_subs"), ("max_subscriptions", as_limit)),
     "ping_interval": ("*", _interval("ping_interval_ns", Options().ping_interval_ns)),
     "ping_max": ("ping_max", size_below(1, Options().ping_max)),
-    **dict.fromkeys(("max_subscription_tokens", "max_sub_tokens"), ("*", _subscription_tokens)),
+    **dict.fromkeys(("max_subscription_tokens", "max_sub_tokens"), ("max_subscription_tokens", _subscription_tokens)),
     "lame_duck_duration": ("lame_duck_duration_ns", _lame_duck),
     "lame_duck_grace_period": ("lame_duck_grace_ns", _lame_duck_grace),
     "debug": ("debug", as_boolean),
@@ -686,10 +719,7 @@ TOP_HARMLESS = (
     "no_sys_acc",
 )
 TOP_MISSING = {
-    "default_js_domain": "give each account's leaf node a domain of its own (docs/leafnodes.md)",
     "proxies": "admit the proxies' addresses alone, by a firewall",
-    "feature_flags": "features cannot be turned on and off one by one",
     **dict.fromkeys(("prof_port", "prof_block_rate"), "use py-spy on the process"),
-    "write_timeout": "a client that is slower than write_deadline is closed",
 }
 """Keys of nats-server that would change what clients see: rejected until they are supported."""

@@ -679,6 +679,9 @@ class Connection(ClientOutbox, Arrival):
         ):
             self.refuse(permissions.subscribe_refusal(command.subject, command.queue, command.sid))
             return
+        if 0 < self.owner.options.max_subscription_tokens <= command.subject.count(b"."):
+            self.refuse(permissions.too_many_tokens(command.subject, command.sid))
+            return
         # a second SUB with a live sid changes nothing (docs/internals/protocol.md#verbs)
         if command.sid not in self.subs:
             if not subscribable(command.subject):

@@ -105,7 +105,8 @@ class Unsent:
     def _aim(self, receiver: Receiver) -> None:
         """Begin to wait for the end of a flush."""
         sent = receiver.written - receiver.unsent
-        receiver.goal, receiver.ticks = sent + 1 if receiver.patient else receiver.written, 0
+        patient = receiver.patient or self._limits().write_retry
+        receiver.goal, receiver.ticks = sent + 1 if patient else receiver.written, 0
 
     def left(self, receiver: Receiver) -> None:
         """Stop counting a connection that is over."""

@@ -173,6 +173,19 @@ def test_the_close_code_of_a_refused_leaf_node(start_server: StartServer, hub_is
 
 
 @SIDES
+@pytest.mark.parametrize("kind", ["LEAFNODE", "LEAFNODE_WS"])
+def test_a_user_may_be_one_of_leaf_nodes_over_websocket(start_server: StartServer, hub_is: Kind, kind: str) -> None:
+    users = f"accounts {{ A {{ users: [ {{ user: a, password: p, allowed_connection_types: [{kind}] }} ] }} }}"
+    hub = hub_of(start_server, hub_is, more=users)
+    joined = WebSocket(("127.0.0.1", hub.websocket_port), line="GET /leafnode HTTP/1.1")
+    joined.next()
+    joined.sendall(CONNECT.replace(b'{"version"', b'{"user":"a","pass":"p","version"'))
+    said = joined.next().data
+    assert said.startswith(b"INFO " if kind == "LEAFNODE_WS" else b"-ERR 'Authorization Violation'")
+    joined.close()
+
+
+@SIDES
 def test_a_server_without_a_listener_for_leaf_nodes(start_server: StartServer, hub_is: Kind) -> None:
     hub = start_server(of=hub_is, config="websocket { listen: '127.0.0.1:-1', no_tls: true }\n", name="hub")
     joined = WebSocket(("127.0.0.1", hub.websocket_port), line="GET /leafnode HTTP/1.1")

@@ -150,6 +150,7 @@ KINDS: dict[Callable[..., Any], str] = {
 """Kinds of values by their converter."""
 _KINDS_BY_NAME = {
     "_verify": "boolean or `optional`",
+    "_write_timeout": "`close` or `retry`",
     "address": "host:port",
     "_interval": "duration",
     "number_in": "number",

@@ -49,6 +49,12 @@ def subscribe_refusal(subject: bytes, queue: bytes, sid: bytes) -> PermissionVio
     return PermissionViolation(error, f"{logged}, SID {sid.decode('utf-8', 'replace')}")
 
 
+def too_many_tokens(subject: bytes, sid: bytes) -> PermissionViolation:
+    """Return the violation of a SUB above max_subscription_tokens."""
+    logged = f"Subscription Violation Too Many Tokens - Subject {quoted(subject)}, SID {sid.decode('utf-8', 'replace')}"
+    return PermissionViolation(f"Permissions Violation for Subscription to {quoted(subject)}, too many tokens", logged)
+
+
 def removal_refusal(subject: bytes, sid: bytes, user: str) -> PermissionViolation:
     """Return the violation of a live subscription that changed permissions no longer allow."""
     which = f"{quoted(subject)} (sid {quoted(sid)})"

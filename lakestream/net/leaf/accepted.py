@@ -15,6 +15,7 @@ from lakestream.config.account_options import Permissions
 from lakestream.config.leafnodes import version_of
 from lakestream.config.options import (
     LEAFNODE,
+    LEAFNODE_WS,
     OFF,
     LeafOptions,
     Options,
@@ -365,9 +366,8 @@ class AcceptedLeaf(Accepted, Arrival):
             raise LeafEnded("attempted to connect to leaf node port", "Wrong Port")
         if any(char.isspace() for char in peer.cluster):
             raise LeafEnded("cluster name cannot contain spaces", "Protocol Violation")
-        credentials = Credentials.of(
-            fields, nonce=self.nonce, kind=LEAFNODE, host=self.host, certificate=self.certificate
-        )
+        kind = LEAFNODE if self.upgrade is None else LEAFNODE_WS
+        credentials = Credentials.of(fields, nonce=self.nonce, kind=kind, host=self.host, certificate=self.certificate)
         self.user = credentials.nkey or credentials.user
         if self._auth_timer is not None:  # it did its part, however long the decision takes
             self._auth_timer.cancel()

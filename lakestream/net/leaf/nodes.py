@@ -359,7 +359,9 @@ class LeafNodes:
             if identity.jetstream and identity.domain:
                 subjects += [f"$JS.{identity.domain}.API.{one}".encode() for one in DOMAIN_SUBJECTS]
         if account.hub.mappings is not None:
-            subjects += [source.encode() for source in account.hub.mappings.shown()]
+            # No side takes requests to its own JetStream from the other one: asking for them ends the connection.
+            sources = account.hub.mappings.shown()
+            subjects += [source.encode() for source in sources if not source.startswith(("$JS.API.", "$KV.", "$OBJ."))]
         return subjects
 
     def entered(self, leaf: AcceptedLeaf, exchange: Exchange) -> None:

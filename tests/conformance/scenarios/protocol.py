@@ -6,7 +6,8 @@ import itertools
 import json
 from typing import Any
 
-from tests.conformance.harness import Script, scenario, table
+from tests.conformance.harness import Script, configured, scenario, table
+from tests.pairs import Setup
 from tests.wire import Closed, pub
 
 QUIET = b'CONNECT {"verbose":false,"pedantic":false,"headers":true}\r\n'
@@ -384,3 +385,28 @@ def connects(t: Script, fields: dict[str, Any]) -> None:
     wire = t.connect_bare()
     wire.send(_connected({"verbose": False, "pedantic": False, **fields}) + b"SUB a 1\r\nPUB a 1\r\nx\r\n")
     t.frames("answer", wire.ping())
+
+
+# ------------------------------------------------------------------------------------------------ tokens
+TOKENS = Setup(
+    """
+max_subscription_tokens: 3
+accounts { A { users: [
+  {user: a, password: p}
+  {user: denied, password: p, permissions { subscribe { deny: "x.>" } }}
+] } }
+""",
+    (("a", "A"), ("denied", "A")),
+)
+
+
+@configured(TOKENS)
+def subscriptions_with_more_tokens_than_allowed(t: Script) -> None:
+    for user in ("a", "denied"):
+        wire = t.as_user(user).wire
+        for subject in ("a.b.c", "a.b.c.d", "a.b.>", "a.b.c.>", "x.a.b.c.d", "a..b.c", "....", "a.b.c.d group"):
+            wire.send(f"SUB {subject} 7\r\n".encode())
+            t.frames(f"{user} subscribes {subject}", wire.ping())
+    with_replies = t.as_user("a").wire
+    with_replies.publish("a.b.c.d.e.f", b"publishing has no limit")
+    t.frames("published", with_replies.ping())

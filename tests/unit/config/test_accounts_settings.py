@@ -297,7 +297,7 @@ def test_the_examples_of_the_page_are_configurations(options: Load) -> None:
         ("accounts: 3", '"accounts" must be a map'),
         ("accounts { A {users: [{nkey: U}]} }", "Not a valid public nkey for a user"),
         ("accounts { A {users: [{user: a, connection_types: [FOO]}]} }", "invalid connection types"),
-        ("accounts { A {msg_trace: x} }", '"msg_trace" is not supported'),
+        ("accounts { A {msg_trace: 'x.*'} }", 'Trace destination "x.*" is not valid'),
         ("accounts { A {limits {max_connections: -2}} }", "must be from -1"),
         (
             "accounts { A {imports: [{to: x, prefix: y, stream: {account: B, subject: s}}]}\n"

@@ -80,9 +80,11 @@ def test_a_reader_that_takes_some_of_a_flush_and_never_the_whole_is_cut() -> Non
     assert dripping.ended == WRITE_DEADLINE
 
 
-def test_a_patient_reader_is_cut_only_when_it_takes_nothing() -> None:
+@pytest.mark.parametrize("retries", [False, True], ids=["patient", "write_timeout: retry"])
+def test_a_patient_reader_is_cut_only_when_it_takes_nothing(retries: bool) -> None:
     world, dripping = World(), Receiver()
-    dripping.patient = True
+    dripping.patient = not retries
+    world.limits = msgspec.structs.replace(world.limits, write_retry=retries)
     world.write(dripping, MIB)
     for _ in range(30):
         dripping.pending_bytes -= 10
