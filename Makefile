@@ -19,10 +19,10 @@ INSTALLED := $(VENV)/.installed
 COMPILED := $(VENV)/.compiled
 # An installation takes the dependencies from the first and compiles the others.
 # Optional products that are packages of their own (packages/parts.py lists them).
-PARTS := packages/bench packages/catalogs packages/client packages/commands packages/console packages/demo packages/flight packages/iceberg packages/mcp packages/move packages/mqtt packages/postgres packages/sharing packages/spark packages/sql packages/transfer packages/verify
+PARTS := packages/bench packages/catalogs packages/client packages/commands packages/console packages/demo packages/flight packages/iceberg packages/mcp packages/move packages/mqtt packages/postgres packages/schemas packages/sharing packages/spark packages/sql packages/transfer packages/verify
 # Those that `make run` starts with: a running Python does not see what is installed from folders later. The distributions
 # that they require come while the server is up.
-FIRST := packages/client packages/commands packages/console packages/spark packages/sql packages/verify
+FIRST := packages/client packages/commands packages/console packages/schemas packages/spark packages/sql packages/verify
 PART_FILES := $(PARTS:%=%/pyproject.toml)
 BUILT_FROM := pyproject.toml setup.py $(wildcard lakestream/native/*.pyx lakestream/native/*.h)
 ARGS ?=

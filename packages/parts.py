@@ -31,6 +31,7 @@ NAMES = (
     "move",
     "mqtt",
     "postgres",
+    "schemas",
     "sharing",
     "spark",
     "sql",

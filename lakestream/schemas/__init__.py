@@ -1,8 +1,8 @@
 """Schemas of payloads: registered definitions, and the typed columns that follow from them.
 
-Belongs here: reading JSON Schema, Avro and Protobuf within limits, their mapping to columns, checking and decoding of
-payloads, giving payloads back from columns byte for byte, compatibility of versions, inference, and the names by which
-messages refer to schemas. Nothing here does I/O, except for the compiler of `.proto` texts (protobuf/protoc.py).
+Belongs here: what all formats share: the type tree and its columns, plans of batches, framing, compatibility of
+versions, and the names by which messages refer to schemas. JSON Schema, Avro and Protobuf themselves are a package of
+their own (packages/schemas). Nothing here does I/O.
 
 In reading order:
 
@@ -12,12 +12,9 @@ In reading order:
 - `plan.py`: Plans by which payloads are read straight into columns.
 - `differences.py`: Differences of two versions of a schema.
 - `scalars.py`: Rules of single values that all typed columns share.
-- `avro/`: Avro: its columns, its codec, and the comparison of versions.
-- `json_schema/`: JSON Schema: its columns, its codec, and the comparison of versions.
-- `protobuf/`: Protobuf: its columns, its codec, and the comparison of versions.
 - `framing.py`: Prefixes by which payloads name their schema, and the `data_format` of rows that had one.
 - `schema.py`: Schemas as the registry stores them.
-- `codec.py`: Codecs of all formats behind one interface.
+- `codec.py`: Formats of schemas behind one interface.
 - `compatibility.py`: Compatibility of versions of a schema, by the modes and rules of Confluent's Schema Registry.
 - `naming.py`: Names of schemas in streams and messages.
 - `payloads.py`: Payloads of one version of a schema.

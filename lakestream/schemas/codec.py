@@ -1,15 +1,17 @@
-"""Codecs of all formats behind one interface.
+"""Formats of schemas behind one interface.
 
-Belongs here: what a codec does, the choice of one by format, and whole rows including their prefixes.
+Belongs here: the interface, the choice of a format, which is a package of its own (packages/schemas), and whole rows
+including their prefixes.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-import msgspec
-
+from lakestream import extras
 from lakestream.schemas import framing
+from lakestream.schemas.differences import Differences
+from lakestream.schemas.errors import BadSchema
 from lakestream.schemas.payloads import Codec
 from lakestream.schemas.schema import Schema, check
 
@@ -17,24 +19,45 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+class SchemaFormat(Protocol):
+    """A format of schemas. Every method raises BadSchema for a text that is no such schema, or exceeds a limit."""
+
+    def codec(self, schema: Schema) -> Codec:
+        """Return the codec of a schema."""
+
+    def compare(self, writer: Schema, reader: Schema, found: Differences, strict: bool) -> None:
+        """Find the differences of a reader's schema from that of what was written."""
+
+    def compiled(self, schema: Schema) -> Schema:
+        """Return a schema as it is stored: of a `.proto` text with its descriptors."""
+
+    def at_path(self, schema: Schema, path: tuple[int, ...]) -> Schema:
+        """Return the schema of the message that payloads name by its path in the file; `schema` itself if that is its
+        message."""
+
+    def fingerprint(self, schema: Schema) -> bytes:
+        """Return the bytes by which payloads of Avro's single-object encoding name a schema; b"" in other formats."""
+
+
+def format_of(schema: Schema) -> SchemaFormat:
+    """Return the format of a schema. Raise BadSchema if its package is not installed."""
+    purpose = f"the format {schema.format}"
+    try:
+        extras.require("schemas", purpose)
+        found: SchemaFormat = extras.load("lakestream.schemas", schema.format, "schemas", purpose)
+    except extras.ExtraMissing as error:
+        raise BadSchema(str(error), "format") from error
+    return found
+
+
 def codec_of(schema: Schema) -> Codec:
-    """Return the codec of a schema; its library is imported with the first one.
+    """Return the codec of a schema.
 
     Raises:
         BadSchema: the text is no such schema, or exceeds a limit.
     """
     check(schema)
-    if schema.format == "json":
-        from lakestream.schemas.json_schema.codec import JsonCodec
-
-        return JsonCodec(schema.text)
-    if schema.format == "avro":
-        from lakestream.schemas.avro.codec import AvroCodec
-
-        return AvroCodec(schema.text)
-    from lakestream.schemas.protobuf.codec import ProtobufCodec
-
-    return ProtobufCodec(schema.descriptors or schema.text, schema.message)
+    return format_of(schema).codec(schema)
 
 
 def prepared(schema: Schema) -> Schema:
@@ -44,10 +67,7 @@ def prepared(schema: Schema) -> Schema:
         BadSchema: it cannot be used.
     """
     check(schema)
-    if schema.format == "protobuf" and not schema.descriptors and is_proto(schema.text):
-        from lakestream.schemas.protobuf.protoc import compile_proto
-
-        schema = msgspec.structs.replace(schema, descriptors=compile_proto(schema.text))
+    schema = format_of(schema).compiled(schema)
     codec_of(schema)
     return schema
 

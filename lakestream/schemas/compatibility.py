@@ -18,6 +18,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from lakestream.schemas.codec import format_of
 from lakestream.schemas.differences import Difference, Differences
 from lakestream.schemas.errors import BadSchema
 from lakestream.schemas.schema import Schema
@@ -73,20 +74,5 @@ def differences(writer: Schema, reader: Schema, strict: bool = False) -> list[Di
     if writer.format != reader.format:
         raise BadSchema(f"{writer.reference} is {writer.format}, not {reader.format}", "format")
     found = Differences()
-    if writer.format == "json":
-        from lakestream.schemas.json_schema import compatibility as of_json
-
-        of_json.compare(writer.text, reader.text, found, strict)
-    elif writer.format == "avro":
-        from lakestream.schemas.avro import compatibility as of_avro
-
-        of_avro.compare(writer.text, reader.text, found)
-    else:
-        from lakestream.schemas.protobuf import compatibility as of_protobuf
-
-        of_protobuf.compare(
-            (writer.descriptors or writer.text, writer.message),
-            (reader.descriptors or reader.text, reader.message),
-            found,
-        )
+    format_of(writer).compare(writer, reader, found, strict)
     return found.found

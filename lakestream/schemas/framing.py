@@ -82,15 +82,6 @@ def single_object(payload: bytes) -> Prefix:
     return Prefix(payload[:10], fingerprint=payload[2:10])
 
 
-def fingerprint(text: str) -> bytes:
-    """Return the CRC-64-AVRO of an Avro schema's canonical form, as it stands in messages."""
-    import msgspec
-    from fastavro.schema import fingerprint as crc
-    from fastavro.schema import to_parsing_canonical_form
-
-    return bytes.fromhex(crc(to_parsing_canonical_form(msgspec.json.decode(text)), "CRC-64-AVRO"))
-
-
 def prefixed(formats: pa.DictionaryArray, prefix: bytes) -> pa.DictionaryArray:
     """Return the `data_format` of rows whose payloads had this prefix in front."""
     import pyarrow as pa

@@ -22,8 +22,8 @@ from google.protobuf import message_factory
 
 from lakestream.schemas.codec import codec_of, prepared
 from lakestream.schemas.payloads import Codec
-from lakestream.schemas.protobuf.model import message_of, read_files
 from lakestream.schemas.schema import Schema
+from lakestream_schemas.protobuf.model import message_of, read_files
 
 MESSAGES, ROUNDS = 20_000, 7
 JSON_SCHEMA: dict[str, Any] = {

@@ -101,7 +101,7 @@ def test_schemas_come_back_from_the_lake(server: Server, tmp_path: Path) -> None
 
 
 def test_a_descriptor_set_is_sent_in_base64(server: Server, tmp_path: Path) -> None:
-    from lakestream.schemas.protobuf.protoc import compile_proto
+    from lakestream_schemas.protobuf.protoc import compile_proto
 
     (tmp_path / "order.pb").write_bytes(base64.b64decode(compile_proto(PROTO)))
     assert schema("add", "p", str(tmp_path / "order.pb")) == "p@1 registered: id 1, backward\n"

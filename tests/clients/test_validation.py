@@ -15,7 +15,7 @@ from nats.js import JetStreamContext
 from nats.js.api import StreamConfig, StreamSource
 from nats.js.errors import APIError
 
-from lakestream.schemas.framing import fingerprint
+from lakestream_schemas.avro.fingerprint import fingerprint
 from tests.clients.test_schemas import AVRO, PROTO, V1, V2, add, ask
 from tests.conftest import StartServer
 

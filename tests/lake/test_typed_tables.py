@@ -23,8 +23,8 @@ from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table import schema_files as schemas
-from lakestream.schemas.protobuf.model import message_of, read_files
 from lakestream.schemas.schema import Format, Schema
+from lakestream_schemas.protobuf.model import message_of, read_files
 from tests.lake.foreign import Readers
 from tests.lake.test_end_to_end import CONFIG, Compaction
 from tests.servers import Kind, Server

@@ -16,6 +16,9 @@ import pytest
 from lakestream import __version__, extras
 from lakestream.cli.optional import ENTRY_POINTS
 from lakestream.cli.optional import EXTRAS as EXTRAS_OF_COMMANDS
+from lakestream.schemas.codec import codec_of
+from lakestream.schemas.errors import BadSchema
+from lakestream.schemas.schema import Schema
 from packages import parts
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,8 +39,14 @@ WITHOUT_IMPORT = {"tzdata"}
 """Data that Python reads by itself."""
 ALSO = {"py4j": "pyspark"}
 """Modules that come with another distribution."""
-FOR_OTHERS = {"duckdb_extension_aws", "duckdb_extension_delta", "duckdb_extension_httpfs", "pandas", "setuptools"}
-"""Required without an import: files that DuckDB loads, what Spark uses, and a version for another distribution."""
+FOR_OTHERS = {
+    *("duckdb_extension_aws", "duckdb_extension_delta", "duckdb_extension_httpfs", "pandas", "setuptools"),
+    "lakestream_schemas",
+}
+"""Required without an import: files that DuckDB loads, what Spark uses, a version for another distribution, and what
+lakestream rebuilds payloads of rows with."""
+FOR_TABLES = {"lakestream_schemas"}
+"""Packages that make columns only where the libraries for tables are; a server without them checks payloads alone."""
 ALSO_IMPORTED = {"botocore", "py4j", "thrift"}
 """Modules that come with boto3, pyspark and pymetastore."""
 
@@ -56,8 +65,8 @@ def modules(requirements: list[str]) -> set[str]:
 
 LOOKED_FOR = {"lakestream.client", "lakestream.console", "lakestream.spark", "lakestream.verification"}
 """Groups of entry points that `lakestream up` reads once."""
-VERIFY = "lakestream-verify==0.1.0"
-"""Requirement of an installation that has the server alone."""
+SERVER = ["lakestream-schemas==0.1.0", "lakestream-verify==0.1.0"]
+"""Requirements of an installation that has the server alone."""
 
 
 def installed(extra: str, project: dict[str, Any]) -> set[str]:
@@ -87,7 +96,7 @@ def test_the_base_installation_is_what_serve_imports(project: dict[str, Any]) ->
 
 
 def test_every_module_of_an_extra_is_installed_by_it(project: dict[str, Any]) -> None:
-    assert project["optional-dependencies"]["server"] == [VERIFY]
+    assert project["optional-dependencies"]["server"] == SERVER
     for extra, names in extras.MODULES.items():
         assert {ALSO.get(name, name) for name in names} <= installed(extra, project), extra
 
@@ -137,12 +146,11 @@ def test_an_optional_package_requires_what_it_imports(part: parts.Part, project:
     graph = grimp.build_graph(part.module, include_external_packages=True, exclude_type_checking_imports=True)
     own = {name for name in graph.modules if name.partition(".")[0] == part.module}
     imported = {other.partition(".")[0] for name in own for other in graph.find_modules_directly_imported_by(name)}
-    base = modules(
-        [*project["dependencies"], *(project["optional-dependencies"]["tables"] if has_tables(part) else [])]
-    )
+    tables = has_tables(part) or part.module in FOR_TABLES
+    base = modules([*project["dependencies"], *(project["optional-dependencies"]["tables"] if tables else [])])
     foreign = imported - set(sys.stdlib_module_names) - base - {part.module, "lakestream"}
     extra = modules(project["optional-dependencies"][part.folder.name]) - {part.module}
-    assert foreign - ALSO_IMPORTED == modules(parts.dependencies(part)) - FOR_OTHERS | extra
+    assert foreign - ALSO_IMPORTED - FOR_OTHERS == modules(parts.dependencies(part)) - FOR_OTHERS | extra
 
 
 def without(tmp_path: Path, *names: str) -> dict[str, str]:
@@ -250,3 +258,12 @@ def test_a_compactor_without_the_package_of_catalogs_goes_on_and_says_what_to_in
     found = subprocess.run(job, env=os.environ, capture_output=True, text=True, timeout=60, check=False)
     assert found.returncode == 0
     assert "catalog unity+http://127.0.0.1:1/main cannot be used" in found.stderr, "the keeper was found"
+
+
+def test_a_schema_without_its_format_s_package_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(extra: str, purpose: str) -> None:
+        raise extras.ExtraMissing(purpose, "lakestream_schemas", extra)
+
+    monkeypatch.setattr(extras, "require", missing)
+    with pytest.raises(BadSchema, match=r"the format avro needs lakestream_schemas.*\[schemas\]"):
+        codec_of(Schema("S", 1, "avro", '"int"'))

@@ -20,8 +20,8 @@ from google.protobuf import descriptor_pb2, message_factory
 from hypothesis import strategies as st
 
 from lakestream.schemas.columns import List, Map, RecordType, Type
-from lakestream.schemas.protobuf.model import message_of, read_files
 from lakestream.schemas.schema import Format
+from lakestream_schemas.protobuf.model import message_of, read_files
 from tests.unit import schemas_world
 
 NAMES = ["a", "b", "B", "time", "token1", "data"]

@@ -17,7 +17,7 @@ from lakestream.logging import Logger
 from lakestream.ports import Bus, Clock, Io
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.schemas import framing, naming
-from lakestream.schemas.codec import codec_of
+from lakestream.schemas.codec import codec_of, format_of
 from lakestream.schemas.errors import BadSchema, Misfit, Unfit
 from lakestream.schemas.framing import Prefix
 from lakestream.schemas.naming import UNKNOWN, Naming
@@ -251,10 +251,7 @@ class AccountDefinitions:
 def _made(schema: Schema, path: tuple[int, ...]) -> Fits:
     """Return the check of payloads of a version. Raise BadSchema."""
     if path:
-        from lakestream.schemas.protobuf.model import name_at, read_files
-
-        name = name_at(read_files(schema.descriptors or schema.text), path)
-        schema = msgspec.structs.replace(schema, message=name)
+        schema = format_of(schema).at_path(schema, path)
     return codec_of(schema).fits
 
 
@@ -262,7 +259,7 @@ def _fingerprinted(schemas: list[Schema]) -> dict[bytes, Schema]:
     found: dict[bytes, Schema] = {}
     for schema in schemas:
         try:
-            found.setdefault(framing.fingerprint(schema.text), schema)
+            found.setdefault(format_of(schema).fingerprint(schema), schema)
         except Exception:  # of the library, about a text that a client wrote to the bucket itself
             continue
     return found

@@ -16,7 +16,7 @@ from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table import schema_files as schemas
 from lakestream.lake.table.schema_files import DamagedSchema
 from lakestream.schemas import framing
-from lakestream.schemas.codec import codec_of
+from lakestream.schemas.codec import codec_of, format_of
 from lakestream.schemas.errors import BadSchema, Unfit
 from lakestream.schemas.framing import Prefix
 from lakestream.schemas.naming import UNKNOWN, NamedSchema
@@ -174,16 +174,9 @@ class SchemaCatalog:
         schema = version.schema
         if (known := self._paths.get((schema, path))) is not None:
             return known
-        from lakestream.schemas.protobuf.model import message_of, name_at, read_files
-
         try:
-            files = read_files(schema.descriptors or schema.text)
-            name = name_at(files, path)
-            if name == message_of(files, schema.message).full_name:
-                found = version
-            else:
-                other = msgspec.structs.replace(schema, message=name)
-                found = Version(schema, _codec(other), message=name)
+            other = format_of(schema).at_path(schema, path)
+            found = version if other == schema else Version(schema, _codec(other), message=other.message)
         except BadSchema as error:
             raise Unfit("", UNKNOWN, f"{schema.reference}: {error}") from None
         self._paths[schema, path] = found

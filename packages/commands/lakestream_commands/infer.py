@@ -18,8 +18,8 @@ from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.schemas import scalars
 from lakestream.schemas.columns import MAX_FIELDS
 from lakestream.schemas.errors import Misfit, RowMisfit
-from lakestream.schemas.json_schema.bounds import MAX_DEPTH
-from lakestream.schemas.json_schema.codec import JsonCodec
+from lakestream_schemas.json_schema.bounds import MAX_DEPTH
+from lakestream_schemas.json_schema.codec import JsonCodec
 
 MAX_SAMPLE = 10_000
 """Maximum number of payloads that are looked at."""

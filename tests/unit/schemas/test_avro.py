@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestream.schemas.avro.codec import AvroCodec
 from lakestream.schemas.columns import List, Map, RecordType, Type
 from lakestream.schemas.errors import BadSchema
+from lakestream_schemas.avro.codec import AvroCodec
 
 pytestmark = pytest.mark.unit
 

@@ -23,16 +23,16 @@ from google.protobuf import message_factory, timestamp_pb2, wrappers_pb2
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 from lakestream.schemas import plan
-from lakestream.schemas.avro.codec import AvroCodec
 from lakestream.schemas.codec import codec_of, prepared
 from lakestream.schemas.columns import STRING, RecordType
 from lakestream.schemas.errors import BadSchema
-from lakestream.schemas.json_schema.codec import JsonCodec
 from lakestream.schemas.payloads import Codec
 from lakestream.schemas.plan import ColumnNode
-from lakestream.schemas.protobuf.codec import ProtobufCodec
-from lakestream.schemas.protobuf.model import message_of
 from lakestream.schemas.schema import Schema
+from lakestream_schemas.avro.codec import AvroCodec
+from lakestream_schemas.json_schema.codec import JsonCodec
+from lakestream_schemas.protobuf.codec import ProtobufCodec
+from lakestream_schemas.protobuf.model import message_of
 from tests.bench.bench_schemas import AVRO, JSON_SCHEMA, PROTO, compact, of_avro, order, protobuf_writer
 from tests.fuzzing import ROUNDS, SEED, mutated
 from tests.unit.native.test_native import fast

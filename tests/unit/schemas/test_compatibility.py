@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from lakestream.schemas import compatibility
 from lakestream.schemas.codec import prepared
 from lakestream.schemas.errors import BadSchema
-from lakestream.schemas.json_schema.codec import JsonCodec
 from lakestream.schemas.schema import Compatibility, Schema
+from lakestream_schemas.json_schema.codec import JsonCodec
 from tests.unit.schemas_world import payloads, schemas
 
 pytestmark = pytest.mark.unit

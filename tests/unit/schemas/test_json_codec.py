@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from lakestream.schemas.columns import List, Scalar
 from lakestream.schemas.errors import BadSchema
-from lakestream.schemas.json_schema.codec import JsonCodec
+from lakestream_schemas.json_schema.codec import JsonCodec
 from tests.unit.schemas_world import Misfit, expected, payloads, schemas
 from tests.unit.versions_world import named
 

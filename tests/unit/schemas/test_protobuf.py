@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from lakestream.schemas.columns import JSON, MAX_NESTING, List, Map, Scalar
 from lakestream.schemas.errors import BadSchema
-from lakestream.schemas.protobuf.codec import ProtobufCodec
-from lakestream.schemas.protobuf.model import message_of, read_files
-from lakestream.schemas.protobuf.protoc import compile_proto
+from lakestream_schemas.protobuf.codec import ProtobufCodec
+from lakestream_schemas.protobuf.model import message_of, read_files
+from lakestream_schemas.protobuf.protoc import compile_proto
 
 pytestmark = pytest.mark.unit
 

@@ -13,9 +13,9 @@ from lakestream.lake.storage.lake import identify, open_storage
 from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table import schema_files as schemas
 from lakestream.lake.table.schema_files import DamagedSchema, SchemaConflict
-from lakestream.schemas import framing
 from lakestream.schemas.errors import BadSchema
 from lakestream.schemas.schema import Schema
+from lakestream_schemas.avro.fingerprint import fingerprint
 from tests.s3_server import S3Server
 
 ORDERS = Schema("shop.orders", 1, "json", '{"type": "object", "properties": {"n": {"type": "integer"}}}', id=7)
@@ -43,7 +43,7 @@ def test_a_version_is_found_by_its_name_and_id(storage: Storage) -> None:
 def test_an_avro_schema_is_found_by_its_fingerprint(storage: Storage) -> None:
     order = Schema("orders", 1, "avro", AVRO)
     schemas.write_schema(storage, "$G", order)
-    assert schemas.schema_of_fingerprint(storage, "$G", framing.fingerprint(AVRO)) == order
+    assert schemas.schema_of_fingerprint(storage, "$G", fingerprint(AVRO)) == order
     assert schemas.schema_of_fingerprint(storage, "$G", bytes(8)) is None
 
 
@@ -52,7 +52,7 @@ def test_two_versions_with_one_fingerprint_are_both_written(storage: Storage) ->
     second = Schema("orders", 2, "avro", AVRO.replace('"long"', '"long", "doc": "amount"'))
     assert schemas.write_schema(storage, "$G", first)
     assert schemas.write_schema(storage, "$G", second)
-    assert schemas.schema_of_fingerprint(storage, "$G", framing.fingerprint(second.text)) == first
+    assert schemas.schema_of_fingerprint(storage, "$G", fingerprint(second.text)) == first
 
 
 def test_a_version_is_written_once(storage: Storage) -> None:

@@ -20,11 +20,11 @@ from lakestream.lake.table.schema_catalog import SchemaCatalog
 from lakestream.lake.table.typed_columns import EMPTY
 from lakestream.lake.table.typed_rows import TypedBatch, TypedRows
 from lakestream.log.format.runs import SchemaRun
-from lakestream.schemas import framing
 from lakestream.schemas.codec import codec_of
 from lakestream.schemas.columns import RecordType
-from lakestream.schemas.protobuf.protoc import compile_proto
 from lakestream.schemas.schema import Schema
+from lakestream_schemas.avro.fingerprint import fingerprint
+from lakestream_schemas.protobuf.protoc import compile_proto
 from tests.unit import schemas_world
 
 pytestmark = pytest.mark.unit
@@ -252,7 +252,7 @@ def test_confluents_path_names_a_message_of_a_protobuf_schema(lake: Lake) -> Non
 
 def test_a_fingerprint_names_the_schema(lake: Lake) -> None:
     lake.register(1, json.dumps(AVRO), format="avro")
-    head = b"\xc3\x01" + framing.fingerprint(json.dumps(AVRO))
+    head = b"\xc3\x01" + fingerprint(json.dumps(AVRO))
     rows = batch([("o", b"", head + b"\x04"), ("o", b"", b"\xc3\x01" + bytes(8) + b"\x04"), ("o", b"", head + b"\x08")])
     found = lake.add("@single-object", rows, drop_data=True)
     assert found.rows.column("n").to_pylist() == [2, None, 4]

@@ -16,7 +16,7 @@ from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.schemas import scalars
 from lakestream.schemas.columns import List, Map, RecordType
 from lakestream.schemas.errors import Unfit, within
-from lakestream.schemas.json_schema.shapes import Shape, decimal_text, is_instant
+from lakestream_schemas.json_schema.shapes import Shape, decimal_text, is_instant
 
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ARRAY = msgspec.json.Decoder(list[msgspec.Raw])

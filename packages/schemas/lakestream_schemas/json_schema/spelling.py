@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakestream.schemas.columns import RecordType
-from lakestream.schemas.json_schema.skeleton import (
+from lakestream_schemas.json_schema.skeleton import (
     Literal,
     Object,
     Part,

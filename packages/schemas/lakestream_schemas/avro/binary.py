@@ -12,9 +12,9 @@ from decimal import Decimal
 from typing import Any
 
 from lakestream.schemas import scalars
-from lakestream.schemas.avro.model import TICKS_US, AvroType, column
 from lakestream.schemas.columns import JSON
 from lakestream.schemas.errors import Unfit
+from lakestream_schemas.avro.model import TICKS_US, AvroType, column
 
 MAX_DEPTH = 60
 """Maximum nesting of the values of recursive records."""

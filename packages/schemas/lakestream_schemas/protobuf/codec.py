@@ -18,7 +18,7 @@ from lakestream.schemas import scalars
 from lakestream.schemas.columns import INSTANT, JSON, MAX_NESTING, UINT64, List, Map, RecordType, walk
 from lakestream.schemas.errors import Unfit
 from lakestream.schemas.payloads import Codec
-from lakestream.schemas.protobuf.model import (
+from lakestream_schemas.protobuf.model import (
     ANY,
     TIMESTAMP,
     WRAPPERS,
@@ -77,7 +77,7 @@ class ProtobufCodec(Codec):
             raise Unfit("", "encoding", str(error)) from None
 
     def root(self) -> ColumnNode | None:
-        from lakestream.schemas.protobuf.nodes import root_of
+        from lakestream_schemas.protobuf.nodes import root_of
 
         return root_of(self._descriptor, self.record, self._parts)
 

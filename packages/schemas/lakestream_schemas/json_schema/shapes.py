@@ -20,7 +20,7 @@ import msgspec
 from lakestream.schemas import columns, scalars
 from lakestream.schemas.columns import INSTANT, JSON, MAX_FIELDS, MAX_NESTING, List, Map, Scalar, Type
 from lakestream.schemas.errors import BadSchema
-from lakestream.schemas.json_schema.bounds import Node, resolve
+from lakestream_schemas.json_schema.bounds import Node, resolve
 
 Check = Callable[[Any], bool]
 MAX_PATTERN = 1 << 20

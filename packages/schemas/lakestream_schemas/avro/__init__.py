@@ -8,6 +8,7 @@ In reading order:
 - `binary.py`: Avro's binary encoding of one value, read and written by functions that are put together from the schema.
 - `nodes.py`: Plan of an Avro schema, for reading batches straight into columns.
 - `codec.py`: Codec of Avro payloads: one binary value of the schema, without framing.
+- `fingerprint.py`: Fingerprints of Avro schemas.
 - `compatibility.py`: Comparison of two Avro schemas by "Schema Resolution" of the specification: can the reader read
   what was written?
 """

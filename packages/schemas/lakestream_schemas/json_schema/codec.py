@@ -21,10 +21,10 @@ from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.schemas import scalars as limits
 from lakestream.schemas.columns import RecordType, check_size
 from lakestream.schemas.errors import BadSchema, Unfit, within
-from lakestream.schemas.json_schema.bounds import MAX_SCHEMA_DEPTH, Node, Visits
-from lakestream.schemas.json_schema.shapes import PATTERNS, Shapes
-from lakestream.schemas.json_schema.values import convert
 from lakestream.schemas.payloads import Codec
+from lakestream_schemas.json_schema.bounds import MAX_SCHEMA_DEPTH, Node, Visits
+from lakestream_schemas.json_schema.shapes import PATTERNS, Shapes
+from lakestream_schemas.json_schema.values import convert
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -130,7 +130,7 @@ class JsonCodec(Codec):
         self.largest = MAX_WORK // visits.most if shapes.whole else None
 
     def root(self) -> ColumnNode | None:
-        from lakestream.schemas.json_schema.nodes import root_of
+        from lakestream_schemas.json_schema.nodes import root_of
 
         return root_of(self._root)
 
@@ -194,12 +194,12 @@ class JsonCodec(Codec):
 
     def formats(self, columns: pa.RecordBatch, payloads: Sequence[bytes | None] | pa.Array) -> pa.DictionaryArray:
         from lakestream.schemas.arrow import binary
-        from lakestream.schemas.json_schema.spelling import skeletons
+        from lakestream_schemas.json_schema.spelling import skeletons
 
         return skeletons(self.record, columns, binary(payloads))
 
     def encode(self, columns: pa.RecordBatch, formats: pa.Array) -> pa.BinaryArray:
-        from lakestream.schemas.json_schema.spelling import spell
+        from lakestream_schemas.json_schema.spelling import spell
 
         return spell(self.record, columns, formats)
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any
 
-from lakestream.schemas.avro import model
-from lakestream.schemas.avro.binary import Readers, writer
 from lakestream.schemas.columns import RecordType
 from lakestream.schemas.errors import Unfit
 from lakestream.schemas.payloads import Codec
+from lakestream_schemas.avro import model
+from lakestream_schemas.avro.binary import Readers, writer
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,7 +50,7 @@ class AvroCodec(Codec):
         return value
 
     def root(self) -> ColumnNode | None:
-        from lakestream.schemas.avro.nodes import root_of
+        from lakestream_schemas.avro.nodes import root_of
 
         return root_of(self._node)
 

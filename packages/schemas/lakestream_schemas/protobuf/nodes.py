@@ -10,7 +10,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from lakestream.schemas import scalars
 from lakestream.schemas.columns import INSTANT, JSON, List, Map, RecordType
 from lakestream.schemas.plan import ColumnNode
-from lakestream.schemas.protobuf.model import MessageField, is_map
+from lakestream_schemas.protobuf.model import MessageField, is_map
 
 
 def root_of(message: Descriptor, record: RecordType, parts: tuple[MessageField, ...]) -> ColumnNode | None:

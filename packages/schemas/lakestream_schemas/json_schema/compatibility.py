@@ -13,8 +13,8 @@ import msgspec
 
 from lakestream.schemas.differences import Differences
 from lakestream.schemas.errors import BadSchema
-from lakestream.schemas.json_schema.bounds import Node, resolve
-from lakestream.schemas.json_schema.codec import parse_schema
+from lakestream_schemas.json_schema.bounds import Node, resolve
+from lakestream_schemas.json_schema.codec import parse_schema
 
 MAX_COMPARISONS = 20_000
 """Maximum number of pairs of schemas that are compared."""

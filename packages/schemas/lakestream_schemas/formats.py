@@ -1,0 +1,99 @@
+"""The formats behind lakestream's interface.
+
+Belongs here: one class for each format, as `SchemaFormat` of lakestream/schemas/codec.py describes it. The library of a
+format is imported with its first schema.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from lakestream.schemas.codec import is_proto
+from lakestream.schemas.differences import Differences
+from lakestream.schemas.payloads import Codec
+from lakestream.schemas.schema import Schema
+
+
+class JsonFormat:
+    """JSON Schema."""
+
+    @staticmethod
+    def codec(schema: Schema) -> Codec:
+        from lakestream_schemas.json_schema.codec import JsonCodec
+
+        return JsonCodec(schema.text)
+
+    @staticmethod
+    def compare(writer: Schema, reader: Schema, found: Differences, strict: bool) -> None:
+        from lakestream_schemas.json_schema import compatibility
+
+        compatibility.compare(writer.text, reader.text, found, strict)
+
+    @staticmethod
+    def compiled(schema: Schema) -> Schema:
+        return schema
+
+    @staticmethod
+    def at_path(schema: Schema, path: tuple[int, ...]) -> Schema:
+        return schema
+
+    @staticmethod
+    def fingerprint(schema: Schema) -> bytes:
+        return b""
+
+
+class AvroFormat(JsonFormat):
+    """Avro."""
+
+    @staticmethod
+    def codec(schema: Schema) -> Codec:
+        from lakestream_schemas.avro.codec import AvroCodec
+
+        return AvroCodec(schema.text)
+
+    @staticmethod
+    def compare(writer: Schema, reader: Schema, found: Differences, strict: bool) -> None:
+        from lakestream_schemas.avro import compatibility
+
+        compatibility.compare(writer.text, reader.text, found)
+
+    @staticmethod
+    def fingerprint(schema: Schema) -> bytes:
+        from lakestream_schemas.avro.fingerprint import fingerprint
+
+        return fingerprint(schema.text)
+
+
+class ProtobufFormat(JsonFormat):
+    """Protobuf."""
+
+    @staticmethod
+    def codec(schema: Schema) -> Codec:
+        from lakestream_schemas.protobuf.codec import ProtobufCodec
+
+        return ProtobufCodec(schema.descriptors or schema.text, schema.message)
+
+    @staticmethod
+    def compare(writer: Schema, reader: Schema, found: Differences, strict: bool) -> None:
+        from lakestream_schemas.protobuf import compatibility
+
+        of_writer, of_reader = ((each.descriptors or each.text, each.message) for each in (writer, reader))
+        compatibility.compare(of_writer, of_reader, found)
+
+    @staticmethod
+    def compiled(schema: Schema) -> Schema:
+        from lakestream_schemas.protobuf.protoc import compile_proto
+
+        if schema.descriptors or not is_proto(schema.text):
+            return schema
+        return msgspec.structs.replace(schema, descriptors=compile_proto(schema.text))
+
+    @staticmethod
+    def at_path(schema: Schema, path: tuple[int, ...]) -> Schema:
+        from lakestream_schemas.protobuf.model import message_of, name_at, read_files
+
+        files = read_files(schema.descriptors or schema.text)
+        name = name_at(files, path)
+        if name == message_of(files, schema.message).full_name:
+            return schema
+        return msgspec.structs.replace(schema, message=name)
