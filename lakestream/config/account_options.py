@@ -46,7 +46,7 @@ class User(msgspec.Struct, frozen=True):
 
     `connection_types`: the ways in that it may use, in upper case; (): any. `max_subscriptions` and `max_payload` are
     its own limits (-1: none) besides those of its account. `token`: of a user that an account signed; of a `bearer` it
-    is enough to log in.
+    is enough to log in. `proxy_required`: it may come through a trusted proxy alone.
     """
 
     user: str
@@ -58,6 +58,7 @@ class User(msgspec.Struct, frozen=True):
     max_payload: int = -1
     token: jwt.Token[jwt.UserClaims] | None = None
     bearer: bool = False
+    proxy_required: bool = False
 
     @property
     def name(self) -> str:

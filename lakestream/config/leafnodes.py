@@ -163,7 +163,11 @@ def _reconnect(key: str, item: Item) -> int:
 
 # ---------------------------------------------------------------------- authorization
 
-_USER: dict[str, Rule] = {**LOGIN, "account": ("account", as_text)}
+_USER: dict[str, Rule] = {
+    **LOGIN,
+    "account": ("account", as_text),
+    "proxy_required": ("proxy_required", as_boolean),
+}
 
 
 def _logins(key: str, item: Item) -> tuple[LeafLogin, ...]:
@@ -173,7 +177,8 @@ def _logins(key: str, item: Item) -> tuple[LeafLogin, ...]:
     for entry in item.value:
         values = converted(as_map(key, entry), _USER)
         name = values.get("user", "")
-        found[name] = LeafLogin(User(name, values.get("password", "")), values.get("account", ""))
+        user = User(name, values.get("password", ""), proxy_required=values.get("proxy_required", False))
+        found[name] = LeafLogin(user, values.get("account", ""))
     return tuple(found.values())
 
 
@@ -193,19 +198,20 @@ def _timeout(key: str, item: Item) -> int:
     return as_positive_duration(key, item)
 
 
-LEAF_AUTHORIZATION_MISSING = {"proxy_required": "admit the proxy's address alone, by a firewall"}
 LEAF_AUTHORIZATION: dict[str, Rule] = {
     **LOGIN,
     "nkey": ("nkey", _nkey),
     "account": ("account", as_text),
     "users": ("logins", _logins),
+    "proxy_required": ("proxy_required", as_boolean),
     "timeout": ("auth_timeout_ns", _timeout),
 }
 
 
 def _authorization(key: str, item: Item) -> dict[str, Any]:
     block = as_map(key, item)
-    values = converted(block, LEAF_AUTHORIZATION, missing=LEAF_AUTHORIZATION_MISSING)
+    values = converted(block, LEAF_AUTHORIZATION)
+    needs_proxy = values.pop("proxy_required", False)
     user, password, nkey = (values.pop(name, "") for name in ("user", "password", "nkey"))
     if (user or nkey) and values.get("logins"):
         raise item.error("can not have a single user/pass and a users array")
@@ -215,8 +221,13 @@ def _authorization(key: str, item: Item) -> dict[str, Any]:
         if names.count(name) > 1:
             raise item.error(f"duplicate user {quoted(name)} detected in leafnode authorization")
     if user or nkey:
-        login = LeafLogin(User(user, password, nkey=nkey), values.get("account", ""))
+        login = LeafLogin(User(user, password, nkey=nkey, proxy_required=needs_proxy), values.get("account", ""))
         return values | {"logins": (login,), "single_login": True}
+    if needs_proxy:
+        values["logins"] = tuple(
+            msgspec.structs.replace(login, user=msgspec.structs.replace(login.user, proxy_required=True))
+            for login in values.get("logins", ())
+        )
     return values
 
 

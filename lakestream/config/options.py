@@ -627,6 +627,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         callout: a service decides about logins; None: none does.
         max_connections, max_subscriptions: of the server, and of one connection; 0: no limit.
         max_subscription_tokens: of the subject of a subscription; 0: no limit.
+        proxies: public keys of proxies; `proxy_required`: clients with the token must come through one of them.
         write_retry: a client that takes anything within write_deadline stays.
         log_size_limit: bytes of the log file at which a new one begins; `log_max_num`: of these files the newest ones
             stay; 0: no limit.
@@ -660,6 +661,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     callout: CalloutOptions | None = None
     mappings: tuple[SubjectMapping, ...] = ()
     default_js_domain: tuple[tuple[str, str], ...] = ()
+    proxies: tuple[str, ...] = ()
+    proxy_required: bool = False
     auth_timeout_ns: int = 2 * SECOND
     max_payload: int = MIB
     no_header_support: bool = False

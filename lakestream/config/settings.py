@@ -66,6 +66,7 @@ from lakestream.lake.errors import BadPolicy, UnsupportedLake
 from lakestream.lake.storage import paths
 from lakestream.protocol.durations import parse_duration
 from lakestream.protocol.goquote import quoted
+from lakestream.protocol.nkeys import PUBLIC_KINDS, is_public
 from lakestream.protocol.subjects import is_literal
 
 MIN_LAME_DUCK_NS = 30 * SECOND
@@ -156,6 +157,34 @@ def _write_timeout(key: str, item: Item) -> bool:
     if word not in ("default", "close", "retry"):
         raise item.error("write_timeout must be 'default', 'close' or 'retry'")
     return word == "retry"
+
+
+PROXY: dict[str, Rule] = {**dict.fromkeys(("key", "public_key"), ("key", lambda key, item: _proxy_key(item)))}
+
+
+def _proxy_key(item: Item) -> str:
+    if not isinstance(item.value, str) or not is_public(item.value, *PUBLIC_KINDS):
+        raise item.error(f"invalid proxy key {quoted(str(item.value))}")
+    return item.value
+
+
+def _proxies(key: str, item: Item) -> tuple[str, ...]:
+    """Return the public keys of proxies that are trusted."""
+    if not isinstance(item.value, dict):
+        raise item.error(f"expected proxies to be a map/struct, got {go_kind(item.value)}")
+    values = converted(item.value, {"trusted": ("trusted", _trusted)})
+    return tuple(values.get("trusted", ()))
+
+
+def _trusted(key: str, item: Item) -> tuple[str, ...]:
+    if not isinstance(item.value, list):
+        raise item.error(f"expected proxies' trusted field to be an array, got {go_kind(item.value)}")
+    keys: list[str] = []
+    for entry in item.value:
+        if not isinstance(entry.value, dict):
+            raise entry.error(f"expected proxies' trusted entry to be a map/struct, got {go_kind(entry.value)}")
+        keys += filter(None, [converted(entry.value, PROXY).get("key", "")])
+    return tuple(keys)
 
 
 def _default_domains(key: str, item: Item) -> tuple[tuple[str, str], ...]:
@@ -276,12 +305,12 @@ AUTHORIZATION: dict[str, Rule] = {
     "users": ("users", as_users),
     **dict.fromkeys(("default_permissions", "default_permission", "permissions"), ("permissions", as_permissions)),
     **dict.fromkeys(("auth_callout", "auth_hook"), ("callout", as_callout)),
+    "proxy_required": ("proxy_required", as_boolean),
 }
-AUTHORIZATION_MISSING = {"proxy_required": "admit the proxy's address alone, by a firewall"}
 
 
 def _authorization(key: str, item: Item) -> dict[str, Any]:
-    values = converted(as_map(key, item), AUTHORIZATION, missing=AUTHORIZATION_MISSING)
+    values = converted(as_map(key, item), AUTHORIZATION)
     user, password = values.pop("user", ""), values.pop("password", "")
     if user and "users" in values:
         raise item.error("Can not have a single user/pass and a users array")
@@ -289,6 +318,7 @@ def _authorization(key: str, item: Item) -> dict[str, Any]:
         raise item.error("Cannot have a user/pass and token")
     if password and not user:
         raise item.error("a password requires a user")
+    needs_proxy = values.get("proxy_required", False)
     permissions = values.pop("permissions", None)
     if "users" in values:
         check_names(item, values["users"], set())
@@ -297,7 +327,9 @@ def _authorization(key: str, item: Item) -> dict[str, Any]:
         values["warnings"] = [
             f'{item.file}:{item.line}: "permissions" has no effect here: it applies to the users in `users`'
         ]
-    return values | ({"users": (User(user, password),), "single_user": True} if user else {})
+    return values | (
+        {"users": (User(user, password, proxy_required=needs_proxy),), "single_user": True} if user else {}
+    )
 
 
 def _system_account(key: str, item: Item) -> str:
@@ -668,6 +700,7 @@ TOP: dict[str, Rule] = {
     "write_timeout": ("write_retry", _write_timeout),
     "feature_flags": ("*", _feature_flags),
     "default_js_domain": ("default_js_domain", _default_domains),
+    "proxies": ("proxies", _proxies),
     **dict.fromkeys(("max_connections", "max_conn"), ("max_connections", as_limit)),
     **dict.fromkeys(("max_subscriptions", "max_subs"), ("max_subscriptions", as_limit)),
     "ping_interval": ("*", _interval("ping_interval_ns", Options().ping_interval_ns)),
@@ -719,7 +752,6 @@ TOP_HARMLESS = (
     "no_sys_acc",
 )
 TOP_MISSING = {
-    "proxies": "admit the proxies' addresses alone, by a firewall",
     **dict.fromkeys(("prof_port", "prof_block_rate"), "use py-spy on the process"),
 }
 """Keys of nats-server that would change what clients see: rejected until they are supported."""

@@ -20,6 +20,7 @@ from lakestream.config.conf import Item
 from lakestream.config.values import (
     LOGIN,
     Rule,
+    as_boolean,
     as_duration,
     as_go_string,
     as_number,
@@ -143,8 +144,8 @@ USER_KEYS: dict[str, Rule] = {
     **dict.fromkeys(
         ("allowed_connection_types", "connection_types", "clients"), ("connection_types", _connection_types)
     ),
+    "proxy_required": ("proxy_required", as_boolean),
 }
-USER_MISSING = {"proxy_required": "admit the proxy's address alone, by a firewall"}
 
 
 def as_users(key: str, item: Item) -> tuple[User, ...]:
@@ -155,7 +156,7 @@ def as_users(key: str, item: Item) -> tuple[User, ...]:
     for entry in item.value:
         if not isinstance(entry.value, dict):
             raise entry.error(f"Expected user entry to be a map/struct, got {shown(entry)}")
-        user = User(**({"user": "", "password": ""} | converted(entry.value, USER_KEYS, missing=USER_MISSING)))
+        user = User(**({"user": "", "password": ""} | converted(entry.value, USER_KEYS)))
         if user.nkey:
             if user.user or user.password:
                 raise entry.error("Nkey users do not take usernames or passwords")

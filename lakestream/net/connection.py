@@ -542,13 +542,14 @@ class Connection(ClientOutbox, Arrival):
         for line in refusal.errors:
             log.error(f"{label} - {line}")
         token = self.login.token
-        self.unauthorized(refusal.shown or credentials.shown(token.sub if token is not None else ""))
+        shown = refusal.shown or credentials.shown(token.sub if token is not None else "")
+        self.unauthorized(shown, refusal.close)
         for line in refusal.warnings:
             log.warn(line)
 
-    def unauthorized(self, shown: str) -> None:
+    def unauthorized(self, shown: str, reason: str = "Authentication Failure") -> None:
         self.owner.log.error(" - ".join(filter(None, (self.label, "authentication error", shown))))
-        self._fail("Authorization Violation", "Authentication Failure")
+        self._fail("Authorization Violation", reason)
 
     def _log_in(self, options: Mapping[str, Any], login: Login) -> None:
         if not self._bind(login):

@@ -20,6 +20,7 @@ USER, ACCOUNT, OPERATOR, SERVER, CLUSTER, CURVE = 20 << 3, 0, 14 << 3, 13 << 3, 
 
 _SEED = 18 << 3
 _NAMES = {USER: "user", ACCOUNT: "account", OPERATOR: "operator", SERVER: "server", CLUSTER: "cluster", CURVE: "curve"}
+PUBLIC_KINDS = tuple(_NAMES)
 _URL = re.compile(r"[A-Za-z0-9_-]*", re.ASCII)
 _LETTERS = re.compile(r"[A-Z2-7]{56}", re.ASCII)
 _BOX_VERSION = b"xkv1"

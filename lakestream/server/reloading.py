@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from lakestream.config.errors import StartError
 from lakestream.config.options import SECOND, Options, TlsOptions
-from lakestream.net.accounts.auth import ANYBODY, Authenticator, Login
+from lakestream.net.accounts.auth import ANYBODY, Authenticator, Login, through
 from lakestream.net.connection import TOO_MANY
 from lakestream.net.identity import advertised
 from lakestream.protocol.durations import format_duration
@@ -136,8 +136,9 @@ def reload_clients(
         login, is_known = _login(
             connection, authenticator, authenticator.same_token(before[connection.kind]), undecided
         )
-        if login is not None and login.account == connection.login.account:
-            connection.login = login
+        kept = through(login, connection.login.proxy) if login is not None else None
+        if isinstance(kept, Login) and kept.account == connection.login.account:
+            connection.login = kept
             connection.limit()
             connection.permit()
         elif is_known:

@@ -84,8 +84,9 @@ class Keys(NamedTuple):
 BLOCKS: tuple[Keys, ...] = (
     Keys("", settings.TOP, options.Options(), settings.TOP_HARMLESS, settings.TOP_MISSING),
     Keys("tls", tls.TLS, options.TlsOptions(), missing=tls.TLS_MISSING),
-    Keys("authorization", settings.AUTHORIZATION, options.Options(), missing=settings.AUTHORIZATION_MISSING),
-    Keys("authorization.users[]", users.USER_KEYS, missing=users.USER_MISSING),
+    Keys("proxies.trusted[]", settings.PROXY),
+    Keys("authorization", settings.AUTHORIZATION, options.Options()),
+    Keys("authorization.users[]", users.USER_KEYS),
     Keys("….permissions", users.PERMISSIONS),
     Keys("….permissions.allow_responses", users.RESPONSES, account_options.AllowResponses()),
     Keys("authorization.auth_callout", callout.CALLOUT),
@@ -118,7 +119,7 @@ BLOCKS: tuple[Keys, ...] = (
     Keys("websocket", websocket.WEBSOCKET_KEYS, options.WebSocketOptions()),
     Keys("websocket.authorization", websocket.WEBSOCKET_AUTHORIZATION),
     Keys("leafnodes", leafnodes.LEAFNODES, options.LeafOptions(), leafnodes.LEAFNODES_HARMLESS),
-    Keys("leafnodes.authorization", leafnodes.LEAF_AUTHORIZATION, missing=leafnodes.LEAF_AUTHORIZATION_MISSING),
+    Keys("leafnodes.authorization", leafnodes.LEAF_AUTHORIZATION),
     Keys(
         "leafnodes.remotes[]",
         leafnodes.LEAF_REMOTE,

@@ -11,7 +11,7 @@ import base64
 import hmac
 import itertools
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -108,7 +108,9 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
     """Credentials of a connection; "" where it gave none.
 
     Attributes:
-        user, password, token, nkey, jwt, signature: of CONNECT. `signature` signs `nonce`, which INFO showed.
+        user, password, token, nkey, jwt, signature, proxy_signature: of CONNECT. The signatures are of `nonce`, which
+            INFO showed, by the client and by a proxy before it.
+        proxy: the key of the trusted proxy that signed, once that is checked; "": none did.
         kind: the connection type, as `allowed_connection_types` names it.
         host, id: its address and number.
         tls: of the connection; None: plain text.
@@ -122,6 +124,8 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
     nkey: str = ""
     jwt: str = ""
     signature: str = ""
+    proxy_signature: str = ""
+    proxy: str = ""
     nonce: str = ""
     kind: str = STANDARD
     host: str = ""
@@ -156,7 +160,15 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
         return f'Token "{REDACTED}"' if self.token else ""
 
 
-_GIVEN = {"user": "user", "password": "pass", "token": "auth_token", "nkey": "nkey", "jwt": "jwt", "signature": "sig"}
+_GIVEN = {
+    "user": "user",
+    "password": "pass",
+    "token": "auth_token",
+    "nkey": "nkey",
+    "jwt": "jwt",
+    "signature": "sig",
+    "proxy_signature": "proxy_sig",
+}
 
 
 class Login(msgspec.Struct, frozen=True):
@@ -165,6 +177,7 @@ class Login(msgspec.Struct, frozen=True):
     Attributes:
         user: None: anonymous.
         expires_ns: end of the connection, ns since the epoch; 0: none.
+        proxy: the key of the trusted proxy before the client; "": none.
         called_out: a service decided (net/accounts/callout.py).
         sentinel: the token with which the client came before the service; None: that of `user`, if there is one.
         answer: the token that the service gave; None: that of `user`, if there is one.
@@ -173,6 +186,7 @@ class Login(msgspec.Struct, frozen=True):
     account: str
     user: User | None = None
     expires_ns: int = 0
+    proxy: str = ""
     called_out: bool = False
     sentinel: jwt.Token[jwt.UserClaims] | None = None
     answer: jwt.Token[jwt.UserClaims] | None = None
@@ -195,12 +209,14 @@ class Refusal(msgspec.Struct, frozen=True):
         reason: for the debug log; "": there is no more to say.
         errors: for the log, of the connection; `warnings`: of the server.
         shown: the user in the log; "": as `Credentials.shown` says.
+        close: the close reason.
     """
 
     reason: str = ""
     errors: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     shown: str = ""
+    close: str = "Authentication Failure"
 
 
 Outcome = Login | Refusal
@@ -246,6 +262,8 @@ Way = Callable[[Credentials], Login | Refusal | Later | None]
 
 ANYBODY = Login(GLOBAL_ACCOUNT)
 REFUSED = Refusal()
+NO_PROXY = Refusal("proxy connection required", close="Proxy Required")
+UNTRUSTED_PROXY = Refusal("proxy is not trusted", close="Proxy Not Trusted")
 
 
 # ---------------------------------------------------------------------- ways
@@ -262,6 +280,16 @@ class Secrets:
         if not is_hashed(stored):
             return login if same_text(given, stored) else REFUSED
         return Later(lambda done: self._checks.check(given, stored, lambda good: done(login if good else REFUSED)))
+
+
+def proxy_of(credentials: Credentials, trusted: Sequence[str]) -> str | None:
+    """Return the key of the trusted proxy that signed the nonce; "": no proxy did, None: one that is not trusted."""
+    if not credentials.proxy_signature or not trusted:
+        return ""
+    signature, nonce = nkeys.signature_of(credentials.proxy_signature), credentials.nonce.encode()
+    if signature is None or not nonce:
+        return None
+    return next((key for key in trusted if nkeys.verify(key, nonce, signature)), None)
 
 
 def signature_error(public: str, credentials: Credentials) -> str:
@@ -394,6 +422,7 @@ class Authenticator:
         signed: Way | None = None,
     ) -> None:
         self._token = options.token if signed is None else ""
+        self._proxies, self._needs_proxy = options.proxies, options.proxy_required and bool(self._token)
         self.callout, self._ask = options.callout, ask
         logins = list(_logins(options)) if signed is None else []
         self._logins = {login.user.name: login for login in logins if login.user is not None}
@@ -404,7 +433,7 @@ class Authenticator:
         self.anonymous = self._anonymous(options) if signed is None else None
         self.required = self.configured and (shown or self.callout is not None or not options.no_auth_user)
         keys = {name: login for name, login in self._logins.items() if login.user is not None and login.user.nkey}
-        self.challenges = bool(keys) or signed is not None
+        self.challenges = bool(keys or options.proxies) or signed is not None
         self._ways = list(self._configured(keys, Secrets(checks))) if signed is None else [signed]
 
     def _configured(self, keys: Mapping[str, Login], secrets: Secrets) -> Iterable[Way]:
@@ -451,11 +480,37 @@ class Authenticator:
 
     def check(self, credentials: Credentials) -> Login | Refusal | Later:
         """Return what comes of these credentials by the first way that judges them."""
+        proxy = proxy_of(credentials, self._proxies)
+        if proxy is None:
+            return UNTRUSTED_PROXY
+        named = self._logins.get(credentials.name)
+        if not proxy and (self._needs_proxy or (named is not None and _needs_proxy(named))):
+            return NO_PROXY  # before a password is looked at
+        if proxy:
+            credentials = replace(credentials, proxy=proxy)
         for way in self._ways:
             outcome = way(credentials)
             if outcome is not None:
-                return outcome
+                return _through(outcome, proxy)
         return REFUSED
+
+
+def _needs_proxy(login: Login) -> bool:
+    return login.user is not None and login.user.proxy_required
+
+
+def _through(outcome: Login | Refusal | Later, proxy: str) -> Login | Refusal | Later:
+    """Return the same as `through`, also for a decision that takes time."""
+    if isinstance(outcome, Later):
+        return Later(lambda done: outcome.start(lambda late: done(through(late, proxy))))
+    return through(outcome, proxy)
+
+
+def through(outcome: Outcome, proxy: str) -> Outcome:
+    """Return what comes of a decision for a client that came through this proxy, "": none."""
+    if isinstance(outcome, Refusal) or not (proxy or _needs_proxy(outcome)):
+        return outcome
+    return replace(outcome, proxy=proxy) if proxy else NO_PROXY
 
 
 def _logins(options: Options) -> Iterable[Login]:

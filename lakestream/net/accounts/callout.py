@@ -110,6 +110,7 @@ class ConfiguredRuling:
             permissions_of(token.nats),
             max_subscriptions=token.nats.subs,
             max_payload=token.nats.payload,
+            proxy_required=token.nats.proxy_required,
         )
         if token.aud == self.account:
             user = kept_from_callouts(user, self._defaults[token.aud], called_out=True)

@@ -39,7 +39,7 @@ from lakestream.config.mappings import Mappings, hashed_mapping
 from lakestream.config.options import MINUTE, SECOND, OperatorOptions
 from lakestream.config.sharing import Entry, hashed_entry
 from lakestream.config.users import CONNECTION_TYPES
-from lakestream.net.accounts.auth import Credentials, Login, Refusal, kept_from_callouts, signature_error
+from lakestream.net.accounts.auth import NO_PROXY, Credentials, Login, Refusal, kept_from_callouts, signature_error
 from lakestream.protocol import jwt, nkeys
 from lakestream.protocol.accounts import JetStreamLimits
 from lakestream.protocol.goquote import quoted
@@ -139,8 +139,8 @@ class Trust:
             return Refusal(f"invalid connection types [{' '.join(unknown)}]")
         if kinds and credentials.kind not in kinds:
             return Refusal("Connection type not allowed")
-        if limits.proxy_required:
-            return Refusal("proxy connection required")
+        if limits.proxy_required and not credentials.proxy:
+            return NO_PROXY
         if not limits.bearer_token and (error := _signature_error(token, credentials)):
             return Refusal(error)
         if is_revoked(account.token, token):
@@ -194,6 +194,7 @@ class Trust:
             max_payload=limits.payload,
             token=token,
             bearer=limits.bearer_token,
+            proxy_required=limits.proxy_required,
         )
         asks = bool(signed.nats.authorization.auth_users)
         return kept_from_callouts(user, account.default_permissions, called_out=called_out) if asks else user

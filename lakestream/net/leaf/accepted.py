@@ -425,11 +425,11 @@ class AcceptedLeaf(Accepted, Arrival):
             log.error(f"{label} - {line}")
         for line in refusal.warnings:
             log.warn(line)
-        self._refuse(credentials.shown())
+        self._refuse(credentials.shown(), refusal.close)
 
-    def _refuse(self, user: str) -> None:
+    def _refuse(self, user: str, reason: str = REFUSED) -> None:
         self._owner.log.error(" - ".join(filter(None, (self.label, "authentication error", user))))
-        self.fail(VIOLATION, REFUSED)
+        self.fail(VIOLATION, reason)
 
     # ------------------------------------------------------------------ member of an account
     def limit(self) -> None:

@@ -137,6 +137,8 @@ def _connection(one: Any, now: int, subs: str, auth: bool) -> dict[str, Any]:
         "subscriptions": len(held),
     }
     page |= {name: value for name in ("name", "lang", "version") if (value := getattr(one, name))}
+    if not stop and one.login.proxy:
+        page["proxy"] = {"key": one.login.proxy}
     page |= _tls(one.tls, auth)
     account = (one.account_name if stop else one.account.name) if auth else ""
     if auth and one.user:

@@ -175,9 +175,9 @@ class MqttConnection(Connection):
             self._out.append(frame)
             self.count(len(frame))
 
-    def unauthorized(self, shown: str) -> None:
+    def unauthorized(self, shown: str, reason: str = "Authentication Failure") -> None:
         self.put(packets.connack(packets.NOT_AUTHORIZED))
-        super().unauthorized(shown)
+        super().unauthorized(shown, reason)
 
     def replaced(self) -> None:
         """Close: another connection has the session now. As in nats-server, the will is not published."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import string
 import time
+import urllib.request
+from typing import Any
 
 from tests.conformance.harness import Script, configured, table
 from tests.conformance.logins import (
@@ -19,7 +22,7 @@ from tests.conformance.logins import (
     user_info,
     with_nkey,
 )
-from tests.keys import account_key, proof, user_key
+from tests.keys import Key, account_key, proof, user_key
 from tests.pairs import Setup
 
 ANN, BOB, WEB, TCP, ACC, STRANGER = (user_key(name) for name in ("ann", "bob", "web", "tcp", "acc", "stranger"))
@@ -181,3 +184,85 @@ def no_auth_user_with_a_key(t: Script, fields: Fields) -> None:
 )
 def tokens_are_not_shown(t: Script, fields: Fields) -> None:
     _who(t, fields)
+
+
+# ------------------------------------------------------------------------------------------------ proxies
+PROXY, OTHER_PROXY = user_key("proxy"), user_key("another proxy")
+PROXIES = Setup(
+    f"""\
+http: "127.0.0.1:-1"
+proxies {{ trusted: [ {{ key: {account_key("unused").public} }}, {{ public_key: {PROXY.public} }} ] }}
+accounts {{
+  A {{
+    users: [
+      {{nkey: {ANN.public}, proxy_required: true}}
+      {{user: needs, password: p, proxy_required: true}}
+      {{user: free, password: p}}
+    ]
+  }}
+}}
+""",
+    (),
+)
+TOKEN_THROUGH_A_PROXY = Setup(
+    f"""\
+http: "127.0.0.1:-1"
+proxies {{ trusted: [ {{ key: {PROXY.public} }} ] }}
+authorization {{ token: secret, proxy_required: true }}
+""",
+    (),
+)
+
+
+def _through(key: Key | None, **fields: str) -> Fields:
+    """Return the fields of CONNECT that a proxy with this key passes on; None: there is no proxy."""
+    return lambda nonce: fields | ({"proxy_sig": key.sign(nonce)} if key is not None else {})
+
+
+def _ann_through(key: Key | None) -> Fields:
+    return lambda nonce: {"nkey": ANN.public, "sig": ANN.sign(nonce)} | _through(key)(nonce)
+
+
+NEEDS, WRONG, FREE = {"user": "needs", "pass": "p"}, {"user": "needs", "pass": "x"}, {"user": "free", "pass": "p"}
+_PROXIED: list[tuple[str, Fields]] = [
+    ("needed_and_there", _through(PROXY, **NEEDS)),
+    ("needed_and_absent", _through(None, **NEEDS)),
+    ("not_trusted", _through(OTHER_PROXY, **NEEDS)),
+    ("not_base64", only(proxy_sig="!!!", **NEEDS)),
+    ("of_another_nonce", only(proxy_sig=PROXY.sign("nonce"), **NEEDS)),
+    ("a_wrong_password", _through(None, **WRONG)),
+    ("a_wrong_password_through_it", _through(PROXY, **WRONG)),
+    ("not_needed", _through(None, **FREE)),
+    ("not_needed_and_there", _through(PROXY, **FREE)),
+    ("not_needed_and_not_trusted", _through(OTHER_PROXY, **FREE)),
+    ("nkey", _ann_through(PROXY)),
+    ("nkey_without", _ann_through(None)),
+    ("nobody", _through(PROXY)),
+]
+
+
+def _shown(t: Script, path: str, name: str) -> list[Any]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{t.server.http_port}{path}") as answer:
+        return [one.get(name) for one in json.load(answer)["connections"]][-1:]
+
+
+@table(_PROXIED, PROXIES)
+def logins_through_proxies(t: Script, fields: Fields) -> None:
+    if wire := attempt(t, "CONNECT", fields):
+        told(t, wire)
+        t.note("proxy", _shown(t, "/connz?auth=1&sort=start", "proxy"))
+    else:
+        t.note("reason", _shown(t, "/connz?state=closed&sort=stop", "reason"))
+
+
+@table(
+    [
+        ("there", _through(PROXY, auth_token="secret")),
+        ("absent", _through(None, auth_token="secret")),
+        ("absent_and_wrong", _through(None, auth_token="x")),
+    ],
+    TOKEN_THROUGH_A_PROXY,
+)
+def the_token_through_a_proxy(t: Script, fields: Fields) -> None:
+    if not attempt(t, "CONNECT", fields):
+        t.note("reason", _shown(t, "/connz?state=closed&sort=stop", "reason"))
