@@ -108,8 +108,6 @@ def _authorization(key: str, item: Item) -> dict[str, Any]:
 
 _TLS_HARMLESS = ("handshake_first", "first", "immediate", "connection_rate_limit")
 _TLS_MISSING = {
-    "verify_and_map": "nodes of a cluster are not users; a certificate of ca_file makes a node",
-    "verify_cert_and_check_known_urls": "set pinned_certs, or a ca_file that signs nodes only",
     **dict.fromkeys(("certs", "certificates"), "use cert_file and key_file"),
 }
 
@@ -125,7 +123,7 @@ def _tls(key: str, item: Item) -> dict[str, Any]:
             warnings.append(place)
         if name == "verify" and inner.value is not True:
             warnings.append(f"{place}: nodes always verify certificates")
-    tls = as_tls(key, item)
+    tls = as_tls(key, item, of_nodes=True)
     if not tls.cert_file:
         raise item.error("missing 'cert_file' in TLS configuration")
     # With a negative timeout every handshake fails, as in nats-server.

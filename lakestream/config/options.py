@@ -140,6 +140,7 @@ class RemoteTls(msgspec.Struct, frozen=True, kw_only=True):
     min_version: str = ""
     cipher_suites: tuple[str, ...] = ()
     curves: tuple[str, ...] = ()
+    pinned_certs: tuple[str, ...] = ()
 
 
 class RemoteOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -276,7 +277,8 @@ class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
         ca_file: PEM file of the authorities that sign the other side's certificate; "": the system's.
         insecure: a dialling node accepts any certificate (encrypted, but without protection from a man in the middle).
         timeout_ns: of the handshake.
-        verify: clients need a certificate; with `verify_and_map` it tells which user they are.
+        verify: clients need a certificate; with `verify_and_map` it tells which user they are, or that a node is one.
+        known_urls: that of a node may also name the host of a route.
         verify_optional: they need none, but one that they have must be good.
         first: TLS begins before INFO; after `fallback_ns` (0: never) INFO is sent to a client that sends nothing.
         min_version: `1.2` or `1.3`; "": 1.2.
@@ -294,6 +296,7 @@ class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
     verify_optional: bool = False
     timeout_ns: int = 2 * SECOND
     verify_and_map: bool = False
+    known_urls: bool = False
     first: bool = False
     fallback_ns: int = 0
     min_version: str = ""

@@ -97,10 +97,13 @@ def _verify(key: str, item: Item) -> dict[str, bool]:
     return {"verify": item.value}
 
 
-def _known_urls(key: str, item: Item) -> bool:
+_KNOWN_URLS = "verify_cert_and_check_known_urls"
+
+
+def _known_urls(key: str, item: Item) -> dict[str, Any]:
     if _boolean(key, item):
         raise item.error(f"{key} not supported in this context")
-    return False
+    return {}
 
 
 def _timeout(key: str, item: Item) -> int:
@@ -217,7 +220,7 @@ TLS: dict[str, Rule] = {
     "ca_file": ("ca_file", _file),
     "verify": ("*", _verify),
     "verify_and_map": ("verify_and_map", _boolean),
-    "verify_cert_and_check_known_urls": ("known_urls", _known_urls),
+    _KNOWN_URLS: ("*", _known_urls),
     "insecure": ("insecure", _boolean),
     "timeout": ("timeout_ns", _timeout),
     **dict.fromkeys(("handshake_first", "first", "immediate"), ("*", _handshake_first)),
@@ -237,7 +240,6 @@ TLS_MISSING = dict.fromkeys(
 _OF_LISTENERS = ("verify", "verify_and_map", "connection_rate_limit")
 """Keys without effect for the side that dials: it always verifies the other one's certificate."""
 NOT_DIALLING = {
-    "pinned_certs": "use ca_file, with the one authority that signs the other side's certificate",
     **dict.fromkeys(("certs", "certificates"), "use cert_file and key_file"),
     "ocsp_peer": "use ca_file, with the one authority that signs the other side's certificate",
 }
@@ -248,9 +250,9 @@ DIALLING: dict[str, Rule] = {
 OCSP_NEEDS_VERIFY = "OCSP peer verification for client connections requires TLS verify (mTLS) to be enabled"
 
 
-def as_tls(key: str, item: Item) -> TlsOptions:
-    """Convert the block of a listener, and check the files that it names."""
-    values = _values(item, TLS)
+def as_tls(key: str, item: Item, *, of_nodes: bool = False) -> TlsOptions:
+    """Convert the block of a listener, and check the files that it names. `of_nodes`: of the listener for routes."""
+    values = _values(item, TLS | {_KNOWN_URLS: ("known_urls", _boolean)} if of_nodes else TLS)
     if values.pop("ocsp_peer", False):
         if not values.get("verify") and not values.get("verify_and_map"):
             raise StartError(OCSP_NEEDS_VERIFY)
@@ -279,7 +281,6 @@ def _values(
         raise item.error(f"interface conversion: interface {{}} is {kind}, not map[string]interface {{}}")
     unknown = f"{_ERROR}, unknown field {{}}"
     values = converted(item.value, rules, harmless=harmless, missing={**TLS_MISSING, **missing}, unknown=unknown)
-    values.pop("known_urls", None)
     allow_insecure = values.pop("allow_insecure", False)
     insecure = [name for name in values.get("cipher_suites", ()) if name in INSECURE_CIPHERS]
     if insecure and not allow_insecure:

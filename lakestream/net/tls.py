@@ -66,6 +66,8 @@ class _Context(ssl.SSLContext):
     """A context of connections that can tell the other side why their handshake failed."""
 
     sslobject_class = _Handshake
+    pinned: tuple[str, ...] = ()
+    """Keys of which the certificate of the other side, which this one dials, must have one; (): any."""
 
     def wrap_bio(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *args: Any, **kwargs: Any) -> ssl.SSLObject:
         made = super().wrap_bio(incoming, outgoing, *args, **kwargs)
@@ -342,6 +344,8 @@ class ServerContext:
 def dialling(tls: TlsOptions | RemoteTls) -> ssl.SSLContext:
     """Return the context of the dialling side, with the current files. Raises TlsError."""
     context = _Context(ssl.PROTOCOL_TLS_CLIENT)
+    if isinstance(tls, RemoteTls):  # those of nodes are checked by both sides of a route
+        context.pinned = tls.pinned_certs
     if isinstance(tls, RemoteTls) and (tls.ca or tls.cert):
         _load_texts(context, tls)
     else:
@@ -358,7 +362,7 @@ async def secure(
 ) -> asyncio.Transport:
     """Start TLS on a connection that this side dialled; `name`: the name that the certificate must have.
 
-    Raises OSError; an ssl.SSLError after the other side was told.
+    Raises OSError; TlsError: the certificate is not pinned; an ssl.SSLError after the other side was told.
     """
     kept = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
     try:
@@ -377,6 +381,11 @@ async def secure(
         kept.close()
     if secured is None:
         raise ConnectionResetError("connection closed")
+    if isinstance(context, _Context) and context.pinned:
+        der = secured.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        if der is None or certificate_of(der).key_sha256 not in context.pinned:
+            secured.abort()
+            raise TlsError("tls: certificate not pinned")
     return secured
 
 
@@ -399,11 +408,11 @@ def renew(context: ssl.SSLContext, tls: TlsOptions) -> None:
     _load(context, tls.cert_file, tls.key_file, tls.ca_file)
 
 
-def key_of(der: bytes) -> str:
-    """Return the SHA-256 of a certificate's SubjectPublicKeyInfo in hexadecimal, as `pinned_certs` has it."""
+def certificate_of(der: bytes) -> PeerCertificate:
+    """Return what a certificate says."""
     from cryptography import x509
 
-    return _peer_certificate(x509.load_der_x509_certificate(der)).key_sha256
+    return _peer_certificate(x509.load_der_x509_certificate(der))
 
 
 def name_for(url: RouteUrl, routes: tuple[RouteUrl, ...]) -> str:

@@ -20,7 +20,7 @@ from lakestream.config.errors import StartError
 from lakestream.config.options import SECOND, RouteUrl, TlsOptions
 from lakestream.net.outbox import HIGH_WATER
 from lakestream.net.peers import link as peer_link
-from lakestream.net.tls import key_of
+from lakestream.net.tls import certificate_of
 from lakestream.raft.group.ports import Channel
 from tests.cluster.peer_world import WAIT_S, Authority, World, free_port
 from tests.servers import Kind, Server
@@ -77,7 +77,7 @@ async def test_an_insecure_node_takes_any_certificate_of_the_other(world: World,
 async def test_a_pinned_certificate_is_the_only_one_that_connects(world: World, tmp_path: Path) -> None:
     ca = Authority(tmp_path, "ca")
     known, unknown = ca.options("127.0.0.1"), ca.options("localhost")
-    pins = (key_of(ssl.PEM_cert_to_DER_cert(Path(known.cert_file).read_text())),)
+    pins = (certificate_of(ssl.PEM_cert_to_DER_cert(Path(known.cert_file).read_text())).key_sha256,)
     known = msgspec.structs.replace(known, pinned_certs=pins)
     seed = await world.node("seed", tls=known)
     good = await world.node("good", seed, tls=known)
@@ -85,6 +85,36 @@ async def test_a_pinned_certificate_is_the_only_one_that_connects(world: World, 
     await world.node("bad", seed, tls=unknown, auth_timeout_ns=SECOND)
     await world.until(lambda: seed.log.with_text("TLS handshake error: certificate not pinned"))
     assert seed.peers.connected() == ["good"]
+
+
+@pytest.mark.parametrize(
+    ("checks", "name", "is_node"),
+    [
+        ({"verify_and_map": True}, "node.example", True),
+        ({"verify_and_map": True}, "other.example", False),
+        ({"known_urls": True}, "route.example", True),
+        ({"known_urls": True}, "*.example", True),
+        ({"known_urls": True}, "node.example.org", False),
+        ({"known_urls": True, "verify_and_map": True}, "node.example", True),
+    ],
+)
+async def test_a_certificate_tells_that_a_node_is_one(
+    world: World, tmp_path: Path, checks: dict[str, bool], name: str, is_node: bool
+) -> None:
+    ca = Authority(tmp_path, "ca")
+    seed = await world.node(
+        "seed",
+        RouteUrl("route.example", 1),  # is not there; only its name counts
+        tls=ca.options("127.0.0.1", **checks),
+        user="node.example",
+        password="ignored",
+    )
+    b = await world.node("b", seed, tls=ca.options(name), user="node.example", password="wrong")
+    if is_node:
+        await world.together(seed, b)
+    else:
+        await world.until(lambda: b.log.with_text("Authorization Violation"))
+        assert seed.peers.connected() == []
 
 
 @pytest.mark.parametrize("version", ["", "1.3"])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ssl
 from pathlib import Path
 
 import pytest
 
+from lakestream.net.tls import certificate_of
 from tests.cluster.peer_world import Authority
 from tests.conformance.leaf_world import (
     both_ways,
@@ -88,6 +90,29 @@ def test_a_link_with_tls(start_server: StartServer, tmp_path: Path, first: bool)
     assert link["compression"] == "s2_uncompressed"
     with Wire(hub.address) as here, Wire(leaf.address) as there:
         both_ways(here, there)
+
+
+@pytest.mark.parametrize("scheme", ["tls", "wss"])
+@pytest.mark.parametrize("right", [True, False], ids=["right", "wrong"])
+def test_a_leaf_node_pins_the_certificate_of_its_hub(
+    start_server: StartServer, tmp_path: Path, scheme: str, right: bool
+) -> None:
+    made = Authority(tmp_path, "ca").options("127.0.0.1")
+    files = f"cert_file: '{made.cert_file}', key_file: '{made.key_file}', ca_file: '{made.ca_file}'"
+    text = f"http: '127.0.0.1:-1'\nleafnodes {{ listen: '127.0.0.1:-1', tls {{ {files} }} }}\n"
+    hub = start_server(
+        of=Kind.REAL, config=f"{text}websocket {{ listen: '127.0.0.1:-1', tls {{ {files} }} }}\n", name="hub"
+    )
+    key = certificate_of(ssl.PEM_cert_to_DER_cert(Path(made.cert_file).read_text())).key_sha256
+    pin, port = key if right else "ab" * 32, hub.leaf_port if scheme == "tls" else hub.websocket_port
+    remote = f"url: '{scheme}://127.0.0.1:{port}', tls {{ ca_file: '{made.ca_file}', pinned_certs: ['{pin}'] }}"
+    text = f"http: '127.0.0.1:-1'\nleafnodes {{ reconnect: '200ms', remotes: [{{ {remote} }}] }}\n"
+    leaf = start_server(of=Kind.OURS, config=text, name="leaf")  # nats-server ignores the pins of a remote
+    if right:
+        linked(hub, leaf)
+    else:
+        until(lambda: "certificate not pinned" in leaf.log(), "the log says why", SOON_S)
+        assert not page(hub, "/leafz")["leafs"]
 
 
 def test_a_certificate_of_nobody_is_refused(start_server: StartServer, tmp_path: Path) -> None:

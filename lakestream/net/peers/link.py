@@ -15,7 +15,7 @@ from typing import Protocol, cast
 from lakestream.config.options import RouteUrl
 from lakestream.net.listener import Arrival, SetupError, peer_of
 from lakestream.net.outbox import Drain, Outbox
-from lakestream.net.tls import key_of
+from lakestream.net.tls import PeerCertificate, certificate_of
 from lakestream.protocol import peer_wire as wire
 from lakestream.protocol.peer_wire import Control, FrameReader, NodeInfo, PeerWireError
 
@@ -124,11 +124,11 @@ class Link(Drain, Outbox[bytes], Arrival):
         return self.transport is not None
 
     @property
-    def key(self) -> str:
-        """Return the digest of the other side's public key, as `pinned_certs` has it; "" without TLS."""
+    def certificate(self) -> PeerCertificate | None:
+        """Return the other side's certificate; None without TLS."""
         tls = self.transport.get_extra_info("ssl_object") if self.transport is not None else None
         der = tls.getpeercert(binary_form=True) if tls is not None else None
-        return key_of(der) if der else ""
+        return certificate_of(der) if der else None
 
     @property
     def dialled(self) -> bool:

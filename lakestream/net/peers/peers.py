@@ -20,15 +20,17 @@ from typing import Any
 import msgspec
 
 from lakestream.config.errors import StartError
-from lakestream.config.options import ClusterOptions, RouteUrl
+from lakestream.config.options import ClusterOptions, RouteUrl, TlsOptions
 from lakestream.logging import Logger
 from lakestream.net import tls as peer_tls
 from lakestream.net.accounts.auth import HashChecks, is_hashed, same_text
+from lakestream.net.accounts.certificates import user_of
 from lakestream.net.listener import HANDSHAKE_FAILED, Bind, Listener, ListenError, SetupError, TlsEntry, bind
 from lakestream.net.peers.calls import PeerCalls
 from lakestream.net.peers.dialler import Dialler, DialTarget
 from lakestream.net.peers.handshake import Decision, LinkTable
 from lakestream.net.peers.link import ALIVE_NS, STALE_NS, Link
+from lakestream.net.tls import PeerCertificate
 from lakestream.ports import Clock
 from lakestream.protocol import peer_wire as wire
 from lakestream.protocol.peer_wire import Control, Hello, NodeInfo, PeerAddress
@@ -286,7 +288,7 @@ class RoutePeers:
         tls = self.options.tls
         if not self._open:
             link.abort("Server Shutdown")
-        elif tls is not None and tls.pinned_certs and link.key not in tls.pinned_certs:
+        elif tls is not None and tls.pinned_certs and not _is_pinned(link.certificate, tls):
             self._log.error(f"{link} - TLS handshake error: certificate not pinned")
             link.abort(HANDSHAKE_FAILED)
         elif link.target is not None:
@@ -380,9 +382,12 @@ class RoutePeers:
         link.tell(hello)
 
     def _authenticate(self, link: Link, hello: Hello) -> None:
-        """Check user and password of a node that dialled this one; a bcrypt hash is compared in a thread."""
-        user, password = self.options.user, self.options.password
-        if link.dialled or not user or hello.user != user:
+        """Check a node that dialled this one: by its certificate, if that is to tell, else by user and password. A
+        bcrypt hash is compared in a thread."""
+        user, password, tls = self.options.user, self.options.password, self.options.tls
+        if not link.dialled and tls is not None and (tls.verify_and_map or tls.known_urls):
+            self._greeted(link, hello, trusted=_is_known(link.certificate, self.options))
+        elif link.dialled or not user or hello.user != user:
             self._greeted(link, hello, trusted=link.dialled or not user)
         elif not is_hashed(password):
             self._greeted(link, hello, trusted=same_text(hello.password, password))
@@ -540,3 +545,23 @@ def parse_address(text: str) -> RouteUrl | None:
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         return None
     return RouteUrl(host, int(port))
+
+
+def _is_pinned(certificate: PeerCertificate | None, tls: TlsOptions) -> bool:
+    return certificate is not None and certificate.key_sha256 in tls.pinned_certs
+
+
+def _is_known(certificate: PeerCertificate | None, options: ClusterOptions) -> bool:
+    """Return True if a certificate names the host of a route, or the user of the cluster, by whichever is to count."""
+    tls = options.tls
+    if certificate is None or tls is None:
+        return False
+    hosts = [route.host.lower().split(".") for route in options.routes]
+    if tls.known_urls and any(_covers(name.lower().split("."), host) for name in certificate.names for host in hosts):
+        return True
+    return tls.verify_and_map and bool(options.user) and user_of(certificate, [options.user]) is not None
+
+
+def _covers(name: list[str], host: list[str]) -> bool:
+    """Return True if the labels of a certificate's name are those of a host, or all but the first, a `*`, are."""
+    return name == host or (len(name) == len(host) and name[0] == "*" and name[1:] == host[1:])
