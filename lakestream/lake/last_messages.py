@@ -27,6 +27,13 @@ class LastRequest(msgspec.Struct, frozen=True):
     most: int = MAX_SUBJECTS
 
 
+class LastWanted(msgspec.Struct, frozen=True):
+    """The last messages of a stream that a query wants: of the subjects that match a filter; of all without filters."""
+
+    stream: str
+    filters: tuple[str, ...] = ()
+
+
 class LastPage(msgspec.Struct, frozen=True, omit_defaults=True):
     """A part of the answer, as msgpack.
 

@@ -11,16 +11,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 import msgspec
 
 from lakestream.lake.flush import LAST
-from lakestream.lake.last_messages import PAGE, LastPage, LastRequest
+from lakestream.lake.last_messages import PAGE, LastPage, LastRequest, LastWanted
 from lakestream.ops.sql.processes import Process
 from lakestream.protocol.decoding import DECODE_ERRORS
-
-
-class WantedLast(msgspec.Struct, frozen=True):
-    """The last messages of one stream that a query wants, as its process says."""
-
-    stream: str
-    filters: list[str] = []
 
 
 class MentionedBy(msgspec.Struct, frozen=True):
@@ -28,7 +21,7 @@ class MentionedBy(msgspec.Struct, frozen=True):
 
     streams: list[str]
     lists: bool = False
-    last: list[WantedLast] = []
+    last: list[LastWanted] = []
 
 
 MENTIONED = msgspec.json.Decoder(MentionedBy)
@@ -43,12 +36,12 @@ async def nothing(subject: str, body: bytes) -> AsyncIterator[bytes]:
         yield each
 
 
-async def pass_on(wanted: Sequence[WantedLast], ask: AskLast, process: Process) -> None:
+async def pass_on(wanted: Sequence[LastWanted], ask: AskLast, process: Process) -> None:
     """Answer a process for everything that its query wants. Without a whole answer of the leader it is told so, and
     searches the table. Raises ProcessEnded."""
     for each in wanted:
         done = False
-        async for body in ask(f"{LAST}{each.stream}", msgspec.json.encode(LastRequest(each.filters))):
+        async for body in ask(f"{LAST}{each.stream}", msgspec.json.encode(LastRequest([*each.filters]))):
             try:
                 done = PAGE.decode(body).done
             except DECODE_ERRORS:

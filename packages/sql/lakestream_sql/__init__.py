@@ -21,6 +21,7 @@ In reading order:
 - `typed.py`: Typed views of JSON payloads: `<STREAM>_json` and `<STREAM>_json_misfits`.
 - `confined.py`: Confinement of queries to the tables of one account.
 - `child.py`: The program that answers queries for the server: `python -m lakestream_sql.child`.
+- `messages.py`: Messages between the server and a process that answers queries (child.py).
 - `batches.py`: Results in batches of limited size.
 - `command.py`: `lakestream sql`: SQL on the lake from a terminal, a pipe or a script.
 - `completion.py`: Completion of names at the prompt of `lakestream sql`.
@@ -29,6 +30,11 @@ In reading order:
 - `over_nats/`: SQL over NATS, in the server: the service `$LAKE.API.SQL`.
 """
 
+from typing import Literal
+
 TAIL_BYTES = 1 << 30
 """Default maximum size of one stream's uncompacted segments that are read into memory, in bytes. With a running
 compactor they are seconds of messages; the limit is reached where none runs."""
+
+Timestamps = Literal["commit", "message"]
+"""Meaning of TIMESTAMP AS OF on a stream's table: time of commits, as in Delta, or of messages, as in as_of."""

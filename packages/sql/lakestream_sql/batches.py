@@ -6,6 +6,7 @@ message may be.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -78,24 +79,14 @@ def _json(result: Result, counted: CountedRows, size: int, most: int) -> Iterato
         yield b"".join(lines)
 
 
-class _Parts:
-    """The sink of an Arrow stream: what was written since it was taken last."""
-
-    def __init__(self) -> None:
-        self._written = bytearray()
-        self.closed = False
-
-    def write(self, data: Any) -> int:
-        """Add bytes."""
-        self._written += data
-        return len(data)
-
-    def flush(self) -> None:
-        """Do nothing: there is no buffer beyond."""
+class _Parts(io.BytesIO):
+    """The sink of an Arrow stream."""
 
     def take(self) -> bytes:
-        """Return what was added."""
-        taken, self._written = bytes(self._written), bytearray()
+        """Return what was written since this was called last."""
+        taken = self.getvalue()
+        self.seek(0)
+        self.truncate()
         return taken
 
 
@@ -106,7 +97,7 @@ def _arrow(result: Result, counted: CountedRows, size: int, most: int) -> Iterat
     reader = result.batches(ARROW_ROWS)
     parts = _Parts()
     schema = _plain_schema(reader)
-    with pa.ipc.new_stream(pa.PythonFile(parts, mode="w"), schema) as stream:
+    with pa.ipc.new_stream(parts, schema) as stream:
         for batch in _read(reader, result):
             if schema != reader.schema:
                 batch = pa.RecordBatch.from_arrays([*map(_undictionaried, batch.columns)], schema=schema)

@@ -21,6 +21,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from lakestream.lake.last_messages import LastWanted
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import departures as departure_files
@@ -38,12 +39,11 @@ from lakestream.lake.table.at import (
 from lakestream.lake.table.log import TableLog, has_log
 from lakestream.lake.table.schema import REMOVED_COLUMN, Layout, column_names, doubled, literal
 from lakestream.log.format.departures import Point
-from lakestream_sql import buckets, last, typed
+from lakestream_sql import Timestamps, buckets, last, typed
 from lakestream_sql.buckets import View
 from lakestream_sql.explained import BadSql, SqlError, excerpt
-from lakestream_sql.mentions import Mention, Selection, TableAt, Travel, rows_of, scan
-from lakestream_sql.statements import Timestamps
-from lakestream_sql.uncompacted import LastIndex, LastWanted, LiveStreams, QueriedStream, StreamQuery
+from lakestream_sql.mentions import Mention, Travel, delta_scan
+from lakestream_sql.uncompacted import LastIndex, LiveStreams, QueriedStream, StreamQuery
 
 if TYPE_CHECKING:
     from lakestream.lake.table.json_schema import JsonSchema
@@ -82,7 +82,7 @@ class StreamCatalog:
         rows: returns the rows of a query of our own, which may read the Arrow tables beside it.
         live_streams: opens live views; None for the tables alone.
         prepare: creates a schema's functions in DuckDB.
-        place: returns the relation for a table's path and version.
+        place: returns the FROM item for a table's path and version.
         account: the only account whose streams have names; its own names need no account. None: all accounts.
         timestamps: the meaning of TIMESTAMP AS OF on a stream's table.
     """
@@ -94,7 +94,7 @@ class StreamCatalog:
         rows: Callable[[str, dict[str, Any]], list[tuple[Any, ...]]],
         live_streams: LiveStreams | None,
         prepare: Callable[[JsonSchema], None] = lambda _: None,
-        place: Callable[[str, int], TableAt] = TableAt,
+        place: Callable[[str, int], str] = delta_scan,
         account: str | None = None,
         timestamps: Timestamps = "commit",
     ) -> None:
@@ -321,21 +321,21 @@ class StatementSnapshot:
         self._text = text
         self._wanted = catalog.last_wanted(mentions)
         self._indexes: dict[LastWanted, LastIndex | None] = {}
-        self._found: dict[Mention, TableAt | Selection] = {}
+        self._found: dict[Mention, str] = {}
         self._sources = set[str]()
         self._typed_views = set[str]()
         self._live: dict[str, StreamQuery | None] = {}
         self._logs: dict[str, TableLog] = {}
         self._numbers = itertools.count(1)
         self.arrow: dict[str, Any] = {}
-        self.versions: set[TableAt] = set()
+        self.versions: set[str] = set()
 
     def sources(self) -> set[str]:
         """Return the queries that stand for what was located."""
         return self._sources
 
-    def locate(self, mention: Mention) -> TableAt | Selection | None:
-        """Return the relation; None for the name of no stream, which may be one of DuckDB's own.
+    def locate(self, mention: Mention) -> str | None:
+        """Return the SELECT of its rows; None for the name of no stream, which may be one of DuckDB's own.
 
         Raises:
             SqlError: UnknownStream, and so on.
@@ -349,10 +349,10 @@ class StatementSnapshot:
                 except UnknownStream:
                     return None
         found = self._counted(mention) or self._with_json(mention, self._relation(mention))
-        self._sources.add(rows_of(found))
+        self._sources.add(found)
         return found
 
-    def _counted(self, mention: Mention) -> Selection | None:
+    def _counted(self, mention: Mention) -> str | None:
         """Return as many rows as a stream has now, for a query that reads no column; None for any other."""
         is_plain = mention.last is None and mention.view is None and mention.travel is None
         if not mention.counted or not is_plain or not self._catalog.exists(mention.name):
@@ -362,12 +362,12 @@ class StatementSnapshot:
         if live is None or rows is None:
             return None
         if live.hidden:
-            assert live.table is not None  # Invariant: what is hidden is hidden in the table.
-            hidden = f"SELECT count(*) FROM {scan(live.table)} WHERE {live.hidden}"
+            assert live.table  # Invariant: what is hidden is hidden in the table.
+            hidden = f"SELECT count(*) FROM {live.table} WHERE {live.hidden}"
             rows -= int(self._catalog.rows(hidden, live.arrow)[0][0])
-        return Selection(f"SELECT true AS row FROM range({rows + live.tail.num_rows})")
+        return f"SELECT true AS row FROM range({rows + live.tail.num_rows})"
 
-    def _with_json(self, mention: Mention, found: TableAt | Selection) -> TableAt | Selection:
+    def _with_json(self, mention: Mention, found: str) -> str:
         """Return a stream's table with its payloads as JSON in a column `json`."""
         name = _table_name(mention)
         if mention.view is not None or name in self._typed_views or not self._catalog.stream(name).stream:
@@ -380,9 +380,9 @@ class StatementSnapshot:
             names = column_names(log.metadata_of(log.latest)["schemaString"])
         if "data" not in names or "json" in map(str.lower, names):
             return found
-        return Selection(f"SELECT *, {_JSON} AS json FROM {_source(found)}")
+        return f"SELECT *, {_JSON} AS json FROM ({found})"
 
-    def _relation(self, mention: Mention) -> TableAt | Selection:
+    def _relation(self, mention: Mention) -> str:
         key = msgspec.structs.replace(mention, place=0)
         if (found := self._found.get(key)) is None:
             try:
@@ -391,7 +391,7 @@ class StatementSnapshot:
                 raise BadSql(str(error), self._text, mention.place) from None
         return found
 
-    def _locate(self, mention: Mention) -> TableAt | Selection:
+    def _locate(self, mention: Mention) -> str:
         if mention.view is not None:
             return self._derived(mention, mention.view)
         if (view := self._typed(mention)) is not None:
@@ -415,13 +415,15 @@ class StatementSnapshot:
         else:
             at_ns = self._micros(travel.value, mention, "TIMESTAMP AS OF") * _MICRO
             version = version_for_commit_time(log, at_ns, time.time_ns())
-        return self._table(log.table, version)
+        return _every(self._table(log.table, version))
 
-    def _derived(self, mention: Mention, view: View | Literal["misfits"]) -> TableAt | Selection:
+    def _derived(self, mention: Mention, view: View | Literal["misfits"]) -> str:
         """Return the table of a bucket, or of misfits."""
         listed = f"{mention.name}_misfits"
-        name = listed if self._catalog.exists(listed) else mention.name + typed.MISFITS_SUFFIX
-        base = _rows_of(mention) if view != "misfits" else msgspec.structs.replace(mention, name=name, view=None)
+        base = msgspec.structs.replace(mention, view=None, subject=None)
+        if view == "misfits":
+            name = listed if self._catalog.exists(listed) else mention.name + typed.MISFITS_SUFFIX
+            base = msgspec.structs.replace(mention, name=name, view=None)
         try:
             found = self._relation(base)
         except UnknownStream:
@@ -434,10 +436,9 @@ class StatementSnapshot:
             ) from None
         if view == "misfits":
             return found
-        rows = _source(found)
-        return Selection(buckets.select(view, rows, self._columns(rows)))
+        return buckets.select(view, f"({found})", self._columns(f"({found})"))
 
-    def _typed(self, mention: Mention) -> Selection | None:
+    def _typed(self, mention: Mention) -> str | None:
         """Return a stream's view with typed columns, ORDERS_json; None for any other name."""
         name = _table_name(mention)
         suffix = _suffix(name)
@@ -453,11 +454,11 @@ class StatementSnapshot:
         if (table := self._catalog.typed(base.name)) is None:
             return None
         self._typed_views.add(name)
-        found, source = json_schema.parse(table.text), _source(located)
+        found, source = json_schema.parse(table.text), f"({located})"
         self._catalog.prepare(found)
         if suffix == typed.MISFITS_SUFFIX:
-            return Selection(typed.misfits_sql(found, source))
-        return Selection(typed.view_sql(found, source, table.columns, doubled))
+            return typed.misfits_sql(found, source)
+        return typed.view_sql(found, source, table.columns, doubled)
 
     def _columns(self, source: str) -> list[str]:
         """Return the columns of a FROM item."""
@@ -468,24 +469,23 @@ class StatementSnapshot:
             log = self._logs[mention.name] = self._catalog.log(mention, self._text)
         return log
 
-    def _table(self, path: str, version: int) -> TableAt:
+    def _table(self, path: str, version: int) -> str:
         table = self._catalog.place(path, version)
         self.versions.add(table)
         return table
 
     # ---- now
 
-    def _current(self, mention: Mention) -> TableAt | Selection:
+    def _current(self, mention: Mention) -> str:
         live = self._view(mention)
         if live is None:
             log = self._log(mention)
-            return self._table(log.table, log.latest)
+            return _every(self._table(log.table, log.latest))
         found = self._union(live)
-        if live.table is None or not (partition := _partition(live.layout, mention.subject)):
-            return found
-        return Selection(f"SELECT * FROM {_source(found)} WHERE {partition}")
+        partition = _partition(live.layout, mention.subject) if live.table else ""
+        return f"SELECT * FROM ({found}) WHERE {partition}" if partition else found
 
-    def _last(self, mention: Mention) -> Selection:
+    def _last(self, mention: Mention) -> str:
         """Return the last message of each subject: by the server's index, or where there is none from all messages."""
         every = msgspec.structs.replace(mention, last=None, pattern="", subject=None)
         filters, found = mention.last or (), None
@@ -498,8 +498,8 @@ class StatementSnapshot:
             self.arrow.update(found[1])
             sql = found[0]
         else:
-            sql = last.by_search(_source(self._relation(every)), filters)
-        return Selection(f"SELECT * FROM ({sql}) WHERE {last.matching([mention.pattern])}" if mention.pattern else sql)
+            sql = last.by_search(f"({self._relation(every)})", filters)
+        return f"SELECT * FROM ({sql}) WHERE {last.matching([mention.pattern])}" if mention.pattern else sql
 
     def _view(self, mention: Mention) -> StreamQuery | None:
         """Return the live view of a stream; None where only a table can be read."""
@@ -516,17 +516,14 @@ class StatementSnapshot:
                 self.arrow.update(live.arrow)
         return self._live[mention.name]
 
-    def _union(self, live: StreamQuery) -> TableAt | Selection:
-        if live.table is not None:
+    def _union(self, live: StreamQuery) -> str:
+        if live.table:
             self.versions.add(live.table)
-        if live.sql is not None:
-            return Selection(live.sql)
-        assert live.table is not None
-        return live.table
+        return live.sql
 
     # ---- as of a moment of the stream
 
-    def _as_of(self, mention: Mention, travel: Travel) -> Selection:
+    def _as_of(self, mention: Mention, travel: Travel) -> str:
         point = self._point(travel, mention)
         log, found = self._version(mention, point)
         if not found.complete and (live := self._view(mention)) is not None:
@@ -536,16 +533,16 @@ class StatementSnapshot:
             if not found.complete and live.view.departures is not None and self._catalog.live_streams is not None:
                 live = self._catalog.live_streams.at(live, point, next(self._numbers))
                 self.arrow.update(live.arrow)
-                return Selection(f"SELECT * FROM {_source(self._union(live))} WHERE {_held(point, live.archive)}")
+                return f"SELECT * FROM ({self._union(live)}) WHERE {_held(point, live.archive)}"
             if not found.complete and _reaches(point, live):
                 # Messages stored by then have not reached the table yet.
-                return Selection(f"SELECT * FROM {_source(self._union(live))} WHERE {_held(point, live.archive)}")
+                return f"SELECT * FROM ({self._union(live)}) WHERE {_held(point, live.archive)}"
         if log is None:
             raise self._catalog.unknown(mention, self._text)
         if found.version is None:
-            return Selection(f"SELECT * FROM {scan(self._table(log.table, log.latest))} WHERE false")
+            return f"{_every(self._table(log.table, log.latest))} WHERE false"
         table = self._table(log.table, found.version)
-        held = _held(point, REMOVED_COLUMN in self._columns(scan(table)))
+        held = _held(point, REMOVED_COLUMN in self._columns(table))
         gone = departure_files.gone_as_of(self._catalog.storage, log.table, found)
         if gone.runs:
             import pyarrow as pa
@@ -553,7 +550,7 @@ class StatementSnapshot:
             name = f"left_{next(self._numbers)}"
             self.arrow[name] = pa.table({"seq": departure_files.sequences(gone)})
             held += f" AND seq NOT IN (SELECT seq FROM {name})"
-        return Selection(f"SELECT * FROM {scan(table)} WHERE {held}")
+        return f"{_every(table)} WHERE {held}"
 
     def _version(self, mention: Mention, point: Point) -> tuple[TableLog | None, TableAsOf]:
         """Return the version for a point; no log where there is no table yet."""
@@ -616,14 +613,8 @@ def _partition(layout: Layout | None, subject: str | None) -> str:
     return " AND ".join(f"{name} = {literal(token)}" if token else f"{name} IS NULL" for name, token in found)
 
 
-def _source(found: TableAt | Selection) -> str:
-    """Return the FROM item."""
-    return scan(found) if isinstance(found, TableAt) else f"({found.sql})"
-
-
-def _rows_of(mention: Mention) -> Mention:
-    """Return the stream of a bucket, as the view mentions it."""
-    return msgspec.structs.replace(mention, view=None, subject=None)
+def _every(table: str) -> str:
+    return f"SELECT * FROM {table}"
 
 
 def _held(point: Point, archive: bool) -> str:
@@ -633,7 +624,7 @@ def _held(point: Point, archive: bool) -> str:
 
 def _reaches(point: Point, live: StreamQuery) -> bool:
     """Return True if a point is after the first message that is not in the table yet."""
-    if live.table is None:
+    if not live.table:
         return True
     return point.seq > live.view.table_last_seq if point.seq else point.before_ns > (live.tail_begins_ns or NEVER)
 

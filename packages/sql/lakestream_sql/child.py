@@ -1,10 +1,10 @@
 """The program that answers queries for the server: `python -m lakestream_sql.child`.
 
-Belongs here: the messages between it and the server, and the limits of a process and of a result. It serves one
-account, one query at a time, and may be killed at any moment. A message is its length (4 bytes, big-endian), a letter
-for its kind, and JSON. The server's first message names lake and account, and is answered once queries are taken. A
-query is answered in two steps, so that the server can judge which streams it reads, and have their newest messages
-staged.
+Belongs here: the order of messages with the server (messages.py), and the limits of a process and of a result. It
+serves one account, one query at a time, and may be killed at any moment. A message is its length (4 bytes, big-endian),
+a letter for its kind, and JSON. The server's first message names lake and account, and is answered once queries are
+taken. A query is answered in two steps, so that the server can judge which streams it reads, and have their newest
+messages staged.
 
 The console gets a result as a whole; the JSON is that of the HTTP response: the server passes it on as it is. Other
 users get the columns, then batches (batches.py) and a summary, each when the server asks for it.
@@ -22,18 +22,29 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
 from lakestream.lake.errors import LakeError, LakeSilent
 from lakestream.lake.last_messages import PAGE, LastPage
 from lakestream.lake.values import as_json
+from lakestream.protocol.sql import ResultColumn
+from lakestream_sql.messages import (
+    Ask,
+    ChildReady,
+    Failure,
+    Judgement,
+    MentionedStreams,
+    Open,
+    QueryAnswer,
+    QueryColumns,
+    Summary,
+)
 
 if TYPE_CHECKING:
     from lakestream_sql.session import Session
     from lakestream_sql.statements import Bindings
-    from lakestream_sql.uncompacted import LastWanted
 
 MAX_DATA_BYTES = 4 << 30
 """Memory of the process (4 GiB), DuckDB's own limit included; a query that needs more fails."""
@@ -45,88 +56,6 @@ TAIL_BYTES = 256 << 20
 """Bytes of a stream's uncompacted segments that are read (256 MiB)."""
 
 _LENGTH = struct.Struct(">I")
-
-
-class Open(msgspec.Struct, frozen=True):
-    """The first message: the lake's root, the account whose streams are served, and what DuckDB may use (0: the
-    defaults)."""
-
-    lake: str
-    account: str
-    memory: int = 0
-    threads: int = 0
-
-
-class Ask(msgspec.Struct, frozen=True):
-    """A query, with the limits of its result.
-
-    `form`: of the result; `whole`: one answer for the console. `max_rows` 0: no limit. `batch_bytes`: size of a batch;
-    a row that needs more than `max_batch_bytes` is an error. `describe`: the columns are wanted, and no rows.
-    """
-
-    query: str
-    max_rows: int
-    max_bytes: int = 0
-    form: Literal["whole", "json", "arrow"] = "whole"
-    batch_bytes: int = 0
-    max_batch_bytes: int = 0
-    parameters: dict[str, bool | int | float | str | None] = {}
-    as_of: int | str | None = None
-    describe: bool = False
-    engine: Literal["duckdb", "spark"] = "duckdb"
-
-
-class ChildReady(msgspec.Struct, frozen=True):
-    """The process takes queries."""
-
-
-class MentionedStreams(msgspec.Struct, frozen=True):
-    """The streams that a query reads; `lists`: it shows the names of all. `last`: what the server has to answer for
-    from the streams' indexes (lakestream/lake/last_messages.py), page by page, before it decides."""
-
-    streams: list[str]
-    lists: bool = False
-    last: list[LastWanted] = []
-
-
-class Judgement(msgspec.Struct, frozen=True):
-    """The server's decision after the streams of a query, and before each batch and the summary: to go on, or to end
-    without an answer."""
-
-    go: bool
-
-
-class QueryAnswer(msgspec.Struct, frozen=True):
-    """The result of a query."""
-
-    columns: list[dict[str, str]]
-    rows: list[list[Any]]
-    truncated: bool
-    elapsed_ms: int
-
-
-class QueryColumns(msgspec.Struct, frozen=True):
-    """The columns of a result that comes in batches. Only where no rows follow: `schema`: of Arrow, as a message;
-    `parameters`: names of those in the query."""
-
-    columns: list[dict[str, str]]
-    schema: bytes = b""
-    parameters: list[str] = []
-
-
-class Summary(msgspec.Struct, frozen=True):
-    """The end of a result that came in batches. `truncated`: there are more rows than were asked for."""
-
-    rows: int
-    truncated: bool
-
-
-class Failure(msgspec.Struct, frozen=True):
-    """The error of a query. `code`: 400 for a query that cannot be answered, 403 for one that may not, 404 for an
-    unknown stream, 413 for a result that does not fit, 500 and 503 if the process ends with it."""
-
-    error: str
-    code: int = 400
 
 
 FAILED, UNAVAILABLE = 500, 503
@@ -146,14 +75,11 @@ def main() -> None:
     opened = _open.decode(messages.get())
     _limit(opened.lake)
     try:
-        import duckdb
-
         from lakestream.extras import ExtraMissing
         from lakestream.lake.storage import paths
         from lakestream.lake.storage.probe import require_answer
-        from lakestream_sql import explained
         from lakestream_sql.confined import BOUNDS, QueryBounds
-        from lakestream_sql.session import EngineFailed, Session, SqlError  # loads DuckDB
+        from lakestream_sql.session import EngineFailed, Session  # loads DuckDB
 
         if opened.memory:
             _limit_memory(opened.memory + BESIDE_BYTES)
@@ -180,8 +106,6 @@ def main() -> None:
             failure = Failure(_public(error, opened.lake), _code(error))
         except ExtraMissing as error:
             failure = Failure(str(error), UNAVAILABLE)
-        except duckdb.Error as error:  # while rows are fetched
-            failure = Failure(_public(SqlError(explained.first_line(error)), opened.lake))
         except RecursionError:
             failure = Failure("the query is nested too deeply")
         except MemoryError:
@@ -348,8 +272,8 @@ def _answer(result: Any, ask: Ask, began: float) -> QueryAnswer:
     )
 
 
-def _columns(names: Iterable[str], types: Iterable[str]) -> list[dict[str, str]]:
-    return [{"name": name, "type": kind} for name, kind in zip(names, types, strict=True)]
+def _columns(names: Iterable[str], types: Iterable[str]) -> list[ResultColumn]:
+    return [*map(ResultColumn, names, types)]
 
 
 def _rows(result: Iterable[tuple[Any, ...]], ask: Ask) -> tuple[list[list[Any]], bool]:

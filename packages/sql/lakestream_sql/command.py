@@ -11,9 +11,8 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Protocol
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol
 
 import typer
 
@@ -28,7 +27,7 @@ from lakestream.lake.storage import lake as lakes
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.probe import require_answer
 from lakestream.spark import ENTRY_POINTS
-from lakestream_sql import TAIL_BYTES
+from lakestream_sql import TAIL_BYTES, Timestamps
 from lakestream_sql.completion import DELIMITERS, Completer
 from lakestream_sql.tokens import Language, split
 
@@ -50,26 +49,7 @@ Write SQL as DuckDB has it and end it with a semicolon; it may span lines. Table
 .quit    leave (so does Ctrl-D); Ctrl-C drops what is typed, or stops the query"""
 
 
-class RowFormat(StrEnum):
-    """Output format of rows."""
-
-    table = "table"
-    csv = "csv"
-    json = "json"
-
-
-class SqlEngine(StrEnum):
-    """Query engine."""
-
-    duckdb = "duckdb"
-    spark = "spark"
-
-
-class Timestamps(StrEnum):
-    """Meaning of TIMESTAMP AS OF on a stream's table."""
-
-    commit = "commit"
-    message = "message"
+RowFormat = Literal["table", "csv", "json"]
 
 
 class Answerer(Protocol):
@@ -93,13 +73,11 @@ def sql(
         typer.Option("-q", "--query", help="Run one query and exit. Without it, open an interactive prompt."),
     ] = None,
     lake: LakeOption = None,
-    format: Annotated[RowFormat, typer.Option("--format", "-f", help="Output format.")] = RowFormat.table,
+    format: Annotated[RowFormat, typer.Option("--format", "-f", help="Output format.")] = "table",
     committed: Annotated[
         bool, typer.Option("--committed", help="Read only committed tables, without the newest messages.")
     ] = False,
-    engine: Annotated[
-        SqlEngine, typer.Option(help="Query engine; spark: Spark SQL on committed tables.")
-    ] = SqlEngine.duckdb,
+    engine: Annotated[Language, typer.Option(help="Query engine; spark: Spark SQL on committed tables.")] = "duckdb",
     server: Annotated[
         str | None,
         typer.Option(
@@ -124,7 +102,7 @@ def sql(
     timestamps: Annotated[
         Timestamps,
         typer.Option("--timestamp-as-of", help="Meaning of TIMESTAMP AS OF: time of commits, or of messages (as_of)."),
-    ] = Timestamps.commit,
+    ] = "commit",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, the same as --format json.")] = False,
 ) -> None:
     """Query the lake: DuckDB's SQL over the streams, with TIMESTAMP AS OF, VERSION AS OF and as_of()."""
@@ -144,13 +122,12 @@ def sql(
 
         return _session(engine, root, committed, FlushServer(server, login.login), tail_bytes, timestamps)
 
-    if url and timestamps != Timestamps.commit:
+    if url and timestamps != "commit":
         complain("--timestamp-as-of is for queries of a lake's files; over NATS write as_of('ORDERS', T)")
         raise typer.Exit(1)
-    language: Language = "spark" if engine == SqlEngine.spark else "duckdb"
     try:
-        with contextlib.closing(_connect(url, login.login, stream, language) if url else open_lake()) as session:
-            shell = _Shell(session, RowFormat.json if as_json else format, language)
+        with contextlib.closing(_connect(url, login.login, stream, engine) if url else open_lake()) as session:
+            shell = _Shell(session, "json" if as_json else format, engine)
             if (asked := text if query is None else query) is not None:
                 code = shell.script(asked)
             elif sys.stdin.isatty():
@@ -176,21 +153,16 @@ def _connect(url: str, login: ServerCredentials, stream: str, engine: Language) 
 
 
 def _session(
-    engine: SqlEngine, lake: str | Path, committed: bool, server: FlushServer, tail_bytes: int, timestamps: Timestamps
+    engine: Language, lake: str | Path, committed: bool, server: FlushServer, tail_bytes: int, timestamps: Timestamps
 ) -> Answerer:
-    if engine == SqlEngine.spark:
+    if engine == "spark":
         opened = extras.load(ENTRY_POINTS, "engine", "lake", "--engine spark")
-        spark: Answerer = opened(lake, timestamps=timestamps.value)
+        spark: Answerer = opened(lake, timestamps=timestamps)
         return spark
     from lakestream_sql.session import Session  # loads DuckDB
 
     return Session(
-        lake,
-        committed=committed,
-        server=server,
-        tail_bytes=tail_bytes,
-        notify=complain,
-        timestamps=timestamps.value,
+        lake, committed=committed, server=server, tail_bytes=tail_bytes, notify=complain, timestamps=timestamps
     )
 
 

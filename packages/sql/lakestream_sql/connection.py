@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 _PACKAGE = "duckdb_extension_"
 
-MACROS = (
-    # typeof() is constant for a column, so that DuckDB keeps only the branch that applies.
+# typeof() is constant for a column, so that DuckDB keeps only the branch that applies.
+_TEXT = (
     "CREATE MACRO text(x) AS CASE typeof(x) WHEN 'BLOB' THEN decode(TRY_CAST(x AS BLOB), 'replace') "
-    "ELSE CAST(x AS VARCHAR) END",
+    "ELSE CAST(x AS VARCHAR) END"
 )
-"""Functions of ours in SQL: the text of a payload, in which `?` is what is not UTF-8."""
+"""A function of ours: the text of a payload, in which `?` is what is not UTF-8."""
 
 
 class ExtensionMissing(SqlError):
@@ -89,8 +89,7 @@ def connect(root: str, *, itself: bool) -> tuple[duckdb.DuckDBPyConnection, Stor
     connection.execute("SET GLOBAL errors_as_json = true")
     # The footers of ten million messages are 1.3 MB: without this, a fifth of the time of WHERE subject = '…'.
     connection.execute("SET GLOBAL parquet_metadata_cache = true")
-    for macro in MACROS:
-        connection.execute(macro)
+    connection.execute(_TEXT)
     if remote:
         try:
             connection.execute(_secret(root))

@@ -20,7 +20,7 @@ from lakestream.lake.table.actions import AddFile, locate
 from lakestream.lake.table.log import TableLog, TableVersion
 from lakestream.lake.table.scan import Scan
 from lakestream.lake.table.schema import doubled, literal
-from lakestream_sql.mentions import TableAt
+from lakestream_sql.mentions import delta_scan
 
 if TYPE_CHECKING:
     import duckdb
@@ -46,16 +46,16 @@ class FileViews:
         self._connection = connection
         self._stored = files
         self._numbers = itertools.count(1)
-        self._known: dict[tuple[str, str], TableAt] = {}
+        self._known: dict[tuple[str, str], str] = {}
 
-    def place(self, path: str, version: int) -> TableAt:
-        """Return the relation for a table at a version."""
+    def place(self, path: str, version: int) -> str:
+        """Return the FROM item for a table at a version."""
         if self._stored is None and not self._storage.exists(paths.clone_entry(self._storage.root, path)):
-            return TableAt(path, version)
+            return delta_scan(path, version)
         # A table that was created again may have the same version; the commit's tag tells.
         key = path, TableLog(open_storage(path), path).tag(version) or str(version)
         if (known := self._known.get(key)) is None:
-            known = self._known[key] = TableAt(path, version, self._view(path, version))
+            known = self._known[key] = self._view(path, version)
         return known
 
     def _view(self, path: str, version: int) -> str:

@@ -55,7 +55,7 @@ def by_index(
     seqs, subjects = index.seqs[table], index.subjects.filter(pa.array(table))
     selects, arrow = list[str](), dict[str, Any]()
     names = [*view.columns, *view.typed_names]
-    if live.table is not None and (len(seqs) or view.typed_names):  # whose columns the tail may lack
+    if live.table and (len(seqs) or view.typed_names):  # whose columns the tail may lack
         if not len(seqs):
             where = "false"
         elif len(seqs) <= LISTED:
@@ -69,7 +69,7 @@ def by_index(
             )
         plain = msgspec.structs.replace(view, hidden=departure_files.DeletedMessages())  # none of them is hidden
         selects.append(plain.table_sql(live.source, names, where))
-    if live.table is not None and len(lost):
+    if live.table and len(lost):
         selects.append(by_search(f"({view.table_sql(live.source, names, f'subject IN ({_list(lost)})')})"))
     if newest.num_rows or not selects:
         arrow[f"newest_{number}"] = newest

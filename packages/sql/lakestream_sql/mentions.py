@@ -1,7 +1,6 @@
 """The tables that a query mentions, and what takes their places.
 
-Belongs here: names with dots between them as tables of the lake, their times, and the relations in DuckDB's SQL that
-catalog.py finds for them.
+Belongs here: names with dots between them as tables of the lake, and their times.
 """
 
 from __future__ import annotations
@@ -48,34 +47,13 @@ class Mention(msgspec.Struct, frozen=True):
     counted: bool = False
 
 
-class TableAt(msgspec.Struct, frozen=True):
-    """A Delta table at a version, to replace a mention; where DuckDB cannot read it, the view of this name."""
-
-    path: str
-    version: int
-    view: str = ""
+def delta_scan(path: str, version: int) -> str:
+    """Return the FROM item with which DuckDB reads a Delta table at a version."""
+    return f"delta_scan({literal(path)}, version = {version})"
 
 
-class Selection(msgspec.Struct, frozen=True):
-    """A SELECT in DuckDB's SQL, to replace a mention."""
-
-    sql: str
-
-
-def rows_of(found: TableAt | Selection) -> str:
-    """Return the query for all rows of a relation."""
-    return f"SELECT * FROM {scan(found)}" if isinstance(found, TableAt) else found.sql
-
-
-def scan(table: TableAt) -> str:
-    """Return the relation with which DuckDB reads a table at a version."""
-    if table.view:
-        return table.view
-    return f"delta_scan({literal(table.path)}, version = {table.version})"
-
-
-Locate = Callable[[Mention], TableAt | Selection | None]
-"""Resolves a mentioned table; None for a name that is DuckDB's to know. Raises SqlError."""
+Locate = Callable[[Mention], str | None]
+"""Resolves a mentioned table to a SELECT; None for a name that is DuckDB's to know. Raises SqlError."""
 
 
 def mentioned(names: tuple[str, ...], travel: Travel | None, place: int) -> Mention | None:

@@ -22,7 +22,7 @@ import msgspec
 
 from lakestream.lake.storage import paths
 from lakestream.lake.table.at import KEEP_MORE
-from lakestream_sql import TAIL_BYTES, buckets, explained, statements
+from lakestream_sql import TAIL_BYTES, Timestamps, buckets, explained, statements
 from lakestream_sql.catalog import StatementSnapshot, StreamCatalog, UnknownStream
 from lakestream_sql.confined import BOUNDS, Checker, QueryBounds, confine
 from lakestream_sql.connection import connect, extension_path, reads_tables
@@ -30,12 +30,12 @@ from lakestream_sql.explained import BadSql, SqlError
 from lakestream_sql.file_views import FileViews
 from lakestream_sql.mentions import Mention
 from lakestream_sql.parser import SqlParser, characters
-from lakestream_sql.statements import NO_BINDINGS, Bindings, Statement, Timestamps, parse, rewrite
+from lakestream_sql.statements import NO_BINDINGS, Bindings, Statement, parse, rewrite
 from lakestream_sql.typed import prepare_duckdb
-from lakestream_sql.uncompacted import FlushServer, LastWanted, LiveStreams, index_of
+from lakestream_sql.uncompacted import FlushServer, LiveStreams, index_of
 
 if TYPE_CHECKING:
-    from lakestream.lake.last_messages import LastPage
+    from lakestream.lake.last_messages import LastPage, LastWanted
     from lakestream.lake.table.json_schema import JsonSchema
 
 __all__ = ["BadSql", "Result", "Session", "SqlError", "UnknownStream", "extension_path"]

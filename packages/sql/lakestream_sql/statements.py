@@ -26,7 +26,7 @@ import msgspec
 from lakestream.lake.table.schema import doubled, literal
 from lakestream_sql import buckets
 from lakestream_sql.explained import BadSql, DuckdbError, advised, is_sparks
-from lakestream_sql.mentions import Locate, Mention, Travel, mentioned, rows_of
+from lakestream_sql.mentions import Locate, Mention, Travel, mentioned
 from lakestream_sql.narrowing import LAST, constant_text, is_bare, is_filter, is_last, narrowed
 from lakestream_sql.parser import SqlParser, Unparsed, characters, nodes
 from lakestream_sql.tokens import Edit, Edited, SqlToken, closing, significant, split, tokens
@@ -50,8 +50,6 @@ class Bindings(msgspec.Struct, frozen=True):
 
 
 NO_BINDINGS = Bindings()
-Timestamps = Literal["commit", "message"]
-"""Meaning of TIMESTAMP AS OF on a stream's table: time of commits, as in Delta, or of messages, as in as_of."""
 
 
 class TableReference(msgspec.Struct, frozen=True):
@@ -122,7 +120,7 @@ def rewrite(statement: Statement, locate: Locate) -> Edited:
         if (found := locate(each.mention)) is not None:
             # DuckDB inlines the SELECT into the query. It leaves out the virtual columns of a table, which name files
             # of this machine (`filename`) or make DuckDB fail for good (`rowid`).
-            relation = f"{each.before}query({literal(rows_of(found))}){each.behind}"
+            relation = f"{each.before}query({literal(found)}){each.behind}"
             edits += [Edit(each.start, each.end, relation), *each.qualifiers]
     return Edited(statement.sql, list(dict.fromkeys(edits)))
 

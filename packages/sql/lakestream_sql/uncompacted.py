@@ -22,7 +22,7 @@ from lakestream.lake.flush import (
     StreamNotFound,
     connect,
 )
-from lakestream.lake.last_messages import LastPage
+from lakestream.lake.last_messages import LastPage, LastWanted
 from lakestream.lake.staging import staging
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
@@ -31,7 +31,7 @@ from lakestream.lake.table.departures import DeletedMessages
 from lakestream.lake.table.schema import REMOVED_COLUMN, Layout, doubled
 from lakestream.lake.view import DecodedParts, Followers, StreamView, open_view
 from lakestream_sql.explained import SqlError
-from lakestream_sql.mentions import TableAt, scan
+from lakestream_sql.mentions import delta_scan
 
 if TYPE_CHECKING:
     from lakestream.log.format.departures import Point
@@ -47,13 +47,6 @@ class QueriedStream(msgspec.Struct, frozen=True):
     stream: str
     table: str
     name: str
-
-
-class LastWanted(msgspec.Struct, frozen=True):
-    """The last messages of a stream that a query wants: of the subjects that match a filter; of all without filters."""
-
-    stream: str
-    filters: tuple[str, ...]
 
 
 class LastIndex(msgspec.Struct, frozen=True):
@@ -128,16 +121,16 @@ class UncompactedTooLarge(SqlError):
 class StreamQuery(msgspec.Struct, frozen=True):
     """A stream's live view for one statement, as SQL for DuckDB.
 
-    `sql` is a SELECT that reads the Arrow tables `arrow`, by name; None where the table alone is all. `table` is None
-    while there is none; `source` is the FROM item of it. `layout`: the table's layout if it is one of lakestream's.
+    `sql` is a SELECT that reads the Arrow tables `arrow`, by name. `table` is the FROM item of the table, "" while
+    there is none; `source` is that without empty columns. `layout`: the table's layout if it is one of lakestream's.
     `tail`: the uncompacted messages. `hidden`: the condition for rows of the table that are left out; "" for none.
     """
 
-    table: TableAt | None
+    table: str
     source: str
     layout: Layout | None
     archive: bool
-    sql: str | None
+    sql: str
     arrow: dict[str, Any]
     tail: Any
     hidden: str
@@ -157,7 +150,7 @@ class LiveStreams:
         server: the server to ask to stage its newest messages; None for none.
         tail_bytes: see `TAIL_BYTES`.
         notify: gets a line, once, when no server answers.
-        place: returns the relation for a table's path and version.
+        place: returns the FROM item for a table's path and version.
 
     Attributes:
         given: the last messages that the caller has asked a server for.
@@ -169,7 +162,7 @@ class LiveStreams:
         server: FlushServer | None,
         tail_bytes: int,
         notify: Callable[[str], None],
-        place: Callable[[str, int], TableAt] = TableAt,
+        place: Callable[[str, int], str] = delta_scan,
     ) -> None:
         self._root = root
         self._storage = open_storage(root)
@@ -306,14 +299,14 @@ class LiveStreams:
         size = sum(part.size for part in view.parts)
         if size > self._tail_bytes:
             raise UncompactedTooLarge(view.stream, size, self._tail_bytes)
-        table, seen = None if view.version is None else self._place(view.table, view.version), view
-        source = "" if table is None else _filled(scan(table), view)
+        table, seen = "" if view.version is None else self._place(view.table, view.version), view
+        source = table and _filled(table, view)
         selects: list[str] = []
         arrow: dict[str, Any] = {}
         rows = view.tail(self._kept(view))
         as_it_is, hidden = REMOVED_COLUMN if view.has_removed else None, view.hidden_sql() or ""
         is_whole = not rows.num_rows and not view.hidden_sql() and view.removed_sql() == as_it_is
-        if table is not None and not (is_whole and source == scan(table)):
+        if table and not (is_whole and source == table):
             where = ""
             if len(view.hidden.removed) + len(view.hidden.runs) > MANY_REMOVED:
                 gone = [pa.array(view.hidden.removed, pa.int64()), pa.array(departure_files.sequences(view.hidden))]
@@ -324,8 +317,8 @@ class LiveStreams:
                 hidden = f"NOT ({where})" + (f" OR {floor}" if (floor := view.hidden_sql()) else "")
             names = [*view.columns, *view.typed_names]
             selects.append(view.table_sql(source, names, where))
-        if table is None or rows.num_rows:
+        if not table or rows.num_rows:
             arrow[f"tail_{number}"] = rows
             selects.append(selected(f"tail_{number}", rows))
-        sql = " UNION ALL BY NAME ".join(selects) or None
+        sql = " UNION ALL BY NAME ".join(selects) or f"SELECT * FROM {table}"
         return StreamQuery(table, source, view.layout, REMOVED_COLUMN in view.columns, sql, arrow, rows, hidden, seen)

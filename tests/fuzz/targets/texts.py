@@ -19,7 +19,7 @@ from lakestream.protocol import jwt
 from lakestream.protocol.jwt import JwtError
 from lakestream_sql import tokens
 from lakestream_sql.explained import SqlError
-from lakestream_sql.mentions import Mention, Selection, TableAt
+from lakestream_sql.mentions import Mention, delta_scan
 from lakestream_sql.parser import SqlParser
 from lakestream_sql.statements import parse, rewrite
 from tests import certificates
@@ -161,8 +161,8 @@ def _jwt_seeds() -> list[bytes]:
 # ---------------------------------------------------------------------- SQL
 
 
-def _locate(mention: Mention) -> TableAt | Selection:
-    return TableAt("/lake/t", 3) if mention.travel is None else Selection("SELECT 1 AS seq")
+def _locate(mention: Mention) -> str:
+    return f"SELECT * FROM {delta_scan('/lake/t', 3)}" if mention.travel is None else "SELECT 1 AS seq"
 
 
 @functools.cache

@@ -115,7 +115,7 @@ def test_columns_of_all_types_are_read_also_from_files_that_lack_some(tmp_path: 
     place = FileViews(str(tmp_path), connection, files).place(table, 1)
     found = connection.execute(
         "SELECT seq, subject, place.zip, place.lines[1].n, filename, price, paid, day, "
-        f"\"at\" = '2026-05-01 12:00:00+00', total, big, tags, raw, labels['k'] FROM {place.view} ORDER BY seq"
+        f"\"at\" = '2026-05-01 12:00:00+00', total, big, tags, raw, labels['k'] FROM {place} ORDER BY seq"
     ).fetchall()
     assert found == [
         (1, "a", "1", *[None] * 11),

@@ -9,7 +9,7 @@ import pytest
 
 from lakestream.lake.table.schema import literal
 from lakestream_sql.explained import BadSql, SqlError
-from lakestream_sql.mentions import Mention, Selection, TableAt, Travel
+from lakestream_sql.mentions import Mention, Travel, delta_scan
 from lakestream_sql.parser import SqlParser
 from lakestream_sql.statements import Statement, parse, rewrite
 from lakestream_sql.tokens import split, tokens
@@ -26,15 +26,15 @@ def scan(name: str = "streams/ORDERS", version: int = 7) -> str:
     return f"query({literal(f'SELECT * FROM delta_scan({literal(name)}, version = {version})')})"
 
 
-def locate(mention: Mention) -> TableAt | Selection | None:
+def locate(mention: Mention) -> str | None:
     """Return version 7 or the requested one; 3 for a time; a SELECT for as_of; None for the name `nothing`."""
     name, travel = mention.name, mention.travel
     if name == "streams/nothing":
         return None
     if travel is not None and travel.kind == "MESSAGES":
-        return Selection(f"SELECT '{name}', {travel.value}")
+        return f"SELECT '{name}', {travel.value}"
     version = 7 if travel is None else 3 if travel.kind == "TIMESTAMP" else int(travel.value)
-    return TableAt(name, version)
+    return f"SELECT * FROM {delta_scan(name, version)}"
 
 
 def one(text: str) -> Statement:
@@ -132,11 +132,11 @@ def rewritten(text: str) -> str:
 def test_tables_are_replaced_and_nothing_else(text: str, placed: str | None) -> None:
     if placed is None:  # the revision of a bucket
         placed = "SELECT p.value.x FROM query('SELECT 3') AS \"p\""
-        found = rewrite(one(text), lambda mention: Selection(f"SELECT {mention.travel and mention.travel.value}")).text
+        found = rewrite(one(text), lambda mention: f"SELECT {mention.travel and mention.travel.value}").text
     else:
         found = rewritten(text)
     assert found == placed
-    PARSER.tree(rewrite(one(text), lambda _: Selection("SELECT 1")).text)
+    PARSER.tree(rewrite(one(text), lambda _: "SELECT 1").text)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_as_of(call: str, name: str, travel: Travel) -> None:
     seen = statement.mentions()[0]
     assert (seen.name, seen.travel, seen.place) == (name, travel, text.index(call))
     source = "query('SELECT ''it''''s''')"
-    assert rewrite(statement, lambda _: Selection("SELECT 'it''s'")).text == (
+    assert rewrite(statement, lambda _: "SELECT 'it''s'").text == (
         f'SELECT 1 AS x, as_of.seq FROM {source} AS "as_of" JOIN {source} b ON true'
     )
 

@@ -6,9 +6,8 @@ Belongs here: the order of its steps, its limits, and its early end. protocol/sq
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
 
 import msgspec
 
@@ -23,6 +22,7 @@ from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.protocol.durations import format_duration
 from lakestream.protocol.nuid import nuid
 from lakestream.protocol.sql import SqlRequest
+from lakestream_sql.messages import Ask, QueryColumns, Summary
 from lakestream_sql.over_nats.pool import Pool
 from lakestream_sql.over_nats.window import Window
 
@@ -53,15 +53,8 @@ class _Flushed(msgspec.Struct, frozen=True):
     error: _Error | None = None
 
 
-class _Columns(msgspec.Struct, frozen=True):
-    """The columns of a result, as its process describes them."""
-
-    columns: list[sql.ResultColumn]
-    schema: bytes = b""
-    parameters: list[str] = []
-
-
-_COLUMNS = msgspec.json.Decoder(_Columns)
+_COLUMNS = msgspec.json.Decoder(QueryColumns)
+_SUMMARY = msgspec.json.Decoder(Summary)
 _FLUSHED = msgspec.json.Decoder(_Flushed)
 _WITHOUT_TAIL = (400, 404)
 """Errors of streams that are not in the lake, or not there any more: no message is missing beyond the table."""
@@ -211,17 +204,17 @@ class RunningQuery:
         most = max(self._max_payload - RESERVED_BYTES, RESERVED_BYTES)
         wanted = min(request.max_rows or options.max_rows, options.max_rows)
         await process.say(
-            {
-                "query": request.sql,
-                "form": request.format,
-                "max_rows": wanted,
-                "batch_bytes": min(options.batch_bytes, most),
-                "max_batch_bytes": most,
-                "parameters": sql.by_name(request.parameters),
-                "as_of": request.as_of,
-                "describe": request.describe,
-                "engine": request.engine,
-            }
+            Ask(
+                request.sql,
+                wanted,
+                form=request.format,
+                batch_bytes=min(options.batch_bytes, most),
+                max_batch_bytes=most,
+                parameters=sql.by_name(request.parameters),
+                as_of=request.as_of,
+                describe=request.describe,
+                engine=request.engine,
+            )
         )
         mentioned = MENTIONED.decode(await process.hear())
         try:
@@ -230,7 +223,7 @@ class RunningQuery:
             await last.pass_on(mentioned.last, last.nothing, process)
             await process.say({"go": False})
             raise
-        await last.pass_on(mentioned.last, self._ask_last, process)
+        await last.pass_on(mentioned.last, self._ask, process)
         try:
             stale = await self._stage(mentioned.streams)
         except QueryRefused:
@@ -253,8 +246,8 @@ class RunningQuery:
             if kind != b"b":
                 break
             self._send_batch(body)
-        summary = json.loads(body)
-        self._rows, self._truncated = summary["rows"], summary["truncated"]
+        summary = _SUMMARY.decode(body)
+        self._rows, self._truncated = summary.rows, summary.truncated
         if self._truncated and wanted == options.max_rows and request.max_rows != wanted:
             raise QueryRefused(sql.TOO_LARGE, f"the result has more than {options.max_rows:,} rows (sql.max_rows)")
 
@@ -281,7 +274,7 @@ class RunningQuery:
         if len(mentioned.streams) > MAX_STREAMS:
             raise QueryRefused(sql.WRONG, f"a query reads at most {MAX_STREAMS} streams")
 
-    async def _ask_last(self, subject: str, body: bytes) -> AsyncIterator[bytes]:
+    async def _ask(self, subject: str, body: bytes = b"") -> AsyncGenerator[bytes, None]:
         """Yield the answers to a request, each within the time for staging."""
         answers: asyncio.Queue[bytes] = asyncio.Queue()
 
@@ -318,25 +311,14 @@ class RunningQuery:
 
     async def _flush(self, stream: str) -> str:
         """Have the newest messages of a stream staged. Returns why that failed; "" if every message is readable."""
-        answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-
-        def take(subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:
-            if not answered.done():
-                answered.set_result(body)
-
-        inbox = f"_INBOX.{nuid()}".encode()
-        subscription = self._bus.subscribe(inbox, singly(take))
+        async with aclosing(self._ask(f"{FLUSH}{stream}")) as answers:
+            body = await anext(answers, None)
+        if body is None:
+            return f"no server answers within {format_duration(FLUSH_WAIT_NS)}"
         try:
-            if not self._bus.send(Single(f"{FLUSH}{stream}".encode(), inbox)):
-                return "no server answers"
-            async with asyncio.timeout(FLUSH_WAIT_NS / SECOND):
-                answer = _FLUSHED.decode(await answered)
-        except TimeoutError:
-            return f"no answer in {format_duration(FLUSH_WAIT_NS)}"
+            answer = _FLUSHED.decode(body)
         except DECODE_ERRORS as error:
             return str(error)
-        finally:
-            subscription.cancel()
         return "" if answer.error is None or answer.error.code in _WITHOUT_TAIL else answer.error.description
 
     # ------------------------------------------------------------------ responses
@@ -344,7 +326,7 @@ class RunningQuery:
         if not self._bus.send(Single(self._asked.reply, reply, sql.encode_headers(values), body)):
             raise ClientGone
 
-    def _send_columns(self, columns: _Columns, stale: list[str]) -> None:
+    def _send_columns(self, columns: QueryColumns, stale: list[str]) -> None:
         head = sql.ResultHead(
             sql.RESPONSE_TYPE,
             self._asked.account,
