@@ -224,7 +224,59 @@ def test_an_error_ends_a_transaction(ann: psycopg.Connection[Any]) -> None:
         ann.execute("SELECT range FROM range(400001)")
 
 
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("SELECT 1; SELECT nix FROM public.ORDERS", "nix"),
+        ("SELECT seq FROM public.ORDERS\nWHERE seq = 1 AND\n nix(seq)", "nix"),
+        ("COPY (SELECT nix FROM ORDERS) TO STDOUT", "nix"),
+        ("COPY ORDERS (nix) TO STDOUT", None),
+        ("BEGIN; DECLARE c CURSOR FOR SELECT nix FROM ORDERS; FETCH c", None),
+    ],
+)
+def test_the_place_of_an_error_is_one_in_what_the_client_sent(
+    ann: psycopg.Connection[Any], text: str, place: str | None
+) -> None:
+    def ask() -> None:
+        if text.startswith("COPY"):
+            with ann.cursor().copy(text) as rows:
+                list(rows)
+        else:
+            ann.execute(text)
+
+    with pytest.raises(psycopg.Error) as failed:
+        ask()
+    found = failed.value.diag
+    assert found.statement_position == (None if place is None else str(text.index(place) + 1))
+    assert "^" not in f"{found.message_primary}{found.message_detail}"
+
+
 # ---------------------------------------------------------------------- asyncpg
+
+
+@pytest.mark.parametrize(
+    ("text", "values", "place"),
+    [
+        ("SELECT seq FROM ORDERS WHERE seq = $1 AND nix = $2", (1, "a"), "nix"),
+        ("SELECT $1::int, nix FROM public.ORDERS", (1,), "nix"),
+        ("SELECT seq FROM ORDERS\nWHERE seq = $1 AND\n nix(seq) = 1", (1,), "nix"),
+        ("SELECT seq FROM ORDERS WHERE seq = $1 AN", (1,), "AN"),
+        ("SELECT seq FROM public.NIX WHERE seq = $1", (1,), "NIX"),
+        ("SELECT $1::int, subject::DATE FROM ORDERS", (1,), "::DATE"),
+    ],
+)
+async def test_an_error_with_parameters_shows_nothing_of_the_query_as_it_is_asked(
+    server: Server, text: str, values: tuple[Any, ...], place: str
+) -> None:
+    login = {"host": "127.0.0.1", "port": port(server), "user": "ann", "password": "pw", "database": "lake"}
+    connection = await asyncpg.connect(**login)
+    try:
+        with pytest.raises(asyncpg.PostgresError) as failed:
+            await connection.fetch(text, *values)
+    finally:
+        await connection.close()
+    assert failed.value.position == str(text.rindex(place) + 1)
+    assert not re.search(r"CAST|\^|BIGINT", f"{failed.value.message} {failed.value.detail}")
 
 
 async def test_asyncpg_learns_the_types_of_parameters(server: Server) -> None:
@@ -369,7 +421,7 @@ def test_queries_of_anything_else_are_refused(server: Server, ann: psycopg.Conne
             raise psycopg.ProgrammingError("there is nothing to be refused")
     if refused is not None:
         assert refused.value.sqlstate not in ("XX000", "08006"), refused.value
-        shown = str(refused.value)
+        shown = f"{refused.value.diag.message_primary} {refused.value.diag.message_detail}"  # libpq adds the query
     for word in (str(server.store), "root:", "SECRET'", "/root"):
         assert word not in shown
     assert ann.execute("SELECT 1").fetchone() == (1,)

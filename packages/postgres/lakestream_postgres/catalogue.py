@@ -26,6 +26,7 @@ from lakestream import __version__
 from lakestream_postgres import trees
 from lakestream_postgres.errors import PgError
 from lakestream_postgres.rows import Rows, Service
+from lakestream_postgres.statements import AskedQuery
 from lakestream_postgres.trees import Node
 from lakestream_postgres.types import OID, TYPES, field_of
 from lakestream_postgres.wire import Field
@@ -143,9 +144,9 @@ class Catalogue:
                 asks = True
         return is_known and (asks or is_plain)
 
-    async def describe(self, text: str, asked: str) -> list[Field]:
+    async def describe(self, asked: AskedQuery) -> list[Field]:
         """Return the columns of a query, whose parameters are NULL. Raises PgError."""
-        described = await self._run(re.sub(r"\$\d+", "NULL", asked), "DESCRIBE ")
+        described = await self._run(re.sub(r"\$\d+", "NULL", asked.text), "DESCRIBE ")
         return [_field(*row[:2]) for row in described]
 
     async def rows(self, text: str) -> Rows:
@@ -250,7 +251,7 @@ class Catalogue:
         connection = self._connection or self._connect()
         names = []
         try:
-            answer = await self._service.rows("", "SHOW TABLES", {})
+            answer = await self._service.rows(AskedQuery("SHOW TABLES"), {})
             while (batch := await answer.next()) is not None:
                 names += batch.column(0).to_pylist()
         except PgError as error:

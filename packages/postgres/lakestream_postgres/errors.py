@@ -8,6 +8,7 @@ Source: PostgreSQL's documentation, appendix "PostgreSQL Error Codes".
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from lakestream_client.errors import ClientError, QueryFailed
 from lakestream_postgres import wire
@@ -56,12 +57,12 @@ _KINDS = (
 _PLACE = re.compile(r"\n  line (\d+), column (\d+):\n[^\n]*\n *\^")
 
 
-def explained(error: ClientError, text: str, *, is_placed: bool) -> PgError:
+def explained(error: ClientError, text: str, place: Callable[[int], int | None]) -> PgError:
     """Return the error for one of SQL over NATS.
 
     Args:
-        text: the statement.
-        is_placed: the query was asked as it is written, so that places are right.
+        text: the query as it was asked.
+        place: returns the place in what the client sent for one in it.
     """
     said = str(error)
     if not isinstance(error, QueryFailed):
@@ -69,9 +70,10 @@ def explained(error: ClientError, text: str, *, is_placed: bool) -> PgError:
     code = _CODES.get(error.code, "XX000")
     if error.code == 400:
         code = next((kind for kind, words in _KINDS if words in said), code)
-    position = 0
-    if is_placed and (match := _PLACE.search(said)):
+    found = None
+    if match := _PLACE.search(said):
         lines = text.split("\n")[: int(match[1]) - 1]
-        position = sum(len(line) + 1 for line in lines) + int(match[2])
-        said = said[: match.start()] + said[match.end() :]  # clients show the place themselves
-    return PgError(code, said, position)
+        found = place(sum(len(line) + 1 for line in lines) + int(match[2]) - 1)
+        # Clients show the place themselves, in what they sent.
+        said = said[: match.start()] + said[match.end() :]
+    return PgError(code, said, 0 if found is None else found + 1)

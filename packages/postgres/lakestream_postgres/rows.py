@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from lakestream.protocol.sql import ResultHead, SqlRequest
 from lakestream_client.errors import ClientError, QueryFailed
 from lakestream_client.sql import Answer, ask
 from lakestream_postgres.errors import explained
+from lakestream_postgres.statements import AskedQuery
 from lakestream_postgres.types import field_of
 from lakestream_postgres.wire import Field
 
@@ -54,16 +55,16 @@ def texts(name: str, values: list[str | None]) -> Rows:
 class ServiceRows(Rows):
     """The rows of a query over NATS, which are received while they are read."""
 
-    def __init__(self, answer: Answer, text: str, *, is_placed: bool) -> None:
+    def __init__(self, answer: Answer, asked: AskedQuery) -> None:
         super().__init__(fields_of(answer.head))
-        self._answer, self._text, self._is_placed = answer, text, is_placed
+        self._answer, self._asked = answer, asked
         self._received: AsyncIterator[Any] = answer.batches()
 
     async def next(self) -> Any:
         try:
             return await anext(self._received, None)
         except ClientError as error:
-            raise explained(error, self._text, is_placed=self._is_placed) from None
+            raise explained(error, self._asked.text, self._asked.place) from None
 
     async def close(self) -> None:
         await self._answer.cancel()
@@ -87,36 +88,31 @@ class Service:
         self._is_narrow = False
         """The user may ask about single streams alone."""
 
-    async def rows(self, text: str, asked: str, values: dict[str, str | None]) -> Rows:
-        """Return the rows of a query.
-
-        Args:
-            text: the statement, for places of errors.
-            asked: the query as it is sent, with the values of its parameters.
+    async def rows(self, asked: AskedQuery, values: Mapping[str, str | None]) -> Rows:
+        """Return the rows of a query with the values of its parameters.
 
         Raises:
             PgError: it failed before its first row.
         """
-        answer = await self._ask(text, asked, SqlRequest(asked, "arrow", dict(values)))
-        return ServiceRows(answer, text, is_placed=len(asked) == len(text))
+        return ServiceRows(await self._ask(asked, SqlRequest(asked.text, "arrow", dict(values))), asked)
 
-    async def describe(self, text: str, asked: str) -> list[Field]:
+    async def describe(self, asked: AskedQuery) -> list[Field]:
         """Return the columns of a query, whose parameters are NULL. Raises PgError."""
-        answer = await self._ask(text, asked, SqlRequest(asked, "arrow", describe=True))
+        answer = await self._ask(asked, SqlRequest(asked.text, "arrow", describe=True))
         await answer.cancel()
         return fields_of(answer.head)
 
     async def columns(self, asked: str) -> list[str]:
         """Return the types of the columns of a query, as DuckDB calls them. Raises PgError."""
-        answer = await self._ask("", asked, SqlRequest(asked, "arrow", describe=True, stale=True))
+        answer = await self._ask(AskedQuery(asked), SqlRequest(asked, "arrow", describe=True, stale=True))
         await answer.cancel()
         return [each.type for each in answer.head.columns]
 
-    async def _ask(self, text: str, asked: str, request: SqlRequest) -> Answer:
+    async def _ask(self, asked: AskedQuery, request: SqlRequest) -> Answer:
         try:
             if not self._turn.locked():
                 try:
-                    return await self._once(asked, request)
+                    return await self._once(request)
                 except QueryFailed as error:
                     if error.code != sql.TOO_MANY:
                         raise
@@ -124,15 +120,15 @@ class Service:
                 until = time.monotonic() + QUEUE_S
                 while True:
                     try:
-                        return await self._once(asked, request)
+                        return await self._once(request)
                     except QueryFailed as error:
                         if error.code != sql.TOO_MANY or time.monotonic() > until:
                             raise
                     await asyncio.sleep(PAUSE_S)
         except ClientError as error:
-            raise explained(error, text, is_placed=len(asked) == len(text)) from None
+            raise explained(error, asked.text, asked.place) from None
 
-    async def _once(self, asked: str, request: SqlRequest) -> Answer:
+    async def _once(self, request: SqlRequest) -> Answer:
         if not self._is_narrow:
             try:
                 return await ask(self._nats, request)
@@ -140,7 +136,7 @@ class Service:
                 if error.code != sql.FORBIDDEN or "Permissions Violation" not in str(error):
                     raise
                 self._is_narrow = True
-        return await ask(self._nats, request, _stream(asked))
+        return await ask(self._nats, request, _stream(request.sql))
 
 
 _FROM = re.compile(r'\bFROM\s+(?:delta\.`streams/)?["`]?([^\s"`,();.]+)', re.IGNORECASE)

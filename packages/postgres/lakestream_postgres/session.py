@@ -17,7 +17,7 @@ from lakestream_postgres.catalogue import Catalogue
 from lakestream_postgres.errors import PgError
 from lakestream_postgres.listener import Connection
 from lakestream_postgres.rows import Rows, Service, texts
-from lakestream_postgres.statements import CLIENT_SETTINGS, KEPT, REPORTED, Statement, options, seconds
+from lakestream_postgres.statements import CLIENT_SETTINGS, KEPT, REPORTED, AskedQuery, Statement, options, seconds
 from lakestream_postgres.types import TEXT, TEXTS, BadValue, decode, duckdb_type, encode
 from lakestream_postgres.wire import Field
 
@@ -162,7 +162,7 @@ class Session:
 
     async def _simple(self, text: str) -> None:
         for part in statements.split(text):
-            portal = _Portal(_Prepared(self._read(part), []), [])
+            portal = _Portal(_Prepared(self._read(*part), []), [])
             try:
                 await self._open(portal)
                 if portal.rows is not None and portal.prepared.statement.kind != "copy":
@@ -185,7 +185,7 @@ class Session:
             parts = statements.split(message.text)
             if len(parts) > 1:
                 raise PgError("42601", "cannot insert multiple commands into a prepared statement")
-            statement = self._read(parts[0])
+            statement = self._read(*parts[0])
             count = max(statements.parameters(statement.text), len(message.types))
             self._prepared[message.name] = _Prepared(statement, [*message.types, *[0] * (count - len(message.types))])
             self._write(wire.PARSED)
@@ -256,20 +256,20 @@ class Session:
             await self._open(cursor)
             prepared.fields = None if cursor.rows is None else cursor.rows.fields
         elif statement.kind in ("query", "copy"):
-            text = statements.substituted(statement.text, "${}".format)
+            text = statements.substituted(statement.text, "${}".format).text
             is_catalogue = self._catalogue.knows(text)
             describe = self._catalogue.describe if is_catalogue else self._service.describe
             unknown = {number for number, oid in enumerate(types, 1) if not oid}
             if not TEXTS.isdisjoint(types):
-                for number, oid in (await trees.infer(text, describe, unknown)).items():
+                for number, oid in (await trees.infer(text, lambda each: describe(AskedQuery(each)), unknown)).items():
                     if number in unknown or (oid == TEXT and number <= len(types) and types[number - 1] in TEXTS):
                         types[number - 1] = oid
-            prepared.fields = await describe(statement.text, _asked(statement.text, types, [None] * len(types)))
+            prepared.fields = await describe(_asked(statement, types, [None] * len(types)))
         prepared.is_described = True
 
     # ------------------------------------------------------------------ statements
-    def _read(self, text: str) -> Statement:
-        found = statements.read(text)
+    def _read(self, text: str, place: int) -> Statement:
+        found = statements.read(text, place)
         if self._status == b"E" and found.kind not in ("end", "savepoint"):
             raise PgError("25P02", "current transaction is aborted, commands ignored until end of transaction block")
         return found
@@ -291,12 +291,11 @@ class Session:
             return
         if statement.kind in ("query", "copy"):
             types, values = portal.prepared.types, portal.values
-            if self._catalogue.knows(statements.substituted(statement.text, "${}".format)):
-                portal.rows = await self._catalogue.rows(_asked(statement.text, types, values, literal=True))
+            if self._catalogue.knows(statements.substituted(statement.text, "${}".format).text):
+                portal.rows = await self._catalogue.rows(_asked(statement, types, values, literal=True).text)
             else:
                 given = {str(number): value for number, value in enumerate(values, 1)}
-                asked = _asked(statement.text, types, values)
-                portal.rows = await self._service.rows(statement.text, asked, given)
+                portal.rows = await self._service.rows(_asked(statement, types, values), given)
             told = portal.prepared.fields
             if told is not None and [each.oid for each in told] != [each.oid for each in portal.rows.fields]:
                 text = "cached plan must not change result type\nprepare it again, or cast its parameters"
@@ -443,7 +442,7 @@ def _columns(batch: Any, fields: Sequence[Field], formats: list[int]) -> list[li
         raise PgError("22003", f"a value is not of the type of its column: {error}") from None
 
 
-def _asked(text: str, types: list[int], values: list[str | None], *, literal: bool = False) -> str:
+def _asked(statement: Statement, types: list[int], values: list[str | None], *, literal: bool = False) -> AskedQuery:
     """Return a query as it is asked: parameters with a type have a cast. `literal`: with the values in their places."""
 
     def value(number: int) -> str:
@@ -456,4 +455,4 @@ def _asked(text: str, types: list[int], values: list[str | None], *, literal: bo
         kind = duckdb_type(types[number - 1], given)
         return f"CAST({shown} AS {kind})" if kind else f" {shown} "
 
-    return statements.substituted(text, value)
+    return statements.substituted(statement.text, value, statement.place)

@@ -8,7 +8,9 @@ name becomes blanks, and a parameter with a type gets a cast. No I/O.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from operator import itemgetter
 from typing import Literal
 
 import msgspec
@@ -58,21 +60,22 @@ def tokens(text: str) -> Iterator[Token]:
             yield Token(kind or "sign", match[0], match.start(), match.end())
 
 
-def split(text: str) -> list[str]:
-    """Return the statements of a text; one that is empty if there is none."""
+def split(text: str) -> list[tuple[str, int]]:
+    """Return the statements of a text, with their places in it; one that is empty if there is none."""
     parts, start = [], 0
     found = list(tokens(text))
     for token in found:
         if token.text == ";":
-            parts.append(text[start : token.start])
+            parts.append((text[start : token.start], start))
             start = token.end
-    parts.append(text[start:])
-    return [part for part in parts if next(tokens(part), None) is not None] or [""]
+    parts.append((text[start:], start))
+    return [(part, start) for part, start in parts if next(tokens(part), None) is not None] or [("", 0)]
 
 
 class Statement(msgspec.Struct, frozen=True):
     """A statement. `text`: of a query, also of the one in COPY and DECLARE; `tag`: of its end; `name`: of a setting or
-    cursor; `value`: of a setting; `count`: of rows, 0: all; `options`: of COPY."""
+    cursor; `value`: of a setting; `count`: of rows, 0: all; `options`: of COPY; `place`: of the text in what the client
+    sent with it, None for a text that was not sent with it."""
 
     kind: Kind
     text: str = ""
@@ -81,6 +84,7 @@ class Statement(msgspec.Struct, frozen=True):
     value: str = ""
     count: int = 0
     options: dict[str, str] = {}
+    place: int | None = None
 
 
 _TAGS = {"START": "BEGIN", "END": "COMMIT", "ABORT": "ROLLBACK"}
@@ -104,8 +108,8 @@ _WRITES = frozenset(
 )
 
 
-def read(text: str) -> Statement:
-    """Return a statement. Raises PgError for one that does more than read."""
+def read(text: str, place: int = 0) -> Statement:
+    """Return a statement. Raises PgError for one that does more than read. `place`: in what the client sent."""
     found = list(tokens(text))
     if not found:
         return Statement("empty")
@@ -129,12 +133,12 @@ def read(text: str) -> Statement:
             name = "transaction_isolation"
         return Statement("show", tag="SHOW", name=name.lower())
     if first == "COPY":
-        return _copy(text, found, words)
+        return _copy(text, found, words, place)
     if first in ("DECLARE", "FETCH", "MOVE", "CLOSE"):
         return _cursor(text, found, words)
     if first in _WRITES:
         raise PgError("25006", f"cannot execute {first} in a read-only transaction: streams change through NATS")
-    return Statement("query", text)
+    return Statement("query", text, place=place)
 
 
 CLIENT_SETTINGS = {
@@ -202,7 +206,7 @@ def _setting(first: str, found: list[Token], words: list[str]) -> Statement:
     return Statement(kind, tag=first, name=name.lower(), value="".join(token.name for token in values))
 
 
-def _copy(text: str, found: list[Token], words: list[str]) -> Statement:
+def _copy(text: str, found: list[Token], words: list[str], place: int) -> Statement:
     """Read COPY (query) TO STDOUT, or COPY table (columns) TO STDOUT, with options."""
     at, depth = 0, 0
     for number, token in enumerate(found[1:], 1):
@@ -213,8 +217,9 @@ def _copy(text: str, found: list[Token], words: list[str]) -> Statement:
     if words[at] != "TO" or words[at + 1 : at + 2] != ["STDOUT"]:
         raise PgError("42501", "COPY writes to the client alone here: COPY (query) TO STDOUT")
     source = text[found[1].start : found[at - 1].end]
+    behind: int | None = None
     if found[1].text == "(":
-        query = text[found[1].end : found[at - 1].start]
+        query, behind = text[found[1].end : found[at - 1].start], place + found[1].end
     else:
         table, paren, columns = source.partition("(")
         query = f"SELECT {columns.rstrip(' )') if paren else '*'} FROM {table}"
@@ -232,7 +237,7 @@ def _copy(text: str, found: list[Token], words: list[str]) -> Statement:
             options[key] = rest.pop(0).name
         else:
             raise PgError("0A000", f"COPY has no option {key} here")
-    return Statement("copy", query, "COPY", options=options)
+    return Statement("copy", query, "COPY", options=options, place=behind)
 
 
 def _cursor(text: str, found: list[Token], words: list[str]) -> Statement:
@@ -268,22 +273,47 @@ MAX_PARAMETERS = 32_767
 """Parameters of a statement, as in Postgres."""
 
 
-def substituted(text: str, value: Callable[[int], str]) -> str:
+class AskedQuery(msgspec.Struct, frozen=True):
+    """A query as it is asked. `pieces`: of each piece the place here and in what the client sent, and whether its
+    letters are the same; none for a query that the client did not write."""
+
+    text: str
+    pieces: tuple[tuple[int, int, bool], ...] = ()
+
+    def place(self, offset: int) -> int | None:
+        """Return the place in what the client sent for one in the text; in a replacement the beginning."""
+        at = bisect_right(self.pieces, offset, key=itemgetter(0)) - 1
+        if at < 0:
+            return None
+        here, there, is_same = self.pieces[at]
+        return there + (offset - here if is_same else 0)
+
+
+def substituted(text: str, value: Callable[[int], str], place: int | None = None) -> AskedQuery:
     """Return a query with another text for each parameter, and without the schema `public` before names.
 
     Args:
         value: returns the text for the parameter of a number.
+        place: of the query in what the client sent; None: nowhere.
     """
-    parts, at = [], 0
+    parts, pieces, at, size = list[str](), list[tuple[int, int, bool]](), 0, 0
+
+    def add(until: int, replacement: str, behind: int) -> None:
+        nonlocal at, size
+        for part, start, is_same in ((text[at:until], at, True), (replacement, until, False)):
+            pieces.append((size, start + (place or 0), is_same))
+            parts.append(part)
+            size += len(part)
+        at = behind
+
     found = list(tokens(text))
     for number, token in enumerate(found):
         before = found[number - 1].text if number else ""
         if token.kind == "parameter":
-            parts += [text[at : token.start], value(int(token.text[1:]))]
-            at = token.end
+            add(token.start, value(int(token.text[1:])), token.end)
         elif token.kind in ("word", "quoted") and token.name == "public" and before != ".":
             behind = found[number + 1 : number + 3]
             if len(behind) == 2 and behind[0].text == "." and behind[1].kind in ("word", "quoted"):
-                parts += [text[at : token.start], " " * (behind[0].end - token.start)]
-                at = behind[0].end
-    return "".join(parts) + text[at:]
+                add(token.start, " " * (behind[0].end - token.start), behind[0].end)
+    add(len(text), "", len(text))
+    return AskedQuery("".join(parts), () if place is None else tuple(pieces))

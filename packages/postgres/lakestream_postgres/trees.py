@@ -75,7 +75,7 @@ def nodes(tree: Any) -> Iterator[Node]:
 
 _OID_CAST = re.compile(r"\$(\d+)\s*::\s*(?:pg_catalog\s*\.\s*)?oid\b\s*(\[\])?", re.IGNORECASE)
 _OIDS = TYPES[OID].array
-Describe = Callable[[str, str], Awaitable[Sequence[Field]]]
+Describe = Callable[[str], Awaitable[Sequence[Field]]]
 
 
 async def infer(text: str, describe: Describe, wanted: Collection[int]) -> dict[int, int]:
@@ -99,8 +99,7 @@ async def infer(text: str, describe: Describe, wanted: Collection[int]) -> dict[
         likes = {number: like for number, like in _likes(select) if number in wanted and number not in found}
         if likes:
             try:
-                asked = _selecting(tree, select, list(likes.values()))
-                fields = await describe(asked, asked)
+                fields = await describe(_selecting(tree, select, list(likes.values())))
             except PgError:
                 continue  # of a subquery that needs the query around it: these are texts
             found |= {number: field.oid for number, field in zip(likes, fields, strict=True)}

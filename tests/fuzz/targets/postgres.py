@@ -38,11 +38,12 @@ def _messages(data: bytes, size: int, *, started: bool) -> list[Message | str]:
 
 
 def _text(text: str) -> None:
-    for part in split(text):
-        statement = read(part)
+    for part, place in split(text):
+        statement = read(part, place)
         parameters(statement.text)
-        if Catalogue.knows(substituted(statement.text, " {} ".format)):
-            translated(substituted(statement.text, " {} ".format), CLIENT_SETTINGS)
+        asked = substituted(statement.text, " {} ".format, statement.place).text
+        if Catalogue.knows(asked):
+            translated(asked, CLIENT_SETTINGS)
 
 
 def _postgres(data: bytes) -> None:

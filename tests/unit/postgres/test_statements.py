@@ -23,7 +23,9 @@ pytestmark = pytest.mark.unit
     ],
 )
 def test_a_text_is_split_at_its_ends(text: str, parts: list[str] | None) -> None:
-    assert split(text) == parts if parts is not None else len(split(text)) == 2
+    found = split(text)
+    assert [part for part, _ in found] == parts if parts is not None else len(found) == 2
+    assert all(text.startswith(part, place) for part, place in found if part)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +43,7 @@ def test_a_text_is_split_at_its_ends(text: str, parts: list[str] | None) -> None
         ("SET my.name = 1", Statement("set", tag="SET", name="my.name", value="1")),
         ("RESET ALL", Statement("reset", tag="RESET", name="all")),
         ("SHOW TRANSACTION ISOLATION LEVEL", Statement("show", tag="SHOW", name="transaction_isolation")),
-        ("SHOW TABLES", Statement("query", "SHOW TABLES")),
+        ("SHOW TABLES", Statement("query", "SHOW TABLES", place=0)),
         ("DECLARE c NO SCROLL CURSOR FOR SELECT 1", Statement("declare", "SELECT 1", "DECLARE CURSOR", "c")),
         ("FETCH FORWARD 5 FROM c", Statement("fetch", tag="FETCH", name="c", count=5)),
         ("FETCH c", Statement("fetch", tag="FETCH", name="c", count=1)),
@@ -84,17 +86,29 @@ def test_only_parameters_and_the_schema_public_are_replaced() -> None:
         'SELECT \'$1\', public.a."b", "public" . "C", x.public, public FROM public.a -- $1\nWHERE $2 = $$$1$$ AND `$1`'
     )
     found = substituted(text, "<{}>".format)
-    assert found == (
+    assert found.text == (
         'SELECT \'$1\',        a."b",            "C", x.public, public FROM        a -- $1\nWHERE <2> = $$$1$$ AND `$1`'
     )
     assert statements.parameters(text) == 2
+    assert found.place(0) is None
+
+
+@given(st.text(alphabet="ae'\"$12 ().public", max_size=40), st.integers(0, 9))
+def test_a_place_in_a_query_as_it_is_asked_is_one_in_what_was_sent(text: str, place: int) -> None:
+    found = substituted(text, "CAST(${} AS BIGINT)".format, place)
+    sent = "." * place + text
+    assert found.place(len(found.text)) == len(sent)
+    for offset, letter in enumerate(found.text):
+        at = found.place(offset)
+        assert at is not None
+        assert letter == sent[at] or sent[at] == "$" or (letter == " " and sent.startswith("public", at))
 
 
 @given(st.text(alphabet="aE'\"`$1;-/*\n()., \\:public", max_size=40))
 def test_any_text_is_read_or_refused(text: str) -> None:
-    for part in split(text):
-        assert substituted(part, "${}".format) == part or "public" in part
+    for part, place in split(text):
+        assert substituted(part, "${}".format).text == part or "public" in part
         try:
-            statements.parameters(read(part).text)
+            statements.parameters(read(part, place).text)
         except PgError:
             continue
