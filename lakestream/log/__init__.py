@@ -9,4 +9,5 @@ In reading order:
 - `format/`: Bytes of the log: records, frames, segment files, outlines, and the file operations that carry them.
 - `index/`: Indexes over the messages of a stream: live sequences, and the sequences of each subject.
 - `store/`: The store of a stream: its log of segments, its indexes, its checkpoint, and their recovery.
+- `sealing/`: Encryption at rest: files whose content is sealed, and their keys.
 """

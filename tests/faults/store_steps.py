@@ -12,6 +12,9 @@ from random import Random
 from typing import NamedTuple
 
 from lakestream.log.format.errors import LogError
+from lakestream.log.format.files import Files
+from lakestream.log.sealing.files import SealedFiles
+from lakestream.log.sealing.keys import Keyring
 from lakestream.log.store.segment_log import LogOptions
 from lakestream.raft.group.group import Committed
 from tests.faults.files import FAULTS, Fault, FaultyFiles, Operation
@@ -20,13 +23,14 @@ from tests.unit import logkit
 from tests.unit.logkit import Message, MiniStream, Model, message
 
 DIRECTORY = "/store/S"
+KEYS = Keyring(["secret"])
 OPTIONS = LogOptions(seal_bytes=600, seal_age_ns=1 << 60, retain_bytes=0)
 
 
 class Life(MiniStream):
     """Stream that counts its commits, and the history that was requested of it."""
 
-    def __init__(self, files: FaultyFiles, history: list[Model]) -> None:
+    def __init__(self, files: Files, history: list[Model]) -> None:
         self.history = history
         """Models of the stream: as it was opened, and after each request."""
         self.committed = 0
@@ -159,13 +163,15 @@ again."""
 
 
 class Case(NamedTuple):
-    """One operation of a step that fails, and how its process ends: killed, or with a power loss."""
+    """One operation of a step that fails, and how its process ends: killed, or with a power loss. `sealed`: the files
+    are."""
 
     step: str
     at: int
     operation: Operation
     fault: Fault
     power: bool
+    sealed: bool = False
 
     def __str__(self) -> str:
         end = "power loss" if self.power else "kill"
@@ -175,10 +181,10 @@ class Case(NamedTuple):
 
 
 class Bench:
-    """Simulated disk with one stream, prepared for a step."""
+    """Simulated disk with one stream, prepared for a step, in plain or sealed files."""
 
-    def __init__(self, step: str) -> None:
-        self.disk = Disk(Random(step))
+    def __init__(self, step: str, sealed: bool = False) -> None:
+        self.disk, self._sealed = Disk(Random(step)), sealed
         prepare, self._step = STEPS[step]
         self.life: Life | None = self._start()
         prepare(self.life)
@@ -187,19 +193,23 @@ class Bench:
         if step.startswith("open"):
             self.life, self.history, self._before = None, self.history[-1:], 0
 
-    def _start(self) -> Life:
+    def _open(self) -> Files:
+        """Return the files of a new process."""
         self.files = FaultyFiles(SimFiles(self.disk, Random(1)))
-        return Life(self.files, [Model()])
+        return SealedFiles(self.files, DIRECTORY, KEYS) if self._sealed else self.files
+
+    def _start(self) -> Life:
+        return Life(self._open(), [Model()])
 
     def run(self, at: int, fault: Fault | None) -> tuple[list[Operation], BaseException | None]:
         """Do the step, and let its operation `at` fail; return its operations and what it raised."""
         error: BaseException | None = None
-        if self.life is None:
-            self.files = FaultyFiles(SimFiles(self.disk, Random(1)))
+        files = self._open() if self.life is None else None
         self.files.fail_at(at, fault)
         try:
-            if self.life is None:
-                self.life = Life(self.files, self.history)
+            if files is not None:
+                self.life = Life(files, self.history)
+            assert self.life is not None
             self._step(self.life)
         except (PowerCut, LogError, OSError) as raised:
             error = raised
@@ -220,19 +230,19 @@ class Bench:
         return self._start()
 
 
-def cases(step: str) -> Iterator[Case]:
+def cases(step: str, sealed: bool = False) -> Iterator[Case]:
     """Yield every failure of every operation of a step."""
-    operations, error = Bench(step).run(-1, None)
+    operations, error = Bench(step, sealed).run(-1, None)
     assert error is None, error
     for at, operation in enumerate(operations):
         for fault in FAULTS[operation.name]:
             for power in (False, True):
-                yield Case(step, at, operation, fault, power)
+                yield Case(step, at, operation, fault, power, sealed)
 
 
 def check(case: Case) -> str:
     """Let a case happen; return the broken promise, "" if none is."""
-    bench = Bench(case.step)
+    bench = Bench(case.step, case.sealed)
     try:
         operations, error = bench.run(case.at, case.fault)
         life = bench.life

@@ -39,6 +39,11 @@ def test_some_operations_of_each_step_fail() -> None:
     assert not broken(every[::SAMPLE])
 
 
+def test_some_operations_of_each_step_fail_over_sealed_files() -> None:
+    every = [case for step in STEPS for case in cases(step, sealed=True)]
+    assert not broken(every[::SAMPLE])
+
+
 def problems_of(some: list[Case], check: Callable[[Case], str]) -> dict[str, str]:
     """Return the broken promise of each case that breaks one."""
     return {str(case): problem for case in some if (problem := check(case))}
@@ -80,9 +85,10 @@ def test_every_operation_of_a_replicas_step_fails_once(step: str) -> None:
 
 
 @pytest.mark.heavy
+@pytest.mark.parametrize("sealed", [False, True])
 @pytest.mark.parametrize("step", STEPS)
-def test_every_operation_of_a_step_fails_once(step: str) -> None:
-    assert not broken(list(cases(step)))
+def test_every_operation_of_a_step_fails_once(step: str, sealed: bool) -> None:
+    assert not broken(list(cases(step, sealed)))
 
 
 def test_a_meta_change_in_flight_is_answered_when_the_leaders_disk_fails() -> None:

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import IntEnum
-from typing import Protocol, TypeVar
+from typing import IO, Protocol, TypeVar
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -63,6 +63,10 @@ def at_once(work: Callable[[S], T], items: Collection[S]) -> list[T]:
         return [work(item) for item in items]
     with ThreadPoolExecutor(AT_ONCE, "at-once") as threads:
         return list(threads.map(work, items))
+
+
+class WriteRoom(bytes):
+    """Zeros behind what is written, as room for the next writes. Readers may find them or not."""
 
 
 class Brief(IntEnum):
@@ -294,6 +298,20 @@ class Files:
     def unsynced(self) -> Files:
         """Return these files without syncs."""
         return UnsyncedFiles()
+
+    def over(self, inner: Files) -> Files:
+        """Return files of this kind whose operations on the disk are done by others."""
+        return inner
+
+    def scratch(self, directory: str) -> IO[bytes]:
+        """Return a file without a name that ends with the process; `directory`: where it takes space, "": anywhere."""
+        import tempfile  # several ms, which few servers need
+
+        return tempfile.TemporaryFile(dir=directory or None)
+
+    def gather(self, path: str) -> bool:
+        """Write a complete file anew if it came in pieces that make it slow to read; return True if it was replaced."""
+        return False
 
     def write_whole(self, path: str, buffers: Sequence[bytes]) -> None:
         """Replace the content of a file in one durable step: a reader sees the old content or the new one."""

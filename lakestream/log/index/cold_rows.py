@@ -68,7 +68,8 @@ class BlockFile:
         free = self._free.get(room)
         offset = free.pop() if free else self._end
         try:
-            self._files.write(self._fd, [data], offset)
+            # The whole place, so that sealed files can overwrite it where it is.
+            self._files.write(self._fd, [data, bytes(room - len(data))], offset)
         except BaseException:
             self.free(offset, len(data))
             raise

@@ -30,8 +30,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from lakestream.log.format.errors import CorruptLog
-from lakestream.log.format.files import Files, at_once
+from lakestream.log.format.errors import CorruptLog, LogError
+from lakestream.log.format.files import Files, WriteRoom, at_once
 from lakestream.log.format.frame import HEADER_SIZE as FRAME_HEADER
 from lakestream.log.format.frame import Frame, Kind, decode_frame, encode_header, later_write, unwritten
 from lakestream.log.format.segment import (
@@ -51,6 +51,12 @@ ROOM_BYTES = 64 << 10
 """Zeros that are written ahead of the records (64 KiB): syncs of overwritten bytes change no metadata."""
 REWRITE_BYTES = 1 << 20
 """The file is rewritten without its settled records once it is this long (1 MiB), or when none is left."""
+
+
+KEY = "sealing.key"
+"""Name of the file with a directory's key, where files are sealed. No account's directory and no stream can have it."""
+OF_NEW = (KEY, KEY + ".tmp")
+"""Names beside the log that a new stream may have."""
 
 
 class First(msgspec.Struct, frozen=True, array_like=True):
@@ -197,7 +203,7 @@ class CreationJournal:
         end = self._end + sum(map(len, buffers))
         if end > self._length:
             self._length = end + ROOM_BYTES
-            buffers.append(bytes(ROOM_BYTES))
+            buffers.append(WriteRoom(ROOM_BYTES))
         self._files.write(self._fd, buffers, self._end)
         self._files.sync(self._fd)
         self._end = end
@@ -217,7 +223,7 @@ class CreationJournal:
         buffers = [header, *self._frames(list(kept.values()))]
         self._end = sum(map(len, buffers))
         self._length = self._end + ROOM_BYTES
-        self._files.write_whole(self.path, [*buffers, bytes(ROOM_BYTES)])
+        self._files.write_whole(self.path, [*buffers, WriteRoom(ROOM_BYTES)])
         self._fd = self._files.open(self.path, write=True)
         with self._gather:
             self._recorded.clear()
@@ -341,11 +347,14 @@ def _is_missing(directory: str, first: First, files: Files) -> bool:
     Anything else was durable once: if that is damaged, whoever opens the log finds it.
     """
     path, segment = os.path.join(directory, LOG_DIRECTORY), _segment(directory)
-    if set(files.names(directory)) - {LOG_DIRECTORY} or set(files.names(path)) - {segment_name(1)}:
+    if set(files.names(directory)) - {LOG_DIRECTORY, *OF_NEW} or set(files.names(path)) - {segment_name(1)}:
         return False
     if not files.exists(segment):
         return True
-    content, end = files.read(segment), HEADER_SIZE + FRAME_HEADER + len(first.body)
+    try:
+        content, end = files.read(segment), HEADER_SIZE + FRAME_HEADER + len(first.body)
+    except LogError:
+        return True  # the key with which it was sealed was not durable
     if not unwritten(content, min(end, len(content)), len(content)):
         return False
     header = decode_segment_header(content)

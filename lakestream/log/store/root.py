@@ -22,8 +22,8 @@ import msgspec
 from lakestream.log.format.errors import CorruptLog, ForeignStore, StoreLocked, StoreVersionError
 from lakestream.log.format.files import Files
 from lakestream.log.format.segment import LOG_DIRECTORY, first_index_of, is_segment_name, read_footer
+from lakestream.log.store.creations import KEY, CreationJournal
 from lakestream.log.store.creations import NAME as JOURNAL
-from lakestream.log.store.creations import CreationJournal
 
 RESERVED = frozenset({"VERSION", "LOCK", "_meta_"})
 """Other names beside the directories of accounts."""
@@ -155,7 +155,9 @@ class StoreRoot:
         found, foreign = Survey([], []), list[str]()
         for name in files.names(self.path):
             base = os.path.join(self.path, name, STREAMS)
-            if name.partition(".")[0] in RESERVED or name.startswith(JOURNAL):  # also temporary names beside them
+            if name.partition(".")[0] in RESERVED or name.startswith(
+                (JOURNAL, KEY)
+            ):  # also temporary names beside them
                 continue
             try:
                 inside = files.names(os.path.dirname(base))

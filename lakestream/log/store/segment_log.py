@@ -62,7 +62,7 @@ import msgspec
 
 from lakestream.log.format.entries import marks_of, read_entries, term_runs
 from lakestream.log.format.errors import Compacted, CorruptLog, LogClosed, LogError, LogFrozen
-from lakestream.log.format.files import Files
+from lakestream.log.format.files import Files, WriteRoom
 from lakestream.log.format.frame import HEADER_SIZE as FRAME_HEADER
 from lakestream.log.format.frame import MAX_BODY, Frame, encode_header
 from lakestream.log.format.packed import pack, read_plain
@@ -97,7 +97,6 @@ ROOM_APPEND_BYTES = 16 << 10
 """Longer appends write no zeros: for them a disk's bandwidth matters more than the metadata."""
 
 _BLOCK = 4096  # file systems' usual block
-_ZEROS = bytes(ROOM_BYTES + _BLOCK)
 
 
 class LogOptions(msgspec.Struct, frozen=True):
@@ -262,7 +261,7 @@ class SegmentLog:
         # A segment's first append writes no zeros: many streams have one message per segment.
         if offset > self._length and segment.frame_offsets and self._small(offset - segment.end):
             length = -(-(offset + min(offset, ROOM_BYTES)) // _BLOCK) * _BLOCK
-            buffers.append(_ZEROS[: length - offset])
+            buffers.append(WriteRoom(length - offset))
         try:
             self._settle()
             self.files.write(self._fd, buffers, segment.end)
@@ -394,8 +393,7 @@ class SegmentLog:
 
     def _tell_sealed(self) -> SealedSegment:
         segment = self.segments[-2]
-        if self.packing:
-            self._pack(segment)
+        self._settle_file(segment)
         sealed = describe(segment)
         if self.on_sealed is not None:
             try:
@@ -404,12 +402,13 @@ class SegmentLog:
                 _logger.exception("%s was sealed, but could not be handed on", sealed.path)
         return sealed
 
-    def _pack(self, segment: Segment) -> None:
-        """Compress a sealed segment. A failure leaves the plain file; the stream may also be being destroyed."""
+    def _settle_file(self, segment: Segment) -> None:
+        """Compress a sealed segment, or gather its pieces. A failure leaves the file; the stream may also be being
+        destroyed."""
         try:
-            size = pack(self.files, segment.path)
-            if size:
-                segment.file_bytes = size
+            size = pack(self.files, segment.path) if self.packing else 0
+            if size or self.files.gather(segment.path):
+                segment.file_bytes = size or segment.file_bytes
                 self.on_packed(segment.path)
         except Exception as error:
             _logger.warning("%s was sealed, and could not be compressed: %s", segment.path, error)

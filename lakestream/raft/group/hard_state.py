@@ -32,6 +32,10 @@ NAME = "raft"
 SLOT = 16 << 10
 """Size of a slot in bytes (16 KiB): enough for the names of a few hundred members."""
 
+UNIT = 512
+"""Bodies are padded to multiples of this, so that most writes have the length of the one before them (sealed files
+overwrite only bytes of the same range in place)."""
+
 _MAGIC = b"LKRF"
 _HEAD = struct.Struct("<4sIQI")
 
@@ -121,11 +125,11 @@ class StateFile:
     def write(self, kept: PersistentState, sync: bool) -> None:
         """Replace the content, durably if `sync`. Raise OSError; then nothing may be written any more."""
         body = msgspec.msgpack.encode(kept)
-        if _HEAD.size + len(body) > SLOT:
+        if _HEAD.size + len(body) + UNIT > SLOT:
             raise OSError(f"{self.path}: a membership of {len(kept.membership.members)} names is too large")
         slot = 1 - self._synced
         rest = struct.pack("<QI", self._number + 1, len(body)) + body
-        content = [_MAGIC, crc32(rest).to_bytes(4, "little"), rest]
+        content = [_MAGIC, crc32(rest).to_bytes(4, "little"), rest, bytes(-len(body) % UNIT)]
         if self._fd < 0:  # in one step: a file without an intact slot counts as damaged
             self._files.write_whole(self.path, [bytes(slot * SLOT), *content])
             self._fd = self._files.open(self.path, write=True)
