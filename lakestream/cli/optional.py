@@ -52,6 +52,7 @@ EXTRAS = {
 
 OWN = {
     "config": "lakestream.cli.config_command:config",
+    "rotate-key": "lakestream.cli.rotate_command:rotate_key",
 }
 """Commands that every installation has, as an entry point would name them."""
 

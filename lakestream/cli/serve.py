@@ -177,7 +177,7 @@ def _prepare(options: Options, log: Logger) -> None:
         if options.workers == 1 and os.path.isdir(os.path.join(options.jetstream.store_dir, "workers")):
             from lakestream.server.workers.stores import distribute
 
-            for line in distribute(options.jetstream.store_dir, 1):
+            for line in distribute(options.jetstream, 1):
                 log.info(line)
     if options.pid_file and not os.path.isdir(os.path.dirname(options.pid_file) or os.curdir):
         from lakestream.ops.ports_file import write_pid_file

@@ -25,7 +25,10 @@ MASK = "***"
 DEFAULT, COMPUTED = "default", "computed"
 """Origins of a setting that is not in the file; a computed one depends on the machine, or on other settings."""
 
-_SECRETS = frozenset({"password", "token", "nkey", "sentinel", "preload", "activation", "spark_connect_token"})
+_SECRETS = frozenset({"password", "token", "nkey", "sentinel", "preload", "activation", "spark_connect_token"}) | {
+    "encryption_key",
+    "prev_encryption_key",
+}
 """Fields that hold secrets, or may."""
 _NOT_SETTINGS = frozenset(
     {"flags", "warnings", "notices", "config_file", "config_digest", "single_user", "single_login", "temporary_store"}

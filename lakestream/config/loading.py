@@ -359,6 +359,7 @@ def _check(options: Options) -> None:
             raise StartError("jetstream cluster requires `server_name` to be set")
         if not options.cluster.name:
             raise StartError("jetstream cluster requires `cluster.name` to be set")
+    _check_encryption(options)
     if options.remotes:
         own = options.jetstream.domain if options.jetstream is not None else ""
         _check_remotes(options.remotes, [account.name for account in options.accounts], own)
@@ -390,6 +391,20 @@ def _check(options: Options) -> None:
     if options.max_payload > options.max_pending:
         raise StartError(
             f"max_payload ({options.max_payload}) cannot be higher than max_pending ({options.max_pending})"
+        )
+
+
+def _check_encryption(options: Options) -> None:
+    """Check that somebody encrypts everything if the store is encrypted. Raises StartError."""
+    jetstream = options.jetstream
+    if jetstream is None:
+        return
+    if jetstream.prev_encryption_key and not jetstream.encryption_key:
+        raise StartError("jetstream { prev_key } needs `key`, the new one")
+    if jetstream.encryption_key and options.lake.enabled and not options.lake.encryption:
+        raise StartError(
+            "jetstream { key } encrypts the store, and not the lake's tables: say `lake { encryption: storage }` if "
+            "the lake's disk or bucket encrypts them, or turn the lake off with `lake: false`"
         )
 
 

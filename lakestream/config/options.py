@@ -197,7 +197,8 @@ class JetStreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     files (log/index/memory_limit.py). `scrub_rate`: bytes of sealed segments verified in a second (0: none), all of
     them every `scrub_interval_ns`. `verify_rate`: bytes of logs that a verification reads in a second (0: any).
     `max_verifications`: replicas verified at the same time (0: none). `unique_tag`: a prefix of server tags; no two
-    replicas of a stream are on nodes with the same such tag.
+    replicas of a stream are on nodes with the same such tag. `encryption_key`: the master key of the store ("": it is
+    not encrypted), `prev_encryption_key` the one before, `cipher` that of new files.
     """
 
     store_dir: str
@@ -228,6 +229,9 @@ class JetStreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     batch_timeout_ns: int = 0
     temporary_store: bool = False
     unique_tag: str = ""
+    encryption_key: str = ""
+    prev_encryption_key: str = ""
+    cipher: str = "chachapoly"
 
 
 class LakeOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -241,10 +245,12 @@ class LakeOptions(msgspec.Struct, frozen=True, kw_only=True):
     `lakestream up` serves its metrics at `compactor_metrics_host` and `_port`; port 0: nowhere. It keeps the tables
     registered in `catalogs`, given by their addresses, and streams that do not say otherwise have Iceberg tables of the
     format `iceberg` ("": none). It serves Spark Connect at `spark_connect_host` and `_port`
-    (0: nowhere) to clients with the token ("": one that it makes).
+    (0: nowhere) to clients with the token ("": one that it makes). `encryption` says who encrypts the tables where the
+    store is encrypted: `storage`, or nobody has said ("").
     """
 
     enabled: bool = True
+    encryption: str = ""
     url: str = ""
     seal_bytes: int = 16 * MIB
     seal_age_ns: int = 10 * SECOND

@@ -363,15 +363,21 @@ def _domain(key: str, item: Item) -> str:
     return name
 
 
-def _cipher(key: str, item: Item) -> None:
-    name = as_text(key, item)
-    if name.lower() not in ("chacha", "chachapoly", "aes"):
+def _cipher(key: str, item: Item) -> str:
+    name = as_text(key, item).lower()
+    if name not in ("chacha", "chachapoly", "aes"):
         raise item.error(f'Unknown cipher type: "{name}"')
-    raise not_served(key, item, _NOT_ENCRYPTED)
+    return "aes" if name == "aes" else "chachapoly"
+
+
+def _key(key: str, item: Item) -> str:
+    text = as_text(key, item)
+    if "\n" in text:
+        raise item.error(f"{key} may not have line breaks")
+    return text
 
 
 _STORE_DIR = ("store_dir", "storedir", "store")
-_NOT_ENCRYPTED = "streams are not encrypted at rest; use an encrypted disk"
 BATCH_LIMITS: dict[str, Rule] = {
     "max_inflight_per_stream": ("batches_per_stream", as_limit),
     "max_inflight_total": ("batches_total", as_limit),
@@ -409,10 +415,10 @@ JETSTREAM: dict[str, Rule] = {
     "limits": ("*", lambda key, item: converted(as_map(key, item), LIMITS, harmless=("max_ha_assets",))),
     "unique_tag": ("unique_tag", as_text),
     "cipher": ("cipher", _cipher),
+    **dict.fromkeys(("key", "ek", "encryption_key"), ("encryption_key", _key)),
+    **dict.fromkeys(("prev_key", "prev_ek", "prev_encryption_key"), ("prev_encryption_key", _key)),
 }
-JETSTREAM_MISSING = dict.fromkeys(
-    ("key", "ek", "encryption_key", "prev_key", "prev_ek", "prev_encryption_key", "tpm"), _NOT_ENCRYPTED
-)
+JETSTREAM_MISSING = {"tpm": "the key cannot be kept in a TPM; give it as `key`, from the environment or a file"}
 JETSTREAM_HARMLESS = (
     "extension_hint",
     "max_outstanding_catchup",
@@ -518,8 +524,19 @@ def _spark_connect(key: str, item: Item) -> dict[str, Any]:
     return {"spark_connect_port": SPARK_CONNECT_PORT} | converted(as_map(key, item), SPARK_CONNECT)
 
 
+def _encryption(key: str, item: Item) -> str:
+    """Convert the word for who encrypts the tables."""
+    word = as_text(key, item)
+    if word == "parquet":
+        raise not_served(key, item, "tables are not encrypted by lakestream; have their storage do it: storage")
+    if word != "storage":
+        raise item.error(f"lake encryption {word!r} is not known; there is storage")
+    return word
+
+
 LAKE: dict[str, Rule] = {
     "enabled": ("enabled", as_boolean),
+    "encryption": ("encryption", _encryption),
     "url": ("url", _lake_url),
     "seal_bytes": ("seal_bytes", as_positive_size),
     "seal_age": ("seal_age_ns", as_positive_duration),

@@ -108,6 +108,13 @@ class StagingConflict(LakeError):
         )
 
 
+class SegmentSealed(LakeError):
+    """Raised when a segment is encrypted and there is no key for it."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path} is encrypted: {reason}")
+
+
 class SegmentGap(LakeError):
     """Raised when the staged segments do not continue at the table's position."""
 

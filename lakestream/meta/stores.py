@@ -34,7 +34,7 @@ from lakestream.log.store.base import remove_base
 from lakestream.log.store.cache import ReadCache
 from lakestream.log.store.checkpoint import NAME as CHECKPOINT
 from lakestream.log.store.checkpoint import read_checkpoint
-from lakestream.log.store.creations import Birth
+from lakestream.log.store.creations import KEY, Birth
 from lakestream.log.store.figures import WriteFigures
 from lakestream.log.store.memory import MemoryStore
 from lakestream.log.store.root import INCOMING, UNKNOWN, StoreRoot, Tell
@@ -49,7 +49,7 @@ wrote no crc."""
 SENDING = "sending-"
 REPAIRING = "repairing-"
 VERIFYING = "verifying-"
-PARTS = ("log", "checkpoint", "synced", "base", root.NOTE, IDENTITY, RAFT, SENDING, REPAIRING, VERIFYING, SCRATCH)
+PARTS = ("log", "checkpoint", "synced", "base", KEY, root.NOTE, IDENTITY, RAFT, SENDING, REPAIRING, VERIFYING, SCRATCH)
 """Prefixes of the names in a stream's directory."""
 
 _CHECK = b"LKID"

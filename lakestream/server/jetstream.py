@@ -28,6 +28,7 @@ from lakestream.extras import ExtraMissing
 from lakestream.lake.flush import LAST
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.files import Files, Io
+from lakestream.log.store.creations import KEY
 from lakestream.log.store.segment_log import LogOptions
 from lakestream.logging import Logger
 from lakestream.meta.meta import MetaUnusable
@@ -199,7 +200,7 @@ class JetStream:
                 f"Temporary storage directory used, data could be lost on system reboot: {self._options.store_dir}"
             )
         try:
-            self.stores = open_stores(self._options, options.lake, io, files, clock.now)
+            self.stores = open_stores(self._options, options.lake, io, files, clock.now, log.info)
             self.found = self.stores.accounts()
             """Accounts that had streams here before this start."""
         except (LogError, OSError) as error:
@@ -230,6 +231,8 @@ class JetStream:
             keeper.owed = self._schema_export.owed
             store_dir = self._options.store_dir
             self.address = LakeAddress(keeper.root, store_dir, files, keeper.presence, clock, work, log)
+            if self._options.prev_encryption_key:
+                work.submit(functools.partial(self._rotate_staged, keeper.root), self._rotated)
         self._definitions: dict[str, AccountDefinitions] = {}
         """Schemas by which publishes are checked, by account."""
         shared.definitions = self._definitions_of
@@ -241,6 +244,17 @@ class JetStream:
         """This server's part in the streams of all nodes."""
         root, own = self.keeper.root if self.keeper is not None else "", self._options
         self._verifier = Verifier(self.node, root, own.verify_rate, own.max_verifications, self._background)
+
+    def _rotate_staged(self, lake: str) -> int:
+        """Wrap the keys beside staged segments with the newest master key. Block."""
+        from lakestream.lake.staging.sealed import rotate
+        from lakestream.log.sealing.keys import Keyring
+
+        return rotate(lake, Keyring([self._options.encryption_key, self._options.prev_encryption_key]))
+
+    def _rotated(self, changed: int | None, error: BaseException | None) -> None:
+        if error is not None:
+            self._log.warn(f"the keys beside staged segments have the key before: {error}; run `lakestream rotate-key`")
 
     def _definitions_of(self, account: str) -> AccountDefinitions:
         found = self._definitions.get(account)
@@ -350,6 +364,8 @@ class JetStream:
         info(f"  Max Memory:      {_human(options.max_memory)}")
         info(f"  Max Storage:     {_human(options.max_file)}")
         info(f'  Store Directory: "{self.stores.root}"')
+        if options.encryption_key:
+            info(f"  Encryption:      {'AES-GCM' if options.cipher == 'aes' else 'ChaCha20-Poly1305'}")
         info("  Lake:            " + (f'"{self.keeper.root}"' if self.keeper is not None else "off"))
         if options.domain:
             info(f"  Domain:          {options.domain}")
@@ -420,15 +436,33 @@ def open_stores(
     io: Io,
     files: Files | None = None,
     now: Callable[[], int] = time.time_ns,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> FileStores:
-    """Open the store directory. Raise LogError, OSError when it cannot be used."""
+    """Open the store directory. Raise LogError, OSError when it cannot be used.
+
+    `tell` takes lines about what is encrypted or decrypted before.
+    """
     logs = LogOptions(
         seal_bytes=lake.seal_bytes,
         seal_age_ns=lake.seal_age_ns,
         retain_bytes=lake.retain_bytes,
         sync_always=options.sync_always,
     )
-    return FileStores(options.store_dir, logs, options.max_index_memory, io, files, now)
+    return FileStores(options.store_dir, logs, options.max_index_memory, io, store_files(options, files, tell), now)
+
+
+def store_files(options: JetStreamOptions, files: Files | None, tell: Callable[[str], None]) -> Files:
+    """Return the files of the store, which are sealed if there is a key. Raise LogError, OSError."""
+    files, root = files or Files(), os.path.join(options.store_dir, "jetstream")
+    if not options.encryption_key and not files.exists(os.path.join(root, KEY)):
+        return files
+    from lakestream.log.sealing.keys import Keyring, share
+    from lakestream.log.sealing.stores import sealed_store
+
+    masters = [text for text in (options.encryption_key, options.prev_encryption_key) if text]
+    sealed = sealed_store(root, files, Keyring(masters, options.cipher) if masters else None, tell)
+    share(masters)
+    return sealed
 
 
 def _open_spans(options: Options, name: str, log: Logger) -> Spans | None:

@@ -11,7 +11,6 @@ So the client waits for the restore at the end of its transfer, as with nats-ser
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import IO, Any
@@ -79,7 +78,7 @@ class Restores:
             raise api_error(10062, err=f"{MAX_RESTORES} restores are going on already")
         engine = self._engine
         try:
-            staged = tempfile.TemporaryFile(dir=engine.options.spool_dir or None)  # noqa: SIM115 - closed by `ended`
+            staged = engine.shared.stores.files.scratch(engine.options.spool_dir)
         except OSError as error:
             raise api_error(10062, err=f"no file can be made for it: {for_clients(error)}") from None
         events = BackupEvents(engine, "RESTORE", config.name, request)

@@ -10,4 +10,5 @@ In reading order:
 - `compactor_files.py`: Files beside a compactor's checkpoint: its state for people, and requests of servers to it.
 - `scan.py`: Repeated scans of the whole staging area.
 - `staging.py`: The staging area: sealed segments that wait for compaction.
+- `sealed.py`: Staged segments of encrypted stores: their keys beside them, and reading them.
 """

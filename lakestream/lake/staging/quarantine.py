@@ -9,12 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from lakestream.lake.errors import BadSegment, QuarantinedSegment
+from lakestream.lake.errors import BadSegment, LakeError, QuarantinedSegment
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.storage.storage import Storage
 from lakestream.log.format.errors import LogError
-from lakestream.log.format.files import Files
 from lakestream.log.format.segment import SealedSegment
 from lakestream.log.store.repair import verify
 
@@ -56,10 +55,13 @@ def replace(path: str, sealed: Sequence[SealedSegment]) -> bool:
 
     The file is copied, not linked: what damaged the staged file may have damaged the log's file, if they were one.
     """
+    from lakestream.lake.staging.sealed import put_key  # only with the first segment
+
     indexes = paths.parse_segment_name(path.rpartition("/")[2])
     for segment in sealed:
         if (segment.first_index, segment.last_index) == indexes and is_sound(segment.path):
             storage = open_storage(path)
+            put_key(storage, path.rpartition("/")[0], segment.path)
             with open(segment.path, "rb") as file:
                 storage.write(path, file.read())
             storage.delete(f"{path}{WHY}")
@@ -78,8 +80,10 @@ def clear(storage: Storage, directory: str, position: int) -> None:
 
 def is_sound(path: str) -> bool:
     """Return True if a sealed segment on this machine decodes, record by record."""
+    from lakestream.lake.staging.sealed import reader  # only with the first segment
+
     try:
-        verify(Files(), path)
-    except (LogError, OSError):
+        verify(reader(path), path)
+    except (LogError, LakeError, OSError):
         return False
     return True

@@ -102,10 +102,13 @@ def stage(sealed: str | os.PathLike[str], first_index: int, last_index: int, str
         StagingConflict: another segment with other content has that place.
         OSError, StorageFailed: the file system or the object store refuses.
     """
+    from lakestream.lake.staging.sealed import put_key  # only with the first segment
+
     storage = open_storage(lake)
     directory = directory_of(lake, stream)
     introduce(storage, directory, stream)
     target = f"{directory}/{paths.segment_name(first_index, last_index)}"
+    put_key(storage, directory, os.fspath(sealed))
     try:
         storage.put_file(target, sealed)
     except FileExistsError:
@@ -124,10 +127,12 @@ def announce(lake: str) -> None:
 def _same_entries(storage: Storage, target: str, sealed: str | os.PathLike[str]) -> bool:
     """Return True if a staged segment holds the same entries as another replica's, which differs in salt and sealing
     time."""
+    from lakestream.lake.staging.sealed import reader  # only with the first segment
+
     try:
-        footer, tables, end = read_footer(os.fspath(sealed))
+        footer, tables, end = read_footer(os.fspath(sealed), reader(os.fspath(sealed)))
         with storage.fetch(target) as there:
-            staged, staged_tables, staged_end = read_footer(there)
+            staged, staged_tables, staged_end = read_footer(there, reader(there, target))
     except CorruptLog:
         return False
     same = msgspec.structs.replace(staged, closed_ns=footer.closed_ns) == footer
@@ -169,10 +174,13 @@ def segments(directory: str) -> list[StagedSegment]:
 
 
 def footer(path: str) -> Footer:
-    """Read the footer of a sealed segment. Raises BadSegment when it is damaged, OSError."""
+    """Read the footer of a sealed segment. Raises BadSegment when it is damaged, SegmentSealed, OSError."""
+    from lakestream.lake.staging.sealed import reader  # only with the first segment
+
     with open_storage(path).fetch(path) as local:
+        files = reader(local, path)
         try:
-            return read_footer(local)[0]
+            return read_footer(local, files)[0]
         except CorruptLog as error:
             raise BadSegment(path, error.offset, error.what) from None
 

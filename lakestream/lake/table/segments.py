@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from lakestream.lake.errors import BadSegment, UnfitSubject
+from lakestream.lake.staging.sealed import reader
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table.batches import Removal
 from lakestream.lake.table.departures import DeletedMessages
@@ -53,15 +54,17 @@ def decode(
 
     Raises:
         BadSegment: the file is damaged; the whole file is checked before the first batch is made.
+        SegmentSealed: it is encrypted, and there is no key.
         UnfitSubject: with `as_partitions`.
         OSError: the file cannot be read.
     """
     with open_storage(path).fetch(path) as local:
+        files = reader(local, path)
         try:
-            buf = read_plain(Files(), local)
+            buf = read_plain(files, local)
         except CorruptLog as error:
             raise BadSegment(path, error.offset, error.what) from None
-        tables, begin = _verified(path, local, buf, after)
+        tables, begin = _verified(path, files, local, buf, after)
     offsets, lengths = _spans(tables, begin)
     for start, stop in _cuts(lengths):
         batch = _batch(path, buf, offsets[start:stop], lengths[start:stop], dead)
@@ -71,14 +74,14 @@ def decode(
             yield batch if removals is None else _with_endings(batch, removals)
 
 
-def _verified(path: str, local: str, buf: bytes, after: int) -> tuple[SegmentPlaces, int]:
+def _verified(path: str, files: Files, local: str, buf: bytes, after: int) -> tuple[SegmentPlaces, int]:
     """Check every frame; return the tables and the offset of the first frame body whose index is above `after`."""
     header = decode_segment_header(buf)
     if isinstance(header, str):
         raise BadSegment(path, 0, header)
     begin, messages = len(buf), 0
     try:
-        _, tables, frames_end = read_footer(local)
+        _, tables, frames_end = read_footer(local, files)
         for frame, offset in iter_frames(buf, path, header, frames_end):
             if frame.kind == Kind.MESSAGES:
                 messages += frame.count

@@ -14,7 +14,6 @@ from lakestream.lake.staging import staging
 from lakestream.lake.staging.staging import StreamIdentity
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import check, policy, state
-from lakestream.log.format.files import Files
 from lakestream.log.store.root import sealed_in
 from lakestream.logging import Logger
 from lakestream.protocol.decoding import JsonDecoder
@@ -58,12 +57,14 @@ def settle(lake: str, stream: StreamIdentity, directory: str, log: Logger) -> No
     Raises:
         OSError, LakeError: try again later. The files have to stay.
     """
+    from lakestream.lake.staging.sealed import store_files  # only with a deleted stream
+
     storage, kept = open_storage(lake), keeps(stream)
     before = state.reached(storage, stream) if kept else 0
     damaged = check.damaged(storage, stream) if before and directory else []
     # Invariant 10: these files are the last segments that the store has. A damaged table needs all of them.
     reached = min(before, state.reached(storage, stream)) if kept and not damaged else 0
-    owed = [each for each in sealed_in(Files(), directory) if each[2] > reached] if kept and directory else []
+    owed = [each for each in sealed_in(store_files(), directory) if each[2] > reached] if kept and directory else []
     for path, first_index, last_index in owed:
         try:
             staging.stage(path, first_index, last_index, stream, lake)

@@ -14,9 +14,13 @@ import contextlib
 import os
 import shutil
 
+import msgspec
+
 from lakestream.config.errors import StartError
+from lakestream.config.options import JetStreamOptions
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.files import Files
+from lakestream.log.store.creations import KEY
 from lakestream.log.store.root import GONE, INCOMING, RESERVED, STREAMS, StoreRoot
 
 WORKERS = "workers"
@@ -28,7 +32,7 @@ def worker_store(store_dir: str, index: int) -> str:
     return os.path.join(store_dir, WORKERS, str(index)) if index else store_dir
 
 
-def distribute(store_dir: str, count: int) -> list[str]:
+def distribute(options: JetStreamOptions, count: int) -> list[str]:
     """Move streams to the directories of the first `count` workers, evenly. Block; no worker may run.
 
     Returns:
@@ -37,17 +41,21 @@ def distribute(store_dir: str, count: int) -> list[str]:
     Raises:
         StartError: another server uses a directory, or two of them have a stream of the same name.
     """
-    known = _known(store_dir)
+    store_dir, lines = options.store_dir, list[str]()
+    known = worker_numbers(store_dir)
     if known == [0] and count == 1:
         return []
-    files = Files()
+    from lakestream.server.jetstream import store_files  # loads all of JetStream
+
     roots: dict[int, StoreRoot] = {}
     try:
         for index in sorted({*known, *range(count)}):
-            roots[index] = StoreRoot.open(os.path.join(worker_store(store_dir, index), "jetstream"), files)
+            own = msgspec.structs.replace(options, store_dir=worker_store(store_dir, index))
+            files = store_files(own, None, lines.append)
+            roots[index] = StoreRoot.open(os.path.join(own.store_dir, "jetstream"), files)
         streams = {index: _streams(root.path) for index, root in roots.items()}
         _check(roots, streams)
-        moved = [
+        lines += [
             line for source, target, names in _plan(streams, count) for line in _move(roots, source, target, names)
         ]
     except (LogError, OSError) as error:
@@ -58,14 +66,14 @@ def distribute(store_dir: str, count: int) -> list[str]:
     for index in known:
         if index >= count:
             _remove(store_dir, index)
-    return moved
+    return lines
 
 
 Name = tuple[str, str]
 """The directory names of an account and of a stream in it."""
 
 
-def _known(store_dir: str) -> list[int]:
+def worker_numbers(store_dir: str) -> list[int]:
     """Return the numbers of the workers that have a directory."""
     try:
         names = os.listdir(os.path.join(store_dir, WORKERS))
@@ -135,7 +143,7 @@ def _remove(store_dir: str, index: int) -> None:
     """Remove the directory of a worker that is no more, unless something else lies there."""
     store = worker_store(store_dir, index)
     for _, folders, names in os.walk(store):
-        if any(name not in ("VERSION", "LOCK") for name in names) or "aside" in folders:
+        if any(name not in ("VERSION", "LOCK", KEY) for name in names) or "aside" in folders:
             return
     shutil.rmtree(store, ignore_errors=True)
     with contextlib.suppress(OSError):

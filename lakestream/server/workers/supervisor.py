@@ -87,7 +87,7 @@ class WorkerSupervisor:
         """Serve until stopped; return the exit code. Raises StartError."""
         options, count = self._options, self._options.workers
         if options.jetstream is not None:
-            for line in distribute(options.jetstream.store_dir, count):
+            for line in distribute(options.jetstream, count):
                 self._log.info(line)
         with contextlib.ExitStack() as ending:
             self._wakeup = self._catch_signals(ending)

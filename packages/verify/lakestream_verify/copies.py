@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from lakestream.lake.staging.sealed import store_files
 from lakestream.log.format.errors import LogError
 from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.raft.group.hard_state import PersistentState
@@ -44,7 +45,7 @@ def _compare(
     states: dict[str, PersistentState] = {}
     streams: dict[str, Stream] = {}
     for label, directory in directories.items():
-        state, _ = read_state(directory)
+        state, _ = read_state(store_files(), directory)
         stream = _recovered(directory, state, None, step, closing) if state is not None else None
         if state is not None and stream is not None:
             states[label], streams[label] = state, stream
@@ -82,10 +83,9 @@ def _recovered(
 ) -> Stream | None:
     """Return the stream of a replica as of an entry, or of its newest one; None if it cannot be recovered."""
     scratch = closing.enter_context(tempfile.TemporaryDirectory(prefix="lakestream-verify-"))
+    files, commit = store_files().over(Overlay(scratch)), state.hard.commit if through is None else through
     try:
-        found = recover(
-            Overlay(scratch), directory, state.durable, state.hard.commit if through is None else through, step
-        )
+        found = recover(files, directory, state.durable, commit, step)
     except (LogError, OSError, *DECODE_ERRORS, AssertionError, LookupError, ValueError):
         return None  # a finding of its own files
     closing.callback(found.close)

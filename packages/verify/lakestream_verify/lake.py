@@ -17,6 +17,7 @@ from lakestream.lake.errors import LakeError
 from lakestream.lake.read.history.history import TableHistory
 from lakestream.lake.read.history.staged import StagedRows
 from lakestream.lake.staging import staging
+from lakestream.lake.staging.sealed import reader
 from lakestream.lake.staging.staging import StagedSegment, StreamIdentity
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.storage.storage import Storage
@@ -99,8 +100,9 @@ class LakeCheck:
         mine = next((each for each in self._store.log.sealed if each.first_index == staged.first_index), None)
         try:
             with self._storage.fetch(staged.path) as local:
-                verify_segment(self._files, local)
-                found = content_digest(self._files, local)
+                files = reader(local, staged.path)
+                verify_segment(files, local)
+                found = content_digest(files, local)
         except LogError as error:
             offset, what = getattr(error, "offset", 0), getattr(error, "what", str(error))
             repair = Repair.COMPACTOR if mine is not None else Repair.NONE

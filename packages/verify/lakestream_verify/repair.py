@@ -22,6 +22,7 @@ import msgspec
 
 from lakestream.lake.errors import LakeError
 from lakestream.lake.staging import staging
+from lakestream.lake.staging.sealed import reader
 from lakestream.lake.staging.staging import StagedSegment
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
@@ -98,7 +99,7 @@ class StreamRepair:
         if not segments or first_index_of(segments[0]) != 1 or outlined or self._files.names(self._path(BASE)):
             return None
         with tempfile.TemporaryDirectory(prefix="lakestream-repair-") as scratch:
-            overlay = Overlay(scratch)
+            overlay = self._files.over(Overlay(scratch))
             overlay.remove(path)
             try:
                 recovered = recover(overlay, self._directory, None, None)
@@ -202,14 +203,16 @@ class StreamRepair:
         `path`, if that is given."""
         try:
             with open_storage(staged.path).fetch(staged.path) as local:
-                _, footer = verify_segment(self._files, local)
-                if footer.last_index != staged.last_index or (path and not self._agrees(footer, local, path)):
+                files = reader(local, staged.path)
+                _, footer = verify_segment(files, local)
+                agrees = not path or self._agrees(footer, local, staged.path, path)
+                if footer.last_index != staged.last_index or not agrees:
                     return None
-                return self._files.read(local)
+                return files.read(local)
         except (LogError, LakeError, OSError, *DECODE_ERRORS):
             return None
 
-    def _agrees(self, footer: Footer, copy: str, path: str) -> bool:
+    def _agrees(self, footer: Footer, copy: str, staged: str, path: str) -> bool:
         """Return True if a copy has the footer of the damaged segment, or all records that can be read in it."""
         with self._files.opened(path) as fd:
             end = read_end(self._files, fd)
@@ -219,8 +222,9 @@ class StreamRepair:
         list(check.findings())
         if check.segment is None or check.segment.tables is None:
             return True
-        mine, theirs = self._files.read(path), read_plain(self._files, copy)
-        _, tables, _ = read_footer(copy, self._files)
+        files = reader(copy, staged)
+        mine, theirs = self._files.read(path), read_plain(files, copy)
+        _, tables, _ = read_footer(copy, files)
         rows = zip(check.segment.tables.offsets, check.segment.tables.lengths, strict=True)
         placed = list(zip(tables.offsets, tables.lengths, strict=True))
         return all(

@@ -288,7 +288,7 @@ class Running:
             else:
                 run.more += 1
         run.scratch = tempfile.TemporaryDirectory(prefix="lakestream-verify-")
-        overlay = Overlay(run.scratch.name)
+        overlay = self._files.over(Overlay(run.scratch.name))
         try:
             run.recovered = recover(overlay, run.directory, run.index, wanted.through, run.pace)
         except (LogError, OSError, *DECODE_ERRORS, AssertionError, LookupError, ValueError) as error:

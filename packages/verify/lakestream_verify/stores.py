@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
+from lakestream.lake.staging.sealed import store_files
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.files import Files, InlineIo
 from lakestream.log.format.frame import Kind as FrameKind
@@ -73,8 +74,8 @@ class StoreCheck:
         every_row: bool = False,
         alone: bool = False,
     ) -> None:
-        self.files = Files()
-        self.root = StoreRoot.inspect(root, self.files, alone=alone)
+        self.files = files = store_files(root)
+        self.root = StoreRoot.inspect(root, files, alone=alone)
         self._wanted, self._lake, self._every_row = wanted, lake, every_row
         self._left: list[tuple[str, str, str]] = []
         self.streams = self.bytes = 0
@@ -146,7 +147,7 @@ def check_meta(files: Files, root: str, done: Callable[[int], None]) -> Iterator
     directory = os.path.join(root, DIRECTORY)
     if not files.exists(os.path.join(directory, RAFT)):
         return
-    state, found = read_state(directory)
+    state, found = read_state(files, directory)
     for each in found:  # a node whose vote is not known does not start
         yield each if each.harmless else msgspec.structs.replace(each, repair=Repair.NONE)
     durable = state.durable if state is not None else 0
@@ -156,7 +157,7 @@ def check_meta(files: Files, root: str, done: Callable[[int], None]) -> Iterator
     if files.exists(lost) and not files.read(lost).strip().isdigit():
         yield Finding(kind=FindingKind.META, file=lost, what="it does not hold a number")
     with tempfile.TemporaryDirectory(prefix="lakestream-verify-") as scratch:
-        overlay = Overlay(scratch)
+        overlay = files.over(Overlay(scratch))
         broken: Exception | None = None
         try:
             for note in _replay(overlay, directory, durable, state.hard.commit if state is not None else None):

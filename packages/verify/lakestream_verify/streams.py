@@ -124,7 +124,7 @@ class StreamCheck:
         yield from found
         self._covered = index
         yield from self._base()
-        overlay = Overlay(_below(scratch, "with"))
+        overlay = self._files.over(Overlay(_below(scratch, "with")))
         broken: Exception | None = None
         recovered: RecoveredStream | None = None
         try:
@@ -205,7 +205,7 @@ class StreamCheck:
                 yield self._harmless("a replica that was never opened: the meta group decides", identity)
             return
         self._member = True
-        state, found = read_state(self._directory)
+        state, found = read_state(self._files, self._directory)
         yield from found
         if state is not None:
             self._durable, self._commit = state.durable, state.hard.commit
@@ -249,7 +249,7 @@ class StreamCheck:
         firsts = [first_index_of(name) for name in names if is_segment_name(name)]
         if stream.store.based or not firsts or firsts[0] != 1 or read_checkpoint(self._files, path) is None:
             return
-        overlay = Overlay(scratch)
+        overlay = self._files.over(Overlay(scratch))
         overlay.remove(path)
         try:
             again = recover(overlay, self._directory, *self._known(), self._step)
@@ -273,10 +273,10 @@ def _below(directory: str, name: str) -> str:
     return path
 
 
-def read_state(directory: str) -> tuple[PersistentState | None, list[Finding]]:
+def read_state(files: Files, directory: str) -> tuple[PersistentState | None, list[Finding]]:
     """Return the hard state of a member, None if it is damaged, and the findings. Block."""
     with tempfile.TemporaryDirectory(prefix="lakestream-verify-") as scratch:
-        overlay = Overlay(scratch)
+        overlay = files.over(Overlay(scratch))
         file = StateFile(overlay, directory)
         try:
             state = file.read()

@@ -306,7 +306,7 @@ def test_an_error_does_not_show_the_value_that_may_be_a_password(options: Load) 
         ("jetstream: foo", 1, "Expected 'enabled' or 'disabled'"),
         ("jetstream: 1", 1, "Expected map, bool or string to define JetStream, got int64"),
         ("jetstream { max_mem: 12q }", 1, "must end in K, M, G, T"),
-        ("jetstream { key: secret }", 1, "not encrypted at rest"),
+        ("jetstream { tpm: { keys_file: x } }", 1, "cannot be kept in a TPM"),
         ("jetstream { limits { batch { timeout: soon } } }", 1, "invalid duration"),
         ("jetstream { limits { batch { max_size: 1 } } }", 1, 'unknown field "max_size"'),
         ("authorization: 5", 1, "must be a map"),

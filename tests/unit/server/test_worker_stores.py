@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from lakestream.config.errors import StartError
+from lakestream.config.options import JetStreamOptions
 from lakestream.log.store.root import StoreRoot
 from lakestream.server.workers.stores import distribute
 
@@ -21,6 +22,10 @@ def make(store: Path, worker: int, *names: str) -> None:
         (log / "0001").write_text(name)
 
 
+def options(store: Path) -> JetStreamOptions:
+    return JetStreamOptions(store_dir=str(store), max_memory=1, max_file=1)
+
+
 def held(store: Path, worker: int) -> set[str]:
     base = store / "workers" / str(worker) if worker else store
     return {path.parent.parent.name for path in (base / "jetstream" / "$G" / "streams").glob("*/log/0001")}
@@ -28,7 +33,7 @@ def held(store: Path, worker: int) -> set[str]:
 
 def test_streams_are_spread_evenly(tmp_path: Path) -> None:
     make(tmp_path, 0, *(f"S{number}" for number in range(7)))
-    distribute(tmp_path.as_posix(), 3)
+    distribute(options(tmp_path), 3)
     sizes = sorted(len(held(tmp_path, worker)) for worker in range(3))
     assert sizes == [2, 2, 3]
     assert set[str]().union(*(held(tmp_path, worker) for worker in range(3))) == {f"S{number}" for number in range(7)}
@@ -37,17 +42,17 @@ def test_streams_are_spread_evenly(tmp_path: Path) -> None:
 def test_nothing_is_moved_between_workers_with_as_many_streams(tmp_path: Path) -> None:
     make(tmp_path, 0, "A", "B")
     make(tmp_path, 1, "C")
-    assert distribute(tmp_path.as_posix(), 2) == []
+    assert distribute(options(tmp_path), 2) == []
 
 
 def test_streams_of_workers_that_are_no_more_are_moved_to_the_others(tmp_path: Path) -> None:
     make(tmp_path, 0, "A")
     make(tmp_path, 1, "B")
     make(tmp_path, 2, "C.deleted-1-owing", "D")
-    distribute(tmp_path.as_posix(), 2)
+    distribute(options(tmp_path), 2)
     assert held(tmp_path, 0) | held(tmp_path, 1) == {"A", "B", "C.deleted-1-owing", "D"}
     assert not (tmp_path / "workers" / "2").exists()
-    distribute(tmp_path.as_posix(), 1)
+    distribute(options(tmp_path), 1)
     assert held(tmp_path, 0) == {"A", "B", "C.deleted-1-owing", "D"}
     assert not (tmp_path / "workers").exists()
 
@@ -55,7 +60,7 @@ def test_streams_of_workers_that_are_no_more_are_moved_to_the_others(tmp_path: P
 def test_a_directory_of_a_worker_with_unknown_files_stays(tmp_path: Path) -> None:
     make(tmp_path, 1, "B")
     (tmp_path / "workers" / "1" / "notes").write_text("mine")
-    distribute(tmp_path.as_posix(), 1)
+    distribute(options(tmp_path), 1)
     assert held(tmp_path, 0) == {"B"}
     assert (tmp_path / "workers" / "1" / "notes").exists()
 
@@ -64,7 +69,7 @@ def test_streams_of_the_same_name_are_refused_with_their_places(tmp_path: Path) 
     make(tmp_path, 0, "A")
     make(tmp_path, 1, "A")
     with pytest.raises(StartError, match="streams of the same name: move one of them away"):
-        distribute(tmp_path.as_posix(), 1)
+        distribute(options(tmp_path), 1)
     assert held(tmp_path, 0) == held(tmp_path, 1) == {"A"}
 
 
@@ -73,6 +78,6 @@ def test_a_store_in_use_is_refused(tmp_path: Path) -> None:
     root = StoreRoot.open((tmp_path / "jetstream").as_posix())
     try:
         with pytest.raises(StartError, match="another server uses this store"):
-            distribute(tmp_path.as_posix(), 2)
+            distribute(options(tmp_path), 2)
     finally:
         root.close()

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 import msgspec
 
 from lakestream.lake.errors import LakeError
+from lakestream.lake.staging.sealed import reader
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table.batches import Part
 from lakestream.lake.table.departures import DeletedMessages
 from lakestream.lake.table.segments import alive
 from lakestream.log.format.errors import LogError
-from lakestream.log.format.files import Files
 from lakestream.log.format.packed import read_plain
 from lakestream.log.format.record import decode_record
 from lakestream.log.format.segment import decode_segment_header, iter_frames, read_footer
@@ -84,11 +84,12 @@ def traced(path: str, after: int, most: int) -> list[tuple[int, Parent]]:
         after: only messages of entries with a higher log index.
     """
     with open_storage(path).fetch(path) as local:
-        content = read_plain(Files(), local)
+        files = reader(local, path)
+        content = read_plain(files, local)
         place = content.find(HINT)
         if place < 0:
             return []
-        _, tables, end = read_footer(local)
+        _, tables, end = read_footer(local, files)
     header = decode_segment_header(content)
     if isinstance(header, str):
         return []

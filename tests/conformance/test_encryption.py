@@ -1,0 +1,125 @@
+"""Tests of encryption at rest: nothing of a stream is on disk in plain text, and keys change as in nats-server."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import StartServer
+from tests.servers import Server, StartFailed
+from tests.wire import Wire
+
+pytestmark = pytest.mark.conformance
+
+WORDS = (b"SECRETTEXT", b"SECRETSUBJECT", b"SECRETHEADER", b"SECRETCONSUMER", b"SECRETMETA")
+MESSAGES = 10_000
+
+
+def config(key: str, more: str = "", lake: str = "lake { encryption: storage, seal_age: 100ms }") -> str:
+    return f'jetstream {{ key: "{key}", {more} }}\n{lake}\n'
+
+
+def found(*places: Path) -> list[tuple[str, bytes]]:
+    """Return where one of the words is."""
+    every: Iterator[Path] = (path for place in places for path in place.rglob("*") if path.is_file())
+    return [(str(path), word) for path in every for word in WORDS if word in path.read_bytes()]
+
+
+def fill(server: Server, first: int, count: int) -> None:
+    with Wire(server.address, timeout=20) as wire:
+        if first == 1:
+            stream = {"name": "S", "subjects": ["SECRETSUBJECT.>"], "metadata": {"SECRETMETA": "x"}}
+            stream["allow_direct"] = True
+            assert "error" not in wire.api("STREAM.CREATE.S", stream)
+            consumer = {"durable_name": "SECRETCONSUMER", "ack_policy": "explicit"}
+            body = {"stream_name": "S", "config": consumer}
+            assert "error" not in wire.api("CONSUMER.CREATE.S.SECRETCONSUMER", body)
+        for number in range(first, first + count):
+            subject = f"SECRETSUBJECT.{number % 100}"
+            if number % 10:
+                wire.publish(subject, b"SECRETTEXT %d" % number)
+            else:
+                wire.request(subject, b"SECRETTEXT %d" % number, {"SECRETHEADER": "x"})
+
+
+def check(server: Server, count: int) -> None:
+    with Wire(server.address, timeout=20) as wire:
+        state = wire.api("STREAM.INFO.S")["state"]
+        assert (state["messages"], state["last_seq"]) == (count, count)
+        for seq in (1, count // 2, count):
+            answer = wire.request("$JS.API.DIRECT.GET.S", b'{"seq":%d}' % seq)
+            assert answer.data == b"SECRETTEXT %d" % seq, answer
+        assert wire.api("CONSUMER.INFO.S.SECRETCONSUMER")["num_pending"] == count
+
+
+@pytest.mark.parametrize("cipher", ["aes", "chacha"])
+def test_nothing_of_a_stream_is_on_disk_in_plain_text(start_server: StartServer, tmp_path: Path, cipher: str) -> None:
+    server = start_server(config=config("one", f"cipher: {cipher}"))
+    fill(server, 1, MESSAGES)
+    server.stop(signal.SIGKILL)
+    assert not found(server.store / "jetstream")
+    server.start()
+    check(server, MESSAGES)
+    server.stop(signal.SIGTERM)
+    assert not found(server.store / "jetstream")
+    staged = list((server.store / "lake" / "segments").rglob("*.seg"))
+    assert staged
+    assert not any(word in path.read_bytes() for path in staged for word in WORDS)
+    server.start()
+    check(server, MESSAGES)
+
+
+def test_keys_change_as_in_nats_server(start_server: StartServer) -> None:
+    server = start_server(config="lake: false\n")
+    fill(server, 1, 100)
+    server.stop(signal.SIGTERM)
+    assert found(server.store)
+    for key, more, said in (
+        ("one", "", "Encrypting stream 'S'"),
+        ("two", "prev_key: one", "Changing the key of 2 directories"),
+        ("two", "", "Encryption:      ChaCha20-Poly1305"),
+        ("three", "prev_encryption_key: two, cipher: aes", "Encryption:      AES-GCM"),
+    ):
+        server.config = config(key, more, "lake: false")
+        server.start()
+        check(server, 100)
+        assert server.logged(said), server.log()
+        server.stop(signal.SIGTERM)
+        assert not found(server.store)
+
+
+@pytest.mark.parametrize("wrong", ['jetstream { key: "two" }', "jetstream { }"])
+def test_a_wrong_key_stops_the_start_and_changes_nothing(start_server: StartServer, wrong: str) -> None:
+    server = start_server(config=config("one", lake="lake: false"))
+    fill(server, 1, 100)
+    server.stop(signal.SIGTERM)
+    before = {path: path.read_bytes() for path in server.store.rglob("*") if path.is_file()}
+    server.config = f"{wrong}\nlake: false\n"
+    with pytest.raises(StartFailed, match=r"set jetstream \{ key \}"):
+        server.start()
+    assert {path: path.read_bytes() for path in server.store.rglob("*") if path.is_file()} == before
+
+
+def test_somebody_has_to_encrypt_the_lake(start_server: StartServer) -> None:
+    with pytest.raises(StartFailed, match=r"say `lake \{ encryption: storage \}`"):
+        start_server(config=config("one", lake=""))
+    with pytest.raises(StartFailed, match="tables are not encrypted by lakestream"):
+        start_server(config=config("one", lake="lake { encryption: parquet }"))
+
+
+def test_a_change_of_keys_under_load_loses_nothing(start_server: StartServer) -> None:
+    """Each start has another key; every kill comes while messages are written."""
+    server = start_server(config=config("key0", lake="lake: false"))
+    count = 0
+    for number in range(1, 5):
+        fill(server, count + 1, 200)
+        count += 200
+        with Wire(server.address, timeout=20) as wire:
+            assert wire.api("STREAM.INFO.S")["state"]["messages"] == count
+        server.stop(signal.SIGKILL)
+        server.config = config(f"key{number}", f"prev_key: key{number - 1}", "lake: false")
+        server.start()
+    check(server, count)
