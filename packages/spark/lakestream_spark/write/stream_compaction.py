@@ -60,7 +60,7 @@ from lakestream_spark.write.data_files import Values, partition_values
 from lakestream_spark.write.misfits import MisfitTable
 from lakestream_spark.write.replay import Replay
 from lakestream_spark.write.spans import CommitSpan, CommitSpans
-from lakestream_spark.write.table import RANDOM_PREFIXES, ExistingTable, StreamTable
+from lakestream_spark.write.table import RANDOM_PREFIXES, ExistingTable, StreamTable, wanted_properties
 from lakestream_spark.write.tasks import CommitColumns, Output, StreamTask
 
 if TYPE_CHECKING:
@@ -424,7 +424,9 @@ class StreamCompaction:
                 self._rewrite(layout)
             # After the rewrite: record the request only once the layout exists.
             self._table.adapt(found, batch.policy)
-        random = found is not None and found.properties.get(RANDOM_PREFIXES) == "true"
+        # From the first file on: Polars reads no table of which some paths have the partition's values and others not.
+        set_there = wanted_properties(batch.policy) if found is None else found.properties
+        random = set_there.get(RANDOM_PREFIXES) == "true"
         task = StreamTask(
             parts={part.path: part.after for part in batch.parts},
             dead=batch.unwritten,
