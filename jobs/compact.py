@@ -173,7 +173,7 @@ def run(
     lakes.require(lake, options.create)
     keeper = _keeper(lake, catalogs, metrics)
     began, moved = time.monotonic(), 0
-    if options.once and not _has_work(lake):
+    if options.once and not _has_work(lake) and not _iceberg_behind(lake, options.iceberg):
         _say_result(options.json, 0, 0, time.monotonic() - began)
         if keeper is not None:
             keeper.once()
@@ -401,6 +401,19 @@ class BatchLines:
 
     Args:
         as_json: print JSON.
+def _iceberg_behind(lake: str, default: str) -> bool:
+    """Return True if an Iceberg table does not hold what its Delta table does: an earlier run was interrupted."""
+    from lakestream.lake.catalogs.keeper import KEEPERS
+
+    try:
+        keeper = load(KEEPERS, "iceberg", "iceberg", f"--iceberg={default}")
+        return bool(keeper.is_behind(lake, default))
+    except ExtraMissing:
+        return False
+    except Exception:  # a table that cannot be read: the keeper reports it
+        return True
+
+
         every: seconds of a line; 0: each batch has its own.
     """
 

@@ -17,6 +17,9 @@ from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table.schema import join_headers
 from lakestream.log.format.record import Record
 from lakestream_iceberg.export import TableExport
+from lakestream_iceberg.library import IcebergLibrary
+from lakestream_iceberg.metadata import any_behind
+from lakestream_spark.write import iceberg_files
 from tests.lake.model import StreamModel
 from tests.lake.tables import records
 from tests.lake.test_maintenance import compact
@@ -85,7 +88,8 @@ class IcebergStream:
 
     def anew(self) -> None:
         """Forget what the exporter knows, as a restart does."""
-        self.export = TableExport(self.spark, open_storage(str(self.lake)), self.table)
+        self.library = IcebergLibrary(self.spark, str(self.lake))
+        self.export = TableExport(self.library, open_storage(str(self.lake)), self.table)
 
     def publish(self, count: int, subjects: int = 3, time_ns: int | None = None) -> None:
         """Publish messages, some with headers."""
@@ -104,6 +108,8 @@ class IcebergStream:
             changed: there is something to do for it.
         """
         assert self.export.run() == changed
+        storage = open_storage(str(self.lake))
+        assert bool(iceberg_files.asked_to_expire(storage, self.table)) == any_behind(str(self.lake), "off")
         wanted = self.model.expected()
         assert records(self.table) == wanted
         for name, read in READERS.items():

@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 from lakestream.lake.storage.lake import open_storage
 from lakestream.log.format.record import Record
 from lakestream_iceberg.export import TableExport
+from lakestream_iceberg.library import IcebergLibrary
 from tests.lake.foreign import Readers, micros, record
 from tests.lake.test_foreign_readers import LAYOUTS, Table, messages
 from tests.packages.environments import environ, make_venv
@@ -143,7 +144,7 @@ def test_clickhouse_reads_iceberg_tables_but_no_deletion_vectors_of_v3(
     spark: Any, clickhouse: ClickHouse, lake: Path, tmp_path: Path, form: str
 ) -> None:
     table = Table(spark, Readers(spark), lake, tmp_path / "log", {"lakestream.iceberg": form})
-    export = TableExport(spark, open_storage(str(lake)), table.path)
+    export = TableExport(IcebergLibrary(spark, str(lake)), open_storage(str(lake)), table.path)
     query = f"SELECT * FROM icebergLocal('{table.path}') ORDER BY seq"
 
     def records() -> list[Record]:

@@ -18,6 +18,7 @@ from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table.log import TableLog
 from lakestream_iceberg import export
 from lakestream_iceberg.keeper import IcebergKeeper
+from lakestream_iceberg.library import IcebergLibrary, is_damage
 from lakestream_spark.write.commit import jvm
 from lakestream_spark.write.maintainer import Maintainer
 from lakestream_spark.write.metrics import CompactorMetrics
@@ -187,7 +188,7 @@ def test_snapshots_are_bounded_and_no_file_is_deleted_that_one_needs(
     metadata = static(stream.table).metadata
     assert 2 <= len(metadata.snapshots) <= 4
     data = set(Path(stream.table).rglob("part-*.parquet"))
-    iceberg = jvm(spark).io.lakestream.delta.IcebergTable.open(spark._jsparkSession, stream.table)
+    iceberg = IcebergLibrary(spark, str(lake)).table(stream.table)
     assert iceberg.sweep(1 << 62) > 0
     assert iceberg.sweep(1 << 62) == 0
     assert set(Path(stream.table).rglob("part-*.parquet")) == data
@@ -265,17 +266,17 @@ def test_the_iceberg_table_of_somebody_else_stays(spark: Any, lake: Path, tmp_pa
     for table in (Path(stream.table), nowhere):
         (table / "metadata").mkdir(parents=True)
         (table / "metadata" / "v1.metadata.json").write_text('{"format-version": 2}')
-        assert not export.TableExport(spark, open_storage(str(table)), str(table)).run()
+        assert not export.TableExport(IcebergLibrary(spark, str(lake)), open_storage(str(table)), str(table)).run()
         assert (table / "metadata" / "v1.metadata.json").exists()
 
 
 def test_a_store_that_does_not_answer_is_no_damage(spark: Any) -> None:
     java = jvm(spark)
     failed = java.org.apache.iceberg.exceptions.RuntimeIOException
-    assert not export.is_damage(failed(java.java.net.SocketTimeoutException("later")))
-    assert not export.is_damage(failed(java.java.io.IOException("503 Slow Down")))
-    assert export.is_damage(failed(java.java.io.EOFException("short")))
-    assert export.is_damage(java.java.io.FileNotFoundException("gone"))
+    assert not is_damage(failed(java.java.net.SocketTimeoutException("later")))
+    assert not is_damage(failed(java.java.io.IOException("503 Slow Down")))
+    assert is_damage(failed(java.java.io.EOFException("short")))
+    assert is_damage(java.java.io.FileNotFoundException("gone"))
 
 
 def test_another_layout_whose_schema_lacks_the_partitions_before(spark: Any, lake: Path, tmp_path: Path) -> None:
@@ -296,7 +297,7 @@ def test_a_mirror_whose_table_began_as_a_clone(spark: Any, lake: Path, tmp_path:
     table = mirror.table(lake)
     answer = make(spark, lake, mirror, origin)
     mirror.begin(origin.expected(), answer.last_seq)
-    exporting = export.TableExport(spark, open_storage(str(lake)), table, "v3")
+    exporting = export.TableExport(IcebergLibrary(spark, str(lake)), open_storage(str(lake)), table, "v3")
 
     def check_rows() -> None:
         assert exporting.run()
@@ -371,6 +372,22 @@ def test_the_compactor_keeps_the_tables_of_a_lake(lake: Path, tmp_path: Path, st
     assert [record(row) for row in by_pyiceberg(orders.table(lake))] == orders.expected()
 
 
+def test_a_run_without_messages_mends_what_an_earlier_one_left_behind(
+    spark: Any, lake: Path, tmp_path: Path, started: list[Job]
+) -> None:
+    stream = IcebergStream(spark, lake, tmp_path / "log", {})
+    stream.publish(10)
+    stream.compact()  # and then it was killed
+    lines = []
+    for _ in range(2):
+        run = Job(lake, "--once", "--iceberg", "v3")
+        started.append(run)
+        assert run.end() == 0, run.lines
+        lines.append(run.lines)
+        assert [record(row) for row in by_pyiceberg(stream.table)] == stream.model.expected()
+    assert [any("Spark" in line for line in each) for each in lines] == [True, False]
+
+
 def test_maintenance_beside_the_compactor_tells_the_keepers(
     spark: Any, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -400,7 +417,7 @@ def test_maintenance_beside_the_compactor_tells_the_keepers(
 
 def test_typed_columns_grow_in_iceberg_too(spark: Any, lake: Path, tmp_path: Path) -> None:
     stream = Stream(spark, lake, tmp_path / "log", V3 | {"lakestream.schema": "orders"})
-    exporting = export.TableExport(spark, stream.storage, stream.table)
+    exporting = export.TableExport(IcebergLibrary(spark, str(lake)), stream.storage, stream.table)
     place = {"type": "object", "properties": {"zip": {"type": "string"}}}
     stream.register(1, N | {"at": place})
     stream.publish({"n": 1, "text": "a", "at": {"zip": "1"}}, {"n": 2})

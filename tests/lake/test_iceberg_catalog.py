@@ -17,6 +17,7 @@ from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, OAuthEr
 
 from lakestream.lake.storage.lake import open_storage
 from lakestream_iceberg.export import TableExport
+from lakestream_iceberg.library import IcebergLibrary
 from tests.lake.iceberg import record
 from tests.lake.model import StreamModel, flights
 from tests.lake.test_maintenance import compact
@@ -72,7 +73,7 @@ def world(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worl
         model.remove([2])
         model.stage(lake)
         compact(spark, lake, model)
-        TableExport(spark, open_storage(str(lake)), model.table(lake)).run()
+        TableExport(IcebergLibrary(spark, str(lake)), open_storage(str(lake)), model.table(lake)).run()
     command = [sys.executable, "-m", "lakestream", "iceberg", "serve", "--lake", str(lake), "--server", server.url]
     serving = subprocess.Popen([*command, "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True)
     assert serving.stdout is not None
@@ -141,7 +142,7 @@ def test_a_client_that_has_the_newest_metadata_gets_none(world: World, spark: An
     model.publish(flights(5))
     model.stage(world.lake)
     compact(spark, world.lake, model)
-    TableExport(spark, open_storage(str(world.lake)), model.table(world.lake)).run()
+    TableExport(IcebergLibrary(spark, str(world.lake)), open_storage(str(world.lake)), model.table(world.lake)).run()
     status, _, body = world.ask(path, **BASIC, **tag)
     assert (status, len(json.loads(body)["metadata"]["snapshots"])) == (200, 2)
     refs = json.loads(world.ask(path + "?snapshots=refs", **BASIC)[2])["metadata"]

@@ -12,44 +12,27 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table.actions import AddFile
-from lakestream.lake.table.foreign_commits import MAPPING
 from lakestream.lake.table.log import TableLog, has_log
-from lakestream.lake.table.policy import ICEBERG_KEY, tombstones_ns
+from lakestream.lake.table.policy import tombstones_ns
 from lakestream.lake.table.progress import TableProgress
 from lakestream.lake.table.schema import STREAM_PROPERTY, UID_PROPERTY
 from lakestream.schemas.naming import OFF
 from lakestream_iceberg.changes import FILE, Change, Unclear, between, counted, since
-from lakestream_iceberg.errors import NotInIceberg
+from lakestream_iceberg.library import IcebergLibrary, is_damage
+from lakestream_iceberg.metadata import FORMATS, format_of
 from lakestream_iceberg.schema import iceberg_schema, partition_fields
 from lakestream_spark.write import iceberg_files
-from lakestream_spark.write.commit import jvm
 from lakestream_spark.write.iceberg_files import VERSION
 from lakestream_spark.write.maintainer import retention
 from lakestream_spark.write.maintenance_plan import Policy
 from lakestream_spark.write.vacuum import ICEBERG as DIRECTORY
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-FORMATS = {"v2": 2, "v3": 3}
-_DAMAGE = (
-    "com.fasterxml.jackson.",
-    "java.io.EOFException",
-    "java.io.FileNotFoundException",
-    "java.lang.IllegalArgumentException",
-    "java.lang.IllegalStateException",
-    "java.lang.NullPointerException",
-    "org.apache.avro.",
-    "org.apache.iceberg.exceptions.NotFoundException",
-    "org.apache.iceberg.exceptions.ValidationException",
-)
-"""Names of Java's errors, or their beginnings, for files that are damaged or not there."""
 MAX_SNAPSHOTS = 100
 """Number of snapshots that are kept besides those of hours: each commit writes the list of all."""
 SWEEP_SECONDS = 600.0
@@ -85,14 +68,14 @@ class TableExport:
     """Keeps the Iceberg table of one Delta table. Not for use by two threads at once.
 
     Args:
-        spark: a session with Iceberg's library.
+        library: Iceberg's, for the lake of the table.
         storage: where the table is.
         table: its path.
         default: format of tables that state none: `v2`, `v3` or `off`.
     """
 
-    def __init__(self, spark: SparkSession, storage: Storage, table: str, default: str = OFF) -> None:
-        self._spark, self._storage, self.table, self._default = spark, storage, table, default
+    def __init__(self, library: IcebergLibrary, storage: Storage, table: str, default: str = OFF) -> None:
+        self._library, self._storage, self.table, self._default = library, storage, table, default
         self._log: TableLog | None = None
         self._metadata: dict[str, Any] = {}
         self._read_at = (-1, "")  # version and tag that it is of
@@ -116,7 +99,7 @@ class TableExport:
         if self._done == (newest, tag) and time.monotonic() - self._expired < SWEEP_SECONDS:
             return False
         self._read(log, newest, tag)
-        form = self._form()
+        form = format_of(self._metadata.get("configuration", {}), self._default)
         if form == OFF:
             changed = self._clear()
         else:
@@ -138,26 +121,18 @@ class TableExport:
         self._metadata = self._metadata if found is None else found
         self._read_at = newest, tag
 
-    def _form(self) -> str:
-        settings: dict[str, str] = self._metadata.get("configuration", {})
-        if not settings.get(UID_PROPERTY):
-            return OFF  # no table of a stream
-        return settings.get(ICEBERG_KEY, self._default)
-
     def _clear(self) -> bool:
-        """Delete the Iceberg table, if there is one that was written here: others have tables there, too."""
+        """Delete the Iceberg table, if there is one that was written here."""
         found = iceberg_files.newest(self._storage, self.table)
-        if found is None or VERSION.encode() not in found.content:
+        if found is None or not iceberg_files.is_ours(found):
             return False
         self._storage.delete_tree(f"{self.table}/{DIRECTORY}")
         return True
 
     def _commit(self, log: TableLog, newest: int, form: int) -> bool:
-        schema = iceberg_schema(self.table, self._metadata["schemaString"])
+        schema = iceberg_schema(self.table, self._metadata)
         settings: dict[str, str] = self._metadata.get("configuration", {})
-        if settings.get(MAPPING, "none") != "none":
-            raise NotInIceberg(self.table, "another program has enabled column mapping")
-        iceberg = jvm(self._spark).io.lakestream.delta.IcebergTable.open(self._spark._jsparkSession, self.table)
+        iceberg = self._library.table(self.table)
         state = self._usable(iceberg, newest, form)
         retain_ms = min(retention(settings, Policy()), tombstones_ns(settings)) // 1_000_000
         expiring, now_ms, asked_ms = False, time.time_ns() // 1_000_000, 0
@@ -230,15 +205,6 @@ class TableExport:
         there = (FILE.decode(line) for line in lines)
         now: list[AddFile] = list(log.state(newest).files.values())
         return list(between(self.table, there, now))
-
-
-def is_damage(error: Any) -> bool:
-    """Return True if a Java error says that a file is not there, or that its content makes no sense."""
-    while error is not None:
-        if error.getClass().getName().startswith(_DAMAGE):
-            return True
-        error = error.getCause()
-    return False
 
 
 def _stated(progress: TableProgress | None) -> dict[str, str]:

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from lakestream.lake.errors import LakeError, first_line
-from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
 from lakestream.protocol.decoding import DECODE_ERRORS
+from lakestream_iceberg import metadata
 from lakestream_iceberg.export import TableExport
+from lakestream_iceberg.library import IcebergLibrary
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,6 +40,7 @@ class IcebergKeeper:
         default: format of streams that ask for none: `v2`, `v3` or `off`.
         complain: gets a line when an error begins, and when it has ended.
         active: false while another compactor works; then nothing happens here.
+        moved: called with the paths of tables whose Iceberg table has changed, in several threads.
     """
 
     def __init__(
@@ -49,10 +51,12 @@ class IcebergKeeper:
         complain: Callable[[str], None],
         *,
         active: Callable[[], bool] = lambda: True,
+        moved: Callable[[Collection[str]], None] = lambda tables: None,
     ) -> None:
-        self._spark, self._default = spark, default
+        self._default = default
         self._storage = open_storage(lake)
-        self._complain, self._active = complain, active
+        self._library = IcebergLibrary(spark, self._storage.root)
+        self._complain, self._active, self._moved = complain, active, moved
         self._tables: dict[str, TableExport] = {}
         self._troubles: dict[str, str] = {}
         self._guard = threading.Lock()
@@ -61,6 +65,11 @@ class IcebergKeeper:
         self._wake, self._stop = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="iceberg", daemon=True)
         self._pool = ThreadPoolExecutor(PARALLEL, "iceberg-table")
+
+    @staticmethod
+    def is_behind(lake: str, default: str) -> bool:
+        """Return True if there is something to do in a lake, as far as that can be told without Spark."""
+        return metadata.any_behind(lake, default)
 
     def start(self) -> None:
         """Start, unless it is running."""
@@ -89,7 +98,7 @@ class IcebergKeeper:
         if time.monotonic() >= self._full_at:
             self._full_at = time.monotonic() + LOOK_SECONDS
             try:
-                wanted = set(self._places())
+                wanted = set(metadata.tables(self._storage))
             except (OSError, LakeError) as error:
                 self._tell("", str(error))
                 return []
@@ -107,24 +116,19 @@ class IcebergKeeper:
             return False
         export = self._tables.get(path)
         if export is None:
-            export = self._tables[path] = TableExport(self._spark, self._storage, path, self._default)
+            export = self._tables[path] = TableExport(self._library, self._storage, path, self._default)
         try:
             changed = export.run()
         except (OSError, LakeError, Py4JError, *DECODE_ERRORS) as error:
             del self._tables[path]  # read everything anew
+            self._library.forget(path)
             known = isinstance(error, LakeError)
             self._tell(path, str(error) if known else f"Iceberg table of {path}: {first_line(error)}")
             return False
         self._tell(path, "")
+        if changed:
+            self._moved((path,))
         return changed
-
-    def _places(self) -> Iterator[str]:
-        """Yield the directories of tables, of all accounts."""
-        root = self._storage.root
-        accounts = f"{root}/{paths.ACCOUNTS}"
-        for base in (root, *(f"{accounts}/{name}" for name in self._storage.directories(accounts))):
-            for name in self._storage.directories(f"{base}/{paths.STREAMS}"):
-                yield f"{base}/{paths.STREAMS}/{name}"
 
     def _run(self) -> None:
         while not self._stop.is_set():

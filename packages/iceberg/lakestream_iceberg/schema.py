@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from lakestream.lake.table.foreign_commits import MAPPING
 from lakestream_iceberg.errors import NotInIceberg
 from lakestream_spark.write.field_ids import ELEMENT, KEY, VALUE, Path, field_id
 
@@ -38,17 +39,19 @@ _SCALARS = {
 _DECIMAL = re.compile(r"decimal\((\d+), *(\d+)\)")
 
 
-def iceberg_schema(table: str, schema: str) -> dict[str, Any]:
+def iceberg_schema(table: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return the Iceberg schema of a table, as JSON has it.
 
     Args:
         table: its path, for errors.
-        schema: the JSON of its columns, as in Delta's log.
+        metadata: the `metaData` action of Delta's log.
 
     Raises:
-        NotInIceberg: a column has a type that Iceberg lacks, or two columns have one id.
+        NotInIceberg: columns are mapped, one has a type that Iceberg lacks, or two have one id.
     """
-    fields = [_field(table, each, ()) for each in msgspec.json.decode(schema)["fields"]]
+    if metadata.get("configuration", {}).get(MAPPING, "none") != "none":
+        raise NotInIceberg(table, "another program has enabled column mapping")
+    fields = [_field(table, each, ()) for each in msgspec.json.decode(metadata["schemaString"])["fields"]]
     found = {"type": "struct", "schema-id": 0, "fields": fields}
     ids = list(_ids(found))
     if len(set(ids)) < len(ids):

@@ -18,6 +18,8 @@ from lakestream.lake.storage.storage import Storage
 from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 from lakestream_spark.write.vacuum import ICEBERG as DIRECTORY
 
+HINT = "version-hint.text"
+"""File with the number of the newest version."""
 VERSION = "lakestream.delta-version"
 """Property with the Delta version that the table, or a snapshot, holds."""
 _FILE = re.compile(r"v(\d+)\.metadata\.json")
@@ -26,8 +28,9 @@ _REQUEST = "lakestream-expire-before"
 
 
 class TableMetadata(msgspec.Struct, frozen=True):
-    """Newest metadata file: its path, a tag of its content, and the content."""
+    """Newest metadata file: its number and path, a tag of its content, and the content."""
 
+    version: int
     location: str
     tag: str
     content: bytes
@@ -69,8 +72,13 @@ def newest(storage: Storage, table: str) -> TableMetadata | None:
             content, entry = storage.read_entry(path)
         except FileNotFoundError:
             continue
-        return TableMetadata(path, entry.tag, content)
+        return TableMetadata(version, path, entry.tag, content)
     return None
+
+
+def is_ours(found: TableMetadata) -> bool:
+    """Return True if the table was written here: others may have tables there, too."""
+    return VERSION.encode() in found.content
 
 
 def needed_since_ms(storage: Storage, table: str, version: int) -> int | None:

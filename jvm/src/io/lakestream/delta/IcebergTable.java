@@ -7,7 +7,6 @@ import java.io.FileNotFoundException;
 import java.io.IOException;
 import java.math.BigDecimal;
 import java.nio.ByteBuffer;
-import java.nio.charset.StandardCharsets;
 import java.time.Instant;
 import java.time.LocalDate;
 import java.time.LocalDateTime;
@@ -23,13 +22,7 @@ import java.util.Map;
 import java.util.Set;
 import java.util.UUID;
 import java.util.concurrent.ExecutorService;
-import org.apache.hadoop.conf.Configuration;
-import org.apache.hadoop.fs.FSDataInputStream;
-import org.apache.hadoop.fs.FSDataOutputStream;
 import org.apache.hadoop.fs.FileStatus;
-import org.apache.hadoop.fs.FileSystem;
-import org.apache.hadoop.fs.FilterFileSystem;
-import org.apache.hadoop.fs.LocalFileSystem;
 import org.apache.hadoop.fs.Path;
 import org.apache.iceberg.DataFile;
 import org.apache.iceberg.DataFiles;
@@ -51,6 +44,7 @@ import org.apache.iceberg.Snapshot;
 import org.apache.iceberg.SnapshotRef;
 import org.apache.iceberg.SortOrder;
 import org.apache.iceberg.StructLike;
+import org.apache.iceberg.Table;
 import org.apache.iceberg.TableMetadata;
 import org.apache.iceberg.TableProperties;
 import org.apache.iceberg.Transaction;
@@ -60,8 +54,6 @@ import org.apache.iceberg.data.parquet.GenericParquetWriter;
 import org.apache.iceberg.deletes.BaseDVFileWriter;
 import org.apache.iceberg.deletes.PositionDelete;
 import org.apache.iceberg.deletes.PositionDeleteWriter;
-import org.apache.iceberg.hadoop.HadoopFileIO;
-import org.apache.iceberg.hadoop.HadoopTableOperations;
 import org.apache.iceberg.io.OutputFileFactory;
 import org.apache.iceberg.mapping.MappingUtil;
 import org.apache.iceberg.mapping.NameMappingParser;
@@ -70,7 +62,6 @@ import org.apache.iceberg.relocated.com.google.common.util.concurrent.MoreExecut
 import org.apache.iceberg.types.Conversions;
 import org.apache.iceberg.types.Type;
 import org.apache.iceberg.types.Types;
-import org.apache.iceberg.util.LockManagers;
 import org.apache.spark.sql.SparkSession;
 import org.apache.spark.sql.delta.actions.DeletionVectorDescriptor;
 import org.apache.spark.sql.delta.deletionvectors.DeletionVectorStoredBitmap;
@@ -91,12 +82,6 @@ import scala.Option;
  * made again could not repeat, so schemas and partitions are set in the metadata directly.
  */
 public final class IcebergTable {
-  /** Directory of everything here, in the table's directory. */
-  private static final String DIRECTORY = "metadata";
-
-  /** File with the number of the newest version. */
-  private static final String HINT = "version-hint.text";
-
   private static final ObjectMapper JSON = new ObjectMapper();
 
   private static final String[] SETTINGS = {
@@ -106,6 +91,8 @@ public final class IcebergTable {
     TableProperties.GC_ENABLED, "false",
     // Each commit opens all manifests that it may concern, each scan all of them; Iceberg's own default is 100.
     TableProperties.MANIFEST_MIN_MERGE_COUNT, "20",
+    // A merge writes a manifest of this size at most again; with Iceberg's 8 MiB that would be those of 100,000 files.
+    TableProperties.MANIFEST_TARGET_SIZE_BYTES, "524288",
   };
 
   /**
@@ -114,27 +101,21 @@ public final class IcebergTable {
    */
   private static final ExecutorService HERE = MoreExecutors.newDirectExecutorService();
 
-  private final Configuration configuration;
   private final String location;
   private final Path directory;
-  private final HadoopFileIO io;
-  private Operations operations;
+  private final IcebergFiles io;
+  private IcebergVersions versions;
 
-  private IcebergTable(Configuration configuration, String location) {
-    this.configuration = configuration;
+  private IcebergTable(IcebergFiles files, String location) {
     this.location = location;
-    directory = new Path(location, DIRECTORY);
-    io = new FilesHere(configuration);
-    operations = new Operations(new Path(location), io, configuration);
+    directory = new Path(location, IcebergVersions.DIRECTORY);
+    io = files;
+    versions = new IcebergVersions(location, files);
   }
 
   /** Opens the table over the Delta table at a path or URL, whether it exists or not. */
-  public static IcebergTable open(SparkSession spark, String location) {
-    Configuration configuration = new Configuration(spark.sparkContext().hadoopConfiguration());
-    if (location.startsWith("s3:")) { // as other readers spell it
-      configuration.set("fs.s3.impl", "org.apache.hadoop.fs.s3a.S3AFileSystem");
-    }
-    return new IcebergTable(configuration, location);
+  public static IcebergTable open(IcebergFiles files, String location) {
+    return new IcebergTable(files, location);
   }
 
   /**
@@ -144,7 +125,7 @@ public final class IcebergTable {
    * current one, ms since the epoch), metadata (the path of its file).
    */
   public String state() {
-    TableMetadata found = operations.refresh();
+    TableMetadata found = versions.refresh();
     if (found == null) {
       return "";
     }
@@ -167,7 +148,7 @@ public final class IcebergTable {
 
   /** Returns true if every manifest and every file of deletions of the current snapshot is there, in full length. */
   public boolean isWhole() throws IOException {
-    TableMetadata found = operations.current();
+    TableMetadata found = versions.current();
     Map<String, Long> sizes = new HashMap<>();
     for (FileStatus file : listing()) {
       sizes.put(file.getPath().getName(), file.getLen());
@@ -192,32 +173,14 @@ public final class IcebergTable {
     return true;
   }
 
-  /**
-   * Makes the hint name the newest version, if it does not: a crash came between the two. Iceberg's own writers go on
-   * from the newest one, but readers follow the hint.
-   */
+  /** Makes the hint name the newest version, if it does not. */
   public void mendHint() throws IOException {
-    String newest = name(operations.current().metadataFileLocation()).replaceAll("\\D", "");
-    FileSystem files = operations.getFileSystem(directory, configuration);
-    Path hint = new Path(directory, HINT);
-    try (FSDataInputStream content = files.open(hint)) {
-      if (newest.equals(new String(content.readAllBytes(), StandardCharsets.UTF_8))) {
-        return;
-      }
-    } catch (FileNotFoundException none) {
-      // written below
-    }
-    Path complete = new Path(directory, UUID.randomUUID() + "-" + HINT);
-    try (FSDataOutputStream content = files.create(complete, true)) {
-      content.write(newest.getBytes(StandardCharsets.UTF_8));
-    }
-    files.delete(hint, false);
-    files.rename(complete, hint);
+    versions.mendHint();
   }
 
   /** Returns the data files of the current snapshot: lines of JSON with location, partition, and if rows are deleted. */
   public String files() throws IOException {
-    TableMetadata found = operations.current();
+    TableMetadata found = versions.current();
     StringBuilder lines = new StringBuilder();
     if (found.currentSnapshot() == null) {
       return "";
@@ -257,18 +220,18 @@ public final class IcebergTable {
    */
   public String commit(String description, String changes) throws IOException {
     JsonNode wanted = JSON.readTree(description);
-    TableMetadata base = operations.refresh();
+    TableMetadata base = versions.refresh();
     boolean isNew = base == null;
     TableMetadata described = described(base, wanted);
     Transaction transaction;
     if (isNew) {
-      transaction = Transactions.createTableTransaction(location, operations, described);
+      transaction = Transactions.createTableTransaction(location, versions, described);
     } else {
       if (!described.changes().isEmpty()) {
-        operations.commit(base, described);
-        described = operations.current();
+        versions.commit(base, described);
+        described = versions.current();
       }
-      transaction = Transactions.newTransaction(location, operations);
+      transaction = Transactions.newTransaction(location, versions);
     }
     if (!changes.isEmpty()) {
       change(transaction, described, wanted, changes);
@@ -277,7 +240,7 @@ public final class IcebergTable {
     wanted.get("properties").properties().forEach(each -> properties.set(each.getKey(), each.getValue().asText()));
     properties.commit();
     transaction.commitTransaction();
-    return operations.refresh().metadataFileLocation();
+    return versions.current().metadataFileLocation();
   }
 
   /**
@@ -287,7 +250,7 @@ public final class IcebergTable {
    * @return their number
    */
   public int sweep(long before) throws IOException {
-    TableMetadata found = operations.refresh();
+    TableMetadata found = versions.refresh();
     Set<String> needed = new HashSet<>();
     needed.add(name(found.metadataFileLocation()));
     found.previousFiles().forEach(each -> needed.add(name(each.file())));
@@ -307,12 +270,11 @@ public final class IcebergTable {
       }
     }
     int deleted = 0;
-    FileSystem files = directory.getFileSystem(configuration);
     for (FileStatus file : listing()) {
       String name = file.getPath().getName();
       boolean ours = name.endsWith(".avro") || name.endsWith(".puffin") || name.endsWith(".parquet") || name.endsWith(".json");
-      ours |= name.endsWith("-" + HINT) || name.endsWith("-version-hint.temp"); // of a writer that was killed
-      if (ours && !needed.contains(name) && file.getModificationTime() < before && files.delete(file.getPath(), false)) {
+      ours |= name.endsWith("-" + IcebergVersions.HINT) || name.endsWith("-version-hint.temp"); // of a writer that was killed
+      if (ours && !needed.contains(name) && file.getModificationTime() < before && io.system().delete(file.getPath(), false)) {
         deleted++;
       }
     }
@@ -321,8 +283,8 @@ public final class IcebergTable {
 
   /** Deletes the Iceberg table: the directory `metadata`. The data files stay. */
   public void remove() throws IOException {
-    directory.getFileSystem(configuration).delete(directory, true);
-    operations = new Operations(new Path(location), io, configuration); // it remembers the version
+    io.system().delete(directory, true);
+    versions = new IcebergVersions(location, io); // it remembers the version
   }
 
   /** Returns the current metadata with the schema, partitioning and format that are wanted, or those of a new table. */
@@ -333,7 +295,9 @@ public final class IcebergTable {
       settings.put(SETTINGS[at], SETTINGS[at + 1]);
     }
     settings.put(TableProperties.WRITE_DATA_LOCATION, directory.toString()); // of deletions: data files are Delta's
-    settings.put(TableProperties.DEFAULT_NAME_MAPPING, NameMappingParser.toJson(MappingUtil.create(schema)));
+    if (base == null || !base.schema().sameSchema(schema)) {
+      settings.put(TableProperties.DEFAULT_NAME_MAPPING, NameMappingParser.toJson(MappingUtil.create(schema)));
+    }
     int format = wanted.get("format").asInt();
     TableMetadata.Builder builder;
     if (base == null) {
@@ -368,7 +332,7 @@ public final class IcebergTable {
       delta.validateFromSnapshot(described.currentSnapshot().snapshotId());
     }
     PartitionSpec spec = described.spec();
-    Deletions deletions = described.formatVersion() >= 3 ? new Vectors(transaction) : new Positions();
+    Deletions deletions = described.formatVersion() >= 3 ? new Vectors(transaction.table()) : new Positions();
     Set<String> undone = new HashSet<>();
     for (String line : (Iterable<String>) changes.lines()::iterator) {
       JsonNode change = JSON.readTree(line);
@@ -462,13 +426,13 @@ public final class IcebergTable {
             vector.get("cardinality").asLong(),
             Option.empty());
     return DeletionVectorStoredBitmap.apply(descriptor, Option.apply(new Path(location)))
-        .load(new HadoopFileSystemDVStore(configuration))
+        .load(new HadoopFileSystemDVStore(io.configuration()))
         .values();
   }
 
   private FileStatus[] listing() throws IOException {
     try {
-      return directory.getFileSystem(configuration).listStatus(directory);
+      return io.system().listStatus(directory);
     } catch (FileNotFoundException none) {
       return new FileStatus[0];
     }
@@ -568,18 +532,19 @@ public final class IcebergTable {
 
   /** Deletion vectors in one Puffin file (v3). */
   private final class Vectors implements Deletions {
-    private final BaseDVFileWriter writer;
-    private boolean any;
+    private final Table table;
+    private BaseDVFileWriter writer;
 
-    Vectors(Transaction transaction) {
-      OutputFileFactory files =
-          OutputFileFactory.builderFor(transaction.table(), 1, 1).format(FileFormat.PUFFIN).build();
-      writer = new BaseDVFileWriter(files, path -> null);
+    Vectors(Table table) {
+      this.table = table;
     }
 
     @Override
     public void add(String path, PartitionSpec spec, StructLike partition, long[] positions) {
-      any = true;
+      if (writer == null) {
+        OutputFileFactory files = OutputFileFactory.builderFor(table, 1, 1).format(FileFormat.PUFFIN).build();
+        writer = new BaseDVFileWriter(files, data -> null);
+      }
       for (long position : positions) {
         writer.delete(path, position, spec, partition);
       }
@@ -587,7 +552,7 @@ public final class IcebergTable {
 
     @Override
     public List<DeleteFile> written() throws IOException {
-      if (!any) {
+      if (writer == null) {
         return List.of();
       }
       writer.close();
@@ -619,49 +584,6 @@ public final class IcebergTable {
     @Override
     public List<DeleteFile> written() {
       return files;
-    }
-  }
-
-  /** Files that are deleted in the thread of the commit: one or two, for which Hadoop's own has a pool too. */
-  private static final class FilesHere extends HadoopFileIO {
-    private static final long serialVersionUID = 1;
-
-    FilesHere(Configuration configuration) {
-      super(configuration);
-    }
-
-    @Override
-    public void deleteFiles(Iterable<String> paths) {
-      paths.forEach(this::deleteFile);
-    }
-  }
-
-  /** Versions by name, whose names are on disk with all that they refer to. */
-  private static final class Operations extends HadoopTableOperations {
-    Operations(Path location, HadoopFileIO io, Configuration configuration) {
-      super(location, io, configuration, LockManagers.defaultLockManager());
-    }
-
-    @Override
-    protected FileSystem getFileSystem(Path path, Configuration configuration) {
-      FileSystem found = super.getFileSystem(path, configuration);
-      return found instanceof LocalFileSystem ? new NamesSynced(found) : found;
-    }
-  }
-
-  /** Syncs the names in a directory before and after a file there gets its final one. */
-  private static final class NamesSynced extends FilterFileSystem {
-    NamesSynced(FileSystem files) {
-      super(files);
-    }
-
-    @Override
-    public boolean rename(Path from, Path to) throws IOException {
-      java.nio.file.Path directory = java.nio.file.Path.of(to.getParent().toUri().getPath());
-      NamedFiles.syncAll(List.of(directory, directory.getParent()));
-      boolean renamed = super.rename(from, to);
-      NamedFiles.sync(directory);
-      return renamed;
     }
   }
 }

@@ -1,0 +1,181 @@
+"""Measure what Iceberg tables cost a compactor, and how far they are behind the Delta tables.
+
+    python -m tests.bench.bench_iceberg [--tables 1 80] [--rounds 20] [--messages 2000]
+
+A compactor as jobs/compact.py runs it compacts two sets of streams, one with Iceberg tables and one without, in turns:
+a segment of `--messages` 128-byte messages a stream and round. Prints, for each number of tables, the processor time of
+a round of either set, their ratio (median of the rounds), the metadata files of an Iceberg commit, and its lag behind
+the Delta commit by the times of their files. Needs Java 17 or newer.
+
+Figures: docs/internals/iceberg.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from lakestream.lake.storage import paths
+from lakestream_iceberg.keeper import IcebergKeeper
+from lakestream_spark.write.compactor import Compactor
+from lakestream_spark.write.iceberg_files import VERSION
+from lakestream_spark.write.lake_compaction import BatchReport
+from tests.bench.lake_streams import Publisher, cpu_seconds
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+WARM_ROUNDS = 8
+SUBJECTS = 10
+
+
+class Streams:
+    """Streams of one kind, and how much was committed of them."""
+
+    def __init__(self, scratch: Path, lake: Path, form: str, count: int) -> None:
+        self.form, self.lake = form, lake
+        self.publishers = [Publisher(scratch / "work", lake, f"{form}{n}", SUBJECTS) for n in range(count)]
+        config = msgspec.json.encode({"metadata": {"lakestream.iceberg": form}})
+        for each in self.publishers:
+            each.staged.identity = msgspec.structs.replace(each.staged.identity, config=msgspec.Raw(config))
+
+    @property
+    def tables(self) -> list[str]:
+        """Return the paths of the tables."""
+        return [paths.table(str(self.lake), each.staged.identity.name) for each in self.publishers]
+
+
+class Bench:
+    """A compactor with its keeper, and both sets of streams."""
+
+    def __init__(self, spark: SparkSession, lake: Path) -> None:
+        self.rows, self.more = 0, threading.Condition()
+        self.keeper = IcebergKeeper(spark, str(lake), "off", print)
+        self.compactor = Compactor(spark, str(lake), report=self._report, complain=print)
+
+    def _report(self, batch: BatchReport) -> None:
+        assert not batch.failures, batch.failures
+        self.keeper.note(batch.commits)
+        with self.more:
+            self.rows += batch.rows
+            self.more.notify_all()
+
+    def round(self, streams: Streams, messages: int) -> tuple[float, float]:
+        """Publish to each stream, and return processor time and time until all is committed."""
+        spent, began = cpu_seconds(), time.monotonic()
+        with self.more:
+            wanted = self.rows + messages * len(streams.publishers)
+        for each in streams.publishers:
+            each.publish(messages)
+        with self.more:
+            assert self.more.wait_for(lambda: self.rows >= wanted, 300)
+        if streams.form != "off":
+            for table in streams.tables:
+                while behind(table):
+                    time.sleep(0.01)
+        return cpu_seconds() - spent, time.monotonic() - began
+
+
+def commits(table: str) -> dict[int, Path]:
+    """Return the files of Delta's commits by version."""
+    return {int(path.stem): path for path in Path(table, "_delta_log").glob("0*.json") if path.stem.isdigit()}
+
+
+def snapshots(table: str) -> dict[int, Path]:
+    """Return the metadata files of the Iceberg table by Delta version."""
+    found = {}
+    for path in Path(table, "metadata").glob("v*.metadata.json"):
+        found[int(json.loads(path.read_bytes())["properties"].get(VERSION, -1))] = path
+    return found
+
+
+def behind(table: str) -> bool:
+    """Return True until the Iceberg table has the newest Delta version."""
+    hint = Path(table, "metadata", "version-hint.text")
+    if not hint.exists():
+        return True
+    try:
+        newest = json.loads(Path(table, "metadata", f"v{hint.read_text()}.metadata.json").read_bytes())
+    except FileNotFoundError:
+        return True
+    return int(newest["properties"].get(VERSION, -1)) < max(commits(table))
+
+
+def lags(tables: Sequence[str]) -> list[float]:
+    """Return the seconds between each Delta commit and its Iceberg commit, of those whose files are there."""
+    found = []
+    for table in tables:
+        delta = commits(table)
+        for version, path in snapshots(table).items():
+            if version in delta:
+                found.append(path.stat().st_mtime - delta[version].stat().st_mtime)
+    return sorted(found)
+
+
+def measure(tables: int, rounds: int, messages: int) -> dict[str, Any]:
+    """Measure with so many tables in each set."""
+    os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parents[2] / "spark_conf" / "local"))
+    from lakestream_spark import session as sessions
+
+    with tempfile.TemporaryDirectory() as scratch:
+        lake = Path(scratch) / "lake"
+        plain, iceberg = (Streams(Path(scratch), lake, form, tables) for form in ("off", "v3"))
+        plain.publishers[0].publish(1)
+        spark = sessions.session("iceberg benchmark", lake=str(lake), iceberg=True)
+        bench = Bench(spark, lake)
+        try:
+            bench.keeper.start()
+            bench.compactor.start(0.5)
+            for _ in range(WARM_ROUNDS):
+                for streams in (plain, iceberg):
+                    bench.round(streams, messages)
+            spent: dict[str, list[tuple[float, float]]] = {"off": [], "v3": []}
+            for number in range(rounds):
+                for streams in (plain, iceberg) if number % 2 else (iceberg, plain):
+                    spent[streams.form].append(bench.round(streams, messages))
+            behind = lags(iceberg.tables)
+            made = [len(list(Path(table, "metadata").iterdir())) for table in iceberg.tables]
+        finally:
+            bench.keeper.stop()
+            bench.compactor.stop()
+            spark.stop()
+    cpu = {form: statistics.median(each[0] for each in found) for form, found in spent.items()}
+    wall = {form: statistics.median(each[1] for each in found) for form, found in spent.items()}
+    ratio = statistics.median(v3[0] / off[0] for v3, off in zip(spent["v3"], spent["off"], strict=True))
+    return {
+        "tables": tables,
+        "without": cpu["off"],
+        "with": cpu["v3"],
+        "more": 100 * (ratio - 1),
+        "wall without": wall["off"],
+        "wall with": wall["v3"],
+        "files": statistics.mean(made) / (rounds + WARM_ROUNDS),
+        "lag p50": behind[len(behind) // 2],
+        "lag p99": behind[min(int(len(behind) * 0.99), len(behind) - 1)],
+    }
+
+
+def main() -> None:
+    """Measure each number of tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tables", type=int, nargs="+", default=[1, 80])
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--messages", type=int, default=2_000)
+    options = parser.parse_args()
+    for tables in options.tables:
+        found = measure(tables, options.rounds, options.messages)
+        print("  ".join(f"{name}: {value:.2f}" for name, value in found.items()), flush=True)
+
+
+if __name__ == "__main__":
+    main()
